@@ -156,6 +156,7 @@ planted-refresh: ## Write the patches of planted bugs anew from .planted
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
 	$(overlay) test -tags planted ./internal/testing/planted ./internal/controllog/claim ./internal/testing/sim -run 'Planted|Environment' -count=1 -timeout=15m $(ARGS)
+	RINGFENCE_PLANTED=no_wait $(overlay) test ./internal/node -run AuditorFindsAPlantedBug -count=1 -v
 	$(GO) test -tags slewclock ./internal/base/clock -count=1
 
 .PHONY: planted-table

@@ -48,9 +48,11 @@ type options struct {
 	tokenFile    string // "": no token
 	clock        leaseClock
 	fast         func() clock.Instant // read before each handler starts: clock.Now, or a cheaper form of it
+	ticks        *clock.Fast          // tells routers when handlers ran
 }
 
 func defaults() options {
+	ticks := new(clock.Fast)
 	return options{
 		maxInFlight: 1000,
 		drainGrace:  30 * time.Second,
@@ -58,7 +60,8 @@ func defaults() options {
 		dial:        new(net.Dialer).DialContext,
 		tokenFile:   os.Getenv(TokenFileEnv),
 		clock:       systemClock{},
-		fast:        new(clock.Fast).Now,
+		fast:        ticks.Now,
+		ticks:       ticks,
 	}
 }
 

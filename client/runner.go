@@ -111,9 +111,9 @@ func (r *runner) handle() {
 			r.call(e, &result)
 			continue
 		}
-		began := clock.Read().Boot
+		began := r.ticks.Boot()
 		r.call(e, &result)
-		result.Ran = &event.Interval{Start: began, Length: clock.Read().Boot - began}
+		result.Ran.Start = began // next adds the length
 	}
 }
 
@@ -138,6 +138,9 @@ func (r *runner) tell(now clock.Instant) {
 // returns the next event, or nil if the goroutine has to end.
 func (r *runner) next(ended *Event, result *event.Result) *Event {
 	now := r.fast() // before every start: the machine may have been asleep
+	if ended != nil && result.Ran.Start > 0 {
+		result.Ran.Length = r.ticks.Boot() - result.Ran.Start // after fast, which notices that the machine was asleep
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ended != nil {

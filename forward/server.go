@@ -18,11 +18,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/netx/greet"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
@@ -365,18 +365,8 @@ func (in *inbound) hello() (err error) {
 	}
 	in.link.open()
 	close(in.opened)
-	greeted(in.stream.Context())
+	greet.Greeted(in.stream.Context())
 	return nil
-}
-
-// greeted tells the listener that the stream's connection belongs to a member: the limits
-// for unauthenticated callers end. It does nothing without such a listener, as in tests.
-func greeted(ctx context.Context) {
-	if p, ok := grpcpeer.FromContext(ctx); ok {
-		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
-			conn.Greeted()
-		}
-	}
 }
 
 // recv receives one frame. It tells malformed frames from broken streams.

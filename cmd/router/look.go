@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -274,8 +275,12 @@ since each member was started. The verdict on a member is
   kept          nothing has
   at risk       a handler may have outlived its permission, which the router cannot see:
                 the fencing token lets the sink refuse what it wrote (docs/sinks.md)
-  broken        an assertion of the router did not hold: a bug
+  broken        the live auditor has found handlers of one key that ran at the same time,
+                or an assertion of the router did not hold: a bug
   not promised  ownership.mode is gossip
+
+OVERLAPS tells how many pairs of handlings overlapped, of how many that were compared, and
+how many could not be (docs/audit.md).
 
 Workers are named whose SDK does not declare that it passes router conformance. That
 does not change the verdict.
@@ -334,16 +339,36 @@ func judgedTable(p *page, all []judged) {
 	for _, j := range all {
 		rows = append(rows, []string{
 			j.Member, strings.ToUpper(string(j.Verdict)), seconds(j.Seconds), count(j.InvariantFailures), count(j.ForcedDrains),
-			count(j.LateResults), count(j.LostTrust), count(j.LeaseLapses),
+			count(j.LateResults), count(j.LostTrust), count(j.LeaseLapses), overlapsOf(j.Audit),
 		})
 	}
-	p.table([]string{"MEMBER", "EXCLUSIVITY", "SINCE", "FAILED ASSERTIONS", "FORCED DRAINS", "LATE RESULTS", "LOST TRUST", "LEASE LAPSES"}, rows)
+	p.table([]string{"MEMBER", "EXCLUSIVITY", "SINCE", "FAILED ASSERTIONS", "FORCED DRAINS", "LATE RESULTS", "LOST TRUST", "LEASE LAPSES", "OVERLAPS"}, rows)
 	for _, j := range all {
 		for _, reason := range j.Reasons {
 			p.alarm("%s: %s", j.Member, reason)
+		}
+		if j.Audit != nil {
+			for _, overlap := range j.Audit.Newest {
+				p.alarm("%s: %s", j.Member, untrusted.Print(overlap.String()))
+			}
 		}
 		for _, worker := range j.UncheckedWorkers {
 			p.alarm("%s: %s", j.Member, worker.Unchecked())
 		}
 	}
+}
+
+// overlapsOf tells what the live auditor of a member has found.
+func overlapsOf(a *report.Audit) string {
+	if a == nil {
+		return "not audited"
+	}
+	undecided := a.Unheard
+	for _, n := range a.Undecided {
+		undecided += n
+	}
+	if undecided == 0 {
+		return fmt.Sprintf("%d of %d", a.Overlaps, a.Handlings)
+	}
+	return fmt.Sprintf("%d of %d (%d undecided)", a.Overlaps, a.Handlings, undecided)
 }

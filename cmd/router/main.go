@@ -83,7 +83,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(actCommands()...)
-	root.AddCommand(groupCommand())
+	root.AddCommand(groupCommand(), auditCommand())
 	root.AddCommand(forgetCommand())
 	root.AddCommand(deadLettersCommand(), replayCommand())
 	root.AddCommand(doctorCommand())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -36,6 +37,10 @@ type Outstanding struct {
 	taking  bool                        // between StartTake and Give
 	missed  map[ring.Partition]struct{} // revoked meanwhile
 	all     bool                        // everything was revoked meanwhile
+
+	asks    bool             // workers are asked when their handlers ran
+	sending time.Duration    // CLOCK_BOOTTIME before the frame that is being made, if asks
+	handled []event.Handling // what the newest Answer reports, if asks
 
 	draining, suspended, broken bool
 	crashed                     bool // its stream broke unintentionally
@@ -125,11 +130,23 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 			sum += size
 			dst = append(dst, next[i])
 			dst[len(dst)-1].ID = d.sent.take(next[i].ID, next[i].Partition)
+			if d.asks {
+				d.noteSent(dst[len(dst)-1].ID, &next[i])
+			}
 		}
 		d.spend(len(next))
 	}
 	return dst, rejected
 }
+
+// noteSent keeps what the report of a delivery's handling needs.
+func (d *Outstanding) noteSent(name event.DeliveryID, sent *event.Delivery) {
+	s := d.sent.of(name)
+	s.key, s.fence, s.sent = partition.HashOf(string(sent.Event.Key)), sent.Fence(), d.sending
+}
+
+// Handled returns the handlings that the newest Answer was about, those of late results too. The next Answer overwrites them.
+func (d *Outstanding) Handled() []event.Handling { return d.handled }
 
 // spend drops the first n unsent deliveries.
 func (d *Outstanding) spend(n int) {
@@ -144,6 +161,7 @@ func (d *Outstanding) spend(n int) {
 // the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
 // dst may be the beginning of results, which are then overwritten.
 func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event.Result {
+	d.handled = d.handled[:0]
 	for i := range results {
 		s := d.sent.of(results[i].Delivery)
 		if s == nil {
@@ -151,6 +169,9 @@ func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event
 			continue
 		}
 		d.sent.release(s)
+		if d.asks && results[i].Ran != (event.Interval{}) {
+			d.handled = append(d.handled, event.Handling{Key: s.key, Partition: s.partition, Fence: s.fence, Interval: results[i].Ran, Sent: s.sent})
+		}
 		if s.over {
 			d.stats.Late++
 			continue

@@ -43,7 +43,7 @@ type Identity struct {
 	Group string // router group
 }
 
-// Parts are the collaborators of a [Server]. All are needed.
+// Parts are the collaborators of a [Server]. All but Handled are needed.
 type Parts struct {
 	Boxes Boxes
 	// Lease returns the newest lease. For every deposition, Revoke must return before
@@ -55,6 +55,9 @@ type Parts struct {
 	// Drain is called when a worker requests that the whole node leave its group. It is called
 	// from Run too.
 	Drain func(reason string)
+	// Handled gets the handlings that results of a worker report, late results too, before the results count. It is called from the
+	// goroutines of the streams, must be quick, and must not keep the slice. nil: workers are not asked.
+	Handled func(w event.WorkerID, handlings []event.Handling)
 	// Now reads the lease clock: clock.Now, but in tests.
 	Now     func() clock.Instant
 	Log     *slog.Logger

@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"runtime"
@@ -14,12 +13,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/netx/greet"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/wire/appwire"
@@ -131,23 +130,13 @@ func (w *session) read(stream grpc.ServerStream) {
 		}
 		if frame.Bounds.Bytes == helloBytesMax { // that was the Hello
 			frame.Bounds = appwire.Bounds{Bytes: recvBytesMax, Results: w.server.cfg.InFlightMax}
-			greeted(stream.Context())
+			greet.Greeted(stream.Context())
 		}
 	}
 }
 
 // helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes.
 const helloBytesMax = 4 << 10
-
-// greeted tells the listener that the stream's connection now belongs to a worker: the bounds
-// for strangers end. Without such a listener, as in tests, it does nothing.
-func greeted(ctx context.Context) {
-	if p, ok := peer.FromContext(ctx); ok {
-		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
-			conn.Greeted()
-		}
-	}
-}
 
 // end says that the reader is done.
 func (w *session) end(err error) {
@@ -192,6 +181,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	limit := int(min(int64(h.GetMaxInFlight()), int64(s.cfg.InFlightMax)))
 	w.mu.Lock()
 	w.outstanding = NewOutstanding(limit)
+	w.outstanding.asks = s.Handled != nil
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	conformant := slices.Contains(h.GetCapabilities(), appwire.Conformant)
 	if !conformant {
@@ -227,8 +217,13 @@ func (w *session) greet(limit int) bool {
 	defer w.mu.Unlock()
 	s := w.server
 	w.greeted = !w.broken
+	var asksFor []string
+	if s.Handled != nil {
+		asksFor = append(asksFor, appwire.Intervals)
+	}
 	w.welcome = &appv1.Welcome{
-		Node: s.id.Node, Group: s.id.Group, Version: version, Worker: w.name,
+		Capabilities: asksFor,
+		Node:         s.id.Node, Group: s.id.Group, Version: version, Worker: w.name,
 		Limits: &appv1.Limits{
 			MaxInFlight: uint32(limit), FrameMaxBytes: uint32(frameBytes(s.cfg)),
 			PingIntervalMs: uint32(s.cfg.PingInterval / time.Millisecond), ReasonMaxBytes: uint32(s.cfg.ReasonBytesMax),
@@ -264,8 +259,13 @@ func (w *session) answer(f *appwire.FromWorker) error {
 		return status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
 	}
 	known := w.outstanding.Answer(f.Results, f.Results[:0])
+	handled := w.outstanding.Handled() // only this goroutine calls Answer
 	stats := w.outstanding.Stats()
 	w.mu.Unlock()
+
+	if len(handled) > 0 {
+		w.server.Handled(w.id, handled)
+	}
 
 	for i := range known {
 		if r := &known[i]; r.Reason != "" {
@@ -451,6 +451,9 @@ func onWorkersClock(d time.Duration, raw bool) time.Duration {
 func (w *session) deliveries() any {
 	cfg := &w.server.cfg
 	clear(w.frame.Deliveries)
+	if w.outstanding.asks {
+		w.outstanding.sending = clock.Read().Boot
+	}
 	w.frame.Deliveries, w.result = w.outstanding.Frame(cfg.FrameEventsMax, cfg.FrameBytesMax, cfg.EventBytesMax, w.frame.Deliveries[:0], w.result)
 	if len(w.frame.Deliveries) == 0 {
 		return nil

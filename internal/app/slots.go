@@ -2,9 +2,11 @@ package app
 
 import (
 	"iter"
+	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 	"github.com/ringfence/router/ring"
 )
 
@@ -22,6 +24,11 @@ type slot struct {
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
 	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
 	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
+
+	// For the report of its handling, and only if those are asked for.
+	key   partition.KeyHash
+	fence event.Fence
+	sent  time.Duration // CLOCK_BOOTTIME before it went out
 }
 
 // slots are the deliveries that a worker has not answered, close together and without a look-up:

@@ -26,6 +26,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
@@ -60,6 +61,7 @@ type Config struct {
 	Retry      outcome.Config
 	History    history.Config
 	Drain      Drain
+	Audit      audit.Config
 	Log        telemetry.LogConfig
 }
 
@@ -219,6 +221,7 @@ func Default() Config {
 		Retry:      outcome.DefaultConfig(),
 		History:    history.DefaultConfig(),
 		Drain:      Drain{Timeout: 45 * time.Second},
+		Audit:      audit.DefaultConfig(),
 		Log:        telemetry.DefaultLogConfig(),
 	}
 }

@@ -38,6 +38,8 @@ var docs = map[string]string{
 	"app.tls.name":                    "The name that must be in the certificate of the other side: a DNS name, or a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.",
 	"app.token_file":                  "The file with the token that workers must send as Authorization: Bearer TOKEN; it is read again when it changes. Empty: no token is required.",
 	"app.workers_max":                 "Most open streams; further ones are refused.",
+	"audit.bytes_max":                 "Memory for recent handlings; when it is full the oldest are forgotten.",
+	"audit.enabled":                   "Compare when handlers of one key ran, and ask workers for it.",
 	"control_log.anchor_timeout":      "Timeout of a move of the anchor.",
 	"control_log.appends_max":         "Most records of any kind in flight.",
 	"control_log.beats_max":           "Most Beats in flight; a further one fails at once, since a Beat that waits is useless.",

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
@@ -293,6 +294,9 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.pool.SetPeers(peers)
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
+	if n.audit != nil {
+		signal.Set(n.audit.changed)
+	}
 	n.noteTopics()
 	n.noteBegan(t.Gen)
 	n.shareAllowance()

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"github.com/ringfence/router/internal/audit"
+	"github.com/ringfence/router/internal/audit/judge"
 	"github.com/ringfence/router/internal/hotkeys"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
@@ -49,6 +51,7 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"window", c.Mailbox.WindowBytesMax},
 		{"history", c.History.BytesMax + c.Mailbox.Shards*hotkeys.SketchBytes},
 		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
+		{"audit", auditBytes(c.Audit)},
 		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
 		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},
 	}
@@ -60,4 +63,12 @@ func MemorySum(parts []MemoryPart) (sum int) {
 		sum += p.Bytes
 	}
 	return sum
+}
+
+// auditBytes is the memory of the live auditor, with the handlings that wait for next owners.
+func auditBytes(c audit.Config) int {
+	if !c.Enabled {
+		return 0
+	}
+	return c.BytesMax + lateMax*idOverhead + judge.MeterBytes
 }

@@ -28,7 +28,11 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/audit"
+	"github.com/ringfence/router/internal/audit/exchange"
+	"github.com/ringfence/router/internal/audit/judge"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/base/stages"
@@ -62,6 +66,7 @@ type Config struct {
 	Retry      outcome.Config
 	History    history.Config
 	Ring       ring.Config
+	Audit      audit.Config
 	Mode       Mode
 	Timing     ownership.Timing
 	ControlLog controllog.Config // with Mode Strict
@@ -149,6 +154,8 @@ type Node struct {
 	pool     *forward.Pool
 	peers    *forward.Server
 	reach    *reach
+	audit    *auditing    // nil: off
+	meter    *judge.Meter // nil: off
 
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
@@ -196,8 +203,14 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.noteNotConsuming(nil)
 	tracing := parts.Tracing
 	tracing.Log = parts.Log
+	var began func(clock.Instant, []event.Delivery)
+	if cfg.Audit.Enabled {
+		n.meter = judge.NewMeter(parts.Registry)
+		began = n.meter.Began
+	}
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
+		Began: began,
 		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {
@@ -218,10 +231,18 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	mailbox.NewMetrics(parts.Registry, n.boxes)
 	pipeline.NewMetrics(parts.Registry, p)
 	n.reach = newReach(n.reachChanged)
+	var handled func(event.WorkerID, []event.Handling)
+	if cfg.Audit.Enabled {
+		n.audit = newAuditing(n)
+		handled = n.audit.handled
+	}
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
 	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, p, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
 	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, p, clock.Now, forwardMetrics, parts.Log, parts.PeerOptions...)
+	if n.audit != nil {
+		n.peers.Also((&exchange.Receiver{Take: n.audit.take}).Register)
+	}
 	var err error
 	n.app, err = app.New(cfg.App, app.Identity{Node: cfg.Name, Group: cfg.Group}, app.Parts{
 		Boxes:   p,
@@ -231,7 +252,8 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 			n.log.Info("the application asks for a drain", "reason", reason)
 			n.Drain()
 		},
-		Now: clock.Now, Log: parts.Log, Metrics: app.NewMetrics(parts.Registry),
+		Handled: handled,
+		Now:     clock.Now, Log: parts.Log, Metrics: app.NewMetrics(parts.Registry),
 	})
 	return pipeline.Stages{Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app}, err
 }
@@ -258,6 +280,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "mailbox", Run: n.pipeline.Run},
 			stages.Stage{Name: "ends", Run: n.learnEnds},
 			stages.Stage{Name: "app", Run: n.app.Run},
+			stages.Stage{Name: "audit", Run: n.runAudit},
 			stages.Stage{Name: "app streams", Run: n.serveApp},
 			stages.Stage{Name: "claims", Run: n.keepClaims},
 			stages.Stage{Name: "acts", Run: n.keepActs},
@@ -275,6 +298,15 @@ func (n *Node) Run(ctx context.Context) error {
 	stop()
 	wait.Wait()
 	return errors.Join(ended, cut)
+}
+
+// runAudit runs the live auditor, if it is on.
+func (n *Node) runAudit(ctx context.Context) error {
+	if n.audit != nil {
+		return n.audit.run(ctx)
+	}
+	<-ctx.Done()
+	return nil
 }
 
 // drainWithin drains and waits for the end, but no longer than it may take.

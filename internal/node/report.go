@@ -161,6 +161,7 @@ func (s *reporter) exclusivity() report.Exclusivity {
 		ForcedDrains:      counted(n.metrics.forced),
 		LateResults:       counted(n.app.Metrics.LateResults()),
 		LostTrust:         counted(n.metrics.lost),
+		Audit:             n.audited(),
 		LeaseLapses:       counted(n.metrics.notes.WithLabelValues(string(ownership.NoteLeaseLapsed))),
 	}
 }

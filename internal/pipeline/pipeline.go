@@ -83,7 +83,9 @@ type Parts struct {
 	Ended func([]ring.Partition)
 	// Judged gets the results for handed-over ids, of one sender at a time. It must not block.
 	// Nil: no one gets them.
-	Judged  func(admission.Judged)
+	Judged func(admission.Judged)
+	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
+	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
 	Tracing Tracing
 	History history.Config
@@ -93,6 +95,7 @@ type Parts struct {
 type Pipeline struct {
 	Stages
 	ended    func([]ring.Partition)
+	began    func(clock.Instant, []event.Delivery) // nil: none
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
 	observer observer
@@ -120,7 +123,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
@@ -333,7 +336,11 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 	lease, before := p.lease.Load(), len(dst)
 	dst = p.Boxes.Take(*lease, w, limit, dst)
 	if len(dst) > before {
-		p.noteMargin(lease.Until.Sub(p.now()))
+		now := p.now()
+		p.noteMargin(lease.Until.Sub(now))
+		if p.began != nil {
+			p.began(now, dst[before:])
+		}
 		p.observer.delivered(w, dst[before:])
 	}
 	return dst

@@ -164,7 +164,7 @@ type Verdict string
 const (
 	Kept        Verdict = "kept"         // nothing has happened that could break the promise
 	AtRisk      Verdict = "at risk"      // a handler may have outlived its permission; fencing tokens tell
-	Broken      Verdict = "broken"       // a bug
+	Broken      Verdict = "broken"       // a bug, or handlers of one key overlapped
 	NotPromised Verdict = "not promised" // ownership.mode is gossip
 )
 
@@ -179,6 +179,9 @@ func (s Status) Verdict() (verdict Verdict, reasons []string) {
 	}
 	note(AtRisk, e.LateResults, "%d deliveries were answered after their deadline: the application does not obey it")
 	note(AtRisk, e.ForcedDrains, "%d partitions were given up on while a delivery may have run: its handler outlasted ownership.drain_timeout, or the control log was lost")
+	if e.Audit != nil {
+		note(Broken, e.Audit.Overlaps, "%d pairs of handlers of one key ran at the same time")
+	}
 	note(Broken, e.InvariantFailures, "%d assertions did not hold: a bug; please report it")
 	if s.Mode != ModeStrict {
 		return NotPromised, append(reasons, "ownership.mode is "+s.Mode+": two members may run handlers of one key at once")

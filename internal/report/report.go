@@ -143,6 +143,38 @@ type Exclusivity struct {
 	LateResults       uint64  `json:"late_results"`       // answers to deliveries that were over: their handler outlived its permission
 	LostTrust         uint64  `json:"lost_trust"`         // times that the control log could not be trusted
 	LeaseLapses       uint64  `json:"lease_lapses"`       // times that the lease ran out: nothing was dispatched meanwhile
+
+	Audit *Audit `json:"audit,omitempty"` // nil: the live auditor is off, or the version has none
+}
+
+// Audit is what the live auditor of a member has found.
+type Audit struct {
+	Handlings uint64            `json:"handlings"`           // compared with the others of their key
+	Overlaps  uint64            `json:"overlaps"`            // pairs of handlers of one key that ran at the same time
+	Undecided map[string]uint64 `json:"undecided,omitempty"` // handlings that could not be compared, by reason
+	Unheard   uint64            `json:"unheard,omitempty"`   // former owners that did not report when their last handlers ended
+	Newest    []Overlap         `json:"newest,omitempty"`    // some overlaps, the newest last
+	Order     Order             `json:"order"`
+}
+
+// Order tells how often events of a key began in another order than that of their topic partition.
+type Order struct {
+	FirstHandlings uint64            `json:"first_handlings"`      // events that a worker was handed for the first time
+	Inversions     map[string]uint64 `json:"inversions,omitempty"` // of these, such that began after a later event of their key, by cause: at least so many
+}
+
+// Overlap is a pair of handlers of one key that ran at the same time.
+type Overlap struct {
+	KeyHash   string  `json:"key_hash"`
+	Partition uint16  `json:"partition"`
+	Seconds   float64 `json:"seconds"` // for which both ran, at least
+	First     string  `json:"first"`   // member, worker, fence and times, for people
+	Second    string  `json:"second"`
+}
+
+// String tells people of the overlap.
+func (o Overlap) String() string {
+	return fmt.Sprintf("key %s of partition %d was handled twice at once for %.3f ms: by %s, and by %s", o.KeyHash, o.Partition, 1e3*o.Seconds, o.First, o.Second)
 }
 
 // Members is the group as one member sees it, with each member's own word.

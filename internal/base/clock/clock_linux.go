@@ -58,6 +58,12 @@ func Read() (r Reading) {
 	return r
 }
 
+// bootNow returns CLOCK_BOOTTIME.
+func bootNow() time.Duration {
+	boot, _ := steered()
+	return boot
+}
+
 // unsteered returns CLOCK_BOOTTIME and CLOCK_MONOTONIC, read in this order.
 func unsteered() (boot, mono time.Duration) {
 	boot = gettime(unix.CLOCK_BOOTTIME)

@@ -74,8 +74,18 @@ type Result struct {
 	TimedOut bool          // ResultRetry: it was the router that lost patience
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
-	Ran      *Interval     // of the handler; nil: it did not start, or nobody has asked
+	Ran      Interval      // of the handler; zero: it did not start, or nobody has asked
 }
 
-// Interval is the time in which a handler ran, by CLOCK_BOOTTIME of the worker's machine.
+// Interval is the time in which a handler ran, by CLOCK_BOOTTIME of the worker's machine. The zero
+// Interval is none.
 type Interval struct{ Start, Length time.Duration }
+
+// Handling is one run of a handler, as its worker has reported it.
+type Handling struct {
+	Key       partition.KeyHash
+	Partition partition.ID
+	Fence     Fence
+	Interval  Interval
+	Sent      time.Duration // when the delivery was handed to the stream, by CLOCK_BOOTTIME of the router's machine
+}

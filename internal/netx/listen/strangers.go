@@ -266,7 +266,7 @@ func (c *Callers) begin(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	if want := c.token(); want != "" && !strings.HasPrefix(info.FullMethodName, healthPrefix) && !same(bearer(info.Header), want) {
 		c.turnAway(token, p.Addr)
-		return nil, status.Error(codes.Unauthenticated, "this router asks its workers for a token (app.token_file): Authorization: Bearer TOKEN")
+		return nil, status.Error(codes.Unauthenticated, "a token is needed (of a router: app.token_file): Authorization: Bearer TOKEN")
 	}
 	known, ok := p.AuthInfo.(callerInfo)
 	if !ok {

@@ -15,7 +15,7 @@ var words = []string{
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
-var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/testing/eventually", "internal/testing/contention"}
+var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/netx/greet", "internal/testing/eventually", "internal/testing/contention"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -81,11 +81,11 @@ var arrows = map[string]arrow{
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history"}), "the only package that joins two stages"},
 	"internal/bridge":   {[]string{"client", "internal/base/clock", "internal/base/backoff"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history", "internal/hotkeys", "internal/pipeline", "internal/controllog", "internal/controllog/act", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted"}),
+		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history", "internal/hotkeys", "internal/pipeline", "internal/controllog", "internal/controllog/act", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted", "internal/audit", "internal/audit/exchange", "internal/audit/judge"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
-		slices.Concat(words, stages, []string{"internal/history", "internal/controllog", "internal/controllog/act", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
+		slices.Concat(words, stages, []string{"internal/history", "internal/controllog", "internal/controllog/act", "internal/membership", "internal/pipeline", "internal/audit", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
 		"joins the Config structs of all packages, and uses nothing else of them but checks of values",
 	},
 	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting"}, "formats and exports, independent of the content"},
@@ -93,6 +93,11 @@ var arrows = map[string]arrow{
 	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows the values that it is given"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows the reports of members"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "the reports of members about themselves; they are made in internal/node, and readers decide nothing"},
+	"internal/audit":                {[]string{"internal/base/event", "internal/base/partition", "internal/base/clock", "internal/base/setting"}, "pure: handlings in, overlaps out; it must not depend on the code that it judges"},
+	"internal/audit/exchange":       {[]string{"internal/audit", "internal/base/event", "internal/base/partition", "internal/base/clock", "proto"}, "the wire of reports, also in the user's process"},
+	"internal/audit/judge":          {[]string{"internal/audit", "internal/audit/exchange", "internal/base/event", "internal/base/partition", "internal/base/clock", "internal/netx/untrusted", "internal/telemetry/loglimit"}, "counts what internal/audit finds; it must not depend on the code that it judges"},
+	"internal/audit/collect":        {[]string{"internal/audit", "internal/audit/exchange", "internal/audit/judge", "internal/base/clock", "internal/netx/untrusted"}, "a judge for handlers of others, and nothing of the router"},
+	"internal/netx/greet":           {nil, "the bottom: a call to a listener, if there is one that wants it"},
 	"internal/base/signal":          {nil, "the bottom: a select with a default"},
 	"internal/base/backoff":         {nil, "the bottom: delays between attempts of any kind"},
 	"internal/base/stages":          {nil, "a stage is a function"},
@@ -100,7 +105,7 @@ var arrows = map[string]arrow{
 	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get from the router"},
 
 	"client": {
-		[]string{"internal/wire/appwire", "internal/base/clock", "internal/base/event", "internal/ownership/inbox", "proto"},
+		[]string{"internal/audit", "internal/audit/exchange", "internal/wire/appwire", "internal/base/clock", "internal/base/partition", "internal/base/event", "internal/ownership/inbox", "proto"},
 		"runs in the user's process: the wire and the clock of leases, nothing of the router",
 	},
 	"client/clienttest": {
@@ -192,6 +197,7 @@ var pureFolders = []pure{
 	{dir: "internal/base/identity"},
 	{dir: "internal/base/setting"},
 	{dir: "internal/outcome"},
+	{dir: "internal/audit"},
 	{dir: "internal/key"},
 	{dir: "internal/ownership"},
 	{dir: "internal/ownership/inbox"},
@@ -203,7 +209,7 @@ var pureFolders = []pure{
 	{dir: "internal/broker/entries", impure: []string{"acking.go", "address.go", "auth.go", "chunks.go", "client.go", "config.go", "conn.go", "consumer.go", "errors.go", "handshake.go", "lookup.go", "pool.go", "queue.go", "read.go", "reconnect.go", "session.go", "write.go"}},
 	{dir: "internal/broker/entries/wire"},
 	{dir: "internal/app", impure: []string{"manual.go", "server.go", "session.go"}},
-	{dir: "internal/node", impure: []string{"acts.go", "admit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "reach.go", "report.go", "report_history.go", "report_keys.go", "shown.go", "steering.go"}},
+	{dir: "internal/node", impure: []string{"acts.go", "admit.go", "audit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "reach.go", "report.go", "report_history.go", "report_keys.go", "shown.go", "steering.go"}},
 	{dir: "internal/pipeline", impure: []string{"admit.go", "history.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
 	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "tracing.go"}},
 	{dir: "forward", impure: []string{"handover.go", "link.go", "pool.go", "server.go"}},

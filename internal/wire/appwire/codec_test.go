@@ -107,6 +107,7 @@ func (f *ToRouter) message() *appv1.WorkRequest {
 	for _, x := range f.Results {
 		r.Results = append(r.Results, &appv1.Result{
 			DeliveryId: uint64(x.Delivery), Kind: appv1.ResultKind(x.Kind), AfterMs: afterWire(x.After), Reason: hotframe.Text(x.Reason),
+			StartedNs: uint64(x.Ran.Start), TookNs: uint64(x.Ran.Length),
 		})
 	}
 	return &appv1.WorkRequest{Receipt: f.Receipt, Frame: &appv1.WorkRequest_Results{Results: r}}
@@ -174,6 +175,7 @@ func TestResultsAgreeWithTheGeneratedCode(t *testing.T) {
 				return event.Result{
 					Delivery: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Kind: event.ResultKind(rapid.IntRange(1, 5).Draw(t, "kind")),
 					After: time.Duration(rapid.IntRange(0, 100_000).Draw(t, "after")) * time.Millisecond, Reason: rapid.String().Draw(t, "reason"),
+					Ran: ranOf(rapid.Uint64().Draw(t, "started"), rapid.Uint64().Draw(t, "took")),
 				}
 			}), 0, 20).Draw(t, "results"),
 		}

@@ -164,9 +164,12 @@ func readResult(b []byte, result *event.Result) bool {
 	}
 	after, b := hotframe.Number(b, 3)
 	reason, b := hotframe.Chunk(b, 4)
+	started, b := hotframe.Number(b, 8)
+	took, b := hotframe.Number(b, 9)
 	if len(b) > 0 || !utf8.Valid(reason) {
 		return false
 	}
+	result.Ran = ranOf(started, took)
 	result.After, result.Reason = afterOf(after), string(reason) // the frame's buffer goes back to its pool
 	return true
 }

@@ -71,7 +71,7 @@ func appendResult(b []byte, r *event.Result) []byte {
 		b = hotframe.AppendNumber(b, 3, afterWire(r.After))
 		b = hotframe.AppendText(b, 4, r.Reason)
 	}
-	if r.Ran != nil {
+	if r.Ran.Start > 0 {
 		b = hotframe.AppendNumber(b, 8, uint64(r.Ran.Start))
 		b = hotframe.AppendNumber(b, 9, uint64(r.Ran.Length))
 	}

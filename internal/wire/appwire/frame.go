@@ -116,6 +116,17 @@ func afterWire(d time.Duration) uint64 {
 	return uint64((min(d, afterMax) + time.Millisecond - 1) / time.Millisecond)
 }
 
+// ranMax bounds both parts of an interval, so that their sum does not overflow: 146 years.
+const ranMax = 1 << 62
+
+// ranOf turns the fields of a result into the interval of its handler: none if it is out of bounds.
+func ranOf(started, took uint64) event.Interval {
+	if started == 0 || started >= ranMax || took >= ranMax {
+		return event.Interval{}
+	}
+	return event.Interval{Start: time.Duration(started), Length: time.Duration(took)}
+}
+
 // fromMessage fills f from the generated message.
 func (f *FromRouter) fromMessage(m *appv1.WorkResponse) error {
 	f.Receipt = m.GetReceipt()
@@ -180,6 +191,7 @@ func (f *FromWorker) fromMessage(m *appv1.WorkRequest) {
 			Kind:     kindOf(uint64(r.GetKind())),
 			After:    afterOf(r.GetAfterMs()),
 			Reason:   r.GetReason(),
+			Ran:      ranOf(r.GetStartedNs(), r.GetTookNs()),
 		})
 	}
 }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/audit/collect"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/ring"
+)
+
+// written is output that a test reads while a command writes it.
+type written struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *written) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+// TestCollect: two processes report overlapping handlings with the token; the page, the metrics and the end of the command tell of them.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var out, log written
+	cmd := rootCommand()
+	cmd.SetOut(&out)
+	cmd.SetErr(&log)
+	cmd.SetArgs([]string{"audit", "collect", "--application", "orders", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--token-file", tokenFile})
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	addresses := regexp.MustCompile(`reports=(\S+) admin=(\S+)`)
+	var found []string
+	eventually.NoError(t, eventually.Most, "it listens", func() error {
+		if found = addresses.FindStringSubmatch(log.String()); found == nil {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	report := func(name, application, tokenFile string) error {
+		a, err := client.NewAudit(client.AuditOptions{Collector: found[1], Name: name, Application: application, TokenFile: tokenFile})
+		if err != nil {
+			return err
+		}
+		first, second := a.Begin("alice"), a.Begin("alice")
+		time.Sleep(time.Millisecond)
+		first.End()
+		second.End()
+		return a.Close()
+	}
+	if err := report("p", "orders", tokenFile); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{"without the token": report("p", "orders", ""), "another application": report("p", "payments", tokenFile)} {
+		if err == nil {
+			t.Errorf("%s: the reports were taken", name)
+		}
+	}
+	get := func(path string) string {
+		response, err := http.Get("http://" + found[2] + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %v %v", path, response.Status, err)
+		}
+		return string(text)
+	}
+	var r collect.Report
+	if err := json.Unmarshal([]byte(get("/report.json")), &r); err != nil || r.Overlaps != 1 || r.Handlings != 2 || r.Application != "orders" {
+		t.Errorf("report %+v, %v", r, err)
+	}
+	if text := get("/metrics"); !strings.Contains(text, "ringfence_audit_overlaps_total 1") {
+		t.Error("the metrics have no overlap")
+	}
+	if text := get("/"); !strings.Contains(text, "1 overlaps in 2 handlings of 1 processes") {
+		t.Errorf("page %q", text)
+	}
+	stop()
+	if err := <-ended; err != nil || !strings.HasPrefix(out.String(), "orders: ") {
+		t.Errorf("it ended with %v and %q", err, out.String())
+	}
+}
+
+func TestCollectIsProtected(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--listen", "0.0.0.0:0"},
+		{"--listen", "0.0.0.0:0", "--token-file", "x"},
+		{"--application", ""},
+		{"--tls-cert-file", "x"},
+		{"--bytes-max", "1"},
+	} {
+		cmd := rootCommand()
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(append([]string{"audit", "collect"}, args...))
+		if err := cmd.ExecuteContext(t.Context()); exitCode(err) != exitUsage {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// TestAuditLog: an empty log, an honest one and a forged one.
+func TestAuditLog(t *testing.T) {
+	t.Parallel()
+	genesis := func(generation uint32) ownership.Record {
+		inc := ownership.Incarnation{byte(generation) + 1}
+		return ownership.Record{LogVersion: ownership.LogVersionMax, Group: "g", Inc: inc, Body: &ownership.Genesis{
+			Gen: generation, HashID: ring.HashID, Partitions: ring.Partitions, Table: make([]uint16, ring.Partitions),
+			Members: []ownership.Node{{Name: "a", Inc: inc, Lease: time.Second}},
+		}}
+	}
+	for name, test := range map[string]struct {
+		records []ownership.Record
+		want    error
+		says    string
+	}{
+		"empty":  {nil, errUnjudged, "records"},
+		"honest": {[]ownership.Record{genesis(1), genesis(2)}, nil, "geneses, epochs"},
+		"forged": {[]ownership.Record{genesis(2), genesis(1)}, errViolated, "is not greater than"},
+	} {
+		log := controllog.NewMem()
+		for _, r := range test.records {
+			data, err := controllog.Encode(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Put(data)
+		}
+		a, err := auditLog(t.Context(), log, "g")
+		if err != nil || !errors.Is(a.err(), test.want) {
+			t.Errorf("%s: %v, %v, want %v: %+v", name, err, a.err(), test.want, a)
+		}
+		var text strings.Builder
+		a.show(&page{out: &text})
+		if !strings.Contains(text.String(), test.says) {
+			t.Errorf("%s: it says %q", name, text.String())
+		}
+	}
+}

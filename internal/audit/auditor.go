@@ -1,0 +1,332 @@
+package audit
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// Handling is one run of a handler, by the clock of its [Source]. The instants are those of CLOCK_BOOTTIME, or of any
+// clock that only goes forward.
+type Handling struct {
+	Key       partition.KeyHash
+	Partition partition.ID
+	Worker    uint32 // the worker's number at its member, for people
+	Fence     event.Fence
+	Start     time.Duration
+	End       time.Duration // not before Start
+}
+
+// ClockID names the clock of a machine: two processes with one ClockID read the same clock. The zero ClockID is unlike
+// every other, itself included.
+type ClockID [16]byte
+
+// Source is a process that reports handlings, and its clock.
+type Source struct {
+	Name  string // of the member, for people
+	Clock ClockID
+}
+
+// SourceID names a registered [Source] of one Auditor.
+type SourceID uint16
+
+// Mapping turns an instant of a source's clock into the judge's: instant + Shift, give or take Slack. The zero Mapping is
+// that of the judge's own clock.
+type Mapping struct {
+	Shift      time.Duration
+	StartSlack time.Duration // of Handling.Start; not negative
+	EndSlack   time.Duration // of Handling.End; not negative
+}
+
+// Side is one of two handlings that were compared.
+type Side struct {
+	Handling
+	Source Source
+}
+
+// Finding is a pair of handlings of one key that overlapped.
+type Finding struct {
+	First, Second Side          // First began earlier, if the clocks can tell
+	For           time.Duration // the least time for which both ran; more than 0
+}
+
+// Reason tells why handlings could not be compared.
+type Reason uint8
+
+// The reasons.
+const (
+	Clocks      Reason = iota // the clocks of two machines do not agree well enough
+	Forgotten                 // earlier handlings of the key, or of one that shares its memory, are forgotten
+	Crowded                   // more handlings than can be compared ran at the same time
+	Implausible               // the interval does not lie between the sending of the delivery and the arrival of the result
+	reasons
+)
+
+// String returns the reason as metrics have it.
+func (r Reason) String() string {
+	return [reasons]string{"clocks", "forgotten", "crowded", "implausible"}[r]
+}
+
+// Reasons lists all reasons.
+func Reasons() []Reason { return []Reason{Clocks, Forgotten, Crowded, Implausible} }
+
+// Counts are totals since the Auditor was made.
+type Counts struct {
+	Handlings uint64          // taken in
+	Overlaps  uint64          // pairs of handlings
+	Undecided [reasons]uint64 // handlings, by Reason
+}
+
+// Bounds of one handling's comparison.
+const (
+	stepsMax    = 4096 // handlings that it is compared with
+	findingsMax = 16   // overlaps that are shown; all are counted
+)
+
+// sourcesMax is how many sources an Auditor knows at a time.
+const sourcesMax = 1024
+
+// record is a handling in the ring.
+type record struct {
+	key        uint64
+	start, end time.Duration // by the source's clock
+	shift      time.Duration
+	startSlack time.Duration
+	endSlack   time.Duration
+	reach      time.Duration // by the judge's clock: the latest possible end of this and all earlier records of its chain
+	token      int64
+	turn       uint64
+	back       uint32 // how many records earlier the previous one of the chain is; 0: none
+	worker     uint32
+	source     SourceID
+	partition  partition.ID
+}
+
+// recordBytes is the memory of a record: its own, and its share of the heads, twice as many at most.
+const recordBytes = 104 + 2*8
+
+// forgottenShare is the part of the memory that knows of forgotten records.
+const forgottenShare = 8
+
+// Auditor compares handlings. It is not safe for concurrent use.
+type Auditor struct {
+	ring  []record
+	count uint64   // records ever; record n is at ring[n%len(ring)]
+	heads []uint64 // by hash of a key: the number of the newest record of the chain, plus 1; 0: none
+
+	forgotten []time.Duration // by another part of the hash: the latest end of a record that left the ring
+
+	sources []registered
+	counts  Counts
+}
+
+type registered struct {
+	Source
+	last uint64 // the number of its newest record, plus 1
+}
+
+// New returns an Auditor that takes at most about memory bytes, and at least a few kilobytes.
+func New(memory int) *Auditor {
+	slots := 1
+	for slots*2*8 <= memory/forgottenShare {
+		slots *= 2
+	}
+	records := max((memory-slots*8)/recordBytes, 16)
+	heads := 1
+	for heads < records {
+		heads *= 2
+	}
+	return &Auditor{ring: make([]record, records), heads: make([]uint64, heads), forgotten: make([]time.Duration, slots)}
+}
+
+// Register returns the id of a source, also of one that is registered already. The first source keeps its id; another one may lose it to the
+// next Register when none of its handlings is in memory. ok is false if there is no room: all others have handlings in memory.
+func (a *Auditor) Register(s Source) (id SourceID, ok bool) {
+	free := -1
+	for i := range a.sources {
+		switch r := &a.sources[i]; {
+		case r.Source == s:
+			return SourceID(i), true
+		case free < 0 && i > 0 && r.last <= a.oldest():
+			free = i
+		}
+	}
+	switch {
+	case free >= 0:
+	case len(a.sources) < sourcesMax:
+		a.sources = append(a.sources, registered{})
+		free = len(a.sources) - 1
+	default:
+		return 0, false
+	}
+	a.sources[free] = registered{Source: s}
+	return SourceID(free), true
+}
+
+// oldest returns the number of the oldest record in the ring.
+func (a *Auditor) oldest() uint64 {
+	return a.count - min(a.count, uint64(len(a.ring)))
+}
+
+// Counts returns the totals.
+func (a *Auditor) Counts() Counts { return a.counts }
+
+// Undecided counts handlings that the caller could not hand over, or must not.
+func (a *Auditor) Undecided(r Reason, handlings int) { a.counts.Undecided[r] += uint64(handlings) }
+
+// Add takes handlings of a source in, compares each with those of its key, and appends the overlaps to dst.
+func (a *Auditor) Add(from SourceID, m Mapping, handlings []Handling, dst []Finding) []Finding {
+	for i := range handlings {
+		dst = a.add(from, &m, &handlings[i], dst)
+	}
+	return dst
+}
+
+func (a *Auditor) add(from SourceID, m *Mapping, h *Handling, dst []Finding) []Finding {
+	if h.End < h.Start {
+		a.counts.Undecided[Implausible]++
+		return dst
+	}
+	a.counts.Handlings++
+	r := record{
+		key: uint64(h.Key), start: h.Start, end: h.End, shift: m.Shift, startSlack: m.StartSlack, endSlack: m.EndSlack,
+		token: h.Fence.Token, turn: h.Fence.Turn, worker: h.Worker, source: from, partition: h.Partition,
+	}
+	head := &a.heads[spread(r.key)&uint64(len(a.heads)-1)]
+	var known bool
+	if dst, known = a.compare(&r, *head, dst); known {
+		return dst
+	}
+	r.reach = r.latestEnd()
+	if number := *head; number > a.oldest() {
+		r.reach = max(r.reach, a.at(number-1).reach)
+		r.back = uint32(a.count - (number - 1))
+	}
+	a.forgetOldest()
+	*a.at(a.count) = r
+	a.count++
+	*head = a.count
+	a.sources[from].last = a.count
+	return dst
+}
+
+// compare compares r with the chain that begins with the record of a number, less 1. known says that r is in it already.
+func (a *Auditor) compare(r *record, number uint64, dst []Finding) (_ []Finding, known bool) {
+	begins, unsure, shown, oldest := r.earliestStart(), false, 0, a.oldest()
+	for steps := 0; ; steps++ {
+		if number <= oldest { // the rest of the chain is forgotten
+			if last := a.forgotten[a.slot(r.key)]; last != 0 && last > begins {
+				a.counts.Undecided[Forgotten]++
+				return dst, false
+			}
+			break
+		}
+		other := a.at(number - 1)
+		if other.reach <= begins {
+			break // it and all earlier ones have ended
+		}
+		if steps == stepsMax {
+			a.counts.Undecided[Crowded]++
+			return dst, false
+		}
+		if other.key == r.key {
+			if other.source == r.source && other.start == r.start && other.end == r.end && other.turn == r.turn && other.token == r.token {
+				return dst, true
+			}
+			overlap, sure := a.overlap(other, r)
+			unsure = unsure || !sure
+			if sure && overlap > 0 {
+				a.counts.Overlaps++
+				if shown++; shown <= findingsMax {
+					dst = append(dst, a.finding(other, r, overlap))
+				}
+			}
+		}
+		if other.back == 0 {
+			number = 0
+		} else {
+			number -= uint64(other.back)
+		}
+	}
+	if unsure {
+		a.counts.Undecided[Clocks]++
+	}
+	return dst, false
+}
+
+// overlap returns the least time for which two handlings of a key both ran, 0 or less if they did not. sure says that no
+// reading of the clocks tells otherwise.
+func (a *Auditor) overlap(x, y *record) (least time.Duration, sure bool) {
+	if a.sources[x.source].Clock == a.sources[y.source].Clock && a.sources[x.source].Clock != (ClockID{}) || x.source == y.source {
+		return min(x.end, y.end) - max(x.start, y.start), true
+	}
+	least = min(x.end+x.shift-x.endSlack, y.end+y.shift-y.endSlack) - max(x.start+x.shift+x.startSlack, y.start+y.shift+y.startSlack)
+	if least > 0 {
+		return least, true
+	}
+	most := min(x.latestEnd(), y.latestEnd()) - max(x.earliestStart(), y.earliestStart())
+	return 0, most <= 0
+}
+
+func (a *Auditor) finding(x, y *record, overlap time.Duration) Finding {
+	first, second := a.side(x), a.side(y)
+	if y.start+y.shift < x.start+x.shift {
+		first, second = second, first
+	}
+	return Finding{First: first, Second: second, For: overlap}
+}
+
+func (a *Auditor) side(r *record) Side {
+	return Side{Source: a.sources[r.source].Source, Handling: r.handling()}
+}
+
+// Since appends to dst the newest handlings of a source for which want holds and which ended after an instant of its
+// clock, most at the most, the newest first. It returns the latest end of those for which there was no room, 0 if there were none, of
+// its own or forgotten ones: an overlap with these cannot be seen from dst.
+func (a *Auditor) Since(from SourceID, instant time.Duration, want func(partition.ID) bool, most int, dst []Handling) (_ []Handling, omitted time.Duration) {
+	for number := a.count; number > a.oldest(); number-- {
+		r := a.at(number - 1)
+		if r.source != from || r.end <= instant || !want(r.partition) {
+			continue
+		}
+		if len(dst) == most {
+			omitted = max(omitted, r.end)
+			continue
+		}
+		dst = append(dst, r.handling())
+	}
+	return dst, omitted
+}
+
+// forgetOldest makes room for a record.
+func (a *Auditor) forgetOldest() {
+	if a.count < uint64(len(a.ring)) {
+		return
+	}
+	r := a.at(a.oldest())
+	slot := a.slot(r.key)
+	a.forgotten[slot] = max(a.forgotten[slot], r.latestEnd())
+}
+
+func (a *Auditor) at(number uint64) *record { return &a.ring[number%uint64(len(a.ring))] }
+
+// slot is the place of a key in forgotten.
+func (a *Auditor) slot(key uint64) uint64 { return (spread(key) >> 32) & uint64(len(a.forgotten)-1) }
+
+// spread mixes the bits of a key's hash: its reporter is not trusted to have hashed the key.
+func spread(key uint64) uint64 {
+	key ^= key >> 32
+	key *= 0xd6e8feb86659fd93
+	return key ^ key>>29
+}
+
+func (r *record) earliestStart() time.Duration { return r.start + r.shift - r.startSlack }
+
+func (r *record) latestEnd() time.Duration { return r.end + r.shift + r.endSlack }
+
+func (r *record) handling() Handling {
+	return Handling{
+		Key: partition.KeyHash(r.key), Partition: r.partition, Worker: r.worker, Fence: event.Fence{Token: r.token, Turn: r.turn}, Start: r.start, End: r.end,
+	}
+}

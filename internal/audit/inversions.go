@@ -1,0 +1,157 @@
+package audit
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// Cause tells why an event of a key began after a later one of its topic partition, as far as its owner can see.
+type Cause uint8
+
+// The causes, the first that applies.
+const (
+	Relayed  Cause = iota // a member passed it on, because the receiving one did not reach the owner
+	Moved                 // the key had come to this owner within MovedFor
+	Retried               // the broker had delivered it before, or it came by way of the retry topic
+	Received              // it was received so
+	causes
+)
+
+// String returns the cause as metrics have it.
+func (c Cause) String() string {
+	return [causes]string{"relay", "move", "retry", "received"}[c]
+}
+
+// Causes lists all causes.
+func Causes() []Cause { return []Cause{Relayed, Moved, Retried, Received} }
+
+// MovedFor is how long after a tenure has begun here an inversion counts as caused by the move.
+const MovedFor = 10 * time.Second
+
+// OrderCounts are totals of an [Inversions].
+type OrderCounts struct {
+	First      uint64         // first handlings of events
+	Inversions [causes]uint64 // of these, such that began after a later event of their key and topic partition
+	Forgotten  uint64         // keys that had to make room for others
+}
+
+// Sum returns the number of inversions.
+func (c OrderCounts) Sum() (all uint64) {
+	for _, n := range c.Inversions {
+		all += n
+	}
+	return all
+}
+
+// Inversions counts how often an event of a key began after a later one of its topic partition, by message id. Only first
+// handlings count: a failed event comes again on purpose. It knows the keys that began here most recently; so inversions across a
+// move, and those of a key that was forgotten, are not seen, and the count is a lower bound. It is not safe for concurrent use.
+type Inversions struct {
+	sets    [][newestWays]newest
+	tenures [partition.Count]tenure
+	age     uint32 // counts up; the least recent of a set makes room
+	counts  OrderCounts
+}
+
+// newest is the latest event of a key and a topic partition that has begun.
+type newest struct {
+	of            uint64 // hash of both; 0: free
+	ledger, entry int64
+	batch         int32
+	age           uint32
+}
+
+type tenure struct {
+	token int64
+	since clock.Instant
+}
+
+const (
+	newestWays  = 8
+	newestBytes = 32
+)
+
+// NewInversions returns an Inversions that takes at most about memory bytes for keys.
+func NewInversions(memory int) *Inversions {
+	sets := 1
+	for sets*2*newestWays*newestBytes <= memory {
+		sets *= 2
+	}
+	return &Inversions{sets: make([][newestWays]newest, sets)}
+}
+
+// Counts returns the totals.
+func (v *Inversions) Counts() OrderCounts { return v.counts }
+
+// Began notes deliveries that were handed to a worker at an instant, in their order.
+func (v *Inversions) Began(now clock.Instant, deliveries []event.Delivery) {
+	for i := range deliveries {
+		v.began(now, &deliveries[i])
+	}
+}
+
+func (v *Inversions) began(now clock.Instant, d *event.Delivery) {
+	t := &v.tenures[d.Partition%partition.Count]
+	if t.token != d.Token {
+		*t = tenure{d.Token, now}
+	}
+	if d.Attempt != 1 || d.Crashes > 0 {
+		return
+	}
+	v.counts.First++
+	e := d.Event
+	n := v.newestOf(orderHash(e))
+	if n.ledger != 0 || n.entry != 0 {
+		if at := cmp.Or(cmp.Compare(e.ID.Ledger, n.ledger), cmp.Compare(e.ID.Entry, n.entry), cmp.Compare(e.ID.Batch, n.batch)); at <= 0 {
+			if at < 0 {
+				v.counts.Inversions[v.cause(now, t, e)]++
+			}
+			return
+		}
+	}
+	n.ledger, n.entry, n.batch = e.ID.Ledger, e.ID.Entry, e.ID.Batch
+}
+
+func (v *Inversions) cause(now clock.Instant, t *tenure, e *event.Event) Cause {
+	switch {
+	case e.Handle.IsRelayed():
+		return Relayed
+	case now.Sub(t.since) < MovedFor:
+		return Moved
+	case e.Redelivery > 0 || e.Round > 0:
+		return Retried
+	}
+	return Received
+}
+
+// orderHash names a key and a topic partition. It is not 0.
+func orderHash(e *event.Event) uint64 {
+	topic := uint64(partition.HashOf(e.Topic)) + uint64(uint32(e.ID.TopicPartition))
+	return max(1, spread(uint64(partition.HashOf(string(e.Key)))^spread(topic)))
+}
+
+// newestOf returns the entry of a key and topic partition, a new one if there was none.
+func (v *Inversions) newestOf(of uint64) *newest {
+	v.age++
+	set := &v.sets[of&uint64(len(v.sets)-1)]
+	oldest := &set[0]
+	for i := range set {
+		n := &set[i]
+		if n.of == of {
+			n.age = v.age
+			return n
+		}
+		if n.of == 0 || oldest.of != 0 && v.age-n.age > v.age-oldest.age {
+			oldest = n
+		}
+	}
+	if oldest.of != 0 {
+		v.counts.Forgotten++
+	}
+	*oldest = newest{of: of, age: v.age}
+	return oldest
+}

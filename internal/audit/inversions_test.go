@@ -1,0 +1,93 @@
+package audit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+)
+
+func delivery(key string, entry int64) event.Delivery {
+	e := &event.Event{Key: event.Key(key), Topic: "orders", ID: event.MessageID{Ledger: 7, Entry: entry, Batch: -1}}
+	return event.Delivery{Event: e, Token: 1, Attempt: 1}
+}
+
+// TestInversionsAgainstAModel: with room for all keys the count is that of a list of all that began.
+func TestInversionsAgainstAModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := NewInversions(1 << 20)
+		greatest, want := map[string]int64{}, uint64(0)
+		for range rapid.IntRange(0, 200).Draw(t, "events") {
+			k, topicPartition := fmt.Sprint("user-", rapid.IntRange(0, 5).Draw(t, "key")), int32(rapid.IntRange(0, 2).Draw(t, "topic partition"))
+			d := delivery(k, int64(rapid.IntRange(1, 50).Draw(t, "entry")))
+			d.Event.ID.TopicPartition = topicPartition
+			d.Attempt = uint32(rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "attempt"))
+			of := fmt.Sprint(k, topicPartition)
+			if d.Attempt == 1 {
+				if d.Event.ID.Entry < greatest[of] {
+					want++
+				}
+				greatest[of] = max(greatest[of], d.Event.ID.Entry)
+			}
+			v.Began(clock.Instant(time.Hour), []event.Delivery{d})
+		}
+		if got := v.Counts().Sum(); got != want {
+			t.Fatalf("%d inversions, want %d", got, want)
+		}
+	})
+}
+
+func TestCausesOfInversions(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(d *event.Delivery)
+		after  time.Duration
+		want   Cause
+	}{
+		"received so":     {func(*event.Delivery) {}, time.Minute, Received},
+		"redelivered":     {func(d *event.Delivery) { d.Event.Redelivery = 1 }, time.Minute, Retried},
+		"a copy":          {func(d *event.Delivery) { d.Event.Round = 1 }, time.Minute, Retried},
+		"after a move":    {func(d *event.Delivery) { d.Event.Redelivery = 1 }, time.Second, Moved},
+		"another tenure":  {func(d *event.Delivery) { d.Token = 2 }, time.Minute, Moved},
+		"relayed, moving": {func(d *event.Delivery) { d.Event.Handle = event.NewRelayedHandle(1) }, time.Second, Relayed},
+	} {
+		v := NewInversions(1 << 16)
+		v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("a", 2)})
+		late := delivery("a", 1)
+		test.change(&late)
+		v.Began(clock.Instant(time.Hour).Add(test.after), []event.Delivery{late})
+		if c := v.Counts(); c.Inversions[test.want] != 1 || c.Sum() != 1 {
+			t.Errorf("%s: %+v, want one by %v", name, c, test.want)
+		}
+	}
+}
+
+// Many keys make each other forgotten, and the count only falls.
+func TestInversionsOfForgottenKeysAreNotSeen(t *testing.T) {
+	v := NewInversions(4 << 10)
+	for i := range 10_000 {
+		v.Began(clock.Instant(time.Hour), []event.Delivery{delivery(fmt.Sprint(i), 2)})
+	}
+	v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("0", 1), delivery("9999", 1)})
+	if c := v.Counts(); c.Sum() != 1 || c.Forgotten < 9000 || c.First != 10_002 {
+		t.Errorf("%+v, want the inversion of the newest key alone", c)
+	}
+}
+
+func BenchmarkBegan(b *testing.B) {
+	v := NewInversions(1 << 20)
+	deliveries := make([]event.Delivery, 256)
+	for i := range deliveries {
+		deliveries[i] = delivery(fmt.Sprint(i), 1)
+	}
+	b.ReportAllocs()
+	for i := 0; i < b.N; i += len(deliveries) {
+		for j := range deliveries {
+			deliveries[j].Event.ID.Entry++
+		}
+		v.Began(clock.Instant(time.Hour), deliveries)
+	}
+}

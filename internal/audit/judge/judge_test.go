@@ -1,0 +1,109 @@
+package judge
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/audit"
+	"github.com/ringfence/router/internal/audit/exchange"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+const ms = time.Millisecond
+
+func newJudge(log *bytes.Buffer) *Judge {
+	return New(1<<20, "self", prometheus.NewRegistry(), slog.New(slog.NewTextHandler(log, nil)))
+}
+
+func handling(key int, turn uint64, sent, start, length time.Duration) event.Handling {
+	return event.Handling{
+		Key: partition.KeyHash(key), Partition: partition.ID(key), Fence: event.Fence{Token: 1, Turn: turn}, Sent: sent, Interval: event.Interval{Start: start, Length: length},
+	}
+}
+
+func here(partition.ID) bool { return false }
+
+// TestClocksWithStepsInventNothing: deliveries of a key follow each other, and the SDK's clock is off by up to 13 ms in both directions.
+func TestClocksWithStepsInventNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var log bytes.Buffer
+		j := newJudge(&log)
+		now := time.Hour
+		off := func() time.Duration {
+			return time.Duration(rapid.IntRange(-13_000, 13_000).Draw(t, "off")) * time.Microsecond
+		}
+		for turn := range uint64(20) {
+			sent := now
+			start := sent + time.Duration(rapid.IntRange(0, 5_000).Draw(t, "wait"))*time.Microsecond
+			end := start + time.Duration(rapid.IntRange(0, 5_000).Draw(t, "work"))*time.Microsecond
+			now = end + time.Duration(rapid.IntRange(0, 5_000).Draw(t, "back"))*time.Microsecond
+			shown := start + off()
+			j.Own(1, []event.Handling{handling(7, turn+1, sent, shown, max(0, end+off()-shown))}, now, here, nil)
+		}
+		if c := j.Counts(); c.Overlaps != 0 || c.Undecided[audit.Implausible] != 0 || c.Handlings != 20 {
+			t.Fatalf("%+v", c)
+		}
+	})
+}
+
+func TestOwn(t *testing.T) {
+	var log bytes.Buffer
+	j := newJudge(&log)
+	var late []audit.Handling
+	moved := func(p partition.ID) bool { return p == 2 }
+	j.Own(3, []event.Handling{
+		handling(1, 1, 10*ms, 11*ms, 5*ms),
+		handling(1, 2, 12*ms, 13*ms, 9*ms),        // overlaps for 3 ms
+		handling(2, 3, 10*ms, 11*ms, ms),          // its partition has moved
+		handling(3, 4, time.Second, 11*ms, ms),    // began long before it was sent
+		handling(3, 5, 10*ms, 11*ms, time.Second), // has not ended yet
+	}, 100*ms, moved, func(h audit.Handling) { late = append(late, h) })
+	s := j.State()
+	if s.Handlings != 3 || s.Overlaps != 1 || s.Undecided[audit.Implausible] != 2 || len(s.Newest) != 1 || s.Newest[0].For != 3*ms || len(late) != 1 || late[0].Key != 2 {
+		t.Errorf("%+v, late %+v", s, late)
+	}
+	for _, part := range []string{"handlers of one key overlapped", "overlap=3ms", "self worker 3", "fence 0000000000000000001.00000000000000000002"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("the log does not say %q: %s", part, log.String())
+		}
+	}
+}
+
+// TestTakeComparesBothSides: a report of another process on this machine, and one of another machine.
+func TestTakeComparesBothSides(t *testing.T) {
+	for name, test := range map[string]struct {
+		clock     func(*audit.Clock)
+		trips     []audit.Trip
+		overlaps  uint64
+		undecided uint64
+	}{
+		"this machine":                {func(*audit.Clock) {}, nil, 1, 0},
+		"another machine, no trip":    {func(c *audit.Clock) { c.ID = audit.ClockID{9} }, nil, 0, 1},
+		"another machine, close":      {func(c *audit.Clock) { c.ID = audit.ClockID{9} }, []audit.Trip{{Sent: -ms, Back: ms}}, 1, 0},
+		"another machine, a far trip": {func(c *audit.Clock) { c.ID = audit.ClockID{9} }, []audit.Trip{{Sent: -time.Minute, Back: time.Minute}}, 0, 1},
+	} {
+		var log bytes.Buffer
+		j := newJudge(&log)
+		clock := j.Here()
+		at := clock.Boot - 50*ms // nothing is known of how NTP steered the clock before: 11 % of this is the uncertainty
+		j.Own(1, []event.Handling{handling(1, 1, at-ms, at, 49*ms)}, clock.Boot, here, nil)
+		r := &exchange.Report{Member: "other", Clock: clock}
+		test.clock(&r.Clock)
+		for _, trip := range test.trips { // around the handlings, by clocks that agree
+			lease := clock.Lease - 25*ms
+			r.Trips = append(r.Trips, audit.Trip{Sent: lease + trip.Sent, Back: lease + trip.Back, There: lease})
+		}
+		r.Handlings = []audit.Handling{{Key: 1, Start: at + 4*ms, End: at + 45*ms}}
+		j.Take(r)
+		if c := j.Counts(); c.Overlaps != test.overlaps || c.Undecided[audit.Clocks] != test.undecided {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package controllog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+const (
+	replayPrefetch = 1000
+	// replayIdleMax is how long Replay waits for the next record of a log that does not tell where it ends, or whose end does not come.
+	replayIdleMax = 5 * time.Second
+)
+
+// errReplayed ends a replay that has read all.
+var errReplayed = errors.New("controllog: replayed")
+
+// Replay reads all records that a log still has, up to its end at the time of the call, and calls visit for each, with the hash of
+// its bytes. It runs the transport and writes nothing. An unreadable record has no body.
+func Replay(ctx context.Context, transport Transport, group string, visit func(at event.Position, r ownership.Record, sum uint64)) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return transport.Run(ctx) })
+	tasks.Go(func() error {
+		entries, opened := make(chan Entry), make(chan struct{})
+		tasks.Go(func() error {
+			return transport.Tail(ctx, First, replayPrefetch, func() { close(opened) }, func(e Entry) {
+				select {
+				case entries <- e:
+				case <-ctx.Done():
+				}
+			})
+		})
+		return replay(ctx, transport, opened, entries, func(e Entry) {
+			record, _ := Decode(group, e.Data)
+			visit(e.At, record, SumOf(e.Data))
+		})
+	})
+	err := tasks.Wait()
+	if errors.Is(err, errReplayed) {
+		return nil
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+func replay(ctx context.Context, transport Transport, opened <-chan struct{}, entries <-chan Entry, visit func(Entry)) error {
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return nil // the caller reports the reason
+	}
+	end, err := transport.End(ctx)
+	if err != nil {
+		return fmt.Errorf("controllog: replay: %w", err)
+	}
+	idle := time.NewTimer(replayIdleMax)
+	defer idle.Stop()
+	for last := (event.Position{}); end.Entry < 0 || last.Before(end); {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-entries:
+			last = e.At
+			visit(e)
+			idle.Reset(replayIdleMax)
+		case <-idle.C:
+			if end.Entry < 0 {
+				return errReplayed
+			}
+			return fmt.Errorf("controllog: replay: the newest record, at %v, was not read within %v", end, replayIdleMax)
+		}
+	}
+	return errReplayed
+}

@@ -1,0 +1,285 @@
+package node
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/audit"
+	"github.com/ringfence/router/internal/audit/exchange"
+	"github.com/ringfence/router/internal/audit/judge"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/ring"
+)
+
+// Bounds of what the auditors of members tell each other.
+const (
+	// auditedBefore is how long before a move a handler may have ended for its end to be told to the next owner: longer than
+	// a lease and its wait.
+	auditedBefore = 10 * time.Second
+	// lateMax bounds the handlings that wait to be told to next owners because they ended after their partition had moved.
+	lateMax = 10_000
+	// reportTimeout bounds one exchange with another member.
+	reportTimeout = time.Second
+	// unheardAfter is how long a new owner waits for the report of an earlier one.
+	unheardAfter = 10 * time.Second
+	// gathered is how long handlings wait for others that go to the same member.
+	gathered = 20 * time.Millisecond
+)
+
+// auditing compares the handlings of this node, and those that earlier owners of its keys report.
+type auditing struct {
+	node  *Node
+	judge *judge.Judge
+
+	changed chan struct{} // cap 1: there is a new table, or late is not empty
+
+	mu    sync.Mutex
+	late  []audit.Handling                        // ended after their partition had moved
+	heard map[ownership.Incarnation]clock.Instant // when members have reported last
+	owed  map[ownership.Incarnation]clock.Instant // until when former owners should report
+
+	seen *ownership.Table // of run: the newest table whose moves were told
+}
+
+func newAuditing(n *Node) *auditing {
+	return &auditing{
+		node: n, judge: judge.New(n.cfg.Audit.BytesMax, n.cfg.Name, n.parts.Registry, n.parts.Log), changed: make(chan struct{}, 1),
+		heard: make(map[ownership.Incarnation]clock.Instant), owed: make(map[ownership.Incarnation]clock.Instant),
+	}
+}
+
+// handled takes the handlings that a worker reports.
+func (a *auditing) handled(w event.WorkerID, handlings []event.Handling) {
+	t, self := a.node.Table(), *a.node.self.Load()
+	elsewhere := func(p ring.Partition) bool { return t != nil && t.Owner(p).Inc != self }
+	a.judge.Own(w, handlings, clock.Read().Boot, elsewhere, func(h audit.Handling) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.late) == lateMax {
+			a.judge.Lost(1)
+			return
+		}
+		a.late = append(a.late, h)
+		signal.Set(a.changed)
+	})
+}
+
+// run tells next owners of handlings until ctx ends, and then of the last ones.
+func (a *auditing) run(ctx context.Context) error {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
+			defer cancel()
+			a.tell(last)
+			return nil
+		case <-second.C:
+			a.judge.Note()
+			a.missOwners()
+		case <-a.changed:
+			select {
+			case <-ctx.Done(): // the next round tells all
+			case <-time.After(gathered):
+				a.tell(ctx)
+			}
+		}
+	}
+}
+
+// tell reports to each next owner the newest handlings on the partitions that the newest table has moved to it, and the late ones.
+func (a *auditing) tell(ctx context.Context) {
+	t := a.node.Table()
+	if t == nil {
+		return
+	}
+	self := *a.node.self.Load()
+	a.expect(t, self)
+	reports := make([]exchange.Report, len(t.Members))
+	owes := a.gather(t, reports)
+	var sending sync.WaitGroup
+	for i, m := range t.Members {
+		if r := reports[i]; m.Inc != self && (owes[i] || len(r.Handlings) > 0) {
+			sending.Go(func() { a.report(ctx, m, r) })
+		}
+	}
+	sending.Wait()
+}
+
+// gather puts handlings into the reports to the members of t. owes tells which members have partitions that were this node's: they
+// wait for a report, also for an empty one.
+func (a *auditing) gather(t *ownership.Table, reports []exchange.Report) (owes []bool) {
+	before := a.seen
+	a.seen = t
+	owes = make([]bool, len(reports))
+	add := func(h audit.Handling) {
+		if r := &reports[t.Owners[h.Partition]]; len(r.Handlings) < exchange.HandlingsMax {
+			r.Handlings = append(r.Handlings, h)
+		} else {
+			a.judge.Lost(1)
+		}
+	}
+	if before != nil && before != t {
+		moved := func(p ring.Partition) bool { return before.Owner(p).Inc != t.Owner(p).Inc }
+		ended, omitted := a.judge.Since(clock.Read().Boot-auditedBefore, moved, lateMax)
+		for _, h := range ended {
+			add(h)
+		}
+		for p := range ring.Partition(ring.Partitions) {
+			if moved(p) && before.Owner(p).Name == a.node.cfg.Name {
+				owes[t.Owners[p]] = true
+				reports[t.Owners[p]].OmittedUntil = omitted
+			}
+		}
+	}
+	a.mu.Lock()
+	late := a.late
+	a.late = nil
+	a.mu.Unlock()
+	for _, h := range late {
+		add(h)
+	}
+	return owes
+}
+
+// report sends one report.
+func (a *auditing) report(ctx context.Context, to ownership.Node, r exchange.Report) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	err := a.exchange(ctx, to, r)
+	a.judge.Sent(err)
+	if err != nil {
+		a.node.log.Info("handlings were not reported to their keys' next owner", "peer", to.Name, "handlings", len(r.Handlings), "error", untrusted.Print(err.Error()))
+	}
+}
+
+func (a *auditing) exchange(ctx context.Context, to ownership.Node, r exchange.Report) error {
+	conn, err := grpc.NewClient("passthrough:///"+to.GRPCAddr, grpc.WithTransportCredentials(a.node.parts.ClientCreds), grpc.WithDisableRetry(),
+		grpc.WithContextDialer(untrusted.DialTCP))
+	if err != nil {
+		return fmt.Errorf("node: dial: %w", err)
+	}
+	defer conn.Close()
+	link, self := exchange.NewLink(conn), a.node.keys.Load()
+	if len(self.key) > 0 {
+		link.Sign = func(text []byte) []byte { return ed25519.Sign(self.key, text) }
+	}
+	r.Group, r.Member = a.node.cfg.Group, a.node.cfg.Name
+	r.Incarnation, r.To = exchange.Incarnation(self.inc), exchange.Incarnation(to.Inc)
+	for range 2 { // the second has a connection: its trip is short
+		r.Clock = a.judge.Here()
+		if err := link.Measure(ctx, r); err != nil {
+			return err
+		}
+	}
+	r.Clock = a.judge.Here()
+	return link.Send(ctx, r)
+}
+
+// errNotMember refuses reports of strangers.
+var errNotMember = errors.New("the sender is no member of this group, or the report is not signed with its key, or for another member")
+
+// take takes the report of another member in.
+func (a *auditing) take(r *exchange.Report, signed func(verify func(text, signature []byte) bool) bool) error {
+	n, peer := a.node, forward.Peer(r.Incarnation)
+	key := n.pipeline.KeyOf(peer)
+	proven := len(key) == ed25519.PublicKeySize && signed(func(text, signature []byte) bool { return ed25519.Verify(key, text, signature) })
+	if n.cfg.Mode == Gossip { // members have no keys there
+		t := n.Table()
+		proven = t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return forward.Peer(m.Inc) == peer })
+	}
+	if !proven || r.Group != n.cfg.Group || ownership.Incarnation(r.To) != *n.self.Load() {
+		a.judge.Refused()
+		return errNotMember
+	}
+	a.judge.Take(r)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heard[ownership.Incarnation(r.Incarnation)] = clock.Now()
+	delete(a.owed, ownership.Incarnation(r.Incarnation))
+	return nil
+}
+
+// expect notes the former owners of this node's partitions that should report.
+func (a *auditing) expect(t *ownership.Table, self ownership.Incarnation) {
+	now := clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range t.Formers {
+		if at, heard := a.heard[f.Inc]; f.Inc == self || f.Name == a.node.cfg.Name || heard && now.Sub(at) < unheardAfter {
+			continue
+		}
+		for p := range f.Partitions.All() {
+			if t.Owner(p).Inc == self {
+				if _, owes := a.owed[f.Inc]; !owes {
+					a.owed[f.Inc] = now.Add(unheardAfter)
+				}
+				break
+			}
+		}
+	}
+}
+
+// missOwners counts former owners that have not reported in time.
+func (a *auditing) missOwners() {
+	now, missed := clock.Now(), 0
+	a.mu.Lock()
+	for inc, until := range a.owed {
+		if until.Before(now) {
+			missed++
+			delete(a.owed, inc)
+		}
+	}
+	for inc, at := range a.heard {
+		if now.Sub(at) > unheardAfter {
+			delete(a.heard, inc)
+		}
+	}
+	a.mu.Unlock()
+	if missed > 0 {
+		a.judge.Unheard(missed)
+		a.node.log.Info("former owners did not report when their last handlings ended", "owners", missed)
+	}
+}
+
+// audited is what the auditor has found, for reports; nil if it is off.
+func (n *Node) audited() *report.Audit {
+	if n.audit == nil {
+		return nil
+	}
+	s := n.audit.judge.State()
+	r := &report.Audit{Handlings: s.Handlings, Overlaps: s.Overlaps, Undecided: make(map[string]uint64), Unheard: s.Unheard}
+	for _, reason := range audit.Reasons() {
+		if count := s.Undecided[reason]; count > 0 {
+			r.Undecided[reason.String()] = count
+		}
+	}
+	order := n.meter.Counts()
+	r.Order.FirstHandlings, r.Order.Inversions = order.First, make(map[string]uint64)
+	for _, cause := range audit.Causes() {
+		if count := order.Inversions[cause]; count > 0 {
+			r.Order.Inversions[cause.String()] = count
+		}
+	}
+	for _, f := range s.Newest {
+		r.Newest = append(r.Newest, report.Overlap{
+			KeyHash: judge.KeyHash(f.First.Key), Partition: uint16(f.First.Partition), Seconds: f.For.Seconds(),
+			First: judge.Describe(f.First), Second: judge.Describe(f.Second),
+		})
+	}
+	return r
+}

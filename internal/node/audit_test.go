@@ -1,0 +1,236 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/audit"
+	"github.com/ringfence/router/internal/audit/exchange"
+	"github.com/ringfence/router/internal/audit/judge"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/devtools/testapp"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// audited switches the auditor on.
+func audited(c *Config) { c.Audit = audit.DefaultConfig() }
+
+// publishEach publishes one event on each of n keys, with an instruction to the application.
+func (g *group) publishEach(n int, conduct string) {
+	g.t.Helper()
+	for i := range n {
+		name := fmt.Sprintf("event-%d", len(g.published))
+		g.published = append(g.published, name)
+		message := membroker.Message{Key: fmt.Sprintf("user-%d", i), Payload: []byte(name)}
+		if conduct != "" {
+			message.Properties = map[string]string{testapp.ConductProperty: conduct}
+		}
+		if _, err := g.broker.Publish(g.t.Context(), "persistent://public/default/orders", []membroker.Message{message}); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+// auditOf returns the sum of what the auditors of members have found.
+func auditOf(members ...*member) (sum judge.State) {
+	for _, m := range members {
+		s := m.audit.judge.State()
+		sum.Handlings, sum.Overlaps, sum.Unheard = sum.Handlings+s.Handlings, sum.Overlaps+s.Overlaps, sum.Unheard+s.Unheard
+		for i := range s.Undecided {
+			sum.Undecided[i] += s.Undecided[i]
+		}
+		sum.Newest = append(sum.Newest, s.Newest...)
+	}
+	return sum
+}
+
+// TestTheAuditorFindsHandlersThatOutliveTheirKey: handlers that ignore their cancellation run on while their keys move to
+// another member, which runs the next events. When they end at last, both sides are compared at the next owner, and every overlap of the journals is found.
+func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	forces := func(c *Config) { audited(c); c.Timing.DrainTimeout = 300 * time.Millisecond }
+	a := g.start("a", forces)
+	g.startApp(a)
+	g.ready(a)
+	const keys = 80
+	g.publishEach(keys, "deaf:15s")
+	g.eventually("all handlers run", func() error {
+		if n := a.boxes.Stats().Running; n != keys {
+			return fmt.Errorf("%d run", n)
+		}
+		return nil
+	})
+	b := g.start("b", forces)
+	g.startApp(b)
+	g.ready(b)
+	g.publishEach(keys, "")
+	g.settled()
+	report, err := journal.Check(g.files, slices.Values(g.published))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Overlaps < 20 {
+		t.Fatalf("%d overlaps: this run proved nothing: %+v", report.Overlaps, report)
+	}
+	g.eventually("all overlaps are found", func() error {
+		if found := auditOf(a, b); int(found.Overlaps) != int(report.Overlaps) {
+			return fmt.Errorf("%d of %d: %+v", found.Overlaps, report.Overlaps, found)
+		}
+		return nil
+	})
+	found := auditOf(a, b)
+	for _, f := range found.Newest {
+		if f.First.Source.Name != "a" || f.Second.Source.Name != "b" || !f.First.Fence.Before(f.Second.Fence) || f.For <= 0 {
+			t.Errorf("sides %+v and %+v", f.First, f.Second)
+		}
+	}
+	if status := b.audited(); status.Overlaps == 0 || len(status.Newest) == 0 {
+		t.Errorf("the report of b shows none: %+v", status)
+	}
+}
+
+// TestTheAuditorInventsNothingInARollout: members are replaced one after the other under load.
+func TestTheAuditorInventsNothingInARollout(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	members := []*member{g.start("a", audited), g.start("b", audited)}
+	for _, m := range members {
+		g.startApp(m)
+	}
+	g.ready(members...)
+	all := slices.Clone(members)
+	stop := g.load(300)
+	for round := range 2 {
+		for i, old := range members {
+			members[i] = g.start(fmt.Sprintf("%s%d", old.cfg.Name, round), audited)
+			all = append(all, members[i])
+			g.startApp(members[i])
+			g.ready(members[i])
+			old.stop()
+			<-old.ended
+		}
+	}
+	stop()
+	g.settled()
+	g.check()
+	g.checkLog()
+	sum := auditOf(all...)
+	if sum.Overlaps != 0 || sum.Undecided != (judge.State{}).Undecided || sum.Unheard != 0 {
+		t.Errorf("found %+v", sum)
+	}
+	if sum.Handlings < uint64(len(g.published)) {
+		t.Errorf("%d handlings compared, %d events handled", sum.Handlings, len(g.published))
+	}
+}
+
+// TestTheAuditorFindsAPlantedBug runs in a build with the switches, started with the bug no_wait: `make planted`.
+func TestTheAuditorFindsAPlantedBug(t *testing.T) {
+	if os.Getenv("RINGFENCE_PLANTED") != "no_wait" {
+		t.Skip("no bug is planted: make planted")
+	}
+	g := newGroup(t)
+	g.work = testapp.Config{WorkMin: 20 * time.Millisecond, WorkMax: 100 * time.Millisecond}
+	a := g.start("a", audited)
+	g.startApp(a)
+	g.ready(a)
+	members := []*member{a}
+	stop := g.load(100)
+	for i := range 4 { // each takes keys of the others, whose handlers run
+		m := g.start(fmt.Sprintf("b%d", i), audited)
+		members = append(members, m)
+		g.startApp(m)
+		g.ready(m)
+	}
+	time.Sleep(time.Second)
+	stop()
+	g.settled()
+	report, err := journal.Check(g.files, slices.Values(g.published))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Overlaps < 20 {
+		t.Fatalf("%d overlaps: this run proved nothing", report.Overlaps)
+	}
+	g.eventually("all overlaps are found", func() error {
+		if found := auditOf(members...); found.Overlaps < uint64(report.Overlaps) {
+			return fmt.Errorf("%d of %d: %+v", found.Overlaps, report.Overlaps, found)
+		}
+		return nil
+	})
+	t.Logf("%d overlaps in the journals, %d found", report.Overlaps, auditOf(members...).Overlaps)
+}
+
+// TestReportsOfStrangersAreRefused: only a member that signs with the key of its incarnation is believed.
+func TestReportsOfStrangersAreRefused(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, b := g.start("a", audited), g.start("b", audited)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	to, known := b.memberNamed("a")
+	if !known {
+		t.Fatal("b does not know a")
+	}
+	send := func() error { return b.audit.exchange(t.Context(), to, exchangeReport()) }
+	g.eventually("a believes b", send)
+	keys := *b.keys.Load()
+	for name, forged := range map[string]keyed{
+		"no signature":         {inc: keys.inc},
+		"another incarnation":  {inc: newIncarnation(), key: keys.key},
+		"another member's key": {inc: keys.inc, key: a.keys.Load().key},
+	} {
+		b.keys.Store(&forged)
+		if err := send(); err == nil {
+			t.Errorf("%s: the report was taken", name)
+		}
+	}
+	b.keys.Store(&keys)
+	to.Inc = newIncarnation()
+	if err := send(); err == nil {
+		t.Error("a report for another member was taken")
+	}
+	if err := errors.Join(a.CheckMember(), b.CheckMember()); err != nil {
+		t.Error(err)
+	}
+}
+
+func exchangeReport() (r exchange.Report) {
+	r.Handlings = []audit.Handling{{Key: 1, Start: 1, End: 2}}
+	return r
+}
+
+// memberNamed returns a member of the table.
+func (m *member) memberNamed(name string) (ownership.Node, bool) {
+	for _, n := range m.Table().Members {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return ownership.Node{}, false
+}
+
+// checkLog replays the control log of the group.
+func (g *group) checkLog() {
+	g.t.Helper()
+	replay := ownership.NewReplay("orders")
+	err := controllog.Replay(g.t.Context(), g.log, "orders", func(at event.Position, r ownership.Record, sum uint64) {
+		if v := replay.Read(at, r, sum); v != nil {
+			g.t.Error(v)
+		}
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if c := replay.Checked(); c.Epochs == 0 || c.Acquired == 0 || c.Prefixes == 0 || c.Snaps == 0 {
+		g.t.Errorf("the replay proved little: %+v", c)
+	}
+}
