@@ -41,10 +41,7 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 	at := b.records.attempts.Next(a.fails || history.Failed(r.Kind) || it.attempts > 0)
 	at.Key, at.ID, at.Accepted, at.Delivered, at.Ended = a.id, it.id, it.cohort.at, a.since, now
 	at.Fence, at.Number, at.Result, at.End, at.TimedOut = b.fenceOf(it), numberOf(it), r.Kind, end, r.TimedOut
-	at.Ran = event.Interval{}
-	if r.Ran != nil {
-		at.Ran = *r.Ran
-	}
+	at.Ran = r.Ran
 	a.fails = a.fails || end == history.Retried
 	if len(b.records.fences) > 0 {
 		delete(b.records.fences, it.delivery)
