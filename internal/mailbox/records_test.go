@@ -69,7 +69,7 @@ func TestHistoryOfAKey(t *testing.T) {
 	m.now = m.now.Add(time.Second)
 	first := m.takeOne()
 	m.now = m.now.Add(time.Second)
-	m.finish(first, event.Result{Kind: event.ResultRetry, Reason: "no", Ran: &event.Interval{Start: 1, Length: 2}})
+	m.finish(first, event.Result{Kind: event.ResultRetry, Reason: "no", Ran: event.Interval{Start: 1, Length: 2}})
 	m.now = m.now.Add(time.Hour)
 	m.Tick(&m.out)
 	second := m.takeOne()

@@ -7,7 +7,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/history"
-	"github.com/ringfence/router/internal/hotkeys"
+	"github.com/ringfence/router/internal/history/hotkeys"
 	"github.com/ringfence/router/ring"
 )
 

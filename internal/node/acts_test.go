@@ -114,7 +114,7 @@ func TestHoldOutlastsMoves(t *testing.T) {
 		}
 		return nil
 	})
-	reports := &reporter{node: a.Node, keys: newKeyTurns()}
+	reports := newReporter(a.Node)
 	if at := reports.Key(t.Context(), key); at.Hold == nil || *at.Hold != (report.Hold{By: "alice", Via: hold.Via, Reason: "poison pill", Since: hold.At.UTC(), Until: hold.Until.UTC()}) {
 		t.Errorf("a reports %+v", at.Hold)
 	}
@@ -135,7 +135,7 @@ func TestHoldOutlastsMoves(t *testing.T) {
 	if got := h.of(key); len(got) != 0 {
 		t.Fatalf("a held key was handled: %v", got)
 	}
-	if s := (&reporter{node: c.Node, keys: newKeyTurns(), since: 1}).Status(); s.Acts == nil || s.Acts.HeldKeys != 1 || s.Acts.Error != "" || s.Events.OnHoldKeys != 1 {
+	if s := newReporter(c.Node).Status(); s.Acts == nil || s.Acts.HeldKeys != 1 || s.Acts.Error != "" || s.Events.OnHoldKeys != 1 {
 		t.Errorf("c reports acts %+v, %d keys on hold", s.Acts, s.Events.OnHoldKeys)
 	}
 	if _, result, err := c.Acts().Release(t.Context(), act.Order{Key: key, By: "bob", From: "127.0.0.1:1", Reason: "fixed"}); err != nil || result != act.Released {
@@ -173,7 +173,7 @@ func TestUnreadableActsDoNotStopEvents(t *testing.T) {
 	if _, _, err := a.Acts().Hold(t.Context(), act.Order{Key: "k", By: "alice", From: "-", Reason: "no"}); !errors.Is(err, act.ErrUnreadable) {
 		t.Errorf("a hold: %v", err)
 	}
-	s := (&reporter{node: a.Node, keys: newKeyTurns(), since: 1}).Status()
+	s := newReporter(a.Node).Status()
 	if s.Acts == nil || !strings.Contains(s.Acts.Error, "not read yet") {
 		t.Errorf("it reports %+v", s.Acts)
 	}

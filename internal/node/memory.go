@@ -3,7 +3,7 @@ package node
 import (
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/audit/judge"
-	"github.com/ringfence/router/internal/hotkeys"
+	"github.com/ringfence/router/internal/history/hotkeys"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
 )

@@ -5,7 +5,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/hotkeys"
+	"github.com/ringfence/router/internal/history/hotkeys"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/ring"

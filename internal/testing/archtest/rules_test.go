@@ -48,8 +48,8 @@ var arrows = map[string]arrow{
 	"internal/key":               {[]string{"internal/base/event"}, "pure: an event in, its key out"},
 	"forward":                    {slices.Concat(words, []string{"internal/wire/framepool", "internal/wire/hotframe", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/history":           {[]string{"ring", "internal/base/event", "internal/base/clock"}, "remembers what it is told; nothing is decided by it"},
-	"internal/hotkeys":           {[]string{"ring"}, "pure: keys and times in, the greatest out"},
-	"internal/mailbox":           {slices.Concat(words, []string{"internal/history", "internal/hotkeys"}), "stages never import each other; they meet in internal/pipeline"},
+	"internal/history/hotkeys":   {[]string{"ring"}, "pure: keys and times in, the greatest out"},
+	"internal/mailbox":           {slices.Concat(words, []string{"internal/history", "internal/history/hotkeys"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/wire/appwire", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 
 	"spec": {nil, "tests alone: journals on one side, the model on the other"},
@@ -81,7 +81,7 @@ var arrows = map[string]arrow{
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history"}), "the only package that joins two stages"},
 	"internal/bridge":   {[]string{"client", "internal/base/clock", "internal/base/backoff"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history", "internal/hotkeys", "internal/pipeline", "internal/controllog", "internal/controllog/act", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted", "internal/audit", "internal/audit/exchange", "internal/audit/judge"}),
+		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history", "internal/history/hotkeys", "internal/pipeline", "internal/controllog", "internal/controllog/act", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted", "internal/audit", "internal/audit/exchange", "internal/audit/judge"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
