@@ -48,7 +48,7 @@ func TestHoldOutlastsAKill(t *testing.T) {
 	waits := func(m *member) {
 		t.Helper()
 		eventually.NoError(t, 2*time.Minute, "all events of the key are on hold at its owner", func() error {
-			if at := locate(m); at.Wait != "hold" || at.Queued != n || at.Hold == nil || at.Hold.By != "alice" {
+			if at := locate(m); at.Wait != "hold" || at.Queued != n-1 || at.Hold == nil || at.Hold.By != "alice" {
 				return fmt.Errorf("the key is at %+v", where)
 			}
 			return nil

@@ -170,8 +170,10 @@ func planPage(p *page, m migration) {
 		if !s.There {
 			kind = "not there"
 		}
-		rows = append(rows, []string{s.Topic, partitioned(s.Partitions), kind, fmt.Sprint(len(s.Consumers)), fmt.Sprint(s.Backlog), fmt.Sprint(s.Unacked),
-			fmt.Sprintf("%.1f/s", s.RateOut), fmt.Sprintf("%.1f/s", s.RateRedeliv)})
+		rows = append(rows, []string{
+			s.Topic, partitioned(s.Partitions), kind, fmt.Sprint(len(s.Consumers)), fmt.Sprint(s.Backlog), fmt.Sprint(s.Unacked),
+			fmt.Sprintf("%.1f/s", s.RateOut), fmt.Sprintf("%.1f/s", s.RateRedeliv),
+		})
 	}
 	p.table([]string{"TOPIC", "PARTITIONS", "TYPE", "CONSUMERS", "BACKLOG", "UNACKED", "OUT", "REDELIVERED"}, rows)
 	for _, b := range m.Blockers {

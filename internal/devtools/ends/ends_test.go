@@ -64,7 +64,8 @@ func TestEndsAreCountedOnce(t *testing.T) {
 	detail := &event.Detail{Attempts: 10, Reason: "failed 10 times: no"}
 	all := written(t, func(w *Writer) {
 		w.Settled([]event.Verdict{
-			{Kind: event.Done}, {Kind: event.Rejected, Detail: detail},
+			{Kind: event.Done},
+			{Kind: event.Rejected, Detail: detail},
 			{Kind: event.Failed, Detail: &event.Detail{}},         // by way of the retry topic: no end
 			{Kind: event.Done, Handle: event.NewRelayedHandle(1)}, // a peer's
 			{Kind: event.Rejected, Detail: &event.Detail{Reason: "no key"}},
