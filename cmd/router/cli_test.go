@@ -51,7 +51,7 @@ func shape(text string) string {
 		{`[ ]{2,}`, "  "},
 		{`\b\d+/\d+  TIME  \d+  (TIME|-)`, "N/N  TIME  N  TIME"},
 		{`(?m)[ ]+$`, ""},
-		{`(?m)^(.*  KEPT  TIME(  \d+){4})  \d+$`, "$1  N"}, // leases lapse on a slow machine, which is no harm
+		{`(?m)^(.*  KEPT  TIME(  \d+){4})  \d+(  \d+ of \d+)$`, "$1  N$3"}, // leases lapse on a slow machine, which is no harm
 	} {
 		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.with)
 	}
@@ -172,7 +172,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	var k report.Key
 	g.get(t, "router-0", path, &k)
 	before := k.Owner
-	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || out != "draining\n" {
+	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || !strings.HasPrefix(out, "draining") {
 		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
 	}
 	eventually.NoError(t, 20*time.Second, "the next owner reports whose release it waits for", func() error {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -344,7 +346,11 @@ func (l *Log) appended(record ownership.Record, err error) {
 		if errors.Is(err, errBusy) {
 			result = "refused"
 		}
-		l.log.Warn("record not appended", "record", kindOf(record), "error", err)
+		level := slog.LevelWarn
+		if status.FromContextError(err).Code() == codes.Canceled || status.Code(err) == codes.Canceled {
+			level = slog.LevelInfo // by us: the log is being closed
+		}
+		l.log.Log(context.Background(), level, "record not appended", "record", kindOf(record), "error", err)
 	}
 	l.metrics.appended.WithLabelValues(kindOf(record), result).Inc()
 	l.ask(func(t *todo) {
