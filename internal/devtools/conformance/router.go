@@ -298,9 +298,8 @@ func (r *router) sleepUntil(at int64) {
 // signal signals the worker.
 func (r *router) signal(s syscall.Signal) { signalGroup(r.cmd, s) }
 
-// freezeMax is the time that a process may take to stop. It stops when it is scheduled, which takes seconds on a busy machine; one
-// that is still running gets the next delivery in time, and is then stopped between its look at the clock and the start.
-const freezeMax = 30 * time.Second
+// freezeMax is the time that a process may take to stop.
+const freezeMax = time.Second
 
 // freeze stops the worker, and waits until it has stopped.
 func (r *router) freeze() {
