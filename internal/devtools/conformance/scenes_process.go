@@ -7,10 +7,6 @@ var processScenes = []scene{
 	{rules: []string{"drain", "drain-receipt"}, play: playDrain},
 }
 
-// bootStep is the error of a worker's reading of the boot clock: some languages have /proc/uptime alone, whose steps are that long, and on
-// a busy machine cannot tell where in a step they are.
-const bootStep = 10 * time.Millisecond
-
 // playFrozen stops the process until after its deadline, with a delivery for it to read when it
 // continues.
 func playFrozen(r *router) {
