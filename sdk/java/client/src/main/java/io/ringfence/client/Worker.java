@@ -16,6 +16,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -92,6 +93,7 @@ public final class Worker implements AutoCloseable {
         timer = new ScheduledThreadPoolExecutor(TIMER_THREADS, Threads.platform("ringfence-timer-"));
         timer.setRemoveOnCancelPolicy(true);
         timer.setExecuteExistingDelayedTasksAfterShutdownPolicy(false);
+        timer.setRejectedExecutionHandler(new ThreadPoolExecutor.DiscardPolicy()); // the worker has ended, perhaps while stop() ran: nothing is left to be timed
         supervisor = new Thread(this::supervise, "ringfence-worker"); // not a daemon: the process lives while it works
     }
 

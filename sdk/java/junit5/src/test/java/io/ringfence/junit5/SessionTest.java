@@ -294,6 +294,17 @@ class SessionTest {
         assertTrue(System.nanoTime() - began < TimeUnit.MINUTES.toNanos(4), "it waited for the grace");
     }
 
+    /** The worker may end while close() still asks for its end. */
+    @Test
+    void closesAsItEnds() throws Exception {
+        for (int i = 0; i < 100; i++) {
+            OneThing silent = new OneThing(out -> { });
+            try (Running running = Running.beside(silent, options -> options.drainGrace(Duration.ofMinutes(5)))) {
+                take(silent.hellos);
+            }
+        }
+    }
+
     @Test
     void closesWhileThereIsNoRouter() throws InterruptedException {
         BlockingQueue<String> failures = new LinkedBlockingQueue<>();
