@@ -18,7 +18,9 @@ var (
 	// returned.
 	ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
 	// ErrDrainTimeout: the handler did not end within the [WithDrainGrace]. It is also the
-	// kind of the [Error] that Run returns if handlers ignore the cancellation too.
+	// kind of the [Error] that Run returns if handlers ignore the cancellation too. A handler
+	// that has done nothing yet may return it once the context of Run has ended: the event goes
+	// back to the router at once, and it counts as no failure.
 	ErrDrainTimeout = errors.New("client: handlers did not end within the drain grace")
 )
 

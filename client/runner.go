@@ -27,6 +27,7 @@ type runner struct {
 	cut      context.CancelCauseFunc
 	hard     context.Context //nolint:containedctx // of all streams: ends when Run stops waiting
 	giveUp   context.CancelFunc
+	stopping func() bool // whether the context of Run has ended
 	grace    sync.Once
 	ends     [2]*time.Timer // of the grace, and of the patience after it; set by startGrace
 	handlers sync.WaitGroup // goroutines of the pool
@@ -43,7 +44,7 @@ type runner struct {
 }
 
 func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
-	r := &runner{options: o, endpoint: at, handler: handler}
+	r := &runner{options: o, endpoint: at, handler: handler, stopping: func() bool { return ctx.Err() != nil }}
 	r.work = sync.NewCond(&r.mu)
 	r.base, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.hard, r.giveUp = context.WithCancel(context.WithoutCancel(ctx))
@@ -220,10 +221,11 @@ func (r *runner) call(e *Event, result *event.Result) {
 }
 
 // resultOf turns a handler's error into the answer to the router. An error after a
-// cancellation is not a failure.
+// cancellation is not a failure, nor is an event that the handler of a stopping worker gives back.
 func (r *runner) resultOf(e *Event, err error) event.Result {
 	cause := e.run.end(context.Canceled)
-	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
+	cancelled := errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout)
+	if cancelled || errors.Is(err, ErrDrainTimeout) && r.stopping() {
 		return event.Result{Kind: event.ResultCancelled}
 	}
 	result := event.Result{Kind: event.ResultRetry, Reason: err.Error()}

@@ -82,10 +82,11 @@ type Bridge struct {
 	target *url.URL
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	since  clock.Instant // the application has accepted no connection since then; 0: it does
-	logged clock.Instant
-	absent func() // called once when it has been so for AbsenceMax; may be nil
+	mu      sync.Mutex
+	since   clock.Instant // the application has accepted no connection since then; 0: it does
+	logged  clock.Instant
+	absent  func()          // called once when it has been so for AbsenceMax; may be nil
+	leaving <-chan struct{} // closed when the worker stops or leaves; events whose requests were not sent go back
 }
 
 // New returns a Bridge.
@@ -127,7 +128,7 @@ func (b *Bridge) Run(ctx context.Context, endpoint string, options ...client.Opt
 	}
 	for b.await(ctx) {
 		present, leave := context.WithCancel(ctx)
-		b.setAbsent(leave)
+		b.setPresent(leave, present.Done())
 		err := client.Run(present, endpoint, b.handle, options...)
 		leave()
 		if b.http.CloseIdleConnections(); ctx.Err() != nil || errors.Is(err, client.ErrArgument) {
@@ -166,9 +167,11 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// handle is the handler: one request, and more only while the application accepts no connection.
+// handle is the handler: one request, and more only while the application accepts no connection and
+// the worker stays. An event whose request was not sent then does not wait for the drain grace.
 func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 	pauses := backoff.Backoff{Min: lookFirst, Max: lookMax}
+	leaving := b.leaves()
 	for {
 		response, err := b.send(ctx, e)
 		switch {
@@ -182,9 +185,17 @@ func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 			return fmt.Errorf("the application did not answer: %w", err)
 		}
 		b.refused(err)
-		if backoff.Sleep(ctx, pauses.Next()) != nil {
-			return context.Cause(ctx)
+		pause := time.NewTimer(pauses.Next())
+		select {
+		case <-pause.C:
+			continue
+		case <-leaving:
+			err = client.ErrDrainTimeout
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
+		pause.Stop()
+		return err
 	}
 }
 
@@ -248,11 +259,19 @@ func retryAfter(header string, now time.Time) (after time.Duration, ok bool) {
 	return min(max(at.Sub(now), 0), retryAfterMax), true
 }
 
-// setAbsent sets what happens after a long absence.
-func (b *Bridge) setAbsent(absent func()) {
+// setPresent begins a stay of the worker: absent is called after a long absence, and leaving is closed
+// at the end of the stay.
+func (b *Bridge) setPresent(absent func(), leaving <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.absent = absent
+	b.absent, b.leaving = absent, leaving
+}
+
+// leaves returns what is closed at the end of the present stay.
+func (b *Bridge) leaves() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leaving
 }
 
 // connected notes that the application accepts connections.

@@ -25,15 +25,21 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a bridge to a URL beside a router in memory until the test ends.
-func start(t *testing.T, r *clienttest.Router, to string, change func(*Config)) {
+// start runs a bridge to a URL beside a router in memory until the test ends, or until the function
+// that it returns is called, which waits for the bridge's end.
+func start(t *testing.T, r *clienttest.Router, to string, change func(*Config), options ...client.Option) (stop func()) {
+	t.Helper()
+	return startLogging(t, r, slog.New(slog.DiscardHandler), to, change, options...)
+}
+
+func startLogging(t *testing.T, r *clienttest.Router, log *slog.Logger, to string, change func(*Config), options ...client.Option) (stop func()) {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.To = to
 	if change != nil {
 		change(&cfg)
 	}
-	b, err := New(cfg, slog.New(slog.DiscardHandler))
+	b, err := New(cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,18 +48,21 @@ func start(t *testing.T, r *clienttest.Router, to string, change func(*Config)) 
 		t.Fatal(err)
 	}
 	r.Serve(listener)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := b.Run(ctx, listener.Addr().String(), r.WithClock(), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+		options := append([]client.Option{r.WithClock(), client.WithLogger(slog.New(slog.DiscardHandler))}, options...)
+		if err := b.Run(ctx, listener.Addr().String(), options...); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() {
-		stop()
+	stop = func() {
+		cancel()
 		running.Wait()
 		b.http.CloseIdleConnections()
-	})
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) string {
@@ -245,6 +254,141 @@ func TestAbsentApplication(t *testing.T) {
 	if err := app.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// leavingApp is an application that accepts no further connections while it works on its requests, as
+// one that stops in order.
+type leavingApp struct {
+	address  string
+	listener net.Listener
+	requests chan *http.Request
+	release  chan struct{}
+}
+
+func newLeavingApp(t *testing.T) *leavingApp {
+	t.Helper()
+	a := &leavingApp{requests: make(chan *http.Request, 10), release: make(chan struct{})}
+	a.serve(t, "127.0.0.1:0")
+	a.address = a.listener.Addr().String()
+	return a
+}
+
+func (a *leavingApp) serve(t *testing.T, address string) {
+	t.Helper()
+	var err error
+	eventually.NoError(t, eventually.Most, "the address is free", func() error {
+		a.listener, err = net.Listen("tcp", address)
+		return err
+	})
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		a.requests <- r
+		if r.Header.Get("ce-partitionkey") == "runs" {
+			<-a.release
+		}
+	})}
+	go func() { _ = s.Serve(a.listener) }() // it returns when the listener is closed
+	t.Cleanup(func() { _ = s.Close() })
+}
+
+// When the application is away for longer than AbsenceMax the worker drains: its running requests have the
+// drain grace, events whose requests were not sent go back at once and uncounted, and none is taken
+// until the application is there again.
+func TestDrainAtAbsence(t *testing.T) {
+	app := newLeavingApp(t)
+	r := clienttest.NewRouter(t)
+	var lines lockedBuffer
+	startLogging(t, r, slog.New(slog.NewTextHandler(&lines, nil)), "http://"+app.address, func(c *Config) { c.AbsenceMax = time.Second }, client.WithDrainGrace(time.Hour))
+	runs := r.Deliver(&client.Event{Key: "runs"})
+	<-app.requests
+	if err := app.listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	waits := r.Deliver(&client.Event{Key: "waits"})
+	if got := waits.Outcome(); got.Kind != clienttest.Cancelled {
+		t.Errorf("an event whose request was not sent: %+v, want cancelled, which counts as no failure", got)
+	}
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the worker drained after %v, want the AbsenceMax of 1 s", took)
+	}
+	select {
+	case <-runs.Over():
+		t.Fatalf("a running request was cut by the drain: %+v", runs.Outcome())
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(app.release)
+	if got := runs.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("a request that was running at the drain: %+v, want done", got)
+	}
+	eventually.True(t, "the log says that no events are taken", func() bool {
+		return strings.Contains(lines.String(), "no events are taken until the application accepts connections")
+	})
+
+	later := r.Deliver(&client.Event{Key: "later"})
+	select {
+	case <-later.Over():
+		t.Fatalf("an event was taken without an application: %+v", later.Outcome())
+	case <-time.After(100 * time.Millisecond):
+	}
+	app.serve(t, app.address)
+	again := waits.Redeliver()
+	for _, d := range []*clienttest.Delivery{again, later} {
+		if got := d.Outcome(); got.Kind != clienttest.Done {
+			t.Errorf("outcome with the application back: %+v, want done", got)
+		}
+		if attempt := (<-app.requests).Header.Get("ce-attempt"); attempt != "1" {
+			t.Errorf("ce-attempt = %s, want 1: the absence is no failure", attempt)
+		}
+	}
+}
+
+// A bridge that is stopped while the application is away does not wait for the drain grace.
+func TestStopWhileAbsent(t *testing.T) {
+	app := newLeavingApp(t)
+	r := clienttest.NewRouter(t)
+	stop := start(t, r, "http://"+app.address, func(c *Config) { c.AbsenceMax = time.Hour }, client.WithDrainGrace(time.Hour))
+	runs := r.Deliver(&client.Event{Key: "runs"})
+	<-app.requests
+	if err := app.listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waits := r.Deliver(&client.Event{Key: "waits"})
+	select {
+	case <-waits.Over():
+		t.Fatalf("outcome without an application: %+v", waits.Outcome())
+	case <-time.After(100 * time.Millisecond):
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	if got := waits.Outcome(); got.Kind != clienttest.Cancelled {
+		t.Errorf("outcome = %+v, want cancelled", got)
+	}
+	close(app.release)
+	if got := runs.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("the running request: %+v, want done", got)
+	}
+	<-stopped
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p) //nolint:wrapcheck // it returns nil
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 func TestRetryAfter(t *testing.T) {
