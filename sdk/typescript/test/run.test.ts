@@ -1,8 +1,15 @@
 import assert from "node:assert/strict";
+import { getEventListeners, once } from "node:events";
 import { describe, it, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { DrainTimeoutError, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type Event, type Handler, type Outcome, type Session } from "../src/index.js";
 import { testRouter } from "../src/testing/index.js";
 import { deferred, Script, settled } from "./script.js";
+
+setFlagsFromString("--expose-gc");
+const collectGarbage = runInNewContext("gc") as () => void;
 
 describe("the answers of handlers", () => {
   const wait = { afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
@@ -98,6 +105,99 @@ test("a key is lost", async (t) => {
   assert.equal((await waiting.outcome()).kind, "not_started");
   assert.ok(reasons[0] instanceof KeyLostError);
   assert.equal((await router.deliver({ key: "other" }).outcome()).kind, "done");
+});
+
+// Whatever a handler gives its signal to hears of the end at the deadline, each listener once, with the reason; a signal that was made of
+// the handler's too, though nothing but its own listener holds it.
+test("all listeners of a signal hear of the end of the lease, once", async (t) => {
+  const router = testRouter(t);
+  const started = deferred();
+  const heard: string[] = [];
+  const { signal: application } = new AbortController();
+  await router.start(async (event, signal) => {
+    const ends = [once(signal, "abort"), new Promise<void>((resolve) => AbortSignal.any([signal, application]).addEventListener("abort", () => resolve()))];
+    signal.addEventListener("abort", function (this: AbortSignal) {
+      heard.push(`listener ${this.aborted} ${(this.reason as Error).name}`);
+    });
+    signal.onabort = () => heard.push("onabort");
+    const removed = () => heard.push("removed");
+    signal.addEventListener("abort", removed);
+    signal.removeEventListener("abort", removed);
+    const timer = sleep(3_600_000, undefined, { signal }).catch((error: Error) => heard.push(`timer ${error.name} ${(error.cause as Error).name}`));
+    started.resolve();
+    await Promise.all([...ends, timer]);
+    heard.push(`event ${event.signal.aborted}`);
+    throw signal.reason;
+  });
+  const delivery = router.deliver({ key: "k" });
+  await started.promise;
+  collectGarbage();
+  router.expire();
+  assert.equal((await delivery.outcome()).kind, "cancelled");
+  router.expire();
+  await settled();
+  assert.deepEqual(heard.sort(), ["event true", "listener true KeyLostError", "onabort", "timer AbortError KeyLostError"]);
+});
+
+// A process handles events for months: what handlers leave on their signals, and on a signal of the application that they combine it with,
+// must go with them.
+test("listeners that handlers leave behind are not kept, and are not called", async (t) => {
+  const router = testRouter(t);
+  const application = new AbortController();
+  let signals: WeakRef<AbortSignal>[] = [];
+  const called: string[] = [];
+  await router.start(async (_, signal) => {
+    signal.addEventListener("abort", () => called.push("added"));
+    signal.onabort = () => called.push("onabort");
+    AbortSignal.any([signal, application.signal]);
+    await sleep(0, undefined, { signal });
+    signals.push(new WeakRef(signal));
+  });
+  const count = 200;
+  const deliver = async () => {
+    const outcomes = await Promise.all(Array.from({ length: count }, (_, i) => router.deliver({ key: `k${i}` }).outcome()));
+    assert.ok(outcomes.every(({ kind }) => kind === "done"));
+  };
+  await deliver();
+  assert.equal(signals.length, count);
+  assert.equal(getEventListeners(application.signal, "abort").length, 0);
+  for (const deadline = Date.now() + 30_000; ; ) {
+    collectGarbage();
+    await sleep(1); // a WeakRef holds what it names until the end of its turn
+    const kept = signals.filter((ref) => ref.deref() !== undefined).length;
+    if (kept <= 1) break; // V8 may hold what its newest frames have named
+    assert.ok(Date.now() < deadline, `${kept} signals of ${count} handlers that have ended are kept`);
+  }
+  signals = [];
+  await deliver();
+  router.expire();
+  await router.stop();
+  assert.deepEqual(called, [], "a listener was called after its handler had ended");
+});
+
+test("a worker leaves no listener behind", async (t) => {
+  const stop = new AbortController();
+  const counts = () => [getEventListeners(stop.signal, "abort").length, ...["SIGTERM", "SIGINT", "exit", "beforeExit"].map((name) => process.listenerCount(name))];
+  const before = counts();
+  for (let i = 0; i < 3; i++) {
+    const router = testRouter(t);
+    const end = new AbortController();
+    const ended = router.run(() => {}, { signal: AbortSignal.any([end.signal, stop.signal]) });
+    const other = router.run(() => {}, { signal: stop.signal, handleSignals: true });
+    await router.deliver({ key: "k" }).outcome();
+    assert.ok(counts()[1]! > before[1]!, "the worker does not listen to SIGTERM: this test counts nothing");
+    end.abort();
+    await ended;
+    if (i < 2) {
+      process.kill(process.pid, "SIGTERM");
+      await other;
+      assert.deepEqual(counts(), before);
+      continue;
+    }
+    stop.abort();
+    await other;
+  }
+  assert.deepEqual(counts(), before);
 });
 
 test("success after a cancellation is success", async (t) => {
