@@ -3,7 +3,7 @@
 # Tests the Java SDK: unit tests, packages, the programs of README.md on the built packages alone, the generated code, and all rules of router conformance.
 # What it needs goes to build/: a Maven repository (MAVEN_REPO_LOCAL for another one) and the router, unless ROUTER names one. It says little if all is well.
 #
-# Usage: sdk/java/test.sh    needs a JDK of 17 or later, Maven and Go
+# Usage: sdk/java/test.sh    needs a JDK of 17 or later, Maven, openssl and Go
 
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -25,6 +25,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLException;
 
 /**
  * One connection to the router. Frames are received in gRPC's thread, one at a time and in order, and sent by whichever
@@ -145,7 +146,7 @@ final class Stream {
     /** Why the stream has ended. */
     RingfenceException failure() {
         Status status = end;
-        String detail = status == null ? null : status.getCode() + (status.getDescription() == null ? "" : ": " + status.getDescription());
+        String detail = status == null ? null : text(status);
         Throwable cause = status == null ? null : status.getCause();
         if (gaveUp != null) {
             return new RingfenceException(gaveUp, gaveUp == RingfenceException.Kind.SILENT ? null : detail, cause);
@@ -162,6 +163,24 @@ final class Stream {
             default -> RingfenceException.Kind.REFUSED;
         };
         return new RingfenceException(kind, detail, cause);
+    }
+
+    /** What a status says, in one line, with its innermost cause: gRPC describes a handshake that failed as "io exception" and a list of its pipeline. */
+    private static String text(Status status) {
+        StringBuilder text = new StringBuilder(status.getCode().name());
+        if (status.getDescription() != null) {
+            text.append(": ").append(status.getDescription().lines().findFirst().orElse(""));
+        }
+        Throwable root = null;
+        boolean tls = false;
+        for (Throwable cause = status.getCause(); cause != null; cause = cause.getCause()) {
+            tls |= cause instanceof SSLException;
+            root = cause;
+        }
+        if (root != null && root.getMessage() != null && text.indexOf(root.getMessage()) < 0) {
+            text.append(tls ? ": TLS failed: " : ": ").append(root.getMessage());
+        }
+        return text.toString();
     }
 
     /** Ends the stream at once. Its handlers may continue until their deadlines. */

@@ -3,17 +3,21 @@ package io.ringfence.junit5;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assertions.fail;
 
 import io.grpc.BindableService;
+import io.grpc.ChannelCredentials;
 import io.grpc.Metadata;
 import io.grpc.Server;
 import io.grpc.ServerBuilder;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
+import io.grpc.ServerCredentials;
 import io.grpc.ServerInterceptor;
 import io.grpc.ServerInterceptors;
 import io.grpc.Status;
 import io.grpc.TlsChannelCredentials;
+import io.grpc.TlsServerCredentials;
 import io.grpc.inprocess.InProcessChannelBuilder;
 import io.grpc.inprocess.InProcessServerBuilder;
 import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
@@ -40,6 +44,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -329,5 +334,60 @@ class SessionTest {
             server.shutdownNow();
         }
         assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).endpoint("unix:relative").start());
+    }
+
+    private static void openssl(Path folder, String... arguments) throws Exception {
+        List<String> command = new ArrayList<>(List.of("openssl"));
+        command.addAll(List.of(arguments));
+        Process process = new ProcessBuilder(command).directory(folder.toFile()).redirectErrorStream(true).start();
+        String output = new String(process.getInputStream().readAllBytes());
+        assertEquals(0, process.waitFor(), () -> command + ": " + output);
+    }
+
+    /** Makes NAME.pem and NAME.key: a certificate for localhost, also its own CA. */
+    private static void certificate(Path folder, String name) throws Exception {
+        openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", name + ".key", "-out", name + ".pem",
+                "-days", "2", "-subj", "/CN=" + name, "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1");
+    }
+
+    private static ChannelCredentials client(Path folder, String trusted, String own) throws IOException {
+        return TlsChannelCredentials.newBuilder().trustManager(folder.resolve(trusted + ".pem").toFile())
+                .keyManager(folder.resolve(own + ".pem").toFile(), folder.resolve(own + ".key").toFile()).build();
+    }
+
+    /** Events pass over mutual TLS. A router of another CA, and one that refuses the worker's certificate, are named as such; no event passes. */
+    @Test
+    void mutualTls(@TempDir Path folder) throws Exception {
+        for (String name : List.of("router", "app", "stranger")) {
+            certificate(folder, name);
+        }
+        ServerCredentials credentials = TlsServerCredentials.newBuilder().keyManager(folder.resolve("router.pem").toFile(), folder.resolve("router.key").toFile())
+                .trustManager(folder.resolve("app.pem").toFile()).clientAuth(TlsServerCredentials.ClientAuth.REQUIRE).build();
+        try (TestRouter router = new TestRouter()) {
+            Server server = NettyServerBuilder.forPort(0, credentials).addService(router.service()).build().start();
+            String endpoint = "localhost:" + server.getPort();
+
+            Map<ChannelCredentials, String> refused = Map.of(
+                    client(folder, "stranger", "app"), "UNREACHABLE: cannot reach the router: UNAVAILABLE: io exception: TLS failed: .*certificat.*",
+                    client(folder, "router", "stranger"), "UNREACHABLE: cannot reach the router: UNAVAILABLE: .*",
+                    TlsChannelCredentials.newBuilder().trustManager(folder.resolve("router.pem").toFile()).build(), "UNREACHABLE: cannot reach the router: UNAVAILABLE: .*");
+            for (Map.Entry<ChannelCredentials, String> one : refused.entrySet()) {
+                BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+                Worker.Builder options = router.worker(event -> fail("a worker without trust got an event")).channels(null).endpoint(endpoint)
+                        .tls(one.getKey()).hooks(failuresTo(failures));
+                try (Worker worker = options.start()) {
+                    String failure = take(failures);
+                    assertTrue(failure.matches(one.getValue()), failure);
+                    assertTrue(take(failures).matches(one.getValue()), "it has dialed again, and failed in the same way");
+                }
+            }
+
+            Worker.Builder options = Worker.builder(SessionTest::handle);
+            router.connect(options);
+            try (Worker worker = options.channels(null).endpoint(endpoint).tls(client(folder, "router", "app")).start()) {
+                assertEquals(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""), router.deliver(SENT).outcome());
+            }
+            server.shutdownNow();
+        }
     }
 }
