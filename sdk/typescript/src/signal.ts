@@ -90,7 +90,7 @@ LeaseSignal.prototype = Object.create(AbortSignal.prototype, {
  */
 function shareState(): void {
   const sample = new AbortController().signal;
-  AbortSignal.any([sample]); // adds one
+  AbortSignal.any([sample]).onabort = () => {}; // adds one: Node 24 only when somebody listens
   for (const symbol of Object.getOwnPropertySymbols(sample)) {
     Object.defineProperty(LeaseSignal.prototype, symbol, {
       get(this: LeaseSignal) {
@@ -109,10 +109,12 @@ function standsIn(): boolean {
     shareState();
     const its: Cancellable = { cause: undefined, controller: undefined, ask() {} };
     const any = AbortSignal.any([new LeaseSignal(its)]);
+    let heard = false;
+    any.onabort = () => (heard = true);
     if (any.aborted) return false;
     its.cause = new Error();
     its.controller?.abort(its.cause);
-    return any.aborted && any.reason === its.cause && AbortSignal.any([new LeaseSignal(its)]).aborted;
+    return heard && any.aborted && any.reason === its.cause && AbortSignal.any([new LeaseSignal(its)]).aborted;
   } catch {
     return false;
   }
