@@ -247,11 +247,87 @@ def test_sure_is_a_lower_bound_of_all_deadlines() -> None:
     assert box.sure() <= SECOND, "the revoked delivery's deadline is earlier"
 
 
+def claimed(n: int) -> tuple[Box, list[Work]]:
+    """An inbox of which the loop has claimed deliveries 1 … n until the instant of a second, and has started the first."""
+    box: Box = Inbox()
+    works = [Work(i, i) for i in range(1, n + 1)]
+    give(box, *works)
+    ponged(box, 0, 0, SECOND)
+    assert box.claim(0, n) is works[0]
+    assert (box.claimed, box.waiting) == (works[:0:-1], 0)
+    return box, works
+
+
+def test_claimed_deliveries_start_in_their_order() -> None:
+    box, works = claimed(3)
+    give(box, Work(4, 4))
+    assert box.claimed.pop() is works[1]
+    assert box.claim(0, 9) is works[2], "what was claimed before comes first"
+    assert (box.claim(0, 9) or works[0]).id == 4
+    assert box.claim(0, 9) is None
+
+
+def test_claimed_deliveries_are_taken_back() -> None:
+    box, works = claimed(4)
+    box.revoke({1, 3})
+    assert (waiting(box), box.claimed, list(box.running), list(box.frozen), kinds(box)) == ([works[1], works[3]], [], [], [1], [NOT_STARTED])
+    box.suspend()
+    assert box.claim(0, 9) is None
+    box.resume()
+    assert box.claim(0, 9) is works[1]
+    box.suspend()
+    assert (waiting(box), box.claimed, list(box.running)) == ([works[3]], [], [2])
+    box.resume()
+    assert box.claim(0, 9) is works[3]
+
+    box, works = claimed(3)
+    assert box.cut({1, 2}) == works[:1], "a delivery that has not started was cancelled"
+    assert (waiting(box), kinds(box)) == ([works[2]], [NOT_STARTED])
+
+    box, works = claimed(3)
+    assert box.check(SECOND) == works[:1], "a delivery that has not started was cancelled at the deadline"
+    ponged(box, SECOND, SECOND, SECOND)
+    assert box.claim(SECOND, 9) is works[1]
+    assert box.claim(2 * SECOND, 9) is None, "a claimed delivery started at its deadline"
+    assert (waiting(box), box.claimed) == ([works[2]], [])
+
+    box, works = claimed(3)
+    box.drain()
+    assert (list(box.running), kinds(box)) == ([1], [NOT_STARTED, NOT_STARTED])
+
+    box, works = claimed(3)
+    box.ended.append(works[0])
+    box.break_off()
+    assert (box.held(), box.claimed, kinds(box)) == (0, [], [])
+
+
+def test_what_the_loop_has_ended_is_a_success() -> None:
+    laters: list[Callable[[Box], object]] = [
+        lambda box: box.check(SECOND),
+        lambda box: box.revoke(),
+        lambda box: box.cut({1}),
+        lambda box: box.claim(SECOND, 9),
+        lambda box: box.settle(),
+    ]
+    for late in laters:
+        box, works = claimed(1)
+        box.ended.append(works[0])
+        assert not late(box), "an ended delivery was cancelled"
+        assert (box.done, box.held()) == ([1], 0)
+    box, works = claimed(1)
+    assert box.check(SECOND) == works, "it runs"
+    box.ended.append(works[0])
+    box.settle()
+    assert box.done == [1], "success after a cancellation is a success"
+
+
 class Model:
-    """Draws frames and clock steps, and checks rules 2 to 5 at each step."""
+    """Draws frames and clock steps, and checks rules 2 to 5 at each step. Half of the models claim deliveries as a loop does."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.loops = self.random.random() < 0.5
+        self.ran: set[Work] = set()
         self.box: Box = Inbox()
         self.now = 0
         self.all: list[Work] = []
@@ -272,6 +348,7 @@ class Model:
     def lose(self, works: list[Work]) -> None:
         for work in works:
             assert work not in self.lost, "lost twice"
+            assert work in self.ran, "lost before it started"
             self.lost.add(work)
 
     def give(self) -> None:
@@ -280,11 +357,19 @@ class Model:
         give(self.box, *works)
 
     def take(self) -> None:
+        if self.loops:
+            if self.box.claimed and self.now < self.box.newest and self.random.random() < 0.7:
+                self.begun(self.box.claimed.pop())
+            else:
+                self.begun(self.box.claim(self.now, self.random.randint(1, 4)))
+            return
         self.begun(self.box.turn(None, None, self.now) if self.random.random() < 0.5 else self.box.take(self.now))
 
     def begun(self, work: Work | None) -> None:
         if work is not None:
             self.started += 1
+            assert work not in self.ran, "started twice"
+            self.ran.add(work)
             assert work not in self.revoked
             assert self.now < self.newest
             assert self.now < self.box.deadline(work)
@@ -310,22 +395,23 @@ class Model:
         p = self.random.randint(0, 3)
         self.revoked.update(work for work in self.all if work.partition == p and self.open(work))
         self.box.revoke({p})
-        assert not any(work.partition == p for work in waiting(self.box)), "a revoked delivery still waits"
+        assert not any(work.partition == p for work in waiting(self.box) + self.box.claimed), "a revoked delivery still waits"
 
     def cut(self) -> None:
         delivery_id = self.random.randint(1, 1 + len(self.all))
-        for work in self.box.cut({delivery_id}):
-            assert work not in self.lost, "a delivery was cut twice"
-            self.lost.add(work)
-            self.revoked.add(work)
+        cut = self.box.cut({delivery_id})
+        self.lose(cut)
+        self.revoked.update(cut)
 
     def check(self) -> None:
         self.lose(self.box.check(self.now))
 
     def end(self) -> None:
         for work in self.all:
-            if self.runs(work):
-                if self.random.random() < 0.5:
+            if self.runs(work) and work in self.ran and work not in self.box.ended:
+                if self.loops:
+                    self.box.ended.append(work)
+                elif self.random.random() < 0.5:
                     self.box.end(work)
                 else:
                     self.begun(self.box.turn(work, None, self.now))

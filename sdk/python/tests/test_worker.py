@@ -501,6 +501,43 @@ def test_context_variables_do_not_leak(ringfence_router: Router, style: str) -> 
     assert seen == ["of the test"] * 3
 
 
+def test_a_handler_that_leaves_its_context_changed_ends_its_task(ringfence_router: Router) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("another variable")
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def handle(event: Event) -> None:
+        assert variable.get("unset") == "unset"
+        tasks.append(asyncio.current_task())
+        token = variable.set("of a handler")
+        if event.payload == b"resets it":
+            variable.reset(token)
+
+    ringfence_router.start(handle)
+    for payload in ("resets it", "leaves it", "leaves it"):
+        assert ringfence_router.deliver("k", payload).outcome() == Outcome("done")
+    assert tasks[0] is tasks[1], "a task whose handler left nothing ended with it"
+    assert tasks[1] is not tasks[2], "a handler ran in the changed context of another"
+
+
+def test_a_handler_that_blocks_the_loop_holds_up_no_answer(ringfence_router: Router, gate: Gate) -> None:
+    handled: list[str] = []
+
+    async def handle(event: Event) -> None:
+        if event.key_text == "blocks":
+            gate.stubborn(event)
+        handled.append(event.key_text)
+
+    quick, blocks, later = (ringfence_router.deliver(key) for key in ("quick", "blocks", "later"))  # in one frame
+    ringfence_router.start(handle)
+    gate.wait_started()
+    assert quick.outcome() == Outcome("done")
+    ringfence_router.lose("later")
+    assert later.outcome() == Outcome("not_started"), "what the loop has claimed was not taken back"
+    gate.open()
+    assert blocks.outcome() == Outcome("done")
+    assert handled == ["quick", "blocks"]
+
+
 def test_asyncio_in_handlers(ringfence_router: Router) -> None:
     """Timeouts, gathers and errors work as in any task, for many handlers at once."""
 

@@ -81,6 +81,7 @@ class Event(Item):
         "_cause",
         "_delivery",
         "_frame",
+        "_steps",
         "_stream",
         "attempt",
         "event_time",
@@ -123,6 +124,7 @@ class Event(Item):
     _frame: app_pb2.Deliveries | None
     _stream: Stream | None
     _cause: Cancelled | None  # why the handler must stop
+    _steps: Any  # of the task that runs the handler; set by a LoopPool alone
 
     def __init__(
         self,

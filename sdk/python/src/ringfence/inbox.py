@@ -41,6 +41,11 @@ class Item:
     partition: int
     deadline: int  # of this delivery alone: set when it is frozen or lost
 
+    @property
+    def delivery_id(self) -> int:
+        """``id``, for a delivery that was claimed and waits again."""
+        return self.id
+
 
 class Answer(NamedTuple):
     """The answer to one delivery. The times are nanoseconds, 0 if the handler did not run or the router did not ask."""
@@ -55,6 +60,10 @@ class Answer(NamedTuple):
 
 W = TypeVar("W", bound=Waiting)
 T = TypeVar("T", bound=Item)
+
+
+def _same(item: T) -> T:
+    return item
 
 
 class _Batch(Generic[W, T]):
@@ -72,11 +81,34 @@ class Inbox(Generic[W, T]):
     A deadline belongs to one delivery. Deliveries that are not revoked share the newest deadline; a Revoke freezes a copy of
     it. A delivery is in one of four states: waiting, running, frozen (it runs and was revoked) or lost (it runs and was
     cancelled for good: its deadline has passed, or it took too long).
+
+    One thread, that of an event loop, may use three attributes without the lock, as its handlers need less time than a lock:
+    ``newest``, ``claimed`` and ``ended``. It reads the clock, compares it with ``newest``, and only then starts what it pops from
+    ``claimed``; when a handler has returned, it appends its delivery to ``ended``. Each is one step of the interpreter. What is in
+    ``claimed`` is among the running ones, but has not started: a method that must know takes it back first.
     """
 
-    __slots__ = ("_batches", "_pings", "answers", "broken", "done", "draining", "frozen", "k", "lost", "newest", "running", "suspended", "waiting")
+    __slots__ = (
+        "_batches",
+        "_pings",
+        "answers",
+        "broken",
+        "claimed",
+        "done",
+        "draining",
+        "ended",
+        "frozen",
+        "k",
+        "lost",
+        "newest",
+        "running",
+        "suspended",
+        "waiting",
+    )
 
     def __init__(self) -> None:
+        self.claimed: list[T] = []  # by the loop's thread, which starts them without the lock: the first one last
+        self.ended: list[T] = []  # by the loop's thread: their handlers have succeeded
         self.done: list[int] = []  # ids on their way to the router: answered DONE, and nothing else to say
         self.answers: list[Answer] = []  # the other answers on their way to the router
         self.waiting = 0  # how many deliveries wait
@@ -127,6 +159,55 @@ class Inbox(Generic[W, T]):
             self._batches.popleft()
         self.running[item.id] = item
         return item
+
+    def claim(self, now: int, most: int) -> T | None:
+        """Is :meth:`take`, and claims up to ``most`` - 1 deliveries that follow. For the loop's thread alone."""
+        self.settle()
+        if now >= self.newest or self.suspended or self.broken:
+            self._unclaim()
+            return None
+        if not self.claimed:
+            if not self.waiting:
+                return None
+            batch = self._batches[0]
+            start, running = batch.start, self.running
+            items = [start(item) for item in batch.left[-most:]]
+            del batch.left[-most:]
+            if not batch.left:
+                self._batches.popleft()
+            self.waiting -= len(items)
+            for item in items:
+                running[item.id] = item
+            self.claimed.extend(items)
+        return self.claimed.pop()
+
+    def _unclaim(self) -> None:
+        """Lets deliveries that were claimed and have not started wait again. What the loop's thread pops meanwhile has started."""
+        items: list[T] = []
+        while self.claimed:
+            try:
+                items.append(self.claimed.pop())
+            except IndexError:  # the loop's thread was faster
+                break
+        if items:
+            for item in items:
+                del self.running[item.id]
+            items.reverse()
+            self._batches.appendleft(_Batch(items, _same))  # type: ignore[arg-type]  # an Item has what a waiting delivery has
+            self.waiting += len(items)
+
+    def settle(self) -> None:
+        """Answers what the loop's thread has put into ``ended``."""
+        count = len(self.ended)
+        if count:
+            items = self.ended[:count]
+            del self.ended[:count]  # more may have been appended
+            pop, done = self.running.pop, [] if self.broken else self.done
+            for item in items:
+                if pop(item.id, None) is not None:
+                    done.append(item.id)
+                else:
+                    self.end(item)
 
     def startable(self) -> bool:
         """Reports whether :meth:`take` would return a delivery, judged without the clock."""
@@ -196,6 +277,8 @@ class Inbox(Generic[W, T]):
         return self._lose([item for item in self.frozen.values() if item.id in delivery_ids], self.frozen)
 
     def _take_back(self, hit: Callable[[int, int], bool]) -> None:
+        self.settle()
+        self._unclaim()
         for batch in self._batches:
             hits = [hit(item.delivery_id, item.partition) for item in batch.left]
             if any(hits):
@@ -213,8 +296,10 @@ class Inbox(Generic[W, T]):
 
         These deliveries stay lost, whatever follows.
         """
+        self.settle()
         lost: list[T] = []
         if self.running and now >= self.newest:
+            self._unclaim()
             lost = list(self.running.values())
             for item in lost:
                 item.deadline = self.newest
@@ -241,6 +326,7 @@ class Inbox(Generic[W, T]):
 
     def suspend(self) -> None:
         """Lets nothing start until :meth:`resume`."""
+        self._unclaim()
         self.suspended = True
 
     def resume(self) -> None:
@@ -249,6 +335,7 @@ class Inbox(Generic[W, T]):
 
     def drain(self) -> None:
         """Starts no more deliveries: waiting ones, and those that still arrive, are answered as not started."""
+        self._unclaim()
         self.draining = True
         self._refuse_all()
 
@@ -257,6 +344,8 @@ class Inbox(Generic[W, T]):
 
         Running deliveries keep their last deadline; waiting ones are dropped, since their answers could not be sent.
         """
+        self.settle()
+        self._unclaim()
         self.broken = True
         self._batches.clear()
         self.waiting = 0

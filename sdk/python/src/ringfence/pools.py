@@ -1,8 +1,9 @@
 """What runs handlers: threads for plain functions, tasks of an event loop for coroutine functions.
 
-In both, a thread or task that has ended one handler takes the next event under the same acquisition of the lock. Only one of them is
-being woken at a time, and that one wakes the next before it starts its handler. So handlers that wait spread over as many threads or
-tasks as there are events, and handlers that return at once run in a few of them, without a switch for each event.
+A thread that has ended one handler takes the next event under the same acquisition of the lock. A loop, whose handlers share one
+thread, claims some events under one acquisition, and starts them without it. Only one thread or task is being woken at a time, and
+that one wakes the next before it starts its handler. So handlers that wait spread over as many threads or tasks as there are
+events, and handlers that return at once run in a few of them, without a switch for each event.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ from ringfence.clock import boot_ns
 from ringfence.errors import Cancelled
 from ringfence.event import Event
 from ringfence.handlers import AsyncHandler, PlainHandler, answer_of
-from ringfence.inbox import DONE, Answer
+from ringfence.inbox import DONE, Answer, Inbox
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
+    from ringfence.stream import Stream
 
 RETURNED = Cancelled("the handler has returned")
 """The cause of events whose handler has returned: for a thread of the handler's that goes on and asks."""
 
 SLICE_NS = 1_000_000
 """Nanoseconds for which handlers that do not wait run one after the other before other tasks of the loop get their turn."""
+
+CLAIM_MAX = 32
+"""Events that an event loop claims under one acquisition of the lock."""
+
+LOCK_EVERY_NS = 250_000
+"""Nanoseconds after which the loop takes the lock though it has claimed events left: so long answers wait for others."""
 
 THREAD_PAUSE = 1.0  # seconds before a thread is tried again when the system refuses one
 
@@ -166,8 +174,8 @@ _AWAITABLE = "the handler returned an awaitable: pass a coroutine function (asyn
 class LoopPool:
     """Runs coroutine functions in tasks of an event loop.
 
-    A task runs one handler after the other, each in a copy of the context in which the worker was made. Its handler's first part,
-    up to where it waits, costs no switch of tasks. A task that was cancelled ends with its handler.
+    A task runs one handler after the other, and awaits them itself: one that does not wait costs no switch of tasks. A task that
+    was cancelled ends with its handler, and so does one whose handler has left its context changed.
     """
 
     def __init__(self, runner: Runner, handler: AsyncHandler, loop: asyncio.AbstractEventLoop) -> None:
@@ -175,12 +183,14 @@ class LoopPool:
         self._handler = handler
         self._loop = loop
         self._context = contextvars.copy_context()
+        self._variables = tuple(self._context.items())
         self._scheduled = False  # guarded by the runner's lock
         # Used by the loop's thread alone.
+        self._inbox: Inbox[Any, Event] = Inbox()  # of the stream that was live when the loop last took the lock
+        self._due = 0  # when it takes the lock again, at the latest
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._tasks: set[asyncio.Task[None]] = set()  # keeps them alive
-        self._waiting: dict[Event, asyncio.Task[Any]] = {}  # the tasks of handlers that wait
 
     def wanted(self) -> bool:
         live = self._runner.live
@@ -218,13 +228,16 @@ class LoopPool:
         live = self._runner.live
         if live is None:
             return
-        tasks = min(tasks, live.inbox.waiting)
+        tasks = min(tasks, live.inbox.waiting + len(live.inbox.claimed))
         while self._waking < tasks:
             self._waking += 1
             if self._parked:
                 self._parked.pop().set_result(None)
             else:
-                task = self._loop.create_task(self._run())
+                steps = _Steps(self)
+                # A task gets a copy of the context that it is made in. Not by create_task: an eager factory would run it here.
+                task = self._context.run(asyncio.Task, steps, loop=self._loop, name="ringfence-handler")
+                steps.task = task
                 self._tasks.add(task)
                 task.add_done_callback(self._on_done)
 
@@ -234,9 +247,9 @@ class LoopPool:
             self._runner.settings.log.error("a task for handlers failed", exc_info=task.exception())
 
     def _on_cancel(self, event: Event) -> None:
-        task = self._waiting.get(event)
-        if task is not None:  # else the handler has returned
-            task.cancel(msg=event._cause)
+        steps = getattr(event, "_steps", None)  # there is none before the handler is called
+        if steps is not None and steps.event is event and steps.task is not None:  # else the handler has returned
+            steps.task.cancel(msg=event._cause)
 
     def _on_retire(self) -> None:
         self._waking += len(self._parked)
@@ -245,40 +258,41 @@ class LoopPool:
                 parked.set_result(None)
         self._parked.clear()
 
-    async def _run(self) -> None:
+    async def run(self, steps: _Steps) -> None:
         """One task of the pool."""
-        runner, handler, context = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler), self._context
-        fast, acquire, release, copy = runner.settings.clock.fast, runner.lock.acquire, runner.lock.release, context.copy
-        event: Event | None = None
-        answer: Answer | None = None
-        ending = False  # the task was cancelled, and must not run another handler
+        runner, handler = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler)
+        fast, acquire, release = runner.settings.clock.fast, runner.lock.acquire, runner.lock.release
+        copy_context, size = contextvars.copy_context, len(self._variables)
+        event: Event | None
+        ending = False  # the task must not run another handler
         woken = True
-        turn = fast()
         while True:
             now = fast()  # before each start: the machine may have been asleep
-            yields = now - turn > SLICE_NS
-            acquire()  # 80 ns less than a with statement
-            try:
-                live = runner.live
-                if event is not None:
-                    if event._cause is None:
-                        event._cause = RETURNED
-                    if event._stream is not live:
-                        runner.returned(event, answer)
-                        event = None
-                if live is None:
-                    event = None
-                elif yields or ending:
-                    if event is not None:
-                        live.inbox.end(event, answer)
-                        event = None
-                    live.tell()
-                else:
-                    event = live.inbox.turn(event, answer, now)
-                    if not live.quiet:
-                        live.tell()
-            finally:
-                release()
+            inbox = self._inbox
+            event = None
+            yields = False
+            if now < self._due and now < inbox.newest and not ending:
+                try:
+                    event = inbox.claimed.pop()
+                except IndexError:  # none is left, or what was claimed was taken back
+                    pass
+            if event is None:
+                yields = now - steps.turn > SLICE_NS
+                acquire()  # 80 ns less than a with statement
+                try:
+                    live = runner.live
+                    if live is not None:
+                        inbox = self._inbox = live.inbox
+                        if yields or ending:
+                            inbox.settle()
+                            live.tell()
+                        else:
+                            event = inbox.claim(now, CLAIM_MAX)
+                            if not live.quiet:
+                                live.tell()
+                    self._due = now + LOCK_EVERY_NS
+                finally:
+                    release()
             if woken:
                 self._waking -= 1
             if ending:
@@ -287,7 +301,6 @@ class LoopPool:
             if yields:
                 woken = False
                 await asyncio.sleep(0)
-                turn = fast()
                 continue
             if event is None:
                 if runner.retired:
@@ -303,36 +316,50 @@ class LoopPool:
                         self._waking -= 1
                     raise
                 woken = True
-                turn = fast()
                 continue
-            if live is not None and live.inbox.waiting:
+            if self._waking < (2 if woken else 1) and (inbox.claimed or inbox.waiting):
                 self._spread(2 if woken else 1)
             woken = False
-            began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
-            answer = None
-            own = copy()  # its context variables are its own
+            stream = cast("Stream", event._stream)
+            began = boot_ns() if stream.intervals else 0
+            answer: Answer | None = None
+            event._steps = steps
+            steps.event = event
             try:
-                handling = handler(event)
-                waits = own.run(handling.send, None)
-            except StopIteration:
-                pass
+                await handler(event)
+            except GeneratorExit:  # the application has closed its loop
+                raise
             except BaseException as error:
                 answer = self._answer(event, error)
+                ending = isinstance(error, asyncio.CancelledError)
+            steps.event = None
+            if event._cause is None:  # a cancellation that comes now is too late, and only logged
+                event._cause = RETURNED
             else:
-                task = asyncio.current_task(self._loop)
-                assert task is not None
-                self._waiting[event] = task
-                try:
-                    await _Rest(event, handling, own, waits)
-                except BaseException as error:
-                    answer = self._answer(event, error)
-                    ending = isinstance(error, asyncio.CancelledError)
-                finally:
-                    del self._waiting[event]
-                ending = ending or event._cause is not None
-                turn = fast()
+                ending = True
+            own = copy_context()  # cheaper than a context for each handler
+            if len(own) != size or (size and self._changed(own)):
+                ending = True
             if began:
                 answer = _timed(event, answer, began)
+            if answer is None and stream.inbox is self._inbox:
+                stream.inbox.ended.append(event)
+            else:
+                with runner.lock:
+                    runner.returned(event, answer)
+
+    def _changed(self, context: contextvars.Context) -> bool:
+        """Reports whether one of the variables has another value than when the worker was made."""
+        return any(context.get(variable, self) is not value for variable, value in self._variables)
+
+    def flush(self) -> None:
+        """Answers what has ended, before a task waits."""
+        if self._inbox.ended:
+            with self._runner.lock:
+                self._inbox.settle()
+                live = self._runner.live
+                if live is not None and not live.quiet:
+                    live.tell()
 
     def _answer(self, event: Event, error: BaseException) -> Answer:
         """Returns the answer for what a handler raised. Raises KeyboardInterrupt again, which is meant for the loop."""
@@ -346,28 +373,39 @@ class LoopPool:
         return answer
 
 
-class _Rest:
-    """The part of a handler after it has waited for the first time, in its own context."""
+class _Steps(Coroutine[Any, Any, None]):
+    """What a task of the pool steps through: :meth:`LoopPool.run`, with what is to be done when it starts and when it waits."""
 
-    __slots__ = ("_context", "_coroutine", "_event", "_waits")
+    def __init__(self, pool: LoopPool) -> None:
+        self._pool = pool
+        self._fast = pool._runner.settings.clock.fast
+        self._coroutine = pool.run(self)
+        self.task: asyncio.Task[None] | None = None
+        self.event: Event | None = None  # whose handler runs
+        self.turn = 0  # when the loop gave the task its turn
 
-    def __init__(self, event: Event, coroutine: Coroutine[Any, Any, None], context: contextvars.Context, waits: Any) -> None:
-        self._event, self._coroutine, self._context, self._waits = event, coroutine, context, waits
+    def send(self, value: None) -> Any:
+        self.turn = self._fast()
+        waits = self._coroutine.send(value)
+        self._pool.flush()
+        return waits
+
+    def throw(self, error: Any, *more: Any) -> Any:
+        self.turn = self._fast()
+        if isinstance(error, asyncio.CancelledError) and self.event is not None and self.event._cause is not None:
+            error.__cause__ = self.event._cause
+        waits = self._coroutine.throw(error, *more)
+        self._pool.flush()
+        return waits
+
+    def close(self) -> None:
+        self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        run, send, throw, waits = self._context.run, self._coroutine.send, self._coroutine.throw, self._waits
-        while True:
-            try:
-                try:
-                    value = yield waits
-                except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError) and self._event._cause is not None:
-                        error.__cause__ = self._event._cause
-                    waits = run(throw, error)
-                else:
-                    waits = run(send, value)
-            except StopIteration:
-                return
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)  # its name and frame, for tools that show tasks
 
 
 def _timed(event: Event, answer: Answer | None, began: int) -> Answer:

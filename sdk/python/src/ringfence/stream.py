@@ -113,6 +113,7 @@ class Stream:
             self._signalled = self.quiet = False
             receipt = self._given
             inbox = self.inbox
+            inbox.settle()
             if self._drain_due:
                 self._drain_due = False
                 drain = pb.Drain(reason="the application stops", node=self.runner.settings.leave_group)
