@@ -81,6 +81,10 @@ test-go: # with PULSAR_URL set; one after the other
 sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
 	nice -n 5 tools/sdks.sh $(SDKS)
 
+.PHONY: first-handlers
+first-handlers: ## Try the README of each SDK as a new user would, on a machine that has the language alone, and time it (SDKS= names some)
+	tools/first-handler.sh $(SDKS)
+
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
 .PHONY: unit
@@ -266,7 +270,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly
+	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly first-handlers
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

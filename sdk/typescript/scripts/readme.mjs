@@ -65,7 +65,7 @@ execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 
 const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
-for (const [name, payload, kind, said] of [["app.mjs", '{"cents": 500}', "done", "alice 500"], ["app.mjs", '{"cents": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
+for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", "alice: 1 events, the last one number 5"], ["app.mjs", '{"number": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
   const router = new TestRouter();
   const env = { ...process.env, RINGFENCE_APP_ENDPOINT: await router.serve() };
   const app = spawn(process.execPath, [name], { cwd: folder, env, stdio: ["ignore", "pipe", "inherit"] });
