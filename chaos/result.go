@@ -126,7 +126,8 @@ func (r *result) judge(o options) {
 		broken(!n.refused(), "one group: a joining router with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
 			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)
 	}
-	broken(r.AuditHandlings == 0, "the live auditors compared nothing: this run proves nothing about them")
+	// Clocks are steered by process, not by machine: auditors then find the intervals of workers implausible.
+	broken(!o.slewed() && r.AuditHandlings == 0, "the live auditors compared nothing: this run proves nothing about them")
 	broken(r.AuditOverlaps > r.Overlaps+r.Woken, "the live auditors counted %d overlaps, the journals have %d, and %d with a stopped process", r.AuditOverlaps, r.Overlaps, r.Woken)
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
