@@ -44,6 +44,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 	}
 	taken := desc("events_total", "Events received from senders, by immediate answer.", "answer")
 	moved := desc("moved_events_total", "Accepted events that were sent on to the next owner of their partition.")
+	outlived := desc("outlived_deliveries_total", "Deliveries that ended after their partition had moved away, by result (answered, cut): the event of one that is cut is delivered once more.", "result")
 	unpinned := desc("unpinned_events_total", "Events that were copied out of the frame that brought them after a long wait.")
 	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
 	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
@@ -71,6 +72,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{unrun, "", func(c Counters) uint64 { return c.Unrun }},
 			{mistaken, "", func(c Counters) uint64 { return c.Mistaken }},
 			{moved, "", func(c Counters) uint64 { return c.Moved }},
+			{outlived, "answered", func(c Counters) uint64 { return c.Outlived }},
+			{outlived, "cut", func(c Counters) uint64 { return c.Cut }},
 			{unpinned, "", func(c Counters) uint64 { return c.Unpinned }},
 			{ended, "done", func(c Counters) uint64 { return c.Done }},
 			{ended, "failed", func(c Counters) uint64 { return c.Failed }},

@@ -156,6 +156,7 @@ type Node struct {
 	reach    *reach
 	audit    *auditing    // nil: off
 	meter    *judge.Meter // nil: off
+	rollout  *rollout
 
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
@@ -197,6 +198,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		changed:       make(chan struct{}, 1),
 		drainCycles:   newDrainCycles(),
 	}
+	n.rollout = newRollout(n)
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
