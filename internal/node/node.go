@@ -230,7 +230,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 		n.boxes.TrustCopies()
 	}
 	n.boxes.Remember(cfg.History)
-	mailbox.NewMetrics(parts.Registry, n.boxes)
+	mailbox.NewMetrics(parts.Registry, n.boxes, p.TracedHandlers)
 	pipeline.NewMetrics(parts.Registry, p)
 	n.reach = newReach(n.reachChanged)
 	var handled func(event.WorkerID, []event.Handling)
