@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -159,10 +160,7 @@ func (r *rollout) moved(now time.Time, note *ownership.Note, reason string) {
 	if m.word.Partitions == 0 {
 		return
 	}
-	for name := range from {
-		m.word.From = append(m.word.From, name)
-	}
-	slices.Sort(m.word.From)
+	m.word.From = slices.Sorted(maps.Keys(from))
 	if before != nil {
 		for _, n := range before.Members {
 			if !slices.ContainsFunc(t.Members, func(o ownership.Node) bool { return o.Inc == n.Inc }) {
@@ -182,6 +180,10 @@ func (r *rollout) words() report.MoveWords {
 	counters, unanswered := r.node.boxes.Stats().Counters, r.node.pool.Unanswered()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	waiting := make(map[ownership.Token]int)
+	for _, at := range r.waits {
+		waiting[at.token]++
+	}
 	all := slices.Clone(r.told)
 	for i := range r.own {
 		m := &r.own[i]
@@ -190,12 +192,8 @@ func (r *rollout) words() report.MoveWords {
 			until = r.own[i+1].base
 		}
 		w := m.word
+		w.Waiting = waiting[m.token]
 		w.Answered, w.Cut = until.Outlived-m.base.Outlived, until.Cut-m.base.Cut
-		for _, at := range r.waits {
-			if at.token == m.token {
-				w.Waiting++
-			}
-		}
 		for _, u := range unanswered {
 			if slices.Contains(m.gone, ownership.Incarnation(u.Peer)) {
 				w.Unanswered += u.Events

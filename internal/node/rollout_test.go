@@ -196,7 +196,8 @@ func TestRolloutIsReported(t *testing.T) {
 	}
 }
 
-// A word is as long as its records, however often a partition moves, and a gate that closes ends its wait without a result.
+// TestMovesAreBounded: a wait ends when all keys of the partition may run, one that is broken off does not count, and the words of others are
+// bounded in number.
 func TestMovesAreBounded(t *testing.T) {
 	g := newGroup(t)
 	m := g.start("a", nil)

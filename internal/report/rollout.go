@@ -53,7 +53,7 @@ func (w *MoveWord) pause() float64 { return max(w.Waited, w.Silent) }
 // key names the member and the move of a word.
 func (w *MoveWord) key() [2]string { return [2]string{w.Incarnation, w.At} }
 
-// Check returns what is wrong with a word that came from another process.
+// check returns what is wrong with a word that came from another process.
 func (w *MoveWord) check() error {
 	for _, text := range append([]string{w.Member, w.Incarnation, w.At, w.Reason}, w.From...) {
 		if len(text) > moveTextMax {
@@ -281,7 +281,7 @@ func rolloutOf(moves []RolloutMove) Rollout {
 		m := &moves[i]
 		r.Partitions += m.Partitions
 		r.Unknown = append(r.Unknown, m.Unknown...)
-		for _, reason := range strings.Split(m.Reason, ", ") {
+		for reason := range strings.SplitSeq(m.Reason, ", ") {
 			switch why, name, _ := strings.Cut(reason, " "); why {
 			case "leave":
 				member(name).Left++
