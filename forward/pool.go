@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,14 +58,15 @@ type Pool struct {
 	metrics  *Metrics
 	log      *slog.Logger
 
-	mu    sync.Mutex // guards table and epoch; held for calls to the table only
+	mu    sync.Mutex // guards table, epoch and unanswered; held for calls to the table only
 	table *Table
 	epoch event.Position
 	moves sync.Pool // of *Moves
 	due   chan struct{}
 	dueAt clock.Instant // guarded by mu: when Run will tick
 
-	handover handover
+	unanswered []Unanswered
+	handover   handover
 
 	peersMu sync.Mutex
 	peers   map[Peer]*peer // peers with a goroutine, or about to get one
@@ -258,6 +260,34 @@ func (p *Pool) ForgetHandover() (ids int) {
 // HandOver, or these were dropped or lost with a stream.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
+// Unanswered is events that a peer had and had not answered when its stream broke. They are sent again, to their next owner; those that
+// the peer had handled already are handled twice.
+type Unanswered struct {
+	Peer   Peer
+	Events int
+}
+
+// unansweredMax is how many broken streams with such events are remembered, the newest.
+const unansweredMax = 64
+
+// noteUnanswered notes a broken stream. p.mu is held.
+func (p *Pool) noteUnanswered(peer Peer, events int) {
+	if events == 0 {
+		return
+	}
+	if len(p.unanswered) == unansweredMax {
+		p.unanswered = slices.Delete(p.unanswered, 0, 1)
+	}
+	p.unanswered = append(p.unanswered, Unanswered{peer, events})
+}
+
+// Unanswered returns what the newest broken streams left unanswered, the newest last.
+func (p *Pool) Unanswered() []Unanswered {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.unanswered)
+}
+
 // Stats returns a snapshot of the table.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
@@ -387,7 +417,7 @@ func (s *peer) stream(ctx context.Context) error {
 	p.metrics.streamsOut.Dec()
 	s.up.Store(false)
 	s.link.Store(nil)
-	p.step(func(now clock.Instant, out *Moves) { p.table.PeerDown(now, s.id, out) })
+	p.step(func(now clock.Instant, out *Moves) { p.noteUnanswered(s.id, p.table.PeerDown(now, s.id, out)) })
 	return context.Cause(ctx)
 }
 

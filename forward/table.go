@@ -245,11 +245,11 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
 
 // PeerDown says that the stream to peer is broken. Events that peer has not answered are
 // queued again for the owner that the route names. If they still run there, their owner
-// joins them by message id.
-func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
+// joins them by message id. It returns their number.
+func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered int) {
 	l := t.find(peer)
 	if l == nil || l == t.local || !l.up {
-		return
+		return 0
 	}
 	l.up, l.since = false, now
 	for _, other := range t.lanes {
@@ -261,11 +261,13 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	for _, h := range lost {
 		h.markPast()
 	}
-	t.resent += uint64(len(lost))
+	unanswered = len(lost)
+	t.resent += uint64(unanswered)
 	lost = append(lost, l.queued.all()...)
 	slices.SortFunc(lost, byAge)
 	t.resend(lost, out)
 	t.prune()
+	return unanswered
 }
 
 // Tick does the work that is due at now. Call it at [Table.Next], or later.

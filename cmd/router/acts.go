@@ -250,7 +250,11 @@ func actsCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:   "acts",
 		Short: "List the acts of operators on single keys: what is held now, and what was done, by whom and why",
-		Args:  noArgs,
+		Long: `List the acts of operators on single keys: what is held now, and what was done, by whom and why.
+
+Replays and purges of dead letters and replays of events are done without a router. They are
+recorded on a topic of their own, which router deadletters acts lists.`,
+		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		var acts act.Acts
 		if err := a.get(cmd.Context(), "/v1/acts", &acts); err != nil {
@@ -273,7 +277,7 @@ func actsTable(p *page, acts act.Acts) {
 		rows = append(rows, []string{timeWords(one.At), one.Act, key, until, one.By, one.Reason, one.Via})
 	}
 	p.table([]string{"WHEN", "ACT", "KEY", "HELD UNTIL", "BY", "WHY", "VIA"}, rows)
-	p.line("\nas %s has read them", acts.Member)
+	p.line("\nas %s has read them; replays and purges are listed by router deadletters acts", acts.Member)
 	if acts.Error != "" {
 		p.alarm("%s cannot use the acts topic now, newer acts may be missing: %s", acts.Member, acts.Error)
 	}

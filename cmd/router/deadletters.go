@@ -24,6 +24,7 @@ import (
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -40,10 +41,10 @@ const (
 func deadLettersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deadletters",
-		Short: "List the dead letters of the group, send them again, or remove them",
+		Short: "List the dead letters of the group, send them again, or remove them; list what was done",
 		Args:  requireSubcommand, RunE: requireSubcommand,
 	}
-	cmd.AddCommand(lettersListCommand(), lettersShowCommand(), lettersReplayCommand(), lettersPurgeCommand())
+	cmd.AddCommand(lettersListCommand(), lettersShowCommand(), lettersReplayCommand(), lettersPurgeCommand(), lettersActsCommand())
 	return cmd
 }
 
@@ -581,5 +582,63 @@ func countsPage(p *page, c deadletter.Counts, dry bool) {
 	}
 	if dry {
 		p.line("nothing was changed: --yes --reason TEXT does it")
+	}
+}
+
+func lettersActsCommand() *cobra.Command {
+	var o outputForm
+	limit := 50
+	cmd := acting(&cobra.Command{
+		Use:   "acts",
+		Short: "List the replays and purges of the group, the newest first: what was done, by whom and why",
+		Long: `List the replays and purges of dead letters and the replays of events, the newest first, as the
+replays topic has them. Who and why are what each command claimed; whoever may produce to that
+topic can write records. Holds and releases of keys are listed by router acts.`,
+		Args: noArgs,
+	}, func(cmd *cobra.Command, _ []string, b *deadletter.Broker, cfg deadletter.Config) error {
+		if limit < 1 || limit > lettersShownMax {
+			return usageError{fmt.Errorf("--limit = %d, want 1 to %d", limit, lettersShownMax)}
+		}
+		trail, err := b.Trail(cmd.Context(), limit)
+		if err != nil {
+			return err
+		}
+		return o.show(cmd.OutOrStdout(), trail, func(p *page) { trailPage(p, trail, cfg.ReplaysTopic()) })
+	})
+	cmd.Flags().IntVar(&limit, "limit", limit, fmt.Sprintf("how many are shown, at most %d", lettersShownMax))
+	o.addTo(cmd)
+	return cmd
+}
+
+func trailPage(p *page, t deadletter.Trail, topic string) {
+	var rows [][]string
+	for i := range t.Acts {
+		d := &t.Acts[i]
+		rows = append(rows, []string{timeWords(d.Began), d.Act, cutText(d.What), doneWords(d), cutText(d.Who), cutText(d.Why)})
+	}
+	p.table([]string{"BEGAN", "ACT", "WHAT", "RESULT", "BY", "WHY"}, rows)
+	p.line("\nfrom the records of %s", topic)
+	if t.Cut > 0 {
+		p.line("%s not listed", report.Plural(t.Cut, "older act"))
+	}
+	if t.Foreign > 0 {
+		p.alarm("%s of that topic are no records of these commands", report.Plural(t.Foreign, "message"))
+	}
+}
+
+// cutText cuts a text for a table.
+func cutText(text string) string { return strings.ToValidUTF8(text[:min(len(text), textShownMax)], "") }
+
+// doneWords tells the result of an act.
+func doneWords(d *deadletter.Done) string {
+	switch c := d.Counts; {
+	case d.Ended.IsZero():
+		return fmt.Sprintf("not ended, up to %d sent", d.Sending)
+	case c == nil:
+		return "ended"
+	case c.Purged > 0:
+		return fmt.Sprintf("%d purged", c.Purged)
+	default:
+		return fmt.Sprintf("%d sent", c.Sent)
 	}
 }

@@ -232,6 +232,15 @@ func TestDeadLetterCommands(t *testing.T) {
 	if again := run(exitOK, args...); !strings.Contains(again, "an earlier replay sent them") {
 		t.Errorf("a second one says:\n%s", again)
 	}
+	acts := run(exitOK, "deadletters", "acts", "--limit=3")
+	for _, want := range []string{"replay of events", "replay of dead letters", "3 sent", "4 sent", whoActs(), "a test", "1 older act", "-REPLAYS"} {
+		if !strings.Contains(acts, want) {
+			t.Errorf("the acts have no %q:\n%s", want, acts)
+		}
+	}
+	if strings.Contains(acts, "user-1") {
+		t.Errorf("the acts show a key:\n%s", acts)
+	}
 	if stats := pulsartest.Stats(t, topic, "workers"); stats.Backlog != 4+3 {
 		t.Errorf("the topic has %d events, want 7", stats.Backlog)
 	}

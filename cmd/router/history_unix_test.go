@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -205,5 +206,35 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 	byHash, says, code := cli(t, "history", h.Hash, "--hash", "--admin="+pods[last].admin, "--event", end.Event)
 	if strings.Count(byHash, "\n") != strings.Count(out, "\n") || code != exitOK {
 		t.Errorf("by its hash it is, with exit code %d %s,\n%s", code, says, byHash)
+	}
+
+	var r report.Rollouts
+	out, says, code = cli(t, "rollout", "-o", "json", "--admin="+pods[last].admin)
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitOK || len(r.Rollouts) != 1 {
+		t.Fatalf("exit code %d %s, %v:\n%s", code, says, err, out)
+	}
+	seen := map[string]bool{}
+	for _, m := range r.Rollouts[0].Moves {
+		killedNow := strings.Contains(m.Reason, "silent "+killed) || strings.Contains(m.Reason, "unreachable "+killed)
+		left := strings.Contains(m.Reason, "leave "+drained)
+		seen["kill"], seen["leave"] = seen["kill"] || killedNow, seen["leave"] || left
+		if killedNow && (!slices.Equal(m.Unknown, []string{killed}) || m.Pause < 0.5 || m.Partitions == 0) {
+			t.Errorf("the move after the kill is %+v", m)
+		}
+		if left && (len(m.Unknown) > 0 || m.Answered+m.Cut != 1 || m.Partitions == 0) {
+			t.Errorf("the planned move is %+v", m)
+		}
+	}
+	if !seen["kill"] || !seen["leave"] {
+		t.Errorf("no move of %s, killed, or %s, drained:\n%s", killed, drained, out)
+	}
+	out, says, code = cli(t, "rollout", "--last=3", "--admin="+pods[last].admin)
+	for _, want := range []string{"rollout of ", "PAUSE", "leave " + drained, killed + " ", "was gone", "what the handlers of " + killed + " did when its partitions moved is not known"} {
+		if code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("exit code %d %s: %q is missing in\n%s", code, says, want, out)
+		}
+	}
+	if _, _, code := cli(t, "rollout", "--last=0", "--admin="+pods[last].admin); code != exitUsage {
+		t.Errorf("--last=0: exit code %d", code)
 	}
 }

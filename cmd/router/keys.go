@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -38,8 +41,11 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 			return err
 		}
 		table := keysTable
-		if *which[report.KeysHot] {
+		switch {
+		case *which[report.KeysHot]:
 			table = hotTable
+		case *which[report.KeysInverted]:
+			table = invertedTable
 		}
 		return o.show(cmd.OutOrStdout(), k, func(p *page) {
 			table(p, k)
@@ -47,10 +53,11 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 		})
 	})
 	for name, usage := range map[string]string{
-		report.KeysWaiting: "only keys whose first event waits",
-		report.KeysRunning: "only keys of which an event runs",
-		report.KeysFailing: "only keys whose first event has failed, or crashed a worker",
-		report.KeysHot:     "the keys with the most events and the busiest handlers of the last ten seconds",
+		report.KeysWaiting:  "only keys whose first event waits",
+		report.KeysRunning:  "only keys of which an event runs",
+		report.KeysFailing:  "only keys whose first event has failed, or crashed a worker",
+		report.KeysHot:      "the keys with the most events and the busiest handlers of the last ten seconds",
+		report.KeysInverted: "the keys whose events began after later ones most often, since the start of each member, by cause",
 	} {
 		which[name] = cmd.Flags().Bool(name, false, usage)
 	}
@@ -95,6 +102,34 @@ func hotTable(p *page, k report.Keys) {
 	}
 	p.table([]string{keyHeading(k), "PARTITION", "OWNER", "EVENTS/S", "BUSY", "OUTGROWS ITS TURN", "BEHIND"}, rows)
 	p.line("\nof the last ten seconds; a key that is busy for all of its time gets more events than can be handled one at a time")
+}
+
+func invertedTable(p *page, k report.Keys) {
+	var rows [][]string
+	for i := range k.Keys {
+		one := &k.Keys[i]
+		if one.Order == nil {
+			continue // a member whose version has none
+		}
+		owner := one.Owner
+		if one.At != one.Owner {
+			owner += ", counted at " + one.At
+		}
+		rows = append(rows, []string{
+			shownKey(one), strconv.Itoa(int(one.Partition)), owner, strconv.FormatUint(one.Order.Inversions, 10), causesWords(one.Order.Causes), seconds(one.Order.Ago) + " ago",
+		})
+	}
+	p.table([]string{keyHeading(k), "PARTITION", "OWNER", "INVERSIONS", "CAUSES", "LAST"}, rows)
+	p.line("\nevents that began after a later one of their key and topic partition, since the start of each member: at least so many")
+}
+
+// causesWords lists counts by cause, the greatest first.
+func causesWords(causes map[string]uint64) string {
+	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int { return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b)) })
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %d", name, causes[name])
+	}
+	return strings.Join(names, ", ")
 }
 
 func outgrowsWords(k *report.ListedKey) string {

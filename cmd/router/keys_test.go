@@ -149,13 +149,32 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	})
+	t.Run("inverted", func(t *testing.T) {
+		eventually.NoError(t, eventually.Most, "events that several members receive begin out of order", func() error {
+			for range 60 { // in entries of their own, which go to all members
+				g.publish(t, "shuffled")
+			}
+			for _, k := range list(t, "--inverted").Keys {
+				if k.Key == "shuffled" && k.Order != nil && k.Order.Inversions > 0 && len(k.Order.Causes) > 0 {
+					return nil
+				}
+			}
+			return errors.New("no inversion is listed")
+		})
+		out, says, code := cli(t, "keys", "--inverted", admin, tokenFile)
+		for _, want := range []string{"INVERSIONS", "CAUSES", "LAST", "\nshuffled ", " ago"} {
+			if code != exitOK || !strings.Contains(out, want) {
+				t.Errorf("exit code %d %s: %q is missing in\n%s", code, says, want, out)
+			}
+		}
+	})
 	t.Run("without the token", func(t *testing.T) {
 		if out, says, code := cli(t, "keys", admin); code != exitFailed || !strings.Contains(says, "requires a token") {
 			t.Errorf("exit code %d: %s\n%s", code, says, out)
 		}
 	})
 	t.Run("wrong", func(t *testing.T) {
-		for _, args := range [][]string{{"--failing", "--running"}, {"--failing", "--hot"}, {"--limit", "0"}, {"--limit", "1001"}, {"--watch=1ms"}} {
+		for _, args := range [][]string{{"--failing", "--running"}, {"--failing", "--hot"}, {"--hot", "--inverted"}, {"--limit", "0"}, {"--limit", "1001"}, {"--watch=1ms"}} {
 			if _, says, code := cli(t, append([]string{"keys", admin, tokenFile}, args...)...); code != exitUsage {
 				t.Errorf("%v: exit code %d: %s", args, code, says)
 			}

@@ -17,7 +17,7 @@ import (
 
 // lookCommands show the activity of a group.
 func lookCommands() []*cobra.Command {
-	return []*cobra.Command{membersCommand(), keysCommand(), locateCommand(), historyCommand(), exclusivityCommand(), ringCommand()}
+	return []*cobra.Command{membersCommand(), keysCommand(), locateCommand(), historyCommand(), rolloutCommand(), exclusivityCommand(), ringCommand()}
 }
 
 // asking is a command that asks a router and shows the answer.

@@ -225,6 +225,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		}
 	}
 	admin := adminOf(n, notice, registry, cfg.Log.Keys == telemetry.KeysRevealed)
+	admin.Exemplars = tracing.Tracer != nil
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }

@@ -201,6 +201,14 @@
             'The router found a bug in itself.',
             'an assertion failed. The operation that it guards was abandoned.',
           ),
+          alert(
+            'RingfenceHandlersOverlapped',
+            'critical',
+            member,
+            increase('ringfence_audit_overlaps_total', '1h') + ' > 0',
+            'Handlers of one key ran at the same time.',
+            'the live auditor has seen two handlers of a key overlap. The log line names both sides.',
+          ),
         ],
       },
       {

@@ -41,6 +41,21 @@ local grafana = import 'grafana.libsonnet';
           'spilling {{instance}}': one('ringfence_source_spilling'),
         }, c.limits.pinnedMax),
       ]),
+      row('Times', [
+        graph('In the mailbox', 'From the mailbox of the owner to the first delivery.', 's', quantiles('ringfence_mailbox_queue_seconds')),
+        graph('In the handler', 'From a delivery to its answer.', 's', quantiles('ringfence_mailbox_handler_seconds')),
+        graph('To settle', 'From receipt to the verdict that ends an event.', 's', quantiles('ringfence_pipeline_settle_seconds')),
+      ]),
+      row('One at a time, in order', [
+        graph('Overlaps', 'Pairs of handlers of one key that ran at the same time. Any is one too many.', 'short', perRouter('increase(%s[$__rate_interval])' % one('ringfence_audit_overlaps_total')), 1),
+        graph('Not compared', 'Handlings of which the live auditor cannot tell, and former owners that did not report.', 'ops', {
+          '{{reason}}': sum(rate('ringfence_audit_undecided_total'), ['reason']),
+          unheard: sum(rate('ringfence_audit_unheard_total')),
+        }),
+        graph('Out of order', 'Share of the first handlings that began after a later event of their key and topic partition, by cause: at least so many.', 'percentunit', {
+          '{{cause}}': '%s / on () group_left () %s' % [sum(rate('ringfence_order_inversions_total'), ['cause']), sum(rate('ringfence_order_first_handlings_total'))],
+        }),
+      ]),
       row('Application', [
         graph('Workers', 'Streams of the application.', 'short', perRouter(one('ringfence_app_workers'))),
         graph('Results', 'How deliveries to workers ended.', 'ops', { '{{kind}}': sum(rate('ringfence_app_results_total'), ['kind']) }),

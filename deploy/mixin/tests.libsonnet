@@ -165,6 +165,10 @@ local cases = {
     fires: [s('ringfence_invariant_failures_total', a, '0 1x10')],
     quiet: [s('ringfence_invariant_failures_total', a, '0x10')],
   },
+  RingfenceHandlersOverlapped: {
+    fires: [s('ringfence_audit_overlaps_total', a, '0 1x10')],
+    quiet: [s('ringfence_audit_overlaps_total', a, '2x10'), s('ringfence_audit_undecided_total', a, '0+3x10', 'reason="clocks"')],
+  },
   RingfenceMembershipDisagrees: {
     fires: [s('ringfence_membership_members', a, '2x10'), s('ringfence_membership_members', b, '3x10')],
     quiet: [s('ringfence_membership_members', a, '2 2 3x10'), s('ringfence_membership_members', b, '3x10')],

@@ -37,6 +37,9 @@ type Options struct {
 	// Metrics is gathered for /metrics.
 	Metrics prometheus.Gatherer
 
+	// Exemplars makes /metrics answer in OpenMetrics, which has exemplars, to callers that accept it.
+	Exemplars bool
+
 	// Pages are additional pages, by pattern of [http.ServeMux].
 	Pages map[string]http.Handler
 
@@ -66,7 +69,7 @@ func NewHandler(a Options) http.Handler {
 	mux.Handle("GET /startupz", probe(a.Startup, ""))
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
 	mux.Handle("GET /livez", probe(a.Live, ""))
-	mux.Handle("GET /metrics", metricsPage(promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", metricsPage(promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: a.Exemplars}), a.Exemplars))
 	// Changes need POST. The one exception is /drain, because hooks of Kubernetes can only GET.
 	for pattern, page := range a.Pages {
 		mux.Handle(pattern, page)

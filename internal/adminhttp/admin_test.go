@@ -280,3 +280,16 @@ func TestMetricsAreGatheredOnce(t *testing.T) {
 		}
 	})
 }
+
+// With exemplars, scrapers that accept OpenMetrics get it; without them the format of the series stays as it is.
+func TestOpenMetrics(t *testing.T) {
+	for exemplars, want := range map[bool]string{true: "application/openmetrics-text", false: "text/plain"} {
+		h := adminhttp.NewHandler(adminhttp.Options{Metrics: telemetry.NewRegistry("v1"), Exemplars: exemplars})
+		r, w := httptest.NewRequest("GET", "/metrics", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); w.Code != 200 || !strings.HasPrefix(got, want) {
+			t.Errorf("exemplars %t: %d in %q, want %s", exemplars, w.Code, got, want)
+		}
+	}
+}

@@ -111,9 +111,13 @@ func (a *rendering) give(w http.ResponseWriter) {
 }
 
 // metricsPage shows metrics in one of few forms, for any request.
-func metricsPage(page http.Handler) http.Handler {
+func metricsPage(page http.Handler, openMetrics bool) http.Handler {
+	formats := expfmt.DefaultAcceptedFormats()
+	if openMetrics {
+		formats = expfmt.DefaultOpenMetricsAcceptedFormats()
+	}
 	form := func(r *http.Request) http.Header {
-		asked := http.Header{"Accept": {string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))}}
+		asked := http.Header{"Accept": {string(expfmt.NegotiateAccept(r.Header, formats...))}}
 		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			asked.Set("Accept-Encoding", "gzip")
 		}

@@ -55,6 +55,7 @@ type Inversions struct {
 	tenures [partition.Count]tenure
 	age     uint32 // counts up; the least recent of a set makes room
 	counts  OrderCounts
+	keys    *invertedKeys
 }
 
 // newest is the latest event of a key and a topic partition that has begun.
@@ -75,17 +76,21 @@ const (
 	newestBytes = 32
 )
 
-// NewInversions returns an Inversions that takes at most about memory bytes for keys.
+// NewInversions returns an Inversions that takes at most about memory bytes for the order of keys, and at most [InvertedBytes] for those
+// with the most inversions.
 func NewInversions(memory int) *Inversions {
 	sets := 1
 	for sets*2*newestWays*newestBytes <= memory {
 		sets *= 2
 	}
-	return &Inversions{sets: make([][newestWays]newest, sets)}
+	return &Inversions{sets: make([][newestWays]newest, sets), keys: new(invertedKeys)}
 }
 
 // Counts returns the totals.
 func (v *Inversions) Counts() OrderCounts { return v.counts }
+
+// Keys returns the keys with the most inversions, the greatest first: up to 256.
+func (v *Inversions) Keys() []InvertedKey { return v.keys.top() }
 
 // Began notes deliveries that were handed to a worker at an instant, in their order.
 func (v *Inversions) Began(now clock.Instant, deliveries []event.Delivery) {
@@ -108,7 +113,9 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery) {
 	if n.ledger != 0 || n.entry != 0 {
 		if at := cmp.Or(cmp.Compare(e.ID.Ledger, n.ledger), cmp.Compare(e.ID.Entry, n.entry), cmp.Compare(e.ID.Batch, n.batch)); at <= 0 {
 			if at < 0 {
-				v.counts.Inversions[v.cause(now, t, e)]++
+				cause := v.cause(now, t, e)
+				v.counts.Inversions[cause]++
+				v.keys.add(now, e, cause)
 			}
 			return
 		}

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 )
 
 func delivery(key string, entry int64) event.Delivery {
@@ -89,5 +91,37 @@ func BenchmarkBegan(b *testing.B) {
 			deliveries[j].Event.ID.Entry++
 		}
 		v.Began(clock.Instant(time.Hour), deliveries)
+	}
+}
+
+// Among many keys with an inversion each, the one with the most is the first of the list, and no count is too great.
+func TestKeysWithTheMostInversions(t *testing.T) {
+	v := NewInversions(1 << 20)
+	invert := func(key string, times int) {
+		for i := range times {
+			v.Began(clock.Instant(time.Hour).Add(time.Duration(i)*time.Minute), []event.Delivery{delivery(key, 2*int64(i)+2), delivery(key, 2*int64(i)+1)})
+		}
+	}
+	const others = 10_000
+	for i := range others {
+		invert(fmt.Sprint("user-", i), 1)
+		if i%100 == 0 {
+			v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("worst", 1000), delivery("worst", int64(i/100)+1)})
+		}
+	}
+	long := strings.Repeat("k", invertedNameMax+1)
+	invert(long, 200)
+	keys := v.Keys()
+	if len(keys) != invertedSets*invertedWays {
+		t.Errorf("%d keys, want a counter of each", len(keys))
+	}
+	if k := keys[0]; k.Name != "" || k.Hash != partition.HashOf(long) || k.Sum() != 200 {
+		t.Errorf("the first is %+v, want 200 of a long key without its name", k)
+	}
+	if k := keys[1]; k.Name != "worst" || k.Sum() > 100 || k.Sum() < 100-others/invertedSets/invertedWays || k.Last != clock.Instant(time.Hour) {
+		t.Errorf("the second is %+v, want nearly 100 of the other one", k)
+	}
+	if keys[2].Sum() > 3 {
+		t.Errorf("the third is %+v, and each has one", keys[2])
 	}
 }

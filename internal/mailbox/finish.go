@@ -50,7 +50,19 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	b.repayKey(a, out)
 	b.enqueue(now, a, out)
 	if p.gate != ownership.Open {
+		b.outlived(r.Kind)
 		out.Ended = append(out.Ended, p.number)
+	}
+}
+
+// outlived counts a delivery that was running when its partition moved away.
+func (b *Boxes) outlived(result event.ResultKind) {
+	switch result {
+	case event.ResultNotStarted, event.ResultPutOff:
+	case event.ResultCancelled, event.ResultLost, event.ResultCrashed:
+		b.counters.Cut++
+	default:
+		b.counters.Outlived++
 	}
 }
 

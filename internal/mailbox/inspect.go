@@ -131,6 +131,8 @@ type Counters struct {
 	Unpinned   uint64 // events that were copied out of their frame after a long wait
 	Returned   uint64 // deliveries that ended without a failure of the application
 	Ignored    uint64 // results of deliveries that were unknown or had ended
+	Outlived   uint64 // deliveries that ended with an answer after their partition had moved away
+	Cut        uint64 // such that ended without one: the next owner delivers their event once more
 }
 
 // Stats is a snapshot of the current state, and the counters since the start.
@@ -201,5 +203,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Unpinned += d.Unpinned
 	c.Returned += d.Returned
 	c.Ignored += d.Ignored
+	c.Outlived += d.Outlived
+	c.Cut += d.Cut
 	return c
 }

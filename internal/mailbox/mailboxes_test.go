@@ -271,7 +271,7 @@ func TestMetrics(t *testing.T) {
 	now = now.Add(90 * time.Second)
 
 	reg := prometheus.NewPedanticRegistry()
-	NewMetrics(reg, m)
+	NewMetrics(reg, m, nil)
 	want := `
 # HELP ringfence_mailbox_active_keys Keys with events here.
 # TYPE ringfence_mailbox_active_keys gauge

@@ -11,6 +11,7 @@ import (
 // scrape, so that it costs nothing per event.
 type Metrics struct {
 	boxes  *Mailboxes
+	traced func(prometheus.Metric) prometheus.Metric // nil: nothing is traced
 	gauges []gauge
 	counts []count
 	oldest *prometheus.Desc
@@ -37,19 +38,21 @@ type count struct {
 	value func(Counters) uint64
 }
 
-// NewMetrics registers the metrics of boxes.
-func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
+// NewMetrics registers the metrics of boxes. traced, which may be nil, adds exemplars to the
+// histogram of handler times.
+func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometheus.Metric) prometheus.Metric) *Metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("ringfence_mailbox_"+name, help, labels, nil)
 	}
 	taken := desc("events_total", "Events received from senders, by immediate answer.", "answer")
 	moved := desc("moved_events_total", "Accepted events that were sent on to the next owner of their partition.")
+	outlived := desc("outlived_deliveries_total", "Deliveries that ended after their partition had moved away, by result (answered, cut): the event of one that is cut is delivered once more.", "result")
 	unpinned := desc("unpinned_events_total", "Events that were copied out of the frame that brought them after a long wait.")
 	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
 	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
 	m := &Metrics{
-		boxes: boxes,
+		boxes: boxes, traced: traced,
 		gauges: []gauge{
 			{desc("events", "Events here, waiting or running."), func(s Stats) int { return s.Events }},
 			{desc("running_events", "Events that run at a worker."), func(s Stats) int { return s.Running }},
@@ -71,6 +74,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{unrun, "", func(c Counters) uint64 { return c.Unrun }},
 			{mistaken, "", func(c Counters) uint64 { return c.Mistaken }},
 			{moved, "", func(c Counters) uint64 { return c.Moved }},
+			{outlived, "answered", func(c Counters) uint64 { return c.Outlived }},
+			{outlived, "cut", func(c Counters) uint64 { return c.Cut }},
 			{unpinned, "", func(c Counters) uint64 { return c.Unpinned }},
 			{ended, "done", func(c Counters) uint64 { return c.Done }},
 			{ended, "failed", func(c Counters) uint64 { return c.Failed }},
@@ -130,13 +135,16 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age(stats.Oldest))
 	out <- prometheus.MustNewConstMetric(m.remembered, prometheus.GaugeValue, age(m.boxes.Remembered()))
 	times := m.boxes.Times()
-	for _, one := range []struct {
-		desc  *prometheus.Desc
-		times *history.Durations
-	}{{m.handled, &times.Handled}, {m.queued, &times.Queued}} {
-		n, sum, buckets := one.times.Histogram()
-		out <- prometheus.MustNewConstHistogram(one.desc, n, sum, buckets)
+	histogram := func(desc *prometheus.Desc, times *history.Durations) prometheus.Metric {
+		n, sum, buckets := times.Histogram()
+		return prometheus.MustNewConstHistogram(desc, n, sum, buckets)
 	}
+	handled := histogram(m.handled, &times.Handled)
+	if m.traced != nil {
+		handled = m.traced(handled)
+	}
+	out <- handled
+	out <- histogram(m.queued, &times.Queued)
 	exported := 0
 	for _, k := range m.boxes.HotKeys() {
 		if exported == hotExportedMax || k.Busy < hotExportedMin {

@@ -206,6 +206,9 @@ func (a *auditing) take(r *exchange.Report, signed func(verify func(text, signat
 		a.judge.Refused()
 		return errNotMember
 	}
+	if len(r.Moves) > 0 {
+		return n.rollout.take(r.Moves)
+	}
 	a.judge.Take(r)
 	a.mu.Lock()
 	defer a.mu.Unlock()

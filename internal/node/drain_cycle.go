@@ -151,8 +151,8 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 }
 
 // untilDrained blocks until this node owns nothing, runs nothing, has handed its finished ids to
-// the next owners, and has closed its subscription, in this order. It reports false if ctx ended
-// before; an incomplete handover does not count.
+// the next owners, and what it knows of moves to all members, and has closed its subscription. It
+// reports false if ctx ended before; an incomplete handover does not count.
 func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	select {
 	case <-s.left:
@@ -161,6 +161,9 @@ func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	}
 	n.handOver(ctx)
 	close(s.handedOver)
+	if n.audit != nil {
+		n.audit.tellMoves(ctx)
+	}
 	select {
 	case <-s.settled:
 		return true

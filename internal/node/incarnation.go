@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membership"
@@ -100,6 +101,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		stop()
 		return nil, errors.Join(err, group.Wait())
 	}
+	n.rollout.begin()
 	n.self.Store(&l.inc)
 	n.keys.Store(&keyed{inc: l.inc, key: l.key})
 	n.pipeline.SetSelf(l.inc)
@@ -257,7 +259,10 @@ func newIncarnation() (inc ownership.Incarnation) {
 // The driver's dataPath: the pipeline, and the other users of a table or a lease.
 
 // SetGates implements dataPath.
-func (l *incarnation) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
+func (l *incarnation) SetGates(changes []ownership.GateChange) {
+	l.node.pipeline.SetGates(changes)
+	l.node.rollout.gates(clock.Now(), changes)
+}
 
 // Revoke implements dataPath.
 func (l *incarnation) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }

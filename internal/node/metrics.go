@@ -129,6 +129,7 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 // noted takes a Note of the machine: a log line and a count.
 func (n *Node) noted(note ownership.Note) {
 	m := n.metrics
+	n.rollout.noted(wallClock().time, &note)
 	m.notes.WithLabelValues(string(note.Kind)).Inc()
 	level := slog.LevelInfo
 	switch note.Kind {

@@ -156,6 +156,7 @@ type Node struct {
 	reach    *reach
 	audit    *auditing    // nil: off
 	meter    *judge.Meter // nil: off
+	rollout  *rollout
 
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
@@ -197,6 +198,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		changed:       make(chan struct{}, 1),
 		drainCycles:   newDrainCycles(),
 	}
+	n.rollout = newRollout(n)
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
@@ -228,7 +230,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 		n.boxes.TrustCopies()
 	}
 	n.boxes.Remember(cfg.History)
-	mailbox.NewMetrics(parts.Registry, n.boxes)
+	mailbox.NewMetrics(parts.Registry, n.boxes, p.TracedHandlers)
 	pipeline.NewMetrics(parts.Registry, p)
 	n.reach = newReach(n.reachChanged)
 	var handled func(event.WorkerID, []event.Handling)

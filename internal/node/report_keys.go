@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/history/hotkeys"
 	"github.com/ringfence/router/internal/mailbox"
@@ -30,8 +31,11 @@ func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysA
 		s.node.metrics.questionsRefused.Inc()
 		return report.KeysAt{View: s.reporter(), Error: tooMany}
 	}
-	if q.Which == report.KeysHot {
+	switch q.Which {
+	case report.KeysHot:
 		return s.hotKeys(q)
+	case report.KeysInverted:
+		return s.invertedKeys(q)
 	}
 	worst, now := s.node.boxes.Keys(which(q), q.Limit), clock.Now()
 	all := report.KeysAt{View: s.reporter(), Counts: report.KeyCounts{
@@ -66,6 +70,32 @@ func (s *reporter) hotKeys(q report.KeysQuestion) report.KeysAt {
 		if k.Outgrows != hotkeys.NotForeseen {
 			in := k.Outgrows.Seconds()
 			one.OutgrowsIn = &in
+		}
+		all.Keys = append(all.Keys, one)
+	}
+	all.Counts.Selected = len(all.Keys)
+	all.Bound(q)
+	return all
+}
+
+// invertedKeys lists the keys whose events began out of order here, with what they do now.
+func (s *reporter) invertedKeys(q report.KeysQuestion) report.KeysAt {
+	all, now := report.KeysAt{View: s.reporter()}, clock.Now()
+	if s.node.meter == nil {
+		all.Error = "it does not watch the order: audit.enabled is false"
+		return all
+	}
+	for _, k := range s.node.meter.Keys() {
+		one := s.keyed(k.Hash)
+		if k.Name != "" {
+			s.describe(&one, now, s.node.boxes.Inspect(k.Name))
+			name(&one, string(k.Name), q.Named)
+		}
+		one.Order = &report.KeyOrder{Inversions: k.Sum(), Causes: make(map[string]uint64), Ago: age(now, k.Last)}
+		for _, cause := range audit.Causes() {
+			if n := k.Causes[cause]; n > 0 {
+				one.Order.Causes[cause.String()] = n
+			}
 		}
 		all.Keys = append(all.Keys, one)
 	}

@@ -221,14 +221,32 @@ func (m *Machine) firstRead(in FirstRead) {
 	m.heardFloor(in.Told)
 	m.cfg.HadGroup, m.cfg.HadGen = m.cfg.HadGroup || in.HadGroup, max(m.cfg.HadGen, in.HadGen)
 	had := max(m.cfg.HadGen, m.memory.least().Gen())
-	if !in.Virgin || !m.cfg.HadGroup && m.memory.least() == 0 || m.cfg.Gen > had || m.isLater(in.First) {
+	if !in.Virgin || !m.knowsOfGroup() || m.cfg.Gen > had || m.isLater(in.First) {
 		m.mayAt = m.now
 		return
 	}
-	if m.state == nil {
-		m.exitForSettings(fmt.Sprintf("the control topic holds no record of a group, and the subscription had one, with fencing tokens of generation %d: "+
-			"new ones could be lower. Is this the right control topic? If so, stop all routers of the group, set ownership.generation to %d or higher, and start them", had, had+1))
+	if m.state != nil {
+		return
 	}
+	if m.join.row < coldHellos {
+		return // a group was seen since the question
+	}
+	if !m.join.rowKnew {
+		m.beginRow() // what is known of is perhaps a group that began after our Hellos, and whose records are still to be read
+		return
+	}
+	m.exitForSettings(fmt.Sprintf("the control topic holds no record of a group, and the subscription had one, with fencing tokens of generation %d: "+
+		"new ones could be lower. Is this the right control topic? If so, stop all routers of the group, set ownership.generation to %d or higher, and start them", had, had+1))
+}
+
+// knowsOfGroup reports whether a group is known to have worked on the subscription.
+func (m *Machine) knowsOfGroup() bool { return m.cfg.HadGroup || m.memory.least() > 0 }
+
+// beginRow begins another row of own Hellos. The first of it is read back after all that is known now; so a group that is known now,
+// and is one of this log, has its records before the newest Hello of the row.
+func (m *Machine) beginRow() {
+	m.mayAt = 0
+	m.join.row, m.join.coldAt = 0, 0
 }
 
 // isLater reports whether a log that begins at this position follows the one that this process

@@ -49,6 +49,7 @@ type joining struct {
 	group    clock.Instant // when a record of another node was seen last; zero: none
 	row      int           // own Hellos read back in a row with no group seen
 	rowSent  clock.Instant // when the newest of them was sent
+	rowKnew  bool          // a group was known of when the first of them was read back
 	coldAt   clock.Instant // when to append a Genesis; zero: not yet
 	genesis  clock.Instant // when one was appended in this row; zero: none
 	snapOwed []owedSnap    // Hellos of others
@@ -345,6 +346,9 @@ func (m *Machine) helloBack(r read) {
 		j.onWay = false
 		j.row++
 		j.rowSent = j.sentAt
+		if j.row == 1 {
+			j.rowKnew = m.knowsOfGroup()
+		}
 	}
 }
 

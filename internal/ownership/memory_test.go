@@ -238,3 +238,114 @@ func TestPassedGenesis(t *testing.T) {
 		})
 	}
 }
+
+// memLog is a control log in memory, of which a reader may lag behind.
+type memLog struct{ records []Record }
+
+func (l *memLog) append(r Record) Position {
+	l.records = append(l.records, r)
+	return Position{Ledger: 3, Entry: int64(len(l.records) - 1)}
+}
+
+// first answers ReadFirst.
+func (l *memLog) first(e ReadFirst, hadGroup bool) FirstRead {
+	answer := FirstRead{Read: e.Read, Virgin: true, First: Position{Ledger: 3}, HadGroup: hadGroup}
+	for i, r := range l.records {
+		if at := (Position{Ledger: 3, Entry: int64(i)}); at.Before(e.Before) && HoldsGroup(at, r) {
+			answer.Virgin = false
+		}
+	}
+	return answer
+}
+
+// TestColdStartBesideAnother: a router that starts together with another one, and learns from the claims that a group has begun before
+// it reads the group's records, joins the group. If those records never come, the group was on another log, and the router ends.
+func TestColdStartBesideAnother(t *testing.T) {
+	for name, c := range map[string]struct {
+		begins bool // the other one begins the group on this log
+		passed bool // by a Genesis that the router passes over, since its author had not read the router's Hello
+		beats  bool // its Beat is read before the answer
+	}{
+		"its Genesis is adopted":        {begins: true},
+		"its Genesis is passed over":    {begins: true, passed: true},
+		"its Beat comes first":          {begins: true, passed: true, beats: true},
+		"it has begun on another topic": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log memLog
+			other := Node{Name: "b", Inc: Incarnation{2}, Lease: time.Second, LogVersion: LogVersionMax}
+			log.append(Record{LogVersion: LogVersionMin, Group: "g", Inc: other.Inc, Body: &Hello{Node: other, HashID: "h", Partitions: simPartitions, NeedState: true}})
+			m := New(memoryConfig())
+			now := clock.Instant(time.Hour)
+			read, began, exit := 1, false, "" // how far the router has read the log
+			queue := []Input{AppReady{true}}
+			readAll := func() {
+				for ; read < len(log.records); read++ {
+					queue = append(queue, RecordRead{Reader: m.tail.reader, At: Position{Ledger: 3, Entry: int64(read)}, Record: log.records[read]})
+				}
+			}
+			var genesis Position
+			beat := func() {
+				log.append(Record{LogVersion: LogVersionMax, Group: "g", Inc: other.Inc, Body: &Beat{Seq: 1, Applied: genesis, Cur: genesis}})
+			}
+			begin := func() {
+				if began = true; !c.begins {
+					return
+				}
+				after := m.join.newestHello()
+				if c.passed {
+					after = Position{Ledger: 3}
+				}
+				genesis = log.append(Record{LogVersion: LogVersionMax, Group: "g", Inc: other.Inc, Body: &Genesis{
+					HashID: "h", Partitions: simPartitions, Members: []Node{other}, Table: make([]uint16, simPartitions), After: after,
+				}})
+				beat()
+			}
+			for step := range 1_000 {
+				if step%50 == 0 && began && c.begins {
+					beat()
+					readAll()
+				}
+				var in Input = Tick{}
+				if len(queue) > 0 {
+					in, queue = queue[0], queue[1:]
+				} else {
+					now = now.Add(10 * time.Millisecond)
+				}
+				for _, e := range m.Step(now, in) {
+					switch e := e.(type) {
+					case OpenReader:
+						queue = append(queue, ReaderOpened{Reader: e.Reader})
+					case Append:
+						if _, ok := e.Record.Body.(*Genesis); ok {
+							t.Fatal("it begins a group of its own")
+						}
+						log.append(e.Record)
+						readAll()
+					case ReadFirst:
+						answer := log.first(e, true)
+						if !began {
+							begin() // right after the log was read, and before the claims are
+						}
+						if c.beats {
+							readAll()
+						}
+						queue = append(queue, answer)
+						readAll()
+					case Exit:
+						exit = e.Reason
+					}
+				}
+			}
+			if c.begins && (exit != "" || c.passed != (m.state == nil)) {
+				t.Errorf("exit %q, joined %t", exit, m.state != nil)
+			}
+			if !c.begins && !strings.Contains(exit, "ownership.generation to 1") {
+				t.Errorf("exit %q, want one: the topic holds no group", exit)
+			}
+			if !began {
+				t.Error("it did not try to begin a group")
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -13,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 )
 
 // traces makes the spans of sampled events. An arrow points from parent to child:
@@ -41,8 +43,16 @@ type traces struct {
 	open atomic.Int64 // entries of both maps: while it is 0, nothing is looked for
 
 	mu      sync.Mutex
-	held    map[event.Handle]journey        // sampled events that are held here
-	running map[event.DeliveryID]trace.Span // deliveries of sampled events
+	held    map[event.Handle]journey     // sampled events that are held here
+	running map[event.DeliveryID]attempt // deliveries of sampled events
+
+	handled, settled history.Exemplars
+}
+
+// attempt is the trace state of a delivery.
+type attempt struct {
+	span  trace.Span
+	began time.Time
 }
 
 // journey is a consumer node's trace state of a sampled event.
@@ -50,6 +60,7 @@ type journey struct {
 	receive trace.SpanContext // not valid for a relayed event
 	forward trace.Span
 	about   []attribute.KeyValue
+	began   time.Time
 }
 
 var w3c propagation.TraceContext
@@ -59,7 +70,7 @@ func newTraces(s *Tracing) *traces {
 		tracer: s.Tracer, roots: s.Roots, keys: s.Keys,
 		common:  []attribute.KeyValue{semconv.MessagingSystemPulsar},
 		held:    make(map[event.Handle]journey),
-		running: make(map[event.DeliveryID]trace.Span),
+		running: make(map[event.DeliveryID]attempt),
 	}
 	if s.Subscription != "" {
 		t.common = append(t.common, semconv.MessagingDestinationSubscriptionName(s.Subscription))
@@ -150,6 +161,7 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 		return // this node's sampler declines; the event keeps the trace that it is in
 	}
 	e.Properties = carrying(ctx, e)
+	j.began = wallNow()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held[e.Handle] = j
@@ -178,6 +190,9 @@ func (t *traces) settle(e *event.Event, v *event.Verdict, begun spans) spans {
 		j.forward.SetStatus(codes.Error, v.Kind.String())
 	}
 	j.forward.End()
+	if v.Kind.Final() && j.receive.IsValid() {
+		t.settled.Add(exemplar(j.forward, j.began))
+	}
 	if name := settlementOf(v.Kind); name != "" && j.receive.IsValid() {
 		_, span := t.tracer.Start(trace.ContextWithSpanContext(context.Background(), j.receive), name+" "+e.Topic,
 			trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(j.about...),
@@ -256,7 +271,7 @@ func (t *traces) deliver(deliveries []event.Delivery) {
 		e.Properties = carrying(ctx, &e)
 		d.Event = &e
 		t.mu.Lock()
-		t.running[d.ID] = span
+		t.running[d.ID] = attempt{span, wallNow()}
 		t.open.Add(1)
 		t.mu.Unlock()
 	}
@@ -270,7 +285,7 @@ func (t *traces) finish(results []event.Result) {
 	for i := range results {
 		r := &results[i]
 		t.mu.Lock()
-		span, ok := t.running[r.Delivery]
+		a, ok := t.running[r.Delivery]
 		if ok {
 			delete(t.running, r.Delivery)
 			t.open.Add(-1)
@@ -279,13 +294,23 @@ func (t *traces) finish(results []event.Result) {
 		if !ok {
 			continue
 		}
-		span.SetAttributes(attribute.String("ringfence.result", r.Kind.String()))
+		a.span.SetAttributes(attribute.String("ringfence.result", r.Kind.String()))
 		if failed(r.Kind) {
-			span.SetStatus(codes.Error, r.Kind.String())
+			a.span.SetStatus(codes.Error, r.Kind.String())
 		}
-		span.End()
+		a.span.End()
+		t.handled.Add(exemplar(a.span, a.began))
 	}
 }
+
+// exemplar is the time since an instant, under the trace of a span.
+func exemplar(span trace.Span, began time.Time) history.Exemplar {
+	now := wallNow()
+	return history.Exemplar{Trace: span.SpanContext().TraceID().String(), Took: now.Sub(began), At: now}
+}
+
+// wallNow is for exemplars, which databases of metrics want with the time of day: nothing is decided by it.
+func wallNow() time.Time { return time.Now() } //nolint:forbidigo // see above
 
 // failed reports whether a delivery ended badly. The move of a key is not a failure.
 func failed(kind event.ResultKind) bool {

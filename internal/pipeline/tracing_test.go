@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 )
 
 // Missing answers are always logged; the application's results only when every step is logged.
@@ -68,5 +71,51 @@ func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
 	}
 	if n := traces.open.Load(); n != 0 {
 		t.Errorf("%d spans are kept", n)
+	}
+}
+
+// The newest traced event of each size is an exemplar of the histograms; one that is relayed settles at its consumer node.
+func TestExemplars(t *testing.T) {
+	yes := sdktrace.NewTracerProvider().Tracer("test")
+	p := &Pipeline{observer: observer{traces: newTraces(&Tracing{Tracer: yes, Roots: true})}, journeys: history.DefaultConfig().NewJourneys()}
+	traces := p.observer.traces
+	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders"}
+	relayed := &event.Event{Handle: event.NewRelayedHandle(1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}}}
+	traces.receive(ev, false)
+	traces.relay([]*event.Event{relayed})
+	deliveries := []event.Delivery{{ID: 1, Event: ev}}
+	traces.deliver(deliveries)
+	traces.finish([]event.Result{{Delivery: 1, Kind: event.ResultDone}})
+	traces.settling([]event.Verdict{{Handle: relayed.Handle, Kind: event.Done}}, []*event.Event{relayed}).end()
+	if all := traces.settled.All(); len(all) != 0 {
+		t.Errorf("a relayed event is an exemplar: %+v", all)
+	}
+	traces.settling([]event.Verdict{{Handle: ev.Handle, Kind: event.Done}}, []*event.Event{ev}).end()
+
+	id := strings.Split(ev.Trace(), "-")[1]
+	bounds := map[float64]uint64{0.1: 1, 10: 1}
+	histogram := prometheus.MustNewConstHistogram(prometheus.NewDesc("x_seconds", "x", nil, nil), 1, 0.1, bounds)
+	metrics := make(chan prometheus.Metric, 1)
+	(&Metrics{p, prometheus.NewDesc("y_seconds", "y", nil, nil)}).Collect(metrics)
+	for name, m := range map[string]prometheus.Metric{"handlers": p.TracedHandlers(histogram), "settlement": <-metrics} {
+		var out dto.Metric
+		if err := m.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, b := range out.GetHistogram().GetBucket() {
+			if e := b.GetExemplar(); e != nil {
+				found++
+				if e.GetLabel()[0].GetValue() != id || e.GetValue() > b.GetUpperBound() || e.GetTimestamp() == nil {
+					t.Errorf("%s: exemplar %v in the bucket up to %v, want trace %s", name, e, b.GetUpperBound(), id)
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: %d exemplars", name, found)
+		}
+	}
+	if (&Pipeline{}).TracedHandlers(histogram) != histogram {
+		t.Error("without traces the histogram is another one")
 	}
 }

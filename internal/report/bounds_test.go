@@ -41,6 +41,7 @@ func (l *local) Keys(context.Context, KeysQuestion) KeysAt {
 
 func (l *local) Members() []Member                               { return []Member{{Name: "a", Reach: ReachSelf}} }
 func (l *local) History(context.Context, ring.KeyHash) HistoryAt { return HistoryAt{} }
+func (l *local) Rollout() RolloutAt                              { return RolloutAt{} }
 func (l *local) Owner(ring.Partition) (*Member, int64)           { return nil, 0 }
 
 // However many peers ask, a member makes its report four times a second at most.

@@ -28,6 +28,8 @@ type Local interface {
 	Keys(ctx context.Context, q KeysQuestion) KeysAt
 	// History returns what this member remembers of a key.
 	History(ctx context.Context, key ring.KeyHash) HistoryAt
+	// Rollout returns what this member knows of moves of partitions.
+	Rollout() RolloutAt
 	// Members returns all known members, itself included, by name, without their reports.
 	Members() []Member
 	// Owner returns the member that should act for p, and the token of that tenure; nil before

@@ -20,6 +20,7 @@ import (
 //	GET /v1/partitions[?member=NAME]  Partitions, as one member sees them
 //	GET /v1/keys?key=KEY              Key; KEY may have any bytes, percent-encoded
 //	GET /v1/keys[?which=WHICH][&limit=N]  Keys, the worst ones
+//	GET /v1/rollouts[?last=N]         Rollouts, the newest first: one without N
 //	GET /v1/history?key=KEY           History; or ?hash=HASH, as Keys have it
 //
 // Lists name keys if mayNameKeys says that the caller may know them, and have their hashes
@@ -44,6 +45,16 @@ func Handlers(g *Group, mayNameKeys func(*http.Request) bool) map[string]http.Ha
 				return nil, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
 			}
 			return takingTurns(ctx, g, func(ctx context.Context) Key { return g.Key(ctx, key) })
+		}),
+		"GET /v1/rollouts": page(func(ctx context.Context, r *http.Request) (any, error) {
+			last := 1
+			if text := r.URL.Query().Get("last"); text != "" {
+				var err error
+				if last, err = strconv.Atoi(text); err != nil || last < 1 || last > RolloutsMax {
+					return nil, badRequest(fmt.Sprintf("last: want a number from 1 to %d", RolloutsMax))
+				}
+			}
+			return takingTurns(ctx, g, func(ctx context.Context) Rollouts { return g.Rollouts(ctx, last) })
 		}),
 		"GET /v1/history": page(func(ctx context.Context, r *http.Request) (any, error) {
 			query := r.URL.Query()
@@ -73,7 +84,7 @@ func (g *Group) keysPage(ctx context.Context, r *http.Request, named bool) (any,
 	return takingTurns(ctx, g, func(ctx context.Context) Keys { return g.Keys(ctx, q) })
 }
 
-// takingTurns answers a question about keys when its turn has come.
+// takingTurns answers a question that goes to all members when its turn has come.
 func takingTurns[T any](ctx context.Context, g *Group, answer func(context.Context) T) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyWaitMax)
 	defer cancel()
@@ -83,13 +94,13 @@ func takingTurns[T any](ctx context.Context, g *Group, answer func(context.Conte
 	return answer(ctx), nil
 }
 
-// Of questions about keys: each of them asks all members.
+// Of questions about keys and rollouts: each of them asks all members.
 const (
 	keysPerSecond = 10
 	keyWaitMax    = 5 * time.Second // for a turn and the answers
 )
 
-var errTooMany = errors.New("too many questions about keys: ask again in a moment")
+var errTooMany = errors.New("too many questions: ask again in a moment")
 
 // badRequest is an error of the caller.
 type badRequest string

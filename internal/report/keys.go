@@ -27,6 +27,8 @@ const (
 	KeysRunning = "running" // an event of the key runs
 	KeysFailing = "failing" // the first event has failed, or a worker crashed that had it
 	KeysHot     = "hot"     // the keys with the most events and the busiest handlers of the last ten seconds
+
+	KeysInverted = "inverted" // the keys whose events began out of order most, since each member's start
 )
 
 // KeysQuestion selects keys.
@@ -38,8 +40,8 @@ type KeysQuestion struct {
 
 // Check returns the fault of a question.
 func (q *KeysQuestion) Check() error {
-	if !slices.Contains([]string{"", KeysWaiting, KeysRunning, KeysFailing, KeysHot}, q.Which) {
-		return fmt.Errorf("which = %q, want %s, %s, %s or %s; without it every key is meant", q.Which, KeysWaiting, KeysRunning, KeysFailing, KeysHot)
+	if !slices.Contains([]string{"", KeysWaiting, KeysRunning, KeysFailing, KeysHot, KeysInverted}, q.Which) {
+		return fmt.Errorf("which = %q, want %s, %s, %s, %s or %s; without it every key is meant", q.Which, KeysWaiting, KeysRunning, KeysFailing, KeysHot, KeysInverted)
 	}
 	if q.Limit < 1 || q.Limit > KeysLimitMax {
 		return fmt.Errorf("limit = %d, want 1 to %d", q.Limit, KeysLimitMax)
@@ -111,7 +113,16 @@ type ListedKey struct {
 	Busy       float64  `json:"busy,omitempty"`                // the part of the time in which its handler ran
 	OutgrowsIn *float64 `json:"outgrows_in_seconds,omitempty"` // until it gets more events than can be handled one at a time, if it goes on as in the last minute; 0: it does; none: not foreseen
 
+	Order *KeyOrder `json:"order,omitempty"` // of a key whose events began out of order
+
 	EventSeconds float64 `json:"event_seconds"` // the time that the events of the key have been there, all of them together, as an estimate: lists are in its order
+}
+
+// KeyOrder tells how often events of a key began after a later one of their topic partition, at one member.
+type KeyOrder struct {
+	Inversions uint64            `json:"inversions"`  // since the member's start: at least so many
+	Causes     map[string]uint64 `json:"causes"`      // of these, as the metric has them
+	Ago        float64           `json:"ago_seconds"` // since the last one
 }
 
 // InMailbox reports whether Wait is the reason of a mailbox, and not the place of events that
@@ -139,11 +150,26 @@ func byBusy(a, b ListedKey) int {
 	return cmp.Or(-cmp.Compare(a.Busy, b.Busy), -cmp.Compare(a.Rate, b.Rate), byWeight(a, b))
 }
 
+// byInversions orders keys whose events began out of order, the most first.
+func byInversions(a, b ListedKey) int {
+	return cmp.Or(-cmp.Compare(a.inversions(), b.inversions()), byWeight(a, b))
+}
+
+func (k *ListedKey) inversions() uint64 {
+	if k.Order == nil {
+		return 0
+	}
+	return k.Order.Inversions
+}
+
 // Bound sorts a list and cuts it to what a question and the limits permit.
 func (k *KeysAt) Bound(q KeysQuestion) {
 	order := byWeight
-	if q.Which == KeysHot {
+	switch q.Which {
+	case KeysHot:
 		order = byBusy
+	case KeysInverted:
+		order = byInversions
 	}
 	slices.SortFunc(k.Keys, order)
 	bytes := 0

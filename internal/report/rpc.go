@@ -25,11 +25,12 @@ type Server struct {
 	local      Local
 	status     memo
 	partitions memo
+	rollout    memo
 }
 
 // NewServer returns a Server, to be registered on the port for peers.
 func NewServer(local Local) *Server {
-	return &Server{local: local, status: newMemo(), partitions: newMemo()}
+	return &Server{local: local, status: newMemo(), partitions: newMemo(), rollout: newMemo()}
 }
 
 // Register makes a gRPC server answer.
@@ -59,6 +60,8 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 		text, err = json.Marshal(s.local.Keys(ctx, q))
 	case reportv1.Subject_SUBJECT_HISTORY:
 		text, err = json.Marshal(s.local.History(ctx, ring.KeyHash(request.GetKeyHash())))
+	case reportv1.Subject_SUBJECT_ROLLOUT:
+		text, err = s.rollout.get(ctx, func() any { return s.local.Rollout() })
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:

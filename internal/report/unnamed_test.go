@@ -22,6 +22,7 @@ func (l aLocal) Partitions(context.Context) Partitions           { return Partit
 func (l aLocal) Key(context.Context, event.Key) KeyAt            { return KeyAt{Wait: WaitsForNothing} }
 func (l aLocal) Keys(context.Context, KeysQuestion) KeysAt       { return KeysAt{} }
 func (l aLocal) History(context.Context, ring.KeyHash) HistoryAt { return HistoryAt{} }
+func (l aLocal) Rollout() RolloutAt                              { return RolloutAt{} }
 func (l aLocal) Owner(ring.Partition) (*Member, int64)           { return nil, 0 }
 func (l aLocal) Members() []Member {
 	return append([]Member{{Name: "self", Incarnation: "11", Reach: ReachSelf, Listed: true}}, l.others...)

@@ -49,6 +49,7 @@ type Report struct {
 	Handlings       []audit.Handling
 	OmittedUntil    time.Duration // handlings that ended before may be missing; 0: none is
 	Waits           Waits
+	Moves           []byte // what a leaving member knows of moves, for router rollout: the rest of the report is empty then
 }
 
 // Waits are counters of a process whose handlers are not Ringfence's.
@@ -76,6 +77,7 @@ func (r *Report) encode() ([]byte, error) {
 			Id: r.Clock.ID[:], BootNs: int64(r.Clock.Boot), LeaseNs: int64(r.Clock.Lease), SinceNs: int64(r.Clock.Since), WanderNs: int64(r.Clock.Wander), Slewed: r.Clock.Slewed,
 		},
 		OmittedUntilNs: int64(r.OmittedUntil),
+		Moves:          r.Moves,
 		Waits: &auditv1.Waits{
 			Dropped: r.Waits.Dropped, Acquired: r.Waits.Acquired, WaitedNs: uint64(r.Waits.Waited), LongestNs: uint64(r.Waits.Longest), Expired: r.Waits.Expired,
 		},
@@ -125,6 +127,7 @@ func decode(b []byte) (*Report, error) {
 			Dropped: w.GetDropped(), Acquired: w.GetAcquired(), Expired: w.GetExpired(),
 			Waited: durationOf(w.GetWaitedNs()), Longest: durationOf(w.GetLongestNs()),
 		},
+		Moves: m.GetMoves(),
 	}
 	if to := m.GetToIncarnation(); len(to) == len(r.To) {
 		r.To = Incarnation(to)
@@ -182,7 +185,7 @@ func NewLink(conn grpc.ClientConnInterface) *Link {
 
 // Measure sends r without handlings, so that the next report has a fresh trip.
 func (l *Link) Measure(ctx context.Context, r Report) error {
-	r.Handlings, r.OmittedUntil = nil, 0
+	r.Handlings, r.OmittedUntil, r.Moves = nil, 0, nil
 	return l.Send(ctx, r)
 }
 

@@ -11,8 +11,11 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// MeterBytes is the memory of a Meter: for the 32,768 keys that began last.
-const MeterBytes = 1 << 20
+// orderBytes is for the 32,768 keys that began last.
+const orderBytes = 1 << 20
+
+// MeterBytes is the memory of a Meter.
+const MeterBytes = orderBytes + audit.InvertedBytes
 
 // Meter runs an [audit.Inversions], and counts what it finds in metrics. It is safe for concurrent use.
 type Meter struct {
@@ -22,7 +25,7 @@ type Meter struct {
 
 // NewMeter returns a Meter.
 func NewMeter(reg prometheus.Registerer) *Meter {
-	m := &Meter{inversions: audit.NewInversions(MeterBytes)}
+	m := &Meter{inversions: audit.NewInversions(orderBytes)}
 	f := promauto.With(reg)
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ringfence_order_first_handlings_total",
@@ -54,4 +57,11 @@ func (m *Meter) Counts() audit.OrderCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.inversions.Counts()
+}
+
+// Keys returns the keys with the most inversions, the greatest first.
+func (m *Meter) Keys() []audit.InvertedKey {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inversions.Keys()
 }

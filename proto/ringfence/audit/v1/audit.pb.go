@@ -145,7 +145,10 @@ type Report struct {
 	// Handlings that ended before this instant of the sender's boot clock may be missing, in nanoseconds. 0: none is.
 	OmittedUntilNs int64 `protobuf:"varint,8,opt,name=omitted_until_ns,json=omittedUntilNs,proto3" json:"omitted_until_ns,omitempty"`
 	// Counters of the sender, as far as it has them.
-	Waits         *Waits `protobuf:"bytes,9,opt,name=waits,proto3" json:"waits,omitempty"`
+	Waits *Waits `protobuf:"bytes,9,opt,name=waits,proto3" json:"waits,omitempty"`
+	// What a member that leaves knows of moves of partitions: the words about moves of a report, one JSON array. Empty in all other reports, and the
+	// rest is empty in this one.
+	Moves         []byte `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +242,13 @@ func (x *Report) GetOmittedUntilNs() int64 {
 func (x *Report) GetWaits() *Waits {
 	if x != nil {
 		return x.Waits
+	}
+	return nil
+}
+
+func (x *Report) GetMoves() []byte {
+	if x != nil {
+		return x.Moves
 	}
 	return nil
 }
@@ -589,7 +599,7 @@ const file_ringfence_audit_v1_audit_proto_rawDesc = "" +
 	"\x06report\x18\x01 \x01(\fR\x06report\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\"+\n" +
 	"\x0eReportResponse\x12\x19\n" +
-	"\blease_ns\x18\x01 \x01(\x03R\aleaseNs\"\xf7\x02\n" +
+	"\blease_ns\x18\x01 \x01(\x03R\aleaseNs\"\x8d\x03\n" +
 	"\x06Report\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12 \n" +
@@ -599,7 +609,9 @@ const file_ringfence_audit_v1_audit_proto_rawDesc = "" +
 	"\x05trips\x18\x06 \x03(\v2\x18.ringfence.audit.v1.TripR\x05trips\x12:\n" +
 	"\thandlings\x18\a \x03(\v2\x1c.ringfence.audit.v1.HandlingR\thandlings\x12(\n" +
 	"\x10omitted_until_ns\x18\b \x01(\x03R\x0eomittedUntilNs\x12/\n" +
-	"\x05waits\x18\t \x01(\v2\x19.ringfence.audit.v1.WaitsR\x05waits\"\x9b\x01\n" +
+	"\x05waits\x18\t \x01(\v2\x19.ringfence.audit.v1.WaitsR\x05waits\x12\x14\n" +
+	"\x05moves\x18\n" +
+	" \x01(\fR\x05moves\"\x9b\x01\n" +
 	"\x05Clock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x17\n" +
 	"\aboot_ns\x18\x02 \x01(\x03R\x06bootNs\x12\x19\n" +

@@ -39,6 +39,8 @@ const (
 	Subject_SUBJECT_KEYS Subject = 4
 	// What happened to one key at this member.
 	Subject_SUBJECT_HISTORY Subject = 5
+	// What became of the moves of partitions that this member knows.
+	Subject_SUBJECT_ROLLOUT Subject = 6
 )
 
 // Enum value maps for Subject.
@@ -50,6 +52,7 @@ var (
 		3: "SUBJECT_KEY",
 		4: "SUBJECT_KEYS",
 		5: "SUBJECT_HISTORY",
+		6: "SUBJECT_ROLLOUT",
 	}
 	Subject_value = map[string]int32{
 		"SUBJECT_UNSPECIFIED": 0,
@@ -58,6 +61,7 @@ var (
 		"SUBJECT_KEY":         3,
 		"SUBJECT_KEYS":        4,
 		"SUBJECT_HISTORY":     5,
+		"SUBJECT_ROLLOUT":     6,
 	}
 )
 
@@ -164,7 +168,7 @@ func (x *ReportRequest) GetKeyHash() uint64 {
 // KeysQuestion selects keys.
 type KeysQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Their state: empty for any, or waiting, running, failing or hot.
+	// Their state: empty for any, or waiting, running, failing, hot or inverted.
 	Which string `protobuf:"bytes,1,opt,name=which,proto3" json:"which,omitempty"`
 	// At most so many.
 	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -286,14 +290,15 @@ const file_ringfence_report_v1_report_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x14\n" +
 	"\x05named\x18\x03 \x01(\bR\x05named\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\fR\x04json*\x86\x01\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json*\x9b\x01\n" +
 	"\aSubject\x12\x17\n" +
 	"\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSUBJECT_STATUS\x10\x01\x12\x16\n" +
 	"\x12SUBJECT_PARTITIONS\x10\x02\x12\x0f\n" +
 	"\vSUBJECT_KEY\x10\x03\x12\x10\n" +
 	"\fSUBJECT_KEYS\x10\x04\x12\x13\n" +
-	"\x0fSUBJECT_HISTORY\x10\x052b\n" +
+	"\x0fSUBJECT_HISTORY\x10\x05\x12\x13\n" +
+	"\x0fSUBJECT_ROLLOUT\x10\x062b\n" +
 	"\rReportService\x12Q\n" +
 	"\x06Report\x12\".ringfence.report.v1.ReportRequest\x1a#.ringfence.report.v1.ReportResponseB@Z>github.com/ringfence/router/proto/ringfence/report/v1;reportv1b\x06proto3"
 

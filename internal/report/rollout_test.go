@@ -1,0 +1,110 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// telling is a member that knows of moves.
+type telling struct {
+	aLocal
+	words MoveWords
+}
+
+func (l telling) Members() []Member {
+	return []Member{{Name: "a", Incarnation: "a1", Reach: ReachSelf}}
+}
+func (l telling) Rollout() RolloutAt { return RolloutAt{Words: l.words} }
+
+// TestRollouts: words about one move are joined, moves that follow each other are one rollout, and a member that lost partitions and has no
+// word is named.
+func TestRollouts(t *testing.T) {
+	at := func(second int) time.Time { return time.Date(2026, 11, 25, 12, 0, second, 0, time.UTC) }
+	words := MoveWords{
+		{Member: "b", Incarnation: "b1", At: "1:9", Time: at(1), Reason: "leave a, join d", Partitions: 10, From: []string{"a"}, Gained: 6, Waited: 0.2},
+		{Member: "c", Incarnation: "c1", At: "1:9", Time: at(0), Reason: "leave a, join d", Partitions: 10, From: []string{"a"}, Gained: 4, Waited: 0.1},
+		{Member: "a", Incarnation: "a0", At: "1:9", Time: at(2), Reason: "leave a, join d", Partitions: 10, From: []string{"a"}, Lost: 10, Answered: 3, Cut: 1},
+		{Member: "c", Incarnation: "c1", At: "1:12", Time: at(4), Reason: "silent b", Partitions: 6, From: []string{"b"}, Gained: 6, Waited: 0.1, Silent: 2.1, Unanswered: 5},
+		{Member: "a", Incarnation: "a1", At: "1:90", Time: at(4).Add(RolloutGap), Reason: "join e", Partitions: 1, From: []string{"a"}, Lost: 1},
+	}
+	page := Handlers(NewGroup(telling{words: words}, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/rollouts"]
+	ask := func(query string) (r Rollouts, code int) {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/rollouts"+query, nil))
+		if w.Code == http.StatusOK {
+			if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r, w.Code
+	}
+	if r, _ := ask(""); len(r.Rollouts) != 1 || r.Rollouts[0].Moves[0].Reason != "join e" {
+		t.Errorf("the newest is %+v", r)
+	}
+	r, _ := ask("?last=5")
+	if len(r.Rollouts) != 2 {
+		t.Fatalf("%+v, want two", r)
+	}
+	one := r.Rollouts[1]
+	if want := (MoveSum{Partitions: 16, Pause: 2.1, Answered: 3, Cut: 1, Unanswered: 5}); one.MoveSum != want || len(one.Moves) != 2 || one.Begin != at(0) || one.End != at(4) {
+		t.Errorf("%+v, want %+v", one, want)
+	}
+	if !slices.Equal(one.Unknown, []string{"b"}) || len(one.Moves[0].Unknown) > 0 || len(one.Moves[0].Words) != 3 {
+		t.Errorf("unknown is %q, and of the moves %+v", one.Unknown, one.Moves)
+	}
+	var came []string
+	for _, m := range one.Members {
+		came = append(came, strings.Repeat("left ", m.Left)+strings.Repeat("gone ", m.Gone)+strings.Repeat("joined ", m.Joined)+m.Name)
+	}
+	if got := strings.Join(came, ", "); got != "left a, gone b, c, joined d" {
+		t.Errorf("the members are %s", got)
+	}
+	for _, query := range []string{"?last=0", "?last=101", "?last=x"} {
+		if _, code := ask(query); code != http.StatusBadRequest {
+			t.Errorf("%s: %d", query, code)
+		}
+	}
+}
+
+// TestHostileMoves: words of others are bounded in number and size.
+func TestHostileMoves(t *testing.T) {
+	long := strings.Repeat("x", moveTextMax+1)
+	for name, text := range map[string][]byte{
+		"no JSON":        []byte("{"),
+		"too large":      bytes.Repeat([]byte(" "), moveWordBytes+1),
+		"too many words": manyMoves(MoveWordsMax + 1),
+		"a long reason":  []byte(`[{"reason":"` + long + `"}]`),
+		"a long name":    []byte(`[{"from":["` + long + `"]}]`),
+		"many members":   []byte(`[{"from":["a"` + strings.Repeat(`,"a"`, moveFromMax) + `]}]`),
+	} {
+		if words, err := DecodeMoves(text); err == nil {
+			t.Errorf("%s: %d words are taken", name, len(words))
+		}
+	}
+	w := MoveWord{Reason: long, From: make([]string, 2*moveFromMax)}
+	w.Clip()
+	if words, err := DecodeMoves(EncodeMoves(MoveWords{w})); err != nil || len(words) != 1 {
+		t.Errorf("a clipped word: %+v, %v", words, err)
+	}
+	all := MoveWords(slices.Repeat([]MoveWord{w}, MoveWordsMax))
+	if text := EncodeMoves(all); len(text) > moveWordBytes/2 {
+		t.Errorf("%d bytes", len(text))
+	}
+	if _, err := DecodeMoves(EncodeMoves(all)); err != nil {
+		t.Error(err)
+	}
+}
+
+// manyMoves returns so many words.
+func manyMoves(n int) []byte {
+	text, _ := json.Marshal(make([]MoveWord, n))
+	return text
+}
