@@ -29,6 +29,7 @@ import (
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
@@ -64,6 +65,7 @@ func newGroup(t *testing.T) *group {
 // member is a node and its application.
 type member struct {
 	*Node
+	reports  *report.Group
 	endpoint string
 	stop     context.CancelFunc
 	ended    chan struct{} // closed when Run has returned err
@@ -130,7 +132,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 		g.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	m := &member{Node: n, endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
+	m := &member{Node: n, reports: n.Reports(), endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
 	go func() {
 		m.err = n.Run(ctx)
 		close(m.ended)
