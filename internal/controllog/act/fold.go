@@ -21,7 +21,7 @@ const (
 	NotHeld   Result = "not_held"  // the key was not held: nothing is released
 	Full      Result = "full"      // HeldLimit keys are held, or SkipsLimit events skipped: no effect
 	Skipping  Result = "skipping"  // the event is skipped from now on
-	Already   Result = "already"   // the event was skipped already: by this skip now, as Renewed
+	Already   Result = "already"   // the event was skipped already: no effect
 	Ended     Result = "ended"     // it tells the end of a skip
 	NoSkip    Result = "no_skip"   // it tells the end of a skip that is not known, or has an end: no effect
 	Marked    Result = "marked"    // a mark: no effect
@@ -99,6 +99,9 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 func (f *Fold) skip(p placed) Result {
 	name := skipped{p.Key, p.Event}
 	before, known := f.skips[name]
+	if known && activeAt(before.Record, p.At) {
+		return Already
+	}
 	if len(f.skips) >= SkipsLimit && !known {
 		maps.DeleteFunc(f.skips, func(_ skipped, s placed) bool { return !activeAt(s.Record, p.At) })
 	}
@@ -109,9 +112,6 @@ func (f *Fold) skip(p placed) Result {
 		f.skips = map[skipped]placed{}
 	}
 	f.skips[name] = p
-	if known && activeAt(before.Record, p.At) {
-		return Already
-	}
 	return Skipping
 }
 

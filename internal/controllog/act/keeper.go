@@ -212,7 +212,15 @@ func (k *Keeper) Skip(ctx context.Context, o Order) (Shown, Result, error) {
 		return Shown{}, "", fmt.Errorf("%w: %d skips are in effect already (acts.skips_max)", ErrRefused, k.cfg.SkipsMax)
 	}
 	r, result, err := k.perform(ctx, Skip, o)
-	return r.shown(result == Skipping || result == Already), result, err
+	if result == Already { // two orders at a time: the first counts
+		k.mu.Lock()
+		before, already = k.fold.skipping(o.Key, o.Event, k.wall())
+		k.mu.Unlock()
+		if already {
+			return before.shown(true), Already, nil
+		}
+	}
+	return r.shown(result == Skipping), result, err
 }
 
 // Release ends the hold of a key. The result is NotHeld if there was none.
