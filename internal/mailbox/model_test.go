@@ -240,10 +240,9 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 	}
 	if o.Kind != outcome.Ack && e.takenBack != nil {
 		if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
-			said = r.say(e, verdict{event.Attempted, event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}})
 			e.event.Attempts, e.event.Crashes, e.event.FirstError = o.Attempts, o.Crashes, final.FirstError
 		}
-		return append(said, r.sayLetter(e, *e.takenBack)...), ended
+		return r.sayLetter(e, *e.takenBack), ended
 	}
 	switch {
 	case o.Kind == outcome.Ack:

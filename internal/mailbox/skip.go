@@ -117,11 +117,9 @@ func (b *Boxes) takenBack(id event.DeliveryID) *event.Skip {
 	return s
 }
 
-// finishSkipped ends the event of a delivery that was taken back. A failure of the application is told first, so that the
-// dead letter has it as the last error.
+// finishSkipped ends the event of a delivery that was taken back. A failure of the application still counts.
 func (b *Boxes) finishSkipped(it *item, o outcome.Outcome, s *event.Skip, out *Output) {
 	if o.Attempts > it.attempts || o.Crashes > it.crashes {
-		b.answer(it, event.Attempted, &event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
 		b.replace(it, withFailure(it.event, o))
 	}
 	b.settleSkipped(it, outcome.Skipped(o, s.Reason), *s, out)
