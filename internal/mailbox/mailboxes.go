@@ -171,6 +171,12 @@ func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
+// SetLease is [Boxes.SetLease].
+func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.SetLease(now, lease, out) })
+}
+
 // Unskip is [Boxes.Unskip].
 func (m *Mailboxes) Unskip(skips []event.Skip) {
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })

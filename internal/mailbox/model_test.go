@@ -48,6 +48,7 @@ type reference struct {
 	gone    map[Sender]bool
 	workers []event.WorkerID
 
+	leased   bool
 	skips    map[refSkip]event.Skip
 	takeBack []event.DeliveryID // that the newest call should name
 	ended    []event.Skipped    // likewise
@@ -210,7 +211,7 @@ func (r *reference) skip(skips []event.Skip, ends bool) (said []addressed) {
 // leaveSkipped settles all waiting events that are to be skipped and whose gate lets them through.
 func (r *reference) leaveSkipped() (said []addressed) {
 	for _, e := range slices.Clone(r.events) {
-		if s, is := r.skips[refSkip{e.event.Key, e.event.ID}]; is && e.running == 0 && r.gateLets(e.event.Key) {
+		if s, is := r.skips[refSkip{e.event.Key, e.event.ID}]; is && e.running == 0 && r.leased && r.gateLets(e.event.Key) {
 			said = append(said, r.sayLetter(e, s)...)
 		}
 	}
@@ -521,6 +522,7 @@ func (m *model) take() {
 }
 
 func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
+	leased = leased && m.ref.leased
 	lease := ownership.Lease{Until: m.now.Add(100), Guard: 99}
 	if !leased {
 		lease.Guard = 100
@@ -658,6 +660,18 @@ func (m *model) hold() {
 	m.expect("Hold or Release", nil)
 }
 
+// setLease lets the lease run out, or renews it.
+func (m *model) setLease(leased bool) {
+	lease := ownership.Lease{}
+	if leased {
+		lease.Until = clock.Forever
+	}
+	m.ref.leased = leased
+	want := m.ref.leaveSkipped()
+	m.boxes.SetLease(m.now, lease, &m.out)
+	m.expect("SetLease", want)
+}
+
 // skip skips some events that are here, were or never come, or ends skips.
 func (m *model) skip() {
 	var skips []event.Skip
@@ -757,6 +771,7 @@ func (m *model) tickNow() {
 
 // takeAll shows that nothing that may run is left behind.
 func (m *model) takeAll() {
+	m.setLease(true)
 	m.tickNow()
 	for _, w := range m.ref.workers {
 		m.takeFor(w, 100, true)
@@ -941,9 +956,10 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.hold, m.skip, m.skip, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
+		m.setLease(true)
 		for _, p := range m.partitions {
 			m.setGate(p, ownership.Open)
 		}

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,17 +9,19 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // skips are the events that operators have skipped. No event costs anything while there are none.
 type skips struct {
+	lease   ownership.Lease                  // the newest: a waiting event is ended by nobody who may not run it
 	known   map[event.Key][]event.Skip       // in effect: those of events that are not here, too
 	running map[event.DeliveryID]*event.Skip // deliveries that were taken back, and are not over
 }
 
 // Skip makes events end as dead letters instead of being delivered, those that are here and those that come later, until
-// Unskip. One that waits leaves its key at once, even if the key is on hold or its retry is not due; but it waits while the gate does not
-// let the key run, since an earlier tenure may still run the event. One that runs is named in out.TakeBack: its key stays busy until
+// Unskip. One that waits leaves its key at once, even if the key is on hold or its retry is not due; but it waits while the gate or the lease
+// does not let the key run, since another tenure may run the event. One that runs is named in out.TakeBack: its key stays busy until
 // Finish, and then a result other than done makes it a dead letter, under any gate. A skip replaces
 // an earlier one of the same event.
 func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
@@ -44,6 +47,23 @@ func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 	b.repayAll(out)
 }
 
+// SetLease tells the newest lease, before any Take has it: events that are to be skipped leave first.
+func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) {
+	b.call++
+	b.skips.lease = lease
+	for _, key := range slices.Sorted(maps.Keys(b.skips.known)) {
+		if a := b.actor(key, b.hashOfKey(key)); a != nil {
+			b.leaveSkipped(now, a, out)
+		}
+	}
+	b.repayAll(out)
+}
+
+// mayLeave reports whether waiting events of a key that are to be skipped may leave it: as those that run, by the owner alone.
+func (b *Boxes) mayLeave(now clock.Instant, a *actor) bool {
+	return a.part.mayRun(a.key) && b.skips.lease.MayDispatch(a.part.gate, now)
+}
+
 // Unskip ends skips, for events that are not here or wait. A delivery that was taken back still ends as Skip says.
 func (b *Boxes) Unskip(skips []event.Skip) {
 	for _, s := range skips {
@@ -58,7 +78,7 @@ func (b *Boxes) Unskip(skips []event.Skip) {
 
 // leaveSkipped settles the waiting events of a key that are to be skipped, and files the key again if its first event was one.
 func (b *Boxes) leaveSkipped(now clock.Instant, a *actor, out *Output) {
-	if a.running == nil && a.head != nil && a.part.mayRun(a.key) && skipOf(b.skips.known[a.key], a.head.id) != nil {
+	if a.running == nil && a.head != nil && b.mayLeave(now, a) && skipOf(b.skips.known[a.key], a.head.id) != nil {
 		b.dequeueWaiting(a)
 		b.enqueue(now, a, out)
 		return
@@ -76,9 +96,9 @@ func skipOf(skips []event.Skip, id event.MessageID) *event.Skip {
 	return nil
 }
 
-// skipWaiting settles the waiting events of a key that are to be skipped, if the gate lets the key run.
+// skipWaiting settles the waiting events of a key that are to be skipped, if gate and lease let the key run.
 func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
-	if len(b.skips.known) == 0 || !a.part.mayRun(a.key) {
+	if len(b.skips.known) == 0 || !b.mayLeave(now, a) {
 		return
 	}
 	known := b.skips.known[a.key]

@@ -120,7 +120,7 @@ func TestSkipOfAnEventThatIsNotHere(t *testing.T) {
 	}
 }
 
-// TestSkipWaitsForTheGate: while an earlier tenure may run the event, it waits; under a gate that is not ours, a delivery that was
+// TestSkipWaitsForTheGate: while another tenure may run the event, it waits for the gate and for the lease; under a gate that is not ours, a delivery that was
 // taken back becomes a dead letter all the same.
 func TestSkipWaitsForTheGate(t *testing.T) {
 	f := newFixture(t, nil)
@@ -133,12 +133,20 @@ func TestSkipWaitsForTheGate(t *testing.T) {
 	}
 	f.want(f.setGate(p, ownership.Open), letter(1, 0, ""))
 
+	f.out.Reset()
+	f.SetLease(f.now, ownership.Lease{}, &f.out)
+	f.want(f.skip("k", 2))
+	f.want(f.accept(Local, f.event("k")))
+	f.out.Reset()
+	f.SetLease(f.now, openLease, &f.out)
+	f.want(said(&f.out), letter(2, 0, ""))
+
 	f.accept(Local, f.event("k"))
 	d := f.takeOne()
-	f.skip("k", 2)
+	f.skip("k", 3)
 	f.setGate(p, ownership.Draining)
-	f.Unskip([]event.Skip{skipOfEntry("k", 2)}) // its time is over, but the handler was told
-	f.want(f.finish(d, event.ResultCancelled, ""), letter(2, 0, ""))
+	f.Unskip([]event.Skip{skipOfEntry("k", 3)}) // its time is over, but the handler was told
+	f.want(f.finish(d, event.ResultCancelled, ""), letter(3, 0, ""))
 	if !slices.Equal(f.out.Ended, []ring.Partition{p}) {
 		t.Errorf("ended on %v", f.out.Ended)
 	}
@@ -162,6 +170,7 @@ func TestMailboxesSkipInAllShards(t *testing.T) {
 	m := NewMailboxes(cfg, outcome.DefaultConfig(), "me", func() clock.Instant { return now })
 	var out Output
 	m.SetGates(openAll(), event.Position{Ledger: 1, Entry: 5}, &out)
+	m.SetLease(openLease, &out)
 	m.WorkerUp(1, &out)
 	var skips []event.Skip
 	var events []*event.Event

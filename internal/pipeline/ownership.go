@@ -125,6 +125,7 @@ func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ow
 // streams' queues; Pongs rely on that.
 func (p *Pipeline) SetLease(l ownership.Lease) {
 	lapsed := !p.lease.Load().MayDispatch(ownership.Open, p.now())
+	p.with(func(out *mailbox.Output) { p.Boxes.SetLease(l, out) }) // before a delivery under it begins
 	p.lease.Store(&l)
 	if lapsed {
 		p.App.WakeAll() // ready keys were waiting only for the lease
