@@ -15,7 +15,8 @@ var (
 	ErrKeyLost = errors.New("client: the key is lost")
 	// ErrHandlerTimeout: the handler took longer than the router's handler.timeout without
 	// [Event.Progress]. It counts as a failure: the event is retried once the handler has
-	// returned.
+	// returned. Or an operator has skipped the event (router skip): it goes to the dead letter
+	// topic, unless the handler returns nil.
 	ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
 	// ErrDrainTimeout: the handler did not end within the [WithDrainGrace]. It is also the
 	// kind of the [Error] that Run returns if handlers ignore the cancellation too. A handler

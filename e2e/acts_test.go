@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -97,4 +99,68 @@ func TestHoldOutlastsAKill(t *testing.T) {
 	}); !slices.Equal(got, []string{"release ann: fixed", "hold ann: a look"}) || acts.Error != "" {
 		t.Errorf("the trail is %q (%s)", got, acts.Error)
 	}
+}
+
+// TestSkipOverAKill: an event that never ends is skipped while its owner has just been killed. Whether the next owner runs it already or not,
+// it becomes a dead letter, and the key goes on.
+func TestSkipOverAKill(t *testing.T) {
+	t.Parallel()
+	topic := pulsartest.Topic(t, 0)
+	c := newCluster(t, "message_key", 0, topic)
+	members := map[string]*member{"a": c.start("a"), "b": c.start("b"), "d": c.start("d")}
+	for _, m := range members {
+		c.ready(m)
+	}
+	const n = 10
+	tasks := make([]task, 2*n)
+	tasks[0].Works = time.Hour
+	names := publish(t, topic, func(i int) string { return []string{"ann", "bob"}[i%2] }, tasks)
+	var where report.Key
+	eventually.NoError(t, 2*time.Minute, "the event that never ends runs, and all others of its key wait", func() error {
+		where = report.Key{}
+		if err := json.Unmarshal([]byte(c.command(members["a"], "locate", "ann", "-o", "json")), &where); err != nil {
+			t.Fatal(err)
+		}
+		if at := where.At[0]; at.Wait != "handler" || at.Queued != n-1 || at.Seconds < 0.5 {
+			return fmt.Errorf("the key is at %+v", where)
+		}
+		return nil
+	})
+	c.killMember(members[where.Owner])
+	delete(members, where.Owner)
+	var left []*member
+	for _, m := range members {
+		left = append(left, m)
+	}
+	// The command exits with 1 if there is no owner yet: what counts is what becomes of the event.
+	skip := exec.CommandContext(t.Context(), routerBinary, "skip", "ann", "--event", where.At[0].Event, "--reason", "never ends", "--by", "alice", "--admin", left[0].ip+":16653")
+	out, err := skip.CombinedOutput()
+	t.Logf("skip: %v\n%s", err, out)
+	c.settled(2 * time.Minute)
+	letter := deadLetter(t, topic)
+	if got := letter.Properties()["ringfence-reason"]; letter.Key() != "ann" || !strings.HasPrefix(got, "skipped by alice: never ends (act ") || letter.Properties()["ringfence-message-id"] != where.At[0].Event {
+		t.Errorf("the dead letter is of %q with %v", letter.Key(), letter.Properties())
+	}
+	done := map[string]int{}
+	for _, h := range c.handlings() {
+		if h.outcome == journal.Done {
+			done[h.event]++
+		}
+	}
+	for i, name := range names {
+		if want := min(i, 1); done[name] != want {
+			t.Errorf("event %d was done %d times, want %d", i, done[name], want)
+		}
+	}
+	c.check(names[1:])
+	eventually.NoError(t, time.Minute, "the trail tells the end", func() error {
+		var acts act.Acts
+		if err := json.Unmarshal([]byte(c.command(left[1], "acts", "-o", "json")), &acts); err != nil {
+			t.Fatal(err)
+		}
+		if len(acts.Acts) != 1 || acts.Acts[0].Act != "skip" || acts.Acts[0].End != "dead_letter" || acts.Acts[0].Event != where.At[0].Event || acts.Acts[0].Reason != "never ends" {
+			return fmt.Errorf("it is %+v", acts)
+		}
+		return nil
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
@@ -64,7 +65,7 @@ func actsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transp
 
 // actCommands act on single keys.
 func actCommands() []*cobra.Command {
-	return []*cobra.Command{holdCommand(), releaseCommand(), actsCommand()}
+	return []*cobra.Command{holdCommand(), releaseCommand(), skipCommand(), actsCommand()}
 }
 
 // order is an act that the command line asks for.
@@ -165,12 +166,12 @@ type heldKey struct {
 	Without []string   `json:"without"` // members that do not know it, in sentences
 }
 
-// holdKnownWithin is how long the owner may take to read a hold.
-const holdKnownWithin = 5 * time.Second
+// actKnownWithin is how long the owner may take to read a hold, or to tell the end of a skip.
+const actKnownWithin = 5 * time.Second
 
 // find waits until the owner of the key knows the hold, and reports whether it does.
 func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, err error) {
-	deadline, cancel := context.WithTimeout(ctx, holdKnownWithin)
+	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
 	defer cancel()
 	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for {
@@ -246,11 +247,145 @@ func releaseCommand() *cobra.Command {
 	return cmd
 }
 
+func skipCommand() *cobra.Command {
+	var o order
+	var id string
+	cmd := asking(&cobra.Command{
+		Use:   "skip KEY",
+		Short: "Send one event of a key to the dead letter topic: the one that runs, or is first",
+		Long: `Send one event of a key to the dead letter topic: the one that runs, or is first.
+
+An event that runs is taken back: its handler is cancelled, and the key waits for its answer, or
+for its deadline. If the handler has done the event, it is done, and no dead letter. An event that
+waits leaves at once, even if the key is on hold.
+
+The router finds out which event that is, unless --event names it by its message id, as router
+locate and router keys show it. A skip concerns this one event, and stays in effect for
+acts.skip_for, whatever becomes of the owner. While it does, the command without --event skips no
+second event of the key. The act is written to the group's acts topic, with who, when and why, and
+with what became of the event: see router acts.
+
+The exit code is 1 if nothing was there to skip, or the owner does not know the skip.`,
+		Args: oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		more := url.Values{}
+		if id != "" {
+			if _, err := event.ParseMessageID(id); err != nil {
+				return usageError{fmt.Errorf("--event: %w", err)}
+			}
+			more.Set("event", id)
+		}
+		key, done, err := o.send(cmd.Context(), a, "skip", args[0], more)
+		if err != nil {
+			return err
+		}
+		if done.Result == act.Full {
+			return errors.New("not skipped: the acts topic has as many skips in effect as it allows")
+		}
+		s := skippedEvent{Done: done}
+		known, err := s.find(cmd.Context(), a, key)
+		if err != nil {
+			return err
+		}
+		if err := form.show(cmd.OutOrStdout(), s, func(p *page) { skippedPage(p, s) }); err != nil {
+			return err
+		}
+		if !known {
+			return errors.New("the skip is recorded, but the owner of the key does not know it: see above")
+		}
+		return nil
+	})
+	cmd.Flags().StringVar(&id, "event", "", "the message id of the event, as ledger:entry:partition:batch (default: the one that runs, or is first)")
+	o.addTo(cmd)
+	return cmd
+}
+
+// skippedEvent is a skip, and what has become of it.
+type skippedEvent struct {
+	act.Done
+	State   report.Key `json:"state"`   // of the key, at its owner and elsewhere
+	Without []string   `json:"without"` // members that do not know it, in sentences
+}
+
+// find waits until the owner of the key has told the end of the skip, and reports whether it knows the skip.
+func (s *skippedEvent) find(ctx context.Context, a *asker, key string) (known bool, err error) {
+	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
+	defer cancel()
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for {
+		s.State = report.Key{}
+		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &s.State); err != nil {
+			return false, err
+		}
+		known = false
+		for i, at := range s.State.At {
+			for _, told := range at.Skips {
+				if told.ID == s.Act.ID {
+					known = known || i == 0
+					s.Act.End = cmp.Or(s.Act.End, told.End)
+				}
+			}
+		}
+		if s.Act.End != "" || backoff.Sleep(deadline, pauses.Next()) != nil {
+			break
+		}
+	}
+	known = known || s.Act.End != ""
+	var m report.Members
+	if err := a.get(ctx, "/v1/members", &m); err != nil {
+		return known, err
+	}
+	s.Without = withoutSkips(m)
+	return known, nil
+}
+
+// withoutSkips names the members that do not know all skips.
+func withoutSkips(m report.Members) []string {
+	all := withoutActs(m)
+	for _, one := range m.Members {
+		if one.Status != nil && one.Status.Mode == "strict" && one.Status.Acts != nil && one.Status.Acts.Skips == nil {
+			all = append(all, one.Name+" does not know skips (an older version): it would run the event")
+		}
+	}
+	return all
+}
+
+func skippedPage(p *page, s skippedEvent) {
+	if s.Result == act.Already {
+		p.line("a skip of this key is in effect already; nothing was done, --event skips another event of it")
+	}
+	p.line("%s\n", skipWords(report.Skip{
+		ID: s.Act.ID, Event: s.Act.Event, By: s.Act.By, Reason: s.Act.Reason, Since: s.Act.At, Until: s.Act.Until, End: s.Act.End,
+	}))
+	keyPage(p, s.State)
+	for _, says := range s.Without {
+		p.alarm("%s", says)
+	}
+}
+
+// skipWords describes a skip at a member.
+func skipWords(s report.Skip) string {
+	return fmt.Sprintf("event %s %s; skipped by %s because %q, until %s (act %s)", s.Event, endWords(s.End), s.By, s.Reason, timeWords(s.Until), s.ID)
+}
+
+// endWords describes the end of a skip.
+func endWords(end string) string {
+	switch end {
+	case act.EndDeadLetter.String():
+		return "went to the dead letter topic"
+	case act.EndDone.String():
+		return "is done: a handler that ran already had done it"
+	case "":
+		return "has not come to its end"
+	}
+	return "ended as " + end
+}
+
 func actsCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:   "acts",
-		Short: "List the acts of operators on single keys: what is held now, and what was done, by whom and why",
-		Long: `List the acts of operators on single keys: what is held now, and what was done, by whom and why.
+		Short: "List the acts of operators on single keys: what is held or skipped now, and what was done, by whom and why",
+		Long: `List the acts of operators on single keys: what is held or skipped now, and what was done, by whom and why.
 
 Replays and purges of dead letters and replays of events are done without a router. They are
 recorded on a topic of their own, which router deadletters acts lists.`,
@@ -264,6 +399,19 @@ recorded on a topic of their own, which router deadletters acts lists.`,
 	})
 }
 
+// endOf says what became of the event of a skip; "-" for other acts.
+func endOf(one act.Shown) string {
+	switch {
+	case one.Act != act.Skip.String():
+		return "-"
+	case one.End == "" && one.Active:
+		return "open"
+	case one.End == "":
+		return "no effect"
+	}
+	return one.End
+}
+
 func actsTable(p *page, acts act.Acts) {
 	var rows [][]string
 	for _, one := range acts.Acts {
@@ -274,9 +422,9 @@ func actsTable(p *page, acts act.Acts) {
 		if one.Active {
 			until = timeWords(one.Until)
 		}
-		rows = append(rows, []string{timeWords(one.At), one.Act, key, until, one.By, one.Reason, one.Via})
+		rows = append(rows, []string{timeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, endOf(one), one.By, one.Reason, one.Via})
 	}
-	p.table([]string{"WHEN", "ACT", "KEY", "HELD UNTIL", "BY", "WHY", "VIA"}, rows)
+	p.table([]string{"WHEN", "ACT", "KEY", "EVENT", "IN EFFECT UNTIL", "END", "BY", "WHY", "VIA"}, rows)
 	p.line("\nas %s has read them; replays and purges are listed by router deadletters acts", acts.Member)
 	if acts.Error != "" {
 		p.alarm("%s cannot use the acts topic now, newer acts may be missing: %s", acts.Member, acts.Error)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/report"
@@ -90,6 +91,87 @@ func TestActsOfAGroup(t *testing.T) {
 	}
 	if got := strings.Join(slices.Compact(trail), "; "); got != "release: again; release: fixed; hold: wrong totals" {
 		t.Errorf("the trail is %s", got)
+	}
+}
+
+// TestSkipCommand: the command at any member ends the event that runs, and says what became of it; repeated, it ends no other one.
+func TestSkipCommand(t *testing.T) {
+	t.Parallel()
+	var ran atomic.Int64
+	g := startGroup(t, func(ctx context.Context, e *client.Event) error {
+		ran.Add(1)
+		if string(e.Payload) == "poison" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}, "router-0", "router-1")
+	const key = "a key"
+	run := func(member string, args ...string) (string, string, int) {
+		t.Helper()
+		return cli(t, append(args, "--admin="+g.members[member].admin)...)
+	}
+	if _, says, code := run("router-0", "skip", key); code != exitUsage || !strings.Contains(says, "--reason is missing") {
+		t.Errorf("a skip without a reason: %d %s", code, says)
+	}
+	if _, says, code := run("router-0", "skip", key, "--reason", "r", "--event", "1:2"); code != exitUsage || !strings.Contains(says, "--event") {
+		t.Errorf("a skip of no message id: %d %s", code, says)
+	}
+	if _, says, code := run("router-0", "skip", key, "--reason", "r"); code != exitFailed || !strings.Contains(says, "nothing to skip") {
+		t.Errorf("a skip of a key without events: %d %s", code, says)
+	}
+	for _, payload := range []string{"poison", "good"} {
+		if _, err := g.broker.Publish(t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte(payload)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually.True(t, "the event runs", func() bool { return ran.Load() == 1 })
+	var first act.Done
+	eventually.NoError(t, eventually.Most, "the event is skipped", func() error { // on a busy machine it takes more than one command
+		out, says, code := run("router-0", "skip", key, "--reason", "poison pill", "--by", "alice", "-o", "json")
+		if code != exitOK {
+			return fmt.Errorf("exit code %d: %s\n%s", code, says, out)
+		}
+		if err := json.Unmarshal([]byte(out), &first); err != nil || first.Act.End != "dead_letter" {
+			return fmt.Errorf("%+v %v", first, err)
+		}
+		return nil
+	})
+	eventually.True(t, "the next one runs", func() bool { return ran.Load() == 2 })
+	eventually.NoError(t, eventually.Most, "a second command skips nothing", func() error {
+		out, says, code := run("router-1", "skip", key, "--reason", "again")
+		for _, want := range []string{"a skip of this key is in effect already; nothing was done", "event " + first.Act.Event + " went to the dead letter topic; skipped by alice because \"poison pill\", until 20"} {
+			if code != exitOK || !strings.Contains(out, want) {
+				return fmt.Errorf("exit code %d, %q is missing: %s\n%s", code, want, says, out)
+			}
+		}
+		return nil
+	})
+	for _, member := range []string{"router-0", "router-1"} {
+		eventually.NoError(t, eventually.Most, "acts lists the skip and its end", func() error {
+			out, _, _ := run(member, "acts")
+			rows := strings.Split(out, "\n")
+			if len(rows) < 2 || !strings.Contains(rows[0], "EVENT") || !strings.Contains(rows[1], first.Act.Event) || !strings.Contains(rows[1], "dead_letter") || strings.Count(out, "poison pill") != 1 {
+				return fmt.Errorf("it says\n%s", out)
+			}
+			return nil
+		})
+	}
+	if n := ran.Load(); n != 2 {
+		t.Errorf("%d handlers ran, want 2", n)
+	}
+}
+
+// TestOlderMembersAreNamed: who skips an event learns which members would run it.
+func TestOlderMembersAreNamed(t *testing.T) {
+	skips := 0
+	got := withoutSkips(report.Members{Members: []report.Member{
+		{Name: "new", Status: &report.Status{Mode: "strict", Acts: &report.Acts{Skips: &skips}}},
+		{Name: "old", Status: &report.Status{Mode: "strict", Acts: &report.Acts{}}},
+		{Name: "off", Status: &report.Status{Mode: "strict"}},
+	}})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "off takes no acts") || !strings.HasPrefix(got[1], "old does not know skips") {
+		t.Errorf("named are %q", got)
 	}
 }
 

@@ -213,6 +213,12 @@ func doing(at report.KeyAt) []string {
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))
 	}
+	for _, s := range at.Skips {
+		lines = append(lines, skipWords(s))
+	}
+	if at.MoreSkips > 0 {
+		lines = append(lines, fmt.Sprintf("%d older skips are in effect: see router acts", at.MoreSkips))
+	}
 	for _, b := range at.Blockers {
 		switch {
 		case b.OwnApplication():

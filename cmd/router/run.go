@@ -22,7 +22,6 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -323,7 +322,6 @@ func modeOf(cfg config.Config) node.Mode {
 
 func adminOf(n *node.Node, notice string, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
 	probes, pages := n.Probes(), pagesOf(n, keysRevealed)
-	maps.Copy(pages, act.Handlers(n.Acts(), noActs))
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  notice,

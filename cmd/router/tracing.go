@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"time"
 
 	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/adminhttp/statuspage"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
@@ -30,6 +33,9 @@ func pagesOf(n *node.Node, keysRevealed bool) map[string]http.Handler {
 	pages["GET /v1/status"] = adminhttp.Rendered(pages["GET /v1/status"], member)
 	pages["GET /v1/partitions"] = adminhttp.Rendered(pages["GET /v1/partitions"], member)
 	pages["POST /forget-done"] = forgetPage(n)
+	maps.Copy(pages, act.Handlers(n.Acts(), noActs, func(ctx context.Context, key event.Key) (event.MessageID, error) {
+		return node.FirstEvent(ctx, group, key)
+	}))
 	return pages
 }
 

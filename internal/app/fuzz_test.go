@@ -85,7 +85,7 @@ func (z *fuzzed) step(what, arg byte, raw []byte) bool {
 		f.Receipt = z.frame
 		return z.stream.Take(&appwire.FromWorker{Receipt: z.frame, Other: f}) == nil
 	}
-	switch what % 12 {
+	switch what % 13 {
 	case 0: // any bytes
 		var f appwire.FromWorker
 		if (appwire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, &f) != nil {
@@ -117,6 +117,8 @@ func (z *fuzzed) step(what, arg byte, raw []byte) bool {
 		z.boxes.ready += int(arg) % 8
 	case 11:
 		return z.give()
+	case 12:
+		z.server.TakeBack([]event.DeliveryID{event.DeliveryID(arg)})
 	}
 	return true
 }
@@ -139,6 +141,7 @@ func FuzzWorkerStream(f *testing.F) {
 	f.Add([]byte{1, 50, 2, 1, 10, 5, 11, 0, 11, 0, 11, 0, 5, 0, 5, 0, 7, 200, 5, 1})
 	f.Add([]byte{1, 50, 10, 7, 11, 0, 11, 0, 9, 200, 3, 1, 8, 100, 2, 9, 11, 0, 7, 255, 7, 255, 5, 1, 6, 2})
 	f.Add([]byte{1, 50, 1, 50})
+	f.Add([]byte{1, 50, 2, 1, 10, 5, 11, 0, 11, 0, 11, 0, 12, 1, 12, 9, 10, 7, 11, 0, 5, 1, 7, 255, 12, 2})
 	f.Add([]byte{1, 1, 10, 3, 11, 0, 11, 0, 4, 0, 5, 0, 11, 0, 11, 0})
 	f.Add([]byte{0, 8, 0x12, 2, 0x10, 5, 10, 3, 11, 0, 11, 0, 0, 3, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -146,7 +149,7 @@ func FuzzWorkerStream(f *testing.F) {
 		for i := 0; i+1 < len(program) && i < 400; i += 2 {
 			what, arg := program[i], program[i+1]
 			raw := program[i+2 : min(len(program), i+2+int(arg))]
-			if what%12 == 0 {
+			if what%13 == 0 {
 				i += len(raw)
 			}
 			if !z.step(what, arg, raw) {

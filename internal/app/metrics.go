@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"reason"}),
 		revoked: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_deliveries_revoked_total",
-			Help: "Deliveries that were taken back from workers because their partition moved.",
+			Help: "Deliveries that were taken back from workers because their partition moved, or because an operator skips their event.",
 		}),
 		timedOut: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_deliveries_timed_out_total",

@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -37,6 +38,7 @@ type Outstanding struct {
 	taking  bool                        // between StartTake and Give
 	missed  map[ring.Partition]struct{} // revoked meanwhile
 	all     bool                        // everything was revoked meanwhile
+	back    []event.DeliveryID          // taken back one by one meanwhile, by the mailboxes' names
 
 	asks    bool             // workers are asked when their handlers ran
 	sending time.Duration    // CLOCK_BOOTTIME before the frame that is being made, if asks
@@ -51,7 +53,7 @@ type Outstanding struct {
 type OutstandingStats struct {
 	Unknown  int // results for unknown deliveries: never given, or answered before
 	Late     int // results for deliveries that were over
-	Revoked  int // deliveries that were taken back
+	Revoked  int // deliveries that were taken back: their partition moved, or an operator skips their event
 	TimedOut int // deliveries that were taken back because they took too long
 }
 
@@ -85,14 +87,14 @@ func (d *Outstanding) StartTake() int {
 // Give adds the deliveries taken since StartTake. Those revoked meanwhile return to their
 // mailbox.
 func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.Result {
-	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always
+	if len(d.missed)+len(d.back) == 0 && !d.all && !d.broken && !d.draining { // nearly always
 		d.unsent = append(d.unsent, taken...)
 		d.taking = false
 		return dst
 	}
 	for i := range taken {
 		t := &taken[i]
-		if _, missed := d.missed[t.Partition]; missed || d.all || d.broken || d.draining {
+		if _, missed := d.missed[t.Partition]; missed || d.all || d.broken || d.draining || slices.Contains(d.back, t.ID) {
 			dst = append(dst, notStarted(t.ID))
 			continue
 		}
@@ -100,6 +102,7 @@ func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.R
 	}
 	d.taking, d.all = false, false
 	clear(d.missed)
+	d.back = d.back[:0]
 	return dst
 }
 
@@ -282,18 +285,39 @@ func (d *Outstanding) takeBack(hit func(ring.Partition) bool, final bool, dst []
 		}
 		s.forced = s.forced || final
 	}
-	return tell, d.withdraw(hit, dst)
+	return tell, d.withdraw(func(u *event.Delivery) bool { return hit(u.Partition) }, dst)
+}
+
+// TakeBack takes single deliveries back for good, by the mailboxes' names; unknown ones are ignored. Unsent ones return to their mailbox.
+// The names of the others are appended to told: the worker must be told, before any later Pong. Their deadlines no longer move,
+// and one that is not answered by its deadline is over, lost.
+func (d *Outstanding) TakeBack(ids []event.DeliveryID, told []uint64, dst []event.Result) ([]uint64, []event.Result) {
+	if d.taking {
+		d.back = append(d.back, ids...)
+	}
+	for s := range d.sent.all() {
+		if s.over || s.timedOut || !slices.Contains(ids, s.id) {
+			continue
+		}
+		if !s.revoked {
+			s.revoked, s.until = true, d.until
+			d.stats.Revoked++
+		}
+		s.forced = true
+		told = append(told, uint64(s.name))
+	}
+	return told, d.withdraw(func(u *event.Delivery) bool { return slices.Contains(ids, u.ID) }, dst)
 }
 
 // withdraw returns the unsent deliveries.
-func (d *Outstanding) withdraw(hit func(ring.Partition) bool, dst []event.Result) []event.Result {
+func (d *Outstanding) withdraw(hit func(*event.Delivery) bool, dst []event.Result) []event.Result {
 	kept := d.unsent[:0]
-	for _, u := range d.unsent[d.spent:] {
-		if !hit(u.Partition) {
-			kept = append(kept, u)
-			continue
+	for i := d.spent; i < len(d.unsent); i++ {
+		if u := &d.unsent[i]; !hit(u) {
+			kept = append(kept, *u)
+		} else {
+			dst = append(dst, notStarted(u.ID))
 		}
-		dst = append(dst, notStarted(u.ID))
 	}
 	clear(d.unsent[len(kept):])
 	d.unsent, d.spent = kept, 0
@@ -336,7 +360,7 @@ func (d *Outstanding) Crash(dst []event.Result) []event.Result {
 	return d.Break(dst)
 }
 
-func everything(ring.Partition) bool { return true }
+func everything(*event.Delivery) bool { return true }
 
 // Expire appends a result for each delivery that is over without an answer. On a
 // whole stream these are the forced ones only: others may be answered, however late.

@@ -338,6 +338,33 @@ func TestRevokeWhileTaking(t *testing.T) {
 	})
 }
 
+// Single deliveries are taken back wherever they are on their way to the worker.
+func TestTakeBack(t *testing.T) {
+	d := busy(t, 1, 2, 3)
+	d.Pong(10*second, leaseUntil(12*second), margin, nil)
+	d.Revoke(ownership.SetOf(3), false, nil)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(4, 0), delivery(4, 1)}, nil)
+	d.StartTake()
+	told, back := d.TakeBack([]event.DeliveryID{10, 30, 40, 50, 777}, nil, nil)
+	if !slices.Equal(told, d.names(10, 30)) {
+		t.Errorf("told to end %v, want those that have gone out, the revoked one too", told)
+	}
+	wantResults(t, "unsent", back, "40:not_started ")
+	wantResults(t, "given late", d.Give([]event.Delivery{delivery(5, 0), delivery(5, 1)}, nil), "50:not_started ")
+	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1, 3), margin, nil); len(draining) > 0 {
+		t.Errorf("%v continue", draining)
+	}
+	wantResults(t, "answered in time", d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil), "10:done ")
+	wantResults(t, "before its deadline", d.Expire(12*second-1, nil), "")
+	wantResults(t, "at its deadline", d.Expire(12*second, nil), "30:lost ")
+	if s := d.Stats(); s.Revoked != 2 {
+		t.Errorf("%d are counted as revoked, want 2", s.Revoked)
+	}
+	d.StartTake()
+	wantResults(t, "afterwards", d.Give([]event.Delivery{delivery(5, 2)}, nil), "")
+}
+
 func TestSuspendedWorkerTakesNothing(t *testing.T) {
 	d := NewOutstanding(10)
 	d.Suspend()
@@ -420,6 +447,16 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 					if _, frozen := own[id]; of == p && !frozen && !broken {
 						own[id] = newest
 					}
+				}
+			},
+			"take back": func(t *rapid.T) {
+				if next == 0 {
+					return
+				}
+				id := event.DeliveryID(rapid.Uint64Range(1, uint64(next)).Draw(t, "id"))
+				d.TakeBack([]event.DeliveryID{id}, nil, nil)
+				if _, frozen := own[id]; !frozen && !broken {
+					own[id] = newest
 				}
 			},
 			"force": func(t *rapid.T) { d.Force(ownership.SetOf(0, 1, 2)) },

@@ -292,6 +292,16 @@ func (s *Server) RevokeAll() {
 	s.notify()
 }
 
+// TakeBack takes single deliveries back for good, by their names in the mailboxes: waiting ones never start, running ones are cancelled at
+// once, and one that is not answered by its deadline is over, lost. Those that have ended are ignored. When it returns, every later Pong
+// goes out after the Revoke. It does not block.
+func (s *Server) TakeBack(ids []event.DeliveryID) {
+	for _, w := range s.snapshot() {
+		w.takeBack(ids)
+	}
+	s.notify()
+}
+
 // Force gives up on revoked deliveries of these partitions: their deadlines move no
 // more, and when they have passed the deliveries are over, lost.
 func (s *Server) Force(partitions ownership.Set) {

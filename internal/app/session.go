@@ -51,7 +51,8 @@ type session struct {
 	welcome   *appv1.Welcome
 	revoked   map[ring.Partition]struct{}
 	all       bool
-	timedOut  []uint64 // names of deliveries that are taken back one by one
+	timedOut  []uint64 // names of deliveries that are taken back one by one, since they took too long
+	skipped   []uint64 // the same, since an operator skips their event
 	ping      uint64   // the newest Ping without an answer
 	pinged    bool
 	suspended string // the state to send, "" for resumed
@@ -394,7 +395,7 @@ func (w *session) nextControl() *appv1.WorkResponse {
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
 		w.welcome = nil
 		return f
-	case w.all || len(w.revoked)+len(w.timedOut) > 0:
+	case w.all || len(w.revoked)+len(w.timedOut)+len(w.skipped) > 0:
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: w.takeRevoke()}}
 	case w.pinged:
 		// The lease is read under the lock under which Revoke marks: a lease that came
@@ -413,15 +414,19 @@ func (w *session) nextControl() *appv1.WorkResponse {
 }
 
 func (w *session) takeRevoke() *appv1.Revoke {
-	r := &appv1.Revoke{All: w.all, DeliveryIds: w.timedOut, Reason: "the partitions have moved"}
-	if !w.all && len(w.revoked) == 0 {
+	r := &appv1.Revoke{All: w.all, DeliveryIds: append(w.timedOut, w.skipped...), Reason: "the partitions have moved"}
+	switch {
+	case w.all || len(w.revoked) > 0:
+	case len(w.skipped) == 0:
 		r.Reason = "the handlers took longer than their timeout"
+	default:
+		r.Reason = "an operator has skipped the events, or their handlers took longer than their timeout"
 	}
 	for p := range w.revoked {
 		r.Partitions = append(r.Partitions, uint32(p))
 	}
 	clear(w.revoked)
-	w.all, w.timedOut = false, nil
+	w.all, w.timedOut, w.skipped = false, nil, nil
 	return r
 }
 
@@ -604,6 +609,18 @@ func (w *session) revoke(take func([]event.Result) (bool, []event.Result), parti
 			w.revoked[p] = struct{}{}
 		}
 	}
+	w.mu.Unlock()
+	w.server.finish(back)
+	w.server.count(stats)
+	w.wake()
+}
+
+// takeBack takes single deliveries back for good.
+func (w *session) takeBack(ids []event.DeliveryID) {
+	w.mu.Lock()
+	var back []event.Result
+	w.skipped, back = w.outstanding.TakeBack(ids, w.skipped, nil)
+	stats := w.outstanding.Stats()
 	w.mu.Unlock()
 	w.server.finish(back)
 	w.server.count(stats)

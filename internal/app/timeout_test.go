@@ -2,6 +2,7 @@ package app
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,24 @@ func TestRevokedDeliveriesDoNotTimeOut(t *testing.T) {
 		t.Errorf("%v are taken back twice", names)
 	}
 	wantResults(t, "at its deadline", d.Expire(12*second, nil), "10:lost ")
+}
+
+// The worker is told to end single deliveries, and no other.
+func TestTakeBackTellsTheWorker(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	w.ping(1)
+	w.recv()
+	r.fill(delivery(1, 0), delivery(2, 0))
+	w.recv()
+	r.server.TakeBack([]event.DeliveryID{20})
+	revoke := w.recv().GetRevoke()
+	if len(revoke.GetDeliveryIds()) != 1 || revoke.GetDeliveryIds()[0] != w.names[20] || len(revoke.GetPartitions()) > 0 || revoke.GetAll() || !strings.Contains(revoke.GetReason(), "an operator has skipped") {
+		t.Fatalf("revoke = %v, want the delivery alone", revoke)
+	}
+	r.wantNothingFinished() // it may run until its deadline
+	w.results(1, 1, &appv1.Result{DeliveryId: 20, Kind: appv1.ResultKind_RESULT_KIND_CANCELLED})
+	r.wantFinished("20:cancelled")
 }
 
 func TestHandlerTimeout(t *testing.T) {

@@ -110,6 +110,8 @@ func TestTagsAreTheConstants(t *testing.T) {
 		{"acts.hold_for", "max", float64(act.DurationMax)},
 		{"acts.hold_for_max", "max", float64(act.DurationMax)},
 		{"acts.held_max", "max", act.HeldLimit},
+		{"acts.skip_for", "max", float64(act.DurationMax)},
+		{"acts.skips_max", "max", act.SkipsLimit},
 		{"control_log.version", "min", ownership.LogVersionMin},
 		{"control_log.version", "max", ownership.LogVersionMax},
 	} {

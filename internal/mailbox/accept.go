@@ -20,10 +20,12 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	}
 	group := b.ages.begin(now)
 	group.peerBytes = b.peerBytes
+	group.items++ // so that it stays, though an event that is skipped at once leaves it
 	b.lookAhead(events)
 	for i, e := range events {
 		b.accept(group, address{from, e.Handle}, senderEpoch, e, &b.lookups[i], out)
 	}
+	group.items--
 	b.ages.end(group)
 }
 
@@ -89,8 +91,11 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	b.bytes += bytes
 	group.items++
 	a.pushBack(it)
-	if a.wait == WaitNothing {
+	switch {
+	case a.wait == WaitNothing:
 		b.enqueue(group.at, a, out)
+	case len(b.skips.known) > 0:
+		b.leaveSkipped(group.at, a, out)
 	}
 }
 

@@ -43,6 +43,7 @@ type Boxes struct {
 	held     heldHeap
 	onHold   map[event.Key]struct{} // keys that an operator holds, see Hold
 	heldHere int                    // keys with events here that wait for their release
+	skips    skips
 	ages     ages
 
 	unpinned   clock.Instant // when Tick last called unpin

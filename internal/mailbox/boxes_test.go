@@ -29,6 +29,7 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 	}
 	f := &fixture{T: t, Boxes: New(cfg, modelRetry, "me"), now: clock.Instant(time.Hour)}
 	f.SetGates(f.now, openAll(), event.Position{Ledger: 1, Entry: 5}, &f.out)
+	f.SetLease(f.now, openLease, &f.out)
 	f.WorkerUp(f.now, 1, &f.out)
 	return f
 }

@@ -30,13 +30,15 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	if !outcome.IsAck(r.Kind) {
 		o = outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r)
 	}
-	b.record(now, it, r, o)
+	skip := b.takenBack(it.delivery)
+	b.record(now, it, r, o, skip)
 	b.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 
-	if outcome.IsAck(r.Kind) {
+	switch {
+	case outcome.IsAck(r.Kind):
 		b.counters.Done++
 		copied := it.copied
 		b.settleDone(now, it, out)
@@ -44,7 +46,13 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
-	} else {
+		if skip != nil {
+			b.counters.SkippedDone++
+			out.Skipped = append(out.Skipped, event.Skipped{Skip: *skip, Done: true})
+		}
+	case skip != nil:
+		b.finishSkipped(it, o, skip, out)
+	default:
 		b.fail(now, it, o, out)
 	}
 	b.repayKey(a, out)

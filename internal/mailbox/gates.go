@@ -6,6 +6,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -113,7 +114,7 @@ func (b *Boxes) refuseWaiting(now clock.Instant, a *actor, out *Output) {
 	for it != nil {
 		next := it.next
 		b.counters.Moved++
-		b.recordMoved(now, it)
+		b.recordEnd(now, it, history.Moved)
 		b.settle(it, event.NotOwner, b.notOwner, out)
 		it = next
 	}

@@ -128,11 +128,14 @@ type Counters struct {
 	Retried    uint64 // deliveries that failed, with a short delay
 	Crashed    uint64 // deliveries whose worker crashed, and that are tried again
 	Rejected   uint64 // deliveries that failed for good
+	Skipped    uint64 // events that an operator has skipped and that went to the dead letter topic, delivered or not
 	Unpinned   uint64 // events that were copied out of their frame after a long wait
 	Returned   uint64 // deliveries that ended without a failure of the application
 	Ignored    uint64 // results of deliveries that were unknown or had ended
 	Outlived   uint64 // deliveries that ended with an answer after their partition had moved away
 	Cut        uint64 // such that ended without one: the next owner delivers their event once more
+
+	SkippedDone uint64 // deliveries that an operator has skipped, and that succeeded
 }
 
 // Stats is a snapshot of the current state, and the counters since the start.
@@ -205,5 +208,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Ignored += d.Ignored
 	c.Outlived += d.Outlived
 	c.Cut += d.Cut
+	c.Skipped += d.Skipped
+	c.SkippedDone += d.SkippedDone
 	return c
 }

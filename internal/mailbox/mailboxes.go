@@ -165,6 +165,34 @@ func (m *Mailboxes) Release(keys []event.Key, out *Output) {
 	m.byKey(keys, func(b *Boxes, now clock.Instant, keys []event.Key) { b.Release(now, keys, out) })
 }
 
+// Skip is [Boxes.Skip]. No delivery of these events begins after it has returned.
+func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
+	now := m.now()
+	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
+}
+
+// SetLease is [Boxes.SetLease].
+func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.SetLease(now, lease, out) })
+}
+
+// Unskip is [Boxes.Unskip].
+func (m *Mailboxes) Unskip(skips []event.Skip) {
+	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })
+}
+
+// bySkip runs a machine call on each shard that has the key of one of the skips.
+func (m *Mailboxes) bySkip(skips []event.Skip, call func(*Boxes, []event.Skip)) {
+	var sorted buckets[event.Skip]
+	sorted.fill(skips, len(m.shards), func(s *event.Skip) int { return int(ring.PartitionOf(string(s.Key))) % len(m.shards) })
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { call(b, mine) })
+		}
+	}
+}
+
 // byKey runs a machine call on each shard that has one of the keys.
 func (m *Mailboxes) byKey(keys []event.Key, call func(*Boxes, clock.Instant, []event.Key)) {
 	now := m.now()

@@ -50,6 +50,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 	unpinned := desc("unpinned_events_total", "Events that were copied out of the frame that brought them after a long wait.")
 	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
 	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
+	skipped := desc("skipped_events_total", "Events that operators have skipped, by end (dead_letter, done: a handler that ran already had done it).", "end")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
 	m := &Metrics{
 		boxes: boxes, traced: traced,
@@ -83,6 +84,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{ended, "crashed", func(c Counters) uint64 { return c.Crashed }},
 			{ended, "rejected", func(c Counters) uint64 { return c.Rejected }},
 			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
+			{skipped, "dead_letter", func(c Counters) uint64 { return c.Skipped }},
+			{skipped, "done", func(c Counters) uint64 { return c.SkippedDone }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},
 		oldest: desc("oldest_event_seconds", "Age of the oldest event here, 0 when there is none."),

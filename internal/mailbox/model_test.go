@@ -47,6 +47,16 @@ type reference struct {
 	window  []refDone
 	gone    map[Sender]bool
 	workers []event.WorkerID
+
+	leased   bool
+	skips    map[refSkip]event.Skip
+	takeBack []event.DeliveryID // that the newest call should name
+	ended    []event.Skipped    // likewise
+}
+
+type refSkip struct {
+	key event.Key
+	id  event.MessageID
 }
 
 type refEvent struct {
@@ -54,6 +64,7 @@ type refEvent struct {
 	to        []address
 	running   event.DeliveryID
 	heldUntil clock.Instant
+	takenBack *event.Skip // it runs, and is to be skipped
 }
 
 type refDone struct {
@@ -175,7 +186,43 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 	}
 	r.events = append(r.events, &refEvent{event: *e, to: []address{to}})
-	return nil
+	return r.leaveSkipped()
+}
+
+// skip notes skips, or their end.
+func (r *reference) skip(skips []event.Skip, ends bool) (said []addressed) {
+	for _, s := range skips {
+		if ends {
+			delete(r.skips, refSkip{s.Key, s.Event})
+			continue
+		}
+		r.skips[refSkip{s.Key, s.Event}] = s
+		for _, e := range r.events {
+			if e.running != 0 && e.event.Key == s.Key && e.event.ID == s.Event && e.takenBack == nil {
+				e.takenBack = &s
+				r.takeBack = append(r.takeBack, e.running)
+			}
+		}
+		said = append(said, r.leaveSkipped()...)
+	}
+	return said
+}
+
+// leaveSkipped settles all waiting events that are to be skipped and whose gate lets them through.
+func (r *reference) leaveSkipped() (said []addressed) {
+	for _, e := range slices.Clone(r.events) {
+		if s, is := r.skips[refSkip{e.event.Key, e.event.ID}]; is && e.running == 0 && r.leased && r.gateLets(e.event.Key) {
+			said = append(said, r.sayLetter(e, s)...)
+		}
+	}
+	return said
+}
+
+// sayLetter sends an event to the dead letter topic because of a skip.
+func (r *reference) sayLetter(e *refEvent, s event.Skip) []addressed {
+	r.remove(e)
+	r.ended = append(r.ended, event.Skipped{Skip: s})
+	return r.say(e, verdict{event.Rejected, event.Detail{Attempts: e.event.Attempts, Reason: s.Reason, FirstError: e.event.FirstError, Owner: "me"}})
 }
 
 func (r *reference) finish(now clock.Instant, result event.Result) (said []addressed, ended bool) {
@@ -192,8 +239,17 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 	if final.FirstError == "" {
 		final.FirstError = o.Reason
 	}
+	if o.Kind != outcome.Ack && e.takenBack != nil {
+		if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
+			e.event.Attempts, e.event.Crashes, e.event.FirstError = o.Attempts, o.Crashes, final.FirstError
+		}
+		return r.sayLetter(e, *e.takenBack), ended
+	}
 	switch {
 	case o.Kind == outcome.Ack:
+		if e.takenBack != nil {
+			r.ended = append(r.ended, event.Skipped{Skip: *e.takenBack, Done: true})
+		}
 		r.remove(e)
 		r.window = append(r.window, refDone{id: e.event.ID, p: p, at: now, late: !r.ours(p)})
 		r.takeHandover(p)
@@ -259,7 +315,7 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 		}
 	}
 	r.takeHandover(c.Partition)
-	return said
+	return append(said, r.leaveSkipped()...)
 }
 
 func (r *reference) takeHandover(p ring.Partition) {
@@ -348,7 +404,7 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		T: t, boxes: New(modelConfig, modelRetry, "me"), keys: modelKeys,
 		now:     clock.Instant(rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "since the machine started")),
-		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, gone: map[Sender]bool{}},
+		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
 		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{},
@@ -466,6 +522,7 @@ func (m *model) take() {
 }
 
 func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
+	leased = leased && m.ref.leased
 	lease := ownership.Lease{Until: m.now.Add(100), Guard: 99}
 	if !leased {
 		lease.Guard = 100
@@ -603,6 +660,47 @@ func (m *model) hold() {
 	m.expect("Hold or Release", nil)
 }
 
+// setLease lets the lease run out, or renews it.
+func (m *model) setLease(leased bool) {
+	lease := ownership.Lease{}
+	if leased {
+		lease.Until = clock.Forever
+	}
+	m.ref.leased = leased
+	want := m.ref.leaveSkipped()
+	m.boxes.SetLease(m.now, lease, &m.out)
+	m.expect("SetLease", want)
+}
+
+// skip skips some events that are here, were or never come, or ends skips.
+func (m *model) skip() {
+	var skips []event.Skip
+	for range rapid.IntRange(1, 3).Draw(m.T, "skips") {
+		s := event.Skip{Key: pick(m, m.keys, "key"), Event: m.newID(), Reason: fmt.Sprintf("skipped by act %d", m.nextEntry)}
+		if len(m.known) > 0 && m.chance(80, "known") {
+			e := m.known[max(0, len(m.known)-1-rapid.IntRange(0, 12).Draw(m.T, "back"))]
+			s.Event = e.ID
+			if m.chance(90, "its key") {
+				s.Key = e.Key
+			}
+		}
+		if len(m.deliveries) > 0 && m.chance(60, "runs") {
+			e := pick(m, m.deliveries, "running").Event
+			s.Key, s.Event = e.Key, e.ID
+		}
+		s.Act[0] = byte(m.nextEntry)
+		skips = append(skips, s)
+	}
+	ends := m.chance(30, "ends")
+	want := m.ref.skip(skips, ends)
+	if ends {
+		m.boxes.Unskip(skips)
+	} else {
+		m.boxes.Skip(m.now, skips, &m.out)
+	}
+	m.expect("Skip or Unskip", want)
+}
+
 func (m *model) setGate(p ring.Partition, gate ownership.Gate, withheld ...ring.KeyHash) {
 	m.tenure++
 	m.changeGate(ownership.GateChange{Partition: p, Gate: gate, Token: m.tenure, Withheld: withheld})
@@ -673,6 +771,7 @@ func (m *model) tickNow() {
 
 // takeAll shows that nothing that may run is left behind.
 func (m *model) takeAll() {
+	m.setLease(true)
 	m.tickNow()
 	for _, w := range m.ref.workers {
 		m.takeFor(w, 100, true)
@@ -713,6 +812,22 @@ func (m *model) expect(call string, want []addressed) {
 	for _, w := range m.out.Wake {
 		m.mayTake[w] = true
 	}
+	if !slices.Equal(m.out.TakeBack, m.ref.takeBack) {
+		m.Fatalf("%s: deliveries %v are to be taken back, want %v", call, m.out.TakeBack, m.ref.takeBack)
+	}
+	ends := map[event.Skipped]int{}
+	for _, e := range m.ref.ended {
+		ends[e]++
+	}
+	for _, e := range m.out.Skipped {
+		ends[e]--
+	}
+	for e, n := range ends {
+		if n != 0 {
+			m.Fatalf("%s: the end %+v of a skip is missing %d times", call, e, n)
+		}
+	}
+	m.ref.takeBack, m.ref.ended = nil, nil
 	m.out.Reset()
 }
 
@@ -813,6 +928,9 @@ func (m *model) comeToRest() {
 			break
 		}
 	}
+	if n := len(m.boxes.skips.running); n != 0 {
+		m.Fatalf("%d deliveries that have ended are still to be skipped", n)
+	}
 	s := m.boxes.Stats()
 	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
 		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
@@ -838,13 +956,14 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.hold, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
+		m.setLease(true)
 		for _, p := range m.partitions {
 			m.setGate(p, ownership.Open)
 		}
-		for range 350 {
+		for range 500 {
 			pick(m, actions, "action")()
 			m.check()
 		}
@@ -857,6 +976,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		"overloaded": total.Overloaded, "not owner": total.NotOwner, "not yet": total.NotYet, "moved": total.Moved,
 		"done": total.Done, "failed": total.Failed, "retried": total.Retried, "rejected": total.Rejected,
 		"returned": total.Returned, "ignored": total.Ignored, "seen on hold": held,
+		"skipped": total.Skipped, "skipped when done": total.SkippedDone,
 	} {
 		if n < 50 {
 			t.Errorf("%d times %s: these histories proved little", n, what)

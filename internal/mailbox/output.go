@@ -27,6 +27,10 @@ type Output struct {
 	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
 	Wake []event.WorkerID
+	// TakeBack names running deliveries that their workers must be told to end.
+	TakeBack []event.DeliveryID
+	// Skipped are the ends of skips.
+	Skipped []event.Skipped
 	// Ended lists partitions to re-check: their gate was not open when a delivery on them
 	// ended. It is a hint: only the goroutine that moves gates may conclude from Busy that
 	// a partition is drained.
@@ -43,7 +47,11 @@ func (o *Output) Reset() {
 		clear(o.Answers[i].Verdicts) // they hold details
 	}
 	clear(o.Credits)
-	*o = Output{Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
+	clear(o.Skipped)
+	*o = Output{
+		Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0],
+		TakeBack: o.TakeBack[:0], Skipped: o.Skipped[:0],
+	}
 }
 
 // answer adds a verdict for each live sender of an item.

@@ -7,8 +7,9 @@ import (
 )
 
 // enqueue files an idle actor under the reason why its first event waits: gate, hold, retry,
-// worker or slot.
+// worker or slot. Events that are to be skipped leave it first.
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
+	b.skipWaiting(now, a, out)
 	switch {
 	case a.head == nil:
 		b.passivate(a)

@@ -26,7 +26,7 @@ type Times struct {
 }
 
 // record notes the end of a delivery. The item still runs.
-func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.Outcome) {
+func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.Outcome, skip *event.Skip) {
 	if b.records == nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 	if it.attempts == 0 && it.crashes == 0 {
 		b.records.times.Queued.Add(a.since.Sub(it.cohort.at))
 	}
-	end := b.endOf(it, r, o)
+	end := b.endOf(it, r, o, skip)
 	at := b.records.attempts.Next(a.fails || history.Failed(r.Kind) || it.attempts > 0)
 	at.Key, at.ID, at.Accepted, at.Delivered, at.Ended = a.id, it.id, it.cohort.at, a.since, now
 	at.Fence, at.Number, at.Result, at.End, at.TimedOut = b.fenceOf(it), numberOf(it), r.Kind, end, r.TimedOut
@@ -52,11 +52,11 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 func numberOf(it *item) uint16 { return uint16(min(it.attempts, 1<<16-2) + 1) }
 
 // endOf returns what becomes of the event of a delivery.
-func (b *Boxes) endOf(it *item, r *event.Result, o outcome.Outcome) history.End {
+func (b *Boxes) endOf(it *item, r *event.Result, o outcome.Outcome, skip *event.Skip) history.End {
 	switch {
 	case outcome.IsAck(r.Kind):
 		return history.Done
-	case o.Kind == outcome.DeadLetter:
+	case o.Kind == outcome.DeadLetter || skip != nil:
 		return history.Rejected
 	case !o.Hold:
 		return history.Copied
@@ -68,13 +68,13 @@ func (b *Boxes) endOf(it *item, r *event.Result, o outcome.Outcome) history.End 
 	return history.Returned
 }
 
-// recordMoved notes that a waiting event is sent on to the next owner.
-func (b *Boxes) recordMoved(now clock.Instant, it *item) {
+// recordEnd notes that a waiting event leaves: to the next owner, or skipped.
+func (b *Boxes) recordEnd(now clock.Instant, it *item, end history.End) {
 	if b.records == nil {
 		return
 	}
 	*b.records.attempts.Next(it.actor.fails || it.attempts > 0) = history.Attempt{
-		Key: it.actor.id, ID: it.id, Accepted: it.cohort.at, Ended: now, Number: numberOf(it), End: history.Moved,
+		Key: it.actor.id, ID: it.id, Accepted: it.cohort.at, Ended: now, Number: numberOf(it), End: end,
 	}
 }
 

@@ -113,7 +113,7 @@ func (c Counters) since(before Counters, length time.Duration) Rates {
 	return Rates{
 		Accepted: rate(c.Accepted, before.Accepted), Done: rate(c.Done, before.Done),
 		Retried: rate(c.Retried+c.Crashed, before.Retried+before.Crashed),
-		Copied:  rate(c.Failed, before.Failed), Rejected: rate(c.Rejected, before.Rejected),
+		Copied:  rate(c.Failed, before.Failed), Rejected: rate(c.Rejected+c.Skipped, before.Rejected+before.Skipped),
 	}
 }
 

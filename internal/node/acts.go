@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -60,12 +61,58 @@ func (n *Node) holdOf(key event.Key) *report.Hold {
 	return &report.Hold{By: h.By, Via: h.Via, Reason: h.Reason, Since: h.At.UTC(), Until: h.Until.UTC()}
 }
 
+// skipsOf returns the newest skips of events of a key, as this member has read them, and how many more there are.
+func (n *Node) skipsOf(key event.Key) (skips []report.Skip, more int) {
+	if n.parts.Acts == nil {
+		return nil, 0
+	}
+	all := n.parts.Acts.SkipsOf(key)
+	listed := min(len(all), report.SkipsMax)
+	for _, s := range all[:listed] {
+		skips = append(skips, report.Skip{ID: s.ID, Event: s.Event, By: s.By, Via: s.Via, Reason: s.Reason, Since: s.At, Until: s.Until, End: s.End})
+	}
+	return skips, len(all) - listed
+}
+
+// skipped takes the ends of skips at this member.
+func (n *Node) skipped(ends []event.Skipped) {
+	if n.parts.Acts != nil {
+		n.parts.Acts.Ended(ends)
+	}
+}
+
+// FirstEvent asks the group for the event of a key that runs, or else the one that runs next at the owner. It fails if a member knows of a
+// skip of the key: this one has not read it yet, and the event may be the one behind that of the skip.
+func FirstEvent(ctx context.Context, group *report.Group, key event.Key) (event.MessageID, error) {
+	k := group.Key(ctx, key)
+	if len(k.At) == 0 || k.Owner == "" {
+		return event.MessageID{}, fmt.Errorf("%w: the group has no table yet", act.ErrUnreadable)
+	}
+	first := k.At[0] // the owner's word
+	for _, at := range k.At {
+		if len(at.Skips) > 0 {
+			return event.MessageID{}, fmt.Errorf("%w: %s knows of a skip of the key, this member has not read it yet", act.ErrUnknown, at.Member)
+		}
+		if at.Wait == "handler" && first.Wait != "handler" {
+			first = at // a former owner, whose handler has not ended
+		}
+	}
+	switch {
+	case first.Error != "" || first.Member != k.Owner && first.Wait != "handler":
+		return event.MessageID{}, fmt.Errorf("%w: %s, which owns the key, does not answer (%s): say which event", act.ErrUnreadable, k.Owner, first.Error)
+	case first.Wait == report.WaitsForNothing:
+		return event.MessageID{}, fmt.Errorf("%w: no event of the key runs or waits at its owner, %s", act.ErrNothing, first.Member)
+	}
+	return event.ParseMessageID(first.Event)
+}
+
 // actsStatus returns what this member knows of acts; nil: it takes none.
 func (n *Node) actsStatus() *report.Acts {
 	if n.parts.Acts == nil {
 		return nil
 	}
-	acts := &report.Acts{HeldKeys: n.parts.Acts.HeldKeys()}
+	skips := n.parts.Acts.Skips()
+	acts := &report.Acts{HeldKeys: n.parts.Acts.HeldKeys(), Skips: &skips}
 	if err := n.parts.Acts.Check(); err != nil {
 		acts.Error = err.Error()
 	}

@@ -212,7 +212,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	}
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
-		Began: began,
+		Began: began, Skipped: n.skipped,
 		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {

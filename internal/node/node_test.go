@@ -65,6 +65,7 @@ func newGroup(t *testing.T) *group {
 // member is a node and its application.
 type member struct {
 	*Node
+	reports  *report.Group
 	endpoint string
 	reports  *report.Group
 	stop     context.CancelFunc

@@ -1,7 +1,7 @@
 // Package outcome maps the result of a delivery to the outcome of its event: ack, retry after a
 // delay, or dead letter.
 //
-// It is pure, and only [Of] decides an outcome. The jitter of a delay comes from a hash of the
+// It is pure, and only [Of] and [Skipped] decide an outcome. The jitter of a delay comes from a hash of the
 // message id and the number of failures, so a replay gives the same delays, and two events that
 // failed together are not retried together.
 //
@@ -122,6 +122,15 @@ func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) 
 	}
 	o.Crashes = crashes
 	return o
+}
+
+// Skipped is the outcome, in the place of o, of an event that an operator has skipped for a reason: the dead letter topic, unless
+// the application has done it.
+func Skipped(o Outcome, reason string) Outcome {
+	if o.Kind == Ack {
+		return o
+	}
+	return Outcome{Kind: DeadLetter, Attempts: o.Attempts, Crashes: o.Crashes, Reason: clip(reason)}
 }
 
 // crashed is the outcome after crash number crashes (from 1). The key has waited

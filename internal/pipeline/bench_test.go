@@ -69,11 +69,12 @@ func (s settler) Settle(v []event.Verdict) { s.settled += len(v) }
 
 type nobody struct{}
 
-func (nobody) Wake(...event.WorkerID)     {}
-func (nobody) WakeAll()                   {}
-func (nobody) Revoke(ownership.Set, bool) {}
-func (nobody) RevokeAll()                 {}
-func (nobody) Force(ownership.Set)        {}
+func (nobody) Wake(...event.WorkerID)      {}
+func (nobody) WakeAll()                    {}
+func (nobody) Revoke(ownership.Set, bool)  {}
+func (nobody) RevokeAll()                  {}
+func (nobody) Force(ownership.Set)         {}
+func (nobody) TakeBack([]event.DeliveryID) {}
 
 // One operation is one event through all stages of its own node, in batches of 256, without their
 // I/O. The cost of logging and tracing events is the difference to "off".

@@ -28,6 +28,15 @@ func (p *Pipeline) ReleaseKeys(keys []event.Key) {
 	p.with(func(out *mailbox.Output) { p.Boxes.Release(keys, out) })
 }
 
+// SkipEvents makes events end as dead letters until UnskipEvents: also those that run, once their handler has answered or its deadline has
+// passed, unless the handler has done them. When it returns, no delivery of them begins.
+func (p *Pipeline) SkipEvents(skips []event.Skip) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Skip(skips, out) })
+}
+
+// UnskipEvents ends skips.
+func (p *Pipeline) UnskipEvents(skips []event.Skip) { p.Boxes.Unskip(skips) }
+
 // HandoverPause is the pause before the next owners get more ids: a joining member gets ids from all
 // other members, while it takes over its first events.
 const HandoverPause = 16 * time.Millisecond
@@ -116,6 +125,7 @@ func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ow
 // streams' queues; Pongs rely on that.
 func (p *Pipeline) SetLease(l ownership.Lease) {
 	lapsed := !p.lease.Load().MayDispatch(ownership.Open, p.now())
+	p.with(func(out *mailbox.Output) { p.Boxes.SetLease(l, out) }) // before a delivery under it begins
 	p.lease.Store(&l)
 	if lapsed {
 		p.App.WakeAll() // ready keys were waiting only for the lease

@@ -41,6 +41,7 @@ type Workers interface {
 	Revoke(partitions ownership.Set, final bool)
 	RevokeAll()
 	Force(partitions ownership.Set)
+	TakeBack(deliveries []event.DeliveryID)
 }
 
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.
@@ -84,6 +85,8 @@ type Parts struct {
 	// Judged gets the results for handed-over ids, of one sender at a time. It must not block.
 	// Nil: no one gets them.
 	Judged func(admission.Judged)
+	// Skipped gets the ends of skips. It must be quick and not keep the slice. Nil: no one gets them.
+	Skipped func([]event.Skipped)
 	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
 	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
@@ -95,6 +98,7 @@ type Parts struct {
 type Pipeline struct {
 	Stages
 	ended    func([]ring.Partition)
+	skipped  func([]event.Skipped)                 // nil: none
 	began    func(clock.Instant, []event.Delivery) // nil: none
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
@@ -123,7 +127,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
@@ -188,8 +192,14 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Wake) > 0 {
 		p.App.Wake(out.Wake...)
 	}
+	if len(out.TakeBack) > 0 {
+		p.App.TakeBack(out.TakeBack)
+	}
 	for i := range out.Answers {
 		p.answer(&out.Answers[i])
+	}
+	if len(out.Skipped) > 0 && p.skipped != nil {
+		p.skipped(out.Skipped)
 	}
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])

@@ -74,6 +74,7 @@ type Status struct {
 // Acts is what a member knows of the acts of operators on single keys.
 type Acts struct {
 	HeldKeys int    `json:"held_keys"`       // of the group
+	Skips    *int   `json:"skips,omitempty"` // in effect in the group; nil: a version that does not skip events
 	Error    string `json:"error,omitempty"` // why acts that are made now do not reach it
 }
 
@@ -251,6 +252,9 @@ type KeyAt struct {
 
 	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read
 
+	Skips     []Skip `json:"skips,omitempty"`      // in effect for events of the key, as this member has read, the newest first
+	MoreSkips int    `json:"more_skips,omitempty"` // further ones that are not listed
+
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`
 }
@@ -263,6 +267,21 @@ type Hold struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
 }
+
+// Skip is an operator's decision that an event goes to the dead letter topic.
+type Skip struct {
+	ID     string    `json:"id"`    // of the act
+	Event  string    `json:"event"` // message id
+	By     string    `json:"by"`    // in their own words
+	Via    string    `json:"via"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+	End    string    `json:"end,omitempty"` // what became of the event: dead_letter or done; "": the owner has not told
+}
+
+// SkipsMax is the most skips that are listed for one key.
+const SkipsMax = 10
 
 // Blocker is one reason why a gate waits, or withholds a key.
 type Blocker struct {

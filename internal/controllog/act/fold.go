@@ -19,7 +19,11 @@ const (
 	Renewed   Result = "renewed"   // the key was held already: its hold is this one now
 	Released  Result = "released"  // the key is not held any more
 	NotHeld   Result = "not_held"  // the key was not held: nothing is released
-	Full      Result = "full"      // HeldLimit keys are held: no effect
+	Full      Result = "full"      // HeldLimit keys are held, or SkipsLimit events skipped: no effect
+	Skipping  Result = "skipping"  // the event is skipped from now on
+	Already   Result = "already"   // the event was skipped already: no effect
+	Ended     Result = "ended"     // it tells the end of a skip
+	NoSkip    Result = "no_skip"   // it tells the end of a skip that is not known, or has an end: no effect
 	Marked    Result = "marked"    // a mark: no effect
 	Malformed Result = "malformed" // it cannot be read, or is out of bounds: no effect
 	Later     Result = "version"   // it is of a later version: no effect
@@ -30,15 +34,18 @@ const (
 const (
 	// HeldLimit is the most keys that are held at a time, by the format. Settings allow fewer.
 	HeldLimit = 1024
+	// SkipsLimit is the most skips in effect at a time, by the format. Settings allow fewer.
+	SkipsLimit = 1024
 	// listMax is the number of newest records that a Fold lists.
 	listMax = 1000
 )
 
 // Fold is the state that results from the records of an acts topic. The zero value is that of an empty log.
-// A hold that has expired stays in it, without an effect, until there is no room for another.
+// A hold or a skip that has expired stays in it, without an effect, until there is no room for another.
 type Fold struct {
 	holds map[event.Key]placed
-	list  []placed // the newest records but marks, in their order
+	skips map[skipped]placed
+	list  []placed // the newest records but marks and ends, in their order
 	last  event.Position
 	read  bool // last is a position
 
@@ -49,7 +56,15 @@ type Fold struct {
 type placed struct {
 	Record
 
-	at event.Position
+	at      event.Position
+	end     End    // of a skip; 0: not told
+	endedBy string // the member that has told it
+}
+
+// skipped names an event that is skipped.
+type skipped struct {
+	key   event.Key
+	event event.MessageID
 }
 
 // Apply takes the record at a position. Positions ascend; one that was read before changes nothing.
@@ -66,12 +81,59 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 		return Record{}, Malformed
 	case r.Kind == Mark:
 		return r, Marked
+	case r.Kind == Skipped:
+		return r, f.ended(r)
 	}
-	f.note(placed{r, at})
-	if r.Kind == Release {
+	p := placed{Record: r, at: at}
+	f.note(p)
+	switch r.Kind {
+	case Release:
 		return r, f.release(r)
+	case Skip:
+		return r, f.skip(p)
+	case Hold, Mark, Skipped:
 	}
-	return r, f.hold(placed{r, at})
+	return r, f.hold(p)
+}
+
+func (f *Fold) skip(p placed) Result {
+	name := skipped{p.Key, p.Event}
+	before, known := f.skips[name]
+	if known && activeAt(before.Record, p.At) {
+		return Already
+	}
+	if len(f.skips) >= SkipsLimit && !known {
+		maps.DeleteFunc(f.skips, func(_ skipped, s placed) bool { return !activeAt(s.Record, p.At) })
+	}
+	if len(f.skips) >= SkipsLimit && !known {
+		return Full
+	}
+	if f.skips == nil {
+		f.skips = map[skipped]placed{}
+	}
+	f.skips[name] = p
+	return Skipping
+}
+
+// ended notes the end of a skip, if none is known.
+func (f *Fold) ended(r Record) Result {
+	result := NoSkip
+	note := func(p *placed) bool {
+		if p.Kind != Skip || p.ID != r.Of || p.Key != r.Key || p.end != 0 {
+			return false
+		}
+		p.end, p.endedBy, result = r.End, r.By, Ended
+		return true
+	}
+	for i := range f.list {
+		note(&f.list[i])
+	}
+	for name, s := range f.skips {
+		if name.key == r.Key && note(&s) {
+			f.skips[name] = s
+		}
+	}
+	return result
 }
 
 func (f *Fold) hold(p placed) Result {
@@ -127,6 +189,62 @@ func (f *Fold) Held(key event.Key, now time.Time) (Record, bool) {
 	return h.Record, true
 }
 
+// Skips returns the skips that have an effect at an instant, in any order.
+func (f *Fold) Skips(now time.Time) []event.Skip {
+	var skips []event.Skip
+	for _, s := range f.skips {
+		if activeAt(s.Record, now) {
+			skips = append(skips, s.skip())
+		}
+	}
+	return skips
+}
+
+// SkipsOf returns the skips of a key that have an effect at an instant, the newest first.
+func (f *Fold) SkipsOf(key event.Key, now time.Time) []Shown {
+	var of []placed
+	for name, s := range f.skips {
+		if name.key == key && activeAt(s.Record, now) {
+			of = append(of, s)
+		}
+	}
+	slices.SortFunc(of, newestFirst)
+	shown := make([]Shown, len(of))
+	for i, s := range of {
+		shown[i] = s.shown(true)
+	}
+	return shown
+}
+
+// skipping returns the skip of an event that has an effect at an instant, and whether there is one.
+func (f *Fold) skipping(key event.Key, id event.MessageID, now time.Time) (placed, bool) {
+	s, known := f.skips[skipped{key, id}]
+	return s, known && activeAt(s.Record, now)
+}
+
+// lacksEnd reports whether a skip of a key is listed or in effect, and its end is not known.
+func (f *Fold) lacksEnd(key event.Key, act ID) bool {
+	lacks := func(p placed) bool { return p.ID == act && p.Kind == Skip && p.Key == key && p.end == 0 }
+	if slices.ContainsFunc(f.list, lacks) {
+		return true
+	}
+	for _, s := range f.skips {
+		if lacks(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// shown is Record.shown, with the end of a skip.
+func (p placed) shown(active bool) Shown {
+	s := p.Record.shown(active)
+	s.End, s.EndedBy = p.end.String(), p.endedBy
+	return s
+}
+
+func newestFirst(a, b placed) int { return comparePositions(b.at, a.at) }
+
 // Keys returns the keys that are held at an instant, in any order.
 func (f *Fold) Keys(now time.Time) []event.Key {
 	var keys []event.Key
@@ -138,22 +256,30 @@ func (f *Fold) Keys(now time.Time) []event.Key {
 	return keys
 }
 
-// Next returns when the next of the holds at an instant expires, and whether there is one.
+// Next returns when the next of the holds and skips at an instant expires, and whether there is one.
 func (f *Fold) Next(now time.Time) (next time.Time, ok bool) {
-	for _, h := range f.holds {
-		if activeAt(h.Record, now) && (!ok || h.Until.Before(next)) {
-			next, ok = h.Until, true
+	look := func(r Record) {
+		if activeAt(r, now) && (!ok || r.Until.Before(next)) {
+			next, ok = r.Until, true
 		}
+	}
+	for _, h := range f.holds {
+		look(h.Record)
+	}
+	for _, s := range f.skips {
+		look(s.Record)
 	}
 	return next, ok
 }
 
-// List returns the holds that have an effect at an instant, and then the newest records without one, each newest first.
+// List returns the holds and skips that have an effect at an instant, and then the newest records without one, each newest first.
 func (f *Fold) List(now time.Time) []Shown {
 	shown := make([]Shown, 0, len(f.list))
 	active := map[ID]bool{}
-	holds := slices.SortedFunc(maps.Values(f.holds), func(a, b placed) int { return comparePositions(b.at, a.at) })
-	for _, h := range holds {
+	effective := slices.SortedFunc(maps.Values(f.holds), newestFirst)
+	effective = append(effective, slices.SortedFunc(maps.Values(f.skips), newestFirst)...)
+	slices.SortFunc(effective, newestFirst)
+	for _, h := range effective {
 		if activeAt(h.Record, now) {
 			active[h.ID] = true
 			shown = append(shown, h.shown(true))

@@ -28,8 +28,22 @@ func encoded(t interface{ Fatal(...any) }, r Record) []byte {
 	return data
 }
 
-// TestFoldMatchesTheReference: which keys are held at an instant is decided by the newest act on each key in the
-// log, whatever the writers' clocks say and however often a record is read.
+// skipRecord returns the record of a skip of an event.
+func skipRecord(key event.Key, entry int64, at time.Time, duration time.Duration) Record {
+	r := record(Skip, key, at, duration)
+	r.Event = event.MessageID{Ledger: 7, Entry: entry, Batch: -1, TopicPartition: -1}
+	return r
+}
+
+// endRecord returns the record of the end of a skip.
+func endRecord(of Record, end End) Record {
+	r := record(Skipped, of.Key, of.At, 0)
+	r.Of, r.End, r.By = of.ID, end, "router-1"
+	return r
+}
+
+// TestFoldMatchesTheReference: which keys are held at an instant is decided by the newest act on each in the
+// log, and which events are skipped by the first skip of each that has not expired, whatever the writers' clocks say and however often a record is read.
 func TestFoldMatchesTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f, again Fold
@@ -38,22 +52,41 @@ func TestFoldMatchesTheReference(t *testing.T) {
 			data []byte
 		}
 		var log []entry
-		newest := map[event.Key]Record{}
+		newest, skips := map[event.Key]Record{}, map[skipped]Record{}
+		var ordered []Record // all skips
+		ends := map[ID]End{}
 		position := event.Position{Ledger: 1}
 		for range rapid.IntRange(1, 40).Draw(t, "records") {
 			position.Entry += rapid.Int64Range(1, 3).Draw(t, "step")
 			key := event.Key(rapid.SampledFrom([]string{"a", "b", "", "\xff"}).Draw(t, "key"))
 			at := noon.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "clock")) * time.Second)
-			kind := rapid.SampledFrom([]Kind{Hold, Hold, Release, Mark}).Draw(t, "kind")
+			kind := rapid.SampledFrom([]Kind{Hold, Hold, Release, Skip, Skip, Skipped, Mark}).Draw(t, "kind")
 			duration := time.Duration(0)
-			if kind == Hold {
+			if kind == Hold || kind == Skip {
 				duration = time.Duration(rapid.IntRange(1, 200).Draw(t, "duration")) * time.Second
 			}
 			r := record(kind, key, at, duration)
-			log = append(log, entry{position, encoded(t, r)})
-			if kind != Mark {
+			switch kind {
+			case Skip:
+				r = skipRecord(key, rapid.Int64Range(1, 2).Draw(t, "event"), at, duration)
+				if before, is := skips[skipped{key, r.Event}]; !is || !at.Before(before.Until) {
+					skips[skipped{key, r.Event}] = r
+				}
+				ordered = append(ordered, r)
+			case Skipped:
+				of := record(Skip, key, at, 0) // of none
+				if len(ordered) > 0 {
+					of = rapid.SampledFrom(ordered).Draw(t, "of")
+				}
+				r = endRecord(of, rapid.SampledFrom([]End{EndDeadLetter, EndDone}).Draw(t, "end"))
+				if _, told := ends[of.ID]; !told {
+					ends[of.ID] = r.End
+				}
+			case Hold, Release:
 				newest[key] = r
+			case Mark:
 			}
+			log = append(log, entry{position, encoded(t, r)})
 		}
 		for i, e := range log {
 			if _, result := f.Apply(e.at, e.data); result == Repeated || result == Malformed || result == Later || result == Full {
@@ -77,6 +110,33 @@ func TestFoldMatchesTheReference(t *testing.T) {
 					}
 				}
 			}
+			for name, r := range skips {
+				if !now.Before(r.Until) {
+					continue
+				}
+				if next.IsZero() || r.Until.Before(next) {
+					next = r.Until
+				}
+				if !slices.Contains(f.Skips(now), r.skip()) || !slices.ContainsFunc(f.SkipsOf(name.key, now), func(s Shown) bool {
+					return s.ID == r.ID.String() && s.Event == name.event.String() && s.Active && s.End == ends[r.ID].String()
+				}) {
+					t.Fatalf("skips are %+v, shown as %+v, without %+v, whose end is %q", f.Skips(now), f.SkipsOf(name.key, now), r, ends[r.ID])
+				}
+			}
+			effective := 0
+			for _, r := range skips {
+				if now.Before(r.Until) {
+					effective++
+				}
+			}
+			if n, m := len(f.Skips(now)), len(again.Skips(now)); n != effective || m != effective {
+				t.Fatalf("%d skips are in effect, and with records read twice %d, want %d", n, m, effective)
+			}
+			for _, s := range f.List(now) {
+				if i := slices.IndexFunc(ordered, func(r Record) bool { return r.ID.String() == s.ID }); i >= 0 && s.End != ends[ordered[i].ID].String() {
+					t.Fatalf("the end of %+v is listed, want %q", s, ends[ordered[i].ID])
+				}
+			}
 			got, same := f.Keys(now), again.Keys(now)
 			for _, keys := range [][]event.Key{want, got, same} {
 				slices.SortFunc(keys, func(a, b event.Key) int { return cmp.Compare(a, b) })
@@ -84,7 +144,7 @@ func TestFoldMatchesTheReference(t *testing.T) {
 			if !slices.Equal(got, want) || !slices.Equal(same, want) {
 				t.Fatalf("held are %q, and with records read twice %q, want %q", got, same, want)
 			}
-			if at, ok := f.Next(now); ok != (len(want) > 0) || ok && !at.Equal(next) {
+			if at, ok := f.Next(now); ok != (len(want)+effective > 0) || ok && !at.Equal(next) {
 				t.Fatalf("the next one expires at %v (%v), want %v", at, ok, next)
 			}
 			for _, key := range want {
@@ -136,6 +196,38 @@ func TestFoldIsBounded(t *testing.T) {
 	list := f.List(later)
 	if len(list) != listMax || list[0].Key != "one more" || !list[0].Active || list[1].Key != "7" || !list[1].Active || list[2].Active {
 		t.Errorf("%d are listed, first %+v", len(list), list[:3])
+	}
+}
+
+// TestSkipsAreBounded: there are no more skips than SkipsLimit; those that have expired make room, and of one event there is one.
+func TestSkipsAreBounded(t *testing.T) {
+	var f Fold
+	at := event.Position{Ledger: 1}
+	apply := func(r Record) Result {
+		at.Entry++
+		_, result := f.Apply(at, encoded(t, r))
+		return result
+	}
+	for i := range int64(SkipsLimit) {
+		if got := apply(skipRecord("k", i, noon, time.Minute)); got != Skipping {
+			t.Fatalf("skip %d is %s", i, got)
+		}
+	}
+	if got := apply(skipRecord("k", 7, noon, time.Hour)); got != Already {
+		t.Errorf("a second skip of an event is %s", got)
+	}
+	last := skipRecord("l", 1, noon, time.Minute)
+	if got := apply(last); got != Full {
+		t.Errorf("one more is %s", got)
+	}
+	if got := apply(endRecord(last, EndDone)); got != Ended {
+		t.Errorf("the end of a skip that a former reader had room for is %s", got)
+	}
+	if got := apply(endRecord(last, EndDeadLetter)); got != NoSkip {
+		t.Errorf("another end of it is %s", got)
+	}
+	if got := apply(skipRecord("l", 2, noon.Add(2*time.Minute), time.Minute)); got != Skipping || len(f.skips) != 1 {
+		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.skips))
 	}
 }
 

@@ -41,11 +41,15 @@ type Done struct {
 //	GET  /v1/acts                                             Acts
 //	POST /v1/acts/hold?key=KEY&by=WHO&reason=WHY[&for=1h]     Done
 //	POST /v1/acts/release?key=KEY&by=WHO&reason=WHY           Done
+//	POST /v1/acts/skip?key=KEY&by=WHO&reason=WHY[&event=ID]   Done
+//
+// Without event, a skip is of the event that first names: the one of the key that runs or runs next. If a skip of the key is in effect
+// already, that is the answer, so that a repeated request skips no second event.
 //
 // KEY may have any bytes, percent-encoded. An answer 504 means that the act may or may not take effect.
-func Handlers(k *Keeper, none string) map[string]http.Handler {
+func Handlers(k *Keeper, none string, first First) map[string]http.Handler {
 	turns := rate.NewLimiter(ordersPerSecond, ordersBurst)
-	order := func(act func(context.Context, Order) (Record, Result, error)) http.Handler {
+	order := func(act func(context.Context, Order) (Shown, Result, error)) http.Handler {
 		return page(k, none, func(r *http.Request) (any, error) {
 			o, err := orderOf(r)
 			if err != nil {
@@ -54,11 +58,19 @@ func Handlers(k *Keeper, none string) map[string]http.Handler {
 			if !turns.Allow() {
 				return nil, errTooMany
 			}
-			record, result, err := act(r.Context(), o)
+			ctx, cancel := context.WithTimeout(r.Context(), orderMax)
+			defer cancel()
+			shown, result, err := act(ctx, o)
 			if err != nil {
 				return nil, err
 			}
-			return Done{Result: result, Act: record.shown(result == Held || result == Renewed)}, nil
+			return Done{Result: result, Act: shown}, nil
+		})
+	}
+	holding := func(act func(context.Context, Order) (Record, Result, error)) http.Handler {
+		return order(func(ctx context.Context, o Order) (Shown, Result, error) {
+			record, result, err := act(ctx, o)
+			return record.shown(result == Held || result == Renewed), result, err
 		})
 	}
 	return map[string]http.Handler{
@@ -69,10 +81,25 @@ func Handlers(k *Keeper, none string) map[string]http.Handler {
 			}
 			return acts, nil
 		}),
-		"POST /v1/acts/hold":    order(k.Hold),
-		"POST /v1/acts/release": order(k.Release),
+		"POST /v1/acts/hold":    holding(k.Hold),
+		"POST /v1/acts/release": holding(k.Release),
+		"POST /v1/acts/skip": order(func(ctx context.Context, o Order) (Shown, Result, error) {
+			if !o.named {
+				if skips := k.SkipsOf(o.Key); len(skips) > 0 {
+					return skips[0], Already, nil
+				}
+				var err error
+				if o.Event, err = first(ctx, o.Key); err != nil {
+					return Shown{}, "", err
+				}
+			}
+			return k.Skip(ctx, o)
+		}),
 	}
 }
+
+// First returns the event of a key that runs, or runs next, at its owner. The error is [ErrNothing] if there is none.
+type First func(ctx context.Context, key event.Key) (event.MessageID, error)
 
 // orderOf reads an order, but for the bounds that the Keeper checks.
 func orderOf(r *http.Request) (Order, error) {
@@ -86,6 +113,13 @@ func orderOf(r *http.Request) (Order, error) {
 		if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
 			return Order{}, fmt.Errorf("%w: for = %.40q, want a duration such as 30m", ErrRefused, text)
 		}
+	}
+	if text := q.Get("event"); text != "" {
+		var err error
+		if o.Event, err = event.ParseMessageID(text); err != nil {
+			return Order{}, fmt.Errorf("%w: event = %.100q, want a message id as ledger:entry:partition:batch", ErrRefused, text)
+		}
+		o.named = true
 	}
 	return o, nil
 }
@@ -115,6 +149,8 @@ func codeOf(err error) int {
 	switch {
 	case errors.Is(err, ErrRefused):
 		return http.StatusBadRequest
+	case errors.Is(err, ErrNothing):
+		return http.StatusNotFound
 	case errors.Is(err, errTooMany):
 		return http.StatusTooManyRequests
 	case errors.Is(err, ErrUnreadable):

@@ -29,6 +29,10 @@ type Config struct {
 	HoldForMax time.Duration `above:"0" max:"720h"`
 	// HeldMax is the most keys that are held at a time: this router refuses further holds.
 	HeldMax int `min:"1" max:"1024"`
+	// SkipFor is how long a skip stays in effect: for so long its event becomes a dead letter wherever it turns up.
+	SkipFor time.Duration `above:"0" max:"720h"`
+	// SkipsMax is the most skips that are in effect at a time: this router refuses further ones.
+	SkipsMax int `min:"1" max:"1024"`
 	// StartWait is how long a router waits at its start for the acts topic to be read; then it takes
 	// part without the holds that it has not read, and says so.
 	StartWait time.Duration `min:"0s"`
@@ -40,6 +44,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Enabled: true, HoldFor: time.Hour, HoldForMax: 24 * time.Hour, HeldMax: 1000,
+		SkipFor: time.Hour, SkipsMax: 1000,
 		StartWait: 10 * time.Second, KeepFor: 30 * 24 * time.Hour,
 	}
 }
@@ -63,14 +68,18 @@ var (
 	ErrUnreadable = errors.New("the acts topic cannot be used now")
 	// ErrUnknown says that the record of an act may or may not stand in the topic, now or later.
 	ErrUnknown = errors.New("it is not known whether the act takes effect: look at the acts, and try again")
+	// ErrNothing says that there is no event to skip.
+	ErrNothing = errors.New("nothing to skip")
 	// ErrRefused says that an act is out of the bounds of the settings.
 	ErrRefused = errors.New("refused")
 )
 
-// Keys are the mailboxes of a member, for which a Keeper holds keys. The calls come from one goroutine, one at a time.
+// Keys are the mailboxes of a member, for which a Keeper holds keys and skips events. The calls come from one goroutine, one at a time.
 type Keys interface {
 	HoldKeys(keys []event.Key)
 	ReleaseKeys(keys []event.Key)
+	SkipEvents(skips []event.Skip)
+	UnskipEvents(skips []event.Skip)
 }
 
 // Keeper follows the acts topic of a group and appends to it. Its methods are safe for concurrent use.
@@ -84,13 +93,16 @@ type Keeper struct {
 	metrics *Metrics
 	read    chan struct{} // closed when the topic was read to its end for the first time
 
-	held map[event.Key]struct{} // what the mailboxes know; of Run's goroutine
+	held  map[event.Key]struct{} // what the mailboxes know; of Run's goroutine
+	skips map[skipped]event.Skip // the same
+	ended chan struct{}          // cap 1: ends has changed
 
 	mu        sync.Mutex
 	fold      Fold
 	transport controllog.Transport // nil: none at present
 	why       error                // why the topic cannot be used now; nil: it can
 	waiting   map[ID]chan Result   // acts of this member that are not read back yet
+	ends      map[ID]*ending       // of skips at this member, that are not read back yet
 }
 
 // New returns a Keeper of the member of a name. open returns a new log of records on the acts topic, and wall the time of
@@ -100,6 +112,7 @@ func New(cfg Config, member string, open func() (controllog.Transport, error), w
 		cfg: cfg, member: member, open: open, wall: wall, metrics: metrics,
 		log:  log.With("component", "act"),
 		read: make(chan struct{}), held: map[event.Key]struct{}{},
+		skips: map[skipped]event.Skip{}, ended: make(chan struct{}, 1), ends: map[ID]*ending{},
 		why: errors.New("not read yet"), waiting: map[ID]chan Result{},
 	}
 	k.lines = loglimit.NewBurst(k.log, "acts", lineEvery, lineBurst, metrics.lines)
@@ -134,6 +147,20 @@ func (k *Keeper) HeldKeys() int {
 	return len(k.fold.Keys(k.wall()))
 }
 
+// SkipsOf returns the skips of a key that have an effect, as this member has read them, the newest first.
+func (k *Keeper) SkipsOf(key event.Key) []Shown {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fold.SkipsOf(key, k.wall())
+}
+
+// Skips returns how many skips are in effect in the group, as this member has read.
+func (k *Keeper) Skips() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.fold.Skips(k.wall()))
+}
+
 // List returns the acts that this member has read: those with an effect first, each newest first.
 func (k *Keeper) List() []Shown {
 	k.mu.Lock()
@@ -148,6 +175,9 @@ type Order struct {
 	From   string        // where the request came from
 	Reason string        // why
 	For    time.Duration // of a hold; 0: Config.HoldFor
+
+	Event event.MessageID // of a skip
+	named bool            // the operator has named it
 }
 
 // Hold makes the key's events wait at every member that reads the acts topic. It returns when the record was read
@@ -167,6 +197,32 @@ func (k *Keeper) Hold(ctx context.Context, o Order) (Record, Result, error) {
 	return k.perform(ctx, Hold, o)
 }
 
+// Skip makes an event of the key go to the dead letter topic, at whichever member owns the key. It returns when the record was read
+// back. If the event is skipped already, nothing is written: the result is Already, with the earlier skip and its end.
+func (k *Keeper) Skip(ctx context.Context, o Order) (Shown, Result, error) {
+	o.For = k.cfg.SkipFor.Truncate(time.Millisecond)
+	k.mu.Lock()
+	before, already := k.fold.skipping(o.Key, o.Event, k.wall())
+	k.mu.Unlock()
+	if already {
+		return before.shown(true), Already, nil
+	}
+	if k.Skips() >= k.cfg.SkipsMax {
+		k.metrics.refused.Inc()
+		return Shown{}, "", fmt.Errorf("%w: %d skips are in effect already (acts.skips_max)", ErrRefused, k.cfg.SkipsMax)
+	}
+	r, result, err := k.perform(ctx, Skip, o)
+	if result == Already { // two orders at a time: the first counts
+		k.mu.Lock()
+		before, already = k.fold.skipping(o.Key, o.Event, k.wall())
+		k.mu.Unlock()
+		if already {
+			return before.shown(true), Already, nil
+		}
+	}
+	return r.shown(result == Skipping), result, err
+}
+
 // Release ends the hold of a key. The result is NotHeld if there was none.
 func (k *Keeper) Release(ctx context.Context, o Order) (Record, Result, error) {
 	o.For = 0
@@ -178,7 +234,7 @@ func (k *Keeper) perform(ctx context.Context, kind Kind, o Order) (Record, Resul
 	at := k.wall().Truncate(time.Millisecond)
 	r := Record{
 		Kind: kind, ID: newID(), Key: o.Key, By: o.By, Via: k.member + ", asked from " + o.From, Reason: o.Reason,
-		At: at, Until: at.Add(o.For),
+		At: at, Until: at.Add(o.For), Event: o.Event,
 	}
 	if err := r.validate(); err != nil {
 		return Record{}, "", fmt.Errorf("%w: %w", ErrRefused, err)
@@ -279,6 +335,7 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 	now := k.wall()
 	k.mu.Lock()
 	want := k.fold.Keys(now)
+	skips := k.fold.Skips(now)
 	next, expires := k.fold.Next(now)
 	var added, removed []event.Key
 	for key := range k.held {
@@ -296,6 +353,7 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 	for _, key := range removed {
 		delete(k.held, key)
 	}
+	k.settleSkips(keys, skips)
 	if len(added) > 0 {
 		keys.HoldKeys(added)
 	}
@@ -309,6 +367,32 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 		return lookEvery
 	}
 	return max(time.Millisecond, min(lookEvery, next.Sub(now)))
+}
+
+// settleSkips makes the mailboxes skip these events, and no other.
+func (k *Keeper) settleSkips(keys Keys, want []event.Skip) {
+	var added, removed []event.Skip
+	wanted := make(map[skipped]struct{}, len(want))
+	for _, s := range want {
+		name := skipped{s.Key, s.Event}
+		wanted[name] = struct{}{}
+		if known, is := k.skips[name]; !is || known.Act != s.Act {
+			added = append(added, s)
+			k.skips[name] = s
+		}
+	}
+	for name, s := range k.skips {
+		if _, still := wanted[name]; !still {
+			removed = append(removed, s)
+			delete(k.skips, name)
+		}
+	}
+	if len(removed) > 0 {
+		keys.UnskipEvents(removed)
+	}
+	if len(added) > 0 {
+		keys.SkipEvents(added)
+	}
 }
 
 func newID() (id ID) {
@@ -424,6 +508,7 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 			v.reachedEnd(in.transport)
 			late.Stop()
 		case <-look.C:
+		case <-v.ended:
 		case <-trim.C:
 			v.trim(ctx, in.transport)
 		case <-late.C:
@@ -431,6 +516,7 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 		}
 		if v.caughtUp {
 			look.Reset(v.settle(v.keys))
+			v.tellEnds(in.transport)
 		}
 	}
 }
@@ -492,6 +578,9 @@ func (v *visit) report(at event.Position, r Record, result Result) {
 	if result == Malformed || result == Later {
 		log.Warn("act record ignored", "position", at.String(), "reason", string(result))
 		return
+	}
+	if r.Kind == Skip || r.Kind == Skipped {
+		log = log.With("event", r.Event.String(), "of", r.Of.String(), "end", r.End.String())
 	}
 	log.Info("act", "act", r.Kind.String(), "result", string(result), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(r.Key))),
 		"by", r.By, "via", r.Via, "reason", r.Reason, "until", r.Until.UTC().Format(time.RFC3339), "position", at.String())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -33,6 +34,34 @@ type boxes struct {
 	mu   sync.Mutex
 	held map[event.Key]bool
 	log  []string
+
+	skips map[skipped]event.Skip
+}
+
+func (b *boxes) SkipEvents(skips []event.Skip) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range skips {
+		b.skips[skipped{s.Key, s.Event}] = s
+	}
+}
+
+func (b *boxes) UnskipEvents(skips []event.Skip) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range skips {
+		if _, is := b.skips[skipped{s.Key, s.Event}]; !is {
+			b.log = append(b.log, fmt.Sprintf("the end of a skip of %v that is not known", s.Event))
+		}
+		delete(b.skips, skipped{s.Key, s.Event})
+	}
+}
+
+// skipping returns the skips that the mailboxes know.
+func (b *boxes) skipping() []event.Skip {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.skips))
 }
 
 func (b *boxes) HoldKeys(keys []event.Key) { b.set("hold", true, keys) }
@@ -93,7 +122,7 @@ func startKeeper(t *testing.T, name string, open func() (controllog.Transport, e
 	if os.Getenv("ACT_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	k := &keeper{boxes: &boxes{held: map[event.Key]bool{}}, watch: &watch{now: noon}, registry: prometheus.NewRegistry()}
+	k := &keeper{boxes: &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}}, watch: &watch{now: noon}, registry: prometheus.NewRegistry()}
 	k.Keeper = New(cfg, name, open, k.watch.read, log, NewMetrics(k.registry))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -234,6 +263,90 @@ func TestSettingsBoundActs(t *testing.T) {
 	}
 }
 
+// TestSkips: every member skips the same event, also one that starts later, until the skip expires; a second order of it changes
+// nothing, and all members learn what became of it.
+func TestSkips(t *testing.T) {
+	for name, topic := range logs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := topic(t)
+			a, b := startKeeper(t, "a", open, nil), startKeeper(t, "b", open, func(c *Config) { c.SkipsMax = 1 })
+			a.ready(t)
+			b.ready(t)
+			o := order("k\xff")
+			o.Event = event.MessageID{Ledger: 7, Entry: 1, Batch: 2, TopicPartition: 3}
+			s, result, err := a.Skip(t.Context(), o)
+			if err != nil || result != Skipping || s.Until.Sub(s.At) != a.cfg.SkipFor || s.Event != "7:1:3:2" {
+				t.Fatalf("skip: %+v %s %v", s, result, err)
+			}
+			want := "skipped by alice: poison pill (act " + s.ID + ")"
+			knows := func(k *keeper) bool {
+				skips := k.boxes.skipping()
+				return len(skips) == 1 && skips[0].Key == o.Key && skips[0].Event == o.Event && skips[0].Reason == want
+			}
+			if !knows(a) {
+				t.Errorf("the member that has taken the skip has %+v", a.boxes.skipping())
+			}
+			eventually.True(t, "the other member skips it", func() bool { return knows(b) })
+			if again, result, err := b.Skip(t.Context(), o); err != nil || result != Already || again != s {
+				t.Errorf("again: %+v %s %v", again, result, err)
+			}
+			other := o
+			other.Event.Entry = 2
+			if _, _, err := b.Skip(t.Context(), other); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "acts.skips_max") {
+				t.Errorf("another one: %v", err)
+			}
+			skip := b.boxes.skipping()[0]
+			b.Ended([]event.Skipped{{Skip: skip, Done: true}})
+			b.Ended([]event.Skipped{{Skip: skip}, {Skip: event.Skip{Key: "k", Act: ID{1}}}}) // delivered again, and one that nobody knows
+			c := startKeeper(t, "c", open, nil)
+			c.ready(t)
+			if !knows(c) {
+				t.Error("a member that starts later does not skip the event when it has read the topic")
+			}
+			for _, k := range []*keeper{a, b, c} {
+				eventually.NoError(t, eventually.Most, "all learn the end", func() error {
+					if list := k.List(); len(list) != 1 || list[0].End != "done" || list[0].EndedBy != "b" || !list[0].Active {
+						return fmt.Errorf("%+v", list)
+					}
+					return nil
+				})
+			}
+			eventually.True(t, "b has nothing to tell any more", func() bool {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return len(b.ends) == 0
+			})
+			c.watch.advance(c.cfg.SkipFor)
+			eventually.True(t, "it has expired", func() bool { return len(c.boxes.skipping()) == 0 && c.Skips() == 0 })
+			if list := c.List(); len(list) != 1 || list[0].Active || list[0].End != "done" {
+				t.Errorf("then %+v", list)
+			}
+		})
+	}
+}
+
+// TestEndsWaitForTheTopic: the end of a skip at a member that cannot use the topic is told when it can.
+func TestEndsWaitForTheTopic(t *testing.T) {
+	log := &breakable{Mem: controllog.NewMem(), broken: make(chan struct{})}
+	a := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+	a.ready(t)
+	if _, _, err := a.Skip(t.Context(), order("k")); err != nil {
+		t.Fatal(err)
+	}
+	log.breakIt()
+	eventually.True(t, "a knows that it cannot read", func() bool { return errors.Is(a.Check(), errBroken) })
+	a.Ended([]event.Skipped{{Skip: a.boxes.skipping()[0]}})
+	for i := range endsMax {
+		a.Ended([]event.Skipped{{Skip: event.Skip{Key: "k", Act: ID{1, byte(i), byte(i >> 8)}}}})
+	}
+	if n := testutil.ToFloat64(a.metrics.endsLost); n != 1 {
+		t.Errorf("%v ends are counted as lost, want 1", n)
+	}
+	log.repair()
+	eventually.True(t, "the end is recorded", func() bool { return a.List()[0].End == "dead_letter" })
+}
+
 // breakable is a log whose readers and writers fail while it is broken.
 type breakable struct {
 	*controllog.Mem
@@ -346,8 +459,15 @@ func TestPages(t *testing.T) {
 	log := controllog.NewMem()
 	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
 	k.ready(t)
+	there := true
+	first := func(_ context.Context, key event.Key) (event.MessageID, error) {
+		if !there {
+			return event.MessageID{}, fmt.Errorf("%w here", ErrNothing)
+		}
+		return event.MessageID{Ledger: 7, Entry: int64(len(key)), Batch: -1, TopicPartition: -1}, nil
+	}
 	mux := http.NewServeMux()
-	for pattern, page := range Handlers(k.Keeper, "") {
+	for pattern, page := range Handlers(k.Keeper, "", first) {
 		mux.Handle(pattern, page)
 	}
 	ask := func(method, path string, answer any) int {
@@ -372,6 +492,8 @@ func TestPages(t *testing.T) {
 		"hold?key=k&for=-1s" + good:                                   400,
 		"hold?key=k&for=1000h" + good:                                 400,
 		"hold?key=" + strings.Repeat("k", 5000) + good:                400,
+		"skip?by=alice&reason=r":                                      400,
+		"skip?key=k&event=1:2" + good:                                 400,
 		"release?key=k&by=alice&reason=" + url.QueryEscape("\x1b[2J"): 400,
 	} {
 		if got := ask("POST", "/v1/acts/"+path, &done); got != want {
@@ -388,6 +510,21 @@ func TestPages(t *testing.T) {
 	if code := ask("GET", "/v1/acts", &acts); code != 200 || acts.Member != "a" || acts.Error != "" || len(acts.Acts) != 1 || acts.Acts[0] != done.Act {
 		t.Errorf("%d %+v, want %+v", code, acts, done.Act)
 	}
+	for range 2 {
+		if code := ask("POST", "/v1/acts/skip?key=skipped"+good, &done); code != 200 || done.Act.Event != "7:7:-1:-1" || !done.Act.Active {
+			t.Errorf("a skip: %d %+v", code, done)
+		}
+	}
+	if done.Result != Already {
+		t.Errorf("a second skip is %s", done.Result)
+	}
+	if code := ask("POST", "/v1/acts/skip?event=7:8:-1:-1&key=skipped"+good, &done); code != 200 || done.Result != Skipping || done.Act.Event != "7:8:-1:-1" {
+		t.Errorf("a skip of another event: %d %+v", code, done)
+	}
+	there = false
+	if code := ask("POST", "/v1/acts/skip?key=nothing"+good, &done); code != 404 {
+		t.Errorf("a skip of nothing: %d", code)
+	}
 	limited := false
 	for range 2 * ordersBurst {
 		limited = limited || ask("POST", "/v1/acts/release?key="+key+good, &done) == http.StatusTooManyRequests
@@ -395,7 +532,7 @@ func TestPages(t *testing.T) {
 	if !limited {
 		t.Error("nothing bounds the rate of acts")
 	}
-	off := Handlers(nil, "off")
+	off := Handlers(nil, "off", nil)
 	w := httptest.NewRecorder()
 	off["POST /v1/acts/hold"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/v1/acts/hold?key=k"+good, nil))
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "off") {

@@ -15,6 +15,8 @@ type Metrics struct {
 	appends *prometheus.CounterVec
 	readers *prometheus.CounterVec
 	refused prometheus.Counter
+
+	endsLost prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -25,7 +27,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lines:   loglimit.NewMetrics(reg),
 		records: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_act_records_total",
-			Help: "Records read from the acts topic, by effect (held, renewed, released, not_held, full: too many keys are held, marked, malformed, version).",
+			Help: "Records read from the acts topic, by effect (held, renewed, released, not_held, skipping, already, ended, no_skip, full: too many keys are held or events skipped, marked, malformed, version).",
 		}, []string{"result"}),
 		appends: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_act_appends_total",
@@ -37,7 +39,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"event"}),
 		refused: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_act_refused_total",
-			Help: "Holds that this router has refused because acts.held_max keys are held.",
+			Help: "Holds and skips that this router has refused because acts.held_max keys are held, or acts.skips_max events skipped.",
+		}),
+		endsLost: with.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_act_ends_lost_total",
+			Help: "Ends of skips that are not recorded, because too many wait for an unreadable acts topic (1,024).",
 		}),
 	}
 	// An increase is only seen from a count that was there before it.
@@ -56,8 +62,12 @@ func (m *Metrics) watch(k *Keeper) {
 		Help: "Keys of the group that operators hold, as this router has read; at most acts.held_max.",
 	}, func() float64 { return float64(k.HeldKeys()) })
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_act_skips",
+		Help: "Skips of events that are in effect in the group, as this router has read; at most acts.skips_max.",
+	}, func() float64 { return float64(k.Skips()) })
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_act_topic_readable",
-		Help: "1 while this router reads the acts topic; 0 while holds and releases that are made now do not reach it.",
+		Help: "1 while this router reads the acts topic; 0 while acts that are made now do not reach it.",
 	}, func() float64 {
 		if k.Check() == nil {
 			return 1

@@ -2,6 +2,7 @@ package act
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -38,6 +39,8 @@ const (
 	Mark    Kind = iota + 1 // nothing: a member marks the end of the log by it
 	Hold                    // the key's events wait
 	Release                 // a hold ends
+	Skip                    // one event goes to the dead letter topic
+	Skipped                 // the owner tells what became of the event of a skip
 )
 
 // String returns the name of the kind, as commands and logs have it.
@@ -49,12 +52,36 @@ func (k Kind) String() string {
 		return "hold"
 	case Release:
 		return "release"
+	case Skip:
+		return "skip"
+	case Skipped:
+		return "skipped"
 	}
 	return "unknown"
 }
 
 // ID is a random number that names an act.
 type ID [16]byte
+
+// End is what became of the event of a skip.
+type End uint8
+
+// The ends.
+const (
+	EndDeadLetter End = iota + 1 // it goes to the dead letter topic
+	EndDone                      // a handler that ran already had done it
+)
+
+// String returns the name of the end, as commands and logs have it; "" if there is none.
+func (e End) String() string {
+	switch e {
+	case EndDeadLetter:
+		return "dead_letter"
+	case EndDone:
+		return "done"
+	}
+	return ""
+}
 
 // Record is one record of an acts topic.
 type Record struct {
@@ -66,11 +93,24 @@ type Record struct {
 	Reason string
 	At     time.Time // by the wall clock of that member, in milliseconds
 	Until  time.Time // the end of its effect; At if none lasts
+
+	Event event.MessageID // Skip: which event
+	Of    ID              // Skipped: the skip
+	End   End             // Skipped: what became of its event
+}
+
+// String returns the id in hex.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// skip returns the skip that a record orders.
+func (r Record) skip() event.Skip {
+	return event.Skip{Key: r.Key, Event: r.Event, Act: r.ID, Reason: fmt.Sprintf("skipped by %s: %s (act %v)", r.By, r.Reason, r.ID)}
 }
 
 // Shown is a record as pages and commands show it.
 type Shown struct {
-	Act       string    `json:"act"` // hold or release
+	ID        string    `json:"id"`  // of the act, in hex
+	Act       string    `json:"act"` // hold, release or skip
 	Key       string    `json:"key,omitempty"`
 	KeyBase64 string    `json:"key_base64,omitempty"` // instead of key, if that is not UTF-8
 	By        string    `json:"by"`
@@ -78,13 +118,19 @@ type Shown struct {
 	Reason    string    `json:"reason"`
 	At        time.Time `json:"at"`
 	Until     time.Time `json:"until"`
-	Active    bool      `json:"active"` // its effect lasts
+	Active    bool      `json:"active"`             // its effect lasts
+	Event     string    `json:"event,omitempty"`    // skip: the message id of the event, as ledger:entry:partition:batch
+	End       string    `json:"end,omitempty"`      // skip: what became of the event, dead_letter or done; "": its owner has not told
+	EndedBy   string    `json:"ended_by,omitempty"` // skip: the member that has told so
 }
 
 func (r Record) shown(active bool) Shown {
-	s := Shown{Act: r.Kind.String(), Key: string(r.Key), By: r.By, Via: r.Via, Reason: r.Reason, At: r.At.UTC(), Until: r.Until.UTC(), Active: active}
+	s := Shown{ID: r.ID.String(), Act: r.Kind.String(), Key: string(r.Key), By: r.By, Via: r.Via, Reason: r.Reason, At: r.At.UTC(), Until: r.Until.UTC(), Active: active}
 	if !utf8.ValidString(s.Key) {
 		s.Key, s.KeyBase64 = "", base64.StdEncoding.EncodeToString([]byte(r.Key))
+	}
+	if r.Kind == Skip {
+		s.Event = r.Event.String()
 	}
 	return s
 }
@@ -94,10 +140,18 @@ func Encode(r Record) ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	return proto.Marshal(&controllogv1.Act{
+	out := &controllogv1.Act{
 		Version: formatVersion, Kind: controllogv1.ActKind(r.Kind), Id: r.ID[:], Key: []byte(r.Key),
 		By: r.By, Via: r.Via, Reason: r.Reason, AtMs: r.At.UnixMilli(), UntilMs: r.Until.UnixMilli(),
-	})
+	}
+	switch r.Kind {
+	case Skip:
+		out.Event = r.Event.String()
+	case Skipped:
+		out.Of, out.End = r.Of[:], controllogv1.ActEnd(r.End)
+	case Mark, Hold, Release:
+	}
+	return proto.Marshal(out)
 }
 
 // Decode reads a record.
@@ -109,7 +163,7 @@ func Decode(data []byte) (Record, error) {
 	if err := proto.Unmarshal(data, &in); err != nil {
 		return Record{}, fmt.Errorf("act: %w", err)
 	}
-	if in.GetVersion() != formatVersion || in.GetKind() > controllogv1.ActKind(Release) {
+	if in.GetVersion() != formatVersion || in.GetKind() > controllogv1.ActKind(Skipped) {
 		return Record{}, fmt.Errorf("%w: %d, kind %d", errVersion, in.GetVersion(), in.GetKind())
 	}
 	if in.GetKind() < 0 || in.GetAtMs() < 0 || in.GetAtMs() > timeMax {
@@ -123,18 +177,34 @@ func Decode(data []byte) (Record, error) {
 		return Record{}, fmt.Errorf("act: id of %d bytes, want %d", len(in.GetId()), len(r.ID))
 	}
 	copy(r.ID[:], in.GetId())
+	switch r.Kind {
+	case Skip:
+		var err error
+		if r.Event, err = event.ParseMessageID(in.GetEvent()); err != nil {
+			return Record{}, fmt.Errorf("act: %w", err)
+		}
+	case Skipped:
+		if len(in.GetOf()) != len(r.Of) || in.GetEnd() < 0 || in.GetEnd() > controllogv1.ActEnd(EndDone) {
+			return Record{}, fmt.Errorf("act: end %d of a skip with an id of %d bytes, want %d", in.GetEnd(), len(in.GetOf()), len(r.Of))
+		}
+		copy(r.Of[:], in.GetOf())
+		r.End = End(in.GetEnd())
+	case Mark, Hold, Release:
+	}
 	return r, r.validate()
 }
 
 func (r Record) validate() error {
-	duration := r.Until.Sub(r.At)
+	duration, lasts := r.Until.Sub(r.At), r.Kind == Hold || r.Kind == Skip
 	switch {
-	case r.Kind < Mark || r.Kind > Release:
+	case r.Kind < Mark || r.Kind > Skipped:
 		return fmt.Errorf("act: kind %d is not known", r.Kind)
 	case len(r.Key) > event.KeyMax:
 		return fmt.Errorf("act: key of %d bytes, want at most %d", len(r.Key), event.KeyMax)
-	case duration < 0 || duration > DurationMax || r.Kind == Hold && duration == 0 || r.Kind != Hold && duration != 0:
+	case duration < 0 || duration > DurationMax || lasts != (duration != 0):
 		return fmt.Errorf("act: %v for %v, want at most %v", r.Kind, duration, DurationMax)
+	case r.Kind == Skipped && (r.End < EndDeadLetter || r.End > EndDone):
+		return fmt.Errorf("act: end %d of a skip is not known", r.End)
 	case r.Kind == Mark:
 		return nil
 	}

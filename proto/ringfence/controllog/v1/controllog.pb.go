@@ -35,6 +35,10 @@ const (
 	ActKind_ACT_KIND_HOLD ActKind = 2
 	// A hold of the key ends.
 	ActKind_ACT_KIND_RELEASE ActKind = 3
+	// One event of the key goes to the dead letter topic, and no handler is called with it any more. Has no effect after until_ms.
+	ActKind_ACT_KIND_SKIP ActKind = 4
+	// The owner of the key tells what became of the event of a skip. The record does nothing.
+	ActKind_ACT_KIND_SKIPPED ActKind = 5
 )
 
 // Enum value maps for ActKind.
@@ -44,12 +48,16 @@ var (
 		1: "ACT_KIND_MARK",
 		2: "ACT_KIND_HOLD",
 		3: "ACT_KIND_RELEASE",
+		4: "ACT_KIND_SKIP",
+		5: "ACT_KIND_SKIPPED",
 	}
 	ActKind_value = map[string]int32{
 		"ACT_KIND_UNSPECIFIED": 0,
 		"ACT_KIND_MARK":        1,
 		"ACT_KIND_HOLD":        2,
 		"ACT_KIND_RELEASE":     3,
+		"ACT_KIND_SKIP":        4,
+		"ACT_KIND_SKIPPED":     5,
 	}
 )
 
@@ -78,6 +86,59 @@ func (x ActKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use ActKind.Descriptor instead.
 func (ActKind) EnumDescriptor() ([]byte, []int) {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{0}
+}
+
+// ActEnd is what became of the event of a skip.
+type ActEnd int32
+
+const (
+	// Not told.
+	ActEnd_ACT_END_UNSPECIFIED ActEnd = 0
+	// It goes to the dead letter topic.
+	ActEnd_ACT_END_DEAD_LETTER ActEnd = 1
+	// A handler that ran already had done it: it is acked.
+	ActEnd_ACT_END_DONE ActEnd = 2
+)
+
+// Enum value maps for ActEnd.
+var (
+	ActEnd_name = map[int32]string{
+		0: "ACT_END_UNSPECIFIED",
+		1: "ACT_END_DEAD_LETTER",
+		2: "ACT_END_DONE",
+	}
+	ActEnd_value = map[string]int32{
+		"ACT_END_UNSPECIFIED": 0,
+		"ACT_END_DEAD_LETTER": 1,
+		"ACT_END_DONE":        2,
+	}
+)
+
+func (x ActEnd) Enum() *ActEnd {
+	p := new(ActEnd)
+	*p = x
+	return p
+}
+
+func (x ActEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ActEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_ringfence_controllog_v1_controllog_proto_enumTypes[1].Descriptor()
+}
+
+func (ActEnd) Type() protoreflect.EnumType {
+	return &file_ringfence_controllog_v1_controllog_proto_enumTypes[1]
+}
+
+func (x ActEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ActEnd.Descriptor instead.
+func (ActEnd) EnumDescriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{1}
 }
 
 // Record is one entry of the control log.
@@ -1440,7 +1501,13 @@ type Act struct {
 	// When, in milliseconds since 1970 by the clock of that member.
 	AtMs int64 `protobuf:"varint,8,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
 	// When its effect ends, likewise. Equal to at_ms if it has none that lasts.
-	UntilMs       int64 `protobuf:"varint,9,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	UntilMs int64 `protobuf:"varint,9,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	// With a skip: the message id of the event, as ledger:entry:partition:batch.
+	Event string `protobuf:"bytes,10,opt,name=event,proto3" json:"event,omitempty"`
+	// With the end of a skip: the id of the skip.
+	Of []byte `protobuf:"bytes,11,opt,name=of,proto3" json:"of,omitempty"`
+	// With the end of a skip: what became of the event.
+	End           ActEnd `protobuf:"varint,12,opt,name=end,proto3,enum=ringfence.controllog.v1.ActEnd" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1536,6 +1603,27 @@ func (x *Act) GetUntilMs() int64 {
 		return x.UntilMs
 	}
 	return 0
+}
+
+func (x *Act) GetEvent() string {
+	if x != nil {
+		return x.Event
+	}
+	return ""
+}
+
+func (x *Act) GetOf() []byte {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Act) GetEnd() ActEnd {
+	if x != nil {
+		return x.End
+	}
+	return ActEnd_ACT_END_UNSPECIFIED
 }
 
 var File_ringfence_controllog_v1_controllog_proto protoreflect.FileDescriptor
@@ -1659,7 +1747,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x03gen\x18\x05 \x01(\rR\x03gen\x12\x14\n" +
 	"\x05began\x18\x06 \x01(\bR\x05began\x12\x18\n" +
 	"\arelease\x18\a \x01(\bR\arelease\x12\x14\n" +
-	"\x05force\x18\b \x01(\bR\x05force\"\xe1\x01\n" +
+	"\x05force\x18\b \x01(\bR\x05force\"\xba\x02\n" +
 	"\x03Act\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x124\n" +
 	"\x04kind\x18\x02 \x01(\x0e2 .ringfence.controllog.v1.ActKindR\x04kind\x12\x0e\n" +
@@ -1669,12 +1757,22 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x03via\x18\x06 \x01(\tR\x03via\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x13\n" +
 	"\x05at_ms\x18\b \x01(\x03R\x04atMs\x12\x19\n" +
-	"\buntil_ms\x18\t \x01(\x03R\auntilMs*_\n" +
+	"\buntil_ms\x18\t \x01(\x03R\auntilMs\x12\x14\n" +
+	"\x05event\x18\n" +
+	" \x01(\tR\x05event\x12\x0e\n" +
+	"\x02of\x18\v \x01(\fR\x02of\x121\n" +
+	"\x03end\x18\f \x01(\x0e2\x1f.ringfence.controllog.v1.ActEndR\x03end*\x88\x01\n" +
 	"\aActKind\x12\x18\n" +
 	"\x14ACT_KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rACT_KIND_MARK\x10\x01\x12\x11\n" +
 	"\rACT_KIND_HOLD\x10\x02\x12\x14\n" +
-	"\x10ACT_KIND_RELEASE\x10\x03BHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
+	"\x10ACT_KIND_RELEASE\x10\x03\x12\x11\n" +
+	"\rACT_KIND_SKIP\x10\x04\x12\x14\n" +
+	"\x10ACT_KIND_SKIPPED\x10\x05*L\n" +
+	"\x06ActEnd\x12\x17\n" +
+	"\x13ACT_END_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ACT_END_DEAD_LETTER\x10\x01\x12\x10\n" +
+	"\fACT_END_DONE\x10\x02BHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
 
 var (
 	file_ringfence_controllog_v1_controllog_proto_rawDescOnce sync.Once
@@ -1688,64 +1786,66 @@ func file_ringfence_controllog_v1_controllog_proto_rawDescGZIP() []byte {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescData
 }
 
-var file_ringfence_controllog_v1_controllog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_ringfence_controllog_v1_controllog_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(ActKind)(0),         // 0: ringfence.controllog.v1.ActKind
-	(*Record)(nil),       // 1: ringfence.controllog.v1.Record
-	(*Position)(nil),     // 2: ringfence.controllog.v1.Position
-	(*Node)(nil),         // 3: ringfence.controllog.v1.Node
-	(*Setting)(nil),      // 4: ringfence.controllog.v1.Setting
-	(*Genesis)(nil),      // 5: ringfence.controllog.v1.Genesis
-	(*Epoch)(nil),        // 6: ringfence.controllog.v1.Epoch
-	(*Beat)(nil),         // 7: ringfence.controllog.v1.Beat
-	(*BusyKeys)(nil),     // 8: ringfence.controllog.v1.BusyKeys
-	(*PartitionSet)(nil), // 9: ringfence.controllog.v1.PartitionSet
-	(*Hello)(nil),        // 10: ringfence.controllog.v1.Hello
-	(*Snap)(nil),         // 11: ringfence.controllog.v1.Snap
-	(*State)(nil),        // 12: ringfence.controllog.v1.State
-	(*Pending)(nil),      // 13: ringfence.controllog.v1.Pending
-	(*Claim)(nil),        // 14: ringfence.controllog.v1.Claim
-	(*Act)(nil),          // 15: ringfence.controllog.v1.Act
+	(ActEnd)(0),          // 1: ringfence.controllog.v1.ActEnd
+	(*Record)(nil),       // 2: ringfence.controllog.v1.Record
+	(*Position)(nil),     // 3: ringfence.controllog.v1.Position
+	(*Node)(nil),         // 4: ringfence.controllog.v1.Node
+	(*Setting)(nil),      // 5: ringfence.controllog.v1.Setting
+	(*Genesis)(nil),      // 6: ringfence.controllog.v1.Genesis
+	(*Epoch)(nil),        // 7: ringfence.controllog.v1.Epoch
+	(*Beat)(nil),         // 8: ringfence.controllog.v1.Beat
+	(*BusyKeys)(nil),     // 9: ringfence.controllog.v1.BusyKeys
+	(*PartitionSet)(nil), // 10: ringfence.controllog.v1.PartitionSet
+	(*Hello)(nil),        // 11: ringfence.controllog.v1.Hello
+	(*Snap)(nil),         // 12: ringfence.controllog.v1.Snap
+	(*State)(nil),        // 13: ringfence.controllog.v1.State
+	(*Pending)(nil),      // 14: ringfence.controllog.v1.Pending
+	(*Claim)(nil),        // 15: ringfence.controllog.v1.Claim
+	(*Act)(nil),          // 16: ringfence.controllog.v1.Act
 }
 var file_ringfence_controllog_v1_controllog_proto_depIdxs = []int32{
-	5,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
-	6,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
-	7,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
-	10, // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
-	11, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
-	2,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
-	3,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
-	4,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
-	2,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
-	2,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
-	4,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
-	3,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
-	2,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
-	2,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
-	9,  // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
-	9,  // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
-	8,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
-	3,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
-	4,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
-	2,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
-	12, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
-	2,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
-	3,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
-	2,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
-	13, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
-	2,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
-	4,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
-	2,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
-	2,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
-	9,  // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
-	4,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
+	6,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
+	7,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
+	8,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
+	11, // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
+	12, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
+	3,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
+	4,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
+	5,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
+	3,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
+	5,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
+	4,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
+	3,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
+	3,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
+	10, // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
+	10, // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
+	9,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
+	4,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
+	5,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
+	13, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
+	3,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
+	4,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
+	3,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
+	14, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
+	3,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
+	5,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
+	3,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
+	10, // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
+	5,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
 	0,  // 31: ringfence.controllog.v1.Act.kind:type_name -> ringfence.controllog.v1.ActKind
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	1,  // 32: ringfence.controllog.v1.Act.end:type_name -> ringfence.controllog.v1.ActEnd
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_controllog_v1_controllog_proto_init() }
@@ -1765,7 +1865,7 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_controllog_v1_controllog_proto_rawDesc), len(file_ringfence_controllog_v1_controllog_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,

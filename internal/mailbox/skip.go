@@ -1,0 +1,146 @@
+package mailbox
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// skips are the events that operators have skipped. No event costs anything while there are none.
+type skips struct {
+	lease   ownership.Lease                  // the newest: a waiting event is ended by nobody who may not run it
+	known   map[event.Key][]event.Skip       // in effect: those of events that are not here, too
+	running map[event.DeliveryID]*event.Skip // deliveries that were taken back, and are not over
+}
+
+// Skip makes events end as dead letters instead of being delivered, those that are here and those that come later, until
+// Unskip. One that waits leaves its key at once, even if the key is on hold or its retry is not due; but it waits while the gate or the lease
+// does not let the key run, since another tenure may run the event. One that runs is named in out.TakeBack: its key stays busy until
+// Finish, and then a result other than done makes it a dead letter, under any gate. A skip replaces
+// an earlier one of the same event.
+func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
+	b.call++
+	for i := range skips {
+		s := skips[i]
+		s.Key = event.Key(strings.Clone(string(s.Key)))
+		if b.skips.known == nil {
+			b.skips.known, b.skips.running = map[event.Key][]event.Skip{}, map[event.DeliveryID]*event.Skip{}
+		}
+		others := slices.DeleteFunc(b.skips.known[s.Key], func(old event.Skip) bool { return old.Event == s.Event })
+		b.skips.known[s.Key] = append(others, s)
+		a := b.actor(s.Key, b.hashOfKey(s.Key))
+		if a == nil {
+			continue
+		}
+		if it := a.running; it != nil && it.id == s.Event && b.skips.running[it.delivery] == nil {
+			b.skips.running[it.delivery] = &s
+			out.TakeBack = append(out.TakeBack, it.delivery)
+		}
+		b.leaveSkipped(now, a, out)
+	}
+	b.repayAll(out)
+}
+
+// SetLease tells the newest lease, before any Take has it: events that are to be skipped leave first.
+func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) {
+	b.call++
+	b.skips.lease = lease
+	for _, key := range slices.Sorted(maps.Keys(b.skips.known)) {
+		if a := b.actor(key, b.hashOfKey(key)); a != nil {
+			b.leaveSkipped(now, a, out)
+		}
+	}
+	b.repayAll(out)
+}
+
+// mayLeave reports whether waiting events of a key that are to be skipped may leave it: as those that run, by the owner alone.
+func (b *Boxes) mayLeave(now clock.Instant, a *actor) bool {
+	return a.part.mayRun(a.key) && b.skips.lease.MayDispatch(a.part.gate, now)
+}
+
+// Unskip ends skips, for events that are not here or wait. A delivery that was taken back still ends as Skip says.
+func (b *Boxes) Unskip(skips []event.Skip) {
+	for _, s := range skips {
+		left := slices.DeleteFunc(b.skips.known[s.Key], func(known event.Skip) bool { return known.Event == s.Event })
+		if len(left) == 0 {
+			delete(b.skips.known, s.Key)
+		} else {
+			b.skips.known[s.Key] = left
+		}
+	}
+}
+
+// leaveSkipped settles the waiting events of a key that are to be skipped, and files the key again if its first event was one.
+func (b *Boxes) leaveSkipped(now clock.Instant, a *actor, out *Output) {
+	if a.running == nil && a.head != nil && b.mayLeave(now, a) && skipOf(b.skips.known[a.key], a.head.id) != nil {
+		b.dequeueWaiting(a)
+		b.enqueue(now, a, out)
+		return
+	}
+	b.skipWaiting(now, a, out)
+}
+
+// skipOf returns the skip of an event, nil if there is none.
+func skipOf(skips []event.Skip, id event.MessageID) *event.Skip {
+	for i := range skips {
+		if skips[i].Event == id {
+			return &skips[i]
+		}
+	}
+	return nil
+}
+
+// skipWaiting settles the waiting events of a key that are to be skipped, if gate and lease let the key run.
+func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
+	if len(b.skips.known) == 0 || !b.mayLeave(now, a) {
+		return
+	}
+	known := b.skips.known[a.key]
+	if len(known) == 0 {
+		return
+	}
+	for it := a.head; it != nil; {
+		next := it.next
+		if s := skipOf(known, it.id); s != nil {
+			if it == a.head {
+				a.heldUntil = 0
+			}
+			a.remove(it)
+			b.recordEnd(now, it, history.Rejected)
+			b.settleSkipped(it, outcome.Skipped(outcome.Outcome{Attempts: it.attempts}, s.Reason), *s, out)
+		}
+		it = next
+	}
+	b.repayKey(a, out)
+}
+
+// settleSkipped sends an event to the dead letter topic because of a skip.
+func (b *Boxes) settleSkipped(it *item, o outcome.Outcome, s event.Skip, out *Output) {
+	b.counters.Skipped++
+	out.Skipped = append(out.Skipped, event.Skipped{Skip: s})
+	b.settle(it, event.Rejected, &event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: it.event.FirstError, Owner: b.member}, out)
+}
+
+// takenBack returns the skip because of which a delivery was taken back, nil if there is none, and forgets it.
+func (b *Boxes) takenBack(id event.DeliveryID) *event.Skip {
+	if len(b.skips.running) == 0 {
+		return nil
+	}
+	s := b.skips.running[id]
+	delete(b.skips.running, id)
+	return s
+}
+
+// finishSkipped ends the event of a delivery that was taken back. A failure of the application still counts.
+func (b *Boxes) finishSkipped(it *item, o outcome.Outcome, s *event.Skip, out *Output) {
+	if o.Attempts > it.attempts || o.Crashes > it.crashes {
+		b.replace(it, withFailure(it.event, o))
+	}
+	b.settleSkipped(it, outcome.Skipped(o, s.Reason), *s, out)
+}
