@@ -9,8 +9,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
@@ -70,10 +71,12 @@ type Group struct {
 
 const (
 	pollEvery    = 500 * time.Millisecond
-	readyMax     = 2 * time.Minute  // until the group of the proof is formed, and until it has recovered from a fault
-	settleMax    = 90 * time.Second // until all events are handled
-	leaveMax     = 90 * time.Second // until all members have left
-	unheardMax   = 30 * time.Second // of a member; then the proof is over
+	pollShare    = 40 * time.Millisecond // of each member of a large group: an admin endpoint answers 50 pages a second
+	asksMax      = 16                    // at a time
+	readyMax     = 2 * time.Minute       // until the group of the proof is formed, and until it has recovered from a fault
+	settleMax    = 90 * time.Second      // until all events are handled
+	leaveMax     = 90 * time.Second      // until all members have left
+	unheardMax   = 30 * time.Second      // of a member; then the proof is over
 	membersMin   = 2
 	stopTimeout  = 15 * time.Second
 	tellEvery    = 30 * time.Second
@@ -168,25 +171,26 @@ func newRun() string {
 // each asks all members at the same time.
 func (c *conducting) each(ctx context.Context, ask func(i int) Ask) []error {
 	errs := make([]error, len(c.group.Members))
-	var asked sync.WaitGroup
+	var asked errgroup.Group
+	asked.SetLimit(asksMax)
 	for i, name := range c.group.Members {
-		asked.Go(func() {
+		asked.Go(func() error {
 			sent := int64(clock.Shared())
 			a, err := c.group.Ask(ctx, name, ask(i))
 			back := int64(clock.Shared())
 			switch {
 			case err != nil:
 				errs[i] = fmt.Errorf("%s: %w", name, err)
-				return
 			case a.Error != "":
 				errs[i] = fmt.Errorf("%s: %s", name, a.Error)
-				return
+			default:
+				c.answers[i], c.heard[i] = a, clock.Now()
+				c.run.Members[i].trips = append(c.run.Members[i].trips, trip{sent, back, a.Now})
 			}
-			c.answers[i], c.heard[i] = a, clock.Now()
-			c.run.Members[i].trips = append(c.run.Members[i].trips, trip{sent, back, a.Now})
+			return nil
 		})
 	}
-	asked.Wait()
+	_ = asked.Wait() // the errors are in errs
 	return errs
 }
 
@@ -299,6 +303,11 @@ func (c *conducting) note(member int, r Record) {
 	}
 }
 
+// pause is the time between two polls.
+func (c *conducting) pause() time.Duration {
+	return max(pollEvery, time.Duration(len(c.group.Members))*pollShare)
+}
+
 func (c *conducting) ready() bool {
 	return !slices.ContainsFunc(c.answers, func(a Answer) bool { return !a.Ready })
 }
@@ -330,7 +339,7 @@ func (c *conducting) until(ctx context.Context, most time.Duration, holds func()
 		case clock.Now().Sub(began) > most:
 			return fmt.Errorf("%w after %v", errSlow, most)
 		}
-		_ = backoff.Sleep(ctx, pollEvery) // the context is looked at above
+		_ = backoff.Sleep(ctx, c.pause()) // the context is looked at above
 	}
 }
 
@@ -373,7 +382,7 @@ func (c *conducting) drive(ctx context.Context) error {
 			}
 			kinds, next = kinds[1:], now.Add(c.o.Every)
 		}
-		_ = backoff.Sleep(ctx, pollEvery) // the context is looked at above
+		_ = backoff.Sleep(ctx, c.pause()) // the context is looked at above
 	}
 }
 

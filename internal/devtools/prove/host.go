@@ -172,6 +172,8 @@ func (h *Host) take(ctx context.Context, ask *Ask, answer *Answer) error {
 func (h *Host) start(ask *Ask, answer *Answer) error {
 	limits := answer.Limits
 	switch plan := ask.Plan; {
+	case h.env.Publisher == nil:
+		return fmt.Errorf("the broker of %s is within its process, which no other reaches", answer.Member)
 	case h.env.Config.Ownership.Mode != config.ModeStrict:
 		return fmt.Errorf("ownership.mode is %s, which promises nothing that could be proved", h.env.Config.Ownership.Mode)
 	case plan.Seconds > limits.Seconds:
