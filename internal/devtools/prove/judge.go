@@ -54,7 +54,7 @@ type FaultAt struct {
 	Ready  float64 `json:"ready"` // when all members were ready again; 0: not until the end
 	Begun  float64 `json:"-"`
 
-	Waited     float64 `json:"waited_max"` // longest wait of an event, from its publication to its first handler, among those that waited meanwhile
+	Waited     float64 `json:"waited_max"` // longest wait of an event for a handler, since its publication or since it lost one, among those that waited meanwhile
 	WaitedP50  float64 `json:"waited_p50"`
 	Events     int     `json:"events"`     // that waited meanwhile
 	Running    int     `json:"running"`    // handlers of that member when the fault began
@@ -144,10 +144,24 @@ type stop struct{ from, until int64 }
 // fate is what became of an event.
 type fate struct {
 	key       int
-	sent      int64 // 0: nobody published it
+	published bool // or sent, without an answer
 	confirmed bool
-	began     int64       // of the first handler; 0: none
-	done      []*handling // in no order
+	sent      int64
+	handlings []*handling // in the order of their starts
+	done      []*handling // those that did it
+}
+
+// waits returns the times in which an event waited for a handler: since its publication, and since a handler was lost without a result. It does not wait for
+// a handler while a failure delays its next attempt.
+func (f *fate) waits(last int64) (all []stop) {
+	from := f.sent
+	for _, h := range f.handlings {
+		all = append(all, stop{from, max(from, h.start)})
+		if from = h.end; h.outcome == Done || h.outcome == Failed {
+			return all
+		}
+	}
+	return append(all, stop{from, max(from, last)})
 }
 
 // process names the handlers of one member.
@@ -211,7 +225,7 @@ func (j *judging) read(member int) {
 		switch r.Kind {
 		case WasPublished, WasSent:
 			f := j.fate(r.Event, r.Key)
-			f.sent, f.confirmed = at, r.Kind == WasPublished
+			f.published, f.confirmed, f.sent = true, r.Kind == WasPublished, at
 		case HasStarted:
 			h := &handling{member: member, process: r.Process, clock: c, event: r.Event, key: r.Key, token: r.Token, turn: r.Turn, start: at, slack: slack}
 			j.handlings = append(j.handlings, h)
@@ -362,9 +376,7 @@ func (j *judging) perEvent() {
 	v.Handlings = len(j.handlings)
 	for _, h := range j.handlings {
 		f := j.fate(h.event, h.key)
-		if f.began == 0 || h.start < f.began {
-			f.began = h.start
-		}
+		f.handlings = append(f.handlings, h)
 		switch h.outcome {
 		case Done:
 			f.done = append(f.done, h)
@@ -373,14 +385,14 @@ func (j *judging) perEvent() {
 		case Cancelled:
 			v.Cancelled++
 		}
-		if f.sent == 0 {
+		if !f.published {
 			v.Foreign++
 		}
 	}
 	for _, event := range slices.Sorted(maps.Keys(j.fates)) {
 		f := j.fates[event]
 		switch {
-		case f.sent == 0:
+		case !f.published:
 			j.example("an event was handled that no member published: %d.%d of prove-%d", event>>40, event&(1<<40-1), f.key)
 			continue
 		case f.confirmed:
@@ -427,12 +439,13 @@ func (j *judging) perFault() {
 		}
 		var waits []float64
 		for _, one := range j.fates {
-			began := one.began
-			if began == 0 {
-				began = j.last
+			if !one.published {
+				continue
 			}
-			if one.sent != 0 && one.sent <= until && began >= from {
-				waits = append(waits, seconds(max(0, began-one.sent)))
+			for _, w := range one.waits(j.last) {
+				if w.from <= until && w.until >= from {
+					waits = append(waits, seconds(w.until-w.from))
+				}
 			}
 		}
 		slices.Sort(waits)
@@ -468,14 +481,16 @@ func (j *judging) series() {
 	}
 	per := 1 / seconds(width)
 	for _, f := range j.fates {
-		if f.sent == 0 {
+		if !f.published {
 			continue
 		}
 		if i, ok := in(f.sent); ok && f.confirmed {
 			bins[i].Published += per
 		}
-		if i, ok := in(f.began); ok && f.began != 0 {
-			waits[i] = append(waits[i], seconds(max(0, f.began-f.sent)))
+		if len(f.handlings) > 0 {
+			if i, ok := in(f.handlings[0].start); ok {
+				waits[i] = append(waits[i], seconds(max(0, f.handlings[0].start-f.sent)))
+			}
 		}
 		if len(f.done) > 0 {
 			if i, ok := in(f.done[0].end); ok {

@@ -135,7 +135,7 @@ func newAxis(log bool, most float64) axis {
 		}
 		return a
 	}
-	step := math.Pow(10, math.Floor(math.Log10(max(most, 1)/4)))
+	step := math.Pow(10, math.Floor(math.Log10(max(most, 4)/4)))
 	for _, factor := range []float64{1, 2, 5, 10} {
 		if step*factor*4 >= most {
 			step *= factor
