@@ -30,6 +30,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/telemetry"
 )
 
 const proveHelp = `Prove, beside a running group, that its routers keep their promise.
@@ -206,7 +207,15 @@ func proveChildren() []*cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			signal.Ignore(os.Interrupt)
 			procgroup.FollowParent(os.Stdin, os.Exit)
-			return prove.Handle(cmd.Context(), args[0], os.Stdout)
+			loaded, err := load(cmd, "") // the settings of the router beside it
+			if err != nil {
+				return err
+			}
+			log, _, err := telemetry.NewLogger(os.Stderr, loaded.Log)
+			if err != nil {
+				return usageError{err}
+			}
+			return prove.Handle(cmd.Context(), args[0], os.Stdout, log.With("node", loaded.Node.Name, "component", "handler"))
 		},
 	}
 	return []*cobra.Command{member, handler}

@@ -121,7 +121,7 @@ func TestProve(t *testing.T) {
 		}
 	})
 	out := t.TempDir()
-	printed, says, code := g.prove(t, "router-0", "--for=4s", "--every=1s", "--fault-max=1s", "--faults=kill,pause-router,drain", "--rate=150", "--keys=30", "--out="+out, "--yes")
+	printed, says, code := g.prove(t, "router-0", "--for=3s", "--every=1s", "--fault-max=1s", "--faults=kill,drain", "--rate=150", "--keys=30", "--out="+out, "--yes")
 	stop()
 	publishing.Wait()
 	if code != exitOK {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -35,9 +36,9 @@ type payload struct {
 // Handle is the built-in handler: it works on the events of the router at endpoint until ctx ends, and writes a [Record] for each start and each
 // end to out, one a line. A start is written before the work and an end after it, before the router hears of the result: so an
 // interval is never shorter than it was.
-func Handle(ctx context.Context, endpoint string, out io.Writer) error {
+func Handle(ctx context.Context, endpoint string, out io.Writer, log *slog.Logger) error {
 	h := &handler{out: out}
-	return client.Run(ctx, endpoint, h.handle, client.WithMaxInFlight(handlersMax), client.WithName("prove"))
+	return client.Run(ctx, endpoint, h.handle, client.WithMaxInFlight(handlersMax), client.WithName("prove"), client.WithLogger(log))
 }
 
 type handler struct {

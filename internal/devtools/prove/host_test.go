@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -174,6 +176,71 @@ func TestHostEnds(t *testing.T) {
 	}
 	if a := h.asked(t, start); !strings.Contains(a.Error, "a ends") {
 		t.Errorf("it starts beside a router that has ended: %+v", a)
+	}
+}
+
+// TestHostFaults: each fault ends the processes that it names, or stops them, and starts them again; and its records say when.
+func TestHostFaults(t *testing.T) {
+	h := newTestHost(t, nil)
+	h.asked(t, Ask{Do: DoStart, Run: "abcdef", Plan: aPlan()})
+	p := h.proof
+	processes := func() (router, handlers *procgroup.Process, busy bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.router, p.handlers, p.busy
+	}
+	eventually.True(t, "the processes run", func() bool { router, handlers, _ := processes(); return router != nil && handlers != nil })
+	next := 0
+	for kind, want := range map[string]struct {
+		router, handlers bool   // are new ones afterwards
+		records          string // but for the beginning and the end of the fault
+	}{
+		Kill: {true, true, "k a"}, KillRouter: {true, false, ""}, KillHandler: {false, true, "k a"}, Pause: {false, false, "z"}, PauseRouter: {false, false, ""},
+		Drain: {false, false, "x"}, // the child has no admin endpoint
+	} {
+		if runtime.GOOS == "windows" && strings.HasPrefix(kind, Pause) {
+			continue
+		}
+		router, handlers, _ := processes()
+		if a := h.asked(t, Ask{Do: DoPoll, Run: "abcdef", From: next}); a.Error == "" {
+			next = a.Next
+		}
+		if a := h.asked(t, Ask{Do: DoFault, Run: "abcdef", Fault: &Fault{Number: 1, Kind: kind, Seconds: 0.2}}); a.Error != "" {
+			t.Fatalf("%s: %s", kind, a.Error)
+		}
+		if a := h.asked(t, Ask{Do: DoFault, Run: "abcdef", Fault: &Fault{Number: 2, Kind: kind}}); kind != Drain && !strings.Contains(a.Error, "another fault") {
+			t.Errorf("%s: a second fault at the same time: %+v", kind, a)
+		}
+		eventually.True(t, kind+" is over", func() bool { _, _, busy := processes(); return !busy })
+		a := h.asked(t, Ask{Do: DoPoll, Run: "abcdef", From: next})
+		var kinds []string
+		for _, r := range a.Records {
+			kinds = append(kinds, r.Kind)
+			if r.Kind == WasStopped && r.Until-r.At < int64(200*time.Millisecond) {
+				t.Errorf("%s: stopped for %v", kind, time.Duration(r.Until-r.At))
+			}
+		}
+		if got := strings.Join(kinds, " "); got != strings.TrimSpace("f "+want.records)+" r" {
+			t.Errorf("%s: the records are %q", kind, got)
+		}
+		newRouter, newHandlers, _ := processes()
+		if (newRouter != router) != want.router || (newHandlers != handlers) != want.handlers {
+			t.Errorf("%s: a new router: %v, new handlers: %v", kind, newRouter != router, newHandlers != handlers)
+		}
+		for was, now := range map[*procgroup.Process]*procgroup.Process{router: newRouter, handlers: newHandlers} {
+			if ended(was) != (was != now) || ended(now) {
+				t.Errorf("%s: %s has ended: %v; the one after it: %v", kind, was.Name, ended(was), ended(now))
+			}
+		}
+	}
+}
+
+func ended(p *procgroup.Process) bool {
+	select {
+	case <-p.Ended():
+		return true
+	default:
+		return false
 	}
 }
 
