@@ -132,8 +132,8 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 		return nil, err
 	}
 	// The steps after the start must be taken also after Ctrl-C.
-	life := context.WithoutCancel(ctx)
-	defer c.stop(life)
+	lasting := context.WithoutCancel(ctx)
+	defer c.stop(lasting)
 	if err := c.start(ctx); err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 	err := c.drive(ctx)
 	c.load, c.run.Until = false, int64(clock.Shared())
 	if err == nil {
-		err = c.finish(life)
+		err = c.finish(lasting)
 	}
 	if err != nil {
 		c.run.Trouble = append(c.run.Trouble, err.Error())
@@ -156,8 +156,8 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 		m.Lost, m.Drained, m.Open, m.Audit, m.ClockID = a.Lost, a.Drained, a.Unsettled, a.Audit, a.ClockID
 	}
 	c.run.ClockID = ownClockID()
-	c.stop(life)
-	c.clean(life)
+	c.stop(lasting)
+	c.clean(lasting)
 	return c.run, nil
 }
 

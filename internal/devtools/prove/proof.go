@@ -50,7 +50,7 @@ type proof struct {
 	base     string // URL of its router's admin endpoint
 	endpoint string // of its application port
 
-	ctx   context.Context //nolint:containedctx // the proof's life, which ends from several sides
+	ctx   context.Context //nolint:containedctx // ends with the proof, from several sides
 	stop  context.CancelCauseFunc
 	over  chan struct{} // closed when nothing is left running
 	tasks sync.WaitGroup
@@ -100,8 +100,8 @@ func newProof(h *Host, run string, plan Plan) (*proof, error) {
 func (p *proof) begin(over func()) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(p.plan.Seconds*1e9)+besideMax, errors.New("its time is over"))
 	p.ctx, p.stop = context.WithCancelCause(ctx)
-	var life sync.WaitGroup
-	life.Go(func() { // outlives the caller: it ends with the proof
+	var whole sync.WaitGroup
+	whole.Go(func() { // outlives the caller: it ends with the proof
 		defer close(p.over)
 		defer over()
 		defer cancel()
