@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 )
 
 const ms = int64(time.Millisecond)
@@ -72,6 +75,9 @@ func (s *scene) fenced(member, n int, start, end int64, outcome string, turn uin
 	}
 }
 
+// fenceWords is the fence of a handling that began at an instant.
+func fenceWords(start int64) string { return event.Fence{Token: 7, Turn: uint64(start)}.String() }
+
 // brief is a verdict without its records.
 func brief(v *Verdict) string {
 	one := *v
@@ -132,8 +138,15 @@ func TestJudgeFinds(t *testing.T) {
 		"overlap with a long handler":       {func(s *scene) { s.handle(1, 5, 86*ms, 300*ms, Failed) }, overlap, func(v *Verdict) bool { return v.Overlaps == 2 }},
 		"overlap with one that never ends":  {func(s *scene) { s.handle(1, 396, 7910*ms, 0, "") }, "", func(v *Verdict) bool { return v.Overlaps == 0 }},
 		"overlap that only the auditor saw": {func(s *scene) { s.run.Members[1].Audit.Overlaps = 1 }, auditor, nil},
-		"event that was never handled":      {func(s *scene) { s.publish(401, 7000*ms) }, lost, func(v *Verdict) bool { return v.Lost == 1 && len(v.Examples) == 1 }},
-		"event that was only cancelled":     {func(s *scene) { s.publish(401, 7000*ms); s.handle(1, 401, 7001*ms, 7002*ms, Cancelled) }, lost, nil},
+		"overlap that only the auditor saw, beside a handler that stood still": {func(s *scene) {
+			s.handle(0, 501, 3003*ms, 5100*ms, Cancelled)
+			s.note(0, Record{Kind: WasSent, At: 3000 * ms, Event: EventOf(0, 501), Key: 1})
+			s.note(0, Record{Kind: WasStopped, At: 3004 * ms, Until: 5000 * ms, Process: 1})
+			s.run.Members[1].Audit.Overlaps = 1
+			s.run.Members[1].Audit.Found = []Overlap{{KeyHash: partition.HashOf("prove-1").String(), Fences: [2]string{fenceWords(205 * ms), fenceWords(405 * ms)}, Says: "planted"}}
+		}, auditor, func(v *Verdict) bool { return slices.Contains(v.Examples, "the live auditor: planted") }},
+		"event that was never handled":  {func(s *scene) { s.publish(401, 7000*ms) }, lost, func(v *Verdict) bool { return v.Lost == 1 && len(v.Examples) == 1 }},
+		"event that was only cancelled": {func(s *scene) { s.publish(401, 7000*ms); s.handle(1, 401, 7001*ms, 7002*ms, Cancelled) }, lost, nil},
 		"event of unknown fate": {func(s *scene) { s.note(0, Record{Kind: WasSent, At: 7000 * ms, Event: EventOf(0, 401), Key: 1}) }, "", func(v *Verdict) bool {
 			return v.Unknown == 1 && v.Lost == 0
 		}},
@@ -154,7 +167,9 @@ func TestJudgeFinds(t *testing.T) {
 			s.handle(0, 501, 3003*ms, 5100*ms, Cancelled) // of key 1, whose next events b handles meanwhile
 			s.note(0, Record{Kind: WasSent, At: 3000 * ms, Event: EventOf(0, 501), Key: 1})
 			s.note(0, Record{Kind: WasStopped, At: 3004 * ms, Until: 5000 * ms, Process: 1})
-			s.run.Members[0].Audit.Overlaps = 5
+			s.run.Members[0].Audit.Overlaps, s.run.Members[1].Audit.Overlaps = 1, 1 // the same pair, in any order
+			s.run.Members[0].Audit.Found = []Overlap{{KeyHash: partition.HashOf("prove-1").String(), Fences: [2]string{fenceWords(4205 * ms), fenceWords(3003 * ms)}, Says: "planted"}}
+			s.run.Members[1].Audit.Found = []Overlap{{KeyHash: partition.HashOf("prove-1").String(), Fences: [2]string{fenceWords(3003 * ms), fenceWords(4205 * ms)}, Says: "planted"}}
 		}, "", func(v *Verdict) bool { return v.Overlaps == 0 && v.Frozen > 5 && v.Refused == 0 }},
 		"handler that worked on after it stood still": {func(s *scene) {
 			s.note(0, Record{Kind: WasSent, At: 3000 * ms, Event: EventOf(0, 501), Key: 1})

@@ -298,12 +298,13 @@ func (p *proof) audit() {
 	if a := s.Exclusivity.Audit; a != nil {
 		found.Handlings, found.Overlaps, found.Undecided = a.Handlings, a.Overlaps, a.Undecided
 		for _, o := range a.Newest {
-			found.Newest = append(found.Newest, o.String())
+			found.Found = append(found.Found, Overlap{o.KeyHash, o.Fences, o.String()})
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.router == asked { // else another one has taken its place, which the numbers may be of
+		found.found(p.present.Found) // the router shows only the newest
 		p.present, p.unsettled = found, s.Events.Unsettled
 	}
 }
@@ -380,7 +381,7 @@ func (p *proof) publishOne(publisher Publisher, n int) {
 	text, _ := json.Marshal(payload{p.run, event, key}) // it has numbers and a short text
 	at := int64(clock.Shared())
 	p.host.metrics.events.Inc()
-	publisher.Publish(p.ctx, fmt.Sprintf("prove-%d", key), text, func(err error) {
+	publisher.Publish(p.ctx, keyName(key), text, func(err error) {
 		r := Record{Kind: WasPublished, At: at, Event: event, Key: key}
 		if err != nil {
 			r.Kind = WasSent

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -101,6 +102,9 @@ const (
 // EventOf numbers the n-th event, from 1, of a member.
 func EventOf(member, n int) uint64 { return uint64(member)<<40 | uint64(n) }
 
+// keyName is the key of the events of a number.
+func keyName(key int) string { return fmt.Sprintf("prove-%d", key) }
+
 // Answer is the state of a member after a step.
 type Answer struct {
 	Error   string `json:"error,omitempty"` // why the step was not taken
@@ -143,8 +147,18 @@ type Audit struct {
 	LateResults       uint64            `json:"late_results"`
 	LostTrust         uint64            `json:"lost_trust"`
 	LeaseLapses       uint64            `json:"lease_lapses"`
-	Newest            []string          `json:"newest,omitempty"` // overlaps, in words
+	Found             []Overlap         `json:"found,omitempty"` // some of the overlaps, each once
 }
+
+// Overlap is a pair of handlings that the live auditor has found to overlap.
+type Overlap struct {
+	KeyHash string    `json:"key_hash"`
+	Fences  [2]string `json:"fences"`
+	Says    string    `json:"says"`
+}
+
+// foundMax bounds the overlaps that a member tells of.
+const foundMax = 1000
 
 // add adds the counts of another incarnation, or of another member.
 func (a *Audit) add(b Audit) {
@@ -161,8 +175,15 @@ func (a *Audit) add(b Audit) {
 	a.LateResults += b.LateResults
 	a.LostTrust += b.LostTrust
 	a.LeaseLapses += b.LeaseLapses
-	if len(a.Newest) < examplesMax {
-		a.Newest = append(a.Newest, b.Newest[:min(len(b.Newest), examplesMax-len(a.Newest))]...)
+	a.found(b.Found)
+}
+
+// found adds overlaps that are not there yet.
+func (a *Audit) found(more []Overlap) {
+	for _, o := range more {
+		if len(a.Found) < foundMax && !slices.Contains(a.Found, o) {
+			a.Found = append(a.Found, o)
+		}
 	}
 }
 
