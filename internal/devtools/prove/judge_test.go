@@ -304,6 +304,9 @@ func TestAxis(t *testing.T) {
 			t.Errorf("%v is drawn at %v", one.most, top)
 		}
 	}
+	if got := strings.Join([]string{timeWords(0), timeWords(90), timeWords(120), timeWords(600), timeWords(3600), timeWords(5400)}, " "); got != "0s 1m30s 2m 10m 1h 1h30m" {
+		t.Errorf("times are %s", got)
+	}
 	if got := fmt.Sprint(timeTicks(600)); got != "[0 120 240 360 480 600]" {
 		t.Errorf("ticks of ten minutes: %s", got)
 	}

@@ -23,6 +23,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"length":  func(s float64) string { return time.Duration(math.Round(s) * 1e9).String() },
 	"names":   func(n int, noun string) string { return plural(n, noun) },
 	"words":   faultWords,
+	"kinds":   func() []string { return Kinds },
 }).Parse(pageText))
 
 // HTML returns a verdict as one page that needs nothing else: no script, and no request to anywhere.
@@ -114,7 +115,7 @@ func plots(v *Verdict) []Plot {
 // The plot's measures, in its own units.
 const (
 	plotWidth, plotHeight                            = 920.0, 240.0
-	marginLeft, marginRight, marginTop, marginBottom = 62.0, 12.0, 26.0, 26.0
+	marginLeft, marginRight, marginTop, marginBottom = 62.0, 24.0, 26.0, 26.0
 )
 
 // axis maps values to heights.
@@ -186,7 +187,7 @@ func drawn(v *Verdict, what string, log bool, lines []line) template.HTML {
 			marginLeft, plotWidth-marginRight, y.y(t), y.y(t), marginLeft-8, y.y(t)+4, y.label(t))
 	}
 	for _, t := range timeTicks(v.Seconds) {
-		fmt.Fprintf(&s, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x(t), plotHeight-8, (time.Duration(t) * time.Second).String())
+		fmt.Fprintf(&s, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x(t), plotHeight-8, timeWords(t))
 	}
 	for _, f := range v.Faults {
 		until := f.Ready
@@ -208,6 +209,17 @@ func drawn(v *Verdict, what string, log bool, lines []line) template.HTML {
 	}
 	s.WriteString(`</svg>`)
 	return template.HTML(s.String()) //nolint:gosec // numbers, and text that is escaped above
+}
+
+// timeWords formats whole seconds: 30s, 2m, 1h30m.
+func timeWords(seconds float64) string {
+	text := (time.Duration(seconds) * time.Second).String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }
 
 // timeTicks returns up to nine round times.
