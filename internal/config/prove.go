@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ func (c Config) Environ() (environ []string) {
 	was := table(&defaults)
 	for i, f := range table(&c) {
 		value := f.String()
-		if secret, ok := f.Value.Interface().(Secret); ok {
+		if secret, ok := reflect.TypeAssert[Secret](f.Value); ok {
 			value = string(secret)
 		}
 		if value == "" && was[i].Empty() {

@@ -149,7 +149,7 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 		err = c.finish(lasting)
 	}
 	if err != nil {
-		c.run.Trouble = append(c.run.Trouble, err.Error())
+		c.run.Trouble, c.run.Cut = append(c.run.Trouble, err.Error()), true
 	}
 	for i, a := range c.answers {
 		m := &c.run.Members[i]
@@ -364,7 +364,12 @@ func (c *conducting) drive(ctx context.Context) error {
 		if current != nil && c.after(current) > readyMax {
 			return fmt.Errorf("the group has not recovered from fault %d (%s at %s) within %v: %s", current.Number, current.Kind, current.Member, readyMax, c.notReady())
 		}
-		if ctx.Err() != nil || now.Sub(began) >= c.o.For && current == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		if now.Sub(began) >= c.o.For && current == nil {
 			return nil
 		}
 		if now.Sub(told) >= tellEvery {

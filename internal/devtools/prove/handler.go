@@ -20,10 +20,10 @@ const handlersMax = 64
 // The work of the built-in handler is a sleep: of a few milliseconds, and for one event in slowEvery long enough for faults to find it
 // running. One in failEvery fails in its first attempt.
 const (
-	workMin, workMax = 2 * time.Millisecond, 20 * time.Millisecond
-	slowMin, slowMax = 300 * time.Millisecond, 1500 * time.Millisecond
-	slowEvery        = 40
-	failEvery        = 50
+	workLeast, workMost = 2 * time.Millisecond, 20 * time.Millisecond
+	slowLeast, slowMost = 300 * time.Millisecond, 1500 * time.Millisecond
+	slowEvery           = 40
+	failEvery           = 50
 )
 
 // payload is the content of an event of a proof.
@@ -78,9 +78,9 @@ func (h *handler) handle(ctx context.Context, e *client.Event) error {
 // work works on one event, for a time that is the same in each of its attempts.
 func work(ctx context.Context, event uint64, attempt int) error {
 	random := event * 0x9e3779b97f4a7c15 >> 16 // spreads numbers that follow on each other
-	length := workMin + time.Duration(random)%(workMax-workMin)
+	length := workLeast + time.Duration(random)%(workMost-workLeast)
 	if event%slowEvery == 0 {
-		length = slowMin + time.Duration(random)%(slowMax-slowMin)
+		length = slowLeast + time.Duration(random)%(slowMost-slowLeast)
 	}
 	timer := time.NewTimer(length)
 	defer timer.Stop()

@@ -160,7 +160,7 @@ func (h *Host) take(ctx context.Context, ask *Ask, answer *Answer) error {
 	case DoPoll:
 		p.poll(ask, answer)
 	case DoFault:
-		return p.inject(*ask.Fault)
+		return p.inject(*ask.Fault) //nolint:contextcheck // the fault outlasts the step that begins it
 	case DoStop:
 		p.end("the command has ended it")
 		<-p.over

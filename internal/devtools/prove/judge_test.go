@@ -28,8 +28,8 @@ func newScene() *scene {
 	s := &scene{run: Run{
 		ID: "abcdef", Group: "orders", From: 0, Until: 8000 * ms, Rate: 50, Keys: 10,
 		Members: []Member{
-			{Name: "a", ClockID: "1", Drained: true, Audit: Audit{Handlings: 200}, trips: []trip{{0, ms, ms / 2}}},
-			{Name: "b", ClockID: "1", Drained: true, Audit: Audit{Handlings: 200}, trips: []trip{{0, ms, ms / 2}}},
+			{Name: "a", ClockID: "1", Drained: true, Audit: Audit{Handlings: 200}, trips: []trip{{0, ms, ms / 2}, {7995 * ms, 7996 * ms, 7995 * ms}}},
+			{Name: "b", ClockID: "1", Drained: true, Audit: Audit{Handlings: 200}, trips: []trip{{0, ms, ms / 2}, {7995 * ms, 7996 * ms, 7995 * ms}}},
 		},
 		ClockID: "1",
 		Faults:  []FaultAt{{Fault: Fault{Number: 1, Kind: Kill, Seconds: 1}, Member: "a", From: 4, Ready: 6}},
@@ -162,7 +162,15 @@ func TestJudgeFinds(t *testing.T) {
 		"no fault":                     {func(s *scene) { s.run.Faults = nil }, "faults happened; faults hit running handlers", nil},
 		"records that were lost":       {func(s *scene) { s.run.Members[0].Lost = 1 }, "the proof itself went well", nil},
 		"process that ended by itself": {func(s *scene) { s.note(0, Record{Kind: EndedByItself, At: 1, Text: "a panic"}) }, "the proof itself went well", nil},
-		"auditor that was off":         {func(s *scene) { s.run.Members[0].Audit.Handlings, s.run.Members[1].Audit.Handlings = 0, 0 }, "the live auditor watched", nil},
+		"proof that was cut short": {func(s *scene) {
+			s.publish(401, 7000*ms)
+			s.handle(1, 400, 7995*ms, 0, "") // until when it ran is not known
+			s.handle(0, 410, 9000*ms, 9001*ms, Done)
+			s.run.Members[1].Drained, s.run.Cut, s.run.Trouble = false, true, []string{"b is gone"}
+		}, "no event is lost; no event from elsewhere; everything is settled in the end; the proof itself went well", func(v *Verdict) bool {
+			return v.Held && !v.Exercised && v.Overlaps == 0
+		}},
+		"auditor that was off": {func(s *scene) { s.run.Members[0].Audit.Handlings, s.run.Members[1].Audit.Handlings = 0, 0 }, "the live auditor watched", nil},
 		"handler that stood still": {func(s *scene) {
 			s.handle(0, 501, 3003*ms, 5100*ms, Cancelled) // of key 1, whose next events b handles meanwhile
 			s.note(0, Record{Kind: WasSent, At: 3000 * ms, Event: EventOf(0, 501), Key: 1})

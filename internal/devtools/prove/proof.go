@@ -25,7 +25,7 @@ const (
 	// besideMax is the time that a proof may take beside its plan: to form the group, to finish its events and to leave.
 	besideMax = 5 * time.Minute
 	// silenceMax is how long the command may be silent before a member ends the proof.
-	silenceMax = 45 * time.Second
+	silenceMax = 90 * time.Second
 
 	lookEvery    = 100 * time.Millisecond // at readiness
 	auditEvery   = 500 * time.Millisecond // at the router's report
