@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/demo"
 	"github.com/ringfence/router/internal/devtools/ends"
 	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/source"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
 )
@@ -158,5 +160,8 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 			return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
 		},
 		claims: topicLog, acts: topicLog,
+		publisher: func(topic string) (prove.Publisher, error) { return newMemoryPublisher(address, topic) },
+		clean:     func(context.Context, prove.Topics) []string { return nil }, // it ends with its process
+		memory:    address,
 	}, nil
 }

@@ -18,9 +18,9 @@ import (
 const asRouter = "router"
 
 // TestMain makes the test binary the router when it is started as one: the children of
-// demo and dev are this binary, started again, and so is the application of a user.
+// demo, dev and prove are this binary, started again, and so is the application of a user.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == asRouter || len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "dev") {
+	if filepath.Base(os.Args[0]) == asRouter || len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "dev" || os.Args[1] == "prove") {
 		main()
 	}
 	if len(os.Args) > 1 && os.Args[1] == testApp {

@@ -24,6 +24,7 @@ type listenerAuth struct {
 	peerServer, peerClient credentials.TransportCredentials
 	guard                  listen.Guard // of the admin page
 	debugGuard             listen.Guard
+	adminToken             func() string
 	adminTLS               *tls.Config // nil: in the clear
 
 	metrics *listen.Metrics
@@ -65,6 +66,7 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 	if err != nil {
 		return nil, usageError{err}
 	}
+	e.adminToken = token
 	if t := cfg.Admin.TLS; t.Enabled() {
 		store, err := mtls.Open("admin", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
 		if err != nil {

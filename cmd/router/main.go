@@ -90,7 +90,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())
 	root.AddCommand(bridgeCommand(), conformanceCommand())
-	root.AddCommand(migrateCommand())
+	root.AddCommand(migrateCommand(), proveCommand())
 	addCompletions(root)
 	return root
 }

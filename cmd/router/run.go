@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -93,6 +94,11 @@ type broker struct {
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
 	acts       func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no acts
 
+	// publisher and clean are for proofs: see prove.Environment.
+	publisher func(topic string) (prove.Publisher, error)
+	clean     func(context.Context, prove.Topics) (remain []string)
+	memory    string // address of the broker in memory; "": there is none
+
 	// listening is called once the application can connect, which then waits for the node; nil: no
 	// call.
 	listening func(app net.Addr, log *slog.Logger) error
@@ -136,6 +142,12 @@ func throughPulsar(cfg config.Config) broker {
 			return claimsAt(auth, topic, log)
 		},
 		acts: func(topic string, log *slog.Logger) (controllog.Transport, error) { return actsAt(auth, topic, log) },
+		publisher: func(topic string) (prove.Publisher, error) {
+			return newPulsarPublisher(auth, topic, slog.New(slog.DiscardHandler))
+		},
+		clean: func(ctx context.Context, topics prove.Topics) []string {
+			return cleanPulsar(ctx, cfg, auth, topics, slog.New(slog.DiscardHandler))
+		},
 	}
 }
 
@@ -223,7 +235,13 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return err
 		}
 	}
-	admin := adminOf(n, notice, registry, cfg.Log.Keys == telemetry.KeysRevealed)
+	prover, err := newProver(cfg, b, l.adminToken, registry, log)
+	if err != nil {
+		return err
+	}
+	defer prover.Close()
+	defer context.AfterFunc(ctx, prover.Close)() // a proof does not outlast the order to end
+	admin := adminOf(n, prover, notice, registry, cfg.Log.Keys == telemetry.KeysRevealed)
 	admin.Exemplars = tracing.Tracer != nil
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
@@ -320,8 +338,8 @@ func modeOf(cfg config.Config) node.Mode {
 	return node.Strict
 }
 
-func adminOf(n *node.Node, notice string, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
-	probes, pages := n.Probes(), pagesOf(n, keysRevealed)
+func adminOf(n *node.Node, prover report.Prover, notice string, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
+	probes, pages := n.Probes(), pagesOf(n, prover, keysRevealed)
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  notice,

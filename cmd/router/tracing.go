@@ -23,8 +23,8 @@ import (
 const flushTimeout = 3 * time.Second
 
 // pagesOf returns the pages about a member's group, as JSON and as HTML.
-func pagesOf(n *node.Node, keysRevealed bool) map[string]http.Handler {
-	group := n.Reports()
+func pagesOf(n *node.Node, prover report.Prover, keysRevealed bool) map[string]http.Handler {
+	group := n.Reports(prover)
 	pages := report.Handlers(group, func(r *http.Request) bool { return keysRevealed || listen.ShowsToken(r) })
 	whole := func(*http.Request) string { return "" }
 	member := func(r *http.Request) string { return r.URL.Query().Get("member") }

@@ -62,6 +62,7 @@ type Config struct {
 	History    history.Config
 	Drain      Drain
 	Audit      audit.Config
+	Prove      Prove
 	Log        telemetry.LogConfig
 }
 
@@ -222,6 +223,7 @@ func Default() Config {
 		History:    history.DefaultConfig(),
 		Drain:      Drain{Timeout: 45 * time.Second},
 		Audit:      audit.DefaultConfig(),
+		Prove:      DefaultProve(),
 		Log:        telemetry.DefaultLogConfig(),
 	}
 }

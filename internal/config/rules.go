@@ -106,6 +106,7 @@ var rules = slices.Concat([]rule{
 	{"mailbox.bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardBytesMin), shardHoldsEvent},
 	{"mailbox.window_bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardWindowBytesMin), shardHoldsWindow},
 	atMost("acts.hold_for", 1, "acts.hold_for_max"),
+	{"prove.enabled", with("node.group"), fmt.Sprintf("false, or node.group of at most %d bytes: the group of a proof has a longer name", membership.GroupBytesMax-ProofSuffixBytes), proveFitsGroup},
 	atLeast("retry.backoff_max", 1, "retry.backoff_min"),
 }, mutualTLS("app.tls"), mutualTLS("peer.tls"), ownPorts("app.listen", "peer.listen", "gossip.listen", "admin.listen", "debug.listen"))
 

@@ -23,12 +23,12 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Reports returns the reports of this node and its group, and lets its peers query it too. Call
-// it once, before Run.
-func (n *Node) Reports() *report.Group {
+// Reports returns the reports of this node and its group, and lets its peers query it too. prover
+// takes part in proofs for it; nil: nothing does. Call it once, before Run.
+func (n *Node) Reports(prover report.Prover) *report.Group {
 	s := newReporter(n)
-	n.peers.Also(report.NewServer(s).Register)
-	return report.NewGroup(s, n.parts.ClientCreds)
+	n.peers.Also(report.NewServer(s, prover).Register)
+	return report.NewGroup(s, prover, n.parts.ClientCreds)
 }
 
 // reporter answers reports about this node. It implements report.Local.

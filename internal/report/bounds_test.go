@@ -47,7 +47,7 @@ func (l *local) Owner(ring.Partition) (*Member, int64)           { return nil, 0
 // However many peers ask, a member makes its report four times a second at most.
 func TestPeersShareAnAnswer(t *testing.T) {
 	l := new(local)
-	s := NewServer(l)
+	s := NewServer(l, nil)
 	var asking sync.WaitGroup
 	for range 60 {
 		asking.Go(func() {
@@ -73,7 +73,7 @@ func TestPeersShareAnAnswer(t *testing.T) {
 // Queries about keys get their turn; a query that would wait for too long is refused.
 func TestKeyQuestionsTakeTurns(t *testing.T) {
 	l := new(local)
-	page := Handlers(NewGroup(l, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/keys"]
+	page := Handlers(NewGroup(l, nil, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/keys"]
 	ask := func(ctx context.Context) int {
 		w := httptest.NewRecorder()
 		page.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/v1/keys?key=a", nil))

@@ -37,6 +37,12 @@ type Local interface {
 	Owner(p ring.Partition) (*Member, int64)
 }
 
+// Prover takes part in proofs (router prove) for a member. ask and the answer are JSON of internal/devtools/prove; its errors are
+// in the answer.
+type Prover interface {
+	Prove(ctx context.Context, ask []byte) (answer []byte, err error)
+}
+
 // AskTimeout is how long one member may take to answer another's question. People
 // wait for it, so it is about as long as a lease: a member that is alive is quicker.
 const AskTimeout = 2 * time.Second
@@ -49,14 +55,34 @@ var ErrUnknownMember = errors.New("report: unknown member")
 
 // Group collects the reports of a group's members.
 type Group struct {
-	local Local
-	peers peers
-	keys  *rate.Limiter
+	local  Local
+	prover Prover // nil: none
+	peers  peers
+	keys   *rate.Limiter
 }
 
-// NewGroup returns the group of a member, which queries all other members under creds.
-func NewGroup(local Local, creds credentials.TransportCredentials) *Group {
-	return &Group{local: local, peers: peers{creds: creds}, keys: rate.NewLimiter(keysPerSecond, keysPerSecond)}
+// NewGroup returns the group of a member, which queries all other members under creds. prover may be nil.
+func NewGroup(local Local, prover Prover, creds credentials.TransportCredentials) *Group {
+	return &Group{local: local, prover: prover, peers: peers{creds: creds}, keys: rate.NewLimiter(keysPerSecond, keysPerSecond)}
+}
+
+// errNoProofs is the answer of a member that has no Prover.
+var errNoProofs = errors.New("report: this member takes part in no proofs")
+
+// Prove hands a step of a proof to a member; "" is the local one.
+func (g *Group) Prove(ctx context.Context, member string, ask []byte) ([]byte, error) {
+	m, err := g.find(member)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Unnamed:
+		return nil, errUnnamed
+	case m.Reach != ReachSelf:
+		return g.peers.prove(ctx, m.Address, ask)
+	case g.prover == nil:
+		return nil, errNoProofs
+	}
+	return g.prover.Prove(ctx, ask)
 }
 
 // Status returns the word of one member about itself; "" is the local one.

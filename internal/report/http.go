@@ -22,6 +22,7 @@ import (
 //	GET /v1/keys[?which=WHICH][&limit=N]  Keys, the worst ones
 //	GET /v1/rollouts[?last=N]         Rollouts, the newest first: one without N
 //	GET /v1/history?key=KEY           History; or ?hash=HASH, as Keys have it
+//	POST /v1/prove?ask=JSON[&member=NAME]  a step of a proof, as internal/devtools/prove has it
 //
 // Lists name keys if mayNameKeys says that the caller may know them, and have their hashes
 // otherwise.
@@ -55,6 +56,11 @@ func Handlers(g *Group, mayNameKeys func(*http.Request) bool) map[string]http.Ha
 				}
 			}
 			return takingTurns(ctx, g, func(ctx context.Context) Rollouts { return g.Rollouts(ctx, last) })
+		}),
+		"POST /v1/prove": page(func(ctx context.Context, r *http.Request) (any, error) {
+			query := r.URL.Query()
+			answer, err := g.Prove(ctx, query.Get("member"), []byte(query.Get("ask")))
+			return json.RawMessage(answer), err
 		}),
 		"GET /v1/history": page(func(ctx context.Context, r *http.Request) (any, error) {
 			query := r.URL.Query()

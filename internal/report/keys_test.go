@@ -61,7 +61,7 @@ func (listing) Keys(_ context.Context, q KeysQuestion) KeysAt {
 // refuses what it does not know.
 func TestKeysPage(t *testing.T) {
 	local := listing{aLocal{[]Member{{Name: "silent", Incarnation: "22", Address: "127.0.0.1:1"}, {Name: "fake", Unnamed: true}}}}
-	page := Handlers(NewGroup(local, insecure.NewCredentials()), func(r *http.Request) bool { return r.Header.Get("Authorization") != "" })["GET /v1/keys"]
+	page := Handlers(NewGroup(local, nil, insecure.NewCredentials()), func(r *http.Request) bool { return r.Header.Get("Authorization") != "" })["GET /v1/keys"]
 	ask := func(query, token string) (int, string) {
 		r, w := httptest.NewRequest("GET", "/v1/keys"+query, nil), httptest.NewRecorder()
 		if token != "" {

@@ -171,6 +171,8 @@ type Overlap struct {
 	Seconds   float64 `json:"seconds"` // for which both ran, at least
 	First     string  `json:"first"`   // member, worker, fence and times, for people
 	Second    string  `json:"second"`
+
+	Fences [2]string `json:"fences"` // of both
 }
 
 // String tells people of the overlap.

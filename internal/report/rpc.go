@@ -23,14 +23,15 @@ type Server struct {
 	reportv1.UnimplementedReportServiceServer
 
 	local      Local
+	prover     Prover
 	status     memo
 	partitions memo
 	rollout    memo
 }
 
-// NewServer returns a Server, to be registered on the port for peers.
-func NewServer(local Local) *Server {
-	return &Server{local: local, status: newMemo(), partitions: newMemo(), rollout: newMemo()}
+// NewServer returns a Server, to be registered on the port for peers. prover may be nil.
+func NewServer(local Local, prover Prover) *Server {
+	return &Server{local: local, prover: prover, status: newMemo(), partitions: newMemo(), rollout: newMemo()}
 }
 
 // Register makes a gRPC server answer.
@@ -71,6 +72,18 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &reportv1.ReportResponse{Json: text}, nil
+}
+
+// Prove implements reportv1.ReportServiceServer.
+func (s *Server) Prove(ctx context.Context, request *reportv1.ProveRequest) (*reportv1.ProveResponse, error) {
+	if s.prover == nil {
+		return nil, status.Error(codes.Unimplemented, "this member takes part in no proofs")
+	}
+	answer, err := s.prover.Prove(ctx, request.GetJson())
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &reportv1.ProveResponse{Json: answer}, nil
 }
 
 // memoFor is the greatest age of a report that is given again: a member computes its report four
@@ -118,6 +131,32 @@ const reportBytesMax = 4 << 20
 // ask puts the report of the member at address into word. A connection lives as long as its
 // query, because queries are rare.
 func (p peers) ask(ctx context.Context, address string, request *reportv1.ReportRequest, word any) error {
+	var response *reportv1.ReportResponse
+	err := p.call(ctx, address, func(ctx context.Context, c reportv1.ReportServiceClient) (err error) {
+		response, err = c.Report(ctx, request)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case json.Unmarshal(response.GetJson(), word) != nil:
+		return fmt.Errorf("report: ask %s: its answer is malformed", untrusted.Text(address))
+	}
+	return nil
+}
+
+// prove hands a step of a proof to the member at address.
+func (p peers) prove(ctx context.Context, address string, ask []byte) ([]byte, error) {
+	var response *reportv1.ProveResponse
+	err := p.call(ctx, address, func(ctx context.Context, c reportv1.ReportServiceClient) (err error) {
+		response, err = c.Prove(ctx, &reportv1.ProveRequest{Json: ask})
+		return err
+	})
+	return response.GetJson(), err
+}
+
+// call makes one call to the member at address.
+func (p peers) call(ctx context.Context, address string, call func(context.Context, reportv1.ReportServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(p.creds), grpc.WithDisableRetry(),
@@ -126,13 +165,8 @@ func (p peers) ask(ctx context.Context, address string, request *reportv1.Report
 		return fmt.Errorf("report: ask %s: %w", address, err)
 	}
 	defer conn.Close()
-	response, err := reportv1.NewReportServiceClient(conn).Report(ctx, request)
-	switch {
-	case err != nil:
+	if err := call(ctx, reportv1.NewReportServiceClient(conn)); err != nil {
 		return fmt.Errorf("report: ask %s: %s", untrusted.Text(address), failure(status.Code(err)))
-	}
-	if json.Unmarshal(response.GetJson(), word) != nil {
-		return fmt.Errorf("report: ask %s: its answer is malformed", untrusted.Text(address))
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 		}
 	}()
 	local := aLocal{[]Member{{Name: "fake", Incarnation: "ff", Address: listener.Addr().String(), Unnamed: true}}}
-	g := NewGroup(local, insecure.NewCredentials())
+	g := NewGroup(local, nil, insecure.NewCredentials())
 	m := g.Members(t.Context())
 	if fake := m.Members[1]; fake.Status != nil || fake.Error != errUnnamed.Error() {
 		t.Errorf("the report about the fake member is %+v", fake)
@@ -87,7 +87,7 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 
 // A name that both a stranger and a member have is the member's.
 func TestTheNamedMemberWins(t *testing.T) {
-	g := NewGroup(aLocal{[]Member{{Name: "pod-1", Address: "10.0.0.1:1", Unnamed: true}, {Name: "pod-1", Address: "10.0.0.2:1"}}}, insecure.NewCredentials())
+	g := NewGroup(aLocal{[]Member{{Name: "pod-1", Address: "10.0.0.1:1", Unnamed: true}, {Name: "pod-1", Address: "10.0.0.2:1"}}}, nil, insecure.NewCredentials())
 	if m, err := g.find("pod-1"); err != nil || m.Unnamed {
 		t.Errorf("find gives %+v, %v", m, err)
 	}

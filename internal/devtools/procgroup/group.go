@@ -30,6 +30,13 @@ type Config struct {
 	// to a file of the child's name in Dir.
 	Stderr func(name string) io.Writer
 
+	// Environ is the environment of the children; nil: the parent's, without settings.
+	Environ []string
+
+	// DieWithParent makes children end by SIGKILL as soon as the parent has ended, stopped ones too: on Linux. Elsewhere, and without
+	// it, they notice the end of their standard input.
+	DieWithParent bool
+
 	// Patience is the time for a child to end after it was asked to.
 	Patience time.Duration
 }
@@ -40,7 +47,7 @@ type Group struct {
 
 	running   sync.WaitGroup
 	mu        sync.Mutex
-	processes []*Process // that were started, dead ones too
+	processes []*Process // that were started; dead ones leave with the next start
 }
 
 // New returns a group without children.
@@ -65,7 +72,11 @@ func (c *Group) Start(name string, line func(string), arguments ...string) (*Pro
 	p := &Process{Name: name, ended: make(chan struct{})}
 	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx,gosec // this binary; ends with its standard input, or by kill
 	p.command.WaitDelay = time.Second                    // for a background process that holds its output open
-	p.command.Env = append(slices.DeleteFunc(os.Environ(), isSetting), folderEnv+"="+c.Dir)
+	p.command.Env = c.Environ
+	if p.command.Env == nil {
+		p.command.Env = slices.DeleteFunc(os.Environ(), isSetting)
+	}
+	p.command.Env = append(slices.Clip(p.command.Env), folderEnv+"="+c.Dir)
 	if c.Stderr != nil {
 		p.command.Stderr = c.Stderr(name)
 	} else {
@@ -86,14 +97,34 @@ func (c *Group) Start(name string, line func(string), arguments ...string) (*Pro
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if err := p.command.Start(); err != nil {
+	started := make(chan error)
+	c.running.Go(func() {
+		if c.DieWithParent {
+			unlock := dieWithParent(p.command)
+			defer unlock()
+		}
+		err := p.command.Start()
+		started <- err
+		if err == nil {
+			c.watch(p, stdout, line)
+		}
+	})
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	c.mu.Lock()
-	c.processes = append(c.processes, p)
+	c.processes = append(slices.DeleteFunc(c.processes, (*Process).hasEnded), p)
 	c.mu.Unlock()
-	c.running.Go(func() { c.watch(p, stdout, line) })
 	return p, nil
+}
+
+func (p *Process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // isSetting reports whether a variable would change the settings of a member, which

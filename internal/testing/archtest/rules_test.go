@@ -121,6 +121,7 @@ var arrows = map[string]arrow{
 	"cmd/router":                              {anything, "joins all parts; imports cannot show that it decides nothing"},
 	"internal/devtools/procgroup":             {[]string{"internal/base/clock", "internal/config"}, "processes of a group: it writes their settings, and runs nothing of the router itself"},
 	"internal/devtools/dev":                   {anything, "drives whole processes from outside"},
+	"internal/devtools/prove":                 {anything, "drives whole processes from outside"},
 	"internal/devtools/ends":                  {[]string{"internal/base/event", "internal/netx/untrusted", "internal/outcome"}, "what a member tells its parent of events: outcome alone says what follows a failure"},
 	"internal/devtools/demo":                  {anything, "drives whole processes from outside"},
 	"internal/devtools/conformance":           {[]string{"internal/base/clock", "proto"}, "evidence must not depend on the code under test: it knows the wire alone"},

@@ -275,6 +275,98 @@ func (x *ReportResponse) GetJson() []byte {
 	return nil
 }
 
+// ProveRequest is one step of a proof.
+type ProveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The step: one JSON object, as internal/devtools/prove has it.
+	Json          []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveRequest) Reset() {
+	*x = ProveRequest{}
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveRequest) ProtoMessage() {}
+
+func (x *ProveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
+func (*ProveRequest) Descriptor() ([]byte, []int) {
+	return file_ringfence_report_v1_report_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ProveRequest) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+// ProveResponse is what this member has to tell of the proof.
+type ProveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The member's state: one JSON object.
+	Json          []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveResponse) Reset() {
+	*x = ProveResponse{}
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveResponse) ProtoMessage() {}
+
+func (x *ProveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
+func (*ProveResponse) Descriptor() ([]byte, []int) {
+	return file_ringfence_report_v1_report_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ProveResponse) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 var File_ringfence_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_ringfence_report_v1_report_proto_rawDesc = "" +
@@ -290,6 +382,10 @@ const file_ringfence_report_v1_report_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x14\n" +
 	"\x05named\x18\x03 \x01(\bR\x05named\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"\"\n" +
+	"\fProveRequest\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"#\n" +
+	"\rProveResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json*\x9b\x01\n" +
 	"\aSubject\x12\x17\n" +
 	"\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -298,9 +394,10 @@ const file_ringfence_report_v1_report_proto_rawDesc = "" +
 	"\vSUBJECT_KEY\x10\x03\x12\x10\n" +
 	"\fSUBJECT_KEYS\x10\x04\x12\x13\n" +
 	"\x0fSUBJECT_HISTORY\x10\x05\x12\x13\n" +
-	"\x0fSUBJECT_ROLLOUT\x10\x062b\n" +
+	"\x0fSUBJECT_ROLLOUT\x10\x062\xb2\x01\n" +
 	"\rReportService\x12Q\n" +
-	"\x06Report\x12\".ringfence.report.v1.ReportRequest\x1a#.ringfence.report.v1.ReportResponseB@Z>github.com/ringfence/router/proto/ringfence/report/v1;reportv1b\x06proto3"
+	"\x06Report\x12\".ringfence.report.v1.ReportRequest\x1a#.ringfence.report.v1.ReportResponse\x12N\n" +
+	"\x05Prove\x12!.ringfence.report.v1.ProveRequest\x1a\".ringfence.report.v1.ProveResponseB@Z>github.com/ringfence/router/proto/ringfence/report/v1;reportv1b\x06proto3"
 
 var (
 	file_ringfence_report_v1_report_proto_rawDescOnce sync.Once
@@ -315,20 +412,24 @@ func file_ringfence_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_ringfence_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_ringfence_report_v1_report_proto_goTypes = []any{
 	(Subject)(0),           // 0: ringfence.report.v1.Subject
 	(*ReportRequest)(nil),  // 1: ringfence.report.v1.ReportRequest
 	(*KeysQuestion)(nil),   // 2: ringfence.report.v1.KeysQuestion
 	(*ReportResponse)(nil), // 3: ringfence.report.v1.ReportResponse
+	(*ProveRequest)(nil),   // 4: ringfence.report.v1.ProveRequest
+	(*ProveResponse)(nil),  // 5: ringfence.report.v1.ProveResponse
 }
 var file_ringfence_report_v1_report_proto_depIdxs = []int32{
 	0, // 0: ringfence.report.v1.ReportRequest.subject:type_name -> ringfence.report.v1.Subject
 	2, // 1: ringfence.report.v1.ReportRequest.keys:type_name -> ringfence.report.v1.KeysQuestion
 	1, // 2: ringfence.report.v1.ReportService.Report:input_type -> ringfence.report.v1.ReportRequest
-	3, // 3: ringfence.report.v1.ReportService.Report:output_type -> ringfence.report.v1.ReportResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
+	4, // 3: ringfence.report.v1.ReportService.Prove:input_type -> ringfence.report.v1.ProveRequest
+	3, // 4: ringfence.report.v1.ReportService.Report:output_type -> ringfence.report.v1.ReportResponse
+	5, // 5: ringfence.report.v1.ReportService.Prove:output_type -> ringfence.report.v1.ProveResponse
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
 	2, // [2:2] is the sub-list for extension type_name
 	2, // [2:2] is the sub-list for extension extendee
 	0, // [0:2] is the sub-list for field type_name
@@ -345,7 +446,7 @@ func file_ringfence_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_report_v1_report_proto_rawDesc), len(file_ringfence_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

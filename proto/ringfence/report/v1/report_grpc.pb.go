@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ReportService_Report_FullMethodName = "/ringfence.report.v1.ReportService/Report"
+	ReportService_Prove_FullMethodName  = "/ringfence.report.v1.ReportService/Prove"
 )
 
 // ReportServiceClient is the client API for ReportService service.
@@ -32,6 +33,8 @@ const (
 type ReportServiceClient interface {
 	// Report returns the present state of this member. It queries no other member.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// Prove makes this member take part in a proof (router prove), if its settings allow that.
+	Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveResponse, error)
 }
 
 type reportServiceClient struct {
@@ -52,6 +55,16 @@ func (c *reportServiceClient) Report(ctx context.Context, in *ReportRequest, opt
 	return out, nil
 }
 
+func (c *reportServiceClient) Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProveResponse)
+	err := c.cc.Invoke(ctx, ReportService_Prove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReportServiceServer is the server API for ReportService service.
 // All implementations must embed UnimplementedReportServiceServer
 // for forward compatibility.
@@ -60,6 +73,8 @@ func (c *reportServiceClient) Report(ctx context.Context, in *ReportRequest, opt
 type ReportServiceServer interface {
 	// Report returns the present state of this member. It queries no other member.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// Prove makes this member take part in a proof (router prove), if its settings allow that.
+	Prove(context.Context, *ProveRequest) (*ProveResponse, error)
 	mustEmbedUnimplementedReportServiceServer()
 }
 
@@ -72,6 +87,9 @@ type UnimplementedReportServiceServer struct{}
 
 func (UnimplementedReportServiceServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedReportServiceServer) Prove(context.Context, *ProveRequest) (*ProveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prove not implemented")
 }
 func (UnimplementedReportServiceServer) mustEmbedUnimplementedReportServiceServer() {}
 func (UnimplementedReportServiceServer) testEmbeddedByValue()                       {}
@@ -112,6 +130,24 @@ func _ReportService_Report_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReportService_Prove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReportServiceServer).Prove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReportService_Prove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReportServiceServer).Prove(ctx, req.(*ProveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReportService_ServiceDesc is the grpc.ServiceDesc for ReportService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -122,6 +158,10 @@ var ReportService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Report",
 			Handler:    _ReportService_Report_Handler,
+		},
+		{
+			MethodName: "Prove",
+			Handler:    _ReportService_Prove_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
