@@ -105,7 +105,7 @@ class Tab {
 		for (const end = Date.now() + answerMax; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
 			const value = await this.run(f, ...args);
 			if (value) return value;
-			if (Date.now() > end) throw new Error("waited in vain until " + what + "; the page says:\n" + (await this.run(() => document.body.innerText)).slice(0, 3000));
+			if (Date.now() > end) throw new Error("waited in vain until " + what + "; the page says:\n" + (await this.run(() => document.body.innerText)).slice(0, 1500));
 		}
 	}
 

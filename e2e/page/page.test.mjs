@@ -60,7 +60,7 @@ async function withToken(tab) {
 	await tab.until("the dialog is open", () => document.activeElement.id === "token-text");
 	await tab.type(token);
 	await tab.press("Enter");
-	await tab.until("keys are named", () => document.querySelector("#problems button")?.textContent.startsWith("user-") && !document.querySelector("#key-hold").matches(":enabled"));
+	await tab.until("keys are named", () => document.querySelector("#problems button")?.textContent.startsWith("user-"));
 }
 
 const leave = (tab) => tab.call("Page.close");
@@ -77,7 +77,7 @@ if (process.env.PICTURES) {
 		for (const [name, width, height, scheme, scale] of [["page-desktop", 1280, 900, "light", 1], ["page-desktop-dark", 1280, 900, "dark", 1], ["page-phone", 390, 844, "light", 2]]) {
 			const tab = await visit(width, height, scheme, scale);
 			await withToken(tab);
-			await tab.run(() => scrollTo(0, 0));
+			await tab.run(() => { document.activeElement.blur(); scrollTo(0, 0); });
 			writeFileSync(join(process.env.PICTURES, name + ".png"), await tab.picture());
 			if (name === "page-desktop") {
 				await tab.click("#problems li:first-child button");
@@ -285,6 +285,7 @@ if (process.env.PICTURES) {
 			const gone = new AbortController();
 			const response = await fetch(url + "v1/page/events", { signal: gone.signal });
 			assert.equal(response.status, 200);
+			(async () => { for await (const _ of response.body); })().catch(() => {}); // until it is ended
 			streams.push(gone);
 		}
 		const tab = await visit();

@@ -243,6 +243,7 @@ func join(parts []part) []byte {
 type watcher struct {
 	group Group
 	named bool
+	now   func() clock.Instant
 	turn  chan struct{} // cap 1: held by the goroutine that uses the fields below
 
 	last   *shot
@@ -263,7 +264,7 @@ func (s *shot) with(caller json.RawMessage) []part {
 }
 
 func newWatcher(group Group, named bool) watcher {
-	return watcher{group: group, named: named, turn: make(chan struct{}, 1)}
+	return watcher{group: group, named: named, now: clock.Now, turn: make(chan struct{}, 1)}
 }
 
 // newest returns a snapshot that is younger than its pause. One caller makes it, and all others wait for it.
@@ -274,7 +275,7 @@ func (w *watcher) newest(ctx context.Context) (*shot, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	begun := clock.Now()
+	begun := w.now()
 	if w.last != nil && begun.Sub(w.at) < w.last.pause*9/10 { // the timer of a stream may be early
 		return w.last, nil
 	}
@@ -290,7 +291,7 @@ func (w *watcher) newest(ctx context.Context) (*shot, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.at = clock.Now()
+	w.at = w.now()
 	w.last = &shot{parts: parts, pause: max(lookEvery, w.at.Sub(begun))}
 	return w.last, nil
 }

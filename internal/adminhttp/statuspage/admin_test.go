@@ -3,7 +3,6 @@ package statuspage
 import (
 	"context"
 	"errors"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"

@@ -260,7 +260,7 @@ func problemsOf(s seen, v *snapshot) problems {
 	note := func(class, title, text string, key *keyRef) {
 		all.Rows = append(all.Rows, problem{Title: title, Text: cut(text), Class: class, Key: key})
 	}
-	if worst := sum(s.members).worst; worst == report.NotPromised {
+	if slices.ContainsFunc(s.members.Members, func(m report.Member) bool { return m.Status != nil && m.Status.Mode != report.ModeStrict }) {
 		note(classBad, "Not exclusive", "ownership.mode is gossip. Two members may run handlers of one key at once when members come, go or are paused, and fencing tokens are 0.", nil)
 	}
 	for _, r := range v.Records {

@@ -7,6 +7,7 @@ const pollsMax = 15; // then the stream is tried again
 const bufferMax = 16 << 20; // bytes of an event
 const historyMax = 200, actsMax = 50; // rows that are shown
 
+const wrongToken = "This is not the admin token of this router.";
 let token = "", caller = { may_act: false, named: false };
 let heard = Date.now(), attempt = new AbortController();
 
@@ -123,7 +124,10 @@ const shows = {
 		children(id("problems"), problems.rows, (p) => p.title + " " + (p.key?.hash ?? p.text.slice(0, 60)), (p) => {
 			const item = element("li");
 			element("b", item);
-			if (p.key) element("button", item, "key mono").type = "button";
+			if (p.key) {
+				item.append(" ");
+				element("button", item, "key mono").type = "button";
+			}
 			element("p", item);
 			return item;
 		}, (item, p) => {
@@ -213,7 +217,10 @@ function apply(snapshot) {
 	const begun = performance.now();
 	for (const [which, data] of Object.entries(snapshot)) if (Object.hasOwn(shows, which)) shows[which](data);
 	heard = Date.now();
-	id("cut").hidden = id("locked").hidden = true;
+	id("cut").hidden = true;
+	const wrong = token !== "" && !caller.may_act; // a router that shows its data to everybody here does not refuse a wrong token
+	if (wrong) text(id("locked-text"), wrongToken);
+	id("locked").hidden = !wrong;
 	performance.measure("refresh", { start: begun });
 }
 
@@ -543,7 +550,7 @@ async function follow() {
 			await poll(signal);
 		} catch (error) {
 			state("locked", "bad");
-			text(id("locked-text"), token && error.status === 401 ? "This is not the admin token of this router." : error.status === 401 ? "This router shows its data with the admin token only." : error.message);
+			text(id("locked-text"), token && error.status === 401 ? wrongToken : error.status === 401 ? "This router shows its data with the admin token only." : error.message);
 			id("locked").hidden = false;
 			await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true })); // until there is a new token
 		}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -257,7 +258,8 @@ func TestAStreamSendsWhatHasChanged(t *testing.T) {
 		ending := make(chan struct{})
 		callers := everybody
 		callers.Ending = func(*http.Request) <-chan struct{} { return ending }
-		page := New(counted{crowd(2, 10), &looks}, callers)
+		page, begun := New(counted{crowd(2, 10), &looks}, callers), time.Now()
+		page.hashed.now = func() clock.Instant { return clock.Instant(1 + time.Since(begun)) }
 		events := make([][]map[string]json.RawMessage, 3)
 		var streams sync.WaitGroup
 		for i := range events {

@@ -274,14 +274,14 @@ func tilesOf(s seen, ring ringView) []tile {
 	return []tile{
 		{"Events handled", perSecond(g.rates.Done), besides(g.silent, perSecond(g.rates.Accepted)+" taken in"), ""},
 		{"Retries", perSecond(g.rates.Retried + g.rates.Copied), besides(g.silent, "attempts that failed"), classIf(g.rates.Retried+g.rates.Copied == 0, "", classBusy)},
-		{"Dead letters", perSecond(g.rates.Rejected), besides(g.silent, "rejected, or failed for the last time"), classIf(g.rates.Rejected == 0, "", classBad)},
+		{"Dead letters", perSecond(g.rates.Rejected), besides(g.silent, "rejected or given up"), classIf(g.rates.Rejected == 0, "", classBad)},
 		{"Keys that wait", number(counts.Waiting), besides(g.silent, fmt.Sprintf("%s run, %s fail", number(counts.Running), number(counts.Failing))), classIf(counts.Failing == 0, "", classBusy)},
-		{"Oldest event", duration(g.oldest), besides(g.silent, "since it was received, or came to its owner"), classIf(len(stuck) == 0, classIf(g.oldest < stuckAfter.Seconds(), "", classBusy), classBad)},
-		{"Unsettled events", number(g.unsettled), besides(g.silent, "received from Pulsar, without an end"), ""},
+		{"Oldest event", duration(g.oldest), besides(g.silent, "since it came"), classIf(len(stuck) == 0, classIf(g.oldest < stuckAfter.Seconds(), "", classBusy), classBad)},
+		{"Unsettled events", number(g.unsettled), besides(g.silent, "received, without an end"), ""},
 		{"Keys on hold", number(g.onHold), "by operators", classIf(g.onHold == 0, "", classBusy)},
 		{"Members ready", fmt.Sprintf("%d of %d", g.ready, g.members), "", classIf(g.ready == g.members, classGood, classBusy)},
 		{"Partitions open", fmt.Sprintf("%s of %s", number(open), number(total)), notOpen(ring), classIf(open == total && total > 0, classGood, classBusy)},
-		{"Exclusivity", string(g.worst), besides(g.silent, "as far back as the counters of each member go"), classOfVerdict(g.worst)},
+		{"Exclusivity", string(g.worst), besides(g.silent, "since each member started"), classOfVerdict(g.worst)},
 	}
 }
 
