@@ -10,7 +10,7 @@ import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, afterEach, before, test } from "node:test";
 import { createInterface } from "node:readline";
 
 import { Chromium } from "./chromium.mjs";
@@ -18,7 +18,7 @@ import { Chromium } from "./chromium.mjs";
 const stuck = "user-04711", failing = "user-00815", hot = "user-00042";
 const sizes = [[390, 844], [768, 1024], [1280, 800], [2560, 1440]];
 
-let browser, page, url, token;
+let browser, page, url, token, tabs = [];
 
 async function startPage() {
 	page = spawn(process.env.PAGE, [], { stdio: ["pipe", "pipe", "inherit"] });
@@ -45,9 +45,15 @@ after(async () => {
 	await stopPage();
 });
 
+afterEach(async () => {
+	await Promise.all(tabs.map((tab) => tab.call("Page.close")));
+	tabs = [];
+});
+
 // visit opens the page in a tab of its own, and waits for the first report.
 async function visit(width = 1280, height = 800, scheme = "light", scale = 1) {
 	const tab = await browser.open();
+	tabs.push(tab);
 	await tab.screen(width, height, scheme, scale);
 	await tab.call("Page.navigate", { url });
 	await tab.until("the first report is there", () => document.querySelectorAll("#tiles li").length === 10 && document.querySelectorAll("#worst tr").length === 50);
@@ -62,8 +68,6 @@ async function withToken(tab) {
 	await tab.press("Enter");
 	await tab.until("keys are named", () => document.querySelector("#problems button")?.textContent.startsWith("user-"));
 }
-
-const leave = (tab) => tab.call("Page.close");
 
 // nothingLeftTheHost checks the requests of a tab, and that its script failed nowhere.
 function nothingLeftTheHost(tab, faults = 0) {
@@ -84,7 +88,6 @@ if (process.env.PICTURES) {
 				await tab.until("the history is there", () => document.querySelectorAll("#history tr").length > 10);
 				writeFileSync(join(process.env.PICTURES, "page-key.png"), await tab.picture());
 			}
-			await leave(tab);
 		}
 	});
 } else {
@@ -106,7 +109,6 @@ if (process.env.PICTURES) {
 			assert.match(await tab.run(() => document.title), /^3 problems · orders · Ringfence$/);
 			assert.match(await tab.run(() => document.querySelector("#tiles").innerText), /Events handled\s+2,000\/s/);
 			nothingLeftTheHost(tab);
-			await leave(tab);
 		}
 	});
 
@@ -126,7 +128,6 @@ if (process.env.PICTURES) {
 		await tab.press("Enter");
 		await tab.until("the page says that it is wrong", () => document.querySelector("#locked").innerText === "This is not the admin token of this router.");
 		nothingLeftTheHost(tab, 10); // the browser logs each 401
-		await leave(tab);
 	});
 
 	// One click leads to the story of a key; a hold needs a reason and shows at the owner; a release ends it.
@@ -162,7 +163,6 @@ if (process.env.PICTURES) {
 		await tab.until("the key is not held", () => document.querySelector("#key-facts").innerText.includes("waits for room at its worker"));
 		assert.equal(await tab.run(() => document.querySelector("#acts tr:first-child b").textContent), "release");
 		nothingLeftTheHost(tab);
-		await leave(tab);
 	});
 
 	// Keys are bytes of producers: none becomes markup, and each can be looked for.
@@ -184,7 +184,6 @@ if (process.env.PICTURES) {
 		assert.ok(await tab.run(() => document.querySelectorAll("img, iframe, script").length === 1 && !document.title.includes("broken")));
 		// Were the script wrong and made markup, the browser would refuse it.
 		assert.match(await tab.run(() => { try { document.querySelector("#summary").innerHTML = "<b>x</b>"; return ""; } catch (error) { return String(error); } }), /TrustedHTML/);
-		await leave(tab);
 	});
 
 	for (const scheme of ["light", "dark"]) {
@@ -220,7 +219,6 @@ if (process.env.PICTURES) {
 			await tab.click("#key-hold");
 			await tab.until("the dialog is open", () => document.activeElement.id === "act-reason");
 			await judge("the dialog", "#act");
-			await leave(tab);
 		});
 	}
 
@@ -252,7 +250,6 @@ if (process.env.PICTURES) {
 		await tab.until("the dialog is open", () => document.activeElement.id === "token-text");
 		await tab.press("Escape");
 		await tab.until("the focus is back", () => document.activeElement.id === "token-open");
-		await leave(tab);
 	});
 
 	// Under 10,000 waiting keys and 50 members a refresh takes the browser less than 100 ms, layout included. The quickest of ten is one that nothing disturbed.
@@ -275,21 +272,23 @@ if (process.env.PICTURES) {
 		console.log(`a refresh of ${took.rows} rows takes the browser ${took.best.toFixed(1)} ms, in the middle ${took.median.toFixed(1)} ms`);
 		assert.ok(took.best < 100, `${took.best} ms`);
 		assert.ok(took.rows > 100);
-		await leave(tab);
 	});
 
 	// When all streams are taken the page polls; when a member falls silent it is on top; when all is well the page says so; when the router ends, that too.
 	test("live", async () => {
 		const streams = [];
-		for (let i = 0; i < 16; i++) {
+		for (;;) {
 			const gone = new AbortController();
 			const response = await fetch(url + "v1/page/events", { signal: gone.signal });
+			if (response.status === 429) break;
 			assert.equal(response.status, 200);
+			assert.ok(streams.length < 16, "there are more than 16 streams");
 			(async () => { for await (const _ of response.body); })().catch(() => {}); // until it is ended
 			streams.push(gone);
 		}
 		const tab = await visit();
 		await tab.until("the page polls", () => document.querySelector("#link").textContent === "polling");
+		assert.ok(streams.length >= 14, `only ${streams.length} streams`); // those of the test before may end just now
 		for (const gone of streams) gone.abort();
 		page.stdin.write("silence orders-7\n");
 		await tab.until("the silent member is a problem", () => [...document.querySelectorAll("#problems li.bad")].some((p) => p.innerText.includes("Member silent") || p.innerText.includes("orders-7")));
@@ -300,6 +299,5 @@ if (process.env.PICTURES) {
 		await stopPage();
 		await tab.until("the page says that it is old", () => !document.querySelector("#cut").hidden);
 		await startPage();
-		await leave(tab);
 	});
 }
