@@ -234,7 +234,7 @@ func TestSpread(t *testing.T) {
 // fine is the result of a run in which every promise held.
 func fine() *result {
 	return &result{
-		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1,
+		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1, AuditHandlings: 100,
 		TakeoverMS: map[string]spread{}, Joiners: []joiner{{Setting: "key.from", Code: refusedCode, Named: true}},
 	}
 }
@@ -264,6 +264,9 @@ func TestJudge(t *testing.T) {
 		"a joining router that stays":        {plain, func(r *result) { r.Joiners[0].Code = -1 }, "one group"},
 		"a joining router that does not say": {plain, func(r *result) { r.Joiners[0].Named = false }, "one group"},
 		"a joining router that disturbs":     {plain, func(r *result) { r.Joiners[0].Lost = 1 }, "one group"},
+		"an auditor that compares nothing":   {plain, func(r *result) { r.AuditHandlings = 0 }, "compared nothing"},
+		"an auditor that invents":            {stubborn, func(r *result) { r.Woken, r.AuditOverlaps = 1, 2 }, "live auditors counted 2"},
+		"an auditor that sees a pause":       {plain, func(r *result) { r.Woken, r.AuditOverlaps = 1, 1 }, ""},
 		"a control run that overlaps":        {control, overlapping, ""},
 		"a control run that does not":        {control, func(*result) {}, "does not overlap"},
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,7 +44,8 @@ type group struct {
 
 	mu       sync.Mutex
 	apps     []appRun
-	steering float64 // the most by which a router has seen its system clock run off
+	steering float64            // the most by which a router has seen its system clock run off
+	audited  map[string]audited // by router process
 }
 
 // member is one network namespace with a router and its applications.
@@ -65,7 +68,7 @@ type worker struct {
 }
 
 func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
-	g := &group{options: o, dir: dir, broker: b, sinks: sinks}
+	g := &group{options: o, dir: dir, broker: b, sinks: sinks, audited: map[string]audited{}}
 	for n := range scaleMost {
 		g.members = append(g.members, g.newMember(n))
 	}
@@ -327,6 +330,7 @@ func (g *group) whole(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		g.noteSteering(values["ringfence_clock_rate_error_ratio"])
+		g.noteAudit(m, values)
 		n := values["ringfence_ownership_open_partitions"]
 		if n == 0 {
 			return fmt.Errorf("%s has no open partition", m.name)
@@ -337,6 +341,44 @@ func (g *group) whole(ctx context.Context) error {
 		return fmt.Errorf("%v partitions are open, want %d", open, ring.Partitions)
 	}
 	return nil
+}
+
+// audited are the counters of a router's live auditor.
+type audited struct{ overlaps, handlings float64 }
+
+// noteAudit keeps the newest counters of each router process. What one counts after that, before it
+// is killed, is lost, but for the overlaps in its log.
+func (g *group) noteAudit(m *member, values map[string]float64) {
+	handlings, ok := values["ringfence_audit_handlings_total"]
+	if !ok {
+		return // it did not answer, or audits nothing
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.audited[fmt.Sprint(m.name, " run ", m.router.run())] = audited{values["ringfence_audit_overlaps_total"], handlings}
+}
+
+// overlapLine is the message by which a live auditor logs an overlap.
+const overlapLine = `handlers of one key overlapped`
+
+// auditedTotal sums what the live auditors of all routers counted, or logged if that is more.
+func (g *group) auditedTotal() (total audited, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range g.audited {
+		total.overlaps += a.overlaps
+		total.handlings += a.handlings
+	}
+	logged := 0
+	for _, m := range append(slices.Clone(g.members), g.joiner) {
+		content, err := os.ReadFile(m.router.log)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return total, err
+		}
+		logged += bytes.Count(content, []byte(overlapLine))
+	}
+	total.overlaps = max(total.overlaps, float64(logged))
+	return total, nil
 }
 
 func (g *group) noteSteering(ratio float64) {
@@ -362,6 +404,7 @@ func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
 		}
 		for _, m := range g.present() {
 			values, err := m.metrics(ctx)
+			g.noteAudit(m, values)
 			if n := values["ringfence_source_unsettled"]; err != nil || n > 0 {
 				return errors.Join(err, fmt.Errorf("%s has %v unsettled", m.name, n))
 			}

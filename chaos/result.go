@@ -38,6 +38,9 @@ type result struct {
 
 	ClockRateError float64 `json:"clock_rate_error,omitempty"` // the most by which a router has seen its system clock run off, as a part of its rate
 
+	AuditHandlings uint64 `json:"audit_handlings"` // that the routers' live auditors compared, without those since the last round of a router that was killed
+	AuditOverlaps  uint64 `json:"audit_overlaps"`  // that they counted
+
 	Joiners []joiner `json:"joiners,omitempty"` // routers with other settings than the group
 
 	Moves      int               `json:"moves"` // of keys from one owner to the next
@@ -123,6 +126,9 @@ func (r *result) judge(o options) {
 		broken(!n.refused(), "one group: a joining router with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
 			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)
 	}
+	// Clocks are steered by process, not by machine: auditors then find the intervals of workers implausible.
+	broken(!o.slewed() && r.AuditHandlings == 0, "the live auditors compared nothing: this run proves nothing about them")
+	broken(r.AuditOverlaps > r.Overlaps+r.Woken, "the live auditors counted %d overlaps, the journals have %d, and %d with a stopped process", r.AuditOverlaps, r.Overlaps, r.Woken)
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
 		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")
@@ -197,6 +203,7 @@ func (r *result) summary(w io.Writer) {
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
 	}
+	line("live auditors", "%d overlaps in %d handlings", r.AuditOverlaps, r.AuditHandlings)
 	line("sinks", "%d claims and writes accepted, %d of them stale (%d by one owner); %d refused (%d by one owner)", r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken, r.StaleRefused, r.StaleRefusedSameToken)
 	line("stale handlings", "%d, of which %d after a later delivery by the same owner", r.StaleEnded, r.StaleEndedSameToken)
 	if r.ClockRateError >= steeredLeast {

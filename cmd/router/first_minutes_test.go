@@ -194,15 +194,20 @@ func TestMembersWarnOfMisspelledVariablesAlone(t *testing.T) {
 		t.Skip("runs seven processes for 10 s")
 	}
 	t.Parallel()
-	cmd, shown, _ := devProcess(t, "--members", "2", "--rate", "100", "--events", "1", "--exec", "true", "--set", "log.level=warn")
-	cmd.Env = append(cmd.Env, "RINGFENCE_PULSAR_TOPICS=a,b")
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v\n%s", err, shown)
+	var all []string
+	for range 3 { // a busy machine gives warnings of its own
+		cmd, shown, _ := devProcess(t, "--members", "2", "--rate", "100", "--events", "1", "--exec", "true", "--set", "log.level=warn")
+		cmd.Env = append(cmd.Env, "RINGFENCE_PULSAR_TOPICS=a,b")
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v\n%s", err, shown)
+		}
+		lines(t, shown.String(), `level=WARN msg="a variable is ignored: settings have two underscores" .*variable=RINGFENCE_PULSAR_TOPICS want=RINGFENCE__PULSAR__TOPICS$`)
+		if all = warnings(shown.String()); len(all) == 2 {
+			return
+		}
+		t.Logf("%d warnings: %q", len(all), all)
 	}
-	lines(t, shown.String(), `level=WARN msg="a variable is ignored: settings have two underscores" .*variable=RINGFENCE_PULSAR_TOPICS want=RINGFENCE__PULSAR__TOPICS$`)
-	if all := warnings(shown.String()); len(all) != 2 {
-		t.Errorf("%d warnings, want this one of both members: %q", len(all), all)
-	}
+	t.Errorf("%d warnings, want this one of both members: %q", len(all), all)
 }
 
 func TestSimulateSaysWhatItTook(t *testing.T) {

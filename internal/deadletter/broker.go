@@ -185,7 +185,7 @@ func receive(ctx context.Context, next func(context.Context) (pulsar.Message, er
 }
 
 // read reads a topic partition up to its present end, from a place (inclusive), or, if since is
-// set, from a time. It returns that end.
+// set, from about a time: each may see older ones. It returns that end.
 func (b *Broker) read(ctx context.Context, topic string, from Place, since time.Time, each func(pulsar.Message) error) (end Place, err error) {
 	options := pulsar.ReaderOptions{
 		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: undecrypted(),
@@ -215,8 +215,11 @@ func (b *Broker) read(ctx context.Context, topic string, from Place, since time.
 	}
 	for first := true; ; first = false {
 		m, err := receive(ctx, reader.Next, within)
-		if errors.Is(err, errQuiet) && first && !since.IsZero() && !reader.HasNext() {
-			return end, nil
+		if errors.Is(err, errQuiet) && first && !since.IsZero() {
+			if !reader.HasNext() {
+				return end, nil
+			}
+			return b.read(ctx, topic, from, time.Time{}, each) // the seek lost them, or is slow: each sees older ones, too
 		}
 		if err != nil {
 			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)

@@ -435,3 +435,44 @@ func TestReplayEvents(t *testing.T) {
 		})
 	}
 }
+
+// losing is a client whose readers get nothing after they have sought a time.
+type losing struct{ pulsar.Client }
+
+func (c losing) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	r, err := c.Client.CreateReader(o)
+	return &losingReader{Reader: r}, err
+}
+
+type losingReader struct {
+	pulsar.Reader
+	sought bool
+}
+
+func (r *losingReader) SeekByTime(time.Time) error { r.sought = true; return nil }
+
+func (r *losingReader) Next(ctx context.Context) (pulsar.Message, error) {
+	if r.sought {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return r.Reader.Next(ctx)
+}
+
+// TestReadAfterALostSeek: a reader that gets nothing after a seek is replaced by one that reads all.
+func TestReadAfterALostSeek(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("0")}, pulsar.ProducerMessage{Payload: []byte("1")})
+	cfg := g.cfg
+	cfg.QuietMax = 100 * time.Millisecond
+	var got []string
+	end, err := New(cfg, losing{g.client}).read(t.Context(), g.topic, Place{Entry: -1}, time.Now().Add(-time.Minute), func(m pulsar.Message) error {
+		got = append(got, string(m.Payload()))
+		return nil
+	})
+	if err != nil || end.Entry != 1 || !slices.Equal(got, []string{"0", "1"}) {
+		t.Errorf("it reads %q up to %v, %v", got, end, err)
+	}
+}
