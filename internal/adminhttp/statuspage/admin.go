@@ -63,9 +63,9 @@ const (
 	streamMax    = 15 * time.Minute // of each; the script then opens another one
 	writeTimeout = 10 * time.Second // for a caller to take one event
 
-	lookEvery   = time.Second      // between snapshots, or as long as the last one took
-	keysEvery   = 2 * time.Second  // between lists of keys: a member makes four a second, for all who ask
-	lookTimeout = 10 * time.Second // of one snapshot
+	lookEvery   = time.Second     // between snapshots, or as long as the last one took
+	keysEvery   = 2 * time.Second // between lists of keys: a member makes four a second, for all who ask
+	lookTimeout = 8 * time.Second // of one snapshot: less than an answer may take
 )
 
 // Page is the status page of one member.
