@@ -117,6 +117,10 @@ test-e2e: # with PULSAR_URL set
 test-shuffled: # the order of tests must not matter
 	$(MAKE) --no-print-directory test ARGS="-shuffle=on -count=1 $(ARGS)"
 
+.PHONY: page
+page: ## The status page in a headless Chromium: contents, sizes, accessibility, nothing from other hosts (PICTURES=docs/img takes its pictures)
+	tools/page.sh $(PICTURES)
+
 .PHONY: settle-long
 settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
 	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(ARGS)

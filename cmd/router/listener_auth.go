@@ -76,8 +76,9 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 	}
 	e.guard = listen.Guard{
 		Name: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
-		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions", "/v1/rollouts"}, // ownership only, no keys
-		TLS:  e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
+		Open:   []string{"/", "/v1/page", "/v1/page/events", "/v1/status", "/v1/members", "/v1/partitions", "/v1/rollouts"}, // ownership only, and hashes of keys
+		Shells: []string{"/"},
+		TLS:    e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
 		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
 		Metrics: e.metrics,
 	}

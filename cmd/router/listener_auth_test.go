@@ -425,6 +425,8 @@ func (c *castle) testBrowsers(t *testing.T) {
 		"a form of a page in a sandbox":    {"POST", "/undrain", "", map[string]string{"Authorization": token, "Origin": "null"}, 403},
 		"members by a name bent to us":     {"GET", "/v1/members", "evil.com", nil, 403},
 		"the page by a name bent to us":    {"GET", "/", "evil.com", nil, 403},
+		"its data by a name bent to us":    {"GET", "/v1/page/events", "evil.com", nil, 403},
+		"its data for another site":        {"GET", "/v1/page", "", map[string]string{"Authorization": token, "Sec-Fetch-Site": "cross-site"}, 403},
 		"a level by GET":                   {"GET", "/forget-done", "", map[string]string{"Authorization": token}, 405},
 		"a link to a hold":                 {"GET", "/v1/acts/hold?key=k&by=b&reason=r", "", map[string]string{"Authorization": token, "Sec-Fetch-Site": "none"}, 405},
 		"a form that holds a key":          {"POST", "/v1/acts/hold?key=k&by=b&reason=r", "", map[string]string{"Authorization": token, "Origin": "http://evil.com"}, 403},

@@ -320,7 +320,7 @@ func tryEverything(ctx context.Context, ip string, pair tlstest.Pair) string {
 		time.Sleep(20 * time.Millisecond)
 	}
 	var errs []error
-	for _, path := range []string{"/", "/metrics", "/readyz?verbose", "/v1/status", "/v1/members", "/v1/keys?key=a", "/v1/config", "/nothing"} {
+	for _, path := range []string{"/", "/metrics", "/readyz?verbose", "/v1/status", "/v1/members", "/v1/page", "/v1/keys?key=a", "/v1/config", "/nothing"} {
 		for _, token := range []string{"", "wrong", plantedSecrets["admin.token"]} {
 			errs = append(errs, ask("GET", admin+path, token))
 		}

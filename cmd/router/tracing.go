@@ -28,7 +28,11 @@ func pagesOf(n *node.Node, prover report.Prover, keysRevealed bool) map[string]h
 	pages := report.Handlers(group, func(r *http.Request) bool { return keysRevealed || listen.ShowsToken(r) })
 	whole := func(*http.Request) string { return "" }
 	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
-	pages["GET /{$}"] = adminhttp.Rendered(statuspage.NewPage(group), whole)
+	maps.Copy(pages, statuspage.New(group, statuspage.Callers{
+		MayNameKeys: func(r *http.Request) bool { return listen.ShowsToken(r) || keysRevealed && listen.MayAct(r) },
+		MayAct:      listen.MayAct,
+		Ending:      listen.Ending,
+	}).Handlers())
 	pages["GET /v1/members"] = adminhttp.Rendered(pages["GET /v1/members"], whole)
 	pages["GET /v1/status"] = adminhttp.Rendered(pages["GET /v1/status"], member)
 	pages["GET /v1/partitions"] = adminhttp.Rendered(pages["GET /v1/partitions"], member)

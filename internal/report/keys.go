@@ -97,7 +97,7 @@ type ListedKey struct {
 	Owner     string `json:"owner"` // by the table of that member
 	At        string `json:"at"`    // the member that has the events
 
-	Wait     string  `json:"wait"`                       // reason: handler, retry, gate, worker or slot; of events that no mailbox has their place: queued, parked, delayed or refused
+	Wait     string  `json:"wait"`                       // reason: handler, retry, gate, worker, slot or hold; of events that no mailbox has their place: queued, parked, delayed or refused
 	With     string  `json:"with,omitempty"`             // for a place: the member that the events wait for
 	Seconds  float64 `json:"seconds"`                    // for how long
 	Age      float64 `json:"age_seconds"`                // how long the first event has been there
@@ -128,7 +128,7 @@ type KeyOrder struct {
 // InMailbox reports whether Wait is the reason of a mailbox, and not the place of events that
 // no mailbox has.
 func (k *ListedKey) InMailbox() bool {
-	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot"}, k.Wait)
+	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot", "hold"}, k.Wait)
 }
 
 // SetKey names the key.

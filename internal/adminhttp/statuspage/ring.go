@@ -3,9 +3,10 @@ package statuspage
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -21,29 +22,23 @@ const (
 	silent  gateState = "with a silent member"
 )
 
-// ringView is the map of all partitions: one square for each, in rows.
+// ringView is the map of all partitions: the number of an area for each.
 type ringView struct {
-	Partitions int
-	Columns    int
-	Rows       int
-	Areas      []area // by owner, then by state
+	Partitions int    `json:"partitions"`
+	Areas      []area `json:"areas"` // by owner, then by state
+	Map        []int  `json:"map"`   // by partition, the index of its area
 }
 
-// area is all squares of one owner in one state.
+// area is all partitions of one owner in one state.
 type area struct {
-	Owner string
-	State gateState
-	Class string // of the state, for style
-	Color string // of the owner
-	Count int
-	Path  string // of SVG, a unit to each square
+	Owner string    `json:"owner"`
+	State gateState `json:"state"`
+	Class string    `json:"class"` // of the state, for style
+	Color string    `json:"color"` // of the owner
+	Count int       `json:"count"`
 }
-
-const columns = 117 // 35 rows, all full but the last
 
 func newRing(s seen, colors map[string]string) ringView {
-	r := ringView{Partitions: len(s.ring.Partitions), Columns: columns}
-	r.Rows = (r.Partitions + columns - 1) / columns
 	words := make(map[string]report.Member)
 	for _, m := range s.members.Members {
 		if m.Listed { // of several incarnations the one that owns something
@@ -54,19 +49,22 @@ func newRing(s seen, colors map[string]string) ringView {
 		owner string
 		state gateState
 	}
-	paths, counts := make(map[class]*strings.Builder), make(map[class]int)
+	classes, counts := make([]class, len(s.ring.Partitions)), make(map[class]int)
 	for i, p := range s.ring.Partitions {
-		c := class{p.Owner, stateOfPartition(p, words[p.Owner], s.gates[p.Owner])}
-		if paths[c] == nil {
-			paths[c] = new(strings.Builder)
-		}
-		fmt.Fprintf(paths[c], "M%d %dh.86v.86h-.86z", i%columns, i/columns)
-		counts[c]++
+		classes[i] = class{p.Owner, stateOfPartition(p, words[p.Owner], s.gates[p.Owner])}
+		counts[classes[i]]++
 	}
-	for c, path := range paths {
-		r.Areas = append(r.Areas, area{Owner: c.owner, State: c.state, Class: classOf(c.state), Color: colors[c.owner], Count: counts[c], Path: path.String()})
+	sorted := slices.SortedFunc(maps.Keys(counts), func(a, b class) int {
+		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.state, b.state))
+	})
+	r, index := ringView{Partitions: len(classes), Areas: []area{}, Map: make([]int, len(classes))}, make(map[class]int)
+	for i, c := range sorted {
+		index[c] = i
+		r.Areas = append(r.Areas, area{Owner: untrusted.Text(c.owner), State: c.state, Class: classOf(c.state), Color: colors[c.owner], Count: counts[c]})
 	}
-	slices.SortFunc(r.Areas, func(a, b area) int { return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.State, b.State)) })
+	for i, c := range classes {
+		r.Map[i] = index[c]
+	}
 	return r
 }
 
@@ -95,11 +93,12 @@ func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]
 
 // wait is a reason why some partitions of one owner wait.
 type wait struct {
-	Owner, Color string
-	Count        int
-	Member       string // the previous owner, "" if unknown
-	For          string // the same, in words
-	Until        string
+	Owner  string `json:"owner"`
+	Color  string `json:"color"`
+	Count  int    `json:"count"`
+	Member string `json:"-"`   // the previous owner, "" if unknown
+	For    string `json:"for"` // the same, in words
+	Until  string `json:"until"`
 }
 
 // waitFor counts the partitions that wait for a member.
@@ -132,7 +131,7 @@ func waitsOf(s seen, colors map[string]string) []wait {
 			}
 		}
 	}
-	var all []wait
+	all := []wait{}
 	for c, n := range counts {
 		w := wait{Owner: c.owner, Color: colors[c.owner], Count: n, Member: c.member, For: c.member}
 		w.Until = fmt.Sprintf("it says that nothing of it runs there any more, or has been silent for %.1f s more", longest[c])
@@ -150,6 +149,7 @@ func waitsOf(s seen, colors map[string]string) []wait {
 		if c.open {
 			w.For += ": only keys on which it still works"
 		}
+		w.Owner, w.For = untrusted.Text(w.Owner), cut(w.For)
 		all = append(all, w)
 	}
 	slices.SortFunc(all, func(a, b wait) int {

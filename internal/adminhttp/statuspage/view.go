@@ -2,88 +2,157 @@ package statuspage
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 )
 
-// view is the data of page.html. Everything in it is ready for display.
-type view struct {
-	Nonce  string
-	Group  string
-	Asked  report.View
-	Gossip bool
-
-	Banners []banner
-	Tiles   []tile
-	Members []memberView
-	Ring    ringView
-	Waits   []wait
-	Records []record
-
-	Protections []report.Protection
+// snapshot is the data of the page. Everything in it is ready for display, bounded and printable.
+type snapshot struct {
+	Head        head          `json:"head"`
+	Problems    problems      `json:"problems"`
+	Tiles       []tile        `json:"tiles"`
+	Worst       keyTable      `json:"worst"`
+	Failing     keyTable      `json:"failing"`
+	Hot         keyTable      `json:"hot"`
+	Members     memberTable   `json:"members"`
+	Ring        ringView      `json:"ring"`
+	Waits       []wait        `json:"waits"`
+	Records     []record      `json:"records"`
+	Protections []protections `json:"protections"`
 }
 
-// banner is a sentence across the page.
-type banner struct{ Class, Text string }
+// head says who tells, and up to where it has read.
+type head struct {
+	Group    string `json:"group"`
+	Member   string `json:"member"`
+	Position string `json:"position"`
+	Epoch    string `json:"epoch"`
+}
 
 // tile is one of the large numbers at the top of the page.
-type tile struct{ Title, Value, Note, Class string }
+type tile struct {
+	Title string `json:"title"`
+	Value string `json:"value"`
+	Note  string `json:"note"`
+	Class string `json:"class"`
+}
+
+// memberTable has the members, those with problems first.
+type memberTable struct {
+	Rows []memberView `json:"rows"`
+	Note string       `json:"note"` // what is not shown
+}
 
 // memberView is a row of the table of members.
 type memberView struct {
-	Name, Color       string
-	State, Why, Class string
-	Version           string
-	Incarnation       string
-	Position          string
-	Epoch             string
-	Lease             string
-	Answers           bool
-	Partitions        int // that it should act for
-	Gates             report.Gates
-	Workers           int
-	Events            report.Events
-	Oldest            string
-	Running           int
+	Name        string `json:"name"`
+	Color       string `json:"color"`
+	State       string `json:"state"`
+	Why         string `json:"why"`
+	Class       string `json:"class"`
+	Version     string `json:"version"`
+	Incarnation string `json:"incarnation"`
+	Position    string `json:"position"`
+	Lease       string `json:"lease"`
+	Partitions  string `json:"partitions"` // open, of those that it should act for
+	Workers     string `json:"workers"`
+	Rate        string `json:"rate"`
+	Running     string `json:"running"`
+	Unsettled   string `json:"unsettled"`
+	Oldest      string `json:"oldest"`
 }
 
 // record is a member's report about its exclusivity.
 type record struct {
-	Name, Verdict, Class string
-	Reasons              []string
-	For                  string
-	report.Exclusivity
+	Name    string   `json:"name"`
+	Verdict string   `json:"verdict"`
+	Class   string   `json:"class"`
+	Reasons []string `json:"reasons"`
+	For     string   `json:"for"`
+	Counts  []uint64 `json:"counts"` // failed assertions, forced drains, late results, log lost, leases run out
 }
 
-// The CSS classes: the severity for a person.
+// protections says what keeps strangers from the listeners of some members.
+type protections struct {
+	Members   string `json:"members"`
+	Listeners string `json:"listeners"`
+	Exposed   string `json:"exposed"`
+}
+
+// The severities, as classes of the style.
 const (
 	classGood = "good"
-	classBusy = "busy" // a change is under way
+	classBusy = "busy" // a change is under way, or somebody should look at it
 	classBad  = "bad"
 )
 
-func newView(s seen) view {
-	v := view{Asked: s.members.View}
+func newSnapshot(s seen) snapshot {
 	colors := colorsOf(s.members.Members)
+	v := snapshot{Head: head{Member: untrusted.Text(s.members.Member), Position: s.members.Position, Epoch: s.members.Epoch}, Records: []record{}, Protections: []protections{}}
 	v.Ring, v.Waits = newRing(s, colors), waitsOf(s, colors)
 	for _, m := range s.members.Members {
-		v.Members = append(v.Members, viewOf(m, colors[m.Name], waitFor(v.Waits, m.Name)))
+		v.Members.Rows = append(v.Members.Rows, viewOf(m, colors[m.Name], waitFor(v.Waits, m.Name)))
 		if m.Status != nil {
-			v.Group = cmp.Or(v.Group, m.Status.Group)
-			v.Gossip = v.Gossip || m.Status.Mode != report.ModeStrict
+			v.Head.Group = cmp.Or(v.Head.Group, untrusted.Text(m.Status.Group))
 			v.Records = append(v.Records, recordOf(m))
 		}
 	}
-	v.Protections = report.Protections(s.members)
-	v.Banners = bannersOf(s.members, v)
-	v.Tiles = tilesOf(s.members, v)
+	bytes := keyBytesMax
+	v.Worst, v.Failing, v.Hot = worstKeys(s.keys.worst, &bytes), failingKeys(s.keys.failing, &bytes), hotKeys(s.keys.hot, &bytes)
+	v.Problems, v.Tiles = problemsOf(s, &v), tilesOf(s, v.Ring)
+	v.bound()
+	for _, p := range report.Protections(s.members) {
+		v.Protections = append(v.Protections, protections{
+			Members: cut(strings.Join(p.Members, ", ")), Listeners: cut(p.Listeners), Exposed: cut(strings.Join(p.Exposed, ", ")),
+		})
+	}
+	v.Protections = v.Protections[:min(len(v.Protections), protectionsMax)]
 	return v
 }
+
+// bound cuts the lists to what the page shows, the worst first.
+func (v *snapshot) bound() {
+	slices.SortStableFunc(v.Members.Rows, func(a, b memberView) int { return severity(b.Class) - severity(a.Class) })
+	slices.SortStableFunc(v.Records, func(a, b record) int { return severity(b.Class) - severity(a.Class) })
+	if n := len(v.Members.Rows); n > membersMax {
+		v.Members.Rows = v.Members.Rows[:membersMax]
+		v.Members.Note = fmt.Sprintf("%d of %d members, those with problems first: `router members` shows all", membersMax, n)
+	}
+	v.Records = v.Records[:min(len(v.Records), membersMax)]
+	v.Waits = v.Waits[:min(len(v.Waits), waitsMax)]
+}
+
+// encode returns the parts of a snapshot as JSON. All of its fields are parts.
+func encode(v snapshot) ([]part, error) {
+	var parts []part
+	for _, one := range []struct {
+		name string
+		data any
+	}{
+		{"head", v.Head}, {"problems", v.Problems}, {"tiles", v.Tiles}, {"worst", v.Worst}, {"failing", v.Failing}, {"hot", v.Hot},
+		{"members", v.Members}, {"ring", v.Ring}, {"waits", v.Waits}, {"records", v.Records}, {"protections", v.Protections},
+	} {
+		text, err := json.Marshal(one.data)
+		if err != nil {
+			return nil, fmt.Errorf("statuspage: encode %s: %w", one.name, err)
+		}
+		parts = append(parts, part{one.name, text})
+	}
+	return parts, nil
+}
+
+// sentenceMax is how many bytes of a sentence of a member are shown.
+const sentenceMax = 400
+
+// cut makes a sentence printable and bounds it.
+func cut(text string) string { return untrusted.Short(text, sentenceMax) }
 
 // hues is the number of colours, far enough apart to be distinguishable.
 const hues = 13
@@ -104,7 +173,7 @@ func colorsOf(members []report.Member) map[string]string {
 		}
 		taken[hue] = true
 		const first, last, step = 35, 325, 5 // red is reserved for faults; neighbours differ widely
-		colors[m.Name] = fmt.Sprintf("hsl(%d 60%% 50%%)", first+hue*step%hues*(last-first)/(hues-1))
+		colors[m.Name] = fmt.Sprintf("hsl(%d 45%% 55%%)", first+hue*step%hues*(last-first)/(hues-1))
 	}
 	return colors
 }
@@ -113,17 +182,21 @@ func colorsOf(members []report.Member) map[string]string {
 func viewOf(m report.Member, color string, waiting int) memberView {
 	state, why, class := stateOf(m, waiting)
 	v := memberView{
-		Name: m.Name, Color: color, State: state, Why: why, Class: class, Incarnation: m.Incarnation, Partitions: m.Partitions,
+		Name: untrusted.Text(m.Name), Color: color, State: state, Why: cut(why), Class: class, Incarnation: untrusted.Short(m.Incarnation, 8),
+		Partitions: fmt.Sprintf("%d", m.Partitions),
 	}
 	s := m.Status
 	if s == nil {
 		return v
 	}
-	v.Answers, v.Version, v.Position, v.Epoch, v.Gates, v.Workers, v.Events = true, s.Version, s.Position, s.Epoch, s.Gates, s.Workers, s.Events
+	v.Version, v.Position = untrusted.Text(s.Version), untrusted.Text(s.Position)
+	v.Partitions = fmt.Sprintf("%d of %d", s.Gates.Open, m.Partitions)
 	v.Lease = fmt.Sprintf("%.1f s", s.LeaseSeconds)
 	if s.Mode != report.ModeStrict {
 		v.Lease = "none"
 	}
+	v.Workers, v.Running, v.Unsettled = number(s.Workers), number(s.Events.Running), number(s.Events.Unsettled)
+	v.Rate = perSecond(s.Rates.Done)
 	v.Oldest = duration(max(s.Events.OldestSeconds, s.Events.OldestHereSeconds))
 	return v
 }
@@ -133,6 +206,8 @@ func viewOf(m report.Member, color string, waiting int) memberView {
 func stateOf(m report.Member, waiting int) (state, why, class string) {
 	s := m.Status
 	switch {
+	case s == nil && m.Unnamed:
+		return "not asked", "Only gossip knows it: it is just starting, or a stranger has invented it.", classBusy
 	case s == nil && !m.Listed && waiting > 0:
 		return "gone", fmt.Sprintf("The table is without it, and %s still wait for it: until its lease has run out.", report.Plural(waiting, "partition")), classBusy
 	case s == nil && !m.Listed:
@@ -170,60 +245,84 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 
 func recordOf(m report.Member) record {
 	verdict, reasons := m.Status.Verdict()
-	class := classBad
-	switch verdict {
+	e := m.Status.Exclusivity
+	r := record{
+		Name: untrusted.Text(m.Name), Verdict: string(verdict), Class: classOfVerdict(verdict), Reasons: []string{}, For: duration(e.Seconds),
+		Counts: []uint64{e.InvariantFailures, e.ForcedDrains, e.LateResults, e.LostTrust, e.LeaseLapses},
+	}
+	for _, reason := range reasons {
+		r.Reasons = append(r.Reasons, cut(reason))
+	}
+	return r
+}
+
+func classOfVerdict(v report.Verdict) string {
+	switch v {
 	case report.Kept:
-		class = classGood
+		return classGood
 	case report.AtRisk:
-		class = classBusy
+		return classBusy
 	case report.Broken, report.NotPromised:
 	}
-	return record{
-		Name: m.Name, Verdict: string(verdict), Class: class, Reasons: reasons,
-		For: duration(m.Status.Exclusivity.Seconds), Exclusivity: m.Status.Exclusivity,
+	return classBad
+}
+
+func tilesOf(s seen, ring ringView) []tile {
+	g := sum(s.members)
+	open, total := ring.count(open), ring.Partitions
+	counts, stuck := s.keys.worst.Counts, stuckAmong(s.keys.worst.Keys)
+	return []tile{
+		{"Events handled", perSecond(g.rates.Done), besides(g.silent, perSecond(g.rates.Accepted)+" taken in"), ""},
+		{"Retries", perSecond(g.rates.Retried + g.rates.Copied), besides(g.silent, "attempts that failed"), classIf(g.rates.Retried+g.rates.Copied == 0, "", classBusy)},
+		{"Dead letters", perSecond(g.rates.Rejected), besides(g.silent, "rejected or given up"), classIf(g.rates.Rejected == 0, "", classBad)},
+		{"Keys that wait", number(counts.Waiting), besides(g.silent, fmt.Sprintf("%s run, %s fail", number(counts.Running), number(counts.Failing))), classIf(counts.Failing == 0, "", classBusy)},
+		{"Oldest event", duration(g.oldest), besides(g.silent, "since it came"), classIf(len(stuck) == 0, classIf(g.oldest < stuckAfter.Seconds(), "", classBusy), classBad)},
+		{"Unsettled events", number(g.unsettled), besides(g.silent, "received, without an end"), ""},
+		{"Keys on hold", number(g.onHold), "by operators", classIf(g.onHold == 0, "", classBusy)},
+		{"Members ready", fmt.Sprintf("%d of %d", g.ready, g.members), "", classIf(g.ready == g.members, classGood, classBusy)},
+		{"Partitions open", fmt.Sprintf("%s of %s", number(open), number(total)), notOpen(ring), classIf(open == total && total > 0, classGood, classBusy)},
+		{"Exclusivity", string(g.worst), besides(g.silent, "since each member started"), classOfVerdict(g.worst)},
 	}
 }
 
-func bannersOf(members report.Members, v view) []banner {
-	var all []banner
-	if v.Gossip {
-		all = append(all, banner{classBad, "Not exclusive: ownership.mode is gossip. Two members may run handlers of one key at once " +
-			"when members come, go or are paused, and fencing tokens are 0."})
-	}
-	for _, d := range members.Disagreements {
-		all = append(all, banner{classBusy, d})
-	}
-	return all
+// total is the sum over all members that answer.
+type total struct {
+	members, ready, silent, unsettled, onHold int
+	oldest                                    float64
+	rates                                     report.Rates
+	worst                                     report.Verdict
 }
 
-func tilesOf(members report.Members, v view) []tile {
-	ready, count, silent, unsettled, oldest, worst := 0, 0, 0, 0, 0.0, report.Kept
+func sum(members report.Members) total {
+	g := total{worst: report.Kept}
 	for _, m := range members.Members {
-		if m.Status != nil && m.Status.Failing() == nil {
-			ready++
-		}
-		if m.Status == nil {
+		s := m.Status
+		if s == nil {
 			if m.Listed {
-				silent++
-				count++
+				g.silent++
+				g.members++
 			}
 			continue
 		}
-		count++
-		unsettled += m.Status.Events.Unsettled
-		oldest = max(oldest, m.Status.Events.OldestSeconds, m.Status.Events.OldestHereSeconds)
-		if verdict, _ := m.Status.Verdict(); severity(verdict) > severity(worst) {
-			worst = verdict
+		g.members++
+		if s.Failing() == nil {
+			g.ready++
+		}
+		g.unsettled += s.Events.Unsettled
+		g.oldest = max(g.oldest, s.Events.OldestSeconds, s.Events.OldestHereSeconds)
+		if s.Acts != nil {
+			g.onHold = max(g.onHold, s.Acts.HeldKeys) // each member counts those of the group
+		}
+		g.rates.Accepted += s.Rates.Accepted
+		g.rates.Done += s.Rates.Done
+		g.rates.Retried += s.Rates.Retried
+		g.rates.Copied += s.Rates.Copied
+		g.rates.Rejected += s.Rates.Rejected
+		if verdict, _ := s.Verdict(); worse(verdict) > worse(g.worst) {
+			g.worst = verdict
 		}
 	}
-	open, total := v.Ring.count(open), v.Ring.Partitions
-	return []tile{
-		{"Members ready", fmt.Sprintf("%d of %d", ready, count), "", classIf(ready == count, classBusy)},
-		{"Partitions open", fmt.Sprintf("%d of %d", open, total), notOpen(v.Ring), classIf(open == total && total > 0, classBusy)},
-		{"Unsettled events", fmt.Sprint(unsettled), besides(silent, "received from Pulsar, without an end"), ""},
-		{"Oldest event", duration(oldest), besides(silent, "since it was received, or came to its owner"), ""},
-		{"Exclusivity", string(worst), besides(silent, "as far back as the counters of each member go"), classIf(worst == report.Kept, classBad)},
-	}
+	return g
 }
 
 // besides names the members that a sum does not include.
@@ -244,15 +343,42 @@ func notOpen(r ringView) string {
 	return strings.Join(parts, ", ")
 }
 
-func severity(v report.Verdict) int {
+func worse(v report.Verdict) int {
 	return slices.Index([]report.Verdict{report.Kept, report.AtRisk, report.NotPromised, report.Broken}, v)
 }
 
-func classIf(good bool, otherwise string) string {
-	if good {
-		return classGood
+// severity orders classes.
+func severity(class string) int {
+	return slices.Index([]string{classGood, "", classBusy, classBad}, class)
+}
+
+func classIf(condition bool, then, otherwise string) string {
+	if condition {
+		return then
 	}
 	return otherwise
+}
+
+// number has its digits in groups: 10,003.
+func number(n int) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// perSecond is a rate in three digits or whole numbers.
+func perSecond(rate float64) string {
+	switch {
+	case rate == 0:
+		return "0/s"
+	case rate < 0.1:
+		return "<0.1/s"
+	case rate < 100:
+		return fmt.Sprintf("%.1f/s", rate)
+	}
+	return number(int(rate+0.5)) + "/s"
 }
 
 // duration is short enough for a table: 0 s, 0.4 s, 12 s, 3m20s, 5h4m.

@@ -39,6 +39,9 @@ type Guard struct {
 	// Open lists the paths that may be read without the token: on loopback if the
 	// listener is in the clear, and from everywhere if Insecure.
 	Open []string
+	// Shells lists the paths that have no data at all, as a page whose script asks for them with
+	// the token: with TLS everybody may read them. A browser cannot show the token by itself.
+	Shells []string
 
 	TLS      bool // the listener has it
 	Insecure bool // in the clear, other machines are answered as if the listener had TLS
@@ -79,19 +82,30 @@ func (g Guard) Protect(handler http.Handler) http.Handler {
 			return
 		}
 		keep(r.Context())
-		if same(bearerToken(r), g.Token()) {
-			r = r.WithContext(context.WithValue(r.Context(), tokenShown{}, true))
-		}
+		rights := callerRights{showsToken: same(bearerToken(r), g.Token())}
+		rights.mayAct = rights.showsToken || g.Token() == "" && fromLoopback(r) && namesLoopback(r)
+		r = r.WithContext(context.WithValue(r.Context(), rightsKey{}, rights))
 		handler.ServeHTTP(w, r)
 	})
 }
 
-// tokenShown is in the context of a request that shows the token.
-type tokenShown struct{}
+// callerRights is in the context of a request that has passed a guard.
+type callerRights struct{ showsToken, mayAct bool }
+
+type rightsKey struct{}
 
 // ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the token: the
 // same page may tell other callers less.
-func ShowsToken(r *http.Request) bool { return r.Context().Value(tokenShown{}) != nil }
+func ShowsToken(r *http.Request) bool { return rightsOf(r).showsToken }
+
+// MayAct reports whether the caller of a request, as [Guard.Protect] hands it on, would get
+// everything that the guard protects: with the token, or on loopback where there is none.
+func MayAct(r *http.Request) bool { return rightsOf(r).mayAct }
+
+func rightsOf(r *http.Request) callerRights {
+	rights, _ := r.Context().Value(rightsKey{}).(callerRights)
+	return rights
+}
 
 // bearerToken returns the token that a request shows, "" if it shows none.
 func bearerToken(r *http.Request) string {
@@ -122,6 +136,9 @@ func (g Guard) judge(r *http.Request) *refusal {
 			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: set admin.tls and admin.token_file, " +
 				"or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true",
 		}
+	}
+	if read(r) && g.TLS && slices.Contains(g.Shells, r.URL.Path) {
+		return nil
 	}
 	want := g.Token()
 	open := read(r) && !g.TLS && slices.Contains(g.Open, r.URL.Path)

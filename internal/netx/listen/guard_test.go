@@ -39,6 +39,11 @@ func TestGuard(t *testing.T) {
 		"the ring by a name bent to loopback":    {path: "/v1/ring", want: "hush", host: "evil.example:16653", status: 403, why: host, says: "localhost"},
 		"the ring in the clear from outside":     {path: "/v1/ring", want: "hush", token: "hush", remote: pod, status: 403, why: plain, says: "admin.tls"},
 		"the root in the clear from outside":     {path: "/", remote: pod, status: 403, why: plain, says: "admin.tls"},
+		"the shell with TLS":                     {path: "/", want: "hush", tls: true, remote: pod, status: 200},
+		"the shell with TLS, without a token":    {path: "/", tls: true, remote: pod, status: 200},
+		"the shell with TLS, for another site":   {path: "/", want: "hush", tls: true, remote: pod, header: map[string]string{"Sec-Fetch-Site": "cross-site"}, status: 403, why: origin, says: "another site"},
+		"a verb on the shell with TLS":           {method: "POST", path: "/", want: "hush", tls: true, remote: pod, status: 401},
+		"the shell on loopback, bent":            {path: "/", want: "hush", host: "evil.example:16653", status: 403, why: host, says: "localhost"},
 		"the ring with TLS":                      {path: "/v1/ring", want: "hush", tls: true, remote: pod, status: 401, says: "admin.token"},
 		"the ring with TLS and the token":        {path: "/v1/ring", want: "hush", token: "hush", tls: true, remote: pod, status: 200},
 		"the ring with TLS on loopback":          {path: "/v1/ring", want: "hush", tls: true, status: 401, says: "admin.token"},
@@ -102,7 +107,7 @@ func (c caller) check(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	guard := Guard{
 		Name: "admin", Token: func() string { return c.want }, DrainPath: "/drain", DrainOpen: c.open, DrainToken: c.drain,
-		Probes: []string{"/readyz", "/metrics"}, Open: []string{"/", "/v1/ring"},
+		Probes: []string{"/readyz", "/metrics"}, Open: []string{"/", "/v1/ring"}, Shells: []string{"/"},
 		TLS: c.tls, Insecure: c.insecure, LoopbackOnly: c.loopbackOnly, Metrics: metrics,
 	}
 	through := false
@@ -143,5 +148,45 @@ func (c caller) check(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(metrics.rejected.WithLabelValues("admin", cmp.Or(c.why, token))); got != want {
 		t.Errorf("%v were counted as rejected, want %v", got, want)
+	}
+}
+
+// What a page may tell and offer depends on who asks: the token names keys, and allows every act; without one in the settings, loopback allows it.
+func TestRightsOfACaller(t *testing.T) {
+	const pod = "10.0.0.7:4711"
+	for name, c := range map[string]struct {
+		want, token, remote, host string
+		shows, mayAct             bool
+	}{
+		"with the token":                      {"hush", "hush", pod, "", true, true},
+		"without it, on loopback":             {"hush", "", "127.0.0.1:4711", "", false, false},
+		"where there is none, on loopback":    {"", "", "127.0.0.1:4711", "", false, true},
+		"where there is none, from outside":   {"", "", pod, "", false, false},
+		"an empty one where there is none":    {"", "", pod, "localhost", false, false},
+		"a wrong one for what needs none":     {"hush", "hus", "127.0.0.1:4711", "", false, false},
+		"on loopback, by a name of their own": {"hush", "hush", "127.0.0.1:4711", "router.example", true, true},
+	} {
+		guard := Guard{Name: "admin", Token: func() string { return c.want }, Open: []string{"/"}, Insecure: true, Metrics: NewMetrics(prometheus.NewRegistry())}
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.RemoteAddr, r.Host = c.remote, "127.0.0.1:16653"
+		if c.host != "" {
+			r.Host = c.host
+		}
+		if c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		answered := false
+		guard.Protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			answered = true
+			if ShowsToken(r) != c.shows || MayAct(r) != c.mayAct {
+				t.Errorf("%s: shows the token %v, may act %v", name, ShowsToken(r), MayAct(r))
+			}
+		})).ServeHTTP(httptest.NewRecorder(), r)
+		if !answered {
+			t.Errorf("%s: refused", name)
+		}
+	}
+	if r := httptest.NewRequest(http.MethodGet, "/", http.NoBody); MayAct(r) || ShowsToken(r) || Ending(r) != nil {
+		t.Error("a request that no guard has seen has rights")
 	}
 }

@@ -60,6 +60,8 @@ type HTTP struct {
 // returns nil when it was ctx that ended it.
 func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 	logs := h.Log.With("component", "listen", "listener", h.Name)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	l := &httpListener{
 		Listener: h.Listener, name: h.Name, metrics: h.Metrics,
 		crowd: newCrowd(h.ConnectionsMax), conns: make(map[uint64]*httpConn), open: h.Metrics.connections.WithLabelValues(h.Name),
@@ -72,8 +74,8 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 		MaxHeaderBytes:    headerBytesMax,
 		Protocols:         new(http.Protocols),
 		ConnState:         l.changed,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, connOf(conn))
+		ConnContext: func(conns context.Context, conn net.Conn) context.Context {
+			return context.WithValue(context.WithValue(conns, connKey{}, connOf(conn)), endingKey{}, ctx.Done())
 		},
 		ErrorLog: log.New(&httpErrors{
 			handshakes: h.Metrics.rejected.WithLabelValues(h.Name, handshake),
@@ -86,8 +88,6 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 	if h.TLS != nil {
 		listener = tls.NewListener(l, h.TLS)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		<-ctx.Done()
@@ -152,6 +152,15 @@ func (h HTTP) takesBody(w http.ResponseWriter, r *http.Request) bool {
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:forbidigo // the deadlines of connections go by the wall clock
 	r.Body = http.MaxBytesReader(w, r.Body, bodyBytesMax)
 	return true
+}
+
+type endingKey struct{}
+
+// Ending returns a channel that is closed when the listener of a request begins to end: an answer
+// without an end, as a stream of events, has to end then. nil for requests that no [HTTP] has served.
+func Ending(r *http.Request) <-chan struct{} {
+	ending, _ := r.Context().Value(endingKey{}).(<-chan struct{})
+	return ending
 }
 
 // keep makes the connection of a request stay, also while the listener is full.

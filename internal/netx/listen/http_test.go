@@ -344,3 +344,35 @@ func TestServe(t *testing.T) {
 		t.Error("serving on a closed listener succeeded")
 	}
 }
+
+// An answer without an end learns when its listener ends, and need not be cut.
+func TestAnswersLearnOfTheEnd(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	h := HTTP{Name: "admin", Listener: listener, ConnectionsMax: 4, Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler)}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- h.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, "begin, ")
+			_ = http.NewResponseController(w).Flush()
+			<-Ending(r)
+			fmt.Fprint(w, "end")
+		}))
+	}()
+	answer, err := http.Get("http://" + listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	stop()
+	if text, err := io.ReadAll(answer.Body); string(text) != "begin, end" || err != nil {
+		t.Errorf("the answer is %q (%v)", text, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/ring"
+)
+
+// The keys that somebody has to find among all others.
+const (
+	stuckKey   = "user-04711"
+	failingKey = "user-00815"
+	hotKey     = "user-00042"
+)
+
+// hostileKeys are names that producers may give, and that must stay texts.
+var hostileKeys = []string{
+	`<img src=x onerror="document.title='broken'">`, "\u202eright to left\u202c", "line\nbreak\ttab\x1b[2J", "\xff\xfe binary \x00", strings.Repeat("long-", 800), "</script><script>document.title='broken'</script>",
+}
+
+// group is an invented group.
+type group struct {
+	begun   time.Time
+	members []*member
+	keys    []string
+
+	mu     sync.Mutex
+	healed bool
+	held   map[event.Key]time.Time // since when
+}
+
+// member is one of its members.
+type member struct {
+	group    *group
+	index    int
+	name     string
+	keys     []string // of its partitions
+	listener net.Listener
+	server   *grpc.Server
+}
+
+func newGroup(members, keys int) *group {
+	g := &group{begun: time.Now(), held: map[event.Key]time.Time{}, keys: slices.Clone(hostileKeys)}
+	for i := range keys - len(g.keys) {
+		g.keys = append(g.keys, fmt.Sprintf("user-%05d", i))
+	}
+	for i := range members {
+		g.members = append(g.members, &member{group: g, index: i, name: fmt.Sprintf("orders-%d", i)})
+	}
+	for _, key := range g.keys {
+		m := g.owner(ring.PartitionOf(key))
+		m.keys = append(m.keys, key)
+	}
+	return g
+}
+
+func (g *group) owner(p ring.Partition) *member { return g.members[int(p)%len(g.members)] }
+
+// HoldKeys implements act.Keys.
+func (g *group) HoldKeys(keys []event.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, key := range keys {
+		g.held[key] = time.Now()
+	}
+}
+
+// ReleaseKeys implements act.Keys.
+func (g *group) ReleaseKeys(keys []event.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, key := range keys {
+		delete(g.held, key)
+	}
+}
+
+// state returns whether the group is well, since when a key is held, and how many keys are.
+func (g *group) state(key string) (healed bool, since time.Time, held int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.healed, g.held[event.Key(key)], len(g.held)
+}
+
+func (m *member) view() report.View {
+	return report.View{Member: m.name, Incarnation: fmt.Sprintf("%08x", 0x47b62950+m.index), Position: "7:4412", Epoch: "7:162", Table: "f00d"}
+}
+
+// Status implements report.Local.
+func (m *member) Status() report.Status {
+	healed, _, held := m.group.state("")
+	age := time.Since(m.group.begun).Seconds()
+	oldest := 2.1
+	if !healed {
+		oldest = 124 + age
+	}
+	return report.Status{
+		View: m.view(), Group: "orders", Version: "v1.0.0", Mode: report.ModeStrict, Phase: "current", Listed: true, LeaseSeconds: 1.4, Workers: 2,
+		Acts:      &report.Acts{HeldKeys: held},
+		Listeners: []report.Listener{{Name: "app", ProtectedBy: "loopback"}, {Name: "peer", ProtectedBy: "TLS, name orders-router"}, {Name: "gossip", ProtectedBy: "keys"}, {Name: "admin", ProtectedBy: "loopback; token"}},
+		Checks:    []report.Check{{Name: "member"}}, Gates: report.Gates{Open: m.partitions()},
+		Events:      report.Events{Unsettled: 2 * len(m.keys), OldestSeconds: oldest, Mailboxes: 2 * len(m.keys), Running: 8, Keys: len(m.keys)},
+		Rates:       report.Rates{Accepted: 41.5, Done: 40, Retried: 0.2, Rejected: 0.01},
+		Exclusivity: report.Exclusivity{Seconds: 61_200 + age, LeaseLapses: uint64(m.index % 3)},
+	}
+}
+
+// partitions returns how many partitions a member has.
+func (m *member) partitions() int {
+	n := len(m.group.members)
+	return (ring.Partitions-m.index-1)/n + 1
+}
+
+// Partitions implements report.Local.
+func (m *member) Partitions(context.Context) report.Partitions {
+	all := report.Partitions{View: m.view()}
+	for p := range ring.Partitions {
+		one := report.Partition{Number: uint16(p), Owner: m.group.owner(ring.Partition(p)).name, Token: 4194304 + int64(p), Gate: "closed"}
+		if one.Owner == m.name {
+			one.Gate = "open"
+		}
+		all.Partitions = append(all.Partitions, one)
+	}
+	return all
+}
+
+// Members implements report.Local.
+func (m *member) Members() (all []report.Member) {
+	for _, one := range m.group.members {
+		reach := "alive"
+		if one == m {
+			reach = report.ReachSelf
+		}
+		all = append(all, report.Member{
+			Name: one.name, Incarnation: one.view().Incarnation, Address: one.listener.Addr().String(), Listed: true, Partitions: one.partitions(), Reach: reach,
+		})
+	}
+	return all
+}
+
+// Owner implements report.Local.
+func (m *member) Owner(p ring.Partition) (*report.Member, int64) {
+	one := m.group.owner(p)
+	return &report.Member{Name: one.name, Incarnation: one.view().Incarnation, Address: one.listener.Addr().String()}, 4194304 + int64(p)
+}
+
+// listed is what a member says of one of its keys.
+func (m *member) listed(i int) report.ListedKey {
+	key := m.keys[i]
+	healed, held, _ := m.group.state(key)
+	since := time.Since(m.group.begun).Seconds()
+	k := report.ListedKey{
+		Hash: ring.HashOf(key).String(), Partition: uint16(ring.PartitionOf(key)), Owner: m.name, At: m.name,
+		Wait: "slot", Seconds: 0.1 * float64(i%20), Age: 0.1 * float64(i%20), Behind: i % 3, Event: "7:4412:-1:-1",
+	}
+	if i < 8 {
+		k.Wait, k.Worker = "handler", uint64(1+i%2)
+	}
+	switch {
+	case !held.IsZero():
+		k.Wait, k.Seconds, k.Age = "hold", time.Since(held).Seconds(), time.Since(held).Seconds()
+	case healed:
+	case key == stuckKey:
+		k.Wait, k.Worker, k.Seconds, k.Age, k.Behind = "handler", 1, 124+since, 124+since, 3
+	case key == failingKey:
+		k.Wait, k.RetryIn, k.Seconds, k.Age, k.Failures, k.Behind = "retry", 7.9, 0.4, 62+since, 5, 2
+	case key == hotKey:
+		k.Wait, k.Worker, k.Seconds, k.Age, k.Behind = "handler", 2, 0.08, 31.2, 412
+	}
+	k.EventSeconds = k.Age * float64(1+k.Behind)
+	return k
+}
+
+// Keys implements report.Local.
+func (m *member) Keys(_ context.Context, q report.KeysQuestion) report.KeysAt {
+	all := report.KeysAt{View: m.view(), Counts: report.KeyCounts{Keys: len(m.keys)}}
+	for i, key := range m.keys {
+		k := m.listed(i)
+		failing, running := k.Failures > 0, k.Wait == "handler"
+		all.Counts.Failing += count(failing)
+		all.Counts.Running += count(running)
+		all.Counts.Waiting += count(!running)
+		now := 0.0
+		if q.Which == report.KeysHot {
+			switch healed, _, _ := m.group.state(key); {
+			case key == hotKey && !healed:
+				k.Rate, k.Busy, k.OutgrowsIn = 12.4, 1, &now
+			case i < 2:
+				k.Rate, k.Busy = 2.5, 0.21
+			default:
+				continue
+			}
+		}
+		if q.Which == report.KeysFailing && !failing || q.Which == report.KeysRunning && !running || q.Which == report.KeysWaiting && running {
+			continue
+		}
+		all.Counts.Selected++
+		if q.Named {
+			k.SetKey(key)
+		}
+		all.Keys = append(all.Keys, k)
+	}
+	all.Bound(q)
+	return all
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Key implements report.Local.
+func (m *member) Key(_ context.Context, key event.Key) report.KeyAt {
+	at := report.KeyAt{View: m.view(), Gate: "open", Wait: report.WaitsForNothing}
+	if i := slices.Index(m.keys, string(key)); i >= 0 {
+		k := m.listed(i)
+		at.Wait, at.Seconds, at.Age, at.Queued, at.Event, at.Failures, at.RetryIn, at.Worker = k.Wait, k.Seconds, k.Age, k.Behind, k.Event, k.Failures, k.RetryIn, k.Worker
+	}
+	return at
+}
+
+// History implements report.Local.
+func (m *member) History(_ context.Context, key ring.KeyHash) report.HistoryAt {
+	at := report.HistoryAt{View: m.view(), Since: m.group.begun.Add(-17 * time.Hour)}
+	if m.group.owner(key.Partition()) != m || !slices.ContainsFunc(m.keys, func(k string) bool { return ring.HashOf(k) == key }) {
+		return at
+	}
+	begin := m.group.begun.Add(-2 * time.Minute).UTC()
+	for i := range 60 {
+		fence, id := event.Fence{Token: 4194352, Turn: uint64(i + 1)}, fmt.Sprintf("7:%d:-1:-1", 4300+i)
+		step := func(kind string, after time.Duration) report.Step {
+			return report.Step{At: begin.Add(time.Duration(i)*1900*time.Millisecond + after), Member: m.name, Kind: kind, Event: id}
+		}
+		received, delivered, answered, settled := step(report.StepReceived, 0), step(report.StepDelivered, 3*time.Millisecond), step(report.StepAnswered, 11*time.Millisecond), step(report.StepSettled, 12*time.Millisecond)
+		received.To, delivered.Attempt, delivered.Fence, answered.Attempt, answered.Fence = m.name, 1, fence.String(), 1, fence.String()
+		answered.Result, answered.Seconds, settled.Result, settled.Seconds = "done", 0.008, "acked", 0.012
+		at.Steps = append(at.Steps, received, step(report.StepQueued, time.Millisecond), delivered, answered, settled)
+	}
+	return at
+}

@@ -1,0 +1,303 @@
+// Looks at the status page of an invented group (main.go) with a headless Chromium: what people find on it and what they can do, by mouse and keyboard, in all
+// sizes, light and dark; what axe-core says; that nothing leaves the host; and how long one refresh takes. make page runs it.
+//
+//	PAGE      the program of main.go
+//	CHROMIUM  the browser
+//	PICTURES  a folder, if pictures for the documents are wanted; then nothing else is done
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { after, afterEach, before, test } from "node:test";
+import { createInterface } from "node:readline";
+
+import { Chromium } from "./chromium.mjs";
+
+const stuck = "user-04711", failing = "user-00815", hot = "user-00042";
+const sizes = [[390, 844], [768, 1024], [1280, 800], [2560, 1440]];
+
+let browser, page, url, token, tabs = [];
+
+async function startPage() {
+	page = spawn(process.env.PAGE, [], { stdio: ["pipe", "pipe", "inherit"] });
+	const line = await new Promise((resolve, reject) => {
+		createInterface({ input: page.stdout }).once("line", resolve);
+		page.once("exit", (code) => reject(new Error("the page has ended with " + code)));
+	});
+	({ url, token } = JSON.parse(line));
+}
+
+async function stopPage() {
+	const ended = new Promise((resolve) => page.once("exit", resolve));
+	page.stdin.end();
+	await ended;
+}
+
+before(async () => {
+	await startPage();
+	browser = new Chromium(process.env.CHROMIUM);
+});
+
+after(async () => {
+	await browser?.close();
+	await stopPage();
+});
+
+afterEach(async () => {
+	await Promise.all(tabs.map((tab) => tab.call("Page.close")));
+	tabs = [];
+});
+
+// visit opens the page in a tab of its own, and waits for the first report.
+async function visit(width = 1280, height = 800, scheme = "light", scale = 1) {
+	const tab = await browser.open();
+	tabs.push(tab);
+	await tab.screen(width, height, scheme, scale);
+	await tab.call("Page.navigate", { url });
+	await tab.until("the first report is there", () => document.querySelectorAll("#tiles li").length === 10 && document.querySelectorAll("#worst tr").length === 50);
+	return tab;
+}
+
+// withToken gives the page the admin token, as a person does.
+async function withToken(tab) {
+	await tab.click("#token-open");
+	await tab.until("the dialog is open", () => document.activeElement.id === "token-text");
+	await tab.type(token);
+	await tab.press("Enter");
+	await tab.until("keys are named", () => document.querySelector("#problems button")?.textContent.startsWith("user-"));
+}
+
+// nothingLeftTheHost checks the requests of a tab, and that its script failed nowhere.
+function nothingLeftTheHost(tab, faults = 0) {
+	assert.deepEqual(tab.requests.filter((r) => !r.startsWith(url) && !r.startsWith("data:")), []);
+	assert.ok(tab.requests.length > 1);
+	assert.ok(tab.faults.length <= faults, tab.faults.join("\n"));
+}
+
+if (process.env.PICTURES) {
+	test("pictures for the documents", async () => {
+		for (const [name, width, height, scheme, scale] of [["page-desktop", 1280, 900, "light", 1], ["page-desktop-dark", 1280, 900, "dark", 1], ["page-phone", 390, 844, "light", 2]]) {
+			const tab = await visit(width, height, scheme, scale);
+			await withToken(tab);
+			await tab.run(() => { document.activeElement.blur(); scrollTo(0, 0); });
+			writeFileSync(join(process.env.PICTURES, name + ".png"), await tab.picture());
+			if (name === "page-desktop") {
+				await tab.click("#problems li:first-child button");
+				await tab.until("the history is there", () => document.querySelectorAll("#history tr").length > 10);
+				writeFileSync(join(process.env.PICTURES, "page-key.png"), await tab.picture());
+			}
+		}
+	});
+} else {
+	// A stuck, a poison-pill and a hot key among 10,000 are on the first screen, with their reasons, for who does not know them: red is what is broken.
+	test("problems come first", async () => {
+		for (const [width, height] of [[1280, 800], [390, 844]]) {
+			const tab = await visit(width, height);
+			await withToken(tab);
+			const seen = await tab.run(() => [...document.querySelectorAll("#problems li")].map((item) => ({
+				text: item.innerText.replaceAll("\n", " "), red: getComputedStyle(item.querySelector("b")).color, bottom: item.getBoundingClientRect().bottom + scrollY,
+			})));
+			for (const [i, words] of [[`Stuck key ${stuck}`, "its handler has run for 2m"], [`Failing key ${failing}`, "has failed 5 times"], [`Hot key ${hot}`, "busy 100 %"]].entries()) {
+				for (const word of words) assert.ok(seen[i].text.includes(word), `${i}: ${seen[i].text}`);
+				assert.ok(seen[i].bottom <= height, `problem ${i} ends at ${seen[i].bottom} of ${height}`);
+			}
+			assert.equal(seen[0].red, "rgb(179, 38, 30)");
+			assert.notEqual(seen[2].red, seen[0].red);
+			assert.match(await tab.run(() => document.querySelector("#worst-note").textContent), /^The 50 worst of 10,000\. /);
+			assert.match(await tab.run(() => document.title), /^3 problems · orders · Ringfence$/);
+			assert.match(await tab.run(() => document.querySelector("#tiles").innerText), /Events handled\s+2,000\/s/);
+			nothingLeftTheHost(tab);
+		}
+	});
+
+	// Without the token there are hashes, and nobody can act; the data of the page is live.
+	test("a stranger sees hashes", async () => {
+		const tab = await visit();
+		await tab.until("the stream is open", () => document.querySelector("#link").textContent === "live");
+		const labels = await tab.run(() => [...document.querySelectorAll("button.key")].map((b) => b.textContent));
+		assert.ok(labels.length > 50);
+		for (const label of labels) assert.match(label, /^[0-9a-f]{16}$/);
+		await tab.click("#problems li:first-child button");
+		await tab.until("the page says that it needs the token", () => document.querySelector("#key-fault").textContent === "This needs the admin token.");
+		assert.ok(await tab.run(() => document.querySelector("#key-hold").disabled && document.querySelector("#key-release").disabled && document.querySelectorAll("#acts tr").length === 0));
+		await tab.click("#token-open");
+		await tab.until("the dialog is open", () => document.activeElement.id === "token-text");
+		await tab.type("a wrong token, of some length");
+		await tab.press("Enter");
+		await tab.until("the page says that it is wrong", () => document.querySelector("#locked").innerText === "This is not the admin token of this router.");
+		nothingLeftTheHost(tab, 10); // the browser logs each 401
+	});
+
+	// One click leads to the story of a key; a hold needs a reason and shows at the owner; a release ends it.
+	test("find a key, hold it, release it", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		await tab.click("#problems li:first-child button");
+		await tab.until("the key and its history are there", () => document.querySelectorAll("#history tr").length === 200 && document.querySelector("#key-facts").innerText.includes("its handler runs at worker 1"));
+		assert.match(await tab.run(() => document.querySelector("#history-note").textContent), /^The 200 newest of 300 steps/);
+		assert.equal(await tab.run(() => document.activeElement.id), "h-key");
+		await tab.press("Escape");
+		assert.ok(await tab.run(() => document.querySelector("#key").hidden));
+
+		await tab.run(() => document.querySelector("#search-text").focus());
+		await tab.type("user-01234");
+		await tab.press("Enter");
+		await tab.until("the key is found", () => document.querySelector("#key-label").textContent === "user-01234" && document.querySelector("#key-facts").innerText.includes("waits for room at its worker"));
+		await tab.click("#key-hold");
+		await tab.until("the dialog is open", () => document.activeElement.id === "act-reason");
+		await tab.press("Enter"); // without a reason nothing happens
+		assert.ok(await tab.run(() => document.querySelector("#act").open && document.querySelector("#act-reason").validity.valueMissing));
+		await tab.type("wrong totals <b>INC-7</b>");
+		await tab.press("Tab");
+		await tab.type("alice");
+		await tab.press("Enter");
+		await tab.until("the key is on hold", () => !document.querySelector("#act").open && document.querySelector("#key-facts").innerText.includes("waits for its release"));
+		await tab.until("the hold is in the list", () => document.querySelector("#acts").innerText.includes("wrong totals <b>INC-7</b>") && document.querySelector("#acts").innerText.includes("alice"));
+		await tab.until("the tile counts it", () => /Keys on hold\s+1\s/.test(document.querySelector("#tiles").innerText));
+		await tab.click("#acts tr:first-child td:last-child button");
+		await tab.until("the dialog is open", () => document.querySelector("#h-act").textContent === "Release this key?" && document.activeElement.id === "act-reason");
+		await tab.type("fixed");
+		await tab.click("#act-do");
+		await tab.until("the key is not held", () => document.querySelector("#key-facts").innerText.includes("waits for room at its worker"));
+		assert.equal(await tab.run(() => document.querySelector("#acts tr:first-child b").textContent), "release");
+		nothingLeftTheHost(tab);
+	});
+
+	// Keys are bytes of producers: none becomes markup, and each can be looked for.
+	test("hostile keys stay texts", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		for (const [form, text, label] of [
+			["key", `<img src=x onerror="document.title='broken'">`, /^<img src=x onerror=/], ["key", "\u202eright to left\u202c", /^\\u\{202e\}right to left/], ["base64", "//4gYmluYXJ5IAA=", /^base64:/],
+			["key", "</script><script>document.title='broken'</script>", /^<\/script><script>/],
+		]) {
+			await tab.run((form, text) => {
+				document.querySelector("#search-form").value = form;
+				document.querySelector("#search-text").value = text;
+				document.querySelector("#search").requestSubmit();
+			}, form, text);
+			await tab.until("the key has a history", () => document.querySelectorAll("#history tr").length === 200);
+			assert.match(await tab.run(() => document.querySelector("#key-label").textContent), label);
+		}
+		assert.ok(await tab.run(() => document.querySelectorAll("img, iframe, script").length === 1 && !document.title.includes("broken")));
+		// Were the script wrong and made markup, the browser would refuse it.
+		assert.match(await tab.run(() => { try { document.querySelector("#summary").innerHTML = "<b>x</b>"; return ""; } catch (error) { return String(error); } }), /TrustedHTML/);
+	});
+
+	for (const scheme of ["light", "dark"]) {
+		// In all sizes nothing is wider than the screen, nothing is cut, and axe-core finds nothing, contrast included; with a dialog and a key open, too.
+		test("sizes and accessibility, " + scheme, async () => {
+			const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+			const tab = await visit(1280, 800, scheme);
+			await withToken(tab);
+			await tab.run(axe);
+			const judge = async (where, selector) => {
+				const found = await tab.run(async (selector) => {
+					const { violations, passes } = await axe.run(selector ?? document);
+					return { passes: passes.map((p) => p.id), violations: violations.map((v) => v.id + ": " + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + " " + n.failureSummary).join("; ")) };
+				}, selector);
+				assert.deepEqual(found.violations, [], where);
+				assert.ok(found.passes.includes("color-contrast"), where);
+			};
+			await tab.click("#problems li:first-child button");
+			await tab.until("the history is there", () => document.querySelectorAll("#history tr").length === 200);
+			for (const [width, height] of sizes) {
+				await tab.screen(width, height, scheme);
+				await tab.until("the page has the width", (width) => innerWidth === width, width);
+				const wrong = await tab.run((width) => [
+					...[...document.querySelectorAll("body *")].filter((node) => !node.closest("svg, .sr, .skip, thead") && node.getClientRects().length && (node.getBoundingClientRect().right > width + 0.5 || node.getBoundingClientRect().left < -0.5)),
+					...[...document.querySelectorAll("main *, header *")].filter((node) => node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).overflowX !== "visible" && !node.closest(".sr, input, select, thead")),
+				].slice(0, 5).map((node) => node.outerHTML.slice(0, 150)), width);
+				assert.deepEqual(wrong, [], `at ${width} px`);
+				assert.ok((await tab.run(() => document.documentElement.scrollWidth)) <= width, `at ${width} px the page scrolls sideways`);
+				const small = await tab.run(() => [...document.querySelectorAll("button, input, select")].filter((b) => b.getClientRects().length && b.getBoundingClientRect().height < 24).map((b) => b.outerHTML.slice(0, 100)));
+				assert.deepEqual(small, [], `too small for a finger at ${width} px`);
+				if (width === 390 || width === 1280) await judge(`${width} px`);
+			}
+			await tab.click("#key-hold");
+			await tab.until("the dialog is open", () => document.activeElement.id === "act-reason");
+			await judge("the dialog", "#act");
+		});
+	}
+
+	// Who has a keyboard alone reaches everything, sees where they are, and gets out of what they have opened.
+	test("keyboard", async () => {
+		const tab = await visit();
+		await tab.run(() => document.body.focus());
+		const reached = [];
+		for (let i = 0; i < 14; i++) {
+			await tab.press("Tab");
+			reached.push(await tab.run(() => {
+				const node = document.activeElement, style = getComputedStyle(node);
+				return { what: node.id || node.className || node.tagName, outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 };
+			}));
+		}
+		const names = reached.map((r) => r.what);
+		assert.deepEqual(names.slice(0, 2), ["skip", "search-text"], names.join());
+		for (const want of ["search-form", "token-open", "key mono"]) assert.ok(names.includes(want), names.join());
+		assert.deepEqual(reached.filter((r) => !r.outline), []);
+		await tab.run(() => document.querySelector("#problems button").focus());
+		await new Promise((resolve) => setTimeout(resolve, 2500)); // two refreshes
+		assert.ok(await tab.run(() => document.activeElement.closest("#problems") !== null), "a refresh takes the focus away");
+		await tab.press("Enter");
+		await tab.until("the key is open", () => document.activeElement.id === "h-key");
+		await tab.press("Escape");
+		assert.ok(await tab.run(() => document.activeElement.closest("#problems") !== null), "the focus does not return");
+		await tab.run(() => document.querySelector("#token-open").focus());
+		await tab.press("Enter");
+		await tab.until("the dialog is open", () => document.activeElement.id === "token-text");
+		await tab.press("Escape");
+		await tab.until("the focus is back", () => document.activeElement.id === "token-open");
+	});
+
+	// Under 10,000 waiting keys and 50 members a refresh takes the browser less than 100 ms, layout included. The quickest of ten is one that nothing disturbed.
+	test("a refresh is quick", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		const took = await tab.run(async () => {
+			const whole = await (await fetch("/v1/page", { headers: { Authorization: "Bearer " + token } })).json();
+			const times = [];
+			for (let i = 0; i < 10; i++) {
+				for (const row of [...whole.worst.rows, ...whole.members.rows]) row.age = row.oldest = i + " s"; // every row differs
+				whole.worst.rows.reverse();
+				const begun = performance.now();
+				apply(whole);
+				document.body.getBoundingClientRect();
+				times.push(performance.now() - begun);
+			}
+			return { best: Math.min(...times), median: times.sort((a, b) => a - b)[5], rows: document.querySelectorAll("tbody tr").length };
+		});
+		console.log(`a refresh of ${took.rows} rows takes the browser ${took.best.toFixed(1)} ms, in the middle ${took.median.toFixed(1)} ms`);
+		assert.ok(took.best < 100, `${took.best} ms`);
+		assert.ok(took.rows > 100);
+	});
+
+	// When all streams are taken the page polls; when a member falls silent it is on top; when all is well the page says so; when the router ends, that too.
+	test("live", async () => {
+		const streams = [];
+		for (;;) {
+			const gone = new AbortController();
+			const response = await fetch(url + "v1/page/events", { signal: gone.signal });
+			if (response.status === 429) break;
+			assert.equal(response.status, 200);
+			assert.ok(streams.length < 16, "there are more than 16 streams");
+			(async () => { for await (const _ of response.body); })().catch(() => {}); // until it is ended
+			streams.push(gone);
+		}
+		const tab = await visit();
+		await tab.until("the page polls", () => document.querySelector("#link").textContent === "polling");
+		assert.ok(streams.length >= 14, `only ${streams.length} streams`); // those of the test before may end just now
+		for (const gone of streams) gone.abort();
+		page.stdin.write("silence orders-7\n");
+		await tab.until("the silent member is a problem", () => [...document.querySelectorAll("#problems li.bad")].some((p) => p.innerText.includes("Member silent") || p.innerText.includes("orders-7")));
+		assert.ok(await tab.run(() => document.querySelector("#members tr").innerText.includes("orders-7")), "the silent member is not the first");
+		page.stdin.write("heal\n");
+		await tab.until("no key is a problem", () => !document.querySelector("#problems").innerText.includes("key"));
+		nothingLeftTheHost(tab, 5); // the browser logs the refused stream
+		await stopPage();
+		await tab.until("the page says that it is old", () => !document.querySelector("#cut").hidden);
+		await startPage();
+	});
+}

@@ -1,0 +1,600 @@
+"use strict";
+// All that comes from outside becomes text (textContent), never markup: the policy of the page forbids the rest.
+const id = (name) => document.getElementById(name);
+const pollEvery = 2000, keyEvery = 3000, actsEvery = 5000; // ms
+const firstEventMax = 12000, eventMax = 40000; // ms of silence until a stream is given up for polling
+const pollsMax = 15; // then the stream is tried again
+const bufferMax = 16 << 20; // bytes of an event
+const historyMax = 200, actsMax = 50; // rows that are shown
+
+const wrongToken = "This is not the admin token of this router.";
+let token = "", caller = { may_act: false, named: false };
+let heard = Date.now(), attempt = new AbortController();
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+// ask requests a path of this host, with the token if there is one.
+function ask(path, options = {}) {
+	const headers = token ? { Authorization: "Bearer " + token } : {};
+	return fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", headers, ...options });
+}
+
+async function answer(path, options) {
+	const response = await ask(path, options);
+	if (!response.ok) {
+		const refused = new Error((await response.text()).trim().slice(0, 400) || "status " + response.status);
+		refused.status = response.status;
+		throw refused;
+	}
+	return response.json();
+}
+
+// ── elements ──
+
+function text(node, value) {
+	value = String(value ?? "");
+	if (node.textContent !== value) node.textContent = value;
+}
+
+function name(node, className) {
+	if (node.className !== className) node.className = className;
+}
+
+function element(tag, parent, className = "") {
+	const node = document.createElement(tag);
+	if (className) node.className = className;
+	if (parent) parent.append(node);
+	return node;
+}
+
+// children makes the children of parent those of items, by key, and changes only what differs: focus and selection stay.
+function children(parent, items, keyOf, make, fill) {
+	const old = new Map();
+	for (const node of parent.children) old.set(node.dataset.key, node);
+	const used = new Map();
+	items.forEach((item, i) => {
+		let key = String(keyOf(item, i));
+		const times = used.get(key) ?? 0;
+		used.set(key, times + 1);
+		if (times) key += "#" + times;
+		let node = old.get(key);
+		old.delete(key);
+		if (!node) {
+			node = make(item);
+			node.dataset.key = key;
+		}
+		fill(node, item);
+		if (parent.children[i] !== node) parent.insertBefore(node, parent.children[i] ?? null);
+	});
+	for (const node of old.values()) node.remove();
+}
+
+// table fills the body of a table. columns are functions of an item: a text, or what fills the cell itself.
+function table(body, items, keyOf, columns) {
+	const heads = body.closest("table").tHead.rows[0].cells;
+	children(body, items, keyOf, () => {
+		const row = element("tr");
+		columns.forEach((_, i) => {
+			const cell = element(i ? "td" : "th", row, heads[i].classList.contains("n") ? "n" : "");
+			if (i) cell.dataset.label = heads[i].textContent;
+			else cell.scope = "row";
+		});
+		return row;
+	}, (row, item) => columns.forEach((column, i) => {
+		const value = column(item, row.cells[i]);
+		if (value !== undefined) text(row.cells[i], value);
+	}));
+}
+
+// part returns the child of a cell with that place, and makes it the first time.
+function part(cell, i, tag, className = "") {
+	const node = cell.children[i] ?? element(tag, cell, className);
+	return node;
+}
+
+function stateCell(item, cell) {
+	const state = part(cell, 0, "b");
+	text(state, item.state);
+	name(state, item.class);
+	text(part(cell, 1, "span", "why"), item.why);
+}
+
+function keyCell(item, cell) {
+	const button = part(cell, 0, "button", "key mono");
+	button.type = "button";
+	text(button, item.label);
+	button.onclick = () => openKey(item, button);
+}
+
+function colored(label, color, cell, className = "") {
+	const dot = part(cell, 0, "span");
+	name(dot, "dot " + className);
+	if (dot.style.getPropertyValue("--c") !== color) dot.style.setProperty("--c", color);
+	text(part(cell, 1, "span"), label);
+}
+
+// ── the parts of a snapshot ──
+
+const shows = {
+	head(head) {
+		text(id("group"), head.group || "Ringfence");
+		text(id("seen-by"), "as " + head.member + " sees it, at " + head.position + " of the control log, epoch " + head.epoch);
+	},
+	problems(problems) {
+		children(id("problems"), problems.rows, (p) => p.title + " " + (p.key?.hash ?? p.text.slice(0, 60)), (p) => {
+			const item = element("li");
+			element("b", item);
+			if (p.key) {
+				item.append(" ");
+				element("button", item, "key mono").type = "button";
+			}
+			element("p", item);
+			return item;
+		}, (item, p) => {
+			name(item, p.class);
+			text(item.querySelector("b"), p.title);
+			text(item.querySelector("p"), p.text);
+			if (p.key) {
+				const button = item.querySelector("button");
+				text(button, p.key.label);
+				button.onclick = () => openKey(p.key, button);
+			}
+		});
+		const n = problems.rows.length + problems.more;
+		const says = n === 0 ? "Nothing is wrong." : n === 1 ? "1 problem" : n + " problems";
+		text(id("problems-note"), n === 0 ? says : problems.more ? "The " + problems.rows.length + " worst of " + n + " problems." : "");
+		text(id("summary"), says);
+		document.title = (n ? says + " · " : "") + id("group").textContent + " · Ringfence";
+	},
+	tiles(tiles) {
+		children(id("tiles"), tiles, (t) => t.title, () => {
+			const item = element("li");
+			element("span", item);
+			element("b", item);
+			element("span", item, "soft");
+			return item;
+		}, (item, t) => {
+			text(item.children[0], t.title);
+			text(item.children[1], t.value);
+			name(item.children[1], t.class);
+			text(item.children[2], t.note);
+		});
+	},
+	worst(keys) {
+		table(id("worst"), keys.rows, (k) => k.hash + k.owner, [keyCell, stateCell, (k) => k.partition, (k) => k.owner, (k) => k.age, (k) => k.failures, (k) => k.behind]);
+		text(id("worst-note"), keys.note);
+	},
+	failing(keys) {
+		table(id("failing"), keys.rows, (k) => k.hash + k.owner, [keyCell, (k, cell) => stateCell(k, cell), (k) => k.owner, (k) => k.failures, (k) => k.behind]);
+		text(id("failing-note"), keys.note);
+	},
+	hot(keys) {
+		table(id("hot"), keys.rows, (k) => k.hash + k.owner, [keyCell, (k) => k.owner, (k) => k.rate, (k) => k.busy, (k) => k.why]);
+		text(id("hot-note"), keys.note);
+	},
+	members(members) {
+		table(id("members"), members.rows, (m) => m.name + m.incarnation, [
+			(m, cell) => colored(m.name, m.color, cell), stateCell, (m) => m.partitions, (m) => m.lease, (m) => m.workers, (m) => m.rate,
+			(m) => m.running, (m) => m.unsettled, (m) => m.oldest, (m) => m.position, (m) => m.version,
+		]);
+		text(id("members-note"), members.note);
+	},
+	waits(waits) {
+		id("waits-table").hidden = waits.length === 0;
+		table(id("waits"), waits, (w) => w.owner + w.for, [(w, cell) => colored(w.owner, w.color, cell), (w) => w.count, (w) => w.for, (w) => w.until]);
+	},
+	ring(ring) {
+		drawn = ring;
+		drawRing();
+		children(id("legend"), ring.areas, (a) => a.owner + " " + a.state, () => element("li"), (item, a) => colored(a.owner + ": " + a.count + " " + a.state, a.color, item, a.class));
+		text(id("ring-note"), ring.partitions ? "" : "There is no table yet: nobody owns anything.");
+	},
+	records(records) {
+		table(id("records"), records, (r, i) => r.name + i, [
+			(r) => r.name, (r, cell) => stateCell({ state: r.verdict, class: r.class, why: r.reasons.join(" ") }, cell), (r) => r.for, ...[0, 1, 2, 3, 4].map((i) => (r) => r.counts[i]),
+		]);
+	},
+	protections(protections) {
+		table(id("protections"), protections, (p, i) => i, [(p) => p.members, (p) => p.listeners, (p, cell) => {
+			const says = part(cell, 0, "b");
+			text(says, p.exposed || "none");
+			name(says, p.exposed ? "bad" : "");
+		}]);
+	},
+	caller(now) {
+		const gained = now.may_act && !caller.may_act;
+		caller = now;
+		text(id("token-open"), token ? "Change the token" : "Admin token");
+		if (gained) showActs();
+		else if (!now.may_act) table(id("acts"), [], () => "", [0, 0, 0, 0, 0].map(() => () => ""));
+		if (!now.may_act) text(id("acts-note"), "The admin token shows who holds which keys, and lets you hold and release them.");
+		buttons();
+	},
+};
+
+// apply shows the parts of a snapshot that have come.
+function apply(snapshot) {
+	const begun = performance.now();
+	for (const [which, data] of Object.entries(snapshot)) if (Object.hasOwn(shows, which)) shows[which](data);
+	heard = Date.now();
+	id("cut").hidden = true;
+	const wrong = token !== "" && !caller.may_act; // a router that shows its data to everybody here does not refuse a wrong token
+	if (wrong) text(id("locked-text"), wrongToken);
+	id("locked").hidden = !wrong;
+	performance.measure("refresh", { start: begun });
+}
+
+let drawn = { map: [], areas: [] }, drawnColumns = 0;
+function drawRing() {
+	const svg = id("ring"), width = svg.parentElement.clientWidth, columns = width < 600 ? 64 : width < 1600 ? 117 : 186;
+	const rows = Math.ceil(drawn.map.length / columns), paths = drawn.areas.map(() => []);
+	drawn.map.forEach((area, i) => paths[area].push("M" + (i % columns) + " " + Math.floor(i / columns) + "h.84v.84h-.84z"));
+	svg.setAttribute("viewBox", "0 0 " + columns + " " + Math.max(rows, 1));
+	svg.style.aspectRatio = columns + " / " + Math.max(rows, 1);
+	drawnColumns = columns;
+	const namespace = "http://www.w3.org/2000/svg";
+	const nodes = drawn.areas.map((area, i) => {
+		const path = document.createElementNS(namespace, "path"), title = document.createElementNS(namespace, "title");
+		path.setAttribute("class", area.class);
+		path.setAttribute("fill", area.color);
+		path.setAttribute("d", paths[i].join(""));
+		title.textContent = area.owner + ": " + area.state;
+		path.append(title);
+		return path;
+	});
+	svg.replaceChildren(...nodes);
+	svg.hidden = drawn.map.length === 0;
+}
+addEventListener("resize", () => {
+	const width = id("ring").parentElement.clientWidth;
+	if (drawnColumns !== (width < 600 ? 64 : width < 1600 ? 117 : 186)) drawRing();
+});
+
+// ── one key ──
+
+let shownKey = null, opener = null, keyTurn = 0, keyTimer = 0;
+
+function encodedKey(key) {
+	if (!key.key_base64) return encodeURIComponent(key.key);
+	return Array.from(atob(key.key_base64), (c) => "%" + c.charCodeAt(0).toString(16).padStart(2, "0")).join("");
+}
+
+const known = (key) => key.key !== undefined || key.key_base64 !== undefined;
+
+function openKey(key, from) {
+	shownKey = key;
+	opener = from;
+	text(id("key-label"), key.label);
+	text(id("key-fault"), "");
+	id("key-facts").replaceChildren();
+	id("history").replaceChildren();
+	text(id("history-note"), "Asking all members…");
+	id("key").hidden = false;
+	buttons();
+	id("h-key").focus({ preventScroll: true });
+	id("key").scrollIntoView({ block: "start" });
+	refreshKey();
+}
+
+function closeKey() {
+	shownKey = null;
+	id("key").hidden = true;
+	clearTimeout(keyTimer);
+	if (opener?.isConnected) opener.focus();
+	else id("search-text").focus();
+}
+
+function buttons() {
+	for (const which of ["hold", "release"]) {
+		const button = id("key-" + which);
+		button.disabled = !caller.may_act || !shownKey || !known(shownKey);
+		button.title = !caller.may_act ? "This needs the admin token" : button.disabled ? "The name of the key is needed: find it by its key" : "";
+	}
+}
+
+async function refreshKey() {
+	const turn = ++keyTurn, key = shownKey;
+	clearTimeout(keyTimer);
+	if (!key) return;
+	if (document.hidden) {
+		keyTimer = setTimeout(refreshKey, keyEvery);
+		return;
+	}
+	const faults = [];
+	const get = async (path, show) => {
+		try {
+			const told = await answer(path);
+			if (turn === keyTurn) show(told);
+		} catch (error) {
+			faults.push(error.status === 401 ? "This needs the admin token." : error.message);
+		}
+	};
+	let query;
+	try {
+		query = known(key) ? "key=" + encodedKey(key) : "hash=" + encodeURIComponent(key.hash);
+	} catch (error) {
+		faults.push("This is no " + (key.key_base64 ? "base64" : "text") + ".");
+	}
+	if (query) {
+		if (known(key)) await get("/v1/keys?" + query, showFacts);
+		await get("/v1/history?" + query, (h) => showHistory(h, known(key)));
+	}
+	if (turn !== keyTurn) return;
+	text(id("key-fault"), [...new Set(faults)].join(" "));
+	if (faults.length) text(id("history-note"), "");
+	if (!faults.length) keyTimer = setTimeout(refreshKey, keyEvery);
+}
+
+function seconds(s) {
+	if (s < 0.001) return "0 s";
+	if (s < 1) return Math.round(1000 * s) + " ms";
+	if (s < 60) return s.toFixed(1) + " s";
+	const m = Math.floor(s / 60);
+	return m < 60 ? m + "m" + Math.floor(s % 60) + "s" : Math.floor(m / 60) + "h" + (m % 60) + "m";
+}
+
+const moment = (time) => time.slice(0, 19).replace("T", " ");
+
+const waitWords = {
+	nothing: () => "no event of it waits or runs here",
+	handler: (at) => "its handler runs at worker " + at.worker,
+	retry: (at) => "waits for its next attempt, due in " + seconds(at.retry_in_seconds),
+	gate: () => "waits until every earlier owner of the partition is over",
+	worker: () => "waits for an application: none is connected",
+	slot: () => "waits for room at its worker, or for the lease",
+	hold: () => "waits for its release",
+};
+
+function facts(k) {
+	const all = ["Partition " + k.partition + " of " + (k.owner || "nobody") + ", fencing token " + k.token];
+	for (const at of k.at ?? []) {
+		if (at.error) {
+			all.push(at.member + " does not answer: " + at.error);
+			continue;
+		}
+		let says = at.member + ": " + (waitWords[at.wait]?.(at) ?? at.wait);
+		if (at.event) says += ", for " + seconds(at.seconds) + "; event " + at.event + " came " + seconds(at.age_seconds) + " ago, failed " + at.failures + " times; " + at.queued + " more wait behind it";
+		all.push(says);
+		for (const b of at.blockers ?? []) all.push(at.member + ": the gate waits for " + (b.member || "the group's earlier log") + ", for " + seconds(b.seconds) + " more of silence at most");
+		for (const h of at.held ?? []) all.push(at.member + " holds " + h.events + " events that it has received: " + h.place + (h.with ? " with " + h.with : "") + ", the oldest for " + seconds(h.seconds));
+		if (at.hold) all.push("On hold until " + moment(at.hold.until) + " UTC by " + at.hold.by + ": " + at.hold.reason);
+	}
+	return all;
+}
+
+function showFacts(k) {
+	children(id("key-facts"), facts(k), (_, i) => i, () => element("li"), text);
+}
+
+function stepWords(s) {
+	if (s.step === "received" && s.to) return "for " + s.to;
+	if (s.step === "moved") return s.event ? "to the next owner" : "from " + (s.from || "nobody") + " to " + s.to + ", token " + s.token;
+	return s.result ? s.result + " after " + seconds(s.seconds ?? 0) : "";
+}
+
+function shortFence(fence) {
+	const parts = /^0*(\d+)\.0*(\d+)$/.exec(fence ?? "");
+	return parts ? parts[1] + "." + parts[2] : fence;
+}
+
+function showHistory(h, named) {
+	if (!named) children(id("key-facts"), ["Partition " + h.partition + " of " + (h.owner || "nobody") + ", fencing token " + h.token, "To hold the key, find it by its name."], (_, i) => i, () => element("li"), text);
+	const steps = h.steps.slice(-historyMax);
+	table(id("history"), steps, (s) => s.at + s.member + s.step + (s.event ?? ""), [
+		(s) => s.at.slice(11, 23), (s) => s.member, (s) => s.step, (s) => s.event ?? "", (s) => s.attempt ?? "", (s) => shortFence(s.fence), stepWords,
+	]);
+	const older = h.cut + h.steps.length - steps.length;
+	const says = [];
+	if (!steps.length) says.push("No member remembers an event of this key.");
+	if (older) says.push("The " + steps.length + " newest of " + (older + steps.length) + " steps: `router history` lists up to 1,000.");
+	if (h.reach.length) says.push("Remembered by " + h.reach.slice(0, 5).map((r) => r.member + " since " + moment(r.since)).join(", ") + (h.reach.length > 5 ? " and " + (h.reach.length - 5) + " more" : "") + ".");
+	if (h.silent?.length) says.push("Without " + h.silent.join("; ") + ".");
+	text(id("history-note"), says.join(" "));
+}
+
+// ── acts ──
+
+let actsTimer = 0;
+async function showActs() {
+	clearTimeout(actsTimer);
+	if (!caller.may_act) return;
+	try {
+		const told = await answer("/v1/acts");
+		const acts = told.acts ?? [];
+		table(id("acts"), acts.slice(0, actsMax), (a) => a.act + a.at + (a.key ?? a.key_base64), [
+			(a, cell) => keyCell(refOf(a), cell),
+			(a, cell) => stateCell({ state: a.active ? "held" : a.act, class: a.active ? "busy" : "", why: a.active ? "until " + moment(a.until) + " UTC" : moment(a.at) + " UTC" }, cell),
+			(a) => a.by, (a) => a.reason,
+			(a, cell) => {
+				const button = part(cell, 0, "button");
+				button.type = "button";
+				button.hidden = !a.active;
+				text(button, "Release…");
+				button.setAttribute("aria-label", "Release " + refOf(a).label);
+				button.onclick = () => openAct("release", refOf(a));
+			},
+		]);
+		const note = acts.length === 0 ? "Nobody has held or released a key." : acts.length > actsMax ? "The " + actsMax + " newest of " + acts.length + ": `router acts` lists all." : "";
+		text(id("acts-note"), told.error ? "This member cannot use the acts topic now: " + told.error : note);
+	} catch (error) {
+		text(id("acts-note"), error.message);
+	}
+	actsTimer = setTimeout(() => !document.hidden && showActs(), actsEvery);
+}
+
+const printable = (s) => s.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+
+function refOf(a) {
+	const label = a.key_base64 ? "base64:" + a.key_base64 : printable(a.key ?? "");
+	return { label: label.length > 80 ? label.slice(0, 80) + "…" : label, key: a.key_base64 ? undefined : a.key ?? "", key_base64: a.key_base64 };
+}
+
+const acts = {
+	hold: { title: "Hold this key?", does: "Hold the key", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
+	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
+};
+let acting = null;
+
+function openAct(act, key) {
+	acting = { act, key };
+	text(id("h-act"), acts[act].title);
+	text(id("act-label"), key.label);
+	text(id("act-says"), acts[act].says);
+	text(id("act-do"), acts[act].does);
+	text(id("act-fault"), "");
+	id("act-reason").value = "";
+	id("act-for-row").hidden = act !== "hold";
+	id("act-do").disabled = false;
+	id("act").showModal();
+	id("act-reason").focus();
+}
+
+async function performAct(event) {
+	event.preventDefault();
+	const { act, key } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
+	if (!reason || !by) {
+		text(id("act-fault"), "A reason and your name are required.");
+		return;
+	}
+	id("act-do").disabled = true;
+	text(id("act-fault"), "");
+	try {
+		const more = act === "hold" ? "&for=" + id("act-for").value : "";
+		const done = await answer("/v1/acts/" + act + "?key=" + encodedKey(key) + "&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason) + more, { method: "POST" });
+		if (!["held", "renewed", "released", "not_held"].includes(done.result)) throw new Error("No effect: " + done.result + ".");
+		id("act").close();
+		text(id("summary"), done.result === "not_held" ? "The key was not held; nothing has changed." : "The key is " + (act === "hold" ? "held." : "released."));
+	} catch (error) {
+		text(id("act-fault"), error.status === 401 ? "This needs the admin token." : error.message);
+	}
+	id("act-do").disabled = false;
+	showActs();
+	refreshKey();
+}
+
+// ── the connection ──
+
+function state(words, className) {
+	text(id("link"), words);
+	name(id("link"), "pill " + className);
+}
+
+// stream applies events until the stream ends, and throws if it is refused, fails, or ends without an event.
+async function stream(signal) {
+	let events = 0;
+	const gone = new AbortController();
+	signal.addEventListener("abort", () => gone.abort());
+	let watchdog = setTimeout(() => gone.abort(), firstEventMax);
+	try {
+		const response = await ask("/v1/page/events", { signal: gone.signal });
+		if (!response.ok) {
+			const refused = new Error((await response.text()).trim().slice(0, 400));
+			refused.status = response.status;
+			throw refused;
+		}
+		const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+		let buffer = "";
+		for (;;) {
+			const { value, done } = await reader.read();
+			if (done && events > 0) return;
+			if (done) throw new Error("a stream without an event");
+			buffer += value;
+			if (buffer.length > bufferMax) throw new Error("an event is too long");
+			const whole = buffer.split("\n\n");
+			buffer = whole.pop();
+			for (const event of whole) {
+				events++;
+				apply(JSON.parse(event.slice("data: ".length)));
+				state("live", "good");
+				clearTimeout(watchdog);
+				watchdog = setTimeout(() => gone.abort(), eventMax);
+			}
+		}
+	} finally {
+		clearTimeout(watchdog);
+		gone.abort();
+	}
+}
+
+// poll asks for whole snapshots for a while, and throws if that is refused.
+async function poll(signal) {
+	for (let i = 0; i < pollsMax && !signal.aborted && !document.hidden; i++) {
+		try {
+			apply(await answer("/v1/page", { signal }));
+			state("polling", "busy");
+		} catch (error) {
+			if (error.status === 401 || error.status === 403) throw error;
+			state("no answer", "bad");
+		}
+		await pause(pollEvery);
+	}
+}
+
+async function follow() {
+	for (;;) {
+		if (document.hidden) {
+			state("paused", "");
+			await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+			continue;
+		}
+		attempt = new AbortController();
+		const { signal } = attempt;
+		try {
+			try {
+				await stream(signal);
+				await pause(1000); // the router ends each stream after a while
+				continue;
+			} catch (error) {
+				if (error.status === 401 || error.status === 403) throw error;
+			}
+			await poll(signal);
+		} catch (error) {
+			state("locked", "bad");
+			text(id("locked-text"), token && error.status === 401 ? wrongToken : error.status === 401 ? "This router shows its data with the admin token only." : error.message);
+			id("locked").hidden = false;
+			await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true })); // until there is a new token
+		}
+	}
+}
+
+setInterval(() => {
+	const silent = Math.round((Date.now() - heard) / 1000);
+	if (silent < 8 || document.hidden || !id("locked").hidden) return;
+	id("cut").hidden = false;
+	text(id("cut-for"), "Since " + silent + " s.");
+}, 1000);
+
+document.addEventListener("visibilitychange", () => {
+	heard = Date.now();
+	if (document.hidden) attempt.abort();
+	else showActs();
+});
+
+// ── what people do ──
+
+id("search").addEventListener("submit", (event) => {
+	event.preventDefault();
+	const value = id("search-text").value, form = id("search-form").value;
+	openKey(form === "hash" ? { label: "hash " + value.trim(), hash: value.trim() } : form === "base64" ? { label: "base64:" + value.trim(), key_base64: value.trim() } : { label: printable(value), key: value }, id("search-text"));
+});
+id("key-close").addEventListener("click", closeKey);
+id("key").addEventListener("keydown", (event) => event.key === "Escape" && closeKey());
+id("key-hold").addEventListener("click", () => openAct("hold", shownKey));
+id("key-release").addEventListener("click", () => openAct("release", shownKey));
+id("act").querySelector("form").addEventListener("submit", performAct);
+id("token-open").addEventListener("click", () => {
+	id("token-text").value = "";
+	id("token").showModal();
+});
+id("token").querySelector("form").addEventListener("submit", (event) => {
+	event.preventDefault();
+	token = id("token-text").value.trim();
+	id("token-text").value = "";
+	id("token").close();
+	id("locked").hidden = true;
+	attempt.abort();
+	refreshKey();
+});
+for (const button of document.querySelectorAll("dialog .cancel")) button.addEventListener("click", () => button.closest("dialog").close());
+
+follow();
