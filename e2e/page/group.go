@@ -84,6 +84,12 @@ func (g *group) ReleaseKeys(keys []event.Key) {
 	}
 }
 
+// SkipEvents implements act.Keys.
+func (g *group) SkipEvents([]event.Skip) {}
+
+// UnskipEvents implements act.Keys.
+func (g *group) UnskipEvents([]event.Skip) {}
+
 // state returns whether the group is well, since when a key is held, and how many keys are.
 func (g *group) state(key string) (healed bool, since time.Time, held int) {
 	g.mu.Lock()
@@ -132,6 +138,9 @@ func (m *member) Partitions(context.Context) report.Partitions {
 	}
 	return all
 }
+
+// Rollout implements report.Local: nothing has moved.
+func (m *member) Rollout() report.RolloutAt { return report.RolloutAt{View: m.view()} }
 
 // Members implements report.Local.
 func (m *member) Members() (all []report.Member) {

@@ -30,6 +30,7 @@ import (
 
 	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/adminhttp/statuspage"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/netx/listen"
@@ -67,10 +68,10 @@ func run(members, keys int) error {
 	keeper := act.New(act.DefaultConfig(), g.members[0].name, func() (controllog.Transport, error) { return acts, nil }, time.Now, log, act.NewMetrics(registry))
 	running.Go(func() error { return keeper.Run(ctx, g) })
 
-	group := report.NewGroup(g.members[0], insecure.NewCredentials())
+	group := report.NewGroup(g.members[0], nil, insecure.NewCredentials())
 	pages := report.Handlers(group, listen.ShowsToken)
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{MayNameKeys: listen.ShowsToken, MayAct: listen.MayAct, Ending: listen.Ending}).Handlers())
-	maps.Copy(pages, act.Handlers(keeper, ""))
+	maps.Copy(pages, act.Handlers(keeper, "", first))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -94,13 +95,18 @@ func run(members, keys int) error {
 	return running.Wait()
 }
 
+// first implements act.First: no event of this group can be skipped.
+func first(context.Context, event.Key) (event.MessageID, error) {
+	return event.MessageID{}, act.ErrNothing
+}
+
 // listen opens the port on which the peers of a member ask it.
 func (m *member) listen() (err error) {
 	if m.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return err
 	}
 	m.server = grpc.NewServer()
-	report.NewServer(m).Register(m.server)
+	report.NewServer(m, nil).Register(m.server)
 	return nil
 }
 

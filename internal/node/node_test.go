@@ -67,7 +67,6 @@ type member struct {
 	*Node
 	reports  *report.Group
 	endpoint string
-	reports  *report.Group
 	stop     context.CancelFunc
 	ended    chan struct{} // closed when Run has returned err
 	err      error

@@ -35,7 +35,7 @@ func TestRollouts(t *testing.T) {
 		{Member: "c", Incarnation: "c1", At: "1:12", Time: at(4), Reason: "silent b", Partitions: 6, From: []string{"b"}, Gained: 6, Waited: 0.1, Silent: 2.1, Unanswered: 5},
 		{Member: "a", Incarnation: "a1", At: "1:90", Time: at(4).Add(RolloutGap), Reason: "join e", Partitions: 1, From: []string{"a"}, Lost: 1},
 	}
-	page := Handlers(NewGroup(telling{words: words}, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/rollouts"]
+	page := Handlers(NewGroup(telling{words: words}, nil, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/rollouts"]
 	ask := func(query string) (r Rollouts, code int) {
 		w := httptest.NewRecorder()
 		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/rollouts"+query, nil))
