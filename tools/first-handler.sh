@@ -76,11 +76,17 @@ prepare_java() {
 	local program repository=${MAVEN_REPO_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/ringfence/m2}
 	for program in java javac mvn; do link "$program" "$(readlink -f "$(command -v "$program")")"; done
 	mkdir -p "$repository" "$work/home/.m2"
-	mvn -q -B "-Dmaven.repo.local=$repository" -f sdk/java -pl client -am -DskipTests install
+	# A registry that falls silent in mid-answer costs a minute, as in tools/sdks.sh.
+	local silent="-Dmaven.wagon.rto=60000 -Daether.connector.requestTimeout=60000"
+	MAVEN_OPTS=$silent mvn -q -B "-Dmaven.repo.local=$repository" -f sdk/java -pl client -am -DskipTests install
 	version=$(sed -n 's:.*<version>\(.*\)</version>.*:\1:p' sdk/java/client/.flattened-pom.xml | head -1)
 	mkdir -p "$work/fetch" # fills the repository
 	commands_of java "$work/fetch"
-	(cd "$work/fetch" && sed '/^router /d' commands >fetch && MAVEN_OPTS="-Dmaven.repo.local=$repository" sh -e fetch)
+	(
+		cd "$work/fetch"
+		sed '/^router /d' commands >fetch
+		for _ in 1 2 3; do MAVEN_OPTS="$silent -Dmaven.repo.local=$repository" sh -e fetch && break; done
+	)
 	cp -al "$repository" "$work/home/.m2/repository" 2>/dev/null || cp -R "$repository" "$work/home/.m2/repository"
 	environment+=("MAVEN_OPTS=-Duser.home=$work/home") # Java does not ask HOME
 }
