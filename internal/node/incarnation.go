@@ -260,6 +260,7 @@ func newIncarnation() (inc ownership.Incarnation) {
 
 // SetGates implements dataPath.
 func (l *incarnation) SetGates(changes []ownership.GateChange) {
+	l.node.rollout.closing(changes)
 	l.node.pipeline.SetGates(changes)
 	l.node.rollout.gates(clock.Now(), changes)
 }

@@ -20,16 +20,18 @@ import (
 // movesMax bounds the moves that a node remembers as it has seen them itself.
 const movesMax = 256
 
-// rollout remembers the moves of partitions: what this node saw of each, and what members that left have told it. The driver calls moved and
-// gates; the others may be called by anybody.
+// rollout remembers the moves of partitions: what this node saw of each, and what members that left have told it. The driver calls noted,
+// closing and gates; the others may be called by anybody.
 type rollout struct {
 	node *Node
 
 	mu     sync.Mutex
 	own    []seenMove // the newest movesMax, by time
 	told   report.MoveWords
-	before *ownership.Table // the newest table whose moves were noted
+	before *ownership.Table  // the newest table whose moves were noted
+	closed *mailbox.Counters // before gates closed for a move that is not noted yet; nil: none did
 	waits  map[ring.Partition]pause
+	open   [ring.Partitions]bool // whose gate is open
 }
 
 // seenMove is a move as this node has seen it.
@@ -37,7 +39,7 @@ type seenMove struct {
 	word  report.MoveWord
 	token ownership.Token // of the tenures that it began
 	gone  []ownership.Incarnation
-	base  mailbox.Counters // at that moment
+	base  mailbox.Counters // before gates closed for it
 }
 
 // pause is a partition of which a key waits for an earlier owner.
@@ -55,7 +57,18 @@ func (r *rollout) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.waits)
-	r.before = nil
+	r.before, r.closed = nil, nil
+	clear(r.open[:])
+}
+
+// closing notes what has ended so far, before open gates close: a delivery may end before the move is noted.
+func (r *rollout) closing(changes []ownership.GateChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed == nil && slices.ContainsFunc(changes, func(c ownership.GateChange) bool { return c.Gate != ownership.Open && r.open[c.Partition] }) {
+		counters := r.node.boxes.Stats().Counters
+		r.closed = &counters
+	}
 }
 
 // gates notes how long the keys of partitions that came to this node wait for earlier owners.
@@ -64,6 +77,7 @@ func (r *rollout) gates(now clock.Instant, changes []ownership.GateChange) {
 	defer r.mu.Unlock()
 	for i := range changes {
 		c := &changes[i]
+		r.open[c.Partition] = c.Gate == ownership.Open
 		at, waits := r.waits[c.Partition]
 		switch {
 		case c.Gate == ownership.Waiting, c.Gate == ownership.Open && len(c.Withheld) > 0:
@@ -126,7 +140,10 @@ func (r *rollout) moved(now time.Time, note *ownership.Note, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.before
-	r.before = t
+	if r.closed != nil {
+		counters = *r.closed
+	}
+	r.before, r.closed = t, nil
 	if t == nil || t.Cur != note.At {
 		return
 	}
