@@ -2,6 +2,7 @@ package act
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -293,6 +294,9 @@ func TestRecordsAreBounded(t *testing.T) {
 		"a negative time":       with(func(r *Record) { r.Until = r.At.Add(-1 * time.Second) }),
 		"more than DurationMax": with(func(r *Record) { r.Until = r.At.Add(DurationMax + time.Millisecond) }),
 		"a release with a time": with(func(r *Record) { r.Kind = Release }),
+		"a skip without an end": with(func(r *Record) { r.Kind, r.Until = Skip, r.At }),
+		"an end that is none":   with(func(r *Record) { r.Kind, r.Until = Skipped, r.At }),
+		"an end with a time":    with(func(r *Record) { r.Kind, r.End = Skipped, EndDone }),
 	} {
 		if _, err := Encode(r); err == nil {
 			t.Errorf("a record with %s is encoded", name)
@@ -301,6 +305,18 @@ func TestRecordsAreBounded(t *testing.T) {
 	data := encoded(t, good)
 	if got, err := Decode(data); err != nil || got != good {
 		t.Errorf("%+v (%v), want %+v", got, err, good)
+	}
+	skip := skipRecord("k", 1, noon, time.Minute)
+	for _, want := range []Record{skip, endRecord(skip, EndDone)} {
+		if got, err := Decode(encoded(t, want)); err != nil || got != want {
+			t.Errorf("%+v (%v), want %+v", got, err, want)
+		}
+	}
+	if _, err := Decode(append(encoded(t, skip), 0x52, 3, '1', ':', '2')); err == nil {
+		t.Error("a skip of no message id is taken")
+	}
+	if _, err := Decode(append(encoded(t, skip), 0x10, byte(Skipped)+1)); !errors.Is(err, errVersion) {
+		t.Errorf("an act of a later release: %v", err)
 	}
 	var f Fold
 	if _, got := f.Apply(event.Position{Ledger: 1}, data[:len(data)-3]); got != Malformed {
@@ -315,6 +331,8 @@ func TestRecordsAreBounded(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(encoded(f, record(Hold, "key", noon, time.Hour)))
 	f.Add(encoded(f, record(Release, "\xff", noon, 0)))
+	f.Add(encoded(f, skipRecord("k", 1, noon, time.Hour)))
+	f.Add(encoded(f, endRecord(skipRecord("k", 1, noon, time.Hour), EndDone)))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Decode(data)
