@@ -184,13 +184,14 @@ type judging struct {
 	frozen    map[Overlap]bool // pairs of which one stood still, without words
 	unmapped  int              // records whose time is not known
 	last      int64            // newest instant
+	newest    []int64          // of the records of each member
 }
 
 // Judge judges a proof.
 func Judge(run *Run) *Verdict {
 	j := &judging{
 		run: run, clocks: clocksOf(run.ClockID, run.Members), byNumber: map[process]map[uint64]*handling{}, killed: map[process]int64{},
-		stops: map[process][]stop{}, fates: map[uint64]*fate{}, frozen: map[Overlap]bool{}, last: run.Until,
+		stops: map[process][]stop{}, fates: map[uint64]*fate{}, frozen: map[Overlap]bool{}, newest: make([]int64, len(run.Members)), last: run.Until,
 		v: &Verdict{
 			Run: run.ID, Group: run.Group, Version: run.Version, Command: run.Command, Began: run.Began.UTC().Truncate(time.Second), Seed: run.Seed, Rate: run.Rate, Keys: run.Keys,
 			Seconds: seconds(run.Until - run.From), Members: run.Members, Faults: slices.Clone(run.Faults), Remain: run.Remain,
@@ -226,6 +227,7 @@ func (j *judging) read(member int) {
 		}
 		j.v.Slack = max(j.v.Slack, seconds(slack))
 		j.last = max(j.last, at)
+		j.newest[member] = max(j.newest[member], at)
 		who := process{member, r.Process}
 		switch r.Kind {
 		case WasPublished, WasSent:
@@ -268,19 +270,16 @@ func (j *judging) fate(event uint64, key int) *fate {
 	return f
 }
 
-// finish gives an end to handlings that have none: that of their process, or the moment in which their member was heard of for the last time.
+// finish gives an end to handlings that have none: that of their process, or that of the proof. If that was cut short, the newest record of their member.
 func (j *judging) finish() {
-	heard := make([]int64, len(j.run.Members))
-	for i, m := range j.run.Members {
-		for _, t := range m.trips {
-			heard[i] = max(heard[i], t.back)
-		}
-	}
 	for _, h := range j.handlings {
 		if h.outcome != "" {
 			continue
 		}
-		h.end = max(h.start, min(j.last, heard[h.member]))
+		h.end = j.last
+		if j.run.Cut {
+			h.end = max(h.start, j.newest[h.member])
+		}
 		if at, ok := j.killed[process{h.member, h.process}]; ok {
 			h.end = max(h.start, at)
 			j.v.Died++
