@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -133,7 +134,7 @@ func TestSkipCommand(t *testing.T) {
 			return fmt.Errorf("exit code %d: %s\n%s", code, says, out)
 		}
 		if err := json.Unmarshal([]byte(out), &first); err != nil || first.Act.End != "dead_letter" {
-			return fmt.Errorf("%+v %v", first, err)
+			return fmt.Errorf("%+v: %w", first, errors.Join(err, errors.New("no end yet")))
 		}
 		return nil
 	})

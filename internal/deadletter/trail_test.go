@@ -25,7 +25,7 @@ func TestTrail(t *testing.T) {
 	if len(got.Acts) != 2 || got.Cut != 1 {
 		t.Fatalf("%+v", got)
 	}
-	if a := got.Acts[0]; a.What != ActPurge || a.Who != "me" || a.Why != "a test" || a.Began != at || a.Ended != at.Add(time.Second) || a.Counts.Purged != 3 {
+	if a := got.Acts[0]; a.What != ActPurge || a.Who != "me" || a.Why != "a test" || !a.Began.Equal(at) || !a.Ended.Equal(at.Add(time.Second)) || a.Counts.Purged != 3 {
 		t.Errorf("%+v", a)
 	}
 	if b := got.Acts[1]; !b.Ended.IsZero() || b.Sending != 3 {

@@ -132,7 +132,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 		g.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	m := &member{Node: n, reports: n.Reports(), endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
+	m := &member{Node: n, reports: n.Reports(nil), endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
 	go func() {
 		m.err = n.Run(ctx)
 		close(m.ended)

@@ -54,7 +54,7 @@ func TestRollouts(t *testing.T) {
 		t.Fatalf("%+v, want two", r)
 	}
 	one := r.Rollouts[1]
-	if want := (MoveSum{Partitions: 16, Pause: 2.1, Answered: 3, Cut: 1, Unanswered: 5}); one.MoveSum != want || len(one.Moves) != 2 || one.Begin != at(0) || one.End != at(4) {
+	if want := (MoveSum{Partitions: 16, Pause: 2.1, Answered: 3, Cut: 1, Unanswered: 5}); one.MoveSum != want || len(one.Moves) != 2 || !one.Begin.Equal(at(0)) || !one.End.Equal(at(4)) {
 		t.Errorf("%+v, want %+v", one, want)
 	}
 	if !slices.Equal(one.Unknown, []string{"b"}) || len(one.Moves[0].Unknown) > 0 || len(one.Moves[0].Words) != 3 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
@@ -14,8 +15,8 @@ import (
 type ending struct {
 	event.Skipped
 
-	at       time.Time // by the wall clock
-	appended time.Time // zero: not yet
+	at       time.Time     // by the wall clock
+	appended clock.Instant // zero: not yet
 }
 
 // endsMax bounds the ends of skips that wait to be written to the topic.
@@ -56,8 +57,8 @@ func (v *visit) tellEnds(transport controllog.Transport) {
 		switch {
 		case !v.fold.lacksEnd(e.Key, act):
 			delete(v.ends, act)
-		case e.appended.IsZero() || time.Since(e.appended) > answerMax:
-			e.appended = time.Now()
+		case e.appended == 0 || clock.Now().Sub(e.appended) > answerMax:
+			e.appended = clock.Now()
 			due = append(due, e)
 		}
 	}
