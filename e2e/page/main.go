@@ -57,7 +57,7 @@ func run(members, keys int) error {
 	g := newGroup(members, keys)
 	var running errgroup.Group
 	for _, m := range g.members {
-		if err := m.listen(); err != nil {
+		if err := m.listen(ctx); err != nil {
 			return err
 		}
 		running.Go(func() error { return m.server.Serve(m.listener) })
@@ -71,7 +71,7 @@ func run(members, keys int) error {
 	pages := report.Handlers(group, listen.ShowsToken)
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{MayNameKeys: listen.ShowsToken, MayAct: listen.MayAct, Ending: listen.Ending}).Handlers())
 	maps.Copy(pages, act.Handlers(keeper, ""))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -95,8 +95,8 @@ func run(members, keys int) error {
 }
 
 // listen opens the port on which the peers of a member ask it.
-func (m *member) listen() (err error) {
-	if m.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+func (m *member) listen(ctx context.Context) (err error) {
+	if m.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return err
 	}
 	m.server = grpc.NewServer()

@@ -136,8 +136,17 @@ func encode(v snapshot) ([]part, error) {
 		name string
 		data any
 	}{
-		{"head", v.Head}, {"problems", v.Problems}, {"tiles", v.Tiles}, {"worst", v.Worst}, {"failing", v.Failing}, {"hot", v.Hot},
-		{"members", v.Members}, {"ring", v.Ring}, {"waits", v.Waits}, {"records", v.Records}, {"protections", v.Protections},
+		{"head", v.Head},
+		{"problems", v.Problems},
+		{"tiles", v.Tiles},
+		{"worst", v.Worst},
+		{"failing", v.Failing},
+		{"hot", v.Hot},
+		{"members", v.Members},
+		{"ring", v.Ring},
+		{"waits", v.Waits},
+		{"records", v.Records},
+		{"protections", v.Protections},
 	} {
 		text, err := json.Marshal(one.data)
 		if err != nil {
