@@ -162,6 +162,16 @@ if (process.env.PICTURES) {
 		await tab.click("#act-do");
 		await tab.until("the key is not held", () => document.querySelector("#key-facts").innerText.includes("waits for room at its worker"));
 		assert.equal(await tab.run(() => document.querySelector("#acts tr:first-child b").textContent), "release");
+
+		await tab.click("#key-skip"); // the event that the page shows, and no other
+		await tab.until("the dialog is open", () => document.querySelector("#h-act").textContent === "Skip this event?" && document.activeElement.id === "act-reason");
+		assert.equal(await tab.run(() => document.querySelector("#act-label").textContent), "user-01234, event 7:4412:-1:-1");
+		await tab.type("poison pill");
+		await tab.click("#act-do");
+		await tab.until("the skip is in the list, without a button", () => {
+			const row = document.querySelector("#acts tr:first-child");
+			return !document.querySelector("#act").open && row.innerText.includes("poison pill") && row.innerText.includes("event 7:4412:-1:-1: in effect until ") && row.querySelector("td:last-child button").hidden;
+		});
 		nothingLeftTheHost(tab);
 	});
 

@@ -285,10 +285,10 @@ function closeKey() {
 }
 
 function buttons() {
-	for (const which of ["hold", "release"]) {
+	for (const which of ["hold", "release", "skip"]) {
 		const button = id("key-" + which);
-		button.disabled = !caller.may_act || !shownKey || !known(shownKey);
-		button.title = !caller.may_act ? "This needs the admin token" : button.disabled ? "The name of the key is needed: find it by its key" : "";
+		button.disabled = !caller.may_act || !shownKey || !known(shownKey) || which === "skip" && !shownEvent;
+		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "The name of the key is needed: find it by its key" : button.disabled ? "The key has no event" : "";
 	}
 }
 
@@ -357,12 +357,24 @@ function facts(k) {
 		all.push(says);
 		for (const b of at.blockers ?? []) all.push(at.member + ": the gate waits for " + (b.member || "the group's earlier log") + ", for " + seconds(b.seconds) + " more of silence at most");
 		for (const h of at.held ?? []) all.push(at.member + " holds " + h.events + " events that it has received: " + h.place + (h.with ? " with " + h.with : "") + ", the oldest for " + seconds(h.seconds));
+		for (const s of at.skips ?? []) all.push("Event " + s.event + " is skipped by " + s.by + ": " + s.reason + "; " + skipWords(s));
 		if (at.hold) all.push("On hold until " + moment(at.hold.until) + " UTC by " + at.hold.by + ": " + at.hold.reason);
 	}
 	return all;
 }
 
+function skipWords(s) {
+	if (s.end === "done") return "was done by the handler that ran";
+	if (s.end === "dead_letter") return "went to the dead letter topic";
+	return "in effect until " + moment(s.until) + " UTC";
+}
+
+// shownEvent is the event of the shown key that runs or is first, which its owner has told last; "" for none.
+let shownEvent = "";
+
 function showFacts(k) {
+	shownEvent = (k.at ?? []).find((at) => at.event)?.event ?? "";
+	buttons();
 	children(id("key-facts"), facts(k), (_, i) => i, () => element("li"), text);
 }
 
@@ -403,23 +415,28 @@ async function showActs() {
 		const acts = told.acts ?? [];
 		table(id("acts"), acts.slice(0, actsMax), (a) => a.act + a.at + (a.key ?? a.key_base64), [
 			(a, cell) => keyCell(refOf(a), cell),
-			(a, cell) => stateCell({ state: a.active ? "held" : a.act, class: a.active ? "busy" : "", why: a.active ? "until " + moment(a.until) + " UTC" : moment(a.at) + " UTC" }, cell),
+			(a, cell) => stateCell(actState(a), cell),
 			(a) => a.by, (a) => a.reason,
 			(a, cell) => {
 				const button = part(cell, 0, "button");
 				button.type = "button";
-				button.hidden = !a.active;
+				button.hidden = !a.active || a.act !== "hold";
 				text(button, "Release…");
 				button.setAttribute("aria-label", "Release " + refOf(a).label);
 				button.onclick = () => openAct("release", refOf(a));
 			},
 		]);
-		const note = acts.length === 0 ? "Nobody has held or released a key." : acts.length > actsMax ? "The " + actsMax + " newest of " + acts.length + ": `router acts` lists all." : "";
+		const note = acts.length === 0 ? "Nobody has held or released a key, or skipped an event." : acts.length > actsMax ? "The " + actsMax + " newest of " + acts.length + ": `router acts` lists all." : "";
 		text(id("acts-note"), told.error ? "This member cannot use the acts topic now: " + told.error : note);
 	} catch (error) {
 		text(id("acts-note"), error.message);
 	}
 	actsTimer = setTimeout(() => !document.hidden && showActs(), actsEvery);
+}
+
+function actState(a) {
+	if (a.act === "skip") return { state: "skip", class: a.active && !a.end ? "busy" : "", why: "event " + a.event + ": " + skipWords(a) };
+	return { state: a.active ? "held" : a.act, class: a.active ? "busy" : "", why: a.active ? "until " + moment(a.until) + " UTC" : moment(a.at) + " UTC" };
 }
 
 const printable = (s) => s.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
@@ -432,13 +449,18 @@ function refOf(a) {
 const acts = {
 	hold: { title: "Hold this key?", does: "Hold the key", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
 	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
+	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A handler that runs is cancelled; if it has done the event all the same, the event is done. Later events of the key go on." },
+};
+const outcomes = {
+	held: "The key is held.", renewed: "The key is held.", released: "The key is released.", not_held: "The key was not held; nothing has changed.",
+	skipping: "The event is skipped.", already: "The event was skipped before; nothing has changed.",
 };
 let acting = null;
 
 function openAct(act, key) {
-	acting = { act, key };
+	acting = { act, key, event: act === "skip" ? shownEvent : "" };
 	text(id("h-act"), acts[act].title);
-	text(id("act-label"), key.label);
+	text(id("act-label"), acting.event ? key.label + ", event " + acting.event : key.label);
 	text(id("act-says"), acts[act].says);
 	text(id("act-do"), acts[act].does);
 	text(id("act-fault"), "");
@@ -451,7 +473,7 @@ function openAct(act, key) {
 
 async function performAct(event) {
 	event.preventDefault();
-	const { act, key } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
+	const { act, key, event: skipped } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
 	if (!reason || !by) {
 		text(id("act-fault"), "A reason and your name are required.");
 		return;
@@ -459,11 +481,12 @@ async function performAct(event) {
 	id("act-do").disabled = true;
 	text(id("act-fault"), "");
 	try {
-		const more = act === "hold" ? "&for=" + id("act-for").value : "";
+		const more = act === "hold" ? "&for=" + id("act-for").value : act === "skip" ? "&event=" + encodeURIComponent(skipped) : "";
 		const done = await answer("/v1/acts/" + act + "?key=" + encodedKey(key) + "&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason) + more, { method: "POST" });
-		if (!["held", "renewed", "released", "not_held"].includes(done.result)) throw new Error("No effect: " + done.result + ".");
+		const says = outcomes[done.result];
+		if (!says) throw new Error("No effect: " + done.result + ".");
 		id("act").close();
-		text(id("summary"), done.result === "not_held" ? "The key was not held; nothing has changed." : "The key is " + (act === "hold" ? "held." : "released."));
+		text(id("summary"), says);
 	} catch (error) {
 		text(id("act-fault"), error.status === 401 ? "This needs the admin token." : error.message);
 	}
@@ -581,6 +604,7 @@ id("key-close").addEventListener("click", closeKey);
 id("key").addEventListener("keydown", (event) => event.key === "Escape" && closeKey());
 id("key-hold").addEventListener("click", () => openAct("hold", shownKey));
 id("key-release").addEventListener("click", () => openAct("release", shownKey));
+id("key-skip").addEventListener("click", () => openAct("skip", shownKey));
 id("act").querySelector("form").addEventListener("submit", performAct);
 id("token-open").addEventListener("click", () => {
 	id("token-text").value = "";
