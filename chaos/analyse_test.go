@@ -265,7 +265,7 @@ func TestJudge(t *testing.T) {
 		"a joining router that does not say": {plain, func(r *result) { r.Joiners[0].Named = false }, "one group"},
 		"a joining router that disturbs":     {plain, func(r *result) { r.Joiners[0].Lost = 1 }, "one group"},
 		"an auditor that compares nothing":   {plain, func(r *result) { r.AuditHandlings = 0 }, "compared nothing"},
-		"an auditor that invents":            {stubborn, func(r *result) { r.Woken, r.AuditOverlaps = 1, 2 }, "live auditors counted 2"},
+		"an auditor that invents":            {stubborn, func(r *result) { r.Woken, r.AuditOverlaps = 1, 2 }, "live auditors logged 2"},
 		"an auditor that sees a pause":       {plain, func(r *result) { r.Woken, r.AuditOverlaps = 1, 1 }, ""},
 		"a control run that overlaps":        {control, overlapping, ""},
 		"a control run that does not":        {control, func(*result) {}, "does not overlap"},
@@ -280,6 +280,21 @@ func TestJudge(t *testing.T) {
 				t.Errorf("got %v, want %q, in:\n%s", err, test.broken, out.String())
 			}
 		})
+	}
+}
+
+// Each owner of a key may log an overlap: it is one, by its fences.
+func TestOverlapsLogged(t *testing.T) {
+	pairs := map[string]bool{}
+	for _, log := range []string{
+		`"msg":"handlers of one key overlapped","first":"m1 worker 3, fence 0001.0002, 1s to 2s after boot","second":"m2 worker 1, fence 0003.0001, 2s to 3s after boot"` + "\n" + `"msg":"else","fence":"fence 7.7"` + "\n",
+		`"msg":"handlers of one key overlapped","first":"self worker 1, fence 0003.0001, 2s to 3s after boot","second":"m1, fence 0001.0002, 1s to 2s after boot"`,
+		`"msg":"handlers of one key overlapped","first":"m1, fence 0001.0002","second":"m1, fence 0001.0003"`,
+	} {
+		overlapsLogged(log, pairs)
+	}
+	if len(pairs) != 2 {
+		t.Errorf("%v", pairs)
 	}
 }
 

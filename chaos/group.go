@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +43,8 @@ type group struct {
 
 	mu       sync.Mutex
 	apps     []appRun
-	steering float64            // the most by which a router has seen its system clock run off
-	audited  map[string]audited // by router process
+	steering float64           // the most by which a router has seen its system clock run off
+	audited  map[string]uint64 // handlings that its live auditor compared, by router process
 }
 
 // member is one network namespace with a router and its applications.
@@ -68,7 +67,7 @@ type worker struct {
 }
 
 func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
-	g := &group{options: o, dir: dir, broker: b, sinks: sinks, audited: map[string]audited{}}
+	g := &group{options: o, dir: dir, broker: b, sinks: sinks, audited: map[string]uint64{}}
 	for n := range scaleMost {
 		g.members = append(g.members, g.newMember(n))
 	}
@@ -343,11 +342,8 @@ func (g *group) whole(ctx context.Context) error {
 	return nil
 }
 
-// audited are the counters of a router's live auditor.
-type audited struct{ overlaps, handlings float64 }
-
-// noteAudit keeps the newest counters of each router process. What one counts after that, before it
-// is killed, is lost, but for the overlaps in its log.
+// noteAudit keeps how many handlings the live auditor of each router process has compared. What it counts after that, before it is
+// killed, is lost.
 func (g *group) noteAudit(m *member, values map[string]float64) {
 	handlings, ok := values["ringfence_audit_handlings_total"]
 	if !ok {
@@ -355,30 +351,48 @@ func (g *group) noteAudit(m *member, values map[string]float64) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.audited[fmt.Sprint(m.name, " run ", m.router.run())] = audited{values["ringfence_audit_overlaps_total"], handlings}
+	g.audited[fmt.Sprint(m.name, " run ", m.router.run())] = uint64(handlings)
 }
 
 // overlapLine is the message by which a live auditor logs an overlap.
 const overlapLine = `handlers of one key overlapped`
 
-// auditedTotal sums what the live auditors of all routers counted, or logged if that is more.
-func (g *group) auditedTotal() (total audited, err error) {
+// auditedTotal returns how many handlings the live auditors of all routers compared, and how many overlaps they logged: one of them
+// may be counted by each owner of its key.
+func (g *group) auditedTotal() (handlings, overlaps uint64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, a := range g.audited {
-		total.overlaps += a.overlaps
-		total.handlings += a.handlings
+	for _, n := range g.audited {
+		handlings += n
 	}
-	logged := 0
+	pairs := map[string]bool{}
 	for _, m := range append(slices.Clone(g.members), g.joiner) {
 		content, err := os.ReadFile(m.router.log)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return total, err
+			return 0, 0, err
 		}
-		logged += bytes.Count(content, []byte(overlapLine))
+		overlapsLogged(string(content), pairs)
 	}
-	total.overlaps = max(total.overlaps, float64(logged))
-	return total, nil
+	return handlings, uint64(len(pairs)), nil
+}
+
+var fenceLogged = regexp.MustCompile(`fence ([0-9]+\.[0-9]+)`)
+
+// overlapsLogged adds the overlaps of a router's log to pairs, by their two fences.
+func overlapsLogged(log string, pairs map[string]bool) {
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, overlapLine) {
+			continue
+		}
+		var fences []string
+		for _, found := range fenceLogged.FindAllStringSubmatch(line, -1) {
+			fences = append(fences, found[1])
+		}
+		if slices.Sort(fences); len(fences) != 2 {
+			fences = []string{line} // of no fences: by itself
+		}
+		pairs[strings.Join(fences, " ")] = true
+	}
 }
 
 func (g *group) noteSteering(ratio float64) {

@@ -39,7 +39,7 @@ type result struct {
 	ClockRateError float64 `json:"clock_rate_error,omitempty"` // the most by which a router has seen its system clock run off, as a part of its rate
 
 	AuditHandlings uint64 `json:"audit_handlings"` // that the routers' live auditors compared, without those since the last round of a router that was killed
-	AuditOverlaps  uint64 `json:"audit_overlaps"`  // that they counted
+	AuditOverlaps  uint64 `json:"audit_overlaps"`  // that they logged
 
 	Joiners []joiner `json:"joiners,omitempty"` // routers with other settings than the group
 
@@ -128,7 +128,7 @@ func (r *result) judge(o options) {
 	}
 	// Clocks are steered by process, not by machine: auditors then find the intervals of workers implausible.
 	broken(!o.slewed() && r.AuditHandlings == 0, "the live auditors compared nothing: this run proves nothing about them")
-	broken(r.AuditOverlaps > r.Overlaps+r.Woken, "the live auditors counted %d overlaps, the journals have %d, and %d with a stopped process", r.AuditOverlaps, r.Overlaps, r.Woken)
+	broken(r.AuditOverlaps > r.Overlaps+r.Woken, "the live auditors logged %d overlaps, the journals have %d, and %d with a stopped process", r.AuditOverlaps, r.Overlaps, r.Woken)
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
 		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")

@@ -269,11 +269,9 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 		return nil, err
 	}
 	r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken = audit.Accepted, audit.Stale, audit.SameToken
-	seen, err := g.auditedTotal()
-	if err != nil {
+	if r.AuditHandlings, r.AuditOverlaps, err = g.auditedTotal(); err != nil {
 		return nil, err
 	}
-	r.AuditHandlings, r.AuditOverlaps = uint64(seen.handlings), uint64(seen.overlaps)
 	for _, m := range g.members {
 		r.Oddities = append(r.Oddities, m.router.oddities()...)
 		for _, w := range m.workers {

@@ -139,8 +139,22 @@ func (m *member) Partitions(context.Context) report.Partitions {
 	return all
 }
 
-// Rollout implements report.Local: nothing has moved.
-func (m *member) Rollout() report.RolloutAt { return report.RolloutAt{View: m.view()} }
+// Rollout implements report.Local: a member left and came back before the group of this test began.
+func (m *member) Rollout() report.RolloutAt {
+	at := report.RolloutAt{View: m.view(), Since: m.group.begun}
+	if m.index > 1 {
+		return at
+	}
+	leave := report.MoveWord{
+		Member: m.name, Incarnation: m.view().Incarnation, At: "7:150", Time: m.group.begun.Add(-time.Minute).UTC(), Reason: "leave <b>orders-2</b>",
+		Partitions: 82, From: []string{"orders-2"}, Gained: 41, Waited: 0.031,
+	}
+	join := leave
+	join.At, join.Time, join.Reason, join.From = "7:162", leave.Time.Add(20*time.Second), "join orders-2", []string{"orders-0", "orders-1"}
+	join.Gained, join.Waited, join.Lost, join.Answered, join.Cut = 0, 0, 41, 3, uint64(m.index)
+	at.Words = report.MoveWords{leave, join}
+	return at
+}
 
 // Members implements report.Local.
 func (m *member) Members() (all []report.Member) {

@@ -77,7 +77,7 @@ func run(members, keys int) error {
 		return err
 	}
 	guard := listen.Guard{
-		Name: "admin", Token: func() string { return token }, Open: []string{"/", "/v1/page", "/v1/page/events"}, Metrics: listen.NewMetrics(registry),
+		Name: "admin", Token: func() string { return token }, Open: []string{"/", "/v1/page", "/v1/page/events", "/v1/rollouts"}, Metrics: listen.NewMetrics(registry),
 	}
 	admin := listen.HTTP{Name: "admin", Listener: listener, ConnectionsMax: 64, Metrics: guard.Metrics, LogMetrics: loglimit.NewMetrics(registry), Log: log}
 	handler := guard.Protect(adminhttp.NewHandler(adminhttp.Options{Metrics: registry, Pages: pages}))

@@ -108,6 +108,8 @@ if (process.env.PICTURES) {
 			assert.match(await tab.run(() => document.querySelector("#worst-note").textContent), /^The 50 worst of 10,000\. /);
 			assert.match(await tab.run(() => document.title), /^3 problems · orders · Ringfence$/);
 			assert.match(await tab.run(() => document.querySelector("#tiles").innerText), /Events handled\s+2,000\/s/);
+			await tab.until("the rollout is told", () => document.querySelectorAll("#rollouts tr").length === 1);
+			assert.deepEqual(await tab.run(() => [...document.querySelectorAll("#rollouts td")].map((cell) => cell.textContent)), ["leave <b>orders-2</b>; join orders-2. What the handlers of orders-2 did is not known", "164", "31 ms", "6", "1", "0"]);
 			nothingLeftTheHost(tab);
 		}
 	});
@@ -237,7 +239,7 @@ if (process.env.PICTURES) {
 		const tab = await visit();
 		await tab.run(() => document.body.focus());
 		const reached = [];
-		for (let i = 0; i < 14; i++) {
+		for (let i = 0; i < 16; i++) {
 			await tab.press("Tab");
 			reached.push(await tab.run(() => {
 				const node = document.activeElement, style = getComputedStyle(node);

@@ -1,11 +1,11 @@
 "use strict";
 // All that comes from outside becomes text (textContent), never markup: the policy of the page forbids the rest.
 const id = (name) => document.getElementById(name);
-const pollEvery = 2000, keyEvery = 3000, actsEvery = 5000; // ms
+const pollEvery = 2000, keyEvery = 3000, actsEvery = 5000, rolloutsEvery = 10000; // ms
 const firstEventMax = 12000, eventMax = 40000; // ms of silence until a stream is given up for polling
 const pollsMax = 15; // then the stream is tried again
 const bufferMax = 16 << 20; // bytes of an event
-const historyMax = 200, actsMax = 50; // rows that are shown
+const historyMax = 200, actsMax = 50, rolloutsMax = 10, reasonsMax = 4; // rows that are shown
 
 const wrongToken = "This is not the admin token of this router.";
 let token = "", caller = { may_act: false, named: false };
@@ -495,6 +495,38 @@ async function performAct(event) {
 	refreshKey();
 }
 
+// ── rollouts ──
+
+function rolloutWords(r) {
+	const reasons = [...new Set(r.moves.map((m) => m.reason || "no reason"))];
+	const more = reasons.length - reasonsMax;
+	return reasons.slice(0, reasonsMax).join("; ") + (more > 0 ? "; and " + more + " more" : "") + (r.unknown?.length ? ". What the handlers of " + r.unknown.join(", ") + " did is not known" : "");
+}
+
+let rolloutsTimer = 0;
+async function showRollouts() {
+	clearTimeout(rolloutsTimer);
+	try {
+		const told = await answer("/v1/rollouts?last=" + rolloutsMax);
+		const counted = (n, cell) => {
+			text(cell, n);
+			cell.classList.toggle("busy", n > 0);
+		};
+		table(id("rollouts"), told.rollouts ?? [], (r) => r.begin, [
+			(r) => moment(r.begin), rolloutWords, (r) => r.partitions, (r) => seconds(r.longest_pause_seconds) + (r.waiting ? ", " + r.waiting + " wait" : ""),
+			(r) => r.answered, (r, cell) => counted(r.cut, cell), (r, cell) => counted(r.unanswered, cell),
+		]);
+		const says = [];
+		if (!told.rollouts?.length) says.push("No partition has moved since the members that answer have started.");
+		else says.push("Cut and unanswered handlings are repeated by the next owner. `router rollout` shows each move and member.");
+		if (told.silent?.length) says.push("Without " + told.silent.join("; ") + ".");
+		text(id("rollouts-note"), says.join(" "));
+	} catch (error) {
+		text(id("rollouts-note"), error.status === 401 ? "This needs the admin token." : error.message);
+	}
+	rolloutsTimer = setTimeout(() => !document.hidden && showRollouts(), rolloutsEvery);
+}
+
 // ── the connection ──
 
 function state(words, className) {
@@ -589,8 +621,12 @@ setInterval(() => {
 
 document.addEventListener("visibilitychange", () => {
 	heard = Date.now();
-	if (document.hidden) attempt.abort();
-	else showActs();
+	if (document.hidden) {
+		attempt.abort();
+		return;
+	}
+	showActs();
+	showRollouts();
 });
 
 // ── what people do ──
@@ -618,7 +654,9 @@ id("token").querySelector("form").addEventListener("submit", (event) => {
 	id("locked").hidden = true;
 	attempt.abort();
 	refreshKey();
+	showRollouts();
 });
 for (const button of document.querySelectorAll("dialog .cancel")) button.addEventListener("click", () => button.closest("dialog").close());
 
 follow();
+showRollouts();
