@@ -86,7 +86,7 @@ func TestReportsOfNothing(t *testing.T) {
 		code int
 		says string
 	}{
-		"/v1/keys?which=best":                       {http.StatusBadRequest, "want waiting, running, failing or hot"},
+		"/v1/keys?which=best":                       {http.StatusBadRequest, "want waiting, running, failing, hot or inverted"},
 		"/v1/keys?key=" + strings.Repeat("k", 5000): {http.StatusBadRequest, "5000 bytes, want at most 4096"},
 		"/v1/status?member=router-7":                {http.StatusNotFound, `unknown member "router-7": there are router-0`},
 		"/v1/partitions?member=router-7":            {http.StatusNotFound, `unknown member "router-7"`},
