@@ -121,12 +121,14 @@ func TestSkipCommand(t *testing.T) {
 	if _, says, code := run("router-0", "skip", key, "--reason", "r"); code != exitFailed || !strings.Contains(says, "nothing to skip") {
 		t.Errorf("a skip of a key without events: %d %s", code, says)
 	}
-	for _, payload := range []string{"poison", "good"} {
+	for i, payload := range []string{"poison", "good"} { // one after the other: two routers may receive them the other way round
 		if _, err := g.broker.Publish(t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte(payload)}}); err != nil {
 			t.Fatal(err)
 		}
+		if i == 0 {
+			eventually.True(t, "the event runs", func() bool { return ran.Load() == 1 })
+		}
 	}
-	eventually.True(t, "the event runs", func() bool { return ran.Load() == 1 })
 	var first act.Done
 	eventually.NoError(t, eventually.Most, "the event is skipped", func() error { // on a busy machine it takes more than one command
 		out, says, code := run("router-0", "skip", key, "--reason", "poison pill", "--by", "alice", "-o", "json")

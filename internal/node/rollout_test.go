@@ -64,6 +64,19 @@ func (g *group) startHolding(m *member, h *holding) {
 // handlers that end while it leaves, those of the second are cut at the drain timeout. Afterwards the group tells all of it.
 func TestRolloutIsReported(t *testing.T) {
 	t.Parallel()
+	for range 3 {
+		silent := ""
+		t.Run("once", func(t *testing.T) { silent = rolloutIsReported(t) })
+		if silent == "" || t.Failed() {
+			return
+		}
+		t.Logf("a machine without time for its members: %s was found silent, and there were more moves than those of this test", silent)
+	}
+	t.Error("a member was found silent each time")
+}
+
+// rolloutIsReported returns the member that was found silent, with which the report proves nothing; "" for none.
+func rolloutIsReported(t *testing.T) (silent string) {
 	g := newGroup(t)
 	app := &holding{}
 	app.hold()()
@@ -151,11 +164,13 @@ func TestRolloutIsReported(t *testing.T) {
 	}
 	text, _ := json.MarshalIndent(rollouts, "", " ")
 	for _, m := range rollouts.Rollouts[0].Members {
+		if m.Gone > 0 {
+			return m.Name
+		}
+	}
+	for _, m := range rollouts.Rollouts[0].Members {
 		if m.Left < 1 || m.Joined < 1 {
 			t.Errorf("%+v", m)
-		}
-		if m.Gone > 0 { // a machine without time for its members; the report is right that there was more than the test did
-			t.Skipf("%s was found silent: the moves are not those of this test alone:\n%s", m.Name, text)
 		}
 	}
 	app.mu.Lock()
@@ -196,6 +211,7 @@ func TestRolloutIsReported(t *testing.T) {
 	if t.Failed() {
 		t.Logf("%s", text)
 	}
+	return ""
 }
 
 // TestMovesAreBounded: a wait ends when all keys of the partition may run, one that is broken off does not count, and the words of others are
