@@ -3,6 +3,7 @@ package membership
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -52,9 +53,12 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 		return nil
 	})
 	want := `key.from is \"message_key\" here and \"json:user\" there`
-	if !strings.Contains(said.String(), want) {
-		t.Errorf("the log of a has no line with %s:\n%s", want, said.String())
-	}
+	eventually.NoError(t, 10*time.Second, "a says so", func() error { // the line comes after the count
+		if !strings.Contains(said.String(), want) {
+			return fmt.Errorf("the log has no line with %s:\n%s", want, said.String())
+		}
+		return nil
+	})
 }
 
 // An outsider's messages are bounded: a flood of them is counted, and logged once.

@@ -208,8 +208,10 @@ func TestHostFaults(t *testing.T) {
 		if a := h.asked(t, Ask{Do: DoFault, Run: "abcdef", Fault: &Fault{Number: 1, Kind: kind, Seconds: 0.2}}); a.Error != "" {
 			t.Fatalf("%s: %s", kind, a.Error)
 		}
-		if a := h.asked(t, Ask{Do: DoFault, Run: "abcdef", Fault: &Fault{Number: 2, Kind: kind}}); kind != Drain && !strings.Contains(a.Error, "another fault") {
-			t.Errorf("%s: a second fault at the same time: %+v", kind, a)
+		if kind != Drain { // which may be over by now
+			if a := h.asked(t, Ask{Do: DoFault, Run: "abcdef", Fault: &Fault{Number: 2, Kind: kind}}); !strings.Contains(a.Error, "another fault") {
+				t.Errorf("%s: a second fault at the same time: %+v", kind, a)
+			}
 		}
 		eventually.True(t, kind+" is over", func() bool { _, _, busy := processes(); return !busy })
 		a := h.asked(t, Ask{Do: DoPoll, Run: "abcdef", From: next})
