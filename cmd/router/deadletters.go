@@ -592,8 +592,8 @@ func lettersActsCommand() *cobra.Command {
 		Use:   "acts",
 		Short: "List the replays and purges of the group, the newest first: what was done, by whom and why",
 		Long: `List the replays and purges of dead letters and the replays of events, the newest first, as the
-replays topic has them. Who and why are what each command claimed; whoever may produce to that
-topic can write records. Holds and releases of keys are listed by router acts.`,
+replays topic has them. Author and reason are what each command claimed; every role that may produce
+to that topic can write records. Holds, releases and skips are listed by router acts.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, b *deadletter.Broker, cfg deadletter.Config) error {
 		if limit < 1 || limit > lettersShownMax {
