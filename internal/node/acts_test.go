@@ -78,18 +78,22 @@ func (g *group) waitsOnHold(key event.Key, events int, members ...*member) {
 	})
 }
 
-// TestHoldOutlastsMoves: a hold that any member has taken keeps the key waiting at its owner and at each next owner,
-// also one that starts later; other keys go on, and after the release its events are handled in their order.
-func TestHoldOutlastsMoves(t *testing.T) {
-	t.Parallel()
-	g := newGroup(t)
+// newGroupWithActs returns a group whose members share an acts topic, what their handlers have handled, and a function that starts a member.
+func newGroupWithActs(t *testing.T) (g *group, h *handledKeys, start func(name string) *member) {
+	g, h = newGroup(t), &handledKeys{events: map[string][]string{}}
 	acts := controllog.NewMem()
-	h := handledKeys{events: map[string][]string{}}
-	start := func(name string) *member {
+	return g, h, func(name string) *member {
 		m := g.startWith(name, nil, actsOn(name, acts, nil))
 		g.handle(m, h.handle)
 		return m
 	}
+}
+
+// TestHoldOutlastsMoves: a hold that any member has taken keeps the key waiting at its owner and at each next owner,
+// also one that starts later; other keys go on, and after the release its events are handled in their order.
+func TestHoldOutlastsMoves(t *testing.T) {
+	t.Parallel()
+	g, h, start := newGroupWithActs(t)
 	a, b := start("a"), start("b")
 	g.ready(a, b)
 	const key = "stuck"

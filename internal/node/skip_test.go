@@ -204,14 +204,7 @@ func TestSkipOfWhatRuns(t *testing.T) {
 // same skip changes nothing, and an event that is skipped while no member has it becomes a dead letter at whichever owner gets it.
 func TestSkipOutlastsMoves(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
-	acts := controllog.NewMem()
-	h := handledKeys{events: map[string][]string{}}
-	start := func(name string) *member {
-		m := g.startWith(name, nil, actsOn(name, acts, nil))
-		g.handle(m, h.handle)
-		return m
-	}
+	g, h, start := newGroupWithActs(t)
 	a, b := start("a"), start("b")
 	g.ready(a, b)
 	dead := g.letters()

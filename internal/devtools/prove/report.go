@@ -10,18 +10,20 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ringfence/router/internal/report"
 )
 
 //go:embed report.html
 var pageText string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"ms":      func(s float64) string { return durationWords(s) },
+	"ms":      durationWords,
 	"percent": func(a, b int) string { return fmt.Sprintf("%.2f %%", 100*float64(a)/float64(max(1, b))) },
 	"plots":   plots,
 	"clock":   func(t time.Time) string { return t.Format("2 January 2006, 15:04 UTC") },
 	"length":  func(s float64) string { return time.Duration(math.Round(s) * 1e9).String() },
-	"names":   func(n int, noun string) string { return plural(n, noun) },
+	"names":   report.Plural,
 	"words":   faultWords,
 	"kinds":   func() []string { return Kinds },
 }).Parse(pageText))
@@ -50,13 +52,6 @@ func faultWords(kind string) string {
 		Kill: "SIGKILL for the router and its handlers", KillRouter: "SIGKILL for the router; its handlers run on", KillHandler: "SIGKILL for the handlers; the router runs on",
 		Pause: "SIGSTOP for the router and its handlers", PauseRouter: "SIGSTOP for the router; its handlers run on", Drain: "the router leaves in order and comes back",
 	}[kind]
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // durationWords formats seconds for people.
