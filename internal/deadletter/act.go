@@ -208,7 +208,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 	defer s.close()
 	marks := map[string]string{PropertyReplayRun: sel.Run}
 	for _, at := range p.partitions {
-		_, err := b.read(ctx, at.partition, Place{Entry: -1}, sel.Since, func(m pulsar.Message) error {
+		_, err := b.readSince(ctx, at.partition, sel.Since, func(m pulsar.Message) error {
 			if at.end.before(placeOf(m.ID())) {
 				return errStop
 			}
@@ -270,7 +270,7 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 			return p, fmt.Errorf("deadletter: %s: %w", topic, err)
 		}
 		for _, partition := range partitions {
-			end, err := b.read(ctx, partition, Place{Entry: -1}, sel.Since, func(m pulsar.Message) error {
+			end, err := b.readSince(ctx, partition, sel.Since, func(m pulsar.Message) error {
 				one := messageOf(m, partition)
 				return b.choose(&sel, o, c, &one, p.chosen, copies)
 			})

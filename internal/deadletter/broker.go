@@ -184,47 +184,21 @@ func receive(ctx context.Context, next func(context.Context) (pulsar.Message, er
 	return m, nil
 }
 
-// read reads a topic partition up to its present end, from a place (inclusive), or, if since is
-// set, from about a time: each may see older ones. It returns that end.
-func (b *Broker) read(ctx context.Context, topic string, from Place, since time.Time, each func(pulsar.Message) error) (end Place, err error) {
-	options := pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: undecrypted(),
-	}
-	if from.Entry >= 0 {
-		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
-		options.StartMessageIDInclusive = true
-	}
-	reader, err := b.client.CreateReader(options)
+// read reads a topic partition up to its present end, from a place (inclusive). It returns that end.
+func (b *Broker) read(ctx context.Context, topic string, from Place, each func(pulsar.Message) error) (end Place, err error) {
+	reader, err := b.readerAt(topic, from)
 	if err != nil {
-		return end, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+		return end, err
 	}
 	defer reader.Close()
-	last, err := reader.GetLastMessageID()
-	if err != nil {
-		return end, fmt.Errorf("deadletter: end of %s: %w", topic, err)
+	if end, err = lastOf(reader, topic); err != nil || end.Entry < 0 || end.before(from) {
+		return end, err
 	}
-	if end = placeOf(last); end.Entry < 0 || end.before(from) {
-		return end, nil
-	}
-	within := b.cfg.AnswerMax
-	if !since.IsZero() {
-		if err := reader.SeekByTime(since); err != nil {
-			return end, fmt.Errorf("deadletter: %s at %v: %w", topic, since, err)
-		}
-		within = b.cfg.QuietMax // there may be nothing since then, which the client does not say
-	}
-	for first := true; ; first = false {
-		m, err := receive(ctx, reader.Next, within)
-		if errors.Is(err, errQuiet) && first && !since.IsZero() {
-			if !reader.HasNext() {
-				return end, nil
-			}
-			return b.read(ctx, topic, from, time.Time{}, each) // the seek lost them, or is slow: each sees older ones, too
-		}
+	for {
+		m, err := receive(ctx, reader.Next, b.cfg.AnswerMax)
 		if err != nil {
 			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)
 		}
-		within = b.cfg.AnswerMax
 		if end.before(placeOf(m.ID())) {
 			return end, nil
 		}
@@ -237,6 +211,119 @@ func (b *Broker) read(ctx context.Context, topic string, from Place, since time.
 	}
 }
 
+// readSince reads a topic partition up to its present end, from about a time on, or from the beginning
+// if it is zero: each may see older messages. It returns that end.
+func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, each func(pulsar.Message) error) (end Place, err error) {
+	start := Place{Entry: -1}
+	if !since.IsZero() {
+		since = since.Add(-b.cfg.SkewMax) // an older message may stand behind one published since then
+		if end, err = b.endOf(topic); err != nil || end.Entry < 0 {
+			return end, err
+		}
+		last, err := b.firstFrom(ctx, topic, end)
+		if err != nil || last != nil && last.PublishTime().Before(since) {
+			return end, err
+		}
+		if start, err = b.before(ctx, topic, since); err != nil {
+			return end, err
+		}
+	}
+	return b.read(ctx, topic, start, each)
+}
+
+// before returns the place of a message published before a time, with few messages between, or the
+// beginning of the topic partition.
+//
+// A seek alone does not tell the place: the client drops the messages that it receives after the seek
+// and before it clears its queue. So the first message that it shows must be older than the time.
+func (b *Broker) before(ctx context.Context, topic string, t time.Time) (Place, error) {
+	beginning := Place{Entry: -1}
+	first, err := b.firstFrom(ctx, topic, beginning)
+	if err != nil || first == nil || !first.PublishTime().Before(t) {
+		return beginning, err
+	}
+	slack := time.Minute
+	for range 6 { // up to 23 days
+		m, err := b.firstSince(ctx, topic, t.Add(-slack))
+		if err != nil || m == nil {
+			return beginning, err
+		}
+		if m.PublishTime().Before(t) {
+			return placeOf(m.ID()), nil
+		}
+		slack *= 8
+	}
+	return beginning, nil
+}
+
+// firstFrom returns the first message at a place or after it, nil if none comes within QuietMax.
+func (b *Broker) firstFrom(ctx context.Context, topic string, from Place) (pulsar.Message, error) {
+	reader, err := b.readerAt(topic, from)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	m, err := receive(ctx, reader.Next, b.cfg.QuietMax)
+	if errors.Is(err, errQuiet) {
+		err = nil
+	}
+	return m, err
+}
+
+// firstSince returns the first message that a reader shows after it has sought a time, nil if none
+// comes within QuietMax. It may be later than the first one since then.
+func (b *Broker) firstSince(ctx context.Context, topic string, t time.Time) (pulsar.Message, error) {
+	reader, err := b.client.CreateReader(pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: undecrypted(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+	}
+	defer reader.Close()
+	if err := reader.SeekByTime(t); err != nil {
+		return nil, fmt.Errorf("deadletter: %s at %v: %w", topic, t, err)
+	}
+	m, err := receive(ctx, reader.Next, b.cfg.QuietMax)
+	if errors.Is(err, errQuiet) {
+		err = nil
+	}
+	return m, err
+}
+
+// readerAt returns a reader that begins at a place (inclusive), or with the first message if from.Entry is -1.
+func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
+	options := pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: undecrypted(),
+	}
+	if from.Entry >= 0 {
+		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
+		options.StartMessageIDInclusive = true
+	}
+	reader, err := b.client.CreateReader(options)
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+	}
+	return reader, nil
+}
+
+func lastOf(reader pulsar.Reader, topic string) (Place, error) {
+	last, err := reader.GetLastMessageID()
+	if err != nil {
+		return Place{}, fmt.Errorf("deadletter: end of %s: %w", topic, err)
+	}
+	return placeOf(last), nil
+}
+
+// endOf returns the place of the last message of a topic partition.
+func (b *Broker) endOf(topic string) (Place, error) {
+	reader, err := b.client.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
+	if err != nil {
+		return Place{}, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+	}
+	defer reader.Close()
+	return lastOf(reader, topic)
+}
+
 // ends returns the place of the last message of each topic partition.
 func (b *Broker) ends(topic string) (map[string]Place, error) {
 	partitions, err := b.client.TopicPartitions(topic)
@@ -245,16 +332,9 @@ func (b *Broker) ends(topic string) (map[string]Place, error) {
 	}
 	all := make(map[string]Place, len(partitions))
 	for _, one := range partitions {
-		reader, err := b.client.CreateReader(pulsar.ReaderOptions{Topic: one, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
-		if err != nil {
-			return nil, fmt.Errorf("deadletter: reader of %s: %w", one, err)
+		if all[one], err = b.endOf(one); err != nil {
+			return nil, err
 		}
-		last, err := reader.GetLastMessageID()
-		reader.Close()
-		if err != nil {
-			return nil, fmt.Errorf("deadletter: end of %s: %w", one, err)
-		}
-		all[one] = placeOf(last)
 	}
 	return all, nil
 }

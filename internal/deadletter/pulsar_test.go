@@ -94,7 +94,7 @@ func (g *group) held(topic string) map[string]int {
 		g.t.Fatal(err)
 	}
 	for _, one := range partitions {
-		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
+		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, func(m pulsar.Message) error {
 			all[string(m.Payload())]++
 			return nil
 		})
@@ -200,7 +200,7 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 	g.publish(g.cfg.LettersTopic, null)
 	g.mustReplay(Selection{}, nil)
 	var all []pulsar.Message
-	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error { all = append(all, m); return nil }); err != nil {
+	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, func(m pulsar.Message) error { all = append(all, m); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	m := all[0]
@@ -436,43 +436,112 @@ func TestReplayEvents(t *testing.T) {
 	}
 }
 
-// losing is a client whose readers get nothing after they have sought a time.
-type losing struct{ pulsar.Client }
+// dropping is a client whose readers drop the first messages that come after they have sought a time.
+type dropping struct {
+	pulsar.Client
 
-func (c losing) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	left int // of seeks that drop messages
+	drop int
+}
+
+func (c *dropping) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
 	r, err := c.Client.CreateReader(o)
-	return &losingReader{Reader: r}, err
+	return &droppingReader{Reader: r, client: c}, err
 }
 
-type losingReader struct {
+type droppingReader struct {
 	pulsar.Reader
-	sought bool
+
+	client *dropping
+	drop   int
 }
 
-func (r *losingReader) SeekByTime(time.Time) error { r.sought = true; return nil }
+func (r *droppingReader) SeekByTime(t time.Time) error {
+	if r.client.left > 0 {
+		r.client.left--
+		r.drop = r.client.drop
+	}
+	return r.Reader.SeekByTime(t)
+}
 
-func (r *losingReader) Next(ctx context.Context) (pulsar.Message, error) {
-	if r.sought {
-		<-ctx.Done()
-		return nil, ctx.Err()
+func (r *droppingReader) Next(ctx context.Context) (pulsar.Message, error) {
+	for ; r.drop > 0; r.drop-- {
+		if _, err := r.Reader.Next(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return r.Reader.Next(ctx)
 }
 
-// TestReadAfterALostSeek: a reader that gets nothing after a seek is replaced by one that reads all.
+// payloadsSince are what readSince reads.
+func (g *group) payloadsSince(b *Broker, since time.Time) (got []string, end Place) {
+	g.t.Helper()
+	end, err := b.readSince(g.t.Context(), g.topic, since, func(m pulsar.Message) error {
+		got = append(got, string(m.Payload()))
+		return nil
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return got, end
+}
+
+// TestReadAfterALostSeek: a client that drops messages after a seek, or all, hides none from a read.
 func TestReadAfterALostSeek(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
 	g.keep(g.topic, "orders")
+	want := []string{"0", "1", "2", "3"}
 	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("0")}, pulsar.ProducerMessage{Payload: []byte("1")})
+	time.Sleep(20 * time.Millisecond)
+	since := time.Now()
+	time.Sleep(20 * time.Millisecond)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("2")}, pulsar.ProducerMessage{Payload: []byte("3")})
 	cfg := g.cfg
-	cfg.QuietMax = 100 * time.Millisecond
-	var got []string
-	end, err := New(cfg, losing{g.client}).read(t.Context(), g.topic, Place{Entry: -1}, time.Now().Add(-time.Minute), func(m pulsar.Message) error {
-		got = append(got, string(m.Payload()))
-		return nil
-	})
-	if err != nil || end.Entry != 1 || !slices.Equal(got, []string{"0", "1"}) {
-		t.Errorf("it reads %q up to %v, %v", got, end, err)
+	cfg.QuietMax, cfg.SkewMax = 500*time.Millisecond, 0
+	for drop, starts := range map[int][]string{1: want[1:], 2: want, 3: want, 4: want} {
+		for left := range 8 {
+			client := &dropping{g.client, left, drop}
+			got, end := g.payloadsSince(New(cfg, client), since)
+			if !slices.Equal(got, want) && (drop > 1 || !slices.Equal(got, starts)) || end.Entry != 3 {
+				t.Errorf("%d seeks without %d messages: it reads %q up to %v", left, drop, got, end)
+			}
+			if left > 0 && client.left == left {
+				t.Error("no seek dropped anything")
+			}
+		}
+	}
+}
+
+// TestReadSince: each read from a time on begins with the first event published then, however many
+// messages the client has received before it seeks, and ends at the last.
+func TestReadSince(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("older")})
+	time.Sleep(20 * time.Millisecond)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("old")})
+	time.Sleep(20 * time.Millisecond)
+	since := time.Now()
+	time.Sleep(20 * time.Millisecond)
+	want := []string{"0", "1", "2", "3"}
+	for _, n := range want {
+		g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(n)})
+	}
+	patient := g.cfg
+	patient.QuietMax, patient.SkewMax = time.Minute, 0
+	for n := range 30 {
+		got, _ := g.payloadsSince(New(patient, g.client), since)
+		if !slices.Equal(got, append([]string{"old"}, want...)) && !slices.Equal(got, append([]string{"older", "old"}, want...)) {
+			t.Fatalf("read %d gives %q, want events before and %q", n, got, want)
+		}
+	}
+	begun := time.Now()
+	if got, end := g.payloadsSince(New(patient, g.client), begun.Add(time.Hour)); len(got) != 0 || end.Entry != 5 {
+		t.Errorf("a read from a later time on gives %q up to %v", got, end)
+	}
+	if took := time.Since(begun); took > patient.QuietMax {
+		t.Errorf("a read of nothing takes %v", took)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -35,7 +34,7 @@ type acting struct {
 // remember reads the replays topic.
 func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 	memory := newMemory()
-	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
+	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, func(m pulsar.Message) error {
 		r, err := decodeRecord(m.Payload())
 		if err != nil { // an error would let a stranger prevent all acts
 			memory.foreign++
@@ -149,7 +148,7 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 	}
 	for topic, place := range doubt.From {
 		first := true
-		_, err := b.read(ctx, topic, place, time.Time{}, func(m pulsar.Message) error {
+		_, err := b.read(ctx, topic, place, func(m pulsar.Message) error {
 			if first && !place.precedes(placeOf(m.ID())) {
 				return fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s begins at %v, after %v; --accept-duplicates sends those that remain",
 					ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, placeOf(m.ID()), place)
