@@ -28,7 +28,7 @@ Box = Inbox[Work, Work]
 
 
 def give(box: Box, *works: Work) -> None:
-    box.give(works, lambda work: work)
+    box.give(works, lambda works: works)
 
 
 def waiting(box: Box) -> list[Work]:

@@ -62,8 +62,8 @@ W = TypeVar("W", bound=Waiting)
 T = TypeVar("T", bound=Item)
 
 
-def _same(item: T) -> T:
-    return item
+def _same(items: list[T]) -> list[T]:
+    return items
 
 
 class _Batch(Generic[W, T]):
@@ -71,7 +71,7 @@ class _Batch(Generic[W, T]):
 
     __slots__ = ("left", "start")
 
-    def __init__(self, left: list[W], start: Callable[[W], T]) -> None:
+    def __init__(self, left: list[W], start: Callable[[list[W]], list[T]]) -> None:
         self.left, self.start = left, start
 
 
@@ -123,8 +123,8 @@ class Inbox(Generic[W, T]):
         self.draining = False  # we let nothing start
         self.broken = False  # the stream has ended: deadlines stay, answers have nowhere to go
 
-    def give(self, items: Iterable[W], start: Callable[[W], T]) -> None:
-        """Adds deliveries to the waiting ones. ``start`` makes the running form of one of them, when it starts."""
+    def give(self, items: Iterable[W], start: Callable[[list[W]], list[T]]) -> None:
+        """Adds deliveries to the waiting ones. ``start`` makes the running forms of some of them, when they start."""
         if self.broken:
             return
         if self.draining:
@@ -153,7 +153,7 @@ class Inbox(Generic[W, T]):
         if not self.waiting or now >= self.newest or self.suspended or self.broken:
             return None
         batch = self._batches[0]
-        item = batch.start(batch.left.pop())
+        (item,) = batch.start([batch.left.pop()])
         self.waiting -= 1
         if not batch.left:
             self._batches.popleft()
@@ -170,8 +170,8 @@ class Inbox(Generic[W, T]):
             if not self.waiting:
                 return None
             batch = self._batches[0]
-            start, running = batch.start, self.running
-            items = [start(item) for item in batch.left[-most:]]
+            running = self.running
+            items = batch.start(batch.left[-most:])
             del batch.left[-most:]
             if not batch.left:
                 self._batches.popleft()
@@ -202,12 +202,18 @@ class Inbox(Generic[W, T]):
         if count:
             items = self.ended[:count]
             del self.ended[:count]  # more may have been appended
-            pop, done = self.running.pop, [] if self.broken else self.done
-            for item in items:
-                if pop(item.id, None) is not None:
-                    done.append(item.id)
-                else:
-                    self.end(item)
+            running, done = self.running, [] if self.broken else self.done
+            if self.frozen or self.lost:
+                for item in items:
+                    if running.pop(item.id, None) is not None:
+                        done.append(item.id)
+                    else:
+                        self.end(item)
+                return
+            ids = [item.id for item in items]
+            for delivery_id in ids:
+                del running[delivery_id]
+            done += ids
 
     def startable(self) -> bool:
         """Reports whether :meth:`take` would return a delivery, judged without the clock."""

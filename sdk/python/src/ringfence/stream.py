@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfence import clock
 from ringfence.app.v1 import app_pb2 as pb
+from ringfence.encode import results_frame
 from ringfence.errors import HandlerTimeout, KeyLost, VersionMismatch
 from ringfence.event import Event
 from ringfence.inbox import NEVER, Answer, Inbox
@@ -27,8 +28,6 @@ PING_NEVER = 1e9  # seconds before any time at which a Ping was sent
 RESULTS_MAX = 32_768  # in one frame
 RESULT_BYTES_MAX = 1 << 20  # of the reasons in one frame, about
 RESULT_BYTES = 64  # of an answer besides its reason, at most
-
-_DONE = pb.RESULT_KIND_DONE
 
 
 class Stream:
@@ -61,7 +60,6 @@ class Stream:
         self._sent = 0  # number of the newest Results frame sent
         self._receipt = 0  # number of the newest Results frame that the router has received
         self._ongoing: list[int] = []  # deliveries whose progress is to be reported
-        self._results = pb.WorkRequest(results=pb.Results())  # the sender's alone
         self._drain_due = False
         self._ping_every = PING_DEFAULT
         self._reason_max = REASON_MAX_DEFAULT
@@ -107,8 +105,6 @@ class Stream:
 
         At most one Results frame is in flight without a receipt; results are collected meanwhile.
         """
-        done: list[int] = []
-        answers: list[Answer] = []
         with self.runner.lock:
             self._signalled = self.quiet = False
             receipt = self._given
@@ -132,10 +128,8 @@ class Stream:
             else:
                 self.quiet = self._receipt != self._sent and not inbox.draining
                 return None, inbox.draining and not inbox.held() and not inbox.done and not inbox.answers and self._receipt == self._sent
-        frame = self._frame_of(done)
-        frame.receipt = receipt
-        frame.results.number = number
-        add = frame.results.results.add
+        results = pb.Results(number=number)
+        add = results.results.add
         for answer in answers:
             add(
                 delivery_id=answer.delivery_id,
@@ -145,23 +139,7 @@ class Stream:
                 started_ns=answer.started_ns,
                 took_ns=answer.took_ns,
             )
-        data = frame.SerializeToString()
-        if answers:
-            del frame.results.results[len(done) :]
-        return data, False
-
-    def _frame_of(self, done: list[int]) -> pb.WorkRequest:
-        """Returns the frame of the previous results with DONE for these deliveries: to change ids costs half of adding results."""
-        results = self._results.results.results
-        missing = len(done) - len(results)
-        if missing > 0:
-            for _ in range(missing):
-                results.add(kind=_DONE)
-        elif missing < 0:
-            del results[missing:]
-        for result, delivery_id in zip(results, done, strict=True):
-            result.delivery_id = delivery_id
-        return self._results
+        return results_frame(receipt, results, done), False
 
     def _take_results(self) -> tuple[list[int], list[Answer]]:
         """Removes as many results as fit into a frame. The lock is held."""
@@ -216,14 +194,18 @@ class Stream:
             frame = response.deliveries
             new = Event.__new__
 
-            def start(delivery: pb.Delivery) -> Event:
-                event = new(Event)
-                event.id = delivery.delivery_id
-                event._delivery = delivery
-                event._frame = frame
-                event._stream = self
-                event._cause = None
-                return event
+            def start(deliveries: list[pb.Delivery]) -> list[Event]:
+                events: list[Event] = []
+                add = events.append
+                for delivery in deliveries:
+                    event = new(Event)
+                    event.id = delivery.delivery_id
+                    event._delivery = delivery
+                    event._frame = frame
+                    event._stream = self
+                    event._cause = None
+                    add(event)
+                return events
 
             deliveries = list(frame.deliveries)
             with runner.lock:
