@@ -30,9 +30,8 @@ class LeaseClock:
         return self.now()
 
     def ticks(self) -> int:
-        """Returns nanoseconds of a clock that is cheaper still, from a start of its own: over a millisecond it is off by 11 % at most, and
-        it goes on while the machine sleeps."""
-        return self.now()
+        """Returns :func:`boot_ns`, which is cheaper still: less than a millisecond of it is off by 0.11 ms at most."""
+        return boot_ns()
 
     def renewed(self, until: int) -> None:
         """Learns of the newest deadline, after each Pong."""

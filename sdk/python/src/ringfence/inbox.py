@@ -35,11 +35,13 @@ class Waiting(Protocol):
 class Item:
     """The inbox's part of a delivery that has started. ``id`` and ``partition`` are those of the delivery, and never change."""
 
-    __slots__ = ("deadline", "id", "partition")
+    __slots__ = ("deadline", "id", "partition", "started_ns", "took_ns")
 
     id: int
     partition: int
     deadline: int  # of this delivery alone: set when it is frozen or lost
+    started_ns: int  # when its handler ran, as in an Answer: set if the inbox is timed, before it is ended
+    took_ns: int
 
     @property
     def delivery_id(self) -> int:
@@ -102,7 +104,10 @@ class Inbox(Generic[W, T]):
         "lost",
         "newest",
         "running",
+        "starts",
         "suspended",
+        "timed",
+        "tooks",
         "waiting",
     )
 
@@ -110,6 +115,9 @@ class Inbox(Generic[W, T]):
         self.claimed: list[T] = []  # by the loop's thread, which starts them without the lock: the first one last
         self.ended: list[T] = []  # by the loop's thread: their handlers have succeeded
         self.done: list[int] = []  # ids on their way to the router: answered DONE, and nothing else to say
+        self.timed = False  # the router asks when handlers ran
+        self.starts: list[int] = []  # if timed: started_ns of each delivery in done
+        self.tooks: list[int] = []  # if timed: took_ns of each delivery in done
         self.answers: list[Answer] = []  # the other answers on their way to the router
         self.waiting = 0  # how many deliveries wait
         self._batches: deque[_Batch[W, T]] = deque()  # none is empty
@@ -146,7 +154,7 @@ class Inbox(Generic[W, T]):
     def turn(self, ended: T | None, answer: Answer | None, now: int) -> T | None:
         """Is :meth:`end`, if a delivery has ended, and then :meth:`take`: one call for each event instead of two."""
         if ended is not None:
-            if answer is None and not self.broken and self.running.pop(ended.id, None) is not None:
+            if answer is None and not self.broken and not self.timed and self.running.pop(ended.id, None) is not None:
                 self.done.append(ended.id)
             else:
                 self.end(ended, answer)
@@ -202,18 +210,17 @@ class Inbox(Generic[W, T]):
         if count:
             items = self.ended[:count]
             del self.ended[:count]  # more may have been appended
-            running, done = self.running, [] if self.broken else self.done
-            if self.frozen or self.lost:
+            if self.frozen or self.lost or self.broken:
                 for item in items:
-                    if running.pop(item.id, None) is not None:
-                        done.append(item.id)
-                    else:
-                        self.end(item)
+                    self.end(item)
                 return
-            ids = [item.id for item in items]
+            running, ids = self.running, [item.id for item in items]
             for delivery_id in ids:
                 del running[delivery_id]
-            done += ids
+            self.done += ids
+            if self.timed:
+                self.starts += [item.started_ns for item in items]
+                self.tooks += [item.took_ns for item in items]
 
     def startable(self) -> bool:
         """Reports whether :meth:`take` would return a delivery, judged without the clock."""
@@ -225,10 +232,13 @@ class Inbox(Generic[W, T]):
             return  # answered before
         if self.broken:
             return  # only an answer on the same stream counts
-        if answer is None:
-            self.done.append(item.id)
-        else:
+        if answer is not None:
             self.answers.append(answer)
+            return
+        self.done.append(item.id)
+        if self.timed:
+            self.starts.append(item.started_ns)
+            self.tooks.append(item.took_ns)
 
     def _refuse(self, items: Iterable[W]) -> None:
         self.answers.extend(Answer(item.delivery_id, NOT_STARTED) for item in items)
@@ -355,7 +365,7 @@ class Inbox(Generic[W, T]):
         self.broken = True
         self._batches.clear()
         self.waiting = 0
-        self.done, self.answers = [], []
+        self.done, self.starts, self.tooks, self.answers = [], [], [], []
 
     def started(self) -> int:
         """Returns how many handlers run."""

@@ -20,7 +20,7 @@ from ringfence.clock import boot_ns
 from ringfence.errors import Cancelled
 from ringfence.event import Event
 from ringfence.handlers import AsyncHandler, PlainHandler, answer_of
-from ringfence.inbox import DONE, Answer, Inbox
+from ringfence.inbox import Answer, Inbox
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
@@ -154,7 +154,7 @@ class ThreadPool:
                 continue
             if wake:
                 self.wake()
-            began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
+            began = boot_ns() if live.inbox.timed else 0  # type: ignore[union-attr]
             answer = None
             try:
                 value = copy().run(handler, event)  # its context variables are its own
@@ -165,7 +165,7 @@ class ThreadPool:
                     _close(value)
                     answer = answer_of(runner.settings, event, TypeError(_AWAITABLE))
             if began:
-                answer = _timed(event, answer, began)
+                answer = _timed(event, answer, began, boot_ns())
 
 
 _AWAITABLE = "the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one"
@@ -311,9 +311,8 @@ class LoopPool:
             if self._waking < (2 if woken else 1):
                 self._spread(2 if woken else 1)
             woken = False
+            began = ticks()
             while event is not None:
-                stream = cast("Stream", event._stream)
-                began = boot_ns() if stream.intervals else 0
                 answer: Answer | None = None
                 event._steps = steps
                 steps.event = event
@@ -325,6 +324,7 @@ class LoopPool:
                     answer = self._answer(event, error)
                     ending = isinstance(error, asyncio.CancelledError)
                 steps.event = None
+                ended = ticks()
                 if event._cause is None:  # a cancellation that comes now is too late, and only logged
                     event._cause = RETURNED
                 else:
@@ -332,16 +332,19 @@ class LoopPool:
                 own = copy_context()  # cheaper than a context for each handler
                 if len(own) != size or (size and self._changed(own)):
                     ending = True
-                if began:
-                    answer = _timed(event, answer, began)
-                inbox = self._inbox
-                if answer is None and stream.inbox is inbox:
+                inbox = cast("Stream", event._stream).inbox
+                if inbox.timed:
+                    answer = _timed(event, answer, began, ended)
+                if answer is None and inbox is self._inbox:
                     inbox.ended.append(event)
+                    began = ended
                 else:
                     with lock:
                         runner.returned(event, answer)
+                    inbox = self._inbox
+                    began = ticks()
                 event = None
-                if ticks() < self._until and not ending:  # before each start: the machine may have been asleep
+                if began < self._until and not ending:  # read before each start: the machine may have been asleep
                     try:
                         event = inbox.claimed.pop()
                     except IndexError:  # none is left, or what was claimed was taken back
@@ -409,10 +412,10 @@ class _Steps(Coroutine[Any, Any, None]):
         return getattr(self._coroutine, name)  # its name and frame, for tools that show tasks
 
 
-def _timed(event: Event, answer: Answer | None, began: int) -> Answer:
-    """Returns the answer of a handler that ran, with the times that the router asks for."""
-    took = max(boot_ns() - began, 0)
-    return Answer(event.id, DONE, 0, "", began, took) if answer is None else answer._replace(started_ns=began, took_ns=took)
+def _timed(event: Event, answer: Answer | None, began: int, ended: int) -> Answer | None:
+    """Notes when a handler ran, as the router asks, in its event or its answer."""
+    event.started_ns, event.took_ns = began, max(ended - began, 0)
+    return None if answer is None else answer._replace(started_ns=event.started_ns, took_ns=event.took_ns)
 
 
 def _close(value: object) -> None:

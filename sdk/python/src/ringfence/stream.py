@@ -51,7 +51,6 @@ class Stream:
         self.session: Session | None = None
         self.going_away = False  # the router has announced the end of the stream
         self.away = 0.0  # seconds that the router wants to pass before the next stream
-        self.intervals = False  # the router asks when handlers ran
         self.over = False  # the call has ended
         self._signalled = False  # the sender was woken and has not looked yet
         self.quiet = False  # nothing can be sent for a handler that has ended: the sender was woken, or a Results frame is in flight
@@ -139,19 +138,21 @@ class Stream:
                 started_ns=answer.started_ns,
                 took_ns=answer.took_ns,
             )
-        return results_frame(receipt, results, done), False
+        return results_frame(receipt, results, *done), False
 
-    def _take_results(self) -> tuple[list[int], list[Answer]]:
-        """Removes as many results as fit into a frame. The lock is held."""
+    def _take_results(self) -> tuple[tuple[list[int], list[int], list[int]], list[Answer]]:
+        """Removes as many results as fit into a frame: those that are DONE, with their times, and the others. The lock is held."""
         inbox = self.inbox
-        done, answers = inbox.done, inbox.answers
-        if len(done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
-            inbox.done, inbox.answers = [], []
+        done, answers = (inbox.done, inbox.starts, inbox.tooks), inbox.answers
+        if len(inbox.done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
+            inbox.done, inbox.starts, inbox.tooks, inbox.answers = [], [], [], []
             return done, answers
-        room = RESULTS_MAX - min(len(done), RESULTS_MAX)
+        room = RESULTS_MAX - min(len(inbox.done), RESULTS_MAX)
         n = min(room, max(1, RESULT_BYTES_MAX // (RESULT_BYTES + self._reason_max)))
-        inbox.done, inbox.answers = done[RESULTS_MAX:], answers[n:]
-        return done[:RESULTS_MAX], answers[:n]
+        inbox.done, inbox.starts, inbox.tooks = (column[RESULTS_MAX:] for column in done)
+        inbox.answers = answers[n:]
+        ids, starts, tooks = (column[:RESULTS_MAX] for column in done)
+        return (ids, starts, tooks), answers[:n]
 
     def _cut(self, reason: str) -> str:
         """Returns a reason that is UTF-8 of at most as many bytes as the router wants."""
@@ -268,7 +269,7 @@ class Stream:
             if self.welcomed:
                 return
             self.welcomed, self.session = True, session
-            self.intervals = "intervals" in welcome.capabilities
+            self.inbox.timed = "intervals" in welcome.capabilities
             self._ping_every = limits.ping_interval_ms / 1000 or PING_DEFAULT
             self._reason_max = limits.reason_max_bytes or REASON_MAX_DEFAULT
             self.notify()
