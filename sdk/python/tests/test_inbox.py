@@ -321,6 +321,26 @@ def test_what_the_loop_has_ended_is_a_success() -> None:
     assert box.done == [1], "success after a cancellation is a success"
 
 
+def test_times_stand_beside_what_is_done() -> None:
+    box, works = claimed(4)
+    box.timed = True
+    for work in works:
+        work.started_ns, work.took_ns = 100 * work.id, work.id
+    box.ended.append(works[0])
+    box.settle()
+    assert box.claim(0, 9) is works[1]
+    box.end(works[1])
+    assert box.claim(0, 9) is works[2]
+    assert box.turn(works[2], None, 0) is None
+    assert box.claim(0, 9) is works[3]
+    box.revoke()
+    box.ended.append(works[3])
+    box.settle()
+    assert (box.done, box.starts, box.tooks) == ([1, 2, 3, 4], [100, 200, 300, 400], [1, 2, 3, 4])
+    box.break_off()
+    assert (box.done, box.starts, box.tooks) == ([], [], [])
+
+
 class Model:
     """Draws frames and clock steps, and checks rules 2 to 5 at each step. Half of the models claim deliveries as a loop does."""
 
