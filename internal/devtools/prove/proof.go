@@ -70,6 +70,7 @@ type proof struct {
 	records   []Record
 	first     int // number of records[0]
 	lost      int
+	sending   int   // events of which the publisher has not said what became of them
 	past      Audit // of incarnations that have ended
 	present   Audit
 	unsettled int
@@ -155,7 +156,7 @@ func (p *proof) poll(ask *Ask, answer *Answer) {
 	p.first += known
 	answer.Records = slices.Clone(p.records[:min(len(p.records), recordsPerAnswer)])
 	answer.Next = p.first + len(answer.Records)
-	answer.Pending = len(p.records) - len(answer.Records)
+	answer.Pending = len(p.records) - len(answer.Records) + p.sending
 	answer.Lost = p.lost
 	answer.Ready, answer.Why, answer.Drained, answer.Unsettled = !p.busy && p.why == "", p.why, p.drained, p.unsettled
 	if p.busy {
@@ -362,7 +363,7 @@ func (p *proof) publish() {
 			due = 0
 			continue
 		}
-		for ; due >= 1; due-- {
+		for ; due >= 1 && p.beginPublish(); due-- {
 			newest++
 			p.publishOne(publisher, newest)
 		}
@@ -373,6 +374,16 @@ func (p *proof) mayPublish() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.load && len(p.records) < p.host.env.Config.Prove.RecordsMax/2
+}
+
+// beginPublish counts an event that publishOne is to publish, unless the load has ended: a poll that ends it hears of all events.
+func (p *proof) beginPublish() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.load {
+		p.sending++
+	}
+	return p.load
 }
 
 func (p *proof) publishOne(publisher Publisher, n int) {
@@ -386,7 +397,10 @@ func (p *proof) publishOne(publisher Publisher, n int) {
 		if err != nil {
 			r.Kind = WasSent
 		}
-		p.noteNow(r)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.sending--
+		p.note(r)
 	})
 }
 

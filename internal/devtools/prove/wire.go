@@ -122,7 +122,7 @@ type Answer struct {
 
 	Records []Record `json:"records,omitempty"` // from Ask.From on
 	Next    int      `json:"next"`              // the number after them
-	Pending int      `json:"pending"`           // records that are not in this answer
+	Pending int      `json:"pending"`           // records that are not in this answer, and events that are being published
 	Lost    int      `json:"lost"`              // records that there was no room for
 
 	Audit     Audit    `json:"audit"`
