@@ -428,7 +428,7 @@ func (c *conducting) inject(ctx context.Context, kind string, victim int, random
 // finish waits until everything is handled and the members have left, and fetches the last records.
 func (c *conducting) finish(ctx context.Context) error {
 	c.tell("the load has ended: waiting for the last events")
-	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() })
+	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() && c.confirmed() })
 	if errors.Is(errSettle, errSlow) {
 		errSettle = nil // what is missing is lost, for the judge to say
 	}
@@ -447,7 +447,12 @@ func (c *conducting) finish(ctx context.Context) error {
 	return nil
 }
 
-// fetched reports whether no member has records that were not fetched, or will have some of what it publishes.
+// confirmed reports whether the broker has answered for all events: what it accepts after the members have left is handled by nobody.
+func (c *conducting) confirmed() bool {
+	return !slices.ContainsFunc(c.answers, func(a Answer) bool { return a.Unconfirmed > 0 })
+}
+
+// fetched reports whether no member has records that were not fetched.
 func (c *conducting) fetched() bool {
 	return !slices.ContainsFunc(c.answers, func(a Answer) bool { return a.Pending > 0 })
 }
