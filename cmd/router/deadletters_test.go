@@ -27,7 +27,6 @@ import (
 	"github.com/ringfence/router/internal/deadletter"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/telemetry"
 )
 
 // lettersGroup makes a topic with dead letters on a real broker, and returns the flags of its group.
@@ -269,7 +268,6 @@ func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := loaded.Config
-	cfg.Log.Keys = telemetry.KeysRevealed
 	var log bytes.Buffer
 	pages, err := letterPages(cfg, broker{letters: true}, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
@@ -279,7 +277,8 @@ func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
 	for pattern, page := range pages {
 		mux.Handle(pattern, page)
 	}
-	guard := listen.Guard{Name: "admin", Token: func() string { return "" }, Metrics: listen.NewMetrics(prometheus.NewRegistry())}
+	const token = "a token of this test"
+	guard := listen.Guard{Name: "admin", Token: func() string { return token }, Metrics: listen.NewMetrics(prometheus.NewRegistry())}
 	server := httptest.NewServer(guard.Protect(mux))
 	defer server.Close()
 	call := func(method, path string, want int, into any) {
@@ -288,6 +287,7 @@ func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.Header.Set("Authorization", "Bearer "+token)
 		answer, err := server.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)

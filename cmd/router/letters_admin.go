@@ -46,6 +46,7 @@ func letterPages(cfg config.Config, b broker, registry *prometheus.Registry, log
 	e := deadletter.Endpoint{
 		Node: cfg.Node.Name, Metrics: deadletter.NewMetrics(registry), Log: log,
 		Named: func(r *http.Request) bool { return listen.ShowsToken(r) || revealed && listen.MayAct(r) },
+		Reads: listen.ShowsToken,
 	}
 	switch {
 	case !cfg.Admin.DeadLetters:

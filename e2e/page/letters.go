@@ -36,7 +36,7 @@ func newLetters(now time.Time) *letters {
 		case i%5 == 3:
 			l.Reason = "rejected: the total does not match"
 		case i == 1:
-			l.Key, l.Hash, l.Reason, l.Topic = hostileKeys[0], ring.HashOf(hostileKeys[0]).String(), `<b onclick="x">failed</b> \x1b[31m\u{202e}`, strings.Repeat("a-long-name-", 60)
+			l.Key, l.Hash, l.Reason, l.Topic = hostileKeys[0], ring.HashOf(hostileKeys[0]).String(), `<b onclick="x">failed</b> \x1b[31m\u{202e}`, strings.Repeat("a-long-name-", 16)
 		case i == 2:
 			l.Key, l.Hash, l.Broken, l.Reason, l.Obstacle = "", "", "checksum", "the entry cannot be read", deadletter.ObstacleBroken
 		}
@@ -94,7 +94,9 @@ func list(some []*deadletter.AskedLetter, read int, q deadletter.Question) *dead
 	for reason, n := range counts {
 		l.Reasons = append(l.Reasons, deadletter.ReasonCount{Reason: reason, Letters: n})
 	}
-	slices.SortFunc(l.Reasons, func(a, b deadletter.ReasonCount) int { return cmp.Or(b.Letters-a.Letters, strings.Compare(a.Reason, b.Reason)) })
+	slices.SortFunc(l.Reasons, func(a, b deadletter.ReasonCount) int {
+		return cmp.Or(b.Letters-a.Letters, strings.Compare(a.Reason, b.Reason))
+	})
 	l.Note = fmt.Sprintf("%d dead letters wait.", l.Selected)
 	if q.ByKey {
 		l.Note = fmt.Sprintf("%d dead letters wait of those asked for, among %d that were read.", l.Selected, l.Read)

@@ -74,7 +74,7 @@ func run(members, keys int) error {
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{MayNameKeys: listen.ShowsToken, MayAct: listen.MayAct, Ending: listen.Ending}).Handlers())
 	maps.Copy(pages, act.Handlers(keeper, "", first))
 	maps.Copy(pages, deadletter.Endpoint{
-		Ask: newLetters(g.begun.UTC()).ask, Node: g.members[0].name, Named: listen.ShowsToken, Metrics: deadletter.NewMetrics(registry), Log: log,
+		Ask: newLetters(g.begun.UTC()).ask, Node: g.members[0].name, Named: listen.ShowsToken, Reads: listen.ShowsToken, Metrics: deadletter.NewMetrics(registry), Log: log,
 	}.Handlers())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

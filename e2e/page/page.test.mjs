@@ -149,7 +149,7 @@ if (process.env.PICTURES) {
 		const tab = await visit();
 		await withToken(tab);
 		await tab.click("#problems li:first-child button");
-		await tab.until("the key and its history are there", () => document.querySelectorAll("#history tr").length === 200 && document.querySelector("#key-facts").innerText.includes("its handler runs at worker 1"));
+		await tab.until("the key and its history are there", () => document.querySelectorAll("#history tr").length === 200 && document.querySelector("#key-facts").innerText.includes("waits for the handler (worker 1), for 2m"));
 		assert.match(await tab.run(() => document.querySelector("#history-note").textContent), /^The 200 newest of 300 steps/);
 		assert.equal(await tab.run(() => document.activeElement.id), "h-key");
 		await tab.press("Escape");

@@ -52,7 +52,8 @@ type Endpoint struct {
 
 	None    string                   // why there is nothing to ask, which answers all; "": there is
 	Node    string                   // name of the router, for records
-	Named   func(*http.Request) bool // whether the caller may know keys and contents
+	Named   func(*http.Request) bool // whether the caller may know keys and errors
+	Reads   func(*http.Request) bool // whether the caller may know properties and payloads
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -80,8 +81,8 @@ func (e Endpoint) Handlers() map[string]http.Handler {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
-			if q.What == AskShow && !e.Named(r) {
-				http.Error(w, "the contents of letters are shown with the admin token only", http.StatusForbidden)
+			if q.What == AskShow && !e.Reads(r) {
+				http.Error(w, "the content of a letter is shown with the admin token only: set admin.token", http.StatusForbidden)
 				return
 			}
 			select {

@@ -30,9 +30,10 @@ type asked struct {
 
 func newAsked(answer func(context.Context, Question) (Answer, error)) *asked {
 	a := &asked{mux: http.NewServeMux()}
+	token := func(r *http.Request) bool { return r.Header.Get("Authorization") != "" }
 	a.Endpoint = Endpoint{
 		Node: "pod-0", Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.NewTextHandler(&a.log, nil)),
-		Named: func(r *http.Request) bool { return r.Header.Get("Authorization") != "" },
+		Named: token, Reads: token,
 		Ask: func(ctx context.Context, q Question) (Answer, error) {
 			a.last = q
 			return answer(ctx, q)

@@ -339,16 +339,6 @@ function seconds(s) {
 
 const moment = (time) => time.slice(0, 19).replace("T", " ");
 
-const waitWords = {
-	nothing: () => "no event of it waits or runs here",
-	handler: (at) => "its handler runs at worker " + at.worker,
-	retry: (at) => "waits for its next attempt, due in " + seconds(at.retry_in_seconds),
-	gate: () => "waits until every earlier owner of the partition is over",
-	worker: () => "waits for an application: none is connected",
-	slot: () => "waits for room at its worker, or for the lease",
-	hold: () => "waits for its release",
-};
-
 function facts(k) {
 	const all = ["Partition " + k.partition + " of " + (k.owner || "nobody") + ", fencing token " + k.token];
 	for (const at of k.at ?? []) {
@@ -356,13 +346,7 @@ function facts(k) {
 			all.push(at.member + " does not answer: " + at.error);
 			continue;
 		}
-		let says = at.member + ": " + (waitWords[at.wait]?.(at) ?? at.wait);
-		if (at.event) says += ", for " + seconds(at.seconds) + "; event " + at.event + " came " + seconds(at.age_seconds) + " ago, failed " + at.failures + " times; " + at.queued + " more wait behind it";
-		all.push(says);
-		for (const b of at.blockers ?? []) all.push(at.member + ": the gate waits for " + (b.member || "the group's earlier log") + ", for " + seconds(b.seconds) + " more of silence at most");
-		for (const h of at.held ?? []) all.push(at.member + " holds " + h.events + " events that it has received: " + h.place + (h.with ? " with " + h.with : "") + ", the oldest for " + seconds(h.seconds));
-		for (const s of at.skips ?? []) all.push("Event " + s.event + " is skipped by " + s.by + ": " + s.reason + "; " + skipWords(s));
-		if (at.hold) all.push("On hold until " + moment(at.hold.until) + " UTC by " + at.hold.by + ": " + at.hold.reason);
+		for (const says of at.says ?? []) all.push(at.member + ": " + says);
 	}
 	return all;
 }
