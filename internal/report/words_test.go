@@ -23,7 +23,7 @@ func TestWords(t *testing.T) {
 	}
 	at := KeyAt{
 		Wait: WaitsForNothing, Gate: "waiting", Hold: &Hold{By: "alice", Reason: "INC-7", Until: time.Unix(60, 0)}, Skips: []Skip{{Event: "7:9:-1:-1", By: "bob", Reason: "pill", ID: "f00d"}}, MoreSkips: 2,
-		Blockers: []Blocker{{Member: "pod-1", Start: "7:1", Seconds: 3}, {Seconds: 4}}, Held: []Held{{Place: "sent", With: "pod-2", Events: 2, Seconds: 1}},
+		Blockers: []Blocker{{Member: "pod-1", Start: "7:1", Seconds: 3}, {Start: "6:1", Seconds: 4}, {Seconds: 5}}, Held: []Held{{Place: "sent", With: "pod-2", Events: 2, Seconds: 1}},
 	}
 	want := []string{
 		`held until 1970-01-01 00:01:00 UTC by alice because "INC-7", since 0001-01-01 00:00:00 UTC`,
@@ -31,6 +31,7 @@ func TestWords(t *testing.T) {
 		"2 older skips are in effect: see router acts",
 		"the gate waits for pod-1, the owner since 7:1: until it says that nothing runs, or for 3s of silence",
 		"the gate waits for leases of the group's earlier log to expire, for at most 4s",
+		"the gate waits for this member's own application, which still works under an earlier tenure",
 		"holds 2 events that it has received: with pod-2, the oldest for 1s",
 	}
 	if got := at.Words(); !slices.Equal(got, want) {

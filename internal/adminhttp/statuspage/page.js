@@ -194,7 +194,7 @@ const shows = {
 	},
 	records(records) {
 		table(id("records"), records, (r, i) => r.name + i, [
-			(r) => r.name, (r, cell) => stateCell({ state: r.verdict, class: r.class, why: r.reasons.join(" ") }, cell), (r) => r.for, ...[0, 1, 2, 3, 4].map((i) => (r) => r.counts[i]),
+			(r) => r.name, (r, cell) => stateCell({ state: r.verdict, class: r.class, why: r.reasons.join(" ") }, cell), (r) => r.for, (r) => r.overlaps, (r) => r.order, ...[0, 1, 2, 3, 4].map((i) => (r) => r.counts[i]),
 		]);
 	},
 	protections(protections) {
@@ -575,12 +575,14 @@ async function openLetter(l, from, payload = false) {
 		const told = await answer("/v1/deadletters/letter?id=" + encodeURIComponent(l.id) + (payload ? "&payload=true" : ""));
 		if (shownLetter !== l) return;
 		table(id("letter-facts"), letterFacts(told), (f) => f[0], [(f) => f[0], (f) => f[1]]);
-		text(id("letter-note"), told.properties_cut ? told.properties_cut + " more properties are not shown: `router deadletters show` has all." : "");
+		const says = [];
+		if (told.properties_cut) says.push(told.properties_cut + " more properties are not shown: `router deadletters show` has all.");
 		if (payload) {
+			says.push("Payload: " + told.payload_is + ".");
 			text(id("letter-text"), told.payload);
-			text(id("letter-note"), "Payload: " + told.payload_is + ".");
 			id("letter-text").hidden = false;
 		}
+		text(id("letter-note"), says.join(" "));
 	} catch (error) {
 		if (shownLetter !== l) return;
 		text(id("letter-fault"), faultOf(error));
