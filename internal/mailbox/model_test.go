@@ -550,6 +550,8 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 		m.Fatalf("delivery of event %v at %d, held until %d", d.Event.ID, m.now, head.heldUntil)
 	case !m.ref.lets(key):
 		m.Fatalf("delivery of key %q with gate %+v, on hold: %v", key, m.ref.gates[d.Partition], m.ref.onHold[key])
+	case d.Key != ring.HashOf(string(key)): // by it the auditor compares handlings
+		m.Fatalf("delivery %d has the hash of another key", d.ID)
 	case d.Partition != head.event.Partition || d.Token != int64(m.ref.gates[d.Partition].Token):
 		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
 	case d.Turn == 0 || !m.fences[key].Before(d.Fence()):

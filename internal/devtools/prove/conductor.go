@@ -425,7 +425,7 @@ func (c *conducting) inject(ctx context.Context, kind string, victim int, random
 // finish waits until everything is handled and the members have left, and fetches the last records.
 func (c *conducting) finish(ctx context.Context) error {
 	c.tell("the load has ended: waiting for the last events")
-	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() })
+	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() && c.confirmed() })
 	if errors.Is(errSettle, errSlow) {
 		errSettle = nil // what is missing is lost, for the judge to say
 	}
@@ -442,6 +442,11 @@ func (c *conducting) finish(ctx context.Context) error {
 		return fmt.Errorf("leaving the group of the proof: %w", err)
 	}
 	return nil
+}
+
+// confirmed reports whether the broker has answered for all events: what it accepts after the members have left is handled by nobody.
+func (c *conducting) confirmed() bool {
+	return !slices.ContainsFunc(c.answers, func(a Answer) bool { return a.Unconfirmed > 0 })
 }
 
 // fetched reports whether no member has records that were not fetched.
