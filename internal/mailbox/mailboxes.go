@@ -16,7 +16,8 @@ import (
 // # Concurrency
 //
 // All methods are safe for concurrent use. A mutex is held for machine calls only,
-// a call takes each shard's at most once, and never two together. The clock is read
+// a call takes each shard's at most once, and never two together. Skip, Unskip and SetLease hold
+// leasing as well, which they take first. The clock is read
 // once per call; Take reads it under the lock of each shard that it visits, as
 // ownership.Lease.MayDispatch demands. No method blocks for longer than another's
 // machine call.
@@ -29,6 +30,10 @@ type Mailboxes struct {
 	results   sync.Pool     // of *buckets[event.Result]
 
 	hot hot
+
+	leasing  sync.Mutex      // guards the fields below
+	lease    ownership.Lease // the newest
+	skipping bool            // shards may know skips, and so need the lease
 
 	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
@@ -167,19 +172,35 @@ func (m *Mailboxes) Release(keys []event.Key, out *Output) {
 
 // Skip is [Boxes.Skip]. No delivery of these events begins after it has returned.
 func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
+	m.leasing.Lock()
+	defer m.leasing.Unlock()
 	now := m.now()
+	if !m.skipping {
+		m.skipping = true
+		m.each(func(b *Boxes) { b.SetLease(now, m.lease, out) })
+	}
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
-// SetLease is [Boxes.SetLease].
+// SetLease is [Boxes.SetLease]. While nothing is skipped it takes no shard's mutex.
 func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
+	m.leasing.Lock()
+	defer m.leasing.Unlock()
+	m.lease = lease
+	if !m.skipping {
+		return
+	}
 	now := m.now()
 	m.each(func(b *Boxes) { b.SetLease(now, lease, out) })
 }
 
 // Unskip is [Boxes.Unskip].
 func (m *Mailboxes) Unskip(skips []event.Skip) {
+	m.leasing.Lock()
+	defer m.leasing.Unlock()
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })
+	m.skipping = false
+	m.each(func(b *Boxes) { m.skipping = m.skipping || len(b.skips.known) > 0 })
 }
 
 // bySkip runs a machine call on each shard that has the key of one of the skips.
