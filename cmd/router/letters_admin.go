@@ -77,7 +77,7 @@ func askProcess(ctx context.Context, executable string, environ []string, q dead
 		return a, err
 	}
 	answer, words := &bounded{most: lettersAnswerMax}, &bounded{most: lastWordsMax}
-	cmd := exec.CommandContext(ctx, executable, "deadletters", answerRole) //nolint:gosec // this binary
+	cmd := exec.CommandContext(ctx, executable, "deadletters", answerRole)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = environ, bytes.NewReader(question), answer, words, time.Second
 	if err := cmd.Start(); err != nil {
 		return a, fmt.Errorf("the process that answers: %w", err)
@@ -137,8 +137,7 @@ func lettersAnswerCommand() *cobra.Command {
 		ctx, cancel := context.WithTimeout(cmd.Context(), deadletter.AskMax) // also if the router has gone
 		defer cancel()
 		client, err := lettersClient(ctx, loaded.Config)
-		var usage usageError
-		if errors.As(err, &usage) {
+		if _, wrong := errors.AsType[usageError](err); wrong {
 			return err
 		}
 		a := deadletter.Answer{}
