@@ -211,6 +211,7 @@ func audit(cmd *cobra.Command, r deadletter.Record) {
 func lettersListCommand() *cobra.Command {
 	var f letterFilter
 	var o outputForm
+	var w watchFlag
 	limit := 50
 	cmd := acting(&cobra.Command{
 		Use:   "list",
@@ -222,22 +223,25 @@ nothing. Everything in a letter is what its producer wrote, which need not be a 
 		if limit < 0 || limit > lettersShownMax {
 			return usageError{fmt.Errorf("--limit = %d, want 0 to %d", limit, lettersShownMax)}
 		}
-		sel, err := f.selection(wallClock())
-		if err != nil {
-			return err
-		}
-		shown := deadletter.NewShownList()
-		counts, err := b.List(cmd.Context(), sel, func(l *deadletter.Letter) error {
-			shown.Add(l, limit)
-			return nil
+		return w.run(cmd, func() error {
+			sel, err := f.selection(wallClock())
+			if err != nil {
+				return err
+			}
+			shown := deadletter.NewShownList()
+			counts, err := b.List(cmd.Context(), sel, func(l *deadletter.Letter) error {
+				shown.Add(l, limit)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			shown.Finish(counts)
+			return o.show(cmd.OutOrStdout(), shown, func(p *page) { lettersTable(p, shown) })
 		})
-		if err != nil {
-			return err
-		}
-		shown.Finish(counts)
-		return o.show(cmd.OutOrStdout(), shown, func(p *page) { lettersTable(p, shown) })
 	})
 	f.addTo(cmd)
+	w.addTo(cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, "most letters shown; all are counted")
 	o.addTo(cmd)
 	return cmd
@@ -450,6 +454,7 @@ func countsPage(p *page, c deadletter.Counts, dry bool) {
 
 func lettersActsCommand() *cobra.Command {
 	var o outputForm
+	var w watchFlag
 	limit := 50
 	cmd := acting(&cobra.Command{
 		Use:   "acts",
@@ -462,12 +467,15 @@ to that topic can write records. Holds, releases and skips are listed by router 
 		if limit < 1 || limit > lettersShownMax {
 			return usageError{fmt.Errorf("--limit = %d, want 1 to %d", limit, lettersShownMax)}
 		}
-		trail, err := b.Trail(cmd.Context(), limit)
-		if err != nil {
-			return err
-		}
-		return o.show(cmd.OutOrStdout(), trail, func(p *page) { trailPage(p, trail, cfg.ReplaysTopic()) })
+		return w.run(cmd, func() error {
+			trail, err := b.Trail(cmd.Context(), limit)
+			if err != nil {
+				return err
+			}
+			return o.show(cmd.OutOrStdout(), trail, func(p *page) { trailPage(p, trail, cfg.ReplaysTopic()) })
+		})
 	})
+	w.addTo(cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, fmt.Sprintf("how many are shown, at most %d", lettersShownMax))
 	o.addTo(cmd)
 	return cmd

@@ -44,6 +44,7 @@ func groupCommand() *cobra.Command {
 func groupShowCommand() *cobra.Command {
 	var file string
 	var o outputForm
+	var w watchFlag
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show which group holds the subscription, the retry topic and the control topic of these settings",
@@ -57,19 +58,22 @@ not there yet.`,
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), groupTimeout)
-			defer cancel()
-			logs, err := openGroupLogs(ctx, loaded.Config)
-			if err != nil {
-				return err
-			}
-			claims, err := logs.show(ctx, loaded.Config)
-			if err != nil {
-				return err
-			}
-			return o.show(cmd.OutOrStdout(), claims, func(p *page) { showClaims(p, claims) })
+			return w.run(cmd, func() error {
+				ctx, cancel := context.WithTimeout(cmd.Context(), groupTimeout)
+				defer cancel()
+				logs, err := openGroupLogs(ctx, loaded.Config)
+				if err != nil {
+					return err
+				}
+				claims, err := logs.show(ctx, loaded.Config)
+				if err != nil {
+					return err
+				}
+				return o.show(cmd.OutOrStdout(), claims, func(p *page) { showClaims(p, claims) })
+			})
 		},
 	}
+	w.addTo(cmd)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
 	config.AddFlags(cmd.Flags())
 	o.addTo(cmd)

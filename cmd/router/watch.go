@@ -18,21 +18,33 @@ const (
 	watchLeast = 500 * time.Millisecond
 )
 
-// watched is asking with the flag --watch, which shows the answer again and again.
-func watched(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error) *cobra.Command {
-	var every time.Duration
-	cmd = asking(cmd, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
-		if every == 0 {
-			return run(cmd, args, a, o)
-		}
-		if every < watchLeast {
-			return usageError{fmt.Errorf("--watch = %v, want %v or more", every, watchLeast)}
-		}
-		return watch(cmd, every, func() error { return run(cmd, args, a, o) })
-	})
+// watchFlag is the flag --watch, with which a command shows its answer again and again.
+type watchFlag struct{ every time.Duration }
+
+func (w *watchFlag) addTo(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&every, "watch", 0, "show the answer again and again, by default every "+watchEvery.String())
+	f.DurationVar(&w.every, "watch", 0, "show the answer again and again, by default every "+watchEvery.String())
 	f.Lookup("watch").NoOptDefVal = watchEvery.String()
+}
+
+// run asks once, or again and again.
+func (w *watchFlag) run(cmd *cobra.Command, ask func() error) error {
+	if w.every == 0 {
+		return ask()
+	}
+	if w.every < watchLeast {
+		return usageError{fmt.Errorf("--watch = %v, want %v or more", w.every, watchLeast)}
+	}
+	return watch(cmd, w.every, ask)
+}
+
+// watched is asking with the flag --watch.
+func watched(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error) *cobra.Command {
+	var w watchFlag
+	cmd = asking(cmd, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
+		return w.run(cmd, func() error { return run(cmd, args, a, o) })
+	})
+	w.addTo(cmd)
 	return cmd
 }
 
