@@ -171,6 +171,18 @@ func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
+// Park is [Boxes.Park]. No delivery that it forbids begins after it has returned.
+func (m *Mailboxes) Park(parks []event.Park, out *Output) {
+	now := m.now()
+	var sorted buckets[event.Park]
+	sorted.fill(parks, len(m.shards), func(p *event.Park) int { return int(ring.PartitionOf(string(p.Key))) % len(m.shards) })
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { b.Park(now, mine, out) })
+		}
+	}
+}
+
 // SetLease is [Boxes.SetLease].
 func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
 	now := m.now()
