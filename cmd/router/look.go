@@ -137,7 +137,8 @@ which events of the key it has received and holds until their verdict. It waits 
   gate      an earlier owner may still work on it
   worker    no application is connected to the owner
   slot      its worker has no room, or the owner's lease is over
-  hold      an operator holds the key (router hold)`,
+  hold      an operator holds the key (router hold)
+  park      an operator has parked the key, or brings its letters back (router park)`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
 		query, err := keyQuery(args[0], encoded)
@@ -213,6 +214,12 @@ func doing(at report.KeyAt) []string {
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))
 	}
+	if at.Park != nil {
+		lines = append(lines, parkWords(*at.Park))
+	}
+	if at.Parking > 0 {
+		lines = append(lines, fmt.Sprintf("copies %s of it to the parking topic", report.Plural(at.Parking, "event")))
+	}
 	for _, s := range at.Skips {
 		lines = append(lines, skipWords(s))
 	}
@@ -249,6 +256,8 @@ func waitWords(at report.KeyAt) string {
 		return "room at its worker, or the lease"
 	case "hold":
 		return "its release"
+	case "park":
+		return "its park, or the letters in the parking topic, which come first"
 	}
 	return at.Wait
 }

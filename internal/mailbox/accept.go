@@ -98,7 +98,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	if len(b.skips.known) > 0 {
 		b.leaveSkipped(group.at, a, out)
 	}
-	if from.sender == Letters || b.parkOf(e.Key).State == event.ParkOn {
+	if from.sender == Letters {
 		b.refile(group.at, e.Key, out)
 	}
 }

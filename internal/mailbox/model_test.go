@@ -118,7 +118,7 @@ func (r *reference) leaveParked() (said []addressed) {
 			r.remove(e)
 			r.parked = append(r.parked, refParked{key, e.to, p.Act, r.gates[e.event.Partition].Token})
 			said = append(said, r.say(e, verdict{event.Parked, event.Detail{
-				Delay: time.Second, Attempts: e.event.Attempts, Crashes: e.event.Crashes, Reason: fmt.Sprint(p.Act), FirstError: e.event.FirstError, Owner: "me",
+				Delay: time.Second, Attempts: e.event.Attempts, Crashes: e.event.Crashes, Reason: fmt.Sprint(p.Act) + e.event.LastError, FirstError: e.event.FirstError, Owner: "me",
 			}})...)
 		}
 	}
@@ -929,12 +929,13 @@ func (m *model) checkParked(said []addressed) {
 			if v.Kind != event.Parked || !slices.Contains(p.to, address{v.To, v.Handle}) {
 				continue
 			}
-			mark, err := event.ParseMark(v.Reason)
+			text, lastError := event.CutMark(v.Reason)
+			mark, err := event.ParseMark(text)
 			if err != nil || mark.Act != p.act || mark.Fence.Token != int64(p.token) || !before.Before(mark.Fence) {
 				m.Fatalf("an event of key %q is parked with the mark %q (%v), want act %v and a fence under token %d after %v", p.key, v.Reason, err, p.act, p.token, before)
 			}
 			m.fences[p.key] = mark.Fence // senders of one event have one mark
-			said[i].Reason = fmt.Sprint(p.act)
+			said[i].Reason = fmt.Sprint(p.act) + lastError
 		}
 	}
 	m.ref.parked = nil

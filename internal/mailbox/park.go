@@ -54,7 +54,6 @@ func (b *Boxes) parkWaiting(now clock.Instant, a *actor, out *Output) {
 	if p.State != event.ParkOn || a.head == nil || !b.mayLeave(now, a) {
 		return
 	}
-	a.heldUntil = 0
 	for it := a.head; it != nil; it = a.head {
 		a.popFront()
 		b.delivered++
@@ -62,7 +61,7 @@ func (b *Boxes) parkWaiting(now clock.Instant, a *actor, out *Output) {
 		mark := event.Mark{Act: p.Act, Fence: event.Fence{Token: int64(a.part.token), Turn: b.turn()}}
 		b.recordEnd(now, it, history.Parked)
 		b.settle(it, event.Parked, &event.Detail{
-			Delay: parkedDelay, Attempts: it.attempts, Crashes: it.crashes, Reason: mark.String(), FirstError: it.event.FirstError, Owner: b.member,
+			Delay: parkedDelay, Attempts: it.attempts, Crashes: it.crashes, Reason: strings.TrimSuffix(mark.String()+" "+it.event.LastError, " "), FirstError: it.event.FirstError, Owner: b.member,
 		}, out)
 	}
 	b.repayKey(a, out)

@@ -32,6 +32,17 @@ type Mark struct {
 // String returns the text of m: 32 hex digits, a blank, and the text of the fence.
 func (m Mark) String() string { return hex.EncodeToString(m.Act[:]) + " " + m.Fence.String() }
 
+// CutMark takes the Reason of the verdict Parked apart: the text of a Mark, and behind it the newest error of the event, "" if there is none.
+func CutMark(reason string) (mark, lastError string) {
+	if len(reason) <= markBytes {
+		return reason, ""
+	}
+	return reason[:markBytes], strings.TrimPrefix(reason[markBytes:], " ")
+}
+
+// markBytes is the length of a mark's text.
+const markBytes = 2*len(Mark{}.Act) + len(" ") + fenceBytes
+
 // errMark means that a text is not that of a mark.
 var errMark = errors.New("not the mark of a parked event: want 32 hex digits, a blank and a fence")
 

@@ -18,7 +18,7 @@ const (
 	NotYet     VerdictKind = 5 // this node has not read the epoch that you route by; again after Delay
 	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
 	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it stays at its owner
-	Parked     VerdictKind = 8 // to the parking topic, with the text of its Mark in Reason; earlier versions take it as NotYet
+	Parked     VerdictKind = 8 // to the parking topic, with its Mark in Reason; earlier versions take it as NotYet
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -68,7 +68,7 @@ type Detail struct {
 	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again; Parked: likewise, for members that take it as NotYet
 	Attempts   uint32        // Failed, Rejected, Attempted, Parked: failures so far
 	Crashes    uint32        // Attempted, Parked: crashes so far of workers that had it
-	Reason     string        // Rejected: why. Failed, Attempted: the newest error. Parked: the text of a Mark
+	Reason     string        // Rejected: why. Failed, Attempted: the newest error. Parked: see CutMark
 	FirstError string        // Failed, Rejected, Parked: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
 	Owner      string        // Failed, Rejected, Parked: the deciding member

@@ -1142,7 +1142,8 @@ type Verdict struct {
 	DelayMs uint64 `protobuf:"varint,3,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
 	// FAILED, REJECTED, ATTEMPTED, PARKED: the application's failures so far.
 	Attempts uint32 `protobuf:"varint,4,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// REJECTED: why. FAILED, ATTEMPTED: the newest error. PARKED: the mark of the letter, which names the park and the place of the event.
+	// REJECTED: why. FAILED, ATTEMPTED: the newest error. PARKED: the mark of the letter, which names the park and the place
+	// of the event, and behind a blank the newest error.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// FAILED, REJECTED, PARKED: the first error.
 	FirstError string `protobuf:"bytes,6,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
