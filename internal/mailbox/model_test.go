@@ -262,7 +262,7 @@ func (r *reference) skip(skips []event.Skip, ends bool) (said []addressed) {
 				r.takeBack = append(r.takeBack, e.running)
 			}
 		}
-		said = append(said, r.leaveSkipped()...)
+		said = append(append(said, r.leaveSkipped()...), r.leaveParked()...)
 	}
 	return said
 }
@@ -575,6 +575,7 @@ func (m *model) takeOver() {
 	var want []addressed
 	for _, d := range done {
 		want = append(want, m.ref.takeOver(d)...)
+		want = append(want, m.ref.leaveParked()...) // none, but a further letter may be the first event now
 	}
 	m.boxes.TakeOver(m.now, done, &m.out)
 	m.expect("TakeOver", want)
