@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // outgoingEvent is an event whose copy is to be sent: a claimed or a spilled one.
@@ -216,6 +217,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	for _, call := range done {
 		call()
 	}
+	s.noteLate(landed)
 	if len(spilled) > 0 {
 		sink.Drop(spilled)
 	}
@@ -228,6 +230,18 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(landed))
 	}
 	return lost
+}
+
+// noteLate reports letters that came into the parking topic after the unpark of their key had ended, or its park had expired.
+func (s *Source) noteLate(landed []landing) {
+	for i := range landed {
+		l := &landed[i]
+		if l.err == nil && l.verdict.Kind == event.Parked && s.isAway != nil && !s.isAway(l.message.Event.Key) {
+			s.metrics.parkedLate.Inc()
+			s.log.Warn("an event has come into the parking topic though its key is not parked any more: router unpark KEY brings it back",
+				"message_id", l.message.Event.ID.String(), "key_hash", ring.HashOf(string(l.message.Event.Key)).String())
+		}
+	}
 }
 
 func firstError(landed []landing) error {

@@ -24,6 +24,7 @@ type Metrics struct {
 	spilled        prometheus.Counter
 	deadLettered   prometheus.Counter
 	parked         prometheus.Counter
+	parkedLate     prometheus.Counter
 	abandoned      prometheus.Counter
 	ignored        prometheus.Counter
 	torn           prometheus.Counter
@@ -77,6 +78,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they had been open for long and pinned other events or filled the node."),
 		deadLettered:      counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
 		parked:            counter("parked_total", "Events that ended as a copy in the parking topic, because an operator has parked their key."),
+		parkedLate:        counter("parked_late_total", "Events that came into the parking topic when the unpark of their key had ended, or its park had expired: they wait there for another unpark."),
 		abandoned:         counter("abandoned_total", "Events that were unsettled when their subscription was closed: the broker delivers them again, and they join the running ones."),
 		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
 		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),

@@ -81,18 +81,19 @@ type Source struct {
 
 	mu      sync.Mutex
 	ledger  *Ledger
-	acks    []Ack             // to be sent by the acker
-	acking  int               // acks that the acker has taken and not yet sent
-	retries *copier           // for the retry topic
-	letters *copier           // for the dead letter topic
-	parked  *copier           // for the parking topic
-	parking map[event.Key]int // copies for the parking topic that are not safe yet
-	changed chan struct{}     // capacity 1: something was settled, for the reader
-	claimed []Claimed         // scratch of Settle
-	spilled []event.Handle    // scratch of spill
-	members int               // that share the subscription
-	bounded connection        // gets the bounds that follow from that; nil until there is one
-	fresh   struct {          // received since heavier looked
+	acks    []Ack                // to be sent by the acker
+	acking  int                  // acks that the acker has taken and not yet sent
+	retries *copier              // for the retry topic
+	letters *copier              // for the dead letter topic
+	parked  *copier              // for the parking topic
+	parking map[event.Key]int    // copies for the parking topic that are not safe yet
+	isAway  func(event.Key) bool // whether a key is parked or comes back; nil: that is not known
+	changed chan struct{}        // capacity 1: something was settled, for the reader
+	claimed []Claimed            // scratch of Settle
+	spilled []event.Handle       // scratch of spill
+	members int                  // that share the subscription
+	bounded connection           // gets the bounds that follow from that; nil until there is one
+	fresh   struct {             // received since heavier looked
 		events, bytes int
 	}
 	idle  chan struct{} // not nil during Drain; closed when nothing is open
@@ -417,6 +418,10 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 	s.metrics.acked.Add(float64(done))
 	s.metrics.ignored.Add(float64(ignored))
 }
+
+// SetParked gives the source what tells whether a key is parked or comes back from the parking topic, as this member knows it: a copy that is
+// safe only afterwards is reported. Call it before Run.
+func (s *Source) SetParked(is func(event.Key) bool) { s.isAway = is }
 
 // countParking counts copies for the parking topic that are under way. The caller holds the lock.
 func (s *Source) countParking(key event.Key, n int) {
