@@ -124,7 +124,8 @@ func revokeAll(s *stream) {
 func take(s *stream) *Event {
 	s.runner.maxInFlight = 0
 	s.runner.retire()
-	return s.runner.next(nil, nil)
+	e, _ := s.runner.next(nil, nil, 0)
+	return e
 }
 
 // fiveWaiting returns a stream with five waiting events, and its clock.

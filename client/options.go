@@ -47,12 +47,10 @@ type options struct {
 	tls          *tls.Config
 	tokenFile    string // "": no token
 	clock        leaseClock
-	fast         func() clock.Instant // read before each handler starts: clock.Now, or a cheaper form of it
-	ticks        *clock.Fast          // tells routers when handlers ran
+	fast         func() (clock.Instant, time.Duration) // read before each handler starts: clock.Now, or a cheaper form of it, and CLOCK_BOOTTIME
 }
 
 func defaults() options {
-	ticks := new(clock.Fast)
 	return options{
 		maxInFlight: 1000,
 		drainGrace:  30 * time.Second,
@@ -60,8 +58,7 @@ func defaults() options {
 		dial:        new(net.Dialer).DialContext,
 		tokenFile:   os.Getenv(TokenFileEnv),
 		clock:       systemClock{},
-		fast:        ticks.Now,
-		ticks:       ticks,
+		fast:        new(clock.Fast).Both,
 	}
 }
 
@@ -136,7 +133,13 @@ func WithTokenFile(path string) Option { return func(o *options) { o.tokenFile =
 // WithLeaseClock replaces the clock that leases run on. It is for package clienttest: the
 // instants of that clock are internal to this module.
 func WithLeaseClock(c leaseClock) Option {
-	return func(o *options) { o.clock, o.fast = c, c.Now }
+	return func(o *options) {
+		ticks := new(clock.Fast)
+		o.clock, o.fast = c, func() (clock.Instant, time.Duration) {
+			_, boot := ticks.Both()
+			return c.Now(), boot
+		}
+	}
 }
 
 // leaseClock is a clock that leases run on. Its methods are called from many goroutines; they

@@ -107,14 +107,8 @@ func (r *runner) wakeOne() {
 func (r *runner) handle() {
 	defer r.leave()
 	var result event.Result
-	for e := r.next(nil, nil); e != nil; e = r.next(e, &result) {
-		if !e.run.stream.intervals {
-			r.call(e, &result)
-			continue
-		}
-		began := r.ticks.Boot()
+	for e, began := r.next(nil, nil, 0); e != nil; e, began = r.next(e, &result, began) {
 		r.call(e, &result)
-		result.Ran.Start = began // next adds the length
 	}
 }
 
@@ -125,7 +119,8 @@ func (r *runner) leave() {
 	defer r.mu.Unlock()
 	r.pool--
 	r.wakeOne()
-	r.tell(r.fast())
+	now, _ := r.fast()
+	r.tell(now)
 }
 
 // tell lets the live stream send its pending results and receipt. The lock is held.
@@ -136,11 +131,14 @@ func (r *runner) tell(now clock.Instant) {
 }
 
 // next reports the result of the ended event, nil in a goroutine that was just started, and
-// returns the next event, or nil if the goroutine has to end.
-func (r *runner) next(ended *Event, result *event.Result) *Event {
-	now := r.fast() // before every start: the machine may have been asleep
-	if ended != nil && result.Ran.Start > 0 {
-		result.Ran.Length = r.ticks.Boot() - result.Ran.Start // after fast, which notices that the machine was asleep
+// returns the next event, or nil if the goroutine has to end, and when its handler began, by CLOCK_BOOTTIME. That of
+// the ended one is began.
+//
+// One reading of the clock serves both events: a handler ends before its result is sent, and begins after its delivery has come.
+func (r *runner) next(ended *Event, result *event.Result, began time.Duration) (*Event, time.Duration) {
+	now, boot := r.fast() // before every start: the machine may have been asleep
+	if ended != nil && ended.run.stream.intervals {
+		result.Ran = event.Interval{Start: began, Length: max(0, boot-began)}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,18 +153,18 @@ func (r *runner) next(ended *Event, result *event.Result) *Event {
 				r.running++
 				r.wakeOne()
 				r.tell(now)
-				return e
+				return e, boot
 			}
 		}
 		r.tell(now)
 		if r.retired {
-			return nil
+			return nil, 0
 		}
 		r.parked++
 		r.work.Wait()
 		r.parked--
 		r.waking = false
-		now = r.fast()
+		now, boot = r.fast()
 	}
 }
 

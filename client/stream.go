@@ -248,7 +248,7 @@ func (s *stream) check() (lost []*Event) {
 // overdue handlers. The lock is taken only near the deadline.
 func (s *stream) overdue(it *inbox.Item[Event]) bool {
 	r := s.runner
-	if r.fast().Before(clock.Instant(s.sure.Load())) {
+	if now, _ := r.fast(); now.Before(clock.Instant(s.sure.Load())) {
 		return false
 	}
 	r.mu.Lock()
@@ -299,7 +299,8 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		lost, slow, err = s.control(f.Other)
 	}
 	r.wakeOne()
-	s.tell(r.fast())
+	now, _ := r.fast()
+	s.tell(now)
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
 	r.cancel(slow, ErrHandlerTimeout)

@@ -90,7 +90,8 @@ func TestBlockedHandlersHoldBackNoResults(t *testing.T) {
 			r.mu.Lock()
 			s.given++
 			r.wakeOne()
-			s.tell(r.fast())
+			now, _ := r.fast()
+			s.tell(now)
 			r.mu.Unlock()
 			synctest.Wait()
 			if len(s.inbox.Results) != 1 || !told(s) {

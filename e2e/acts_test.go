@@ -152,8 +152,11 @@ func TestSkipOverAKill(t *testing.T) {
 		}
 	}
 	for i, name := range names {
-		if want := min(i, 1); done[name] != want {
-			t.Errorf("event %d was done %d times, want %d", i, done[name], want)
+		switch {
+		case keyOf(i) == "ann" && done[name] != min(i, 1):
+			t.Errorf("event %d of the key with the skip was done %d times", i, done[name])
+		case keyOf(i) == "bob" && done[name] == 0: // what was not acked when the member was killed may be repeated
+			t.Errorf("event %d of the other key was not done", i)
 		}
 	}
 	c.check(names[1:])

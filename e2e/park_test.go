@@ -84,7 +84,9 @@ func TestParkOverAKill(t *testing.T) {
 			return nil
 		})
 	}
-	one := func(key string, asked task) string { return publish(t, topic, func(int) string { return key }, []task{asked})[0] }
+	one := func(key string, asked task) string {
+		return publish(t, topic, func(int) string { return key }, []task{asked})[0]
+	}
 	kill := func() {
 		c.killMember(members[where.Owner])
 		delete(members, where.Owner)

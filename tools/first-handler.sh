@@ -78,14 +78,21 @@ prepare_java() {
 	mkdir -p "$repository" "$work/home/.m2"
 	# A registry that falls silent in mid-answer costs a minute, as in tools/sdks.sh.
 	local silent="-Dmaven.wagon.rto=60000 -Daether.connector.requestTimeout=60000"
-	MAVEN_OPTS=$silent mvn -q -B "-Dmaven.repo.local=$repository" -f sdk/java -pl client -am -DskipTests install
+	# Parents of plugins name repositories that answer no more, and Maven waits for each: all comes from Central, unless the machine has settings of its own.
+	if [ -e "$HOME/.m2/settings.xml" ]; then
+		cp "$HOME/.m2/settings.xml" "$work/home/.m2/"
+	else # the mirror is named central, so that Maven takes what it has fetched without the mirror for its own, and the other way round
+		echo '<settings><mirrors><mirror><id>central</id><mirrorOf>*</mirrorOf><url>https://repo.maven.apache.org/maven2</url></mirror></mirrors></settings>' \
+			>"$work/home/.m2/settings.xml"
+	fi
+	MAVEN_OPTS="$silent -Duser.home=$work/home" mvn -q -B "-Dmaven.repo.local=$repository" -f sdk/java -pl client -am -DskipTests install
 	version=$(sed -n 's:.*<version>\(.*\)</version>.*:\1:p' sdk/java/client/.flattened-pom.xml | head -1)
 	mkdir -p "$work/fetch" # fills the repository
 	commands_of java "$work/fetch"
 	(
 		cd "$work/fetch"
 		sed '/^router /d' commands >fetch
-		for _ in 1 2 3; do MAVEN_OPTS="$silent -Dmaven.repo.local=$repository" sh -e fetch && break; done
+		for _ in 1 2 3; do MAVEN_OPTS="$silent -Duser.home=$work/home -Dmaven.repo.local=$repository" sh -e fetch && break; done
 	)
 	cp -al "$repository" "$work/home/.m2/repository" 2>/dev/null || cp -R "$repository" "$work/home/.m2/repository"
 	environment+=("MAVEN_OPTS=-Duser.home=$work/home") # Java does not ask HOME

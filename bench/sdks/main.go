@@ -46,6 +46,7 @@ type options struct {
 	warm    time.Duration // before it: interpreters compile
 	size    int           // bytes of a payload
 	rate    int           // events/s for latencies
+	ask     bool          // when handlers ran, as a router with the live auditor does
 }
 
 func main() {
@@ -55,6 +56,7 @@ func main() {
 	flag.DurationVar(&o.warm, "warm", o.warm, "how long a command works before it is measured")
 	flag.IntVar(&o.size, "size", o.size, "bytes of a payload")
 	flag.IntVar(&o.rate, "rate", o.rate, "events/s at which latencies are measured")
+	flag.BoolVar(&o.ask, "intervals", o.ask, "ask when handlers ran, as a router with the live auditor does")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -100,7 +102,7 @@ const patience = time.Minute
 func measure(ctx context.Context, o options, command string) (f figures, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	boxes := newBoxes(o.size)
-	server, endpoint, wait, err := serve(ctx, boxes)
+	server, endpoint, wait, err := serve(ctx, boxes, o.ask)
 	if err != nil {
 		stop()
 		return f, err
@@ -157,16 +159,20 @@ func measure(ctx context.Context, o options, command string) (f figures, err err
 }
 
 // serve runs the router's side of the stream until ctx ends; wait waits for its end.
-func serve(ctx context.Context, boxes app.Boxes) (server *app.Server, endpoint string, wait func(), err error) {
+func serve(ctx context.Context, boxes app.Boxes, ask bool) (server *app.Server, endpoint string, wait func(), err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("listen: %w", err)
 	}
 	cfg := app.DefaultConfig()
+	var handled func(event.WorkerID, []event.Handling)
+	if ask {
+		handled = func(event.WorkerID, []event.Handling) {}
+	}
 	server, err = app.New(cfg, app.Identity{Node: "bench", Group: "bench"}, app.Parts{
 		Boxes: boxes, Now: clock.Now, Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
 		Lease:   func() ownership.Lease { return ownership.Lease{Until: clock.Now().Add(5 * time.Second)} },
-		Workers: func(int) {}, Drain: func(string) {},
+		Workers: func(int) {}, Drain: func(string) {}, Handled: handled,
 	})
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("server: %w", err)

@@ -217,11 +217,6 @@ func heldPage(p *page, h heldKey) {
 	}
 }
 
-// holdWords describes a hold at a member.
-func holdWords(h report.Hold) string {
-	return fmt.Sprintf("held until %s by %s because %q, since %s", timeWords(h.Until), h.By, h.Reason, timeWords(h.Since))
-}
-
 func timeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func releaseCommand() *cobra.Command {
@@ -382,26 +377,11 @@ func parkedPage(p *page, k parkedKey) {
 	if k.Act.End != "" {
 		p.line("unparked by %s because %q: %s\n", k.Act.By, k.Act.Reason, k.Act.EndWords)
 	} else {
-		p.line("%s\n", parkWords(report.Park{
+		p.line("%s\n", report.ParkWords(report.Park{
 			ID: k.Act.ID, Hold: report.Hold{By: k.Act.By, Reason: k.Act.Reason, Since: k.Act.At, Until: k.Act.Until}, Unparking: k.Act.Act == act.Unpark.String(),
 		}))
 	}
 	keyPage(p, k.State)
-}
-
-// parkWords describes a park or an unpark at a member.
-func parkWords(k report.Park) string {
-	what, more := "parked", ""
-	if k.Unparking {
-		what = "letters come back"
-		if k.Letters > 0 {
-			more = fmt.Sprintf("; %d handled here", k.Letters)
-		}
-		if k.Waits != "" {
-			more += "; they wait: " + k.Waits
-		}
-	}
-	return fmt.Sprintf("%s until %s by %s because %q, since %s (act %s)%s", what, timeWords(k.Until), k.By, k.Reason, timeWords(k.Since), k.ID, more)
 }
 
 func skipCommand() *cobra.Command {
@@ -511,7 +491,7 @@ func skippedPage(p *page, s skippedEvent) {
 	if s.Result == act.Already {
 		p.line("a skip of this key is in effect already; nothing was done, --event skips another event of it")
 	}
-	p.line("%s\n", skipWords(report.Skip{
+	p.line("%s\n", report.SkipWords(report.Skip{
 		ID: s.Act.ID, Event: s.Act.Event, By: s.Act.By, Reason: s.Act.Reason, Since: s.Act.At, Until: s.Act.Until, End: s.Act.End,
 	}))
 	keyPage(p, s.State)
@@ -520,32 +500,14 @@ func skippedPage(p *page, s skippedEvent) {
 	}
 }
 
-// skipWords describes a skip at a member.
-func skipWords(s report.Skip) string {
-	return fmt.Sprintf("event %s %s; skipped by %s because %q, until %s (act %s)", s.Event, endWords(s.End), s.By, s.Reason, timeWords(s.Until), s.ID)
-}
-
-// endWords describes the end of a skip.
-func endWords(end string) string {
-	switch end {
-	case act.EndDeadLetter.String():
-		return "went to the dead letter topic"
-	case act.EndDone.String():
-		return "is done: a handler that ran already had done it"
-	case "":
-		return "has not come to its end"
-	}
-	return "ended as " + end
-}
-
 func actsCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "acts",
 		Short: "List the acts of operators on single keys: what is held, parked or skipped now, and what was done, by whom and why",
 		Long: `List the acts of operators on single keys: what is held, parked or skipped now, and what was done, by whom and why.
 
-Replays and purges of dead letters and replays of events are done without a router. They are
-recorded on a topic of their own, which router deadletters acts lists.`,
+Replays and purges of dead letters and replays of events are recorded on a topic of their own,
+which router deadletters acts lists.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		var acts act.Acts

@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -37,6 +36,18 @@ func cli(t *testing.T, args ...string) (stdout, stderr string, code int) {
 		stderr = err.Error()
 	}
 	return out.String(), stderr, exitCode(err)
+}
+
+// answered is cli for questions to all members. It asks again when one does not answer in time, as on a busy machine.
+func answered(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	eventually.NoError(t, eventually.Most, "all members answer in time", func() error {
+		if stdout, stderr, code = cli(t, args...); strings.Contains(stdout+stderr, "no answer in time") {
+			return errors.New(stderr + "\n" + stdout)
+		}
+		return nil
+	})
+	return stdout, stderr, code
 }
 
 // shape replaces values that differ between runs, so that the rest can be compared.
@@ -89,17 +100,9 @@ func TestCommandsOfAGroup(t *testing.T) {
 	t.Run("drain", func(t *testing.T) { testDrain(t, g) })
 	t.Run("reports", func(t *testing.T) { testReports(t, g) })
 	admin := "--admin=" + g.members["router-0"].admin
-	good := func(t *testing.T, args ...string) (out string) {
+	good := func(t *testing.T, args ...string) string {
 		t.Helper()
-		var says string
-		var code int
-		eventually.NoError(t, time.Minute, "all members answer in time", func() error { // on a busy machine some take longer
-			out, says, code = cli(t, append(args, admin)...)
-			if strings.Contains(says, "no answer in time") {
-				return errors.New(says)
-			}
-			return nil
-		})
+		out, says, code := answered(t, append(args, admin)...)
 		if code != exitOK {
 			t.Fatalf("%v: exit code %d: %s", args, code, says)
 		}
@@ -184,7 +187,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || !strings.HasPrefix(out, "draining") {
 		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
 	}
-	eventually.NoError(t, 20*time.Second, "the next owner reports whose release it waits for", func() error {
+	eventually.NoError(t, eventually.Most, "the next owner reports whose release it waits for", func() error {
 		k = report.Key{}
 		g.get(t, before, path, &k)
 		if k.Owner == before || len(k.At) == 0 || len(k.At[0].Blockers) == 0 {
@@ -200,7 +203,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	if p := all.Partitions[k.Partition]; p.Gate != "waiting" && p.Gate != "open" || len(p.Blockers) != 1 || p.Blockers[0].Member != before || p.Blockers[0].Start == "" {
 		t.Errorf("its owner's report is %+v, want that it waits for %s", p, before)
 	}
-	out, _, _ := cli(t, "locate", key, "--admin", g.members[before].admin)
+	out, _, _ := answered(t, "locate", key, "--admin", g.members[before].admin)
 	for _, want := range []string{"waits for its gate", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
@@ -212,7 +215,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 func testDrain(t *testing.T, g *testGroup) {
 	const idle = "router-1"
 	admin := "--admin=" + g.members[idle].admin
-	if out, says, code := cli(t, "drain", "--wait", "20s", admin); code != exitOK || out != "drained\n" {
+	if out, says, code := cli(t, "drain", "--wait", "2m", admin); code != exitOK || out != "drained\n" {
 		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
 	}
 	g.await(t, idle, "it is out", func(m report.Members) bool {
@@ -223,7 +226,7 @@ func testDrain(t *testing.T, g *testGroup) {
 		}
 		return false
 	})
-	if out, says, code := cli(t, "undrain", "--wait", "20s", admin); code != exitOK || out != "undrained\n" {
+	if out, says, code := cli(t, "undrain", "--wait", "2m", admin); code != exitOK || out != "undrained\n" {
 		t.Fatalf("undrain: %q, exit code %d: %s", out, code, says)
 	}
 	g.await(t, idle, "it is back", func(m report.Members) bool {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,7 +32,6 @@ const (
 	selectedKeysMax  = 100     // --key and --keys
 	textShownMax     = 200     // bytes of a text in a table
 	propertyShownMax = 4 << 10 // bytes of a text of one letter
-	reasonsShownMax  = 20
 	rateMax          = 10_000
 )
 
@@ -44,7 +41,7 @@ func deadLettersCommand() *cobra.Command {
 		Short: "List the dead letters of the group, send them again, or remove them; list what was done",
 		Args:  requireSubcommand, RunE: requireSubcommand,
 	}
-	cmd.AddCommand(lettersListCommand(), lettersShowCommand(), lettersReplayCommand(), lettersPurgeCommand(), lettersActsCommand())
+	cmd.AddCommand(lettersListCommand(), lettersShowCommand(), lettersReplayCommand(), lettersPurgeCommand(), lettersActsCommand(), lettersAnswerCommand())
 	return cmd
 }
 
@@ -211,96 +208,6 @@ func audit(cmd *cobra.Command, r deadletter.Record) {
 	log.Info("act", attrs...)
 }
 
-// shownLetter is one dead letter in the output.
-type shownLetter struct {
-	ID         string            `json:"id"`
-	Published  time.Time         `json:"published"`
-	Key        string            `json:"key"`
-	Reason     string            `json:"reason"`
-	Attempts   uint64            `json:"attempts"`
-	Crashes    uint64            `json:"crashes"`
-	Topic      string            `json:"topic"`
-	Original   string            `json:"original"`
-	OriginalAt time.Time         `json:"original_published,omitzero"`
-	FirstError string            `json:"first_error"`
-	LastError  string            `json:"last_error"`
-	Owner      string            `json:"owner"`
-	Bytes      int               `json:"bytes"`
-	Encrypted  bool              `json:"encrypted,omitempty"`
-	Broken     string            `json:"broken,omitempty"`
-	Properties map[string]string `json:"properties,omitempty"`
-	Payload    *string           `json:"payload,omitempty"`
-	PayloadIs  string            `json:"payload_is,omitempty"` // text, base64, and whether it was cut
-}
-
-// shownLetterOf returns a letter with each text cut to so many bytes.
-func shownLetterOf(l *deadletter.Letter, textMax int) shownLetter {
-	cut := func(s string) string {
-		if len(s) <= textMax {
-			return s
-		}
-		return strings.ToValidUTF8(s[:textMax], "") + fmt.Sprintf("… (%d bytes)", len(s))
-	}
-	return shownLetter{
-		ID: l.ID.String(), Published: l.Published, Key: cut(string(l.Key)), Reason: cut(l.Reason), Attempts: l.Attempts, Crashes: l.Crashes,
-		Topic: cut(l.Topic), Original: l.Original, OriginalAt: l.OriginalPublished, FirstError: cut(l.FirstError), LastError: cut(l.LastError),
-		Owner: cut(l.Owner), Bytes: len(l.Payload), Encrypted: l.Encrypted, Broken: cut(l.Broken),
-	}
-}
-
-// shownLetters is the output of list.
-type shownLetters struct {
-	Letters  []shownLetter `json:"letters"`
-	Read     int           `json:"read"`
-	Selected int           `json:"selected"`
-	Cut      int           `json:"cut"` // selected, and not in Letters
-	Reach    string        `json:"reach,omitempty"`
-	Reasons  []reasonCount `json:"reasons"` // of the selected ones, the most frequent first
-
-	counts map[string]int
-}
-
-type reasonCount struct {
-	Reason  string `json:"reason"`
-	Letters int    `json:"letters"`
-}
-
-const otherReasons = "(others)"
-
-// add counts a letter. A stranger's letters may all have different reasons.
-func (s *shownLetters) add(l *deadletter.Letter, limit int) {
-	if len(s.Letters) < limit {
-		s.Letters = append(s.Letters, shownLetterOf(l, textShownMax))
-	} else {
-		s.Cut++
-	}
-	reason := untrusted.Text(l.Reason)
-	if _, ok := s.counts[reason]; !ok && len(s.counts) >= 10*reasonsShownMax {
-		reason = otherReasons
-	}
-	s.counts[reason]++
-}
-
-func (s *shownLetters) finish(c deadletter.Counts) {
-	s.Read, s.Selected, s.Reach = c.Read, c.Selected, c.Reach
-	for reason, n := range s.counts {
-		s.Reasons = append(s.Reasons, reasonCount{reason, n})
-	}
-	slices.SortFunc(s.Reasons, func(a, b reasonCount) int {
-		if a.Letters != b.Letters {
-			return b.Letters - a.Letters
-		}
-		return strings.Compare(a.Reason, b.Reason)
-	})
-	if cut := len(s.Reasons) - reasonsShownMax; cut > 0 {
-		rest := 0
-		for _, r := range s.Reasons[reasonsShownMax:] {
-			rest += r.Letters
-		}
-		s.Reasons = append(s.Reasons[:reasonsShownMax], reasonCount{otherReasons, rest})
-	}
-}
-
 func lettersListCommand() *cobra.Command {
 	var f letterFilter
 	var o outputForm
@@ -319,15 +226,15 @@ nothing. Everything in a letter is what its producer wrote, which need not be a 
 		if err != nil {
 			return err
 		}
-		shown := shownLetters{Letters: []shownLetter{}, Reasons: []reasonCount{}, counts: map[string]int{}}
+		shown := deadletter.NewShownList()
 		counts, err := b.List(cmd.Context(), sel, func(l *deadletter.Letter) error {
-			shown.add(l, limit)
+			shown.Add(l, limit)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-		shown.finish(counts)
+		shown.Finish(counts)
 		return o.show(cmd.OutOrStdout(), shown, func(p *page) { lettersTable(p, shown) })
 	})
 	f.addTo(cmd)
@@ -336,7 +243,7 @@ nothing. Everything in a letter is what its producer wrote, which need not be a 
 	return cmd
 }
 
-func lettersTable(p *page, s shownLetters) {
+func lettersTable(p *page, s *deadletter.ShownList) {
 	rows := make([][]string, 0, len(s.Letters))
 	for _, l := range s.Letters {
 		rows = append(rows, []string{l.ID, l.Published.Format(time.RFC3339), l.Key, strconv.FormatUint(l.Attempts, 10), l.Owner, l.Topic, l.Reason})
@@ -376,13 +283,9 @@ func lettersShowCommand() *cobra.Command {
 		if l == nil {
 			return fmt.Errorf("no dead letter %q waits in %s", untrusted.Text(args[0]), cfg.LettersTopic)
 		}
-		shown := shownLetterOf(l, propertyShownMax)
-		shown.Properties = map[string]string{}
-		for _, p := range l.Properties {
-			shown.Properties[untrusted.Short(p.Name, textShownMax)] = untrusted.Short(p.Value, propertyShownMax)
-		}
+		shown := deadletter.ShowWhole(l)
 		if payload {
-			shown.setPayload(l.Payload, payloadMax)
+			shown.SetPayload(l.Payload, payloadMax, "--payload-max")
 		}
 		return o.show(cmd.OutOrStdout(), shown, func(p *page) { letterPage(p, shown) })
 	})
@@ -392,21 +295,7 @@ func lettersShowCommand() *cobra.Command {
 	return cmd
 }
 
-// setPayload shows a payload as text if it is some, else in base64.
-func (s *shownLetter) setPayload(payload []byte, bytesMax int) {
-	is, cut := "text", ""
-	if len(payload) > bytesMax {
-		cut = fmt.Sprintf(", cut to %d of %d bytes: --payload-max", bytesMax, len(payload))
-		payload = payload[:bytesMax]
-	}
-	text := strings.ToValidUTF8(string(payload), "")
-	if lost := len(payload) - len(text); lost >= utf8.UTFMax || lost > 0 && cut == "" { // the cut may have parted one character
-		is, text = "base64", base64.StdEncoding.EncodeToString(payload)
-	}
-	s.Payload, s.PayloadIs = &text, is+cut
-}
-
-func letterPage(p *page, l shownLetter) {
+func letterPage(p *page, l *deadletter.Shown) {
 	originalAt := ""
 	if !l.OriginalAt.IsZero() {
 		originalAt = l.OriginalAt.Format(time.RFC3339Nano)
@@ -547,38 +436,12 @@ func showCounts(cmd *cobra.Command, o *outputForm, c deadletter.Counts, options 
 }
 
 func countsPage(p *page, c deadletter.Counts, dry bool) {
-	did := func(n int, verb, what string) {
-		switch {
-		case n > 0 && dry:
-			p.line("%d would be %s%s", n, verb, what)
-		case n > 0:
-			p.line("%d %s%s", n, verb, what)
+	for _, said := range c.Words(dry) {
+		if said.Alarm {
+			p.alarm("%s", said.Text)
+		} else {
+			p.line("%s", said.Text)
 		}
-	}
-	p.line("%d read, %d selected", c.Read, c.Selected)
-	did(c.Sent, "sent", "")
-	did(c.Purged, "removed", "")
-	did(c.SentBefore, "left out or removed", ": an earlier replay sent them")
-	did(c.Repeated, "left out or removed", ": the same event was selected or sent already")
-	for _, why := range []string{deadletter.ObstacleBatched, deadletter.ObstacleEncrypted, deadletter.ObstacleBroken, deadletter.ObstacleTopic} {
-		if n := c.Obstacles[why]; n > 0 {
-			p.alarm("%d cannot be sent: %s", n, why)
-		}
-	}
-	if c.Doubt > 0 {
-		p.alarm("%d are of an interrupted replay: whether they were sent is found out with --yes", c.Doubt)
-	}
-	if c.Schema > 0 {
-		p.alarm("%d have a schema version, without which they are sent", c.Schema)
-	}
-	if c.Left > 0 {
-		p.alarm("%d selected ones are left: --max", c.Left)
-	}
-	if c.Foreign > 0 {
-		p.alarm("%d messages of the replays topic are no records of acts, and were ignored", c.Foreign)
-	}
-	if c.Reach != "" {
-		p.line("%s", c.Reach)
 	}
 	if dry {
 		p.line("nothing was changed: --yes --reason TEXT does it")

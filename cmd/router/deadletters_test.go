@@ -5,7 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strconv"
@@ -14,10 +18,14 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/deadletter"
+	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -167,7 +175,7 @@ func TestDeadLetterCommands(t *testing.T) {
 			t.Errorf("the list has no %q:\n%s", want, list)
 		}
 	}
-	var shown shownLetters
+	var shown deadletter.ShownList
 	if err := json.Unmarshal([]byte(run(exitOK, "deadletters", "list", "--key=user-1", "-o=json")), &shown); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +254,94 @@ func TestDeadLetterCommands(t *testing.T) {
 	}
 }
 
+// TestDeadLettersAtTheAdminEndpoint: a router lists and shows letters, and sends them again or removes them, by a process of its own.
+func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
+	t.Parallel()
+	topic, flags := lettersGroup(t, 5)
+	environ := []string{"RINGFENCE__KEY__FROM=message_key"}
+	for _, flag := range flags {
+		name, value, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
+		environ = append(environ, config.EnvPrefix+strings.ToUpper(strings.ReplaceAll(name, ".", "__"))+"="+value)
+	}
+	loaded, err := config.Load(config.Sources{Environ: environ})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := loaded.Config
+	var log bytes.Buffer
+	pages, err := letterPages(cfg, broker{letters: true}, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	for pattern, page := range pages {
+		mux.Handle(pattern, page)
+	}
+	const token = "a token of this test"
+	guard := listen.Guard{Name: "admin", Token: func() string { return token }, Metrics: listen.NewMetrics(prometheus.NewRegistry())}
+	server := httptest.NewServer(guard.Protect(mux))
+	defer server.Close()
+	call := func(method, path string, want int, into any) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		if answer.StatusCode != want {
+			t.Fatalf("%s %s: %d %s", method, path, answer.StatusCode, text)
+		}
+		if into != nil && json.Unmarshal(text, into) != nil {
+			t.Fatalf("%s %s: %s", method, path, text)
+		}
+	}
+	var list deadletter.AskedList
+	call("GET", "/v1/deadletters?limit=2", http.StatusOK, &list)
+	if list.Selected != 5 || len(list.Letters) != 2 || list.Cut != 3 || list.Letters[0].Original != "9:4:-1:-1" || list.Letters[0].Key != "user-1" || list.Letters[0].Topic != topic {
+		t.Fatalf("the list is %+v", list)
+	}
+	if list.Letters[0].Reason != `failed 3 times: no \x1b[31mstock` {
+		t.Errorf("a reason is %q", list.Letters[0].Reason)
+	}
+	var letter deadletter.AskedLetter
+	call("GET", "/v1/deadletters/letter?payload=true&id="+list.Letters[1].ID, http.StatusOK, &letter)
+	if letter.Payload == nil || *letter.Payload != "3" || letter.Properties[source.PropertyFirstError] != "no stock" {
+		t.Errorf("a letter is %+v", letter)
+	}
+	call("GET", "/v1/deadletters/letter?id=1:1:-1:-1", http.StatusNotFound, nil)
+	var acted deadletter.Acted
+	call("POST", "/v1/deadletters/replay?key=user-0", http.StatusOK, &acted)
+	if !acted.DryRun || acted.Counts.Sent != 2 || acted.Act != "" {
+		t.Errorf("a dry run is %+v", acted)
+	}
+	acted = deadletter.Acted{}
+	call("POST", "/v1/deadletters/replay?key=user-0&yes=true&by=alice&reason=INC-7", http.StatusOK, &acted)
+	if acted.DryRun || acted.Counts.Sent != 2 || acted.Act == "" || acted.Says[1].Text != "2 sent" {
+		t.Errorf("a replay is %+v", acted)
+	}
+	acted = deadletter.Acted{}
+	call("POST", "/v1/deadletters/purge?yes=true&by=alice&reason=INC-7&id="+list.Letters[0].ID, http.StatusOK, &acted)
+	call("GET", "/v1/deadletters", http.StatusOK, &list)
+	if stats := pulsartest.Stats(t, topic, "workers"); list.Selected != 2 || acted.Counts.Purged != 1 || stats.Backlog != 2 {
+		t.Errorf("at the end %d letters wait, %d were purged, and the topic has %d events", list.Selected, acted.Counts.Purged, stats.Backlog)
+	}
+	acts, _, _ := cli(t, append([]string{"deadletters", "acts"}, flags...)...)
+	for _, want := range []string{"alice, at the admin endpoint of cli", "INC-7", "2 sent"} {
+		if !strings.Contains(acts, want) {
+			t.Errorf("the acts have no %q:\n%s", want, acts)
+		}
+	}
+	if !strings.Contains(log.String(), "act on dead letters ended") || strings.Contains(log.String(), "user-0") {
+		t.Errorf("the log is\n%s", &log)
+	}
+}
+
 func TestShownPayload(t *testing.T) {
 	for name, c := range map[string]struct {
 		payload  string
@@ -259,8 +355,8 @@ func TestShownPayload(t *testing.T) {
 		"empty":       {"", 10, "", "text"},
 		"cut to none": {"abc", 0, "", "text, cut to 0 of 3 bytes: --payload-max"},
 	} {
-		var s shownLetter
-		s.setPayload([]byte(c.payload), c.max)
+		var s deadletter.Shown
+		s.SetPayload([]byte(c.payload), c.max, "--payload-max")
 		if *s.Payload != c.text || s.PayloadIs != c.is {
 			t.Errorf("%s: %q (%s), want %q (%s)", name, *s.Payload, s.PayloadIs, c.text, c.is)
 		}

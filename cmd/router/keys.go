@@ -183,9 +183,9 @@ func shownKey(k *report.ListedKey) string {
 
 func waitOf(k *report.ListedKey) string {
 	if k.InMailbox() {
-		return waitWords(report.KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
+		return report.WaitWords(report.KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
 	}
-	return placeWords(report.Held{Place: k.Wait, With: k.With})
+	return report.PlaceWords(report.Held{Place: k.Wait, With: k.With})
 }
 
 func failedWords(k *report.ListedKey) string {

@@ -86,7 +86,7 @@ func TestKeys(t *testing.T) {
 	admin, tokenFile := "--admin="+g.members["router-1"].admin, "--token-file="+file
 	list := func(t *testing.T, args ...string) (k report.Keys) {
 		t.Helper()
-		out, says, code := cli(t, append([]string{"keys", "-o", "json", admin, tokenFile}, args...)...)
+		out, says, code := answered(t, append([]string{"keys", "-o", "json", admin, tokenFile}, args...)...)
 		if code != exitOK {
 			t.Fatalf("exit code %d: %s", code, says)
 		}
@@ -123,7 +123,7 @@ func TestKeys(t *testing.T) {
 	}
 
 	t.Run("table", func(t *testing.T) {
-		out, says, code := cli(t, "keys", admin, tokenFile)
+		out, says, code := answered(t, "keys", admin, tokenFile)
 		if code != exitOK {
 			t.Fatalf("exit code %d: %s", code, says)
 		}
@@ -142,7 +142,7 @@ func TestKeys(t *testing.T) {
 			}
 			return nil
 		})
-		out, says, code := cli(t, "keys", "--hot", admin, tokenFile)
+		out, says, code := answered(t, "keys", "--hot", admin, tokenFile)
 		for _, want := range []string{"EVENTS/S", "BUSY", "OUTGROWS ITS TURN", "\nhot "} {
 			if code != exitOK || !strings.Contains(out, want) {
 				t.Errorf("exit code %d %s: %q is missing in\n%s", code, says, want, out)
@@ -161,7 +161,7 @@ func TestKeys(t *testing.T) {
 			}
 			return errors.New("no inversion is listed")
 		})
-		out, says, code := cli(t, "keys", "--inverted", admin, tokenFile)
+		out, says, code := answered(t, "keys", "--inverted", admin, tokenFile)
 		for _, want := range []string{"INVERSIONS", "CAUSES", "LAST", "\nshuffled ", " ago"} {
 			if code != exitOK || !strings.Contains(out, want) {
 				t.Errorf("exit code %d %s: %q is missing in\n%s", code, says, want, out)

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -112,16 +111,7 @@ func toldBy(s report.View) string {
 }
 
 // seconds formats a time for people.
-func seconds(s float64) string {
-	if s == 0 {
-		return "-"
-	}
-	d := time.Duration(s * float64(time.Second))
-	if d.Abs() < time.Second {
-		return d.Round(time.Millisecond).String()
-	}
-	return d.Round(100 * time.Millisecond).String()
-}
+func seconds(s float64) string { return report.Seconds(s) }
 
 func locateCommand() *cobra.Command {
 	var encoded bool
@@ -188,7 +178,11 @@ func keyPage(p *page, k report.Key) {
 	p.line("partition  %d", k.Partition)
 	p.line("owner      %s", owner)
 	for _, at := range k.At {
-		for _, line := range doing(at) {
+		says := at.Says
+		if says == nil && at.Error == "" { // of a router of an earlier release
+			says = at.Words()
+		}
+		for _, line := range says {
 			p.line("at         %s: %s", at.Member, line)
 		}
 		if at.Error != "" {
@@ -196,86 +190,6 @@ func keyPage(p *page, k report.Key) {
 		}
 	}
 	p.line("\n%s", toldBy(k.View))
-}
-
-// doing describes the state of a key at a member in sentences.
-func doing(at report.KeyAt) []string {
-	if at.Error != "" {
-		return nil
-	}
-	var lines []string
-	switch {
-	case at.Wait != report.WaitsForNothing:
-		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
-			waitWords(at), seconds(at.Seconds), at.Event, seconds(at.Age), at.Failures, at.Queued))
-	case len(at.Held) == 0:
-		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
-	}
-	if h := at.Hold; h != nil && at.Gate != "closed" {
-		lines = append(lines, holdWords(*h))
-	}
-	if at.Park != nil {
-		lines = append(lines, parkWords(*at.Park))
-	}
-	if at.Parking > 0 {
-		lines = append(lines, fmt.Sprintf("copies %s of it to the parking topic", report.Plural(at.Parking, "event")))
-	}
-	for _, s := range at.Skips {
-		lines = append(lines, skipWords(s))
-	}
-	if at.MoreSkips > 0 {
-		lines = append(lines, fmt.Sprintf("%d older skips are in effect: see router acts", at.MoreSkips))
-	}
-	for _, b := range at.Blockers {
-		switch {
-		case b.OwnApplication():
-			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
-		case b.Member == "":
-			lines = append(lines, fmt.Sprintf("the gate waits for leases of the group's earlier log to expire, for at most %s", seconds(b.Seconds)))
-		default:
-			lines = append(lines, fmt.Sprintf("the gate waits for %s, the owner since %s: until it says that nothing runs, or for %s of silence", b.Member, b.Start, seconds(b.Seconds)))
-		}
-	}
-	for _, h := range at.Held {
-		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", report.Plural(h.Events, "event"), placeWords(h), seconds(h.Seconds)))
-	}
-	return lines
-}
-
-func waitWords(at report.KeyAt) string {
-	switch at.Wait {
-	case "handler":
-		return fmt.Sprintf("the handler (worker %d)", at.Worker)
-	case "retry":
-		return "its next attempt, due in " + seconds(at.RetryIn)
-	case "gate":
-		return "its gate"
-	case "worker":
-		return "an application: none is connected"
-	case "slot":
-		return "room at its worker, or the lease"
-	case "hold":
-		return "its release"
-	case "park":
-		return "its park, or the letters in the parking topic, which come first"
-	}
-	return at.Wait
-}
-
-func placeWords(h report.Held) string {
-	switch h.Place {
-	case "queued":
-		return "queued for the stream to " + h.With
-	case "sent":
-		return "with " + h.With
-	case "parked":
-		return "parked, since the mailbox of the key at " + h.With + " is full"
-	case "delayed":
-		return "sent again in a moment, since the owner has not read the newest epoch yet"
-	case "refused":
-		return "refused by the former owner; they wait for a newer epoch"
-	}
-	return h.Place
 }
 
 // errNotKept says that exclusivity cannot be vouched for.

@@ -63,6 +63,9 @@ func metricsOf(t *testing.T) map[string][]string {
 	if _, err := newProver(cfg, broker{}, listenerAuth.adminToken, registry, log); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := letterPages(cfg, broker{}, registry, log); err != nil {
+		t.Fatal(err)
+	}
 	descs := make(chan *prometheus.Desc, 1000)
 	registry.Describe(descs)
 	close(descs)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -60,5 +62,27 @@ func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 				t.Errorf("%s is not JSON:\n%s", name, out.String())
 			}
 		}
+	}
+}
+
+// TestListsCanBeWatched: what a router tells about its group can be shown again and again.
+func TestListsCanBeWatched(t *testing.T) {
+	var visit func(*cobra.Command)
+	watched := 0
+	visit = func(c *cobra.Command) {
+		has := func(flag string) bool { return c.Flags().Lookup(flag) != nil }
+		if has("admin") && has("output") && !has("reason") && !has("wait") {
+			watched++
+			if simulates := c.Name() == "simulate"; !has("watch") && !simulates {
+				t.Errorf("%s shows data of a router, and has no --watch", c.CommandPath())
+			}
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(rootCommand())
+	if watched < 8 {
+		t.Errorf("only %d commands show data of a router", watched)
 	}
 }

@@ -123,8 +123,8 @@ func TestProve(t *testing.T) {
 	out := t.TempDir()
 	var printed, says string
 	code := -1
-	for range 4 { // so few faults may all hit a member whose handlers rest: the command then says that the proof shows too little
-		printed, says, code = g.prove(t, "router-0", "--for=3s", "--every=1s", "--fault-max=1s", "--faults=kill,drain", "--rate=150", "--keys=30", "--out="+out, "--yes")
+	for range 6 { // so few faults may all hit a member whose handlers rest: the command then says that the proof shows too little
+		printed, says, code = g.prove(t, "router-0", "--for=3s", "--every=1s", "--fault-max=1s", "--faults=kill,drain", "--rate=500", "--keys=60", "--out="+out, "--yes")
 		if code == exitOK || strings.Contains(says+printed, "BROKEN") {
 			break
 		}

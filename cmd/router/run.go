@@ -99,6 +99,7 @@ type broker struct {
 	publisher func(topic string) (prove.Publisher, error)
 	clean     func(context.Context, prove.Topics) (remain []string)
 	memory    string // address of the broker in memory; "": there is none
+	letters   bool   // its dead letters can be read
 
 	// listening is called once the application can connect, which then waits for the node; nil: no
 	// call.
@@ -116,8 +117,9 @@ func throughPulsar(cfg config.Config) broker {
 	var auth *pulsarAuth
 	var absent []string
 	return broker{
-		fault:  func(ctx context.Context) error { return auth.brokerFault(ctx, cfg) },
-		absent: func() []string { return absent },
+		letters: true,
+		fault:   func(ctx context.Context) error { return auth.brokerFault(ctx, cfg) },
+		absent:  func() []string { return absent },
 		open: func(ctx context.Context, metrics *mtls.Metrics, log *slog.Logger) (err error) {
 			if auth, err = newPulsarAuth(cfg.Pulsar, metrics, log); err != nil {
 				return err
@@ -250,6 +252,11 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	admin := adminOf(n, prover, notice, registry, cfg.Log.Keys == telemetry.KeysRevealed)
 	admin.Exemplars = tracing.Tracer != nil
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
+	letters, err := letterPages(cfg, b, registry, log)
+	if err != nil {
+		return err
+	}
+	maps.Copy(admin.Pages, letters)
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
 

@@ -67,7 +67,7 @@ export class Chromium {
 	async close() {
 		await this.call("Browser.close").catch(() => {});
 		await this.ended;
-		rmSync(this.folder, { recursive: true, force: true });
+		rmSync(this.folder, { recursive: true, force: true, maxRetries: 100, retryDelay: 100 }); // its children may still write
 	}
 }
 
@@ -125,15 +125,22 @@ class Tab {
 		return this.call("Input.insertText", { text });
 	}
 
-	// click clicks where an element is, as a mouse does: what lies above it gets the click.
+	// click clicks where an element is, as a mouse does: what lies above it gets the click. A refresh of the page may have moved the element meanwhile;
+	// then it tries again.
 	async click(selector) {
-		const at = await this.run((s) => {
-			const node = document.querySelector(s);
-			node.scrollIntoView({ block: "center" });
-			const box = node.getBoundingClientRect();
-			return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
-		}, selector);
-		for (const type of ["mousePressed", "mouseReleased"]) await this.call("Input.dispatchMouseEvent", { type, ...at, button: "left", clickCount: 1 });
+		for (let tries = 0; tries < 10; tries++) {
+			const at = await this.run((s) => {
+				const node = document.querySelector(s);
+				globalThis.hit = false;
+				node.addEventListener("click", () => { globalThis.hit = true; }, { once: true });
+				node.scrollIntoView({ block: "center" });
+				const box = node.getBoundingClientRect();
+				return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+			}, selector);
+			for (const type of ["mousePressed", "mouseReleased"]) await this.call("Input.dispatchMouseEvent", { type, ...at, button: "left", clickCount: 1 });
+			if (await this.run(() => globalThis.hit)) return;
+		}
+		throw new Error("another element than " + selector + " gets the clicks");
 	}
 
 	async picture() {

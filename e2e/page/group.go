@@ -117,9 +117,11 @@ func (m *member) Status() report.Status {
 		Acts:      &report.Acts{HeldKeys: held},
 		Listeners: []report.Listener{{Name: "app", ProtectedBy: "loopback"}, {Name: "peer", ProtectedBy: "TLS, name orders-router"}, {Name: "gossip", ProtectedBy: "keys"}, {Name: "admin", ProtectedBy: "loopback; token"}},
 		Checks:    []report.Check{{Name: "member"}}, Gates: report.Gates{Open: m.partitions()},
-		Events:      report.Events{Unsettled: 2 * len(m.keys), OldestSeconds: oldest, Mailboxes: 2 * len(m.keys), Running: 8, Keys: len(m.keys)},
-		Rates:       report.Rates{Accepted: 41.5, Done: 40, Retried: 0.2, Rejected: 0.01},
-		Exclusivity: report.Exclusivity{Seconds: 61_200 + age, LeaseLapses: uint64(m.index % 3)},
+		Events: report.Events{Unsettled: 2 * len(m.keys), OldestSeconds: oldest, Mailboxes: 2 * len(m.keys), Running: 8, Keys: len(m.keys)},
+		Rates:  report.Rates{Accepted: 41.5, Done: 40, Retried: 0.2, Rejected: 0.01},
+		Exclusivity: report.Exclusivity{Seconds: 61_200 + age, LeaseLapses: uint64(m.index % 3), Audit: &report.Audit{
+			Handlings: 2_400_000, Order: report.Order{FirstHandlings: 2_391_000, Inversions: map[string]uint64{"received": uint64(17 * m.index), "retry": 3}},
+		}},
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/deadletter"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
@@ -72,6 +73,9 @@ func run(members, keys int) error {
 	pages := report.Handlers(group, listen.ShowsToken)
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{MayNameKeys: listen.ShowsToken, MayAct: listen.MayAct, Ending: listen.Ending}).Handlers())
 	maps.Copy(pages, act.Handlers(keeper, "", first, parkable))
+	maps.Copy(pages, deadletter.Endpoint{
+		Ask: newLetters(g.begun.UTC()).ask, Node: g.members[0].name, Named: listen.ShowsToken, Reads: listen.ShowsToken, Metrics: deadletter.NewMetrics(registry), Log: log,
+	}.Handlers())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err

@@ -87,7 +87,19 @@ if (process.env.PICTURES) {
 				await tab.click("#problems li:first-child button");
 				await tab.until("the history is there", () => document.querySelectorAll("#history tr").length > 10);
 				writeFileSync(join(process.env.PICTURES, "page-key.png"), await tab.picture());
+				await tab.click("#key-close");
 			}
+			if (scheme === "dark") continue;
+			await tab.click("#letters-read");
+			await tab.until("the letters are there", () => document.querySelectorAll("#letters tr").length > 20);
+			await tab.click("#letters tr:first-child td:last-child button");
+			await tab.until("a letter is there", () => document.querySelector("#letter-facts").innerText.includes("Property x-note"));
+			await tab.run((wide) => { // the newest letters, and one of them
+				document.activeElement.blur();
+				for (const row of [...document.querySelectorAll("#letters tr")].slice(wide ? 6 : 2)) row.hidden = true;
+				document.querySelector("#h-letters").scrollIntoView({ behavior: "instant", block: "start" });
+			}, width > 1000);
+			writeFileSync(join(process.env.PICTURES, name.replace("page-", "page-letters-") + ".png"), await tab.picture());
 		}
 	});
 } else {
@@ -108,6 +120,7 @@ if (process.env.PICTURES) {
 			assert.match(await tab.run(() => document.querySelector("#worst-note").textContent), /^The 50 worst of 10,000\. /);
 			assert.match(await tab.run(() => document.title), /^3 problems · orders · Ringfence$/);
 			assert.match(await tab.run(() => document.querySelector("#tiles").innerText), /Events handled\s+2,000\/s/);
+			assert.match(await tab.run(() => document.querySelector("#records tr:nth-child(2)").innerText), /0 of 2,400,000[^]*20 of 2,391,000: received 17, retry 3/);
 			await tab.until("the rollout is told", () => document.querySelectorAll("#rollouts tr").length === 1);
 			assert.deepEqual(await tab.run(() => [...document.querySelectorAll("#rollouts td")].map((cell) => cell.textContent)), ["leave <b>orders-2</b>; join orders-2. What the handlers of orders-2 did is not known", "164", "31 ms", "6", "1", "0"]);
 			nothingLeftTheHost(tab);
@@ -137,7 +150,7 @@ if (process.env.PICTURES) {
 		const tab = await visit();
 		await withToken(tab);
 		await tab.click("#problems li:first-child button");
-		await tab.until("the key and its history are there", () => document.querySelectorAll("#history tr").length === 200 && document.querySelector("#key-facts").innerText.includes("its handler runs at worker 1"));
+		await tab.until("the key and its history are there", () => document.querySelectorAll("#history tr").length === 200 && document.querySelector("#key-facts").innerText.includes("waits for the handler (worker 1), for 2m"));
 		assert.match(await tab.run(() => document.querySelector("#history-note").textContent), /^The 200 newest of 300 steps/);
 		assert.equal(await tab.run(() => document.activeElement.id), "h-key");
 		await tab.press("Escape");
@@ -163,7 +176,7 @@ if (process.env.PICTURES) {
 		await tab.type("fixed");
 		await tab.click("#act-do");
 		await tab.until("the key is not held", () => document.querySelector("#key-facts").innerText.includes("waits for room at its worker"));
-		assert.equal(await tab.run(() => document.querySelector("#acts tr:first-child b").textContent), "release");
+		await tab.until("the release is in the list", () => document.querySelector("#acts tr:first-child b").textContent === "release");
 
 		await tab.click("#key-skip"); // the event that the page shows, and no other
 		await tab.until("the dialog is open", () => document.querySelector("#h-act").textContent === "Skip this event?" && document.activeElement.id === "act-reason");
@@ -174,6 +187,53 @@ if (process.env.PICTURES) {
 			const row = document.querySelector("#acts tr:first-child");
 			return !document.querySelector("#act").open && row.innerText.includes("poison pill") && row.innerText.includes("event 7:4412:-1:-1: in effect until ") && row.querySelector("td:last-child button").hidden;
 		});
+		nothingLeftTheHost(tab);
+	});
+
+	// Dead letters are read when somebody asks, with the token; a replay and a purge are tried first, need a reason, and are done as they were tried.
+	test("dead letters", async () => {
+		const tab = await visit();
+		await tab.until("the token is asked for", () => document.querySelector("#letters-read").disabled && document.querySelector("#letters-note").textContent.startsWith("The admin token lets you read"));
+		await withToken(tab);
+		await tab.until("they can be read", () => !document.querySelector("#letters-read").disabled);
+		assert.equal(await tab.run(() => document.querySelectorAll("#letters tr").length), 0);
+		assert.ok(!tab.requests.some((r) => r.includes("/v1/deadletters")), "they were read unasked");
+		await tab.click("#letters-read");
+		await tab.until("they are there", () => document.querySelectorAll("#letters tr").length === 40 && document.querySelector("#letters-note").textContent.startsWith("40 dead letters wait. Read at "));
+		assert.match(await tab.run(() => document.querySelector("#letters tr").innerText), /user-00815\s+failed 10 times\s+10\s+1m30s\s+persistent:\/\/public\/default\/orders\s+Show/);
+		assert.match(await tab.run(() => document.querySelector("#letters-reasons").innerText), /^30: failed 10 times\n8: rejected: the total does not match/);
+		assert.ok((await tab.run(() => document.querySelector("#letters tr:nth-child(2)").innerText)).includes(`<b onclick="x">failed</b>`));
+		assert.ok((await tab.run(() => document.querySelector("#letters tr:nth-child(3)").innerText)).startsWith("no key"));
+
+		await tab.click("#letters tr:nth-child(2) td:last-child button");
+		await tab.until("its content is there", () => document.querySelector("#letter-facts").innerText.includes("Property x-note"));
+		assert.equal(await tab.run(() => document.activeElement.id), "h-letter");
+		assert.ok(await tab.run(() => document.querySelector("#letter-text").hidden), "the payload is shown unasked");
+		await tab.click("#letter-payload");
+		await tab.until("the payload is there", () => !document.querySelector("#letter-text").hidden && document.querySelector("#letter-text").textContent.startsWith("<script>"));
+		assert.ok(await tab.run(() => document.querySelectorAll("img, iframe, script").length === 1 && !document.title.includes("broken")));
+		await tab.press("Escape");
+		assert.ok(await tab.run(() => document.querySelector("#letter").hidden && document.activeElement.closest("#letters") !== null));
+
+		await tab.click("#letters tr:nth-child(1) td:last-child button");
+		await tab.until("the letter is there", () => document.querySelector("#letter-label").textContent === "user-00815, letter 9:400:-1:-1");
+		await tab.click("#letter-purge");
+		await tab.until("it is tried", () => document.querySelector("#h-act").textContent === "Purge these letters?" && document.querySelector("#act-dry").innerText.includes("1 would be removed") && !document.querySelector("#act-do").disabled);
+		await tab.press("Escape");
+		await tab.click("#letter-replay-key");
+		await tab.until("it is tried", () => document.querySelector("#act-dry").innerText.includes("6 would be sent") && document.querySelector("#act-label").textContent === "all of the key user-00815");
+		await tab.press("Enter"); // without a reason nothing happens
+		assert.ok(await tab.run(() => document.querySelector("#act").open && document.querySelector("#act-reason").validity.valueMissing));
+		await tab.type("stock is back");
+		await tab.press("Tab");
+		await tab.type("alice");
+		await tab.press("Enter");
+		await tab.until("they are gone", () => !document.querySelector("#act").open && document.querySelectorAll("#letters tr").length === 34 && document.querySelector("#letters-note").textContent.includes("6 sent (act f00dfeed00000001)"));
+
+		await tab.run(() => { document.querySelector("#search-text").value = "user-00816"; document.querySelector("#search").requestSubmit(); });
+		await tab.until("the key is open", () => !document.querySelector("#key").hidden);
+		await tab.click("#key-letters");
+		await tab.until("its letters are there", () => document.querySelectorAll("#letters tr").length === 5 && document.querySelector("#letters-note").textContent.startsWith("Of the key user-00816: 5 dead letters wait"));
 		nothingLeftTheHost(tab);
 	});
 
@@ -215,6 +275,12 @@ if (process.env.PICTURES) {
 			};
 			await tab.click("#problems li:first-child button");
 			await tab.until("the history is there", () => document.querySelectorAll("#history tr").length === 200);
+			await tab.click("#letters-read");
+			await tab.until("the letters are there", () => document.querySelectorAll("#letters tr").length > 20);
+			await tab.click("#letters tr:nth-child(2) td:last-child button");
+			await tab.until("a letter is there", () => document.querySelector("#letter-facts").innerText.includes("Property x-note"));
+			await tab.click("#letter-payload");
+			await tab.until("the payload is there", () => !document.querySelector("#letter-text").hidden);
 			for (const [width, height] of sizes) {
 				await tab.screen(width, height, scheme);
 				await tab.until("the page has the width", (width) => innerWidth === width, width);

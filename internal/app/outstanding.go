@@ -7,7 +7,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/partition"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -145,7 +144,7 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 // noteSent keeps what the report of a delivery's handling needs.
 func (d *Outstanding) noteSent(name event.DeliveryID, sent *event.Delivery) {
 	s := d.sent.of(name)
-	s.key, s.fence, s.sent = partition.HashOf(string(sent.Event.Key)), sent.Fence(), d.sending
+	s.key, s.fence, s.sent = sent.Key, sent.Fence(), d.sending
 }
 
 // Handled returns the handlings that the newest Answer was about, those of late results too. The next Answer overwrites them.

@@ -224,7 +224,7 @@ func (r *rig) wantFinished(want ...string) {
 		select {
 		case f := <-r.boxes.finished:
 			got = append(got, fmt.Sprintf("%d:%v", f.Delivery, f.Kind))
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			r.t.Fatalf("finished = %v, want %v", got, want)
 		}
 	}
@@ -245,7 +245,7 @@ func (r *rig) wantNothingFinished() {
 
 func (r *rig) wantWorkers(want int) {
 	r.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case n := <-r.workers:

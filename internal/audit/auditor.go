@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"math"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -87,14 +88,11 @@ const (
 // sourcesMax is how many sources an Auditor knows at a time.
 const sourcesMax = 1024
 
-// record is a handling in the ring.
+// record is a handling in the ring. It fills a line of the CPU's cache.
 type record struct {
 	key        uint64
 	start, end time.Duration // by the source's clock
-	shift      time.Duration
-	startSlack time.Duration
-	endSlack   time.Duration
-	reach      time.Duration // by the judge's clock: the latest possible end of this and all earlier records of its chain
+	before     time.Duration // by the judge's clock: the latest possible end of all earlier records of its chain; never if there was none
 	token      int64
 	turn       uint64
 	back       uint32 // how many records earlier the previous one of the chain is; 0: none
@@ -103,22 +101,35 @@ type record struct {
 	partition  partition.ID
 }
 
-// recordBytes is the memory of a record: its own, and its share of the heads, twice as many at most.
-const recordBytes = 104 + 2*8
+// head is the newest record of a chain, the keys that share a part of their hash.
+type head struct {
+	number uint64        // of the record, plus 1; 0: none ever
+	reach  time.Duration // by the judge's clock: the latest possible end of all records of the chain, those that left the ring too
+}
 
-// forgottenShare is the part of the memory that knows of forgotten records.
-const forgottenShare = 8
+// never is before all instants.
+const never = time.Duration(math.MinInt64)
+
+// headsMin is how many heads there are at first. Few keys share few pages of memory.
+const headsMin = 1 << 10
+
+// recordBytes is the memory of a record: its own, its share of the heads, twice as many at most, and its Mapping.
+const recordBytes = 64 + 2*16 + 24
 
 // Auditor compares handlings. It is not safe for concurrent use.
 type Auditor struct {
-	ring  []record
-	count uint64   // records ever; record n is at ring[n%len(ring)]
-	heads []uint64 // by hash of a key: the number of the newest record of the chain, plus 1; 0: none
+	ring     []record
+	count    uint64    // records ever; record n is at ring[n%len(ring)]
+	heads    []head    // by hash of a key
+	mappings []Mapping // of the records in the ring; nil as long as all are zero
 
-	forgotten []time.Duration // by another part of the hash: the latest end of a record that left the ring
+	fresh    int    // heads that were written first since they grew
+	grown    uint64 // count when they grew
+	headsMax int
 
 	sources []registered
 	counts  Counts
+	warm    [32]uint64 // scratch of Add
 }
 
 type registered struct {
@@ -128,16 +139,12 @@ type registered struct {
 
 // New returns an Auditor that takes at most about memory bytes, and at least a few kilobytes.
 func New(memory int) *Auditor {
-	slots := 1
-	for slots*2*8 <= memory/forgottenShare {
-		slots *= 2
-	}
-	records := max((memory-slots*8)/recordBytes, 16)
+	records := max(memory/recordBytes, 16)
 	heads := 1
 	for heads < records {
 		heads *= 2
 	}
-	return &Auditor{ring: make([]record, records), heads: make([]uint64, heads), forgotten: make([]time.Duration, slots)}
+	return &Auditor{ring: make([]record, records), heads: make([]head, min(heads, headsMin)), headsMax: heads}
 }
 
 // Register returns the id of a source, also of one that is registered already. The first source keeps its id; another one may lose it to the
@@ -177,8 +184,15 @@ func (a *Auditor) Undecided(r Reason, handlings int) { a.counts.Undecided[r] += 
 
 // Add takes handlings of a source in, compares each with those of its key, and appends the overlaps to dst.
 func (a *Auditor) Add(from SourceID, m Mapping, handlings []Handling, dst []Finding) []Finding {
-	for i := range handlings {
-		dst = a.add(from, &m, &handlings[i], dst)
+	for len(handlings) > 0 {
+		n := min(len(handlings), len(a.warm))
+		for i := range n { // first this alone, so that cache misses overlap
+			a.warm[i] = a.chainOf(uint64(handlings[i].Key)).number
+		}
+		for i := range n {
+			dst = a.add(from, &m, &handlings[i], dst)
+		}
+		handlings = handlings[n:]
 	}
 	return dst
 }
@@ -189,60 +203,89 @@ func (a *Auditor) add(from SourceID, m *Mapping, h *Handling, dst []Finding) []F
 		return dst
 	}
 	a.counts.Handlings++
-	r := record{
-		key: uint64(h.Key), start: h.Start, end: h.End, shift: m.Shift, startSlack: m.StartSlack, endSlack: m.EndSlack,
-		token: h.Fence.Token, turn: h.Fence.Turn, worker: h.Worker, source: from, partition: h.Partition,
+	r := compared{m: *m, record: record{
+		key: uint64(h.Key), start: h.Start, end: h.End, token: h.Fence.Token, turn: h.Fence.Turn, worker: h.Worker, source: from, partition: h.Partition,
+	}}
+	chain := a.chainOf(r.key)
+	r.before = never
+	if chain.number > 0 {
+		r.before = chain.reach
 	}
-	head := &a.heads[spread(r.key)&uint64(len(a.heads)-1)]
-	var known bool
-	if dst, known = a.compare(&r, *head, dst); known {
-		return dst
+	if r.before > r.earliestStart() { // else all earlier ones have ended
+		var known bool
+		if dst, known = a.compare(&r, chain.number, dst); known {
+			return dst
+		}
 	}
-	r.reach = r.latestEnd()
-	if number := *head; number > a.oldest() {
-		r.reach = max(r.reach, a.at(number-1).reach)
-		r.back = uint32(a.count - (number - 1))
+	if chain.number > a.oldest() {
+		r.back = uint32(a.count - (chain.number - 1))
 	}
-	a.forgetOldest()
-	*a.at(a.count) = r
-	a.count++
-	*head = a.count
+	if chain.number <= a.grown {
+		a.fresh++
+	}
+	a.keep(&r)
+	chain.number, chain.reach = a.count, max(r.before, r.latestEnd())
 	a.sources[from].last = a.count
+	if a.fresh > len(a.heads)/2 && len(a.heads) < a.headsMax {
+		a.grow()
+	}
 	return dst
 }
 
+// grow doubles the heads: each chain becomes the beginning of two.
+func (a *Auditor) grow() {
+	a.heads = append(a.heads, a.heads...)
+	a.fresh, a.grown = 0, a.count
+}
+
+// keep puts a record into the ring, in the place of the oldest one.
+func (a *Auditor) keep(r *compared) {
+	*a.at(a.count) = r.record
+	if a.mappings == nil && r.m != (Mapping{}) {
+		a.mappings = make([]Mapping, len(a.ring))
+	}
+	if a.mappings != nil {
+		a.mappings[a.count%uint64(len(a.ring))] = r.m
+	}
+	a.count++
+}
+
+// compared is a record that is compared with another.
+type compared struct {
+	record
+
+	m Mapping
+}
+
 // compare compares r with the chain that begins with the record of a number, less 1. known says that r is in it already.
-func (a *Auditor) compare(r *record, number uint64, dst []Finding) (_ []Finding, known bool) {
+func (a *Auditor) compare(r *compared, number uint64, dst []Finding) (_ []Finding, known bool) {
 	begins, unsure, shown, oldest := r.earliestStart(), false, 0, a.oldest()
-	for steps := 0; ; steps++ {
-		if number <= oldest { // the rest of the chain is forgotten
-			if last := a.forgotten[a.slot(r.key)]; last != 0 && last > begins {
-				a.counts.Undecided[Forgotten]++
-				return dst, false
-			}
-			break
-		}
-		other := a.at(number - 1)
-		if other.reach <= begins {
-			break // it and all earlier ones have ended
+	reach := r.before
+	for steps := 0; reach > begins; steps++ { // else those that are left have ended
+		if number <= oldest { // they are forgotten
+			a.counts.Undecided[Forgotten]++
+			return dst, false
 		}
 		if steps == stepsMax {
 			a.counts.Undecided[Crowded]++
 			return dst, false
 		}
+		other := a.at(number - 1)
 		if other.key == r.key {
 			if other.source == r.source && other.start == r.start && other.end == r.end && other.turn == r.turn && other.token == r.token {
 				return dst, true
 			}
-			overlap, sure := a.overlap(other, r)
+			other := a.withMapping(number - 1)
+			overlap, sure := a.overlap(&other, r)
 			unsure = unsure || !sure
 			if sure && overlap > 0 {
 				a.counts.Overlaps++
 				if shown++; shown <= findingsMax {
-					dst = append(dst, a.finding(other, r, overlap))
+					dst = append(dst, a.finding(&other, r, overlap))
 				}
 			}
 		}
+		reach = other.before
 		if other.back == 0 {
 			number = 0
 		} else {
@@ -257,11 +300,11 @@ func (a *Auditor) compare(r *record, number uint64, dst []Finding) (_ []Finding,
 
 // overlap returns the least time for which two handlings of a key both ran, 0 or less if they did not. sure says that no
 // reading of the clocks tells otherwise.
-func (a *Auditor) overlap(x, y *record) (least time.Duration, sure bool) {
+func (a *Auditor) overlap(x, y *compared) (least time.Duration, sure bool) {
 	if a.sources[x.source].Clock == a.sources[y.source].Clock && a.sources[x.source].Clock != (ClockID{}) || x.source == y.source {
 		return min(x.end, y.end) - max(x.start, y.start), true
 	}
-	least = min(x.end+x.shift-x.endSlack, y.end+y.shift-y.endSlack) - max(x.start+x.shift+x.startSlack, y.start+y.shift+y.startSlack)
+	least = min(x.end+x.m.Shift-x.m.EndSlack, y.end+y.m.Shift-y.m.EndSlack) - max(x.start+x.m.Shift+x.m.StartSlack, y.start+y.m.Shift+y.m.StartSlack)
 	if least > 0 {
 		return least, true
 	}
@@ -269,9 +312,9 @@ func (a *Auditor) overlap(x, y *record) (least time.Duration, sure bool) {
 	return 0, most <= 0
 }
 
-func (a *Auditor) finding(x, y *record, overlap time.Duration) Finding {
-	first, second := a.side(x), a.side(y)
-	if y.start+y.shift < x.start+x.shift {
+func (a *Auditor) finding(x, y *compared, overlap time.Duration) Finding {
+	first, second := a.side(&x.record), a.side(&y.record)
+	if y.start+y.m.Shift < x.start+x.m.Shift {
 		first, second = second, first
 	}
 	return Finding{First: first, Second: second, For: overlap}
@@ -299,20 +342,18 @@ func (a *Auditor) Since(from SourceID, instant time.Duration, want func(partitio
 	return dst, omitted
 }
 
-// forgetOldest makes room for a record.
-func (a *Auditor) forgetOldest() {
-	if a.count < uint64(len(a.ring)) {
-		return
+// withMapping returns a record with its Mapping.
+func (a *Auditor) withMapping(number uint64) compared {
+	c := compared{record: *a.at(number)}
+	if a.mappings != nil {
+		c.m = a.mappings[number%uint64(len(a.ring))]
 	}
-	r := a.at(a.oldest())
-	slot := a.slot(r.key)
-	a.forgotten[slot] = max(a.forgotten[slot], r.latestEnd())
+	return c
 }
 
 func (a *Auditor) at(number uint64) *record { return &a.ring[number%uint64(len(a.ring))] }
 
-// slot is the place of a key in forgotten.
-func (a *Auditor) slot(key uint64) uint64 { return (spread(key) >> 32) & uint64(len(a.forgotten)-1) }
+func (a *Auditor) chainOf(key uint64) *head { return &a.heads[spread(key)&uint64(len(a.heads)-1)] }
 
 // spread mixes the bits of a key's hash: its reporter is not trusted to have hashed the key.
 func spread(key uint64) uint64 {
@@ -321,9 +362,9 @@ func spread(key uint64) uint64 {
 	return key ^ key>>29
 }
 
-func (r *record) earliestStart() time.Duration { return r.start + r.shift - r.startSlack }
+func (r *compared) earliestStart() time.Duration { return r.start + r.m.Shift - r.m.StartSlack }
 
-func (r *record) latestEnd() time.Duration { return r.end + r.shift + r.endSlack }
+func (r *compared) latestEnd() time.Duration { return r.end + r.m.Shift + r.m.EndSlack }
 
 func (r *record) handling() Handling {
 	return Handling{

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -143,6 +144,22 @@ func TestFollowingHandlingsAreCheap(t *testing.T) {
 	}
 }
 
+// Chains that were split still lead to all handlings of their keys.
+func TestManyKeysSplitTheChains(t *testing.T) {
+	const keys = 4000
+	a := New(1 << 20)
+	id, _ := a.Register(Source{Clock: ClockID{1}})
+	for round := range uint64(2) {
+		for i := range keys {
+			at := time.Duration(i) * us
+			a.Add(id, Mapping{}, []Handling{{Key: partition.KeyHash(i), Fence: event.Fence{Turn: round}, Start: at, End: at + ms}}, nil)
+		}
+	}
+	if c := a.Counts(); c.Overlaps != keys || sum(c.Undecided) != 0 || len(a.heads) < 4*headsMin || len(a.heads) > a.headsMax {
+		t.Errorf("%+v, want %d overlaps; %d heads", c, keys, len(a.heads))
+	}
+}
+
 // A report that comes twice is one handling.
 func TestTheSameHandlingTwice(t *testing.T) {
 	a := New(1 << 16)
@@ -213,7 +230,9 @@ func TestMemory(t *testing.T) {
 	}); allocs != 0 {
 		t.Errorf("%v allocations for a handling", allocs)
 	}
-	if got := len(a.ring)*104 + len(a.heads)*8 + len(a.forgotten)*8; got > 1<<20 {
+	other, _ := a.Register(Source{Clock: ClockID{2}})
+	a.Add(other, Mapping{StartSlack: 1}, h, nil)
+	if got := len(a.ring)*int(unsafe.Sizeof(record{})) + len(a.heads)*int(unsafe.Sizeof(head{})) + len(a.mappings)*int(unsafe.Sizeof(Mapping{})); got > 1<<20 || len(a.mappings) == 0 {
 		t.Errorf("%d bytes, want at most %d", got, 1<<20)
 	}
 }

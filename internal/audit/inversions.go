@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -51,11 +52,16 @@ func (c OrderCounts) Sum() (all uint64) {
 // handlings count: a failed event comes again on purpose. It knows the keys that began here most recently; so inversions across a
 // move, and those of a key that was forgotten, are not seen, and the count is a lower bound. It is not safe for concurrent use.
 type Inversions struct {
-	sets    [][newestWays]newest
-	tenures [partition.Count]tenure
-	age     uint32 // counts up; the least recent of a set makes room
-	counts  OrderCounts
-	keys    *invertedKeys
+	sets      [][newestWays]newest
+	tenures   [partition.Count]tenure
+	age       uint32 // counts up; the least recent of a set makes room
+	topic     string // of the newest event
+	topicHash uint64 // of topic
+	counts    OrderCounts
+	keys      *invertedKeys
+
+	hashes [32]uint64 // scratch of Began
+	warm   [32]uint32
 }
 
 // newest is the latest event of a key and a topic partition that has begun.
@@ -72,7 +78,7 @@ type tenure struct {
 }
 
 const (
-	newestWays  = 8
+	newestWays  = 2 // fill a line of the CPU's cache
 	newestBytes = 32
 )
 
@@ -94,12 +100,20 @@ func (v *Inversions) Keys() []InvertedKey { return v.keys.top() }
 
 // Began notes deliveries that were handed to a worker at an instant, in their order.
 func (v *Inversions) Began(now clock.Instant, deliveries []event.Delivery) {
-	for i := range deliveries {
-		v.began(now, &deliveries[i])
+	for len(deliveries) > 0 {
+		n := min(len(deliveries), len(v.hashes))
+		for i := range n { // first this alone, so that cache misses overlap
+			v.hashes[i] = v.orderHash(&deliveries[i])
+			v.warm[i] = v.setOf(v.hashes[i])[0].age
+		}
+		for i := range n {
+			v.began(now, &deliveries[i], v.hashes[i])
+		}
+		deliveries = deliveries[n:]
 	}
 }
 
-func (v *Inversions) began(now clock.Instant, d *event.Delivery) {
+func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 	t := &v.tenures[d.Partition%partition.Count]
 	if t.token != d.Token {
 		*t = tenure{d.Token, now}
@@ -109,13 +123,13 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery) {
 	}
 	v.counts.First++
 	e := d.Event
-	n := v.newestOf(orderHash(e))
+	n := v.newestOf(hash)
 	if n.ledger != 0 || n.entry != 0 {
 		if at := cmp.Or(cmp.Compare(e.ID.Ledger, n.ledger), cmp.Compare(e.ID.Entry, n.entry), cmp.Compare(e.ID.Batch, n.batch)); at <= 0 {
 			if at < 0 {
 				cause := v.cause(now, t, e)
 				v.counts.Inversions[cause]++
-				v.keys.add(now, e, cause)
+				v.keys.add(now, d, cause)
 			}
 			return
 		}
@@ -136,15 +150,20 @@ func (v *Inversions) cause(now clock.Instant, t *tenure, e *event.Event) Cause {
 }
 
 // orderHash names a key and a topic partition. It is not 0.
-func orderHash(e *event.Event) uint64 {
-	topic := uint64(partition.HashOf(e.Topic)) + uint64(uint32(e.ID.TopicPartition))
-	return max(1, spread(uint64(partition.HashOf(string(e.Key)))^spread(topic)))
+func (v *Inversions) orderHash(d *event.Delivery) uint64 {
+	e := d.Event
+	if v.topic != e.Topic {
+		v.topic, v.topicHash = strings.Clone(e.Topic), spread(uint64(partition.HashOf(e.Topic)))
+	}
+	return max(1, spread(uint64(d.Key)^v.topicHash+uint64(uint32(e.ID.TopicPartition))))
 }
+
+func (v *Inversions) setOf(of uint64) *[newestWays]newest { return &v.sets[of&uint64(len(v.sets)-1)] }
 
 // newestOf returns the entry of a key and topic partition, a new one if there was none.
 func (v *Inversions) newestOf(of uint64) *newest {
 	v.age++
-	set := &v.sets[of&uint64(len(v.sets)-1)]
+	set := v.setOf(of)
 	oldest := &set[0]
 	for i := range set {
 		n := &set[i]

@@ -15,7 +15,7 @@ import (
 
 func delivery(key string, entry int64) event.Delivery {
 	e := &event.Event{Key: event.Key(key), Topic: "orders", ID: event.MessageID{Ledger: 7, Entry: entry, Batch: -1}}
-	return event.Delivery{Event: e, Token: 1, Attempt: 1}
+	return event.Delivery{Event: e, Key: partition.HashOf(key), Token: 1, Attempt: 1}
 }
 
 // TestInversionsAgainstAModel: with room for all keys the count is that of a list of all that began.

@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -33,18 +32,19 @@ const (
 )
 
 // InvertedBytes is the most memory that an [Inversions] takes for the keys with the most inversions.
-const InvertedBytes = invertedSets * invertedWays * (invertedNameMax + 96)
+const InvertedBytes = invertedSets * invertedWays * (invertedNameMax + 120)
 
 // invertedKeys is a Space-Saving in sets, as in package hotkeys: a key without a counter takes over the least one of its set. So a
 // key with more than a quarter of the inversions of its set, which has about a 64th of all, has a counter.
 type invertedKeys [invertedSets][invertedWays]struct {
-	InvertedKey
+	InvertedKey // but its Name
 
+	name   []byte // the memory stays for the next key
 	weight uint64 // inversions, with those of the keys that had the counter before; 0: free
 }
 
-func (v *invertedKeys) add(now clock.Instant, e *event.Event, cause Cause) {
-	hash := partition.HashOf(string(e.Key))
+func (v *invertedKeys) add(now clock.Instant, d *event.Delivery, cause Cause) {
+	hash, e := d.Key, d.Event
 	set := &v[spread(uint64(hash))%invertedSets]
 	at := &set[0]
 	for i := range set {
@@ -56,9 +56,12 @@ func (v *invertedKeys) add(now clock.Instant, e *event.Event, cause Cause) {
 		}
 	}
 	if at.weight == 0 || at.Hash != hash {
-		at.InvertedKey = InvertedKey{Hash: hash}
+		at.InvertedKey, at.name = InvertedKey{Hash: hash}, at.name[:0]
 		if len(e.Key) <= invertedNameMax {
-			at.Name = event.Key(strings.Clone(string(e.Key))) // the event's may be a part of its batch
+			if cap(at.name) < len(e.Key) {
+				at.name = make([]byte, 0, len(e.Key))
+			}
+			at.name = append(at.name, e.Key...)
 		}
 	}
 	at.weight++
@@ -71,7 +74,9 @@ func (v *invertedKeys) top() (all []InvertedKey) {
 	for i := range v {
 		for j := range v[i] {
 			if c := &v[i][j]; c.weight > 0 {
-				all = append(all, c.InvertedKey)
+				key := c.InvertedKey
+				key.Name = event.Key(c.name)
+				all = append(all, key)
 			}
 		}
 	}

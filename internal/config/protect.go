@@ -17,11 +17,17 @@ type Admin struct {
 	TLS      AdminTLS
 	Insecure bool // serves the whole page beyond loopback without TLS: tokens then cross the network in the clear
 
+	// DeadLetters is the permission for callers that may act to read the group's dead letters, with the admin token also their
+	// payloads, to send them again and to remove them. The router answers with a process of its own, by its role on the broker.
+	DeadLetters bool
+
 	ConnectionsMax int `min:"1"` // most open connections; a further one replaces the one that has been slow for longest
 }
 
 // DefaultAdmin returns the settings for production.
-func DefaultAdmin() Admin { return Admin{Listen: "127.0.0.1:16653", ConnectionsMax: 64} }
+func DefaultAdmin() Admin {
+	return Admin{Listen: "127.0.0.1:16653", ConnectionsMax: 64, DeadLetters: true}
+}
 
 // AdminTLS names the files of the admin page's certificate. Callers need no certificate: they have the token.
 type AdminTLS struct {

@@ -27,6 +27,9 @@ type Config struct {
 	Key          key.Extractor // of the group
 
 	ReadMax   int           // letters that one command reads
+	BytesMax  int           // of the letters that one command reads; 0: any number
+	ReadFor   time.Duration // how long one command reads letters, and sends those that it has read; 0: for as long as it takes
+	QueueMax  int           // letters that the client fetches ahead
 	QuietMax  time.Duration // silence that counts as the end of the letters, if the topic's last message is acked
 	AnswerMax time.Duration // for an answer of the broker
 	BusyMax   time.Duration // to wait for another consumer of the letters: routers attach one for a moment once a minute
@@ -40,7 +43,7 @@ type Config struct {
 // DefaultConfig returns the defaults, without topics and clock.
 func DefaultConfig() Config {
 	return Config{
-		ReadMax: 1_000_000, QuietMax: 5 * time.Second, AnswerMax: 30 * time.Second, BusyMax: 10 * time.Second,
+		ReadMax: 1_000_000, QueueMax: 100, QuietMax: 5 * time.Second, AnswerMax: 30 * time.Second, BusyMax: 10 * time.Second,
 		LateMax: 3 * time.Second, SkewMax: 10 * time.Minute, Audit: func(Record) {},
 	}
 }
@@ -79,24 +82,68 @@ func (b *Broker) letters(ctx context.Context, each func(*received) error, flush 
 	if err != nil {
 		return "", fmt.Errorf("deadletter: %s: %w", b.cfg.LettersTopic, err)
 	}
-	left := b.cfg.ReadMax
+	left := b.newBudget(ctx)
+	defer left.end()
 	var reaches []string
-	for _, topic := range topics {
-		reach, err := b.lettersOf(ctx, topic, &left, each, flush)
+	for i, topic := range topics {
+		if why := left.why(); why != "" {
+			reaches = append(reaches, fmt.Sprintf("%s; %d of %d topic partitions were not read", why, len(topics)-i, len(topics)))
+			break
+		}
+		reach, err := b.lettersOf(ctx, topic, left, each, flush)
 		if errors.Is(err, errStop) {
-			return strings.Join(reaches, "; "), nil
+			break
 		}
 		if err != nil {
 			return "", err
 		}
-		if reach != "" {
+		if reach != "" && (i == len(topics)-1 || !left.isOver()) { // else the next round says why
 			reaches = append(reaches, reach)
 		}
 	}
 	return strings.Join(reaches, "; "), nil
 }
 
-func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each func(*received) error, flush func() error) (reach string, err error) {
+// budget is what is left for the reading of one command.
+type budget struct {
+	cfg            *Config
+	letters, bytes int
+	time           context.Context //nolint:containedctx // it is a timer
+	end            func()
+}
+
+func (b *Broker) newBudget(ctx context.Context) *budget {
+	left := &budget{cfg: &b.cfg, letters: b.cfg.ReadMax, bytes: b.cfg.BytesMax, time: ctx, end: func() {}}
+	if b.cfg.ReadFor > 0 {
+		left.time, left.end = context.WithTimeout(ctx, b.cfg.ReadFor)
+	}
+	return left
+}
+
+func (l *budget) spend(m *message) {
+	l.letters--
+	l.bytes -= len(m.Payload) + len(m.MessageKey) + len(m.OrderingKey)
+	for _, p := range m.Properties {
+		l.bytes -= len(p.Name) + len(p.Value)
+	}
+}
+
+func (l *budget) isOver() bool { return l.why() != "" }
+
+// why says which limit has ended the reading, "" if none has.
+func (l *budget) why() string {
+	switch {
+	case l.letters <= 0:
+		return fmt.Sprintf("%d letters were read, which is the most that one command reads", l.cfg.ReadMax)
+	case l.cfg.BytesMax > 0 && l.bytes <= 0:
+		return fmt.Sprintf("letters of %d MiB were read, which is the most that one command reads", l.cfg.BytesMax>>20)
+	case l.time.Err() != nil:
+		return fmt.Sprintf("letters were read for %v, which is the longest that one command reads", l.cfg.ReadFor)
+	}
+	return ""
+}
+
+func (b *Broker) lettersOf(ctx context.Context, topic string, left *budget, each func(*received) error, flush func() error) (reach string, err error) {
 	consumer, err := b.attach(ctx, topic)
 	if err != nil {
 		return "", err
@@ -115,7 +162,7 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each fu
 		return "", nil // it holds nothing
 	}
 	end := placeOf(ends[0])
-	for ; *left > 0; *left-- {
+	for !left.isOver() {
 		m, err := receive(ctx, consumer.Receive, b.cfg.QuietMax)
 		switch {
 		case errors.Is(err, errQuiet):
@@ -124,6 +171,7 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each fu
 			return "", err
 		}
 		letter := &received{Letter: newLetter(messageOf(m, topic), b.cfg.Key), ack: func() error { return consumer.AckID(m.ID()) }}
+		left.spend(&letter.message)
 		if err := each(letter); err != nil {
 			return "", err
 		}
@@ -131,7 +179,7 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each fu
 			return "", nil
 		}
 	}
-	return fmt.Sprintf("%d letters were read, which is the most that one command reads", b.cfg.ReadMax), nil
+	return left.why(), nil
 }
 
 // attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
@@ -140,7 +188,7 @@ func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Cons
 		consumer, err = b.client.Subscribe(pulsar.ConsumerOptions{
 			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-			ReceiverQueueSize:           100, AckWithResponse: true, Decryption: undecrypted(),
+			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true, Decryption: undecrypted(),
 		})
 		return err
 	})

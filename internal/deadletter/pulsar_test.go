@@ -386,6 +386,38 @@ func TestPurgeAndLimits(t *testing.T) {
 }
 
 // TestReplayEvents: each event is sent once by all replays of a name, by content.
+// TestReadingIsBounded: a reading ends at each of its limits, and says at which one.
+func TestReadingIsBounded(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2)
+	g.letters(0, 1, 2, 3, 4, 5)
+	for want, limit := range map[string]func(*Config){
+		"2 letters were read, which is the most that one command reads": func(c *Config) { c.ReadMax = 2 },
+		"letters of 1 MiB were read":                                    func(c *Config) { c.BytesMax = 1 << 20 },
+		"letters were read for 1ns":                                     func(c *Config) { c.ReadFor = 1 },
+		"":                                                              func(c *Config) { *c = c.Asked() },
+	} {
+		cfg := g.cfg
+		limit(&cfg)
+		if cfg.BytesMax == 1<<20 {
+			large := g.letter(6)
+			large.Payload = make([]byte, 1<<20)
+			g.publish(cfg.LettersTopic, large, large, large)
+		}
+		c, err := New(cfg, g.client).List(t.Context(), Selection{}, func(*Letter) error { return nil })
+		if err != nil || !strings.Contains(c.Reach, want) || (want == "") != (c.Reach == "") {
+			t.Errorf("%q: %v, it ended because %q", want, err, c.Reach)
+		}
+		if want != "" && !strings.Contains(c.Reach, "topic partitions were not read") && c.Read > 8 {
+			t.Errorf("%q: %d letters were read", want, c.Read)
+		}
+	}
+	a := New(g.cfg.Asked(), g.client).Answer(t.Context(), Question{What: AskPurge})
+	if a.Status != 400 {
+		t.Errorf("a purge of everything has the answer %+v", a)
+	}
+}
+
 func TestReplayEvents(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{0, 3} {

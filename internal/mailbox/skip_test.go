@@ -193,3 +193,40 @@ func TestMailboxesSkipInAllShards(t *testing.T) {
 		}
 	}
 }
+
+// TestMailboxesLeaseAndSkips: shards learn of leases only while something is skipped, and then of each one, the one before the skip included.
+func TestMailboxesLeaseAndSkips(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Shards = 2
+	m := NewMailboxes(cfg, outcome.DefaultConfig(), "me", func() clock.Instant { return clock.Instant(time.Hour) })
+	var out Output
+	calls := func() uint64 { return uint64(m.shards[0].boxes.call + m.shards[1].boxes.call) }
+	m.SetGates(openAll(), event.Position{Ledger: 1, Entry: 5}, &out)
+	before := calls()
+	m.SetLease(openLease, &out)
+	m.SetLease(ownership.Lease{}, &out)
+	if calls() != before {
+		t.Error("a lease took the shards though nothing is skipped")
+	}
+	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, []*event.Event{{Handle: 1, ID: skipOfEntry("k", 1).Event, Key: "k", Partition: ring.PartitionOf("k")}}, &out)
+	m.Skip([]event.Skip{skipOfEntry("k", 1)}, &out)
+	if len(out.Skipped) != 0 {
+		t.Fatal("an event was skipped without a lease")
+	}
+	m.SetLease(openLease, &out)
+	if len(out.Skipped) != 1 {
+		t.Fatal("an event that is skipped stays though there is a lease")
+	}
+	m.Unskip([]event.Skip{skipOfEntry("other", 2)}) // which nobody skips
+	before = calls()
+	m.SetLease(openLease, &out)
+	if calls() == before {
+		t.Error("shards with a skip did not learn of a lease")
+	}
+	m.Unskip([]event.Skip{skipOfEntry("k", 1)})
+	before = calls()
+	m.SetLease(openLease, &out)
+	if calls() != before {
+		t.Error("a lease took the shards after the last skip")
+	}
+}

@@ -41,7 +41,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	b.running++
 	a.part.running++
 	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
-	d.ID, d.Event = it.delivery, it.event
+	d.ID, d.Event, d.Key = it.delivery, it.event, a.id
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
 	if d.Token != 0 { // without a token, the turns of two owners have no order

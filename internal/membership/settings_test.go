@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -46,14 +45,14 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 	cfg := testConfig("b")
 	cfg.Seeds = []string{a.gossip.Addr()}
 	b := startNodeOf(t, cfg, of("json:user"), quiet())
-	eventually.NoError(t, 10*time.Second, "both have noticed", func() error {
+	eventually.NoError(t, eventually.Most, "both have noticed", func() error {
 		if testutil.ToFloat64(a.gossip.metrics.otherSettings) == 0 || testutil.ToFloat64(b.gossip.metrics.otherSettings) == 0 {
 			return errors.New("one has not")
 		}
 		return nil
 	})
 	want := `key.from is \"message_key\" here and \"json:user\" there`
-	eventually.NoError(t, 10*time.Second, "a says so", func() error { // the line comes after the count
+	eventually.NoError(t, eventually.Most, "a says so", func() error { // the line comes after the count
 		if !strings.Contains(said.String(), want) {
 			return fmt.Errorf("the log has no line with %s:\n%s", want, said.String())
 		}

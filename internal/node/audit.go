@@ -29,11 +29,12 @@ const (
 	// auditedBefore is how long before a move a handler may have ended for its end to be told to the next owner: longer than
 	// a lease and its wait.
 	auditedBefore = 10 * time.Second
-	// lateMax bounds the handlings that wait to be told to next owners because they ended after their partition had moved.
+	// lateMax bounds the handlings that wait to be told to next owners because they ended after their partition had moved, and
+	// those of reports that failed.
 	lateMax = 10_000
 	// reportTimeout bounds one exchange with another member.
 	reportTimeout = time.Second
-	// unheardAfter is how long a new owner waits for the report of an earlier one.
+	// unheardAfter is how long a new owner waits for the report of an earlier one, and how long that repeats a report that failed.
 	unheardAfter = 10 * time.Second
 	// gathered is how long handlings wait for others that go to the same member.
 	gathered = 20 * time.Millisecond
@@ -48,10 +49,19 @@ type auditing struct {
 
 	mu    sync.Mutex
 	late  []audit.Handling                        // ended after their partition had moved
+	again []failed                                // reports to be repeated
+	held  int                                     // handlings in again
 	heard map[ownership.Incarnation]clock.Instant // when members have reported last
 	owed  map[ownership.Incarnation]clock.Instant // until when former owners should report
 
 	seen *ownership.Table // of run: the newest table whose moves were told
+}
+
+// failed is a report that has not arrived, as far as is known: the receiver knows handlings that it has already.
+type failed struct {
+	to     ownership.Node
+	report exchange.Report
+	until  clock.Instant // then it is given up
 }
 
 func newAuditing(n *Node) *auditing {
@@ -68,7 +78,7 @@ func (a *auditing) handled(w event.WorkerID, handlings []event.Handling) {
 	a.judge.Own(w, handlings, clock.Read().Boot, elsewhere, func(h audit.Handling) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if len(a.late) == lateMax {
+		if len(a.late)+a.held >= lateMax {
 			a.judge.Lost(1)
 			return
 		}
@@ -87,10 +97,12 @@ func (a *auditing) run(ctx context.Context) error {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 			defer cancel()
 			a.tell(last)
+			a.repeat(last)
 			return nil
 		case <-second.C:
 			a.judge.Note()
 			a.missOwners()
+			a.repeat(ctx)
 		case <-a.changed:
 			select {
 			case <-ctx.Done(): // the next round tells all
@@ -114,7 +126,32 @@ func (a *auditing) tell(ctx context.Context) {
 	var sending sync.WaitGroup
 	for i, m := range t.Members {
 		if r := reports[i]; m.Inc != self && (owes[i] || len(r.Handlings) > 0) {
-			sending.Go(func() { a.report(ctx, m, r) })
+			sending.Go(func() { a.report(ctx, failed{m, r, clock.Now().Add(unheardAfter)}) })
+		}
+	}
+	sending.Wait()
+}
+
+// repeat sends the reports that failed again. What was for a member that has left goes to the present owners.
+func (a *auditing) repeat(ctx context.Context) {
+	t := a.node.Table()
+	has := func(inc ownership.Incarnation) bool {
+		return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == inc })
+	}
+	a.mu.Lock()
+	again := a.again
+	a.again, a.held = nil, 0
+	for _, f := range again {
+		if !has(f.to.Inc) && len(f.report.Handlings) > 0 {
+			a.late = append(a.late, f.report.Handlings...)
+			signal.Set(a.changed)
+		}
+	}
+	a.mu.Unlock()
+	var sending sync.WaitGroup
+	for _, f := range again {
+		if has(f.to.Inc) {
+			sending.Go(func() { a.report(ctx, f) })
 		}
 	}
 	sending.Wait()
@@ -156,15 +193,27 @@ func (a *auditing) gather(t *ownership.Table, reports []exchange.Report) (owes [
 	return owes
 }
 
-// report sends one report.
-func (a *auditing) report(ctx context.Context, to ownership.Node, r exchange.Report) {
+// report sends one report. If it fails it is repeated.
+func (a *auditing) report(ctx context.Context, f failed) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	err := a.exchange(ctx, to, r)
+	err := a.exchange(ctx, f.to, f.report)
 	a.judge.Sent(err)
-	if err != nil {
-		a.node.log.Info("handlings were not reported to their keys' next owner", "peer", to.Name, "handlings", len(r.Handlings), "error", untrusted.Print(err.Error()))
+	if err == nil {
+		return
 	}
+	n := len(f.report.Handlings)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n == 0 && slices.ContainsFunc(a.again, func(other failed) bool { return other.to.Inc == f.to.Inc }) {
+		return // that one says as much
+	}
+	if clock.Now().Before(f.until) && len(a.late)+a.held+n <= lateMax {
+		a.again, a.held = append(a.again, f), a.held+n
+		return
+	}
+	a.judge.Lost(n)
+	a.node.log.Info("handlings were not reported to their keys' next owner", "peer", f.to.Name, "handlings", n, "error", untrusted.Print(err.Error()))
 }
 
 func (a *auditing) exchange(ctx context.Context, to ownership.Node, r exchange.Report) error {

@@ -1,13 +1,20 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/audit/exchange"
 	"github.com/ringfence/router/internal/audit/judge"
@@ -51,17 +58,51 @@ func auditOf(members ...*member) (sum judge.State) {
 	return sum
 }
 
+// refusing are credentials with which so many connections fail.
+type refusing struct {
+	credentials.TransportCredentials
+
+	left *atomic.Int32
+}
+
+func (r refusing) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if r.left.Add(-1) >= 0 {
+		return nil, nil, errors.New("refused by the test")
+	}
+	return r.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+func (r refusing) Clone() credentials.TransportCredentials {
+	return refusing{r.TransportCredentials.Clone(), r.left}
+}
+
 // TestTheAuditorFindsHandlersThatOutliveTheirKey: handlers that ignore their cancellation run on while their keys move to
 // another member, which runs the next events. When they end at last, both sides are compared at the next owner, and every overlap of the journals is found.
 func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, theAuditorFindsHandlersThatOutliveTheirKey)
+}
+
+func theAuditorFindsHandlersThatOutliveTheirKey(t testing.TB, g *group) {
 	forces := func(c *Config) { audited(c); c.Timing.DrainTimeout = 300 * time.Millisecond }
-	a := g.start("a", forces)
-	g.startApp(a)
+	var refused atomic.Int32 // connections of a, from now on: reports that fail are repeated
+	a := g.startWith("a", forces, func(p *Parts) { p.ClientCreds = refusing{p.ClientCreds, &refused} })
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	g.startJournaled(a, func(w *journal.Writer) client.Handler {
+		return func(_ context.Context, e *client.Event) error {
+			h, err := w.Start(string(e.Payload), event.Key(e.Key), event.Fence(e.Fence))
+			if err != nil {
+				return err
+			}
+			<-released
+			return w.End(h, journal.Done)
+		}
+	})
+	t.Cleanup(release)
 	g.ready(a)
-	const keys = 80
-	g.publishEach(keys, "deaf:15s")
+	const keys, least = 80, 10 // overlaps that there are at least: b gets half of the keys
+	g.publishEach(keys, "")
 	g.eventually("all handlers run", func() error {
 		if n := a.boxes.Stats().Running; n != keys {
 			return fmt.Errorf("%d run", n)
@@ -72,12 +113,20 @@ func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
 	g.startApp(b)
 	g.ready(b)
 	g.publishEach(keys, "")
+	g.eventually("b has run events of keys whose handlers run at a", func() error {
+		if n := b.boxes.Stats().Done; n < least {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	refused.Store(2)
+	release()
 	g.settled()
 	report, err := journal.Check(g.files, slices.Values(g.published))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Overlaps < 20 {
+	if report.Overlaps < least {
 		t.Fatalf("%d overlaps: this run proved nothing: %+v", report.Overlaps, report)
 	}
 	g.eventually("all overlaps are found", func() error {
@@ -86,6 +135,9 @@ func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
 		}
 		return nil
 	})
+	if refused.Load() > 0 {
+		t.Error("no report has failed")
+	}
 	found := auditOf(a, b)
 	for _, f := range found.Newest {
 		if f.First.Source.Name != "a" || f.Second.Source.Name != "b" || !f.First.Fence.Before(f.Second.Fence) || f.For <= 0 {
@@ -100,7 +152,10 @@ func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
 // TestTheAuditorInventsNothingInARollout: members are replaced one after the other under load.
 func TestTheAuditorInventsNothingInARollout(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, theAuditorInventsNothingInARollout)
+}
+
+func theAuditorInventsNothingInARollout(t testing.TB, g *group) {
 	members := []*member{g.start("a", audited), g.start("b", audited)}
 	for _, m := range members {
 		g.startApp(m)

@@ -38,7 +38,7 @@ import (
 // group is a router group in this process: real nodes with real streams and gossip
 // on loopback, over a broker and a control log in memory.
 type group struct {
-	t      *testing.T
+	t      testing.TB
 	broker *membroker.Broker
 	log    *controllog.Mem
 	dir    string
@@ -49,9 +49,11 @@ type group struct {
 	mu        sync.Mutex
 	files     []journal.File
 	published []string
+	started   []*member
 }
 
-func newGroup(t *testing.T) *group {
+func newGroup(t testing.TB) *group {
+	t.Helper()
 	from := source.DefaultConfig()
 	from.Topics, from.Subscription = []string{"orders"}, "orders"
 	broker := membroker.New(membroker.DefaultConfig())
@@ -133,6 +135,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	m := &member{Node: n, reports: n.Reports(nil), endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
+	g.started = append(g.started, m)
 	go func() {
 		m.err = n.Run(ctx)
 		close(m.ended)
@@ -148,6 +151,12 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 // startApp connects an application that keeps a journal.
 func (g *group) startApp(m *member) {
 	g.t.Helper()
+	g.startJournaled(m, func(w *journal.Writer) client.Handler { return testapp.New(g.work, w).Handle })
+}
+
+// startJournaled connects an application whose handler keeps a journal.
+func (g *group) startJournaled(m *member, handler func(*journal.Writer) client.Handler) {
+	g.t.Helper()
 	g.mu.Lock()
 	path := filepath.Join(g.dir, fmt.Sprintf("%d.journal", len(g.files)))
 	g.files = append(g.files, journal.File{Path: path})
@@ -156,12 +165,12 @@ func (g *group) startApp(m *member) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	app := testapp.New(g.work, w)
+	handle := handler(w)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := client.Run(ctx, m.endpoint, app.Handle, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(5*time.Second)); err != nil {
+		if err := client.Run(ctx, m.endpoint, handle, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(5*time.Second)); err != nil {
 			g.t.Errorf("application: %v", err)
 		}
 		if err := w.Close(); err != nil {

@@ -127,7 +127,10 @@ func (r *running) handle(ctx context.Context, e *client.Event) error {
 // until its deadline, the event is a dead letter. The key's next event begins only then.
 func TestSkipOfWhatRuns(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, skipOfWhatRuns)
+}
+
+func skipOfWhatRuns(t testing.TB, g *group) {
 	acts := controllog.NewMem()
 	r := &running{begun: make(chan *client.Event, 10), answer: make(chan error, 10), cut: make(chan error, 10)}
 	a := g.startWith("a", nil, actsOn("a", acts, nil))
@@ -204,7 +207,11 @@ func TestSkipOfWhatRuns(t *testing.T) {
 // same skip changes nothing, and an event that is skipped while no member has it becomes a dead letter at whichever owner gets it.
 func TestSkipOutlastsMoves(t *testing.T) {
 	t.Parallel()
-	g, h, start := newGroupWithActs(t)
+	calmly(t, skipOutlastsMoves)
+}
+
+func skipOutlastsMoves(t testing.TB, g *group) {
+	h, start := g.withActs()
 	a, b := start("a"), start("b")
 	g.ready(a, b)
 	dead := g.letters()

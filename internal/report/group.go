@@ -188,6 +188,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
 	for i, word := range words {
 		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0 {
+			word.Says = word.Words()
 			answer.At = append(answer.At, word)
 		}
 	}

@@ -242,6 +242,8 @@ type KeyAt struct {
 	View
 	Error string `json:"error,omitempty"` // why this member gave no word; nothing below counts then
 
+	Says []string `json:"says,omitempty"` // all of the following in sentences for people, by the asked member
+
 	// In the member's mailboxes.
 	Gate     string    `json:"gate"`               // closed, waiting, open or draining
 	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker, slot, hold or park

@@ -108,7 +108,7 @@ func TestTracesFollowTheProducer(t *testing.T) {
 				_, span := traces.Tracer.Start(ctx, name)
 				span.End()
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := traces.Close(ctx); err != nil {
 				t.Fatal(err)

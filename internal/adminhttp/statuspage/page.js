@@ -5,6 +5,7 @@ const pollEvery = 2000, keyEvery = 3000, actsEvery = 5000, rolloutsEvery = 10000
 const firstEventMax = 12000, eventMax = 40000; // ms of silence until a stream is given up for polling
 const pollsMax = 15; // then the stream is tried again
 const bufferMax = 16 << 20; // bytes of an event
+const summaryMax = 5; // reasons of dead letters that are listed
 const historyMax = 200, actsMax = 50, rolloutsMax = 10, reasonsMax = 4; // rows that are shown
 
 const wrongToken = "This is not the admin token of this router.";
@@ -28,6 +29,8 @@ async function answer(path, options) {
 	}
 	return response.json();
 }
+
+const faultOf = (error) => error.status === 401 ? "This needs the admin token." : error.message;
 
 // ── elements ──
 
@@ -191,7 +194,7 @@ const shows = {
 	},
 	records(records) {
 		table(id("records"), records, (r, i) => r.name + i, [
-			(r) => r.name, (r, cell) => stateCell({ state: r.verdict, class: r.class, why: r.reasons.join(" ") }, cell), (r) => r.for, ...[0, 1, 2, 3, 4].map((i) => (r) => r.counts[i]),
+			(r) => r.name, (r, cell) => stateCell({ state: r.verdict, class: r.class, why: r.reasons.join(" ") }, cell), (r) => r.for, (r) => r.overlaps, (r) => r.order, ...[0, 1, 2, 3, 4].map((i) => (r) => r.counts[i]),
 		]);
 	},
 	protections(protections) {
@@ -209,6 +212,7 @@ const shows = {
 		else if (!now.may_act) table(id("acts"), [], () => "", [0, 0, 0, 0, 0].map(() => () => ""));
 		if (!now.may_act) text(id("acts-note"), "The admin token shows who holds which keys, and lets you hold and release them.");
 		buttons();
+		letterButtons();
 	},
 };
 
@@ -285,7 +289,7 @@ function closeKey() {
 }
 
 function buttons() {
-	for (const which of ["hold", "release", "skip"]) {
+	for (const which of ["hold", "release", "skip", "letters"]) {
 		const button = id("key-" + which);
 		button.disabled = !caller.may_act || !shownKey || !known(shownKey) || which === "skip" && !shownEvent;
 		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "The name of the key is needed: find it by its key" : button.disabled ? "The key has no event" : "";
@@ -306,7 +310,7 @@ async function refreshKey() {
 			const told = await answer(path);
 			if (turn === keyTurn) show(told);
 		} catch (error) {
-			faults.push(error.status === 401 ? "This needs the admin token." : error.message);
+			faults.push(faultOf(error));
 		}
 	};
 	let query;
@@ -335,16 +339,6 @@ function seconds(s) {
 
 const moment = (time) => time.slice(0, 19).replace("T", " ");
 
-const waitWords = {
-	nothing: () => "no event of it waits or runs here",
-	handler: (at) => "its handler runs at worker " + at.worker,
-	retry: (at) => "waits for its next attempt, due in " + seconds(at.retry_in_seconds),
-	gate: () => "waits until every earlier owner of the partition is over",
-	worker: () => "waits for an application: none is connected",
-	slot: () => "waits for room at its worker, or for the lease",
-	hold: () => "waits for its release",
-};
-
 function facts(k) {
 	const all = ["Partition " + k.partition + " of " + (k.owner || "nobody") + ", fencing token " + k.token];
 	for (const at of k.at ?? []) {
@@ -352,13 +346,7 @@ function facts(k) {
 			all.push(at.member + " does not answer: " + at.error);
 			continue;
 		}
-		let says = at.member + ": " + (waitWords[at.wait]?.(at) ?? at.wait);
-		if (at.event) says += ", for " + seconds(at.seconds) + "; event " + at.event + " came " + seconds(at.age_seconds) + " ago, failed " + at.failures + " times; " + at.queued + " more wait behind it";
-		all.push(says);
-		for (const b of at.blockers ?? []) all.push(at.member + ": the gate waits for " + (b.member || "the group's earlier log") + ", for " + seconds(b.seconds) + " more of silence at most");
-		for (const h of at.held ?? []) all.push(at.member + " holds " + h.events + " events that it has received: " + h.place + (h.with ? " with " + h.with : "") + ", the oldest for " + seconds(h.seconds));
-		for (const s of at.skips ?? []) all.push("Event " + s.event + " is skipped by " + s.by + ": " + s.reason + "; " + skipWords(s));
-		if (at.hold) all.push("On hold until " + moment(at.hold.until) + " UTC by " + at.hold.by + ": " + at.hold.reason);
+		for (const says of at.says ?? []) all.push(at.member + ": " + says);
 	}
 	return all;
 }
@@ -449,6 +437,8 @@ function refOf(a) {
 const acts = {
 	hold: { title: "Hold this key?", does: "Hold the key", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
 	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
+	replay: { title: "Replay these letters?", does: "Replay", says: "Each becomes a new event of its topic, behind all events that the topic has now, and is removed from the dead letters." },
+	purge: { title: "Purge these letters?", does: "Purge for good", says: "They are removed from the dead letters, for good." },
 	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A handler that runs is cancelled; if it has done the event all the same, the event is done. Later events of the key go on." },
 };
 const outcomes = {
@@ -457,8 +447,8 @@ const outcomes = {
 };
 let acting = null;
 
-function openAct(act, key) {
-	acting = { act, key, event: act === "skip" ? shownEvent : "" };
+function openAct(act, key, letters = null) {
+	acting = { act, key, letters, event: act === "skip" ? shownEvent : "" };
 	text(id("h-act"), acts[act].title);
 	text(id("act-label"), acting.event ? key.label + ", event " + acting.event : key.label);
 	text(id("act-says"), acts[act].says);
@@ -466,20 +456,27 @@ function openAct(act, key) {
 	text(id("act-fault"), "");
 	id("act-reason").value = "";
 	id("act-for-row").hidden = act !== "hold";
-	id("act-do").disabled = false;
+	id("act-dry").replaceChildren();
+	id("act-do").disabled = letters !== null; // until it is known what it would do
+	if (letters) tryLetters(acting);
 	id("act").showModal();
 	id("act-reason").focus();
 }
 
 async function performAct(event) {
 	event.preventDefault();
-	const { act, key, event: skipped } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
+	const { act, key, event: skipped, letters } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
 	if (!reason || !by) {
 		text(id("act-fault"), "A reason and your name are required.");
 		return;
 	}
+	if (id("act-do").disabled) return;
 	id("act-do").disabled = true;
 	text(id("act-fault"), "");
+	if (letters) {
+		await actOnLetters(acting, by, reason);
+		return;
+	}
 	try {
 		const more = act === "hold" ? "&for=" + id("act-for").value : act === "skip" ? "&event=" + encodeURIComponent(skipped) : "";
 		const done = await answer("/v1/acts/" + act + "?key=" + encodedKey(key) + "&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason) + more, { method: "POST" });
@@ -488,11 +485,152 @@ async function performAct(event) {
 		id("act").close();
 		text(id("summary"), says);
 	} catch (error) {
-		text(id("act-fault"), error.status === 401 ? "This needs the admin token." : error.message);
+		text(id("act-fault"), faultOf(error));
 	}
 	id("act-do").disabled = false;
 	showActs();
 	refreshKey();
+}
+
+// ── dead letters ──
+
+// Reading letters attaches to their subscription, so it happens when somebody asks for it.
+let lettersKey = null, lettersTurn = 0, shownLetter = null, letterFrom = null;
+
+const lettersStart = "They are read when you ask for it: a reading attaches to their subscription alone, for seconds.";
+
+function letterButtons() {
+	id("letters-read").disabled = !caller.may_act;
+	if (!caller.may_act) {
+		lettersTurn++;
+		table(id("letters"), [], () => "", [0, 0, 0, 0, 0, 0].map(() => () => ""));
+		id("letters-reasons").replaceChildren();
+		closeLetter();
+		text(id("letters-note"), "The admin token lets you read the letters, send them again and remove them. `router deadletters` does the same with the credentials of the broker.");
+	} else if (!lettersTurn || id("letters-note").textContent.startsWith("The admin token")) text(id("letters-note"), lettersStart);
+}
+
+const lettersQuery = (of) => of.id ? "id=" + encodeURIComponent(of.id) : "key=" + encodedKey(of.key);
+const namedKey = (l) => l.key || l.key_base64 ? { ...refOf(l), hash: l.hash } : null;
+
+async function readLetters(key) {
+	const turn = ++lettersTurn;
+	lettersKey = key;
+	id("letters-read").disabled = true;
+	text(id("letters-note"), "Reading… (at most 15 s)");
+	try {
+		const told = await answer("/v1/deadletters" + (key ? "?" + lettersQuery({ key }) : ""));
+		if (turn !== lettersTurn) return;
+		table(id("letters"), told.letters, (l) => l.id, [
+			(l, cell) => {
+				const named = namedKey(l);
+				if (named || l.hash) keyCell(named ?? { label: l.hash, hash: l.hash }, cell);
+				else return "no key";
+			},
+			(l) => l.reason || l.broken, (l) => l.attempts + (l.crashes ? " (" + l.crashes + " crashes)" : ""), (l) => seconds(l.age_seconds), (l) => l.topic,
+			(l, cell) => {
+				const button = part(cell, 0, "button");
+				button.type = "button";
+				text(button, "Show");
+				button.setAttribute("aria-label", "Show the letter " + l.id);
+				button.onclick = () => openLetter(l, button);
+			},
+		]);
+		const reasons = told.reasons.slice(0, summaryMax);
+		children(id("letters-reasons"), told.selected > 1 ? reasons : [], (_, i) => i, () => element("li"), (item, r) => text(item, r.letters + ": " + r.reason));
+		text(id("letters-note"), (key ? "Of the key " + key.label + ": " : "") + told.note + " Read at " + moment(new Date().toISOString()).slice(11) + " UTC.");
+	} catch (error) {
+		if (turn === lettersTurn) text(id("letters-note"), faultOf(error));
+	}
+	id("letters-read").disabled = !caller.may_act;
+}
+
+const day = (time) => time ? moment(time) + " UTC" : "";
+
+function letterFacts(l) {
+	const facts = [
+		["Became a letter", day(l.published)], ["Original", l.original], ["Original topic", l.topic], ["Original published", day(l.original_published)], ["Reason", l.reason], ["Attempts", l.attempts],
+		["Crashes", l.crashes || ""], ["First error", l.first_error], ["Last error", l.last_error], ["Owner", l.owner], ["Payload", l.bytes + " bytes" + (l.encrypted ? ", encrypted" : "")], ["Broken", l.broken],
+		["Replay", l.obstacle ? "not possible: " + l.obstacle : "possible"],
+	].filter((f) => f[1] !== "" && f[1] !== undefined);
+	for (const name of Object.keys(l.properties ?? {}).sort()) facts.push(["Property " + name, l.properties[name]]);
+	return facts;
+}
+
+async function openLetter(l, from, payload = false) {
+	if (!payload) {
+		shownLetter = l;
+		letterFrom = from;
+		id("letter-text").hidden = true;
+		id("letter-facts").replaceChildren();
+		text(id("letter-note"), "Reading… (at most 15 s)");
+		id("letter").hidden = false;
+		id("h-letter").focus({ preventScroll: true });
+		id("letter").scrollIntoView({ block: "nearest" });
+	}
+	text(id("letter-label"), (namedKey(l)?.label ?? l.hash ?? "no key") + ", letter " + l.id);
+	text(id("letter-fault"), "");
+	for (const which of ["payload", "replay", "purge", "replay-key", "purge-key"]) id("letter-" + which).disabled = !caller.may_act || which.endsWith("-key") && !namedKey(l);
+	try {
+		const told = await answer("/v1/deadletters/letter?id=" + encodeURIComponent(l.id) + (payload ? "&payload=true" : ""));
+		if (shownLetter !== l) return;
+		table(id("letter-facts"), letterFacts(told), (f) => f[0], [(f) => f[0], (f) => f[1]]);
+		const says = [];
+		if (told.properties_cut) says.push(told.properties_cut + " more properties are not shown: `router deadletters show` has all.");
+		if (payload) {
+			says.push("Payload: " + told.payload_is + ".");
+			text(id("letter-text"), told.payload);
+			id("letter-text").hidden = false;
+		}
+		text(id("letter-note"), says.join(" "));
+	} catch (error) {
+		if (shownLetter !== l) return;
+		text(id("letter-fault"), faultOf(error));
+		text(id("letter-note"), "");
+	}
+}
+
+function closeLetter() {
+	if (!shownLetter) return;
+	shownLetter = null;
+	id("letter").hidden = true;
+	id("letter-text").textContent = "";
+	if (letterFrom?.isConnected) letterFrom.focus();
+}
+
+// tryLetters shows what an act would do, and lets it be done.
+async function tryLetters(now) {
+	const row = (text) => [{ text, alarm: false }];
+	const show = (says) => children(id("act-dry"), says, (_, i) => i, () => element("li"), (item, s) => {
+		text(item, s.text);
+		name(item, s.alarm ? "busy" : "");
+	});
+	show(row("Counting what it would do…"));
+	try {
+		const told = await answer("/v1/deadletters/" + now.act + "?" + lettersQuery(now.letters), { method: "POST" });
+		if (acting !== now) return;
+		show(told.says);
+		id("act-do").disabled = false;
+	} catch (error) {
+		if (acting !== now) return;
+		show([]);
+		text(id("act-fault"), faultOf(error));
+	}
+}
+
+async function actOnLetters(now, by, reason) {
+	try {
+		const done = await answer("/v1/deadletters/" + now.act + "?" + lettersQuery(now.letters) + "&yes=true&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason), { method: "POST" });
+		id("act").close();
+		text(id("summary"), done.says.map((s) => s.text).join("; ") + ". Act " + done.act + ".");
+		closeLetter();
+		await readLetters(lettersKey);
+		text(id("letters-note"), done.says.map((s) => s.text).join("; ") + " (act " + done.act + "). " + id("letters-note").textContent);
+		id("h-letters").focus({ preventScroll: true });
+	} catch (error) {
+		text(id("act-fault"), faultOf(error));
+		id("act-do").disabled = false;
+	}
 }
 
 // ── rollouts ──
@@ -522,7 +660,7 @@ async function showRollouts() {
 		if (told.silent?.length) says.push("Without " + told.silent.join("; ") + ".");
 		text(id("rollouts-note"), says.join(" "));
 	} catch (error) {
-		text(id("rollouts-note"), error.status === 401 ? "This needs the admin token." : error.message);
+		text(id("rollouts-note"), faultOf(error));
 	}
 	rolloutsTimer = setTimeout(() => !document.hidden && showRollouts(), rolloutsEvery);
 }
@@ -641,6 +779,19 @@ id("key").addEventListener("keydown", (event) => event.key === "Escape" && close
 id("key-hold").addEventListener("click", () => openAct("hold", shownKey));
 id("key-release").addEventListener("click", () => openAct("release", shownKey));
 id("key-skip").addEventListener("click", () => openAct("skip", shownKey));
+id("key-letters").addEventListener("click", () => {
+	id("h-letters").focus({ preventScroll: true });
+	id("h-letters").scrollIntoView({ block: "start" });
+	readLetters(shownKey);
+});
+id("letters-read").addEventListener("click", () => readLetters(null));
+id("letter-payload").addEventListener("click", () => openLetter(shownLetter, letterFrom, true));
+for (const act of ["replay", "purge"]) {
+	id("letter-" + act).addEventListener("click", () => openAct(act, { label: id("letter-label").textContent }, { id: shownLetter.id }));
+	id("letter-" + act + "-key").addEventListener("click", () => openAct(act, { label: "all of the key " + namedKey(shownLetter).label }, { key: namedKey(shownLetter) }));
+}
+id("letter-close").addEventListener("click", closeLetter);
+id("letter").addEventListener("keydown", (event) => event.key === "Escape" && closeLetter());
 id("act").querySelector("form").addEventListener("submit", performAct);
 id("token-open").addEventListener("click", () => {
 	id("token-text").value = "";

@@ -351,3 +351,21 @@ func TestStreamsAreBounded(t *testing.T) {
 		streams.Wait()
 	})
 }
+
+func TestAuditWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		audit           *report.Audit
+		overlaps, order string
+	}{
+		"off":     {nil, "not looked for", "not measured"},
+		"nothing": {&report.Audit{Handlings: 1200, Order: report.Order{FirstHandlings: 1100, Inversions: map[string]uint64{"retry": 0}}}, "0 of 1,200", "0 of 1,100"},
+		"some": {
+			&report.Audit{Handlings: 5, Overlaps: 2, Order: report.Order{FirstHandlings: 4, Inversions: map[string]uint64{"retry": 1, "re\x1bceived": 2, "move": 1}}},
+			"2 of 5", `4 of 4: re\x1bceived 2, move 1, retry 1`,
+		},
+	} {
+		if overlaps, order := auditWords(c.audit); overlaps != c.overlaps || order != c.order {
+			t.Errorf("%s: %q, %q", name, overlaps, order)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,6 +78,9 @@ type record struct {
 	Reasons []string `json:"reasons"`
 	For     string   `json:"for"`
 	Counts  []uint64 `json:"counts"` // failed assertions, forced drains, late results, log lost, leases run out
+
+	Overlaps string `json:"overlaps"` // of how many handlings
+	Order    string `json:"order"`    // events that began after a later one of their key, of how many, by cause
 }
 
 // protections says what keeps strangers from the listeners of some members.
@@ -259,10 +263,33 @@ func recordOf(m report.Member) record {
 		Name: untrusted.Text(m.Name), Verdict: string(verdict), Class: classOfVerdict(verdict), Reasons: []string{}, For: duration(e.Seconds),
 		Counts: []uint64{e.InvariantFailures, e.ForcedDrains, e.LateResults, e.LostTrust, e.LeaseLapses},
 	}
+	r.Overlaps, r.Order = auditWords(e.Audit)
 	for _, reason := range reasons {
 		r.Reasons = append(r.Reasons, cut(reason))
 	}
 	return r
+}
+
+// auditWords tells what the live auditor of a member has counted.
+func auditWords(a *report.Audit) (overlaps, order string) {
+	if a == nil {
+		return "not looked for", "not measured"
+	}
+	total, causes := uint64(0), slices.SortedFunc(maps.Keys(a.Order.Inversions), func(x, y string) int {
+		return cmp.Or(cmp.Compare(a.Order.Inversions[y], a.Order.Inversions[x]), strings.Compare(x, y))
+	})
+	var parts []string
+	for _, cause := range causes {
+		n := a.Order.Inversions[cause]
+		if total += n; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", untrusted.Text(cause), number(int(n))))
+		}
+	}
+	order = fmt.Sprintf("%s of %s", number(int(total)), number(int(a.Order.FirstHandlings)))
+	if len(parts) > 0 {
+		order += ": " + cut(strings.Join(parts, ", "))
+	}
+	return fmt.Sprintf("%s of %s", number(int(a.Overlaps)), number(int(a.Handlings))), order
 }
 
 func classOfVerdict(v report.Verdict) string {

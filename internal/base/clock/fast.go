@@ -51,17 +51,6 @@ func (f *Fast) Both() (Instant, time.Duration) {
 	return f.at(mono, now.UnixNano()-mono, readBoth)
 }
 
-// Boot returns the present CLOCK_BOOTTIME at a quarter of the cost of Both. It does not notice a suspend since the last call of Now
-// or Both.
-func (f *Fast) Boot() time.Duration {
-	r := f.reading.Load()
-	if r == nil {
-		_, boot := f.Both()
-		return boot
-	}
-	return r.boot + time.Duration(int64(time.Since(fastBegan))-r.mono)
-}
-
 func (f *Fast) at(mono, wall int64, read func(time.Duration) (Instant, time.Duration)) (Instant, time.Duration) {
 	r := f.reading.Load()
 	if r == nil || mono-r.mono >= int64(FastFor) || wall-r.wall > int64(fastStep) || r.wall-wall > int64(fastStep) {

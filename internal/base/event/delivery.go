@@ -17,6 +17,7 @@ type DeliveryID uint64
 type Delivery struct {
 	ID        DeliveryID
 	Event     *Event
+	Key       partition.KeyHash // of Event.Key
 	Partition partition.ID
 	Token     int64  // the fencing token: grows with every change of owner of the partition
 	Turn      uint64 // grows with every delivery of a partition in one process; 0 without a token

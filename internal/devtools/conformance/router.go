@@ -368,7 +368,8 @@ type stream struct {
 	given      map[uint64]bool
 	answers    map[uint64]*appv1.Result
 	progress   map[uint64]bool
-	holdFor    uint64 // the frame that answers this delivery gets no receipt yet
+	holdFor    uint64 // the frame that answers this delivery gets no receipt yet, if it is the last answer
+	holds      bool   // such a frame has come
 	drained    bool   // Drain was received
 	halfClosed bool
 	gone       bool
@@ -466,7 +467,9 @@ func (s *stream) take(f *appv1.WorkRequest, now int64) (reply []*appv1.WorkRespo
 			s.answered(result)
 			hold = hold || result.GetDeliveryId() == s.holdFor
 		}
-		if !hold {
+		if hold && len(s.answers) >= len(s.given) { // without a receipt a worker sends no further answer
+			s.holds = true
+		} else {
 			reply = append(reply, &appv1.WorkResponse{Receipt: s.results})
 		}
 	case *appv1.WorkRequest_Progress:

@@ -48,7 +48,7 @@ func playDrain(r *router) {
 	r.mu.Unlock()
 	r.await("drain-receipt", "Ping while it drains", func() bool { return s.halfClosed || len(s.pings) >= pings })
 	r.change(func() {
-		if still && s.halfClosed && r.dead == "" {
+		if s.holds && s.halfClosed && r.dead == "" {
 			r.violated("drain-receipt", "it half-closed before the receipt of its last Results frame")
 		}
 	})

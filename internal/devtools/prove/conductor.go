@@ -94,6 +94,7 @@ type conducting struct {
 	from    []int // next record of each member
 	answers []Answer
 	heard   []clock.Instant
+	all     bool             // every member has answered the newest poll
 	state   map[uint64]uint8 // of events
 	open    int              // events that the broker has and that are not done
 	running map[handlingOf]uint64
@@ -261,8 +262,10 @@ func (c *conducting) clean(ctx context.Context) {
 // poll asks all members what has happened.
 func (c *conducting) poll(ctx context.Context) error {
 	errs := c.each(ctx, func(i int) Ask { return Ask{Do: DoPoll, Run: c.run.ID, From: c.from[i], Load: c.load} })
+	c.all = true
 	for i, err := range errs {
 		if err != nil {
+			c.all = false
 			if ctx.Err() == nil && clock.Now().Sub(c.heard[i]) > unheardMax {
 				return fmt.Errorf("not heard of for %v: %w", unheardMax, err)
 			}
@@ -324,7 +327,7 @@ func (c *conducting) notReady() string {
 
 var errSlow = errors.New("no longer waited for")
 
-// until polls until a condition holds.
+// until polls until a condition holds by the answers of all members to one poll: a member that has not answered may publish still.
 func (c *conducting) until(ctx context.Context, most time.Duration, holds func() bool) error {
 	began := clock.Now()
 	for {
@@ -332,7 +335,7 @@ func (c *conducting) until(ctx context.Context, most time.Duration, holds func()
 			return err
 		}
 		switch {
-		case holds():
+		case c.all && holds():
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -425,7 +428,7 @@ func (c *conducting) inject(ctx context.Context, kind string, victim int, random
 // finish waits until everything is handled and the members have left, and fetches the last records.
 func (c *conducting) finish(ctx context.Context) error {
 	c.tell("the load has ended: waiting for the last events")
-	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() })
+	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() && c.confirmed() })
 	if errors.Is(errSettle, errSlow) {
 		errSettle = nil // what is missing is lost, for the judge to say
 	}
@@ -442,6 +445,11 @@ func (c *conducting) finish(ctx context.Context) error {
 		return fmt.Errorf("leaving the group of the proof: %w", err)
 	}
 	return nil
+}
+
+// confirmed reports whether the broker has answered for all events: what it accepts after the members have left is handled by nobody.
+func (c *conducting) confirmed() bool {
+	return !slices.ContainsFunc(c.answers, func(a Answer) bool { return a.Unconfirmed > 0 })
 }
 
 // fetched reports whether no member has records that were not fetched.

@@ -56,23 +56,24 @@ type proof struct {
 	tasks sync.WaitGroup
 	group *procgroup.Group
 
-	mu        sync.Mutex
-	lastWord  clock.Instant // of the command
-	load      bool
-	busy      bool   // with a fault
-	left      bool   // for good
-	why       string // its router is not ready
-	drained   bool
-	router    *procgroup.Process
-	handlers  *procgroup.Process
-	process   int // number of handlers
-	restarts  int
-	records   []Record
-	first     int // number of records[0]
-	lost      int
-	past      Audit // of incarnations that have ended
-	present   Audit
-	unsettled int
+	mu          sync.Mutex
+	lastWord    clock.Instant // of the command
+	load        bool
+	unconfirmed int    // events sent, without the broker's answer
+	busy        bool   // with a fault
+	left        bool   // for good
+	why         string // its router is not ready
+	drained     bool
+	router      *procgroup.Process
+	handlers    *procgroup.Process
+	process     int // number of handlers
+	restarts    int
+	records     []Record
+	first       int // number of records[0]
+	lost        int
+	past        Audit // of incarnations that have ended
+	present     Audit
+	unsettled   int
 }
 
 func newProof(h *Host, run string, plan Plan) (*proof, error) {
@@ -156,6 +157,7 @@ func (p *proof) poll(ask *Ask, answer *Answer) {
 	answer.Records = slices.Clone(p.records[:min(len(p.records), recordsPerAnswer)])
 	answer.Next = p.first + len(answer.Records)
 	answer.Pending = len(p.records) - len(answer.Records)
+	answer.Unconfirmed = p.unconfirmed
 	answer.Lost = p.lost
 	answer.Ready, answer.Why, answer.Drained, answer.Unsettled = !p.busy && p.why == "", p.why, p.drained, p.unsettled
 	if p.busy {
@@ -362,9 +364,8 @@ func (p *proof) publish() {
 			due = 0
 			continue
 		}
-		for ; due >= 1; due-- {
+		for ; due >= 1 && p.publishOne(publisher, newest+1); due-- {
 			newest++
-			p.publishOne(publisher, newest)
 		}
 	}
 }
@@ -375,7 +376,17 @@ func (p *proof) mayPublish() bool {
 	return p.load && len(p.records) < p.host.env.Config.Prove.RecordsMax/2
 }
 
-func (p *proof) publishOne(publisher Publisher, n int) {
+// publishOne reports whether the command still wants events.
+func (p *proof) publishOne(publisher Publisher, n int) bool {
+	p.mu.Lock()
+	wanted := p.load
+	if wanted {
+		p.unconfirmed++
+	}
+	p.mu.Unlock()
+	if !wanted {
+		return false
+	}
 	event := EventOf(p.plan.Member, n)
 	key := int(event * 0x9e3779b97f4a7c15 >> 33 % uint64(p.plan.Keys))
 	text, _ := json.Marshal(payload{p.run, event, key}) // it has numbers and a short text
@@ -386,8 +397,12 @@ func (p *proof) publishOne(publisher Publisher, n int) {
 		if err != nil {
 			r.Kind = WasSent
 		}
-		p.noteNow(r)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.note(r)
+		p.unconfirmed--
 	})
+	return true
 }
 
 // The faults.

@@ -123,7 +123,9 @@ type Answer struct {
 	Records []Record `json:"records,omitempty"` // from Ask.From on
 	Next    int      `json:"next"`              // the number after them
 	Pending int      `json:"pending"`           // records that are not in this answer
-	Lost    int      `json:"lost"`              // records that there was no room for
+
+	Unconfirmed int `json:"unconfirmed,omitempty"` // events that were sent and of which the broker has said nothing yet
+	Lost        int `json:"lost"`                  // records that there was no room for
 
 	Audit     Audit    `json:"audit"`
 	Unsettled int      `json:"unsettled"`        // events that the proof's router has received and not settled

@@ -86,6 +86,15 @@ def test_fast_reads_the_clock_again_after_a_suspend_and_in_time() -> None:
     assert under_test.fast() == under_test.now()
 
 
+def test_ticks_go_on_in_a_suspend() -> None:
+    machine = Machine()
+    under_test = raw_clock(machine)
+    begin = under_test.ticks()
+    machine.awake(MS)
+    machine.sleep(SECOND)
+    assert under_test.ticks() - begin == SECOND + MS
+
+
 def test_fast_is_not_behind_the_clock() -> None:
     under_test = clock.system_clock()
     end = under_test.now() + 50 * MS

@@ -121,9 +121,11 @@ def test_any_time_of_a_producer() -> None:
 
 def test_no_such_field() -> None:
     with pytest.raises(AttributeError, match="no attribute 'offset'"):
-        _ = wire().offset
-    with pytest.raises(AttributeError):
-        wire().offset = 1  # type: ignore[attr-defined]
+        _ = wire().offset  # type: ignore[attr-defined]
+
+
+def test_attributes_are_read_as_fast_as_those_of_any_class() -> None:
+    assert not hasattr(Event, "__getattr__"), "each attribute of an event takes 30 ns more"
 
 
 def test_an_event_of_a_test() -> None:

@@ -28,7 +28,7 @@ Box = Inbox[Work, Work]
 
 
 def give(box: Box, *works: Work) -> None:
-    box.give(works, lambda work: work)
+    box.give(works, lambda works: works)
 
 
 def waiting(box: Box) -> list[Work]:
@@ -319,6 +319,26 @@ def test_what_the_loop_has_ended_is_a_success() -> None:
     box.ended.append(works[0])
     box.settle()
     assert box.done == [1], "success after a cancellation is a success"
+
+
+def test_times_stand_beside_what_is_done() -> None:
+    box, works = claimed(4)
+    box.timed = True
+    for work in works:
+        work.started_ns, work.took_ns = 100 * work.id, work.id
+    box.ended.append(works[0])
+    box.settle()
+    assert box.claim(0, 9) is works[1]
+    box.end(works[1])
+    assert box.claim(0, 9) is works[2]
+    assert box.turn(works[2], None, 0) is None
+    assert box.claim(0, 9) is works[3]
+    box.revoke()
+    box.ended.append(works[3])
+    box.settle()
+    assert (box.done, box.starts, box.tooks) == ([1, 2, 3, 4], [100, 200, 300, 400], [1, 2, 3, 4])
+    box.break_off()
+    assert (box.done, box.starts, box.tooks) == ([], [], [])
 
 
 class Model:

@@ -594,6 +594,22 @@ def test_a_handler_that_cancels_itself_has_failed(ringfence_router: Router) -> N
     assert delivery.redeliver().outcome() == Outcome("retry", 0, "CancelledError")
 
 
+def test_the_clock_is_read_before_each_start(ringfence_router: Router, style: str) -> None:
+    overdue: list[bool] = []
+
+    def handle(event: Event) -> None:
+        if event.key_text == "first":
+            ringfence_router.expire()
+        else:
+            overdue.append(event.cancelled)
+
+    deliveries = [ringfence_router.deliver(key) for key in ("first", "second")]  # in one frame
+    ringfence_router.start(styled(style, handle), threads=1)
+    for delivery in deliveries:
+        delivery.outcome()
+    assert overdue == [False], "it started after its deadline"
+
+
 def test_quick_handlers_let_other_tasks_run() -> None:
     turns = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -28,6 +29,10 @@ class LeaseClock:
         """Returns the present instant, to the next 0.11 ms: read before each start, never counted from."""
         return self.now()
 
+    def ticks(self) -> int:
+        """Returns :func:`boot_ns`, which is cheaper still: less than a millisecond of it is off by 0.11 ms at most."""
+        return boot_ns()
+
     def renewed(self, until: int) -> None:
         """Learns of the newest deadline, after each Pong."""
 
@@ -48,6 +53,7 @@ class _RawClock(LeaseClock):
         self._asleep = 0
         self._lock = threading.Lock()
         self.fast = self._fast()  # type: ignore[method-assign]
+        self.ticks = functools.partial(read, self._boot)  # type: ignore[method-assign]
 
     def now(self) -> int:
         raw = self._read(self._raw)

@@ -77,24 +77,7 @@ class Event(Item):
     handler in a test; :class:`ringfence.testing.Router` tests more.
     """
 
-    __slots__ = (
-        "_cause",
-        "_delivery",
-        "_frame",
-        "_steps",
-        "_stream",
-        "attempt",
-        "event_time",
-        "fence",
-        "key",
-        "message_id",
-        "payload",
-        "properties",
-        "publish_time",
-        "redelivery",
-        "schema_version",
-        "topic",
-    )
+    __slots__ = ("__dict__", "_cause", "_delivery", "_frame", "_steps", "_stream")  # the fields below are in __dict__
 
     key: bytes
     """Events with one key are handled one at a time. It may hold any bytes, up to 4096; see :attr:`key_text`."""
@@ -152,18 +135,6 @@ class Event(Item):
         self.fence = fence
         self.id = self.partition = 0
         self._delivery = self._frame = self._stream = self._cause = None
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for a field that is not set yet: most handlers read few fields, so none is read before its first use.
-        read = _READ.get(name)
-        if read is None:
-            raise AttributeError(f"an Event has no attribute {name!r}")
-        delivery, frame = self._delivery, self._frame
-        if delivery is None or frame is None:  # detach was faster, and has set all fields
-            return object.__getattribute__(self, name)
-        value = read(delivery, frame)
-        setattr(self, name, value)
-        return value
 
     def __repr__(self) -> str:  # without key and payload, which must not get into logs
         return f"<Event {self.message_id} attempt {self.attempt}>"
@@ -279,6 +250,29 @@ _READ: dict[str, Callable[[Any, Any], Any]] = {
     "fence": lambda d, f: Fence(f.tokens[d.token], d.turn),
 }
 """How each field is read from its delivery and its frame."""
+
+
+class _Field:
+    """A field of an event, read from the frame when it is first used: most handlers read few. From then on it is in the event's __dict__.
+
+    Not by ``__getattr__``: with it, Python reads all attributes of an event some 30 ns slower.
+    """
+
+    def __init__(self, name: str, read: Callable[[Any, Any], Any]) -> None:
+        self.name, self.read = name, read
+
+    def __get__(self, event: Event | None, of: type[Event]) -> Any:
+        if event is None:
+            return self
+        delivery, frame, fields = event._delivery, event._frame, event.__dict__
+        if delivery is None or frame is None:  # detach was faster, and has set all fields
+            return fields[self.name]
+        value = fields[self.name] = self.read(delivery, frame)
+        return value
+
+
+for _name, _read in _READ.items():
+    setattr(Event, _name, _Field(_name, _read))
 
 
 def detach(event: Event) -> None:

@@ -55,17 +55,17 @@ def text_of(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be had: {type(second).__name__}"
 
 
-def answer_of(settings: Settings, event: Event, error: BaseException, started_ns: int = 0, took_ns: int = 0) -> Answer:
+def answer_of(settings: Settings, event: Event, error: BaseException) -> Answer:
     """Returns the answer for what a handler raised, and logs what nobody expects."""
     kind = kind_of(event, error)
     if kind == CANCELLED:
-        return Answer(event.id, CANCELLED, 0, "", started_ns, took_ns)
+        return Answer(event.id, CANCELLED)
     after_ms = 0
     if isinstance(error, RetryAfter):
         after_ms = min(math.ceil(error.delay * 1000), _AFTER_MS_MAX)
     elif kind == RETRY:
         settings.log.error("handler failed: message %s, attempt %d", event.message_id, event.attempt, exc_info=error)
-    return Answer(event.id, kind, after_ms, text_of(error), started_ns, took_ns)
+    return Answer(event.id, kind, after_ms, text_of(error))
 
 
 def with_hooks(settings: Settings, handler: Handler) -> Handler:

@@ -35,11 +35,13 @@ class Waiting(Protocol):
 class Item:
     """The inbox's part of a delivery that has started. ``id`` and ``partition`` are those of the delivery, and never change."""
 
-    __slots__ = ("deadline", "id", "partition")
+    __slots__ = ("deadline", "id", "partition", "started_ns", "took_ns")
 
     id: int
     partition: int
     deadline: int  # of this delivery alone: set when it is frozen or lost
+    started_ns: int  # when its handler ran, as in an Answer: set if the inbox is timed, before it is ended
+    took_ns: int
 
     @property
     def delivery_id(self) -> int:
@@ -62,8 +64,8 @@ W = TypeVar("W", bound=Waiting)
 T = TypeVar("T", bound=Item)
 
 
-def _same(item: T) -> T:
-    return item
+def _same(items: list[T]) -> list[T]:
+    return items
 
 
 class _Batch(Generic[W, T]):
@@ -71,7 +73,7 @@ class _Batch(Generic[W, T]):
 
     __slots__ = ("left", "start")
 
-    def __init__(self, left: list[W], start: Callable[[W], T]) -> None:
+    def __init__(self, left: list[W], start: Callable[[list[W]], list[T]]) -> None:
         self.left, self.start = left, start
 
 
@@ -102,7 +104,10 @@ class Inbox(Generic[W, T]):
         "lost",
         "newest",
         "running",
+        "starts",
         "suspended",
+        "timed",
+        "tooks",
         "waiting",
     )
 
@@ -110,6 +115,9 @@ class Inbox(Generic[W, T]):
         self.claimed: list[T] = []  # by the loop's thread, which starts them without the lock: the first one last
         self.ended: list[T] = []  # by the loop's thread: their handlers have succeeded
         self.done: list[int] = []  # ids on their way to the router: answered DONE, and nothing else to say
+        self.timed = False  # the router asks when handlers ran
+        self.starts: list[int] = []  # if timed: started_ns of each delivery in done
+        self.tooks: list[int] = []  # if timed: took_ns of each delivery in done
         self.answers: list[Answer] = []  # the other answers on their way to the router
         self.waiting = 0  # how many deliveries wait
         self._batches: deque[_Batch[W, T]] = deque()  # none is empty
@@ -123,8 +131,8 @@ class Inbox(Generic[W, T]):
         self.draining = False  # we let nothing start
         self.broken = False  # the stream has ended: deadlines stay, answers have nowhere to go
 
-    def give(self, items: Iterable[W], start: Callable[[W], T]) -> None:
-        """Adds deliveries to the waiting ones. ``start`` makes the running form of one of them, when it starts."""
+    def give(self, items: Iterable[W], start: Callable[[list[W]], list[T]]) -> None:
+        """Adds deliveries to the waiting ones. ``start`` makes the running forms of some of them, when they start."""
         if self.broken:
             return
         if self.draining:
@@ -146,14 +154,14 @@ class Inbox(Generic[W, T]):
     def turn(self, ended: T | None, answer: Answer | None, now: int) -> T | None:
         """Is :meth:`end`, if a delivery has ended, and then :meth:`take`: one call for each event instead of two."""
         if ended is not None:
-            if answer is None and not self.broken and self.running.pop(ended.id, None) is not None:
+            if answer is None and not self.broken and not self.timed and self.running.pop(ended.id, None) is not None:
                 self.done.append(ended.id)
             else:
                 self.end(ended, answer)
         if not self.waiting or now >= self.newest or self.suspended or self.broken:
             return None
         batch = self._batches[0]
-        item = batch.start(batch.left.pop())
+        (item,) = batch.start([batch.left.pop()])
         self.waiting -= 1
         if not batch.left:
             self._batches.popleft()
@@ -170,8 +178,8 @@ class Inbox(Generic[W, T]):
             if not self.waiting:
                 return None
             batch = self._batches[0]
-            start, running = batch.start, self.running
-            items = [start(item) for item in batch.left[-most:]]
+            running = self.running
+            items = batch.start(batch.left[-most:])
             del batch.left[-most:]
             if not batch.left:
                 self._batches.popleft()
@@ -202,12 +210,17 @@ class Inbox(Generic[W, T]):
         if count:
             items = self.ended[:count]
             del self.ended[:count]  # more may have been appended
-            pop, done = self.running.pop, [] if self.broken else self.done
-            for item in items:
-                if pop(item.id, None) is not None:
-                    done.append(item.id)
-                else:
+            if self.frozen or self.lost or self.broken:
+                for item in items:
                     self.end(item)
+                return
+            running, ids = self.running, [item.id for item in items]
+            for delivery_id in ids:
+                del running[delivery_id]
+            self.done += ids
+            if self.timed:
+                self.starts += [item.started_ns for item in items]
+                self.tooks += [item.took_ns for item in items]
 
     def startable(self) -> bool:
         """Reports whether :meth:`take` would return a delivery, judged without the clock."""
@@ -219,10 +232,13 @@ class Inbox(Generic[W, T]):
             return  # answered before
         if self.broken:
             return  # only an answer on the same stream counts
-        if answer is None:
-            self.done.append(item.id)
-        else:
+        if answer is not None:
             self.answers.append(answer)
+            return
+        self.done.append(item.id)
+        if self.timed:
+            self.starts.append(item.started_ns)
+            self.tooks.append(item.took_ns)
 
     def _refuse(self, items: Iterable[W]) -> None:
         self.answers.extend(Answer(item.delivery_id, NOT_STARTED) for item in items)
@@ -349,7 +365,7 @@ class Inbox(Generic[W, T]):
         self.broken = True
         self._batches.clear()
         self.waiting = 0
-        self.done, self.answers = [], []
+        self.done, self.starts, self.tooks, self.answers = [], [], [], []
 
     def started(self) -> int:
         """Returns how many handlers run."""

@@ -20,7 +20,7 @@ from ringfence.clock import boot_ns
 from ringfence.errors import Cancelled
 from ringfence.event import Event
 from ringfence.handlers import AsyncHandler, PlainHandler, answer_of
-from ringfence.inbox import DONE, Answer, Inbox
+from ringfence.inbox import Answer, Inbox
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
@@ -32,7 +32,7 @@ RETURNED = Cancelled("the handler has returned")
 SLICE_NS = 1_000_000
 """Nanoseconds for which handlers that do not wait run one after the other before other tasks of the loop get their turn."""
 
-CLAIM_MAX = 32
+CLAIM_MAX = 128
 """Events that an event loop claims under one acquisition of the lock."""
 
 LOCK_EVERY_NS = 250_000
@@ -154,7 +154,7 @@ class ThreadPool:
                 continue
             if wake:
                 self.wake()
-            began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
+            began = boot_ns() if live.inbox.timed else 0  # type: ignore[union-attr]
             answer = None
             try:
                 value = copy().run(handler, event)  # its context variables are its own
@@ -165,7 +165,7 @@ class ThreadPool:
                     _close(value)
                     answer = answer_of(runner.settings, event, TypeError(_AWAITABLE))
             if began:
-                answer = _timed(event, answer, began)
+                answer = _timed(event, answer, began, boot_ns())
 
 
 _AWAITABLE = "the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one"
@@ -187,7 +187,7 @@ class LoopPool:
         self._scheduled = False  # guarded by the runner's lock
         # Used by the loop's thread alone.
         self._inbox: Inbox[Any, Event] = Inbox()  # of the stream that was live when the loop last took the lock
-        self._due = 0  # when it takes the lock again, at the latest
+        self._until = 0  # by ticks: from then on it takes the lock before it starts a handler
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._tasks: set[asyncio.Task[None]] = set()  # keeps them alive
@@ -261,38 +261,29 @@ class LoopPool:
     async def run(self, steps: _Steps) -> None:
         """One task of the pool."""
         runner, handler = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler)
-        fast, acquire, release = runner.settings.clock.fast, runner.lock.acquire, runner.lock.release
+        clock, lock = runner.settings.clock, runner.lock
+        ticks = clock.ticks
         copy_context, size = contextvars.copy_context, len(self._variables)
         event: Event | None
         ending = False  # the task must not run another handler
         woken = True
         while True:
-            now = fast()  # before each start: the machine may have been asleep
-            inbox = self._inbox
             event = None
-            yields = False
-            if now < self._due and now < inbox.newest and not ending:
-                try:
-                    event = inbox.claimed.pop()
-                except IndexError:  # none is left, or what was claimed was taken back
-                    pass
-            if event is None:
-                yields = now - steps.turn > SLICE_NS
-                acquire()  # 80 ns less than a with statement
-                try:
-                    live = runner.live
-                    if live is not None:
-                        inbox = self._inbox = live.inbox
-                        if yields or ending:
-                            inbox.settle()
+            begun = ticks()  # not after now, so that what is counted from it is early enough
+            now = clock.fast()
+            yields = now - steps.turn > SLICE_NS
+            with lock:
+                live = runner.live
+                if live is not None:
+                    inbox = self._inbox = live.inbox
+                    if yields or ending:
+                        inbox.settle()
+                        live.tell()
+                    else:
+                        event = inbox.claim(now, CLAIM_MAX)
+                        if not live.quiet:
                             live.tell()
-                        else:
-                            event = inbox.claim(now, CLAIM_MAX)
-                            if not live.quiet:
-                                live.tell()
-                    self._due = now + LOCK_EVERY_NS
-                finally:
-                    release()
+                    self._until = begun + min(LOCK_EVERY_NS, inbox.newest - now)
             if woken:
                 self._waking -= 1
             if ending:
@@ -317,36 +308,49 @@ class LoopPool:
                     raise
                 woken = True
                 continue
-            if self._waking < (2 if woken else 1) and (inbox.claimed or inbox.waiting):
+            if self._waking < (2 if woken else 1):
                 self._spread(2 if woken else 1)
             woken = False
-            stream = cast("Stream", event._stream)
-            began = boot_ns() if stream.intervals else 0
-            answer: Answer | None = None
-            event._steps = steps
-            steps.event = event
-            try:
-                await handler(event)
-            except GeneratorExit:  # the application has closed its loop
-                raise
-            except BaseException as error:
-                answer = self._answer(event, error)
-                ending = isinstance(error, asyncio.CancelledError)
-            steps.event = None
-            if event._cause is None:  # a cancellation that comes now is too late, and only logged
-                event._cause = RETURNED
-            else:
-                ending = True
-            own = copy_context()  # cheaper than a context for each handler
-            if len(own) != size or (size and self._changed(own)):
-                ending = True
-            if began:
-                answer = _timed(event, answer, began)
-            if answer is None and stream.inbox is self._inbox:
-                stream.inbox.ended.append(event)
-            else:
-                with runner.lock:
-                    runner.returned(event, answer)
+            began = ticks()
+            while event is not None:
+                answer: Answer | None = None
+                event._steps = steps
+                steps.event = event
+                try:
+                    await handler(event)
+                except GeneratorExit:  # the application has closed its loop
+                    raise
+                except BaseException as error:
+                    answer = self._answer(event, error)
+                    ending = isinstance(error, asyncio.CancelledError)
+                steps.event = None
+                ended = ticks()
+                if event._cause is None:  # a cancellation that comes now is too late, and only logged
+                    event._cause = RETURNED
+                else:
+                    ending = True
+                own = copy_context()  # cheaper than a context for each handler
+                if len(own) != size or (size and self._changed(own)):
+                    ending = True
+                inbox = cast("Stream", event._stream).inbox
+                if inbox.timed:
+                    answer = _timed(event, answer, began, ended)
+                if answer is None and inbox is self._inbox:
+                    inbox.ended.append(event)
+                    began = ended
+                else:
+                    with lock:
+                        runner.returned(event, answer)
+                    inbox = self._inbox
+                    began = ticks()
+                event = None
+                if began < self._until and not ending:  # read before each start: the machine may have been asleep
+                    try:
+                        event = inbox.claimed.pop()
+                    except IndexError:  # none is left, or what was claimed was taken back
+                        break
+                    if not self._waking:
+                        self._spread(1)
 
     def _changed(self, context: contextvars.Context) -> bool:
         """Reports whether one of the variables has another value than when the worker was made."""
@@ -408,10 +412,10 @@ class _Steps(Coroutine[Any, Any, None]):
         return getattr(self._coroutine, name)  # its name and frame, for tools that show tasks
 
 
-def _timed(event: Event, answer: Answer | None, began: int) -> Answer:
-    """Returns the answer of a handler that ran, with the times that the router asks for."""
-    took = max(boot_ns() - began, 0)
-    return Answer(event.id, DONE, 0, "", began, took) if answer is None else answer._replace(started_ns=began, took_ns=took)
+def _timed(event: Event, answer: Answer | None, began: int, ended: int) -> Answer | None:
+    """Notes when a handler ran, as the router asks, in its event or its answer."""
+    event.started_ns, event.took_ns = began, max(ended - began, 0)
+    return None if answer is None else answer._replace(started_ns=event.started_ns, took_ns=event.took_ns)
 
 
 def _close(value: object) -> None:

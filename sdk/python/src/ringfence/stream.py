@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfence import clock
 from ringfence.app.v1 import app_pb2 as pb
+from ringfence.encode import results_frame
 from ringfence.errors import HandlerTimeout, KeyLost, VersionMismatch
 from ringfence.event import Event
 from ringfence.inbox import NEVER, Answer, Inbox
@@ -27,8 +28,6 @@ PING_NEVER = 1e9  # seconds before any time at which a Ping was sent
 RESULTS_MAX = 32_768  # in one frame
 RESULT_BYTES_MAX = 1 << 20  # of the reasons in one frame, about
 RESULT_BYTES = 64  # of an answer besides its reason, at most
-
-_DONE = pb.RESULT_KIND_DONE
 
 
 class Stream:
@@ -52,7 +51,6 @@ class Stream:
         self.session: Session | None = None
         self.going_away = False  # the router has announced the end of the stream
         self.away = 0.0  # seconds that the router wants to pass before the next stream
-        self.intervals = False  # the router asks when handlers ran
         self.over = False  # the call has ended
         self._signalled = False  # the sender was woken and has not looked yet
         self.quiet = False  # nothing can be sent for a handler that has ended: the sender was woken, or a Results frame is in flight
@@ -61,7 +59,6 @@ class Stream:
         self._sent = 0  # number of the newest Results frame sent
         self._receipt = 0  # number of the newest Results frame that the router has received
         self._ongoing: list[int] = []  # deliveries whose progress is to be reported
-        self._results = pb.WorkRequest(results=pb.Results())  # the sender's alone
         self._drain_due = False
         self._ping_every = PING_DEFAULT
         self._reason_max = REASON_MAX_DEFAULT
@@ -107,8 +104,6 @@ class Stream:
 
         At most one Results frame is in flight without a receipt; results are collected meanwhile.
         """
-        done: list[int] = []
-        answers: list[Answer] = []
         with self.runner.lock:
             self._signalled = self.quiet = False
             receipt = self._given
@@ -132,10 +127,8 @@ class Stream:
             else:
                 self.quiet = self._receipt != self._sent and not inbox.draining
                 return None, inbox.draining and not inbox.held() and not inbox.done and not inbox.answers and self._receipt == self._sent
-        frame = self._frame_of(done)
-        frame.receipt = receipt
-        frame.results.number = number
-        add = frame.results.results.add
+        results = pb.Results(number=number)
+        add = results.results.add
         for answer in answers:
             add(
                 delivery_id=answer.delivery_id,
@@ -145,35 +138,21 @@ class Stream:
                 started_ns=answer.started_ns,
                 took_ns=answer.took_ns,
             )
-        data = frame.SerializeToString()
-        if answers:
-            del frame.results.results[len(done) :]
-        return data, False
+        return results_frame(receipt, results, *done), False
 
-    def _frame_of(self, done: list[int]) -> pb.WorkRequest:
-        """Returns the frame of the previous results with DONE for these deliveries: to change ids costs half of adding results."""
-        results = self._results.results.results
-        missing = len(done) - len(results)
-        if missing > 0:
-            for _ in range(missing):
-                results.add(kind=_DONE)
-        elif missing < 0:
-            del results[missing:]
-        for result, delivery_id in zip(results, done, strict=True):
-            result.delivery_id = delivery_id
-        return self._results
-
-    def _take_results(self) -> tuple[list[int], list[Answer]]:
-        """Removes as many results as fit into a frame. The lock is held."""
+    def _take_results(self) -> tuple[tuple[list[int], list[int], list[int]], list[Answer]]:
+        """Removes as many results as fit into a frame: those that are DONE, with their times, and the others. The lock is held."""
         inbox = self.inbox
-        done, answers = inbox.done, inbox.answers
-        if len(done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
-            inbox.done, inbox.answers = [], []
+        done, answers = (inbox.done, inbox.starts, inbox.tooks), inbox.answers
+        if len(inbox.done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
+            inbox.done, inbox.starts, inbox.tooks, inbox.answers = [], [], [], []
             return done, answers
-        room = RESULTS_MAX - min(len(done), RESULTS_MAX)
+        room = RESULTS_MAX - min(len(inbox.done), RESULTS_MAX)
         n = min(room, max(1, RESULT_BYTES_MAX // (RESULT_BYTES + self._reason_max)))
-        inbox.done, inbox.answers = done[RESULTS_MAX:], answers[n:]
-        return done[:RESULTS_MAX], answers[:n]
+        inbox.done, inbox.starts, inbox.tooks = (column[RESULTS_MAX:] for column in done)
+        inbox.answers = answers[n:]
+        ids, starts, tooks = (column[:RESULTS_MAX] for column in done)
+        return (ids, starts, tooks), answers[:n]
 
     def _cut(self, reason: str) -> str:
         """Returns a reason that is UTF-8 of at most as many bytes as the router wants."""
@@ -216,14 +195,18 @@ class Stream:
             frame = response.deliveries
             new = Event.__new__
 
-            def start(delivery: pb.Delivery) -> Event:
-                event = new(Event)
-                event.id = delivery.delivery_id
-                event._delivery = delivery
-                event._frame = frame
-                event._stream = self
-                event._cause = None
-                return event
+            def start(deliveries: list[pb.Delivery]) -> list[Event]:
+                events: list[Event] = []
+                add = events.append
+                for delivery in deliveries:
+                    event = new(Event)
+                    event.id = delivery.delivery_id
+                    event._delivery = delivery
+                    event._frame = frame
+                    event._stream = self
+                    event._cause = None
+                    add(event)
+                return events
 
             deliveries = list(frame.deliveries)
             with runner.lock:
@@ -286,7 +269,7 @@ class Stream:
             if self.welcomed:
                 return
             self.welcomed, self.session = True, session
-            self.intervals = "intervals" in welcome.capabilities
+            self.inbox.timed = "intervals" in welcome.capabilities
             self._ping_every = limits.ping_interval_ms / 1000 or PING_DEFAULT
             self._reason_max = limits.reason_max_bytes or REASON_MAX_DEFAULT
             self.notify()

@@ -136,6 +136,9 @@ class _Clock(LeaseClock):
     def now(self) -> int:
         return self._router._now()
 
+    def ticks(self) -> int:
+        return self._router._now()
+
     def renewed(self, until: int) -> None:
         with self._router._changed:
             self.deadline = until

@@ -1,0 +1,140 @@
+package report
+
+import (
+	"fmt"
+	"time"
+)
+
+// Seconds is a duration for people: -, 12ms, 3.4s or 2m3.4s.
+func Seconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	d := time.Duration(s * float64(time.Second))
+	if d.Abs() < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// Words tells the state of the key at its member in sentences: the one place that words them for people.
+func (at *KeyAt) Words() []string {
+	if at.Error != "" {
+		return nil
+	}
+	var lines []string
+	switch {
+	case at.Wait != WaitsForNothing:
+		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
+			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), at.Failures, at.Queued))
+	case len(at.Held) == 0:
+		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
+	}
+	if h := at.Hold; h != nil && at.Gate != "closed" {
+		lines = append(lines, holdWords(*h))
+	}
+	if at.Park != nil {
+		lines = append(lines, ParkWords(*at.Park))
+	}
+	if at.Parking > 0 {
+		lines = append(lines, fmt.Sprintf("copies %s of it to the parking topic", Plural(at.Parking, "event")))
+	}
+	for _, s := range at.Skips {
+		lines = append(lines, SkipWords(s))
+	}
+	if at.MoreSkips > 0 {
+		lines = append(lines, fmt.Sprintf("%d older skips are in effect: see router acts", at.MoreSkips))
+	}
+	for _, b := range at.Blockers {
+		switch {
+		case b.OwnApplication():
+			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
+		case b.Member == "":
+			lines = append(lines, fmt.Sprintf("the gate waits for leases of the group's earlier log to expire, for at most %s", Seconds(b.Seconds)))
+		default:
+			lines = append(lines, fmt.Sprintf("the gate waits for %s, the owner since %s: until it says that nothing runs, or for %s of silence", b.Member, b.Start, Seconds(b.Seconds)))
+		}
+	}
+	for _, h := range at.Held {
+		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", Plural(h.Events, "event"), PlaceWords(h), Seconds(h.Seconds)))
+	}
+	return lines
+}
+
+// WaitWords tells what the events of a key in a mailbox wait for.
+func WaitWords(at KeyAt) string {
+	switch at.Wait {
+	case "handler":
+		return fmt.Sprintf("the handler (worker %d)", at.Worker)
+	case "retry":
+		return "its next attempt, due in " + Seconds(at.RetryIn)
+	case "gate":
+		return "its gate"
+	case "worker":
+		return "an application: none is connected"
+	case "slot":
+		return "room at its worker, or the lease"
+	case "hold":
+		return "its release"
+	case "park":
+		return "its park, or the letters in the parking topic, which come first"
+	}
+	return at.Wait
+}
+
+// PlaceWords tells where events are that no mailbox has.
+func PlaceWords(h Held) string {
+	switch h.Place {
+	case "queued":
+		return "queued for the stream to " + h.With
+	case "sent":
+		return "with " + h.With
+	case "parked":
+		return "parked, since the mailbox of the key at " + h.With + " is full"
+	case "delayed":
+		return "sent again in a moment, since the owner has not read the newest epoch yet"
+	case "refused":
+		return "refused by the former owner; they wait for a newer epoch"
+	}
+	return h.Place
+}
+
+// holdWords tells who holds a key.
+func holdWords(h Hold) string {
+	return fmt.Sprintf("held until %s by %s because %q, since %s", timeWords(h.Until), h.By, h.Reason, timeWords(h.Since))
+}
+
+// ParkWords tells who has parked a key, or brings its letters back.
+func ParkWords(k Park) string {
+	what, more := "parked", ""
+	if k.Unparking {
+		what = "letters come back"
+		if k.Letters > 0 {
+			more = fmt.Sprintf("; %d handled here", k.Letters)
+		}
+		if k.Waits != "" {
+			more += "; they wait: " + k.Waits
+		}
+	}
+	return fmt.Sprintf("%s until %s by %s because %q, since %s (act %s)%s", what, timeWords(k.Until), k.By, k.Reason, timeWords(k.Since), k.ID, more)
+}
+
+// SkipWords tells what becomes of a skipped event.
+func SkipWords(s Skip) string {
+	return fmt.Sprintf("event %s %s; skipped by %s because %q, until %s (act %s)", s.Event, endWords(s.End), s.By, s.Reason, timeWords(s.Until), s.ID)
+}
+
+// endWords describes the end of a skip.
+func endWords(end string) string {
+	switch end {
+	case "dead_letter":
+		return "went to the dead letter topic"
+	case "done":
+		return "is done: a handler that ran already had done it"
+	case "":
+		return "has not come to its end"
+	}
+	return "ended as " + end
+}
+
+func timeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -1,0 +1,46 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWords: each thing that a key can wait for has words of its own, and whatever a member reports has some.
+func TestWords(t *testing.T) {
+	seen := map[string]string{}
+	for _, wait := range []string{"handler", "retry", "gate", "worker", "slot", "hold", "park", "a later release's"} {
+		at := KeyAt{Wait: wait, Worker: 7, RetryIn: 2, Seconds: 65, Age: 70, Event: "7:8:-1:-1", Failures: 2, Queued: 3}
+		words := at.Words()
+		if len(words) != 1 || !strings.HasSuffix(words[0], "for 1m5s; event 7:8:-1:-1 came 1m10s ago, failed 2 times; 3 more wait behind it") {
+			t.Errorf("%s: %q", wait, words)
+		}
+		if before, known := seen[words[0]]; known {
+			t.Errorf("%s and %s have the same words", before, wait)
+		}
+		seen[words[0]] = wait
+	}
+	at := KeyAt{
+		Wait: WaitsForNothing, Gate: "waiting", Hold: &Hold{By: "alice", Reason: "INC-7", Until: time.Unix(60, 0)}, Skips: []Skip{{Event: "7:9:-1:-1", By: "bob", Reason: "pill", ID: "f00d"}}, MoreSkips: 2,
+		Blockers: []Blocker{{Member: "pod-1", Start: "7:1", Seconds: 3}, {Start: "6:1", Seconds: 4}, {Seconds: 5}}, Held: []Held{{Place: "sent", With: "pod-2", Events: 2, Seconds: 1}},
+	}
+	want := []string{
+		`held until 1970-01-01 00:01:00 UTC by alice because "INC-7", since 0001-01-01 00:00:00 UTC`,
+		`event 7:9:-1:-1 has not come to its end; skipped by bob because "pill", until 0001-01-01 00:00:00 UTC (act f00d)`,
+		"2 older skips are in effect: see router acts",
+		"the gate waits for pod-1, the owner since 7:1: until it says that nothing runs, or for 3s of silence",
+		"the gate waits for leases of the group's earlier log to expire, for at most 4s",
+		"the gate waits for this member's own application, which still works under an earlier tenure",
+		"holds 2 events that it has received: with pod-2, the oldest for 1s",
+	}
+	if got := at.Words(); !slices.Equal(got, want) {
+		t.Errorf("%q, want\n%q", got, want)
+	}
+	if got := (&KeyAt{Wait: WaitsForNothing, Gate: "open"}).Words(); !slices.Equal(got, []string{"no event of it waits or runs here; gate open"}) {
+		t.Errorf("of nothing: %q", got)
+	}
+	if got := (&KeyAt{Error: "no answer", Wait: "gate"}).Words(); got != nil {
+		t.Errorf("of a silent member: %q", got)
+	}
+}
