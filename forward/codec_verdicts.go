@@ -185,7 +185,7 @@ func detailOrNil(d event.Detail) *event.Detail {
 // kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
 // safe, loss is not.
 func kindOf(n uint64) event.VerdictKind {
-	if kind := uint32(n); kind > 0 && kind <= uint32(event.Attempted) { // protobuf cuts excess bits of a kind off
+	if kind := uint32(n); kind > 0 && kind <= uint32(event.Parked) { // protobuf cuts excess bits of a kind off
 		return event.VerdictKind(kind)
 	}
 	return event.NotYet

@@ -65,7 +65,7 @@ func actsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transp
 
 // actCommands act on single keys.
 func actCommands() []*cobra.Command {
-	return []*cobra.Command{holdCommand(), releaseCommand(), skipCommand(), actsCommand()}
+	return []*cobra.Command{holdCommand(), releaseCommand(), skipCommand(), parkCommand(), unparkCommand(), actsCommand()}
 }
 
 // order is an act that the command line asks for.
@@ -242,6 +242,148 @@ func releaseCommand() *cobra.Command {
 	return cmd
 }
 
+func parkCommand() *cobra.Command {
+	var o order
+	var duration time.Duration
+	cmd := asking(&cobra.Command{
+		Use:   "park KEY",
+		Short: "Send the events of a key to the parking topic, in their order, until an unpark or for a time",
+		Long: `Send the events of a key to the parking topic, in their order, until an unpark or for a time.
+
+A delivery that already runs finishes, and its result counts. All other events of the key, and
+retries of that one, go to the parking topic, those that come later, too: they are no open events
+any more, however long it takes to fix the bug. Other keys do not wait. router unpark brings them
+back. The park outlasts moves of the key and the death of its owner. If it ends by itself, after
+--for, the events stay in the parking topic, and later ones run before them. The act is written to
+the group's acts topic, with who, when and why: see router acts.
+
+The command is refused while a member of the group does not know parks. It prints the state of the
+key at its owner. The exit code is 1 if the owner does not know the park.`,
+		Args: oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		p, key, err := o.park(cmd.Context(), a, "park", args[0], duration)
+		if err != nil {
+			return err
+		}
+		known, err := p.find(cmd.Context(), a, key, func(at report.KeyAt) bool { return at.Park != nil && at.Park.ID == p.Act.ID })
+		return p.show(cmd, form, known, err)
+	})
+	cmd.Flags().DurationVar(&duration, "for", 0, "when the park ends by itself (default acts.park_for of the router; at most 720h)")
+	o.addTo(cmd)
+	return cmd
+}
+
+func unparkCommand() *cobra.Command {
+	var o order
+	var duration time.Duration
+	cmd := asking(&cobra.Command{
+		Use:   "unpark KEY",
+		Short: "Bring the events of a key back from the parking topic, before all its other events",
+		Long: `Bring the events of a key back from the parking topic, before all its other events.
+
+The owner of the key reads them, and handles one after the other in the order in which they would
+have run without the park. Other events of the key wait behind them, as on hold. A letter leaves the
+parking topic when its event has come to its end; so the next owner goes on where a killed one was.
+The unpark ends when no letter of the key is left, and by itself after --for: then letters stay in
+the parking topic, and later events run before them. It brings back what an expired park has left,
+too. The act is written to the group's acts topic, with who, when and why, and with its end: see
+router acts.
+
+The command prints the state of the key at its owner, which tells what the letters wait for. The
+exit code is 1 if the owner does not know the unpark.`,
+		Args: oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		p, key, err := o.park(cmd.Context(), a, "unpark", args[0], duration)
+		if err != nil {
+			return err
+		}
+		known, err := p.find(cmd.Context(), a, key, func(at report.KeyAt) bool {
+			return at.Park != nil && at.Park.ID == p.Act.ID && (at.Park.Letters > 0 || at.Park.Waits != "")
+		})
+		return p.show(cmd, form, known, err)
+	})
+	cmd.Flags().DurationVar(&duration, "for", 0, "when the unpark ends by itself (default and most: acts.hold_for_max of the router)")
+	o.addTo(cmd)
+	return cmd
+}
+
+// parkedKey is a park or an unpark, and what has become of it.
+type parkedKey struct {
+	act.Done
+	State report.Key `json:"state"` // of the key, at its owner and elsewhere
+}
+
+func (o *order) park(ctx context.Context, a *asker, what, argument string, duration time.Duration) (p parkedKey, key string, err error) {
+	more := url.Values{}
+	if duration != 0 {
+		more.Set("for", duration.String())
+	}
+	if key, p.Done, err = o.send(ctx, a, what, argument, more); err == nil && p.Result == act.Full {
+		err = errors.New("refused: as many keys are parked as the acts topic allows")
+	}
+	return p, key, err
+}
+
+// find waits until the owner of the key is as wanted, or the act has ended, and reports whether the owner knows the act.
+func (p *parkedKey) find(ctx context.Context, a *asker, key string, wanted func(report.KeyAt) bool) (known bool, err error) {
+	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
+	defer cancel()
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for {
+		p.State = report.Key{}
+		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &p.State); err != nil {
+			return false, err
+		}
+		at := p.State.At
+		known = len(at) > 0 && at[0].Park != nil && at[0].Park.ID == p.Act.ID
+		if known && wanted(at[0]) {
+			return known, nil
+		}
+		if p.Act.Act == act.Unpark.String() && !known {
+			var acts act.Acts
+			if err := a.get(ctx, "/v1/acts", &acts); err != nil {
+				return known, err
+			}
+			for _, one := range acts.Acts {
+				if one.ID == p.Act.ID && one.End != "" {
+					p.Act = one
+					return true, nil
+				}
+			}
+		}
+		if backoff.Sleep(deadline, pauses.Next()) != nil {
+			return known, nil
+		}
+	}
+}
+
+func (p *parkedKey) show(cmd *cobra.Command, form *outputForm, known bool, err error) error {
+	if err != nil {
+		return err
+	}
+	if err := form.show(cmd.OutOrStdout(), *p, func(out *page) { parkedPage(out, *p) }); err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("the %s is recorded, but the owner of the key does not know it: see above", p.Act.Act)
+	}
+	return nil
+}
+
+func parkedPage(p *page, k parkedKey) {
+	if k.Result == act.Already {
+		p.line("the letters of this key come back already; nothing was done")
+	}
+	if k.Act.End != "" {
+		p.line("unparked by %s because %q: %s\n", k.Act.By, k.Act.Reason, k.Act.EndWords)
+	} else {
+		p.line("%s\n", report.ParkWords(report.Park{
+			ID: k.Act.ID, Hold: report.Hold{By: k.Act.By, Reason: k.Act.Reason, Since: k.Act.At, Until: k.Act.Until}, Unparking: k.Act.Act == act.Unpark.String(),
+		}))
+	}
+	keyPage(p, k.State)
+}
+
 func skipCommand() *cobra.Command {
 	var o order
 	var id string
@@ -361,8 +503,8 @@ func skippedPage(p *page, s skippedEvent) {
 func actsCommand() *cobra.Command {
 	return watched(&cobra.Command{
 		Use:   "acts",
-		Short: "List the acts of operators on single keys: what is held or skipped now, and what was done, by whom and why",
-		Long: `List the acts of operators on single keys: what is held or skipped now, and what was done, by whom and why.
+		Short: "List the acts of operators on single keys: what is held, parked or skipped now, and what was done, by whom and why",
+		Long: `List the acts of operators on single keys: what is held, parked or skipped now, and what was done, by whom and why.
 
 Replays and purges of dead letters and replays of events are recorded on a topic of their own,
 which router deadletters acts lists.`,
@@ -376,10 +518,14 @@ which router deadletters acts lists.`,
 	})
 }
 
-// endOf says what became of the event of a skip; "-" for other acts.
+// endOf says what became of the event of a skip, or of an unpark; "-" for other acts.
 func endOf(one act.Shown) string {
 	switch {
-	case one.Act != act.Skip.String():
+	case one.Act == act.Unpark.String() && one.End == "" && !one.Active:
+		return "letters may be left"
+	case one.Act == act.Park.String() && !one.Active && !time.Now().Before(one.Until):
+		return "expired"
+	case one.Act != act.Skip.String() && one.Act != act.Unpark.String():
 		return "-"
 	case one.End == "" && one.Active:
 		return "open"

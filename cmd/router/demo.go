@@ -154,6 +154,9 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			return source.NewMem(from, membroker.NewClient(events), metrics, log)
 		},
+		parking: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Parking {
+			return source.NewMemParking(from, membroker.NewClient(events), metrics, log)
+		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultRemoteConfig()
 			c.Topic, c.SendTimeout = cfg.Node.Group, cfg.Ownership.Lease

@@ -105,6 +105,9 @@ func (g *testGroup) memory() broker {
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			return source.NewMem(from, g.broker, metrics, log)
 		},
+		parking: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Parking {
+			return source.NewMemParking(from, g.broker, metrics, log)
+		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
 		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return g.claims, nil },
 	}

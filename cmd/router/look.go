@@ -127,7 +127,8 @@ which events of the key it has received and holds until their verdict. It waits 
   gate      an earlier owner may still work on it
   worker    no application is connected to the owner
   slot      its worker has no room, or the owner's lease is over
-  hold      an operator holds the key (router hold)`,
+  hold      an operator holds the key (router hold)
+  park      an operator has parked the key, or brings its letters back (router park)`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
 		query, err := keyQuery(args[0], encoded)

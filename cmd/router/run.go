@@ -93,6 +93,7 @@ type broker struct {
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
 	acts       func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no acts
+	parking    func(source.Config, *source.Metrics, *slog.Logger) *source.Parking // nil: nothing comes back from the parking topic
 
 	// publisher and clean are for proofs: see prove.Environment.
 	publisher func(topic string) (prove.Publisher, error)
@@ -133,6 +134,11 @@ func throughPulsar(cfg config.Config) broker {
 			access := source.Access{Client: auth.options(), Entries: auth.access(), Admin: auth.adminClient()}
 			access.Client.Logger = pulsarlog.New(log)
 			return source.NewPulsar(from, access, metrics, log)
+		},
+		parking: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Parking {
+			options := auth.options()
+			options.Logger = pulsarlog.New(log)
+			return source.NewParking(from, options, metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
@@ -311,6 +317,9 @@ func newNode(cfg config.Config, b broker, l *listeners, brokerFault func() error
 		parts.Claims = claims
 	}
 	parts.Acts = newActs(cfg, b, registry, log)
+	if b.parking != nil {
+		parts.Parking = b.parking(cfg.Pulsar.Resolved(), sourceMetrics, log)
+	}
 	return node.New(nodeConfig, parts)
 }
 

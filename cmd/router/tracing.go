@@ -39,7 +39,7 @@ func pagesOf(n *node.Node, prover report.Prover, keysRevealed bool) map[string]h
 	pages["POST /forget-done"] = forgetPage(n)
 	maps.Copy(pages, act.Handlers(n.Acts(), noActs, func(ctx context.Context, key event.Key) (event.MessageID, error) {
 		return node.FirstEvent(ctx, group, key)
-	}))
+	}, func(ctx context.Context) error { return node.Parkable(ctx, group) }))
 	return pages
 }
 

@@ -90,6 +90,9 @@ func (g *group) SkipEvents([]event.Skip) {}
 // UnskipEvents implements act.Keys.
 func (g *group) UnskipEvents([]event.Skip) {}
 
+// ParkKeys implements act.Keys.
+func (g *group) ParkKeys([]event.Park) {}
+
 // state returns whether the group is well, since when a key is held, and how many keys are.
 func (g *group) state(key string) (healed bool, since time.Time, held int) {
 	g.mu.Lock()

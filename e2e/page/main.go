@@ -72,7 +72,7 @@ func run(members, keys int) error {
 	group := report.NewGroup(g.members[0], nil, insecure.NewCredentials())
 	pages := report.Handlers(group, listen.ShowsToken)
 	maps.Copy(pages, statuspage.New(group, statuspage.Callers{MayNameKeys: listen.ShowsToken, MayAct: listen.MayAct, Ending: listen.Ending}).Handlers())
-	maps.Copy(pages, act.Handlers(keeper, "", first))
+	maps.Copy(pages, act.Handlers(keeper, "", first, parkable))
 	maps.Copy(pages, deadletter.Endpoint{
 		Ask: newLetters(g.begun.UTC()).ask, Node: g.members[0].name, Named: listen.ShowsToken, Reads: listen.ShowsToken, Metrics: deadletter.NewMetrics(registry), Log: log,
 	}.Handlers())
@@ -98,6 +98,9 @@ func run(members, keys int) error {
 	}
 	return running.Wait()
 }
+
+// parkable refuses all parks: this group has no parking topic.
+func parkable(context.Context) error { return act.ErrRefused }
 
 // first implements act.First: no event of this group can be skipped.
 func first(context.Context, event.Key) (event.MessageID, error) {

@@ -112,6 +112,8 @@ func TestTagsAreTheConstants(t *testing.T) {
 		{"acts.held_max", "max", act.HeldLimit},
 		{"acts.skip_for", "max", float64(act.DurationMax)},
 		{"acts.skips_max", "max", act.SkipsLimit},
+		{"acts.park_for", "max", float64(act.DurationMax)},
+		{"acts.parked_max", "max", act.ParksLimit},
 		{"control_log.version", "min", ownership.LogVersionMin},
 		{"control_log.version", "max", ownership.LogVersionMax},
 	} {

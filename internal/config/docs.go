@@ -9,6 +9,8 @@ var docs = map[string]string{
 	"acts.hold_for":                   "How long a key is held if the operator names no duration.",
 	"acts.hold_for_max":               "The longest hold that this router accepts.",
 	"acts.keep_for":                   "How long the acts topic keeps records of acts that have no effect any more.",
+	"acts.park_for":                   "How long a key is parked if the operator names no duration.",
+	"acts.parked_max":                 "The most keys that are parked, or come back, at a time: this router refuses further ones.",
 	"acts.skip_for":                   "How long a skip stays in effect: for so long its event becomes a dead letter wherever it turns up.",
 	"acts.skips_max":                  "The most skips that are in effect at a time: this router refuses further ones.",
 	"acts.start_wait":                 "How long a router waits at its start for the acts topic to be read; then it takes part without the holds that it has not read, and says so.",

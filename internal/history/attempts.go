@@ -18,6 +18,7 @@ const (
 	Rejected            // it goes to the dead letter topic
 	Returned            // the delivery ended without a failure, and it stays
 	Moved               // its partition has moved, and it is sent on to the next owner
+	Parked              // it goes to the parking topic
 )
 
 // String returns the name of the end, as reports have it.
@@ -37,6 +38,8 @@ func (e End) String() string {
 		return "returned"
 	case Moved:
 		return "moved"
+	case Parked:
+		return "parked"
 	}
 	return "unknown"
 }

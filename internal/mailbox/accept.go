@@ -15,7 +15,7 @@ import (
 // SenderGone must not send any more.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
 	b.call++
-	if from != Local {
+	if from != Local && from != Letters {
 		b.senders[from] = struct{}{}
 	}
 	group := b.ages.begin(now)
@@ -41,7 +41,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		s, bit = b.spans.find(seen.id, id), bitOf(id)
 	}
 	if s != nil && s.here.has(bit) {
-		b.join(b.search(b.actorSeen(e.Key, seen), s, bit), from, e, out)
+		b.join(group.at, b.search(b.actorSeen(e.Key, seen), s, bit), from, e, out)
 		return
 	}
 	if s != nil && s.done.has(bit) {
@@ -64,7 +64,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	a := b.actorSeen(e.Key, seen)
 	bytes := seen.bytes
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
-	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
+	if from.sender != Letters && (tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax) || b.items.len() >= itemsMax {
 		b.refuseFull(a, from, out)
 		return
 	}
@@ -91,11 +91,15 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	b.bytes += bytes
 	group.items++
 	a.pushBack(it)
-	switch {
-	case a.wait == WaitNothing:
+	if a.wait == WaitNothing {
 		b.enqueue(group.at, a, out)
-	case len(b.skips.known) > 0:
+		return
+	}
+	if len(b.skips.known) > 0 {
 		b.leaveSkipped(group.at, a, out)
+	}
+	if from.sender == Letters {
+		b.refile(group.at, e.Key, out)
 	}
 }
 
@@ -123,11 +127,11 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 }
 
 // join adds a sender to the recipients of an item's verdict.
-func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
+func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Event, out *Output) {
 	if it.first == from || slices.Contains(it.joined, from) {
 		return
 	}
-	if len(it.joined)+1 >= b.cfg.JoinsMax {
+	if len(it.joined)+1 >= b.cfg.JoinsMax && from.sender != Letters {
 		it.joined = slices.DeleteFunc(it.joined, b.isGone)
 		if len(it.joined)+1 >= b.cfg.JoinsMax {
 			b.refuseOverload(from, out)
@@ -139,6 +143,9 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	it.copied = it.copied && e.Round > 0
 	if e.Attempts > it.attempts || e.Crashes > it.crashes {
 		b.replace(it, e) // this consumer node knows of failures that the first did not
+	}
+	if from.sender == Letters {
+		b.refile(now, it.actor.key, out) // it need not wait behind the other events of an unparked key any more
 	}
 }
 

@@ -44,6 +44,8 @@ type Boxes struct {
 	onHold   map[event.Key]struct{} // keys that an operator holds, see Hold
 	heldHere int                    // keys with events here that wait for their release
 	skips    skips
+	parks    map[event.Key]event.Park // in effect, see Park
+	parkHere int                      // keys with events here that wait because of a park
 	ages     ages
 
 	unpinned   clock.Instant // when Tick last called unpin

@@ -31,7 +31,8 @@
 // turns results into verdicts, which output.go addresses to their senders. ready.go files
 // each key with events under the reason why it waits; gates.go, workers.go and credits.go
 // change these reasons: a gate moves, a worker starts or stops, a full mailbox has room
-// again. hold.go keeps keys waiting that an operator holds, and
+// again. hold.go keeps keys waiting that an operator holds, park.go sends their events to the parking topic and lets them
+// come back first, and
 // skip.go sends events to the dead letter topic that an operator skips. window.go and spans.go know the ids of events that are here or have finished,
 // handover.go passes those of finished events from owner to owner, and copies.go tells
 // events apart that claim one id. actor.go has the queue of a key, ages.go the age of the

@@ -21,6 +21,7 @@ const (
 	WaitWorker              // no worker is up
 	WaitSlot                // its worker has no room, or the lease has expired
 	WaitHold                // an operator holds the key
+	WaitPark                // an operator has parked the key, or its letters come back from the parking topic first
 )
 
 // String returns the name of the wait, as the admin page shows it.
@@ -40,6 +41,8 @@ func (w Wait) String() string {
 		return "slot"
 	case WaitHold:
 		return "hold"
+	case WaitPark:
+		return "park"
 	}
 	return "unknown"
 }
@@ -59,7 +62,7 @@ type KeyState struct {
 	Accepted clock.Instant
 
 	Depth     int              // waiting events, besides a running one
-	HeldUntil clock.Instant    // WaitRetry, and WaitGate and WaitHold if not zero: when the next attempt is due
+	HeldUntil clock.Instant    // WaitRetry, and WaitGate, WaitHold and WaitPark if not zero: when the next attempt is due
 	Delivery  event.DeliveryID // WaitHandler
 	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
@@ -129,6 +132,7 @@ type Counters struct {
 	Crashed    uint64 // deliveries whose worker crashed, and that are tried again
 	Rejected   uint64 // deliveries that failed for good
 	Skipped    uint64 // events that an operator has skipped and that went to the dead letter topic, delivered or not
+	Parked     uint64 // events that left for the parking topic, delivered or not
 	Unpinned   uint64 // events that were copied out of their frame after a long wait
 	Returned   uint64 // deliveries that ended without a failure of the application
 	Ignored    uint64 // results of deliveries that were unknown or had ended
@@ -147,6 +151,7 @@ type Stats struct {
 	Ready     int           // keys that wait for room at their worker, or for the lease
 	Held      int           // keys that wait for their next attempt
 	OnHold    int           // keys with events here that wait until an operator releases them
+	OnPark    int           // keys with events here that wait because of a park: mostly for their letters
 	Bytes     int           // of all events
 	WindowIDs int           // ids of recently finished events
 	Oldest    clock.Instant // when the oldest event came in, clock.Forever when there is none
@@ -162,6 +167,7 @@ func (b *Boxes) Stats() Stats {
 		Ready:     b.ready,
 		Held:      len(b.held),
 		OnHold:    b.heldHere,
+		OnPark:    b.parkHere,
 		Bytes:     b.bytes,
 		WindowIDs: b.window.n,
 		Oldest:    clock.Forever,
@@ -181,6 +187,7 @@ func (s Stats) add(t Stats) Stats {
 	s.Ready += t.Ready
 	s.Held += t.Held
 	s.OnHold += t.OnHold
+	s.OnPark += t.OnPark
 	s.Bytes += t.Bytes
 	s.WindowIDs += t.WindowIDs
 	s.Oldest = min(s.Oldest, t.Oldest)
@@ -209,6 +216,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Outlived += d.Outlived
 	c.Cut += d.Cut
 	c.Skipped += d.Skipped
+	c.Parked += d.Parked
 	c.SkippedDone += d.SkippedDone
 	return c
 }

@@ -16,7 +16,7 @@ import (
 // # Concurrency
 //
 // All methods are safe for concurrent use. A mutex is held for machine calls only,
-// a call takes each shard's at most once, and never two together. Skip, Unskip and SetLease hold
+// a call takes each shard's at most once, and never two together. Skip, Unskip, Park and SetLease hold
 // leasing as well, which they take first. The clock is read
 // once per call; Take reads it under the lock of each shard that it visits, as
 // ownership.Lease.MayDispatch demands. No method blocks for longer than another's
@@ -31,9 +31,9 @@ type Mailboxes struct {
 
 	hot hot
 
-	leasing  sync.Mutex      // guards the fields below
-	lease    ownership.Lease // the newest
-	skipping bool            // shards may know skips, and so need the lease
+	leasing sync.Mutex      // guards the fields below
+	lease   ownership.Lease // the newest
+	leaving bool            // shards may know skips or parks, and so need the lease
 
 	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
@@ -175,19 +175,46 @@ func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
 	m.leasing.Lock()
 	defer m.leasing.Unlock()
 	now := m.now()
-	if !m.skipping {
-		m.skipping = true
-		m.each(func(b *Boxes) { b.SetLease(now, m.lease, out) })
-	}
+	m.needLease(now, out)
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
-// SetLease is [Boxes.SetLease]. While nothing is skipped it takes no shard's mutex.
+// Park is [Boxes.Park]. No delivery that it forbids begins after it has returned.
+func (m *Mailboxes) Park(parks []event.Park, out *Output) {
+	m.leasing.Lock()
+	defer m.leasing.Unlock()
+	now := m.now()
+	m.needLease(now, out)
+	var sorted buckets[event.Park]
+	sorted.fill(parks, len(m.shards), func(p *event.Park) int { return int(ring.PartitionOf(string(p.Key))) % len(m.shards) })
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { b.Park(now, mine, out) })
+		}
+	}
+	m.lookWhoLeaves()
+}
+
+// needLease gives the shards the newest lease if they do not have it, and from now on. The caller holds leasing.
+func (m *Mailboxes) needLease(now clock.Instant, out *Output) {
+	if !m.leaving {
+		m.leaving = true
+		m.each(func(b *Boxes) { b.SetLease(now, m.lease, out) })
+	}
+}
+
+// lookWhoLeaves finds out whether shards still need the lease. The caller holds leasing.
+func (m *Mailboxes) lookWhoLeaves() {
+	m.leaving = false
+	m.each(func(b *Boxes) { m.leaving = m.leaving || len(b.skips.known)+len(b.parks) > 0 })
+}
+
+// SetLease is [Boxes.SetLease]. While nothing is skipped or parked it takes no shard's mutex.
 func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
 	m.leasing.Lock()
 	defer m.leasing.Unlock()
 	m.lease = lease
-	if !m.skipping {
+	if !m.leaving {
 		return
 	}
 	now := m.now()
@@ -199,8 +226,7 @@ func (m *Mailboxes) Unskip(skips []event.Skip) {
 	m.leasing.Lock()
 	defer m.leasing.Unlock()
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })
-	m.skipping = false
-	m.each(func(b *Boxes) { m.skipping = m.skipping || len(b.skips.known) > 0 })
+	m.lookWhoLeaves()
 }
 
 // bySkip runs a machine call on each shard that has the key of one of the skips.

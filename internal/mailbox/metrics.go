@@ -51,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
 	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
 	skipped := desc("skipped_events_total", "Events that operators have skipped, by end (dead_letter, done: a handler that ran already had done it).", "end")
+	parked := desc("parked_events_total", "Events that were sent to the parking topic because an operator has parked their key.")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
 	m := &Metrics{
 		boxes: boxes, traced: traced,
@@ -61,6 +62,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{desc("ready_keys", "Keys that are ready and wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
 			{desc("held_keys", "Keys that wait for the next attempt of a failed event."), func(s Stats) int { return s.Held }},
 			{desc("on_hold_keys", "Keys with events here that wait because an operator holds them."), func(s Stats) int { return s.OnHold }},
+			{desc("on_park_keys", "Keys with events here that wait because of a park: mostly while their letters come back from the parking topic."), func(s Stats) int { return s.OnPark }},
 			{desc("bytes", "Weight of all events here."), func(s Stats) int { return s.Bytes }},
 			{desc("window_bytes", "Weight of the ids of recently finished events."), func(s Stats) int { return s.WindowIDs * recordBytes }},
 		},
@@ -86,6 +88,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
 			{skipped, "dead_letter", func(c Counters) uint64 { return c.Skipped }},
 			{skipped, "done", func(c Counters) uint64 { return c.SkippedDone }},
+			{parked, "", func(c Counters) uint64 { return c.Parked }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},
 		oldest: desc("oldest_event_seconds", "Age of the oldest event here, 0 when there is none."),

@@ -52,6 +52,17 @@ type reference struct {
 	skips    map[refSkip]event.Skip
 	takeBack []event.DeliveryID // that the newest call should name
 	ended    []event.Skipped    // likewise
+
+	parks  map[event.Key]event.Park
+	parked []refParked // that the newest call should send to the parking topic, in their order
+}
+
+// refParked is an event that leaves for the parking topic.
+type refParked struct {
+	key   event.Key
+	to    []address
+	act   [16]byte
+	token ownership.Token
 }
 
 type refSkip struct {
@@ -76,8 +87,56 @@ type refDone struct {
 	dropped bool // it still counts
 }
 
-// lets reports whether a key may run: the gate of its partition lets it through, and no operator holds it.
-func (r *reference) lets(key event.Key) bool { return r.gateLets(key) && !r.onHold[key] }
+// lets reports whether a key may run: the gate of its partition lets it through, and no operator holds or parks it.
+func (r *reference) lets(key event.Key) bool {
+	return r.gateLets(key) && !r.onHold[key] && !r.parkStops(key)
+}
+
+// parkStops reports whether a key that does not run waits because of a park.
+func (r *reference) parkStops(key event.Key) bool {
+	letters := r.count(func(e *refEvent) bool { return e.event.Key == key && e.isLetter() })
+	return r.parks[key].State == event.ParkOn || r.parks[key].State == event.ParkEnds && letters == 0
+}
+
+func (e *refEvent) isLetter() bool {
+	return slices.ContainsFunc(e.to, func(to address) bool { return to.sender == Letters })
+}
+
+// park changes parks.
+func (r *reference) park(parks []event.Park) []addressed {
+	for _, p := range parks {
+		r.parks[p.Key] = p
+	}
+	return r.leaveParked()
+}
+
+// leaveParked settles the waiting events of parked keys in their order, and puts a letter of an unparked key before its other events.
+func (r *reference) leaveParked() (said []addressed) {
+	for _, e := range slices.Clone(r.events) {
+		key := e.event.Key
+		if p := r.parks[key]; p.State == event.ParkOn && r.leased && r.gateLets(key) && r.runningOf(key) == 0 {
+			r.remove(e)
+			r.parked = append(r.parked, refParked{key, e.to, p.Act, r.gates[e.event.Partition].Token})
+			said = append(said, r.say(e, verdict{event.Parked, event.Detail{
+				Delay: time.Second, Attempts: e.event.Attempts, Crashes: e.event.Crashes, Reason: fmt.Sprint(p.Act) + e.event.LastError, FirstError: e.event.FirstError, Owner: "me",
+			}})...)
+		}
+	}
+	for key, p := range r.parks {
+		if p.State != event.ParkEnds || !r.gateLets(key) || r.onHold[key] {
+			continue
+		}
+		first := r.head(key)
+		i := slices.IndexFunc(r.events, func(e *refEvent) bool { return e.event.Key == key && e.isLetter() })
+		if first != nil && i >= 0 && r.events[i] != first {
+			letter := r.events[i]
+			first.heldUntil = 0
+			r.remove(letter)
+			r.events = slices.Insert(r.events, slices.Index(r.events, first), letter)
+		}
+	}
+	return said
+}
 
 // gateLets reports whether the gate of a key's partition lets it through.
 func (r *reference) gateLets(key event.Key) bool {
@@ -160,17 +219,17 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		if slices.Contains(here.to, to) {
 			return nil
 		}
-		if len(here.to) >= modelConfig.JoinsMax {
+		if len(here.to) >= modelConfig.JoinsMax && from != Letters {
 			here.to = append(here.to[:1], slices.DeleteFunc(here.to[1:], func(a address) bool { return r.gone[a.sender] })...)
 		}
-		if len(here.to) >= modelConfig.JoinsMax {
+		if len(here.to) >= modelConfig.JoinsMax && from != Letters {
 			return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 		}
 		here.to = append(here.to, to)
 		if e.Attempts > here.event.Attempts || e.Crashes > here.event.Crashes {
 			here.event = *e
 		}
-		return nil
+		return r.leaveParked() // none, but a letter may have joined
 	}
 	if r.remembers(e.ID) {
 		return reply(verdict{Kind: event.Done})
@@ -182,11 +241,11 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		return reply(verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})
 	}
 	tooMuch := r.bytes() > 0 && r.bytes()+weigh(e) > modelConfig.BytesMax
-	if tooMuch || r.depth(e.Key) >= modelConfig.DepthMax {
+	if from != Letters && (tooMuch || r.depth(e.Key) >= modelConfig.DepthMax) {
 		return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 	}
 	r.events = append(r.events, &refEvent{event: *e, to: []address{to}})
-	return r.leaveSkipped()
+	return append(r.leaveSkipped(), r.leaveParked()...)
 }
 
 // skip notes skips, or their end.
@@ -203,7 +262,7 @@ func (r *reference) skip(skips []event.Skip, ends bool) (said []addressed) {
 				r.takeBack = append(r.takeBack, e.running)
 			}
 		}
-		said = append(said, r.leaveSkipped()...)
+		said = append(append(said, r.leaveSkipped()...), r.leaveParked()...)
 	}
 	return said
 }
@@ -315,7 +374,8 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 		}
 	}
 	r.takeHandover(c.Partition)
-	return append(said, r.leaveSkipped()...)
+	said = append(said, r.leaveSkipped()...)
+	return append(said, r.leaveParked()...)
 }
 
 func (r *reference) takeHandover(p ring.Partition) {
@@ -385,6 +445,8 @@ type model struct {
 	stuckTo    map[event.Key]event.WorkerID
 	fences     map[event.Key]event.Fence // of the newest delivery
 	held       uint64                    // looks at a key that waited on hold
+	onPark     uint64                    // looks at a key that waited because of a park
+	letters    uint64                    // deliveries of letters
 }
 
 // modelKeys returns six keys, two on each of three partitions.
@@ -404,7 +466,7 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		T: t, boxes: New(modelConfig, modelRetry, "me"), keys: modelKeys,
 		now:     clock.Instant(rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "since the machine started")),
-		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
+		ref:     reference{parks: map[event.Key]event.Park{}, gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
 		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{},
@@ -433,6 +495,9 @@ func (m *model) accept() {
 		m.senders = append(m.senders, m.nextSender)
 	}
 	from := pick(m, m.senders, "from")
+	if m.chance(25, "letters") {
+		from = Letters
+	}
 	senderEpoch := event.Position{Ledger: 1, Entry: rapid.Int64Range(0, 3).Draw(m.T, "ahead") + m.ref.epoch.Entry - 1}
 	var events []*event.Event
 	var want []addressed
@@ -510,6 +575,7 @@ func (m *model) takeOver() {
 	var want []addressed
 	for _, d := range done {
 		want = append(want, m.ref.takeOver(d)...)
+		want = append(want, m.ref.leaveParked()...) // none, but a further letter may be the first event now
 	}
 	m.boxes.TakeOver(m.now, done, &m.out)
 	m.expect("TakeOver", want)
@@ -562,6 +628,12 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 	if before, ok := m.stuckTo[key]; ok && before != w {
 		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
 	}
+	if m.ref.parks[key].State == event.ParkEnds {
+		if !head.isLetter() {
+			m.Fatalf("delivery of event %v, which is no letter, while the letters of key %q come back", d.Event.ID, key)
+		}
+		m.letters++
+	}
 	m.stuckTo[key], m.fences[key] = w, d.Fence()
 	head.running, head.heldUntil = d.ID, 0
 	m.deliveries = append(m.deliveries, d)
@@ -604,7 +676,7 @@ func (m *model) finishAll(results []event.Result) {
 		}
 		p := m.ref.events[i].event.Partition
 		said, ended := m.ref.finish(m.now, r)
-		want = append(want, said...)
+		want = append(append(want, said...), m.ref.leaveParked()...)
 		if ended {
 			wantEnded = append(wantEnded, p)
 		}
@@ -659,7 +731,24 @@ func (m *model) hold() {
 	} else {
 		m.boxes.Release(m.now, keys, &m.out)
 	}
-	m.expect("Hold or Release", nil)
+	m.expect("Hold or Release", m.ref.leaveParked())
+}
+
+// park parks some keys, lets their letters come back, or ends that.
+func (m *model) park() {
+	var parks []event.Park
+	for range rapid.IntRange(1, 3).Draw(m.T, "parks") {
+		m.nextEntry++
+		p := event.Park{Key: pick(m, m.keys, "key"), Act: [16]byte{byte(m.nextEntry)}}
+		p.State = pick(m, []event.ParkState{event.NotParked, event.NotParked, event.ParkOn, event.ParkEnds}, "state")
+		if slices.ContainsFunc(parks, func(other event.Park) bool { return other.Key == p.Key }) {
+			continue
+		}
+		parks = append(parks, p)
+	}
+	want := m.ref.park(parks)
+	m.boxes.Park(m.now, parks, &m.out)
+	m.expect("Park", want)
 }
 
 // setLease lets the lease run out, or renews it.
@@ -669,7 +758,7 @@ func (m *model) setLease(leased bool) {
 		lease.Until = clock.Forever
 	}
 	m.ref.leased = leased
-	want := m.ref.leaveSkipped()
+	want := append(m.ref.leaveSkipped(), m.ref.leaveParked()...)
 	m.boxes.SetLease(m.now, lease, &m.out)
 	m.expect("SetLease", want)
 }
@@ -796,6 +885,7 @@ func (m *model) expect(call string, want []addressed) {
 		count[v]++
 	}
 	said := said(&m.out)
+	m.checkParked(said)
 	for _, v := range said {
 		count[v]--
 		to := address{v.To, v.Handle}
@@ -833,6 +923,27 @@ func (m *model) expect(call string, want []addressed) {
 	m.out.Reset()
 }
 
+// checkParked checks that events leave for the parking topic in the order of their marks, behind all deliveries of their keys, and
+// replaces the marks in the verdicts by what the reference says.
+func (m *model) checkParked(said []addressed) {
+	for _, p := range m.ref.parked {
+		before := m.fences[p.key]
+		for i, v := range said {
+			if v.Kind != event.Parked || !slices.Contains(p.to, address{v.To, v.Handle}) {
+				continue
+			}
+			text, lastError := event.CutMark(v.Reason)
+			mark, err := event.ParseMark(text)
+			if err != nil || mark.Act != p.act || mark.Fence.Token != int64(p.token) || !before.Before(mark.Fence) {
+				m.Fatalf("an event of key %q is parked with the mark %q (%v), want act %v and a fence under token %d after %v", p.key, v.Reason, err, p.act, p.token, before)
+			}
+			m.fences[p.key] = mark.Fence // senders of one event have one mark
+			said[i].Reason = fmt.Sprint(p.act) + lastError
+		}
+	}
+	m.ref.parked = nil
+}
+
 // check holds after every step.
 func (m *model) check() {
 	want := Stats{
@@ -851,6 +962,9 @@ func (m *model) check() {
 		case WaitHold:
 			want.OnHold++
 			m.held++
+		case WaitPark:
+			want.OnPark++
+			m.onPark++
 		case WaitNothing, WaitHandler, WaitGate, WaitWorker:
 		}
 		if s.Wait != WaitNothing {
@@ -892,6 +1006,8 @@ func (m *model) checkKey(key event.Key, s KeyState) {
 		ok = head != nil && m.ref.ours(p) && !m.ref.gateLets(key)
 	case WaitHold:
 		ok = head != nil && m.ref.gateLets(key) && m.ref.onHold[key]
+	case WaitPark:
+		ok = head != nil && m.ref.gateLets(key) && !m.ref.onHold[key] && m.ref.parkStops(key)
 	case WaitRetry:
 		ok = head != nil && m.ref.lets(key) && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
 	case WaitWorker:
@@ -912,7 +1028,14 @@ func (m *model) comeToRest() {
 	}
 	m.boxes.Release(m.now, m.keys, &m.out)
 	clear(m.ref.onHold)
-	m.expect("Release", nil)
+	m.expect("Release", m.ref.leaveParked())
+	var parks []event.Park
+	for _, key := range m.keys {
+		parks = append(parks, event.Park{Key: key})
+	}
+	want := m.ref.park(parks)
+	m.boxes.Park(m.now, parks, &m.out)
+	m.expect("Park", want)
 	for range 100 {
 		var results []event.Result
 		for _, d := range m.deliveries {
@@ -952,13 +1075,13 @@ func (m *model) comeToRest() {
 // TestBoxesMatchTheReference plays random histories on Boxes and on a reference.
 func TestBoxesMatchTheReference(t *testing.T) {
 	var total Counters
-	var held uint64
+	var held, onPark, letters uint64
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.park, m.park, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		m.setLease(true)
@@ -972,12 +1095,15 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		m.comeToRest()
 		total = total.add(m.boxes.counters)
 		held += m.held
+		onPark += m.onPark
+		letters += m.letters
 	})
 	for what, n := range map[string]uint64{
 		"accepted": total.Accepted, "joined": total.Joined, "duplicates": total.Duplicates,
 		"overloaded": total.Overloaded, "not owner": total.NotOwner, "not yet": total.NotYet, "moved": total.Moved,
 		"done": total.Done, "failed": total.Failed, "retried": total.Retried, "rejected": total.Rejected,
 		"returned": total.Returned, "ignored": total.Ignored, "seen on hold": held,
+		"parked": total.Parked, "seen on park": onPark, "letters while a key is unparked": letters,
 		"skipped": total.Skipped, "skipped when done": total.SkippedDone,
 	} {
 		if n < 10 { // the rarest happens 57 times on average, with a standard deviation of 8

@@ -5,7 +5,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Sender names the recipient of a verdict: [Local], or one inbound peer stream. Values
+// Sender names the recipient of a verdict: [Local], [Letters], or one inbound peer stream. Values
 // are never reused.
 type Sender uint64
 
@@ -93,7 +93,7 @@ func (b *Boxes) isGone(to address) bool {
 }
 
 func (b *Boxes) isSenderGone(s Sender) bool {
-	if s == Local {
+	if s == Local || s == Letters {
 		return false
 	}
 	_, alive := b.senders[s]

@@ -6,10 +6,11 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// enqueue files an idle actor under the reason why its first event waits: gate, hold, retry,
-// worker or slot. Events that are to be skipped leave it first.
+// enqueue files an idle actor under the reason why its first event waits: gate, hold, park, retry,
+// worker or slot. Events that are to be skipped or parked leave it first.
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	b.skipWaiting(now, a, out)
+	b.parkWaiting(now, a, out)
 	switch {
 	case a.head == nil:
 		b.passivate(a)
@@ -18,6 +19,9 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	case b.isOnHold(a.key):
 		a.wait, a.since = WaitHold, now
 		b.heldHere++
+	case b.waitsForPark(a):
+		a.wait, a.since = WaitPark, now
+		b.parkHere++
 	case a.heldUntil.After(now):
 		a.wait, a.since = WaitRetry, now
 		heap.Push(&b.held, a)
@@ -65,6 +69,8 @@ func (b *Boxes) dequeueWaiting(a *actor) {
 		b.dequeue(a)
 	case WaitHold:
 		b.heldHere--
+	case WaitPark:
+		b.parkHere--
 	case WaitNothing, WaitGate:
 	}
 	a.wait = WaitNothing

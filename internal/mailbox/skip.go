@@ -47,13 +47,18 @@ func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 	b.repayAll(out)
 }
 
-// SetLease tells the newest lease, before any Take has it: events that are to be skipped leave first.
+// SetLease tells the newest lease, before any Take has it: events that are to be skipped or parked leave first.
 func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) {
 	b.call++
 	b.skips.lease = lease
 	for _, key := range slices.Sorted(maps.Keys(b.skips.known)) {
 		if a := b.actor(key, b.hashOfKey(key)); a != nil {
 			b.leaveSkipped(now, a, out)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(b.parks)) {
+		if b.parks[key].State == event.ParkOn {
+			b.refile(now, key, out)
 		}
 	}
 	b.repayAll(out)

@@ -23,7 +23,7 @@ func (n *Node) keepActs(ctx context.Context) error {
 			return nil
 		}
 	}
-	return n.parts.Acts.Run(ctx, n.pipeline)
+	return n.parts.Acts.Run(ctx, actKeys{n.pipeline, n.unparks})
 }
 
 // awaitActs blocks until the acts are read, for a bounded time: before that this node joins no group, so that it does
@@ -112,7 +112,8 @@ func (n *Node) actsStatus() *report.Acts {
 		return nil
 	}
 	skips := n.parts.Acts.Skips()
-	acts := &report.Acts{HeldKeys: n.parts.Acts.HeldKeys(), Skips: &skips}
+	parks, lapsed := n.parts.Acts.Parks()
+	acts := &report.Acts{HeldKeys: n.parts.Acts.HeldKeys(), Skips: &skips, Parks: &parks, Lapsed: lapsed}
 	if err := n.parts.Acts.Check(); err != nil {
 		acts.Error = err.Error()
 	}

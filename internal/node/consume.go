@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )
@@ -75,6 +76,9 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	src := n.parts.Source(topics)
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
+	}
+	if acts := n.parts.Acts; acts != nil {
+		src.SetParked(func(key event.Key) bool { _, is := acts.ParkOf(key); return is })
 	}
 	src.SetTracing(source.Tracing{Tracer: n.parts.Tracing.Tracer, Keys: n.parts.Tracing.Keys})
 	n.source.Store(src)

@@ -25,6 +25,9 @@ type metrics struct {
 	topicsNotConsumed prometheus.Gauge
 	admitted          *prometheus.CounterVec
 	questionsRefused  prometheus.Counter
+
+	unparkedLetters    *prometheus.CounterVec
+	unparkReadFailures prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -51,6 +54,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lost: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_ownership_lost_total",
 			Help: "Times that this node could not trust the control log any more and began a new incarnation.",
+		}),
+		unparkedLetters: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_node_unparked_letters_total",
+			Help: "Letters of the parking topic that this node has brought back and that came to their end, by verdict (done, failed: to the retry topic, rejected: to the dead letter topic).",
+		}, []string{"verdict"}),
+		unparkReadFailures: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_node_unpark_read_failures_total",
+			Help: "Attempts to read the parking topic for unparked keys that failed, or found another member reading for 10 s; they are made again.",
 		}),
 		questionsRefused: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_node_questions_refused_total",

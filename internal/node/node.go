@@ -122,6 +122,8 @@ type Parts struct {
 	Claims *claim.Keeper
 	// Acts makes acts of operators on single keys take effect; nil: there are none. Run runs it.
 	Acts *act.Keeper
+	// Parking is the parking topic, from which letters of unparked keys come back; nil: none do.
+	Parking *source.Parking
 
 	GossipLimiter membership.Limiter // bounds the connections of gossip; nil: nothing does
 
@@ -157,6 +159,8 @@ type Node struct {
 	audit    *auditing    // nil: off
 	meter    *judge.Meter // nil: off
 	rollout  *rollout
+	unparks  *unparks
+	group    *report.Group // as Reports has returned it; nil: this node cannot ask its group
 
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
@@ -199,6 +203,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		drainCycles:   newDrainCycles(),
 	}
 	n.rollout = newRollout(n)
+	n.unparks = newUnparks(n)
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
@@ -212,7 +217,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	}
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
-		Began: began, Skipped: n.skipped,
+		Began: began, Skipped: n.skipped, Letters: n.unparks.settled,
 		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {
@@ -286,6 +291,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "app streams", Run: n.serveApp},
 			stages.Stage{Name: "claims", Run: n.keepClaims},
 			stages.Stage{Name: "acts", Run: n.keepActs},
+			stages.Stage{Name: "unparks", Run: n.unparks.run},
 		)
 	})
 	wait.Go(func() { n.keepDrainCycles(stageCtx) })

@@ -28,7 +28,8 @@ import (
 func (n *Node) Reports(prover report.Prover) *report.Group {
 	s := newReporter(n)
 	n.peers.Also(report.NewServer(s, prover).Register)
-	return report.NewGroup(s, prover, n.parts.ClientCreds)
+	n.group = report.NewGroup(s, prover, n.parts.ClientCreds)
+	return n.group
 }
 
 // reporter answers reports about this node. It implements report.Local.
@@ -279,6 +280,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
 	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key), Hold: s.node.holdOf(key)}
 	at.Skips, at.MoreSkips = s.node.skipsOf(key)
+	at.Park, at.Parking = s.node.parkOf(key), s.node.parking(key)
 	if at.Wait == report.WaitsForNothing {
 		return at
 	}

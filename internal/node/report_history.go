@@ -88,6 +88,8 @@ func settledAs(j *history.Journey) string {
 		return "acked"
 	case j.Verdict == event.Failed:
 		return "retry topic"
+	case j.Verdict == event.Parked:
+		return "parking topic"
 	}
 	return "dead letter topic"
 }
@@ -129,6 +131,6 @@ func (t *teller) attempt(a *history.Attempt) {
 		step(report.StepMoved, a.Ended, nil)
 	case history.Retried:
 		step(report.StepRetried, a.Ended, nil)
-	case history.Open, history.Done, history.Copied, history.Rejected, history.Returned:
+	case history.Open, history.Done, history.Copied, history.Rejected, history.Returned, history.Parked:
 	}
 }

@@ -34,6 +34,11 @@ func (p *Pipeline) SkipEvents(skips []event.Skip) {
 	p.with(func(out *mailbox.Output) { p.Boxes.Skip(skips, out) })
 }
 
+// ParkKeys changes what becomes of the events of keys. When it returns, no delivery begins that it forbids.
+func (p *Pipeline) ParkKeys(parks []event.Park) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Park(parks, out) })
+}
+
 // UnskipEvents ends skips.
 func (p *Pipeline) UnskipEvents(skips []event.Skip) { p.Boxes.Unskip(skips) }
 

@@ -87,6 +87,8 @@ type Parts struct {
 	Judged func(admission.Judged)
 	// Skipped gets the ends of skips. It must be quick and not keep the slice. Nil: no one gets them.
 	Skipped func([]event.Skipped)
+	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack]. It must be quick and not keep the slice. Nil: none come.
+	Letters func([]event.Verdict)
 	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
 	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
@@ -99,6 +101,7 @@ type Pipeline struct {
 	Stages
 	ended    func([]ring.Partition)
 	skipped  func([]event.Skipped)                 // nil: none
+	letters  func([]event.Verdict)                 // nil: none
 	began    func(clock.Instant, []event.Delivery) // nil: none
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
@@ -127,7 +130,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
@@ -215,6 +218,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 // credit tells a sender that there is room again for refused events.
 func (p *Pipeline) credit(c *mailbox.Credit) {
 	switch {
+	case c.To == mailbox.Letters: // they are tried again
 	case c.To == mailbox.Local && c.All:
 		p.Holder.Credit(forward.Local, nil, 0)
 	case c.To == mailbox.Local:
@@ -228,8 +232,12 @@ func (p *Pipeline) credit(c *mailbox.Credit) {
 
 // answer is stage 7 on its way back.
 func (p *Pipeline) answer(a *mailbox.Answer) {
-	if a.To == mailbox.Local {
+	switch a.To {
+	case mailbox.Local:
 		p.Holder.Settle(forward.Local, a.Verdicts)
+		return
+	case mailbox.Letters:
+		p.letters(a.Verdicts)
 		return
 	}
 	p.Peers.Answer(forward.StreamID(a.To), a.Verdicts)
@@ -288,6 +296,11 @@ func (p *Pipeline) Drop(handles []event.Handle) {
 // Deliver implements forward.Sink: events whose owner is this node.
 func (p *Pipeline) Deliver(events []*event.Event) {
 	p.accept(mailbox.Local, p.epoch(), events)
+}
+
+// BringBack takes a letter of the parking topic to its mailbox: its handle names it in the verdicts that Parts.Letters gets.
+func (p *Pipeline) BringBack(letter *event.Event) {
+	p.accept(mailbox.Letters, p.epoch(), []*event.Event{letter})
 }
 
 // accept brings events to their mailboxes.

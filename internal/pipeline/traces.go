@@ -211,6 +211,8 @@ func settlementOf(kind event.VerdictKind) string {
 		return "retry"
 	case event.Rejected:
 		return "dead_letter"
+	case event.Parked:
+		return "park"
 	case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
 	}
 	return "" // a relayed event: it goes back to its consumer node

@@ -187,12 +187,24 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	words := make([]KeyAt, len(members))
 	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
 	for i, word := range words {
-		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 {
+		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0 {
 			word.Says = word.Words()
 			answer.At = append(answer.At, word)
 		}
 	}
 	return answer
+}
+
+// Words queries all members about a key, and returns the report of each, in the order of their names. listed says of each whether
+// the asked member's table has it.
+func (g *Group) Words(ctx context.Context, key event.Key) (words []KeyAt, listed []bool) {
+	members := g.asked()
+	words = make([]KeyAt, len(members))
+	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	for _, m := range members {
+		listed = append(listed, m.Listed)
+	}
+	return words, listed
 }
 
 func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {

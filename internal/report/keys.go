@@ -128,7 +128,7 @@ type KeyOrder struct {
 // InMailbox reports whether Wait is the reason of a mailbox, and not the place of events that
 // no mailbox has.
 func (k *ListedKey) InMailbox() bool {
-	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot", "hold"}, k.Wait)
+	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot", "hold", "park"}, k.Wait)
 }
 
 // SetKey names the key.

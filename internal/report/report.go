@@ -73,9 +73,11 @@ type Status struct {
 
 // Acts is what a member knows of the acts of operators on single keys.
 type Acts struct {
-	HeldKeys int    `json:"held_keys"`       // of the group
-	Skips    *int   `json:"skips,omitempty"` // in effect in the group; nil: a version that does not skip events
-	Error    string `json:"error,omitempty"` // why acts that are made now do not reach it
+	HeldKeys int    `json:"held_keys"`              // of the group
+	Skips    *int   `json:"skips,omitempty"`        // in effect in the group; nil: a version that does not skip events
+	Parks    *int   `json:"parks,omitempty"`        // keys of the group that are parked, or whose letters come back; nil: a version that does not park keys
+	Lapsed   int    `json:"lapsed_parks,omitempty"` // keys whose newest park or unpark has expired: letters may be left in the parking topic
+	Error    string `json:"error,omitempty"`        // why acts that are made now do not reach it
 }
 
 // Worker is a worker as it has named itself and its SDK: text from outside, made printable.
@@ -244,7 +246,7 @@ type KeyAt struct {
 
 	// In the member's mailboxes.
 	Gate     string    `json:"gate"`               // closed, waiting, open or draining
-	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker, slot or hold
+	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker, slot, hold or park
 	Seconds  float64   `json:"seconds"`            // for how long
 	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
 	Event    string    `json:"event,omitempty"`    // message id of the running or next event, as ledger:entry:partition:batch
@@ -255,6 +257,9 @@ type KeyAt struct {
 	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
 
 	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read
+
+	Park    *Park `json:"park,omitempty"`    // by which an operator has parked the key, or brings its letters back; nil: there is none that this member has read
+	Parking int   `json:"parking,omitempty"` // events of the key that this member is copying to the parking topic
 
 	Skips     []Skip `json:"skips,omitempty"`      // in effect for events of the key, as this member has read, the newest first
 	MoreSkips int    `json:"more_skips,omitempty"` // further ones that are not listed
@@ -270,6 +275,16 @@ type Hold struct {
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
+}
+
+// Park is what sends the events of a key to the parking topic, or brings them back from it.
+type Park struct {
+	ID string `json:"id"` // of the act
+	Hold
+	Unparking bool `json:"unparking"` // its letters come back, and run before its other events
+
+	Letters uint64 `json:"letters,omitempty"` // unparking: those that this member has handled
+	Waits   string `json:"waits,omitempty"`   // unparking, at the owner: why no letter comes now
 }
 
 // Skip is an operator's decision that an event goes to the dead letter topic.

@@ -33,6 +33,12 @@ func (at *KeyAt) Words() []string {
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))
 	}
+	if at.Park != nil {
+		lines = append(lines, ParkWords(*at.Park))
+	}
+	if at.Parking > 0 {
+		lines = append(lines, fmt.Sprintf("copies %s of it to the parking topic", Plural(at.Parking, "event")))
+	}
 	for _, s := range at.Skips {
 		lines = append(lines, SkipWords(s))
 	}
@@ -70,6 +76,8 @@ func WaitWords(at KeyAt) string {
 		return "room at its worker, or the lease"
 	case "hold":
 		return "its release"
+	case "park":
+		return "its park, or the letters in the parking topic, which come first"
 	}
 	return at.Wait
 }
@@ -94,6 +102,21 @@ func PlaceWords(h Held) string {
 // holdWords tells who holds a key.
 func holdWords(h Hold) string {
 	return fmt.Sprintf("held until %s by %s because %q, since %s", timeWords(h.Until), h.By, h.Reason, timeWords(h.Since))
+}
+
+// ParkWords tells who has parked a key, or brings its letters back.
+func ParkWords(k Park) string {
+	what, more := "parked", ""
+	if k.Unparking {
+		what = "letters come back"
+		if k.Letters > 0 {
+			more = fmt.Sprintf("; %d handled here", k.Letters)
+		}
+		if k.Waits != "" {
+			more += "; they wait: " + k.Waits
+		}
+	}
+	return fmt.Sprintf("%s until %s by %s because %q, since %s (act %s)%s", what, timeWords(k.Until), k.By, k.Reason, timeWords(k.Since), k.ID, more)
 }
 
 // SkipWords tells what becomes of a skipped event.

@@ -10,7 +10,7 @@ import (
 // TestWords: each thing that a key can wait for has words of its own, and whatever a member reports has some.
 func TestWords(t *testing.T) {
 	seen := map[string]string{}
-	for _, wait := range []string{"handler", "retry", "gate", "worker", "slot", "hold", "a later release's"} {
+	for _, wait := range []string{"handler", "retry", "gate", "worker", "slot", "hold", "park", "a later release's"} {
 		at := KeyAt{Wait: wait, Worker: 7, RetryIn: 2, Seconds: 65, Age: 70, Event: "7:8:-1:-1", Failures: 2, Queued: 3}
 		words := at.Words()
 		if len(words) != 1 || !strings.HasSuffix(words[0], "for 1m5s; event 7:8:-1:-1 came 1m10s ago, failed 2 times; 3 more wait behind it") {

@@ -182,6 +182,13 @@ func DeadLetterTopicName(topics []string, subscription string) string {
 	return copyTopicName(topics, subscription) + "-DLQ"
 }
 
+// ParkingTopic returns the topic of parked events: it is named after the dead letter topic, so that all members that agree on
+// that agree on this one, too.
+func (c Config) ParkingTopic() string {
+	letters := c.Resolved().DeadLetterTopic
+	return strings.TrimSuffix(letters, "-DLQ") + "-PARKED"
+}
+
 func copyTopicName(topics []string, subscription string) string {
 	base, _ := splitPartition(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
 		return strings.Compare(FullTopicName(a), FullTopicName(b))

@@ -6,13 +6,15 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // outgoingEvent is an event whose copy is to be sent: a claimed or a spilled one.
 type outgoingEvent struct {
 	message Message       // set for a spilled event when its copy is sent
-	verdict event.Verdict // Failed or Rejected; for a spilled event only the handle counts
+	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
 	spilled bool
+	done    func() // of an event that is not in the ledger: called when its copy is safe; nil: it is
 }
 
 // weight is the approximate size of the copy of a sent event.
@@ -44,7 +46,10 @@ func (c *copier) add(out outgoingEvent) {
 
 // copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
-	if s.isDead(out) {
+	switch {
+	case out.verdict.Kind == event.Parked:
+		return s.parked
+	case s.isDead(out):
 		return s.letters
 	}
 	return s.retries
@@ -152,6 +157,8 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	m, d := out.message, out.verdict.DetailOrZero()
 	switch {
+	case out.verdict.Kind == event.Parked:
+		return parkedCopy(s.cfg.ParkingTopic(), m, &d)
 	case s.isDead(out):
 		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(m.Event, &out.verdict))
 	case out.spilled:
@@ -162,7 +169,7 @@ func (s *Source) copyOf(out *outgoingEvent) outgoing {
 
 // isDead reports whether the copy is a dead letter.
 func (s *Source) isDead(out *outgoingEvent) bool {
-	return out.verdict.Kind == event.Rejected || s.roundsAreOver(out)
+	return out.verdict.Kind == event.Rejected || out.verdict.Kind != event.Parked && s.roundsAreOver(out)
 }
 
 func (s *Source) roundsAreOver(out *outgoingEvent) bool {
@@ -171,7 +178,8 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 
 // settleLanded settles the events whose copies are safe and returns the rest.
 func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
-	var retried, deadLettered int
+	var retried, deadLettered, parked int
+	var done []func()
 	var spilled []event.Handle
 	s.mu.Lock()
 	for i := range landed {
@@ -183,11 +191,18 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			lost = append(lost, l.outgoingEvent)
 			continue
 		}
-		s.acks, _ = s.ledger.Copied(l.verdict.Handle, s.acks)
+		if l.done != nil {
+			done = append(done, l.done)
+		} else {
+			s.acks, _ = s.ledger.Copied(l.verdict.Handle, s.acks)
+		}
 		if l.spilled {
 			spilled = append(spilled, l.verdict.Handle)
 		}
 		switch {
+		case l.verdict.Kind == event.Parked:
+			parked++
+			s.countParking(l.message.Event.Key, -1)
 		case s.isDead(&l.outgoingEvent):
 			deadLettered++
 		case !l.spilled:
@@ -199,17 +214,34 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	for i := range landed {
 		s.noteCopy(&landed[i])
 	}
+	for _, call := range done {
+		call()
+	}
+	s.noteLate(landed)
 	if len(spilled) > 0 {
 		sink.Drop(spilled)
 	}
 	s.metrics.retried.Add(float64(retried))
 	s.metrics.spilled.Add(float64(len(spilled)))
 	s.metrics.deadLettered.Add(float64(deadLettered))
+	s.metrics.parked.Add(float64(parked))
 	if len(lost) > 0 {
 		s.metrics.copyFailures.Add(float64(len(lost)))
 		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(landed))
 	}
 	return lost
+}
+
+// noteLate reports letters that came into the parking topic after the unpark of their key had ended, or its park had expired.
+func (s *Source) noteLate(landed []landing) {
+	for i := range landed {
+		l := &landed[i]
+		if l.err == nil && l.verdict.Kind == event.Parked && s.isAway != nil && !s.isAway(l.message.Event.Key) {
+			s.metrics.parkedLate.Inc()
+			s.log.Warn("an event has come into the parking topic though its key is not parked any more: router unpark KEY brings it back",
+				"message_id", l.message.Event.ID.String(), "key_hash", ring.HashOf(string(l.message.Event.Key)).String())
+		}
+	}
 }
 
 func firstError(landed []landing) error {

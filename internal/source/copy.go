@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -26,6 +27,7 @@ const (
 	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, the data needed to decrypt the payload; absent when it is not encrypted
 	PropertyBroken      = "ringfence-broken"         // dead letters: the payload is an entry that cannot be read, and why, in one word; absent when it is an event's
 	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
+	PropertyParked      = "ringfence-parked"         // letters of the parking topic: the text of an event.Mark
 )
 
 // PropertySeal binds a copy to the rest of its content: "hmac-sha256:HEX" with a key of the
@@ -34,7 +36,7 @@ const PropertySeal = "ringfence-seal"
 
 const propertyPrefix = "ringfence-"
 
-// outgoing is a copy on its way to the retry or dead letter topic.
+// outgoing is a copy on its way to the retry, dead letter or parking topic.
 type outgoing struct {
 	topic       string
 	key         string
@@ -56,6 +58,14 @@ func retryCopy(topic string, m Message, d *event.Detail) outgoing {
 func spillCopy(topic string, m Message, delay time.Duration) outgoing {
 	c := newCopy(topic, m, &event.Detail{}, m.Event.Round+1, m.Event.LastError)
 	c.delay = delay
+	return c
+}
+
+// parkedCopy makes the copy that waits in the parking topic until an operator brings it back.
+func parkedCopy(topic string, m Message, d *event.Detail) outgoing {
+	mark, lastError := event.CutMark(d.Reason)
+	c := newCopy(topic, m, d, m.Event.Round+1, cmp.Or(lastError, m.Event.LastError))
+	c.properties[PropertyParked] = mark
 	return c
 }
 

@@ -23,12 +23,15 @@ type Metrics struct {
 	retried        prometheus.Counter
 	spilled        prometheus.Counter
 	deadLettered   prometheus.Counter
+	parked         prometheus.Counter
+	parkedLate     prometheus.Counter
 	abandoned      prometheus.Counter
 	ignored        prometheus.Counter
 	torn           prometheus.Counter
 	copyFailures   prometheus.Counter
 	copiesRefused  *prometheus.CounterVec
 	ackFailures    prometheus.Counter
+	lettersRefused *prometheus.CounterVec
 
 	ackHoles          prometheus.Gauge
 	topicPartitions   prometheus.Gauge
@@ -66,10 +69,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_source_copies_refused_total",
 			Help: "Messages in the retry topic that do not count as copies and are handled as events of their own, by reason: no_id (they lack the id of their original), unsigned (no key of the group has signed them), altered (they were changed after they were sealed).",
 		}, []string{"reason"}),
+		lettersRefused: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_source_parked_refused_total",
+			Help: "Messages in the parking topic that are no letters of this group, each time that the topic was read for an unpark, by reason: no_id, unsigned, altered (as with copies of the retry topic), not_written (no router can have written it). They stay, and are not handled.",
+		}, []string{"reason"}),
 		acked:             counter("acked_total", "Events that were acked with the verdict Done."),
 		retried:           counter("retried_total", "Events that ended as a copy in the retry topic."),
 		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they had been open for long and pinned other events or filled the node."),
 		deadLettered:      counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
+		parked:            counter("parked_total", "Events that ended as a copy in the parking topic, because an operator has parked their key."),
+		parkedLate:        counter("parked_late_total", "Events that came into the parking topic when the unpark of their key had ended, or its park had expired: they wait there for another unpark."),
 		abandoned:         counter("abandoned_total", "Events that were unsettled when their subscription was closed: the broker delivers them again, and they join the running ones."),
 		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
 		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),

@@ -26,7 +26,8 @@ func newOutlets(cfg Config, sdk *sdk) *outlets {
 	pauses := backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}
 	return &outlets{cfg: cfg, sdk: sdk, byTopic: map[string]*outlet{
 		cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
-		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses},
+		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses, keep: true},
+		cfg.ParkingTopic():  {topic: cfg.ParkingTopic(), pauses: pauses, keep: true},
 	}}
 }
 
@@ -34,9 +35,10 @@ func newOutlets(cfg Config, sdk *sdk) *outlets {
 // answers from its own goroutines.
 type outlet struct {
 	topic string
+	keep  bool // nobody reads the topic for long, so that it needs a subscription
 
 	// Of the goroutine that sends.
-	checked clock.Instant   // when the dead letter topic last had a subscription, 0: not checked yet
+	checked clock.Instant   // when the topic last had its subscription, 0: not checked yet
 	failed  error           // why there was no producer at the last attempt, nil if there was one
 	again   clock.Instant   // the earliest time of the next attempt
 	pauses  backoff.Backoff // between attempts
@@ -113,8 +115,8 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
 	if present == nil {
 		o.checked = 0 // the topic may be another one
 	}
-	if o.topic == p.cfg.DeadLetterTopic {
-		if err := p.keepDeadLetters(ctx, o); err != nil {
+	if o.keep {
+		if err := p.keepLetters(ctx, o); err != nil {
 			return nil, err
 		}
 	}
@@ -151,19 +153,19 @@ func (o *outlet) drop(given *sender) bool {
 	return true
 }
 
-// keepEvery is the interval of checks that the dead letter topic has a subscription: Pulsar does
+// keepEvery is the interval of checks that the dead letter and parking topics have their subscription: Pulsar does
 // not tell us when it is deleted or expires.
 const keepEvery = time.Minute
 
-// keepDeadLetters creates the subscription of the dead letter topic if it is missing, at
+// keepLetters creates the subscription of the dead letter or parking topic if it is missing, at
 // most once in keepEvery. The error ConsumerBusy proves that it exists.
-func (p *outlets) keepDeadLetters(ctx context.Context, o *outlet) error {
+func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 	now := clock.Now()
 	if o.checked != 0 && now.Sub(o.checked) < keepEvery {
 		return nil
 	}
 	options := pulsar.ConsumerOptions{
-		Topic:                       p.cfg.DeadLetterTopic,
+		Topic:                       o.topic,
 		SubscriptionName:            p.cfg.DeadLetterSubscription,
 		Type:                        pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -178,7 +180,7 @@ func (p *outlets) keepDeadLetters(ctx context.Context, o *outlet) error {
 	}
 	if _, err := await(ctx, p.sdk, attach, func(struct{}) {}); err != nil {
 		if !errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
-			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
+			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, o.topic, err)
 		}
 	}
 	o.checked = now

@@ -81,16 +81,19 @@ type Source struct {
 
 	mu      sync.Mutex
 	ledger  *Ledger
-	acks    []Ack          // to be sent by the acker
-	acking  int            // acks that the acker has taken and not yet sent
-	retries *copier        // for the retry topic
-	letters *copier        // for the dead letter topic
-	changed chan struct{}  // capacity 1: something was settled, for the reader
-	claimed []Claimed      // scratch of Settle
-	spilled []event.Handle // scratch of spill
-	members int            // that share the subscription
-	bounded connection     // gets the bounds that follow from that; nil until there is one
-	fresh   struct {       // received since heavier looked
+	acks    []Ack                // to be sent by the acker
+	acking  int                  // acks that the acker has taken and not yet sent
+	retries *copier              // for the retry topic
+	letters *copier              // for the dead letter topic
+	parked  *copier              // for the parking topic
+	parking map[event.Key]int    // copies for the parking topic that are not safe yet
+	isAway  func(event.Key) bool // whether a key is parked or comes back; nil: that is not known
+	changed chan struct{}        // capacity 1: something was settled, for the reader
+	claimed []Claimed            // scratch of Settle
+	spilled []event.Handle       // scratch of spill
+	members int                  // that share the subscription
+	bounded connection           // gets the bounds that follow from that; nil until there is one
+	fresh   struct {             // received since heavier looked
 		events, bytes int
 	}
 	idle  chan struct{} // not nil during Drain; closed when nothing is open
@@ -102,7 +105,7 @@ func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context
 		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
-		retries: newCopier(), letters: newCopier(),
+		retries: newCopier(), letters: newCopier(), parked: newCopier(), parking: map[event.Key]int{},
 		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1),
 	}
 	s.SetMembers(1)
@@ -186,7 +189,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return nil
 	})
 	group.Go(func() error { defer close(acked); s.ack(ctx, broker); return nil })
-	for _, c := range []*copier{s.retries, s.letters} {
+	for _, c := range []*copier{s.retries, s.letters, s.parked} {
 		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
 	}
 	group.Go(func() error { s.spill(ctx); return nil })
@@ -395,8 +398,8 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 
 // Settle brings events to their end: done is acked, failed is copied to the retry
 // topic with its delay and then acked, rejected is copied to the dead letter topic
-// and then acked. Of the verdicts about one event the first counts; other kinds
-// than these three are not for the source.
+// and then acked, parked likewise to the parking topic. Of the verdicts about one event the
+// first counts; other kinds than these four are not for the source.
 func (s *Source) Settle(verdicts []event.Verdict) {
 	var done int
 	s.mu.Lock()
@@ -405,12 +408,42 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 	for _, c := range s.claimed {
 		out := outgoingEvent{message: c.Message, verdict: c.Verdict}
 		s.copierOf(&out).add(out)
+		if c.Verdict.Kind == event.Parked {
+			s.countParking(c.Message.Event.Key, 1)
+		}
 	}
 	clear(s.claimed)
 	s.noteSettled()
 	s.mu.Unlock()
 	s.metrics.acked.Add(float64(done))
 	s.metrics.ignored.Add(float64(ignored))
+}
+
+// SetParked gives the source what tells whether a key is parked or comes back from the parking topic, as this member knows it: a copy that is
+// safe only afterwards is reported. Call it before Run.
+func (s *Source) SetParked(is func(event.Key) bool) { s.isAway = is }
+
+// countParking counts copies for the parking topic that are under way. The caller holds the lock.
+func (s *Source) countParking(key event.Key, n int) {
+	if s.parking[key] += n; s.parking[key] == 0 {
+		delete(s.parking, key)
+	}
+}
+
+// Parking returns how many events of a key are on their way to the parking topic: they have the verdict, and their copies are not safe yet.
+func (s *Source) Parking(key event.Key) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.parking[key]
+}
+
+// Copy copies an event that is not of this source to the topic that its verdict, Failed or Rejected, demands. done is called when the
+// copy is safe, from another goroutine, and never if Run ends before.
+func (s *Source) Copy(m Message, v event.Verdict, done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := outgoingEvent{message: m, verdict: v, done: done}
+	s.copierOf(&out).add(out)
 }
 
 // noteSettled wakes the goroutines that wait for settlements. It is called under the lock

@@ -34,6 +34,8 @@ func (s *Source) noteCopy(l *landing) {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
 		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, &l.verdict)))...)
+	case l.verdict.Kind == event.Parked:
+		s.log.Debug("copied to the parking topic", append(attrs, "mark", d.Reason)...)
 	case l.spilled:
 		s.log.Debug("open for long, copied to the retry topic", attrs...)
 	default:

@@ -92,7 +92,7 @@ func rowOf(k *report.ListedKey, bytes *int) keyView {
 // stuck reports whether a key has waited for the same thing for too long, and that is a matter of this key or its
 // partition: not an operator's hold, a due attempt, or the want of workers, which concerns all keys of a member.
 func stuck(k *report.ListedKey) bool {
-	return k.Seconds >= stuckAfter.Seconds() && !slices.Contains([]string{"hold", "retry", "worker", "slot"}, k.Wait)
+	return k.Seconds >= stuckAfter.Seconds() && !slices.Contains([]string{"hold", "park", "retry", "worker", "slot"}, k.Wait)
 }
 
 func stuckAmong(keys []report.ListedKey) (all []*report.ListedKey) {

@@ -7,7 +7,7 @@ import "time"
 //exhaustive:enforce
 type VerdictKind uint8
 
-// The kinds of verdict. The first three end the event's journey at its consumer node; Attempted
+// The kinds of verdict. The first three and Parked end the event's journey at its consumer node; Attempted
 // leaves it at its owner; all other kinds make the consumer node send it again. The numbers are
 // those of the wire (ringfence.peer.v1.VerdictKind).
 const (
@@ -18,6 +18,7 @@ const (
 	NotYet     VerdictKind = 5 // this node has not read the epoch that you route by; again after Delay
 	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
 	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it stays at its owner
+	Parked     VerdictKind = 8 // to the parking topic, with its Mark in Reason; earlier versions take it as NotYet
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -37,12 +38,14 @@ func (k VerdictKind) String() string {
 		return "overloaded"
 	case Attempted:
 		return "attempted"
+	case Parked:
+		return "parked"
 	}
 	return "unknown"
 }
 
 // Final reports whether the verdict ends the event's journey.
-func (k VerdictKind) Final() bool { return k == Done || k == Failed || k == Rejected }
+func (k VerdictKind) Final() bool { return k == Done || k == Failed || k == Rejected || k == Parked }
 
 // Verdict is the owner's word about one event, on its way back to the consumer node. There is one
 // for each event, so it is small: 24 bytes.
@@ -62,11 +65,11 @@ func (v *Verdict) DetailOrZero() Detail {
 
 // Detail holds the fields of verdicts other than Done.
 type Detail struct {
-	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again
-	Attempts   uint32        // Failed, Rejected, Attempted: failures so far
-	Crashes    uint32        // Attempted: crashes so far of workers that had it
-	Reason     string        // Rejected: why. Failed, Attempted: the newest error
-	FirstError string        // Failed, Rejected: the first error, "" when none
+	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again; Parked: likewise, for members that take it as NotYet
+	Attempts   uint32        // Failed, Rejected, Attempted, Parked: failures so far
+	Crashes    uint32        // Attempted, Parked: crashes so far of workers that had it
+	Reason     string        // Rejected: why. Failed, Attempted: the newest error. Parked: see CutMark
+	FirstError string        // Failed, Rejected, Parked: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
-	Owner      string        // Failed, Rejected: the deciding member
+	Owner      string        // Failed, Rejected, Parked: the deciding member
 }

@@ -2,7 +2,8 @@
 //
 // Each group has one acts topic beside its control topic, a log of Act records in one order. Every member reads
 // it. A hold keeps the events of a key waiting until it expires or is released: each member knows all holds, so a
-// hold outlasts moves of the key and the death of its owner. A skip sends one event to the dead letter topic, at whichever
+// hold outlasts moves of the key and the death of its owner. A park sends all events of a key to the parking topic, and an unpark
+// brings them back, in their order. A skip sends one event to the dead letter topic, at whichever
 // member owns its key. The records are also the audit trail: who, when, why.
 //
 // Exclusivity does not depend on this package. A member that cannot read the topic says so and goes on, without
@@ -11,7 +12,7 @@
 // # Invariants
 //
 //   - Which keys are held at an instant depends only on the records, their order and the instant.
-//   - No hold or skip lasts longer than [DurationMax]. The number of held keys and skips, and the memory of all records, are bounded.
+//   - No act lasts longer than [DurationMax]. The number of held keys, skips and parked keys, and the memory of all records, are bounded.
 //   - A skip concerns the event that its record names, and no other, however often it is ordered or read.
 //
 // # Files
@@ -19,7 +20,7 @@
 //	record.go   records to bytes and back, and their bounds     (pure)
 //	fold.go     Fold: records in, held keys and the list out    (pure)
 //	keeper.go   Keeper: follows the topic, appends acts, lets holds expire
-//	ends.go     the ends of skips at this member, on their way to the topic
+//	ends.go     the ends of skips and unparks at this member, on their way to the topic
 //	http.go     the pages of the admin endpoint
 //	metrics.go
 package act

@@ -11,15 +11,13 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// ending is the end of a skip at this member that the topic does not have yet.
+// ending is the end of a skip or of an unpark at this member that the topic does not have yet.
 type ending struct {
-	event.Skipped
-
-	at       time.Time     // by the wall clock
+	record   Record        // but for its id
 	appended clock.Instant // zero: not yet
 }
 
-// endsMax bounds the ends of skips that wait to be written to the topic.
+// endsMax bounds the ends that wait to be written to the topic.
 const endsMax = SkipsLimit
 
 // Ended takes the ends of skips at this member: each is logged, and written to the acts topic when that can be used. Of several ends
@@ -30,16 +28,38 @@ func (k *Keeper) Ended(ends []event.Skipped) {
 		if log, due := k.lines.Line(); due {
 			log.Info("event skipped", "act", ID(e.Act).String(), "end", end.String(), "event", e.Event.String(), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(e.Key))))
 		}
-		k.mu.Lock()
-		_, waits := k.ends[e.Act]
-		if full := len(k.ends) >= endsMax; !waits && !full {
-			k.ends[e.Act] = &ending{Skipped: e, at: k.wall().Truncate(time.Millisecond)}
-		} else if full {
-			k.metrics.endsLost.Inc()
+		reason := "its event goes to the dead letter topic"
+		if e.Done {
+			reason = "a handler that ran already had done its event"
 		}
-		k.mu.Unlock()
+		k.keepEnd(Record{Kind: Skipped, Key: e.Key, Of: e.Act, End: end, Reason: reason})
 	}
 	signal.Set(k.ended)
+}
+
+// Unparked takes the end of an unpark at this member, which has handled so many letters of the key, and knows of none that is
+// left. It is logged and written as the end of a skip is. It does not block.
+func (k *Keeper) Unparked(p event.Park, letters uint64) {
+	if log, due := k.lines.Line(); due {
+		log.Info("key unparked", "act", ID(p.Act).String(), "letters", letters, "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(p.Key))))
+	}
+	k.keepEnd(Record{Kind: Unparked, Key: p.Key, Of: p.Act, End: EndEmpty, Reason: fmt.Sprintf("no letter is left; %s has handled %d", k.member, letters)})
+	signal.Set(k.ended)
+}
+
+// keepEnd keeps an end until the topic has it.
+func (k *Keeper) keepEnd(r Record) {
+	r.By, r.Via = k.member, k.member
+	r.At = k.wall().Truncate(time.Millisecond)
+	r.Until = r.At
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, waits := k.ends[r.Of]
+	if full := len(k.ends) >= endsMax; !waits && !full {
+		k.ends[r.Of] = &ending{record: r}
+	} else if full {
+		k.metrics.endsLost.Inc()
+	}
 }
 
 func endOf(e event.Skipped) End {
@@ -49,13 +69,13 @@ func endOf(e event.Skipped) End {
 	return EndDeadLetter
 }
 
-// tellEnds appends the ends of skips that the topic does not have, each again when it was not read back for long.
+// tellEnds appends the ends of skips and unparks that the topic does not have, each again when it was not read back for long.
 func (v *visit) tellEnds(transport controllog.Transport) {
 	var due []*ending
 	v.mu.Lock()
 	for act, e := range v.ends {
 		switch {
-		case !v.fold.lacksEnd(e.Key, act):
+		case !v.fold.lacksEnd(e.record.Key, act):
 			delete(v.ends, act)
 		case e.appended == 0 || clock.Now().Sub(e.appended) > answerMax:
 			e.appended = clock.Now()
@@ -64,16 +84,11 @@ func (v *visit) tellEnds(transport controllog.Transport) {
 	}
 	v.mu.Unlock()
 	for _, e := range due {
-		reason := "its event goes to the dead letter topic"
-		if e.Done {
-			reason = "a handler that ran already had done its event"
-		}
-		data, err := Encode(Record{
-			Kind: Skipped, ID: newID(), Key: e.Key, By: v.member, Via: v.member, Reason: reason,
-			At: e.at, Until: e.at, Of: e.Act, End: endOf(e.Skipped),
-		})
+		r := e.record
+		r.ID = newID()
+		data, err := Encode(r)
 		if err != nil {
-			v.log.Error("the end of a skip is not recorded", "act", ID(e.Act).String(), "error", err)
+			v.log.Error("the end of an act is not recorded", "act", r.Of.String(), "error", err)
 			continue
 		}
 		transport.Append(data, func(err error) {

@@ -19,11 +19,13 @@ const (
 	Renewed   Result = "renewed"   // the key was held already: its hold is this one now
 	Released  Result = "released"  // the key is not held any more
 	NotHeld   Result = "not_held"  // the key was not held: nothing is released
-	Full      Result = "full"      // HeldLimit keys are held, or SkipsLimit events skipped: no effect
+	Full      Result = "full"      // HeldLimit keys are held, SkipsLimit events skipped, or ParksLimit keys parked: no effect
 	Skipping  Result = "skipping"  // the event is skipped from now on
-	Already   Result = "already"   // the event was skipped already: no effect
-	Ended     Result = "ended"     // it tells the end of a skip
-	NoSkip    Result = "no_skip"   // it tells the end of a skip that is not known, or has an end: no effect
+	Parking   Result = "parking"   // the key is parked from now on, or its park is this one now
+	Unparking Result = "unparking" // the key's letters come back from now on
+	Already   Result = "already"   // the event was skipped, or the key's letters came back, already: no effect
+	Ended     Result = "ended"     // it tells the end of a skip or of an unpark
+	NoSkip    Result = "no_skip"   // it tells the end of a skip or unpark that is not known, or has an end: no effect
 	Marked    Result = "marked"    // a mark: no effect
 	Malformed Result = "malformed" // it cannot be read, or is out of bounds: no effect
 	Later     Result = "version"   // it is of a later version: no effect
@@ -36,16 +38,19 @@ const (
 	HeldLimit = 1024
 	// SkipsLimit is the most skips in effect at a time, by the format. Settings allow fewer.
 	SkipsLimit = 1024
+	// ParksLimit is the most keys that are parked, or whose letters come back, at a time, by the format. Settings allow fewer.
+	ParksLimit = 1024
 	// listMax is the number of newest records that a Fold lists.
 	listMax = 1000
 )
 
 // Fold is the state that results from the records of an acts topic. The zero value is that of an empty log.
-// A hold or a skip that has expired stays in it, without an effect, until there is no room for another.
+// A hold, skip, park or unpark that has expired stays in it, without an effect, until there is no room for another.
 type Fold struct {
 	holds map[event.Key]placed
 	skips map[skipped]placed
-	list  []placed // the newest records but marks and ends, in their order
+	parks map[event.Key]placed // the newest Park or Unpark of each key, until it has ended
+	list  []placed             // the newest records but marks and ends, in their order
 	last  event.Position
 	read  bool // last is a position
 
@@ -57,8 +62,9 @@ type placed struct {
 	Record
 
 	at      event.Position
-	end     End    // of a skip; 0: not told
+	end     End    // of a skip or unpark; 0: not told
 	endedBy string // the member that has told it
+	told    string // its words
 }
 
 // skipped names an event that is skipped.
@@ -81,7 +87,7 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 		return Record{}, Malformed
 	case r.Kind == Mark:
 		return r, Marked
-	case r.Kind == Skipped:
+	case r.Kind.tells():
 		return r, f.ended(r)
 	}
 	p := placed{Record: r, at: at}
@@ -91,7 +97,9 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 		return r, f.release(r)
 	case Skip:
 		return r, f.skip(p)
-	case Hold, Mark, Skipped:
+	case Park, Unpark:
+		return r, f.park(p)
+	case Hold, Mark, Skipped, Unparked:
 	}
 	return r, f.hold(p)
 }
@@ -115,15 +123,47 @@ func (f *Fold) skip(p placed) Result {
 	return Skipping
 }
 
-// ended notes the end of a skip, if none is known.
+// park takes a Park or an Unpark. An Unpark of a key that is not parked counts, too: letters of an expired park may be left.
+func (f *Fold) park(p placed) Result {
+	before, known := f.parks[p.Key]
+	if known && p.Kind == Unpark && before.Kind == Unpark && activeAt(before.Record, p.At) {
+		return Already
+	}
+	if len(f.parks) >= ParksLimit && !known {
+		maps.DeleteFunc(f.parks, func(_ event.Key, s placed) bool { return !activeAt(s.Record, p.At) })
+	}
+	if len(f.parks) >= ParksLimit && !known {
+		return Full
+	}
+	if f.parks == nil {
+		f.parks = map[event.Key]placed{}
+	}
+	f.parks[p.Key] = p
+	if p.Kind == Unpark {
+		return Unparking
+	}
+	return Parking
+}
+
+// ended notes the end of a skip or of an unpark, if none is known.
 func (f *Fold) ended(r Record) Result {
+	of := Skip
+	if r.Kind == Unparked {
+		of = Unpark
+	}
 	result := NoSkip
 	note := func(p *placed) bool {
-		if p.Kind != Skip || p.ID != r.Of || p.Key != r.Key || p.end != 0 {
+		if p.Kind != of || p.ID != r.Of || p.Key != r.Key || p.end != 0 {
 			return false
 		}
 		p.end, p.endedBy, result = r.End, r.By, Ended
+		if of == Unpark {
+			p.told = r.Reason
+		}
 		return true
+	}
+	if p, known := f.parks[r.Key]; known && note(&p) {
+		delete(f.parks, r.Key)
 	}
 	for i := range f.list {
 		note(&f.list[i])
@@ -216,15 +256,56 @@ func (f *Fold) SkipsOf(key event.Key, now time.Time) []Shown {
 	return shown
 }
 
+// Parks returns the parks and unparks that have an effect at an instant, in any order.
+func (f *Fold) Parks(now time.Time) []event.Park {
+	var parks []event.Park
+	for key, p := range f.parks {
+		if activeAt(p.Record, now) {
+			parks = append(parks, event.Park{Key: key, Act: p.ID, State: p.state()})
+		}
+	}
+	return parks
+}
+
+// ParkOf returns the park or unpark of a key that has an effect at an instant, and whether there is one.
+func (f *Fold) ParkOf(key event.Key, now time.Time) (Record, bool) {
+	p, known := f.parks[key]
+	return p.Record, known && activeAt(p.Record, now)
+}
+
+// LapsedParks returns how many keys have a newest park or unpark that has expired before its owner told its end: letters of theirs
+// may be left in the parking topic.
+func (f *Fold) LapsedParks(now time.Time) (n int) {
+	for _, p := range f.parks {
+		if !activeAt(p.Record, now) {
+			n++
+		}
+	}
+	return n
+}
+
+// state returns what a Park or an Unpark makes of its key.
+func (r Record) state() event.ParkState {
+	if r.Kind == Unpark {
+		return event.ParkEnds
+	}
+	return event.ParkOn
+}
+
 // skipping returns the skip of an event that has an effect at an instant, and whether there is one.
 func (f *Fold) skipping(key event.Key, id event.MessageID, now time.Time) (placed, bool) {
 	s, known := f.skips[skipped{key, id}]
 	return s, known && activeAt(s.Record, now)
 }
 
-// lacksEnd reports whether a skip of a key is listed or in effect, and its end is not known.
+// lacksEnd reports whether a skip or unpark of a key is listed or in effect, and its end is not known.
 func (f *Fold) lacksEnd(key event.Key, act ID) bool {
-	lacks := func(p placed) bool { return p.ID == act && p.Kind == Skip && p.Key == key && p.end == 0 }
+	lacks := func(p placed) bool {
+		return p.ID == act && (p.Kind == Skip || p.Kind == Unpark) && p.Key == key && p.end == 0
+	}
+	if p, known := f.parks[key]; known && lacks(p) {
+		return true
+	}
 	if slices.ContainsFunc(f.list, lacks) {
 		return true
 	}
@@ -236,10 +317,10 @@ func (f *Fold) lacksEnd(key event.Key, act ID) bool {
 	return false
 }
 
-// shown is Record.shown, with the end of a skip.
+// shown is Record.shown, with the end.
 func (p placed) shown(active bool) Shown {
 	s := p.Record.shown(active)
-	s.End, s.EndedBy = p.end.String(), p.endedBy
+	s.End, s.EndedBy, s.EndWords = p.end.String(), p.endedBy, p.told
 	return s
 }
 
@@ -256,7 +337,7 @@ func (f *Fold) Keys(now time.Time) []event.Key {
 	return keys
 }
 
-// Next returns when the next of the holds and skips at an instant expires, and whether there is one.
+// Next returns when the next of the holds, skips, parks and unparks at an instant expires, and whether there is one.
 func (f *Fold) Next(now time.Time) (next time.Time, ok bool) {
 	look := func(r Record) {
 		if activeAt(r, now) && (!ok || r.Until.Before(next)) {
@@ -269,15 +350,19 @@ func (f *Fold) Next(now time.Time) (next time.Time, ok bool) {
 	for _, s := range f.skips {
 		look(s.Record)
 	}
+	for _, p := range f.parks {
+		look(p.Record)
+	}
 	return next, ok
 }
 
-// List returns the holds and skips that have an effect at an instant, and then the newest records without one, each newest first.
+// List returns the acts that have an effect at an instant, and then the newest records without one, each newest first.
 func (f *Fold) List(now time.Time) []Shown {
 	shown := make([]Shown, 0, len(f.list))
 	active := map[ID]bool{}
 	effective := slices.SortedFunc(maps.Values(f.holds), newestFirst)
 	effective = append(effective, slices.SortedFunc(maps.Values(f.skips), newestFirst)...)
+	effective = append(effective, slices.SortedFunc(maps.Values(f.parks), newestFirst)...)
 	slices.SortFunc(effective, newestFirst)
 	for _, h := range effective {
 		if activeAt(h.Record, now) {

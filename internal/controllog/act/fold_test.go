@@ -43,8 +43,15 @@ func endRecord(of Record, end End) Record {
 	return r
 }
 
-// TestFoldMatchesTheReference: which keys are held at an instant is decided by the newest act on each in the
-// log, and which events are skipped by the first skip of each that has not expired, whatever the writers' clocks say and however often a record is read.
+// unparkedRecord returns the record of the end of an unpark.
+func unparkedRecord(of Record) Record {
+	r := record(Unparked, of.Key, of.At, 0)
+	r.Of, r.End, r.By = of.ID, EndEmpty, "router-1"
+	return r
+}
+
+// TestFoldMatchesTheReference: which keys are held or parked at an instant is decided by the newest act on each in the
+// log, an unpark by its end, too, and which events are skipped by the first skip of each that has not expired, whatever the writers' clocks say and however often a record is read.
 func TestFoldMatchesTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f, again Fold
@@ -55,15 +62,17 @@ func TestFoldMatchesTheReference(t *testing.T) {
 		var log []entry
 		newest, skips := map[event.Key]Record{}, map[skipped]Record{}
 		var ordered []Record // all skips
+		parks := map[event.Key]Record{}
+		var unparks []Record // all
 		ends := map[ID]End{}
 		position := event.Position{Ledger: 1}
 		for range rapid.IntRange(1, 40).Draw(t, "records") {
 			position.Entry += rapid.Int64Range(1, 3).Draw(t, "step")
 			key := event.Key(rapid.SampledFrom([]string{"a", "b", "", "\xff"}).Draw(t, "key"))
 			at := noon.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "clock")) * time.Second)
-			kind := rapid.SampledFrom([]Kind{Hold, Hold, Release, Skip, Skip, Skipped, Mark}).Draw(t, "kind")
+			kind := rapid.SampledFrom([]Kind{Hold, Hold, Release, Skip, Skip, Skipped, Park, Unpark, Unpark, Unparked, Mark}).Draw(t, "kind")
 			duration := time.Duration(0)
-			if kind == Hold || kind == Skip {
+			if kind.lasts() {
 				duration = time.Duration(rapid.IntRange(1, 200).Draw(t, "duration")) * time.Second
 			}
 			r := record(kind, key, at, duration)
@@ -85,6 +94,24 @@ func TestFoldMatchesTheReference(t *testing.T) {
 				}
 			case Hold, Release:
 				newest[key] = r
+			case Park, Unpark:
+				before := parks[key]
+				if kind == Park || before.Kind != Unpark || !at.Before(before.Until) {
+					parks[key] = r
+				}
+				if kind == Unpark {
+					unparks = append(unparks, r)
+				}
+			case Unparked:
+				of := record(Unpark, key, at, 0) // of none
+				if len(unparks) > 0 {
+					of = rapid.SampledFrom(unparks).Draw(t, "of")
+				}
+				r = unparkedRecord(of)
+				if parks[of.Key].ID == of.ID {
+					delete(parks, of.Key)
+				}
+				ends[of.ID] = EndEmpty
 			case Mark:
 			}
 			log = append(log, entry{position, encoded(t, r)})
@@ -138,6 +165,29 @@ func TestFoldMatchesTheReference(t *testing.T) {
 					t.Fatalf("the end of %+v is listed, want %q", s, ends[ordered[i].ID])
 				}
 			}
+			parked, lapsed := 0, 0
+			for key, r := range parks {
+				if !now.Before(r.Until) {
+					lapsed++
+					continue
+				}
+				if parked++; next.IsZero() || r.Until.Before(next) {
+					next = r.Until
+				}
+				state := map[Kind]event.ParkState{Park: event.ParkOn, Unpark: event.ParkEnds}[r.Kind]
+				if got, is := f.ParkOf(key, now); !is || got != r || !slices.Contains(f.Parks(now), event.Park{Key: key, Act: r.ID, State: state}) {
+					t.Fatalf("the park of %q is %+v (%v) among %+v, want %+v", key, got, is, f.Parks(now), r)
+				}
+			}
+			if n, m := len(f.Parks(now)), len(again.Parks(now)); n != parked || m != parked || f.LapsedParks(now) != lapsed {
+				t.Fatalf("%d keys are parked, %d with records read twice, and of %d it has lapsed; want %d and %d", n, m, f.LapsedParks(now), parked, lapsed)
+			}
+			for _, s := range f.List(now) {
+				if i := slices.IndexFunc(unparks, func(r Record) bool { return r.ID.String() == s.ID }); i >= 0 && s.End != ends[unparks[i].ID].String() {
+					t.Fatalf("the end of %+v is listed, want %q", s, ends[unparks[i].ID])
+				}
+			}
+			effective += parked
 			got, same := f.Keys(now), again.Keys(now)
 			for _, keys := range [][]event.Key{want, got, same} {
 				slices.SortFunc(keys, func(a, b event.Key) int { return cmp.Compare(a, b) })
@@ -232,6 +282,47 @@ func TestSkipsAreBounded(t *testing.T) {
 	}
 }
 
+// TestParksAreBounded: there are no more parks than ParksLimit; those that have ended or expired make room, and of one key there is one.
+func TestParksAreBounded(t *testing.T) {
+	var f Fold
+	at := event.Position{Ledger: 1}
+	apply := func(r Record) Result {
+		at.Entry++
+		_, result := f.Apply(at, encoded(t, r))
+		return result
+	}
+	for i := range ParksLimit {
+		if got := apply(record(Park, event.Key(fmt.Sprint(i)), noon, time.Minute)); got != Parking {
+			t.Fatalf("park %d is %s", i, got)
+		}
+	}
+	if got := apply(record(Unpark, "one more", noon, time.Minute)); got != Full {
+		t.Errorf("one more is %s", got)
+	}
+	back := record(Unpark, "7", noon, time.Minute)
+	for _, want := range []Result{Unparking, Already} {
+		if got := apply(back); got != want {
+			t.Errorf("an unpark is %s, want %s", got, want)
+		}
+		back.ID = newID()
+	}
+	if got := apply(unparkedRecord(back)); got != NoSkip {
+		t.Errorf("the end of an unpark without an effect is %s", got)
+	}
+	first, _ := f.ParkOf("7", noon)
+	for _, want := range []Result{Ended, NoSkip} {
+		if got := apply(unparkedRecord(first)); got != want || f.lacksEnd("7", first.ID) {
+			t.Errorf("the end of the unpark is %s, want %s", got, want)
+		}
+	}
+	if got := apply(record(Park, "one more", noon, time.Hour)); got != Parking {
+		t.Errorf("in the place of the one that has ended is %s", got)
+	}
+	if got := apply(record(Park, "another", noon.Add(2*time.Minute), time.Minute)); got != Parking || len(f.parks) != 2 {
+		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.parks))
+	}
+}
+
 // TestWrongClocksHoldNoKeyForLong: a hold from the far future has no effect.
 func TestWrongClocksHoldNoKeyForLong(t *testing.T) {
 	var f Fold
@@ -296,6 +387,9 @@ func TestRecordsAreBounded(t *testing.T) {
 		"a release with a time": with(func(r *Record) { r.Kind = Release }),
 		"a skip without an end": with(func(r *Record) { r.Kind, r.Until = Skip, r.At }),
 		"an end that is none":   with(func(r *Record) { r.Kind, r.Until = Skipped, r.At }),
+		"a park without a time": with(func(r *Record) { r.Kind, r.Until = Park, r.At }),
+		"a skip that is empty":  with(func(r *Record) { r.Kind, r.Until, r.End = Skipped, r.At, EndEmpty }),
+		"an unpark with a done": with(func(r *Record) { r.Kind, r.Until, r.End = Unparked, r.At, EndDone }),
 		"an end with a time":    with(func(r *Record) { r.Kind, r.End = Skipped, EndDone }),
 	} {
 		if _, err := Encode(r); err == nil {
@@ -307,7 +401,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		t.Errorf("%+v (%v), want %+v", got, err, good)
 	}
 	skip := skipRecord("k", 1, noon, time.Minute)
-	for _, want := range []Record{skip, endRecord(skip, EndDone)} {
+	for _, want := range []Record{skip, endRecord(skip, EndDone), record(Park, "k", noon, time.Hour), unparkedRecord(record(Unpark, "k", noon, time.Hour))} {
 		if got, err := Decode(encoded(t, want)); err != nil || got != want {
 			t.Errorf("%+v (%v), want %+v", got, err, want)
 		}
@@ -315,7 +409,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	if _, err := Decode(append(encoded(t, skip), 0x52, 3, '1', ':', '2')); err == nil {
 		t.Error("a skip of no message id is taken")
 	}
-	if _, err := Decode(append(encoded(t, skip), 0x10, byte(Skipped)+1)); !errors.Is(err, errVersion) {
+	if _, err := Decode(append(encoded(t, skip), 0x10, byte(Unparked)+1)); !errors.Is(err, errVersion) {
 		t.Errorf("an act of a later release: %v", err)
 	}
 	var f Fold
@@ -333,6 +427,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encoded(f, record(Release, "\xff", noon, 0)))
 	f.Add(encoded(f, skipRecord("k", 1, noon, time.Hour)))
 	f.Add(encoded(f, endRecord(skipRecord("k", 1, noon, time.Hour), EndDone)))
+	f.Add(encoded(f, unparkedRecord(record(Unpark, "k", noon, time.Hour))))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Decode(data)

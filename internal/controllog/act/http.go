@@ -42,12 +42,16 @@ type Done struct {
 //	POST /v1/acts/hold?key=KEY&by=WHO&reason=WHY[&for=1h]     Done
 //	POST /v1/acts/release?key=KEY&by=WHO&reason=WHY           Done
 //	POST /v1/acts/skip?key=KEY&by=WHO&reason=WHY[&event=ID]   Done
+//	POST /v1/acts/park?key=KEY&by=WHO&reason=WHY[&for=168h]   Done
+//	POST /v1/acts/unpark?key=KEY&by=WHO&reason=WHY[&for=24h]  Done
 //
 // Without event, a skip is of the event that first names: the one of the key that runs or runs next. If a skip of the key is in effect
 // already, that is the answer, so that a repeated request skips no second event.
 //
 // KEY may have any bytes, percent-encoded. An answer 504 means that the act may or may not take effect.
-func Handlers(k *Keeper, none string, first First) map[string]http.Handler {
+//
+// A park is refused while parkable says that a member would not do its part.
+func Handlers(k *Keeper, none string, first First, parkable func(context.Context) error) map[string]http.Handler {
 	turns := rate.NewLimiter(ordersPerSecond, ordersBurst)
 	order := func(act func(context.Context, Order) (Shown, Result, error)) http.Handler {
 		return page(k, none, func(r *http.Request) (any, error) {
@@ -70,7 +74,7 @@ func Handlers(k *Keeper, none string, first First) map[string]http.Handler {
 	holding := func(act func(context.Context, Order) (Record, Result, error)) http.Handler {
 		return order(func(ctx context.Context, o Order) (Shown, Result, error) {
 			record, result, err := act(ctx, o)
-			return record.shown(result == Held || result == Renewed), result, err
+			return record.shown(result == Held || result == Renewed || result == Parking || result == Unparking || result == Already), result, err
 		})
 	}
 	return map[string]http.Handler{
@@ -83,6 +87,13 @@ func Handlers(k *Keeper, none string, first First) map[string]http.Handler {
 		}),
 		"POST /v1/acts/hold":    holding(k.Hold),
 		"POST /v1/acts/release": holding(k.Release),
+		"POST /v1/acts/park": holding(func(ctx context.Context, o Order) (Record, Result, error) {
+			if err := parkable(ctx); err != nil {
+				return Record{}, "", err
+			}
+			return k.Park(ctx, o)
+		}),
+		"POST /v1/acts/unpark": holding(k.Unpark),
 		"POST /v1/acts/skip": order(func(ctx context.Context, o Order) (Shown, Result, error) {
 			if !o.named {
 				if skips := k.SkipsOf(o.Key); len(skips) > 0 {

@@ -33,6 +33,10 @@ type Config struct {
 	SkipFor time.Duration `above:"0" max:"720h"`
 	// SkipsMax is the most skips that are in effect at a time: this router refuses further ones.
 	SkipsMax int `min:"1" max:"1024"`
+	// ParkFor is how long a key is parked if the operator names no duration.
+	ParkFor time.Duration `above:"0" max:"720h"`
+	// ParkedMax is the most keys that are parked, or come back, at a time: this router refuses further ones.
+	ParkedMax int `min:"1" max:"1024"`
 	// StartWait is how long a router waits at its start for the acts topic to be read; then it takes
 	// part without the holds that it has not read, and says so.
 	StartWait time.Duration `min:"0s"`
@@ -45,6 +49,7 @@ func DefaultConfig() Config {
 	return Config{
 		Enabled: true, HoldFor: time.Hour, HoldForMax: 24 * time.Hour, HeldMax: 1000,
 		SkipFor: time.Hour, SkipsMax: 1000,
+		ParkFor: 7 * 24 * time.Hour, ParkedMax: 100,
 		StartWait: 10 * time.Second, KeepFor: 30 * 24 * time.Hour,
 	}
 }
@@ -74,12 +79,14 @@ var (
 	ErrRefused = errors.New("refused")
 )
 
-// Keys are the mailboxes of a member, for which a Keeper holds keys and skips events. The calls come from one goroutine, one at a time.
+// Keys are the mailboxes of a member, for which a Keeper holds and parks keys and skips events. The calls come from one goroutine, one at a time.
 type Keys interface {
 	HoldKeys(keys []event.Key)
 	ReleaseKeys(keys []event.Key)
 	SkipEvents(skips []event.Skip)
 	UnskipEvents(skips []event.Skip)
+	// ParkKeys changes what becomes of the events of keys; with NotParked a park or an unpark has ended.
+	ParkKeys(parks []event.Park)
 }
 
 // Keeper follows the acts topic of a group and appends to it. Its methods are safe for concurrent use.
@@ -95,14 +102,17 @@ type Keeper struct {
 
 	held  map[event.Key]struct{} // what the mailboxes know; of Run's goroutine
 	skips map[skipped]event.Skip // the same
-	ended chan struct{}          // cap 1: ends has changed
+	parks map[event.Key]event.Park
+
+	lapsed int           // keys whose park has expired, when Run's goroutine last looked
+	ended  chan struct{} // cap 1: ends has changed
 
 	mu        sync.Mutex
 	fold      Fold
 	transport controllog.Transport // nil: none at present
 	why       error                // why the topic cannot be used now; nil: it can
 	waiting   map[ID]chan Result   // acts of this member that are not read back yet
-	ends      map[ID]*ending       // of skips at this member, that are not read back yet
+	ends      map[ID]*ending       // of skips and unparks at this member, that are not read back yet
 }
 
 // New returns a Keeper of the member of a name. open returns a new log of records on the acts topic, and wall the time of
@@ -112,7 +122,7 @@ func New(cfg Config, member string, open func() (controllog.Transport, error), w
 		cfg: cfg, member: member, open: open, wall: wall, metrics: metrics,
 		log:  log.With("component", "act"),
 		read: make(chan struct{}), held: map[event.Key]struct{}{},
-		skips: map[skipped]event.Skip{}, ended: make(chan struct{}, 1), ends: map[ID]*ending{},
+		skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}, ended: make(chan struct{}, 1), ends: map[ID]*ending{},
 		why: errors.New("not read yet"), waiting: map[ID]chan Result{},
 	}
 	k.lines = loglimit.NewBurst(k.log, "acts", lineEvery, lineBurst, metrics.lines)
@@ -161,6 +171,22 @@ func (k *Keeper) Skips() int {
 	return len(k.fold.Skips(k.wall()))
 }
 
+// ParkOf returns the park or unpark of a key that has an effect, as this member has read it, and whether there is one.
+func (k *Keeper) ParkOf(key event.Key) (Record, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fold.ParkOf(key, k.wall())
+}
+
+// Parks returns how many keys are parked or come back in the group, and of how many a park or unpark has expired before its
+// owner told its end, as this member has read.
+func (k *Keeper) Parks() (active, lapsed int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.wall()
+	return len(k.fold.Parks(now)), k.fold.LapsedParks(now)
+}
+
 // List returns the acts that this member has read: those with an effect first, each newest first.
 func (k *Keeper) List() []Shown {
 	k.mu.Lock()
@@ -174,7 +200,7 @@ type Order struct {
 	By     string        // who, in their own words
 	From   string        // where the request came from
 	Reason string        // why
-	For    time.Duration // of a hold; 0: Config.HoldFor
+	For    time.Duration // of a hold, park or unpark; 0: Config.HoldFor, Config.ParkFor or Config.HoldForMax
 
 	Event event.MessageID // of a skip
 	named bool            // the operator has named it
@@ -221,6 +247,51 @@ func (k *Keeper) Skip(ctx context.Context, o Order) (Shown, Result, error) {
 		}
 	}
 	return r.shown(result == Skipping), result, err
+}
+
+// Park makes the key's events go to the parking topic, at whichever member owns the key. It returns when the record was read back.
+// Members of versions that know no parks must not own keys, nor receive events: that is for the caller to see.
+func (k *Keeper) Park(ctx context.Context, o Order) (Record, Result, error) {
+	if o.For == 0 {
+		o.For = k.cfg.ParkFor
+	}
+	if o.For = o.For.Truncate(time.Millisecond); o.For <= 0 || o.For > DurationMax {
+		return Record{}, "", fmt.Errorf("%w: a park for %v, want more than 0s and at most %v", ErrRefused, o.For, DurationMax)
+	}
+	if err := k.roomToPark(o.Key); err != nil {
+		return Record{}, "", err
+	}
+	return k.perform(ctx, Park, o)
+}
+
+// Unpark makes the key's letters in the parking topic run before its other events, which wait meanwhile, as on hold. It
+// returns when the record was read back; the owner tells the end. If the letters come back already, nothing is written: the
+// result is Already, with the earlier unpark.
+func (k *Keeper) Unpark(ctx context.Context, o Order) (Record, Result, error) {
+	if o.For == 0 {
+		o.For = k.cfg.HoldForMax
+	}
+	if o.For = o.For.Truncate(time.Millisecond); o.For <= 0 || o.For > k.cfg.HoldForMax {
+		return Record{}, "", fmt.Errorf("%w: an unpark that lasts for %v, want more than 0s and at most %v (acts.hold_for_max, and half of what pulsar.spill.rounds_max allows)", ErrRefused, o.For, k.cfg.HoldForMax)
+	}
+	if before, is := k.ParkOf(o.Key); is && before.Kind == Unpark {
+		return before, Already, nil
+	}
+	if err := k.roomToPark(o.Key); err != nil {
+		return Record{}, "", err
+	}
+	return k.perform(ctx, Unpark, o)
+}
+
+func (k *Keeper) roomToPark(key event.Key) error {
+	if _, known := k.ParkOf(key); known {
+		return nil
+	}
+	if active, _ := k.Parks(); active >= k.cfg.ParkedMax {
+		k.metrics.refused.Inc()
+		return fmt.Errorf("%w: %d keys are parked already (acts.parked_max)", ErrRefused, active)
+	}
+	return nil
 }
 
 // Release ends the hold of a key. The result is NotHeld if there was none.
@@ -335,7 +406,8 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 	now := k.wall()
 	k.mu.Lock()
 	want := k.fold.Keys(now)
-	skips := k.fold.Skips(now)
+	skips, parks := k.fold.Skips(now), k.fold.Parks(now)
+	lapsed := k.fold.LapsedParks(now)
 	next, expires := k.fold.Next(now)
 	var added, removed []event.Key
 	for key := range k.held {
@@ -354,6 +426,7 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 		delete(k.held, key)
 	}
 	k.settleSkips(keys, skips)
+	k.settleParks(keys, parks, lapsed)
 	if len(added) > 0 {
 		keys.HoldKeys(added)
 	}
@@ -393,6 +466,34 @@ func (k *Keeper) settleSkips(keys Keys, want []event.Skip) {
 	if len(added) > 0 {
 		keys.SkipEvents(added)
 	}
+}
+
+// settleParks makes the mailboxes park these keys, and no other.
+func (k *Keeper) settleParks(keys Keys, want []event.Park, lapsed int) {
+	var changed []event.Park
+	wanted := make(map[event.Key]struct{}, len(want))
+	for _, p := range want {
+		wanted[p.Key] = struct{}{}
+		if k.parks[p.Key] != p {
+			changed = append(changed, p)
+			k.parks[p.Key] = p
+		}
+	}
+	for key, p := range k.parks {
+		if _, still := wanted[key]; !still {
+			p.State = event.NotParked
+			changed = append(changed, p)
+			delete(k.parks, key)
+		}
+	}
+	if len(changed) > 0 {
+		keys.ParkKeys(changed)
+	}
+	if lapsed > k.lapsed {
+		k.log.Warn("a park or an unpark has expired before its end was told: letters of the key may be left in the parking topic, and its newer events run before them; router unpark KEY runs what is left",
+			"keys", lapsed)
+	}
+	k.lapsed = lapsed
 }
 
 func newID() (id ID) {
@@ -579,7 +680,7 @@ func (v *visit) report(at event.Position, r Record, result Result) {
 		log.Warn("act record ignored", "position", at.String(), "reason", string(result))
 		return
 	}
-	if r.Kind == Skip || r.Kind == Skipped {
+	if r.Kind == Skip || r.Kind.tells() {
 		log = log.With("event", r.Event.String(), "of", r.Of.String(), "end", r.End.String())
 	}
 	log.Info("act", "act", r.Kind.String(), "result", string(result), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(r.Key))),

@@ -36,6 +36,27 @@ type boxes struct {
 	log  []string
 
 	skips map[skipped]event.Skip
+	parks map[event.Key]event.Park
+}
+
+func (b *boxes) ParkKeys(parks []event.Park) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range parks {
+		if b.parks[p.Key] == p {
+			b.log = append(b.log, fmt.Sprintf("%+v twice", p))
+		}
+		if b.parks[p.Key] = p; p.State == event.NotParked {
+			delete(b.parks, p.Key)
+		}
+	}
+}
+
+// park returns the park of a key that the mailboxes know.
+func (b *boxes) park(key event.Key) event.Park {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.parks[key]
 }
 
 func (b *boxes) SkipEvents(skips []event.Skip) {
@@ -122,7 +143,7 @@ func startKeeper(t *testing.T, name string, open func() (controllog.Transport, e
 	if os.Getenv("ACT_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	k := &keeper{boxes: &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}}, watch: &watch{now: noon}, registry: prometheus.NewRegistry()}
+	k := &keeper{boxes: &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}}, watch: &watch{now: noon}, registry: prometheus.NewRegistry()}
 	k.Keeper = New(cfg, name, open, k.watch.read, log, NewMetrics(k.registry))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -326,6 +347,68 @@ func TestSkips(t *testing.T) {
 	}
 }
 
+// TestParks: a park, and an unpark until its end, have an effect at all members, those that start later, too; both expire by themselves, which is seen.
+func TestParks(t *testing.T) {
+	for name, topic := range logs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := topic(t)
+			a, b := startKeeper(t, "a", open, nil), startKeeper(t, "b", open, func(c *Config) { c.ParkedMax = 1 })
+			a.ready(t)
+			b.ready(t)
+			o := order("k\xff")
+			r, result, err := a.Park(t.Context(), o)
+			if err != nil || result != Parking || r.Until.Sub(r.At) != a.cfg.ParkFor {
+				t.Fatalf("park: %+v %s %v", r, result, err)
+			}
+			is := func(k *keeper, id ID, state event.ParkState) bool {
+				return k.boxes.park(o.Key) == event.Park{Key: o.Key, Act: id, State: state}
+			}
+			if !is(a, r.ID, event.ParkOn) {
+				t.Errorf("the member that has taken the park has %+v", a.boxes.park(o.Key))
+			}
+			eventually.True(t, "the other member parks it", func() bool { return is(b, r.ID, event.ParkOn) })
+			for name, act := range map[string]func(context.Context, Order) (Record, Result, error){"park": b.Park, "unpark": b.Unpark} {
+				if _, _, err := act(t.Context(), order("another")); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "acts.parked_max") {
+					t.Errorf("one %s more: %v", name, err)
+				}
+			}
+			back, result, err := b.Unpark(t.Context(), o)
+			if err != nil || result != Unparking || back.Until.Sub(back.At) != b.cfg.HoldForMax || !is(b, back.ID, event.ParkEnds) {
+				t.Fatalf("unpark: %+v %s %v, and the mailboxes have %+v", back, result, err, b.boxes.park(o.Key))
+			}
+			eventually.True(t, "the other member knows the unpark", func() bool { return is(a, back.ID, event.ParkEnds) })
+			if again, result, err := a.Unpark(t.Context(), o); err != nil || result != Already || again.ID != back.ID {
+				t.Errorf("again: %+v %s %v", again, result, err)
+			}
+			a.Unparked(a.boxes.park(o.Key), 7)
+			c := startKeeper(t, "c", open, nil)
+			c.ready(t)
+			for _, k := range []*keeper{a, b, c} {
+				eventually.NoError(t, eventually.Most, "all learn the end", func() error {
+					list := k.List()
+					if len(list) != 2 || list[0].End != "empty" || list[0].EndedBy != "a" || !strings.Contains(list[0].EndWords, "handled 7") || list[0].Active || list[1].Active {
+						return fmt.Errorf("%+v", list)
+					}
+					if p := k.boxes.park(o.Key); p != (event.Park{}) {
+						return fmt.Errorf("the mailboxes have %+v", p)
+					}
+					return nil
+				})
+			}
+			o.For = time.Hour
+			if r, _, err = c.Park(t.Context(), o); err != nil || r.Until.Sub(r.At) != time.Hour {
+				t.Fatalf("a park for an hour: %+v %v", r, err)
+			}
+			c.watch.advance(time.Hour)
+			eventually.True(t, "it has expired, and is counted as such", func() bool {
+				active, lapsed := c.Parks()
+				return active == 0 && lapsed == 1 && c.boxes.park(o.Key) == event.Park{}
+			})
+		})
+	}
+}
+
 // TestEndsWaitForTheTopic: the end of a skip at a member that cannot use the topic is told when it can.
 func TestEndsWaitForTheTopic(t *testing.T) {
 	log := &breakable{Mem: controllog.NewMem(), broken: make(chan struct{})}
@@ -466,8 +549,15 @@ func TestPages(t *testing.T) {
 		}
 		return event.MessageID{Ledger: 7, Entry: int64(len(key)), Batch: -1, TopicPartition: -1}, nil
 	}
+	former := true
+	parkable := func(context.Context) error {
+		if former {
+			return fmt.Errorf("%w: b is of a former version", ErrRefused)
+		}
+		return nil
+	}
 	mux := http.NewServeMux()
-	for pattern, page := range Handlers(k.Keeper, "", first) {
+	for pattern, page := range Handlers(k.Keeper, "", first, parkable) {
 		mux.Handle(pattern, page)
 	}
 	ask := func(method, path string, answer any) int {
@@ -494,6 +584,8 @@ func TestPages(t *testing.T) {
 		"hold?key=" + strings.Repeat("k", 5000) + good:                400,
 		"skip?by=alice&reason=r":                                      400,
 		"skip?key=k&event=1:2" + good:                                 400,
+		"park?key=k" + good:                                           400, // beside a member of a former version
+		"unpark?key=k&for=1000h" + good:                               400,
 		"release?key=k&by=alice&reason=" + url.QueryEscape("\x1b[2J"): 400,
 	} {
 		if got := ask("POST", "/v1/acts/"+path, &done); got != want {
@@ -525,6 +617,12 @@ func TestPages(t *testing.T) {
 	if code := ask("POST", "/v1/acts/skip?key=nothing"+good, &done); code != 404 {
 		t.Errorf("a skip of nothing: %d", code)
 	}
+	former = false
+	for path, want := range map[string]Result{"park?for=30m&key=away": Parking, "unpark?key=back": Unparking} {
+		if code := ask("POST", "/v1/acts/"+path+good, &done); code != 200 || done.Result != want || !done.Act.Active {
+			t.Errorf("POST %s: %d %+v", path, code, done)
+		}
+	}
 	limited := false
 	for range 2 * ordersBurst {
 		limited = limited || ask("POST", "/v1/acts/release?key="+key+good, &done) == http.StatusTooManyRequests
@@ -532,7 +630,7 @@ func TestPages(t *testing.T) {
 	if !limited {
 		t.Error("nothing bounds the rate of acts")
 	}
-	off := Handlers(nil, "off", nil)
+	off := Handlers(nil, "off", nil, nil)
 	w := httptest.NewRecorder()
 	off["POST /v1/acts/hold"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/v1/acts/hold?key=k"+good, nil))
 	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "off") {

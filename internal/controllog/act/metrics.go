@@ -27,7 +27,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lines:   loglimit.NewMetrics(reg),
 		records: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_act_records_total",
-			Help: "Records read from the acts topic, by effect (held, renewed, released, not_held, skipping, already, ended, no_skip, full: too many keys are held or events skipped, marked, malformed, version).",
+			Help: "Records read from the acts topic, by effect (held, renewed, released, not_held, skipping, parking, unparking, already, ended, no_skip, full: too many keys are held or parked or events skipped, marked, malformed, version).",
 		}, []string{"result"}),
 		appends: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_act_appends_total",
@@ -39,11 +39,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"event"}),
 		refused: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_act_refused_total",
-			Help: "Holds and skips that this router has refused because acts.held_max keys are held, or acts.skips_max events skipped.",
+			Help: "Holds, skips and parks that this router has refused because acts.held_max keys are held, acts.skips_max events skipped, or acts.parked_max keys parked.",
 		}),
 		endsLost: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_act_ends_lost_total",
-			Help: "Ends of skips that are not recorded, because too many wait for an unreadable acts topic (1,024).",
+			Help: "Ends of skips and unparks that are not recorded, because too many wait for an unreadable acts topic (1,024).",
 		}),
 	}
 	// An increase is only seen from a count that was there before it.
@@ -65,6 +65,14 @@ func (m *Metrics) watch(k *Keeper) {
 		Name: "ringfence_act_skips",
 		Help: "Skips of events that are in effect in the group, as this router has read; at most acts.skips_max.",
 	}, func() float64 { return float64(k.Skips()) })
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_act_parked_keys",
+		Help: "Keys of the group that are parked, or whose letters come back from the parking topic, as this router has read; at most acts.parked_max.",
+	}, func() float64 { active, _ := k.Parks(); return float64(active) })
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_act_lapsed_parks",
+		Help: "Keys of the group whose newest park or unpark has expired before its end was told: letters of theirs may be left in the parking topic.",
+	}, func() float64 { _, lapsed := k.Parks(); return float64(lapsed) })
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_act_topic_readable",
 		Help: "1 while this router reads the acts topic; 0 while acts that are made now do not reach it.",

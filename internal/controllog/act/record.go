@@ -36,11 +36,14 @@ type Kind uint8
 
 // The kinds.
 const (
-	Mark    Kind = iota + 1 // nothing: a member marks the end of the log by it
-	Hold                    // the key's events wait
-	Release                 // a hold ends
-	Skip                    // one event goes to the dead letter topic
-	Skipped                 // the owner tells what became of the event of a skip
+	Mark     Kind = iota + 1 // nothing: a member marks the end of the log by it
+	Hold                     // the key's events wait
+	Release                  // a hold ends
+	Skip                     // one event goes to the dead letter topic
+	Skipped                  // the owner tells what became of the event of a skip
+	Park                     // the key's events go to the parking topic
+	Unpark                   // the key's letters come back from it
+	Unparked                 // the owner tells that none is left
 )
 
 // String returns the name of the kind, as commands and logs have it.
@@ -56,6 +59,12 @@ func (k Kind) String() string {
 		return "skip"
 	case Skipped:
 		return "skipped"
+	case Park:
+		return "park"
+	case Unpark:
+		return "unpark"
+	case Unparked:
+		return "unparked"
 	}
 	return "unknown"
 }
@@ -63,13 +72,20 @@ func (k Kind) String() string {
 // ID is a random number that names an act.
 type ID [16]byte
 
-// End is what became of the event of a skip.
+// tells reports whether records of a kind tell the end of another act.
+func (k Kind) tells() bool { return k == Skipped || k == Unparked }
+
+// lasts reports whether acts of a kind have an effect for a time.
+func (k Kind) lasts() bool { return k == Hold || k == Skip || k == Park || k == Unpark }
+
+// End is what became of the event of a skip, or of an unpark.
 type End uint8
 
 // The ends.
 const (
 	EndDeadLetter End = iota + 1 // it goes to the dead letter topic
 	EndDone                      // a handler that ran already had done it
+	EndEmpty                     // of an unpark: no letter of the key is left
 )
 
 // String returns the name of the end, as commands and logs have it; "" if there is none.
@@ -79,6 +95,8 @@ func (e End) String() string {
 		return "dead_letter"
 	case EndDone:
 		return "done"
+	case EndEmpty:
+		return "empty"
 	}
 	return ""
 }
@@ -95,8 +113,8 @@ type Record struct {
 	Until  time.Time // the end of its effect; At if none lasts
 
 	Event event.MessageID // Skip: which event
-	Of    ID              // Skipped: the skip
-	End   End             // Skipped: what became of its event
+	Of    ID              // Skipped, Unparked: the skip or unpark
+	End   End             // Skipped: what became of its event. Unparked: EndEmpty
 }
 
 // String returns the id in hex.
@@ -110,7 +128,7 @@ func (r Record) skip() event.Skip {
 // Shown is a record as pages and commands show it.
 type Shown struct {
 	ID        string    `json:"id"`  // of the act, in hex
-	Act       string    `json:"act"` // hold, release or skip
+	Act       string    `json:"act"` // hold, release, skip, park or unpark
 	Key       string    `json:"key,omitempty"`
 	KeyBase64 string    `json:"key_base64,omitempty"` // instead of key, if that is not UTF-8
 	By        string    `json:"by"`
@@ -118,10 +136,11 @@ type Shown struct {
 	Reason    string    `json:"reason"`
 	At        time.Time `json:"at"`
 	Until     time.Time `json:"until"`
-	Active    bool      `json:"active"`             // its effect lasts
-	Event     string    `json:"event,omitempty"`    // skip: the message id of the event, as ledger:entry:partition:batch
-	End       string    `json:"end,omitempty"`      // skip: what became of the event, dead_letter or done; "": its owner has not told
-	EndedBy   string    `json:"ended_by,omitempty"` // skip: the member that has told so
+	Active    bool      `json:"active"`              // its effect lasts
+	Event     string    `json:"event,omitempty"`     // skip: the message id of the event, as ledger:entry:partition:batch
+	End       string    `json:"end,omitempty"`       // skip: what became of the event, dead_letter or done. unpark: empty, no letter was left. "": the owner has not told
+	EndedBy   string    `json:"ended_by,omitempty"`  // the member that has told so
+	EndWords  string    `json:"end_words,omitempty"` // unpark: how many letters that member has handled, in words
 }
 
 func (r Record) shown(active bool) Shown {
@@ -147,9 +166,9 @@ func Encode(r Record) ([]byte, error) {
 	switch r.Kind {
 	case Skip:
 		out.Event = r.Event.String()
-	case Skipped:
+	case Skipped, Unparked:
 		out.Of, out.End = r.Of[:], controllogv1.ActEnd(r.End)
-	case Mark, Hold, Release:
+	case Mark, Hold, Release, Park, Unpark:
 	}
 	return proto.Marshal(out)
 }
@@ -163,7 +182,7 @@ func Decode(data []byte) (Record, error) {
 	if err := proto.Unmarshal(data, &in); err != nil {
 		return Record{}, fmt.Errorf("act: %w", err)
 	}
-	if in.GetVersion() != formatVersion || in.GetKind() > controllogv1.ActKind(Skipped) {
+	if in.GetVersion() != formatVersion || in.GetKind() > controllogv1.ActKind(Unparked) {
 		return Record{}, fmt.Errorf("%w: %d, kind %d", errVersion, in.GetVersion(), in.GetKind())
 	}
 	if in.GetKind() < 0 || in.GetAtMs() < 0 || in.GetAtMs() > timeMax {
@@ -183,21 +202,21 @@ func Decode(data []byte) (Record, error) {
 		if r.Event, err = event.ParseMessageID(in.GetEvent()); err != nil {
 			return Record{}, fmt.Errorf("act: %w", err)
 		}
-	case Skipped:
-		if len(in.GetOf()) != len(r.Of) || in.GetEnd() < 0 || in.GetEnd() > controllogv1.ActEnd(EndDone) {
-			return Record{}, fmt.Errorf("act: end %d of a skip with an id of %d bytes, want %d", in.GetEnd(), len(in.GetOf()), len(r.Of))
+	case Skipped, Unparked:
+		if len(in.GetOf()) != len(r.Of) || in.GetEnd() < 0 || in.GetEnd() > controllogv1.ActEnd(EndEmpty) {
+			return Record{}, fmt.Errorf("act: end %d of an act with an id of %d bytes, want %d", in.GetEnd(), len(in.GetOf()), len(r.Of))
 		}
 		copy(r.Of[:], in.GetOf())
 		r.End = End(in.GetEnd())
-	case Mark, Hold, Release:
+	case Mark, Hold, Release, Park, Unpark:
 	}
 	return r, r.validate()
 }
 
 func (r Record) validate() error {
-	duration, lasts := r.Until.Sub(r.At), r.Kind == Hold || r.Kind == Skip
+	duration, lasts := r.Until.Sub(r.At), r.Kind.lasts()
 	switch {
-	case r.Kind < Mark || r.Kind > Skipped:
+	case r.Kind < Mark || r.Kind > Unparked:
 		return fmt.Errorf("act: kind %d is not known", r.Kind)
 	case len(r.Key) > event.KeyMax:
 		return fmt.Errorf("act: key of %d bytes, want at most %d", len(r.Key), event.KeyMax)
@@ -205,6 +224,8 @@ func (r Record) validate() error {
 		return fmt.Errorf("act: %v for %v, want at most %v", r.Kind, duration, DurationMax)
 	case r.Kind == Skipped && (r.End < EndDeadLetter || r.End > EndDone):
 		return fmt.Errorf("act: end %d of a skip is not known", r.End)
+	case r.Kind == Unparked && r.End != EndEmpty:
+		return fmt.Errorf("act: end %d of an unpark is not known", r.End)
 	case r.Kind == Mark:
 		return nil
 	}

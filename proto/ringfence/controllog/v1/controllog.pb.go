@@ -39,6 +39,13 @@ const (
 	ActKind_ACT_KIND_SKIP ActKind = 4
 	// The owner of the key tells what became of the event of a skip. The record does nothing.
 	ActKind_ACT_KIND_SKIPPED ActKind = 5
+	// The key's events go to the parking topic instead of being handled, until until_ms or an unpark.
+	ActKind_ACT_KIND_PARK ActKind = 6
+	// The key's letters in the parking topic are handled, in their order and before all other events of the key, until their owner
+	// tells that none is left, or until until_ms.
+	ActKind_ACT_KIND_UNPARK ActKind = 7
+	// The owner of the key tells that no letter of the key was left: the unpark ends.
+	ActKind_ACT_KIND_UNPARKED ActKind = 8
 )
 
 // Enum value maps for ActKind.
@@ -50,6 +57,9 @@ var (
 		3: "ACT_KIND_RELEASE",
 		4: "ACT_KIND_SKIP",
 		5: "ACT_KIND_SKIPPED",
+		6: "ACT_KIND_PARK",
+		7: "ACT_KIND_UNPARK",
+		8: "ACT_KIND_UNPARKED",
 	}
 	ActKind_value = map[string]int32{
 		"ACT_KIND_UNSPECIFIED": 0,
@@ -58,6 +68,9 @@ var (
 		"ACT_KIND_RELEASE":     3,
 		"ACT_KIND_SKIP":        4,
 		"ACT_KIND_SKIPPED":     5,
+		"ACT_KIND_PARK":        6,
+		"ACT_KIND_UNPARK":      7,
+		"ACT_KIND_UNPARKED":    8,
 	}
 )
 
@@ -88,7 +101,7 @@ func (ActKind) EnumDescriptor() ([]byte, []int) {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{0}
 }
 
-// ActEnd is what became of the event of a skip.
+// ActEnd is what became of the event of a skip, or of an unpark.
 type ActEnd int32
 
 const (
@@ -98,6 +111,8 @@ const (
 	ActEnd_ACT_END_DEAD_LETTER ActEnd = 1
 	// A handler that ran already had done it: it is acked.
 	ActEnd_ACT_END_DONE ActEnd = 2
+	// Of an unpark: no letter of the key is left in the parking topic.
+	ActEnd_ACT_END_EMPTY ActEnd = 3
 )
 
 // Enum value maps for ActEnd.
@@ -106,11 +121,13 @@ var (
 		0: "ACT_END_UNSPECIFIED",
 		1: "ACT_END_DEAD_LETTER",
 		2: "ACT_END_DONE",
+		3: "ACT_END_EMPTY",
 	}
 	ActEnd_value = map[string]int32{
 		"ACT_END_UNSPECIFIED": 0,
 		"ACT_END_DEAD_LETTER": 1,
 		"ACT_END_DONE":        2,
+		"ACT_END_EMPTY":       3,
 	}
 )
 
@@ -1504,9 +1521,9 @@ type Act struct {
 	UntilMs int64 `protobuf:"varint,9,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
 	// With a skip: the message id of the event, as ledger:entry:partition:batch.
 	Event string `protobuf:"bytes,10,opt,name=event,proto3" json:"event,omitempty"`
-	// With the end of a skip: the id of the skip.
+	// With the end of a skip or of an unpark: the id of that act.
 	Of []byte `protobuf:"bytes,11,opt,name=of,proto3" json:"of,omitempty"`
-	// With the end of a skip: what became of the event.
+	// With the end of a skip: what became of the event. With the end of an unpark: that its letters have run.
 	End           ActEnd `protobuf:"varint,12,opt,name=end,proto3,enum=ringfence.controllog.v1.ActEnd" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1761,18 +1778,22 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x05event\x18\n" +
 	" \x01(\tR\x05event\x12\x0e\n" +
 	"\x02of\x18\v \x01(\fR\x02of\x121\n" +
-	"\x03end\x18\f \x01(\x0e2\x1f.ringfence.controllog.v1.ActEndR\x03end*\x88\x01\n" +
+	"\x03end\x18\f \x01(\x0e2\x1f.ringfence.controllog.v1.ActEndR\x03end*\xc7\x01\n" +
 	"\aActKind\x12\x18\n" +
 	"\x14ACT_KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rACT_KIND_MARK\x10\x01\x12\x11\n" +
 	"\rACT_KIND_HOLD\x10\x02\x12\x14\n" +
 	"\x10ACT_KIND_RELEASE\x10\x03\x12\x11\n" +
 	"\rACT_KIND_SKIP\x10\x04\x12\x14\n" +
-	"\x10ACT_KIND_SKIPPED\x10\x05*L\n" +
+	"\x10ACT_KIND_SKIPPED\x10\x05\x12\x11\n" +
+	"\rACT_KIND_PARK\x10\x06\x12\x13\n" +
+	"\x0fACT_KIND_UNPARK\x10\a\x12\x15\n" +
+	"\x11ACT_KIND_UNPARKED\x10\b*_\n" +
 	"\x06ActEnd\x12\x17\n" +
 	"\x13ACT_END_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ACT_END_DEAD_LETTER\x10\x01\x12\x10\n" +
-	"\fACT_END_DONE\x10\x02BHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
+	"\fACT_END_DONE\x10\x02\x12\x11\n" +
+	"\rACT_END_EMPTY\x10\x03BHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
 
 var (
 	file_ringfence_controllog_v1_controllog_proto_rawDescOnce sync.Once

@@ -43,6 +43,8 @@ const (
 	VerdictKind_VERDICT_KIND_OVERLOADED VerdictKind = 6
 	// The application failed it; it stays with the owner, which tries again.
 	VerdictKind_VERDICT_KIND_ATTEMPTED VerdictKind = 7
+	// To the parking topic. A member that does not know this kind takes it as NOT_YET.
+	VerdictKind_VERDICT_KIND_PARKED VerdictKind = 8
 )
 
 // Enum value maps for VerdictKind.
@@ -56,6 +58,7 @@ var (
 		5: "VERDICT_KIND_NOT_YET",
 		6: "VERDICT_KIND_OVERLOADED",
 		7: "VERDICT_KIND_ATTEMPTED",
+		8: "VERDICT_KIND_PARKED",
 	}
 	VerdictKind_value = map[string]int32{
 		"VERDICT_KIND_UNSPECIFIED": 0,
@@ -66,6 +69,7 @@ var (
 		"VERDICT_KIND_NOT_YET":     5,
 		"VERDICT_KIND_OVERLOADED":  6,
 		"VERDICT_KIND_ATTEMPTED":   7,
+		"VERDICT_KIND_PARKED":      8,
 	}
 )
 
@@ -1134,19 +1138,20 @@ type Verdict struct {
 	Handle uint64 `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// What is said.
 	Kind VerdictKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ringfence.peer.v1.VerdictKind" json:"kind,omitempty"`
-	// FAILED, NOT_YET, OVERLOADED: when to try again, in milliseconds.
+	// FAILED, NOT_YET, OVERLOADED: when to try again, in milliseconds. PARKED: likewise, for members that do not know this kind.
 	DelayMs uint64 `protobuf:"varint,3,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
-	// FAILED, REJECTED, ATTEMPTED: the application's failures so far.
+	// FAILED, REJECTED, ATTEMPTED, PARKED: the application's failures so far.
 	Attempts uint32 `protobuf:"varint,4,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// REJECTED: why. FAILED, ATTEMPTED: the newest error.
+	// REJECTED: why. FAILED, ATTEMPTED: the newest error. PARKED: the mark of the letter, which names the park and the place
+	// of the event, and behind a blank the newest error.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// FAILED, REJECTED: the first error.
+	// FAILED, REJECTED, PARKED: the first error.
 	FirstError string `protobuf:"bytes,6,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
 	// NOT_OWNER: the newest epoch that the refusing member has applied.
 	Epoch *Position `protobuf:"bytes,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// FAILED, REJECTED: the member whose application said so.
+	// FAILED, REJECTED, PARKED: the member whose application, or whose operator, said so.
 	Owner string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
-	// ATTEMPTED: how often a worker crashed that had the event.
+	// ATTEMPTED, PARKED: how often a worker crashed that had the event.
 	Crashes       uint32 `protobuf:"varint,9,opt,name=crashes,proto3" json:"crashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1714,7 +1719,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04Pong\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\" \n" +
 	"\x06GoAway\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason*\xe5\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason*\xfe\x01\n" +
 	"\vVerdictKind\x12\x1c\n" +
 	"\x18VERDICT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11VERDICT_KIND_DONE\x10\x01\x12\x17\n" +
@@ -1723,7 +1728,8 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x16VERDICT_KIND_NOT_OWNER\x10\x04\x12\x18\n" +
 	"\x14VERDICT_KIND_NOT_YET\x10\x05\x12\x1b\n" +
 	"\x17VERDICT_KIND_OVERLOADED\x10\x06\x12\x1a\n" +
-	"\x16VERDICT_KIND_ATTEMPTED\x10\a2c\n" +
+	"\x16VERDICT_KIND_ATTEMPTED\x10\a\x12\x17\n" +
+	"\x13VERDICT_KIND_PARKED\x10\b2c\n" +
 	"\vPeerService\x12T\n" +
 	"\aForward\x12!.ringfence.peer.v1.ForwardRequest\x1a\".ringfence.peer.v1.ForwardResponse(\x010\x01B<Z:github.com/ringfence/router/proto/ringfence/peer/v1;peerv1b\x06proto3"
 

@@ -1,0 +1,96 @@
+package mailbox
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
+)
+
+// Letters is the Sender of the letters of the parking topic that this node brings back. Their events run before all others of
+// an unparked key, and are accepted however full the mailbox is: there is one of a key at a time.
+const Letters Sender = math.MaxUint64
+
+// parkedDelay is for consumer nodes of versions that do not know the verdict Parked: they keep the event, and send it again.
+const parkedDelay = time.Second
+
+// Park changes what becomes of the events of keys. With ParkOn each waiting event, and each that comes, leaves with the verdict
+// Parked, from the head of the queue, even if the key is on hold or its retry is not due. It waits while an event of the key runs,
+// which finishes, and leaves with the others if it is to be retried here; and while the gate or the lease does not let the key
+// run, since another tenure may run it. With ParkEnds nothing of the key runs but [Letters]; all others wait behind them.
+func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
+	b.call++
+	for _, p := range parks {
+		if p.State == event.NotParked {
+			delete(b.parks, p.Key)
+		} else {
+			if b.parks == nil {
+				b.parks = make(map[event.Key]event.Park)
+			}
+			p.Key = event.Key(strings.Clone(string(p.Key)))
+			b.parks[p.Key] = p
+		}
+		b.refile(now, p.Key, out)
+	}
+	b.repayAll(out)
+}
+
+// parkOf returns what becomes of the events of a key. It costs nothing while no key is parked.
+func (b *Boxes) parkOf(key event.Key) event.Park {
+	if len(b.parks) == 0 {
+		return event.Park{}
+	}
+	return b.parks[key]
+}
+
+// parkWaiting settles the waiting events of a parked key in their order, if gate and lease let it run. Each takes a turn, as a
+// delivery does: so the fences of a key's letters and deliveries are in one order, over all tenures.
+func (b *Boxes) parkWaiting(now clock.Instant, a *actor, out *Output) {
+	p := b.parkOf(a.key)
+	if p.State != event.ParkOn || a.head == nil || !b.mayLeave(now, a) {
+		return
+	}
+	for it := a.head; it != nil; it = a.head {
+		a.popFront()
+		b.delivered++
+		b.counters.Parked++
+		mark := event.Mark{Act: p.Act, Fence: event.Fence{Token: int64(a.part.token), Turn: b.turn()}}
+		b.recordEnd(now, it, history.Parked)
+		b.settle(it, event.Parked, &event.Detail{
+			Delay: parkedDelay, Attempts: it.attempts, Crashes: it.crashes, Reason: strings.TrimSuffix(mark.String()+" "+it.event.LastError, " "), FirstError: it.event.FirstError, Owner: b.member,
+		}, out)
+	}
+	b.repayKey(a, out)
+}
+
+// waitsForPark reports whether no event of a key may run because of a park: it is parked, or its letters come back and none is
+// here. If one is, that is first in the queue from now on.
+func (b *Boxes) waitsForPark(a *actor) bool {
+	switch b.parkOf(a.key).State {
+	case event.NotParked:
+		return false
+	case event.ParkOn:
+		return true // without a lease
+	case event.ParkEnds:
+	}
+	for it := a.head; it != nil; it = it.next {
+		if it.isLetter() {
+			if it != a.head {
+				a.remove(it)
+				a.pushFront(it)
+				a.heldUntil = 0 // of another event
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// isLetter reports whether one of the senders that wait for the verdict brings letters back.
+func (it *item) isLetter() bool {
+	return it.first.sender == Letters || slices.ContainsFunc(it.joined, func(to address) bool { return to.sender == Letters })
+}

@@ -1,0 +1,155 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/ring"
+)
+
+// parksOn makes a member take acts from a log, and bring letters back.
+func (g *group) parksOn(name string, log controllog.Transport) func(*Parts) {
+	acts := actsOn(name, log, nil)
+	return func(p *Parts) {
+		acts(p)
+		p.Parking = source.NewMemParking(g.source, g.broker, source.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	}
+}
+
+// TestParkOutlastsMoves: the events of a parked key leave for the parking topic in their order, at whichever member owns it, and come back in
+// it, before those that came meanwhile; failed ones with their counts.
+func TestParkOutlastsMoves(t *testing.T) {
+	t.Parallel()
+	const key = "parked"
+	g, log := newGroup(t), controllog.NewMem()
+	h := &handledKeys{events: map[string][]string{}}
+	var attempts []string
+	handle := func(ctx context.Context, e *client.Event) error {
+		if e.Key == key {
+			h.mu.Lock()
+			attempts = append(attempts, fmt.Sprintf("%s %d", e.Payload, e.Attempt))
+			h.mu.Unlock()
+			if string(e.Payload) == "event-1" && e.Attempt == 1 {
+				return errors.New("not yet")
+			}
+		}
+		return h.handle(ctx, e)
+	}
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.handle(a, handle)
+	g.ready(a)
+	ctx := t.Context()
+	order := act.Order{Key: key, By: "alice", From: "here", Reason: "a look"}
+	if err := Parkable(ctx, a.reports); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := a.Acts().Park(ctx, order); err != nil {
+		t.Fatal(err)
+	}
+	parkedNow := func(m *member, n uint64) {
+		t.Helper()
+		eventually.NoError(t, eventually.Most, "the events are parked", func() error {
+			if s := m.boxes.Stats(); s.Parked != n || s.Events != 0 || m.parking(key) != 0 {
+				return fmt.Errorf("%d are, %d are here, %d on their way", s.Parked, s.Events, m.parking(key))
+			}
+			return nil
+		})
+	}
+	for i := range 3 {
+		g.publishKeys(key)
+		parkedNow(a, uint64(i)+1)
+	}
+	b := g.startWith("b", nil, g.parksOn("b", log))
+	g.handle(b, handle)
+	g.ready(a, b)
+	a.Drain()
+	eventually.True(t, "b owns the key", func() bool {
+		return b.Table() != nil && b.Table().Owner(ring.PartitionOf(key)).Name == "b" && b.boxes.Inspect(key).Gate.String() == "open"
+	})
+	for i := range 2 {
+		g.publishKeys(key)
+		parkedNow(b, uint64(i)+1)
+	}
+	g.publishKeys("another")
+	eventually.True(t, "another key does not wait", func() bool { return len(h.of("another")) == 1 })
+	if got := h.of(key); len(got) != 0 {
+		t.Fatalf("%v were handled while the key was parked", got)
+	}
+	if _, _, err := b.Acts().Unpark(ctx, order); err != nil {
+		t.Fatal(err)
+	}
+	g.publishKeys(key)
+	eventually.NoError(t, eventually.Most, "the unpark has ended", func() error {
+		list := b.Acts().List()
+		if list[0].Act != "unpark" || list[0].End != "empty" || !strings.HasSuffix(list[0].EndWords, "b has handled 5") {
+			return fmt.Errorf("the trail is %+v; the key is at %+v", list, b.reports.Key(ctx, key))
+		}
+		return nil
+	})
+	eventually.True(t, "the last event is handled", func() bool { return len(h.of(key)) == 6 })
+	if got, want := h.of(key), []string{"event-0", "event-1", "event-2", "event-3", "event-4", "event-6"}; !slices.Equal(got, want) {
+		t.Errorf("the events were handled in the order %v, want %v", got, want)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if want := []string{"event-0 1", "event-1 1", "event-1 2", "event-2 1"}; !slices.Equal(attempts[:4], want) {
+		t.Errorf("the attempts were %v, want %v first", attempts, want)
+	}
+}
+
+// TestParkIsRefusedBesideOthers: no key is parked while a member would handle its events.
+func TestParkIsRefusedBesideOthers(t *testing.T) {
+	t.Parallel()
+	g, log := newGroup(t), controllog.NewMem()
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.startApp(a)
+	b := g.startWith("b", nil, nil) // as one with acts.enabled: false
+	g.startApp(b)
+	g.ready(a, b)
+	if err := Parkable(t.Context(), a.reports); !errors.Is(err, act.ErrRefused) || !strings.HasPrefix(err.Error(), "refused: b takes no acts") {
+		t.Errorf("it is refused with %v", err)
+	}
+}
+
+// TestUnparkWaitsForTheGroup: a member says of another one, and of itself, that it may still park events of a key.
+func TestUnparkWaitsForTheGroup(t *testing.T) {
+	t.Parallel()
+	g, log := newGroup(t), controllog.NewMem()
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.startApp(a)
+	g.ready(a)
+	r, _, err := a.Acts().Unpark(t.Context(), act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := event.Park{Key: "k", Act: r.ID, State: event.ParkEnds}
+	if why := a.unparks.restless(t.Context(), p); why != "" && why != "a has not read the unpark" { // it ends at any moment
+		t.Errorf("it waits, since %s", why)
+	}
+	p.Act = [16]byte{1}
+	if why := a.unparks.restless(t.Context(), p); why != "a has not read the unpark" {
+		t.Errorf("an unpark that nobody has read: %q", why)
+	}
+	b := g.startWith("b", nil, nil) // takes no acts
+	g.startApp(b)
+	g.ready(a, b)
+	g.eventually("b is listed", func() error {
+		if why := a.unparks.restless(t.Context(), p); why != "a has not read the unpark" {
+			return fmt.Errorf("it waits, since %s", why)
+		}
+		return nil
+	})
+}

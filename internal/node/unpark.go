@@ -1,0 +1,523 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// Bounds of what a member brings back from the parking topic.
+const (
+	unparkKeysMax    = 8                      // at a time; further ones wait
+	unparkLettersMax = 1000                   // that are read ahead, of all keys together
+	unparkBytesMax   = 32 << 20               // of these; the newest is beyond it
+	unparkSlice      = 20 * time.Second       // for which a member keeps others from reading the parking topic
+	unparkLook       = 200 * time.Millisecond // between two looks at a group that is not calm
+	unparkCalm       = time.Second            // for which it must be: verdicts that were under way have arrived by then
+	unparkPauseMax   = 5 * time.Second        // between two attempts to read the topic
+)
+
+// unparks brings the letters of unparked keys back: those of the keys that this member owns, one at a time of each key, in the order
+// of their fences. A letter stays in the parking topic until its event has come to its end, so whatever happens to this member, the next
+// owner goes on with it.
+type unparks struct {
+	node    *Node
+	changed chan struct{} // cap 1
+
+	mu      sync.Mutex
+	keys    map[event.Key]*comeback // of all unparked keys
+	waiting map[event.Handle]chan event.Verdict
+	newest  event.Handle
+}
+
+// comeback is an unpark at this member. The fields are under the mutex of unparks, but those of its letters, which are of the
+// goroutine that handles them, and of the reader while there is none.
+type comeback struct {
+	park   event.Park
+	calm   clock.Instant                // since when each member does its part; 0: one does not
+	busy   bool                         // letters are being handled
+	ended  bool                         // no letter was left
+	count  uint64                       // letters that were handled
+	waits  string                       // why no letter comes; "": one does
+	unsaid map[event.MessageID]struct{} // letters that were handled, and are not acked
+}
+
+func newUnparks(n *Node) *unparks {
+	return &unparks{
+		node: n, changed: make(chan struct{}, 1), keys: map[event.Key]*comeback{}, waiting: map[event.Handle]chan event.Verdict{},
+	}
+}
+
+// actKeys are the mailboxes of this member, and what brings letters back to them.
+type actKeys struct {
+	*pipeline.Pipeline
+
+	unparks *unparks
+}
+
+// ParkKeys implements act.Keys.
+func (k actKeys) ParkKeys(parks []event.Park) {
+	k.Pipeline.ParkKeys(parks) // first: its other events wait before a letter comes
+	k.unparks.set(parks)
+}
+
+func (u *unparks) set(parks []event.Park) {
+	u.mu.Lock()
+	for _, p := range parks {
+		delete(u.keys, p.Key)
+		if p.State == event.ParkEnds {
+			u.keys[p.Key] = &comeback{park: p, unsaid: map[event.MessageID]struct{}{}}
+		}
+	}
+	u.mu.Unlock()
+	signal.Set(u.changed)
+}
+
+// settled takes verdicts on letters.
+func (u *unparks) settled(verdicts []event.Verdict) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, v := range verdicts {
+		to := u.waiting[v.Handle]
+		if to == nil || v.Kind == event.Attempted && len(to) > cap(to)/2 { // the mailbox counts the failures, too
+			continue
+		}
+		to <- v // there is room: an event has one end
+	}
+}
+
+// run brings letters back until ctx ends.
+func (u *unparks) run(ctx context.Context) error {
+	if u.node.parts.Acts == nil || u.node.parts.Parking == nil {
+		<-ctx.Done()
+		return nil
+	}
+	var letters sync.WaitGroup
+	defer letters.Wait()
+	pauses := backoff.Backoff{Min: unparkLook, Max: unparkPauseMax}
+	for ctx.Err() == nil {
+		mine, some := u.mine()
+		if len(mine) == 0 {
+			u.idle(ctx, some)
+			continue
+		}
+		ready := u.calmOf(ctx, mine)
+		if len(ready) == 0 {
+			_ = backoff.Sleep(ctx, unparkLook) // ctx ends the loop
+			continue
+		}
+		if err := u.bring(ctx, ready, &letters); err != nil && ctx.Err() == nil {
+			u.node.metrics.unparkReadFailures.Inc()
+			u.say(ready, "the parking topic cannot be read: "+err.Error())
+			if !errors.Is(err, source.ErrParkingBusy) {
+				u.node.log.Warn("the letters of unparked keys cannot be read; trying again", "keys", len(ready), "error", err)
+			}
+			_ = backoff.Sleep(ctx, pauses.Next())
+			continue
+		}
+		pauses.Reset()
+	}
+	return nil
+}
+
+// idle waits for unparked keys, or for a gate to open if there are some.
+func (u *unparks) idle(ctx context.Context, some bool) {
+	var look <-chan time.Time
+	if some {
+		look = time.After(unparkLook)
+	}
+	select {
+	case <-ctx.Done():
+	case <-u.changed:
+	case <-look:
+	}
+}
+
+// mine returns unparked keys that this member owns and that nothing is done for, and whether there are unparked keys at all.
+func (u *unparks) mine() (mine []*comeback, some bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	busy := 0
+	for _, c := range u.keys {
+		if c.busy {
+			busy++
+		}
+	}
+	for _, c := range u.keys {
+		switch {
+		case c.busy || c.ended:
+		case u.node.boxes.Inspect(c.park.Key).Gate != ownership.Open:
+			c.calm, c.waits = 0, ""
+		case len(mine)+busy >= unparkKeysMax:
+			c.waits = fmt.Sprintf("the letters of %d other keys come first", unparkKeysMax)
+		default:
+			mine = append(mine, c)
+		}
+	}
+	return mine, len(u.keys) > 0
+}
+
+// say sets why no letter comes.
+func (u *unparks) say(of []*comeback, why string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, c := range of {
+		c.waits = why
+	}
+}
+
+// calmOf returns those of the keys that no member parks any more, and of which no event is on its way to the parking topic. Verdicts that
+// say so may be under way for a moment, so it must be so for a while.
+func (u *unparks) calmOf(ctx context.Context, mine []*comeback) (ready []*comeback) {
+	for _, c := range mine {
+		why := u.restless(ctx, c.park)
+		now := clock.Now()
+		u.mu.Lock()
+		switch {
+		case why != "":
+			c.calm, c.waits = 0, why
+		case c.calm == 0:
+			c.calm, c.waits = now, "the last events that were parked may be under way"
+		case now.Sub(c.calm) >= unparkCalm:
+			c.waits = ""
+			ready = append(ready, c)
+		}
+		u.mu.Unlock()
+	}
+	return ready
+}
+
+// restless says why events of a key may still be on their way to the parking topic; "": none are.
+func (u *unparks) restless(ctx context.Context, p event.Park) string {
+	group := u.node.group
+	if group == nil {
+		return "this member cannot ask its group"
+	}
+	words, listed := group.Words(ctx, p.Key)
+	for i, w := range words {
+		switch {
+		case w.Error != "" && listed[i]:
+			return fmt.Sprintf("%s does not answer, and may still park events: %s", w.Member, w.Error)
+		case w.Error != "":
+		case listed[i] && (w.Park == nil || !w.Park.Unparking || w.Park.ID != act.ID(p.Act).String()):
+			return w.Member + " has not read the unpark"
+		case w.Parking > 0:
+			return fmt.Sprintf("%s copies %d events of the key to the parking topic", w.Member, w.Parking)
+		}
+	}
+	return ""
+}
+
+// reading is a reading of the parking topic that several goroutines use.
+type reading struct {
+	*source.ParkingReading
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// ack reports whether the letter is removed.
+func (r *reading) ack(l *source.ParkedLetter) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.closed && r.Ack(l) == nil
+}
+
+func (r *reading) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.Close()
+}
+
+// bring reads the letters of keys once, and handles them, for as long as other members can wait. A key without letters is unparked.
+func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) error {
+	chosen := newChoice(keys)
+	var handled []*source.ParkedLetter
+	r, err := u.node.parts.Parking.Read(ctx, func(l *source.ParkedLetter) {
+		c := chosen.of(u.node.parts.Key, l)
+		if c == nil {
+			return
+		}
+		u.mu.Lock()
+		_, before := c.unsaid[l.ID]
+		u.mu.Unlock()
+		if before {
+			handled = append(handled, l)
+			return
+		}
+		chosen.add(c, l)
+	})
+	if err != nil {
+		return err
+	}
+	from := &reading{ParkingReading: r}
+	defer from.close()
+	for _, l := range handled {
+		u.acked(chosen.byKey[l.Event.Key], l, from.ack(l))
+	}
+	slice := time.NewTimer(unparkSlice)
+	defer slice.Stop()
+	until := clock.Now().Add(unparkSlice)
+	var now sync.WaitGroup
+	for _, c := range keys {
+		letters := chosen.letters[c]
+		if len(letters) == 0 && !chosen.cut[c] {
+			u.end(c, len(handled) > 0)
+			continue
+		}
+		u.mu.Lock()
+		c.busy = true
+		u.mu.Unlock()
+		running.Add(1)
+		now.Go(func() {
+			defer running.Done()
+			u.handle(ctx, c, letters, from, until)
+		})
+	}
+	ended := make(chan struct{})
+	go func() { now.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-slice.C: // a letter runs: it is acked later
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// end ends an unpark without letters, unless it has lost its calm. again says that acks may have failed: the next look is the last.
+func (u *unparks) end(c *comeback, again bool) {
+	u.mu.Lock()
+	left := again || u.keys[c.park.Key] != c || len(c.unsaid) > 0
+	c.ended = c.ended || !left
+	count := c.count
+	u.mu.Unlock()
+	if !left {
+		u.node.parts.Acts.Unparked(c.park, count)
+	}
+}
+
+// acked notes that a letter that was handled is removed, or is not.
+func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if removed {
+		delete(c.unsaid, l.ID)
+	} else {
+		c.unsaid[l.ID] = struct{}{}
+	}
+}
+
+// handle handles letters of a key, one after the other. Letters of one event are handled once.
+func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.ParkedLetter, from *reading, until clock.Instant) {
+	defer func() {
+		u.mu.Lock()
+		c.busy = false
+		u.mu.Unlock()
+		signal.Set(u.changed)
+	}()
+	done := map[event.MessageID]bool{}
+	for _, l := range letters {
+		id := l.Event.ID
+		if !done[id] {
+			u.mu.Lock()
+			stop := u.keys[c.park.Key] != c
+			u.mu.Unlock()
+			if stop || ctx.Err() != nil || clock.Now().After(until) || !u.one(ctx, l) {
+				return
+			}
+			done[id] = true
+			u.mu.Lock()
+			c.count++
+			u.mu.Unlock()
+		}
+		u.acked(c, l, from.ack(l))
+	}
+}
+
+// one handles a letter, and reports whether its event has come to its end.
+func (u *unparks) one(ctx context.Context, l *source.ParkedLetter) bool {
+	verdicts := make(chan event.Verdict, 8)
+	u.mu.Lock()
+	u.newest++
+	handle := u.newest
+	u.waiting[handle] = verdicts
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		delete(u.waiting, handle)
+		u.mu.Unlock()
+	}()
+	e := *l.Event
+	e.Handle = handle
+	again := true
+	for {
+		if again {
+			sent := e
+			u.node.pipeline.BringBack(&sent)
+			again = false
+		}
+		var v event.Verdict
+		select {
+		case v = <-verdicts:
+		case <-ctx.Done():
+			return false
+		}
+		d := v.DetailOrZero()
+		switch v.Kind {
+		case event.Done:
+			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
+			return true
+		case event.Failed, event.Rejected:
+			if !u.copy(ctx, l, &e, v) {
+				return false
+			}
+			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
+			return true
+		case event.Attempted:
+			e.Attempts, e.Crashes, e.LastError = d.Attempts, d.Crashes, d.Reason
+			e.FirstError = cmp.Or(e.FirstError, d.Reason)
+		case event.NotYet, event.Overloaded:
+			if backoff.Sleep(ctx, max(d.Delay, time.Millisecond)) != nil {
+				return false
+			}
+			again = true
+		case event.NotOwner, event.Parked: // it stays in the topic
+			return false
+		}
+	}
+}
+
+// copyAgain is how long the copy of a letter may take before it is looked at whether its source still runs.
+const copyAgain = time.Second
+
+// copy brings a letter whose event has failed to the retry topic or the dead letter topic.
+func (u *unparks) copy(ctx context.Context, l *source.ParkedLetter, e *event.Event, v event.Verdict) bool {
+	done := make(chan struct{})
+	safe := sync.OnceFunc(func() { close(done) })
+	look := time.NewTicker(copyAgain)
+	defer look.Stop()
+	var at *source.Source
+	for {
+		if s := u.node.source.Load(); s != nil && s != at {
+			at = s
+			m := l.Message
+			m.Event = e
+			s.Copy(m, v, safe)
+		}
+		select {
+		case <-done:
+			return true
+		case <-look.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// choice is what is read ahead of the letters of some keys: those with the least fences of each.
+type choice struct {
+	byKey   map[event.Key]*comeback
+	letters map[*comeback][]*source.ParkedLetter // ascending by fence
+	bytes   map[*comeback]int
+	cut     map[*comeback]bool // there are more
+	keys    int
+}
+
+func newChoice(keys []*comeback) *choice {
+	c := &choice{
+		byKey: map[event.Key]*comeback{}, letters: map[*comeback][]*source.ParkedLetter{}, bytes: map[*comeback]int{}, cut: map[*comeback]bool{},
+		keys: len(keys),
+	}
+	for _, one := range keys {
+		c.byKey[one.park.Key] = one
+	}
+	return c
+}
+
+// of returns the unpark that a letter belongs to, nil if there is none, and gives the letter its key.
+func (c *choice) of(extractor key.Extractor, l *source.ParkedLetter) *comeback {
+	k, err := extractor.Extract(&key.Message{
+		MessageKey: l.Key, OrderingKey: l.OrderingKey, Properties: l.Event.Properties, Payload: l.Event.Payload, ID: l.Event.ID,
+	})
+	if err != nil {
+		return nil
+	}
+	l.Event.Key, l.Event.Partition = k, ring.PartitionOf(string(k))
+	return c.byKey[k]
+}
+
+// add takes a letter, and gives up those with the greatest fences if there are too many.
+func (c *choice) add(of *comeback, l *source.ParkedLetter) {
+	at, _ := slices.BinarySearchFunc(c.letters[of], l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
+	c.letters[of] = slices.Insert(c.letters[of], at, l)
+	c.bytes[of] += l.Event.Bytes()
+	for n := len(c.letters[of]); n > 1 && (n > unparkLettersMax/c.keys || c.bytes[of] > unparkBytesMax/c.keys); n = len(c.letters[of]) {
+		c.bytes[of] -= c.letters[of][n-1].Event.Bytes()
+		c.letters[of], c.cut[of] = c.letters[of][:n-1], true
+	}
+}
+
+// parkOf returns the park or unpark of a key, as this member has read it; nil: none.
+func (n *Node) parkOf(key event.Key) *report.Park {
+	if n.parts.Acts == nil {
+		return nil
+	}
+	r, is := n.parts.Acts.ParkOf(key)
+	if !is {
+		return nil
+	}
+	p := &report.Park{
+		ID:   r.ID.String(),
+		Hold: report.Hold{By: r.By, Via: r.Via, Reason: r.Reason, Since: r.At.UTC(), Until: r.Until.UTC()}, Unparking: r.Kind == act.Unpark,
+	}
+	n.unparks.mu.Lock()
+	defer n.unparks.mu.Unlock()
+	if c := n.unparks.keys[key]; c != nil && p.Unparking {
+		p.Letters, p.Waits = c.count, c.waits
+	}
+	return p
+}
+
+// parking returns how many events of a key this member copies to the parking topic now.
+func (n *Node) parking(key event.Key) int {
+	if s := n.source.Load(); s != nil {
+		return s.Parking(key)
+	}
+	return 0
+}
+
+// Parkable returns why no key can be parked now: a member of the group would not send its events to the parking topic, or would handle
+// them. The error is [act.ErrRefused].
+func Parkable(ctx context.Context, group *report.Group) error {
+	members := group.Members(ctx)
+	for _, m := range members.Members {
+		switch {
+		case m.Unnamed:
+		case m.Status == nil && m.Listed:
+			return fmt.Errorf("%w: %s does not answer: it is not known whether it can park events (%s)", act.ErrRefused, m.Name, m.Error)
+		case m.Status == nil:
+		case m.Status.Acts == nil || m.Status.Acts.Parks == nil:
+			return fmt.Errorf("%w: %s takes no acts (acts.enabled is false), or is of a version that does not park keys: it would handle the events", act.ErrRefused, m.Name)
+		case m.Status.Acts.Error != "":
+			return fmt.Errorf("%w: %s cannot use the acts topic now, and would handle the events: %s", act.ErrRefused, m.Name, m.Status.Acts.Error)
+		}
+	}
+	return nil
+}
