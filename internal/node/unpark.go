@@ -292,7 +292,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		})
 	}
 	ended := make(chan struct{})
-	go func() { now.Wait(); close(ended) }()
+	running.Go(func() { now.Wait(); close(ended) })
 	select {
 	case <-ended:
 	case <-slice.C: // a letter runs: it is acked later
