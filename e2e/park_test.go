@@ -62,7 +62,7 @@ func TestParkOverAKill(t *testing.T) {
 	for _, m := range members {
 		c.ready(m)
 	}
-	any := func() *member {
+	there := func() *member {
 		for _, name := range []string{"a", "b", "d", "e"} {
 			if m := members[name]; m != nil {
 				return m
@@ -75,7 +75,7 @@ func TestParkOverAKill(t *testing.T) {
 		t.Helper()
 		eventually.NoError(t, 2*time.Minute, what, func() error {
 			where = report.Key{}
-			if err := json.Unmarshal([]byte(c.command(any(), "locate", "ann", "-o", "json")), &where); err != nil {
+			if err := json.Unmarshal([]byte(c.command(there(), "locate", "ann", "-o", "json")), &where); err != nil {
 				t.Fatal(err)
 			}
 			if at := where.At[0]; at.Error != "" || !ok(at) {
@@ -100,7 +100,7 @@ func TestParkOverAKill(t *testing.T) {
 		names = append(names, one("ann", task{Works: 300 * time.Millisecond}))
 		locate("the next event waits", func(at report.KeyAt) bool { return at.Queued == i+1 })
 	}
-	c.command(any(), "park", "ann", "--reason", "wrong totals", "--by", "alice")
+	c.command(there(), "park", "ann", "--reason", "wrong totals", "--by", "alice")
 	inTopic := func(what string) {
 		t.Helper()
 		eventually.NoError(t, time.Minute, what, func() error {
@@ -125,7 +125,7 @@ func TestParkOverAKill(t *testing.T) {
 	if got := len(c.handlings()); got > 1+len(others) {
 		t.Errorf("%d handlings, while the key was parked", got)
 	}
-	c.command(any(), "unpark", "ann", "--reason", "totals are right", "--by", "alice")
+	c.command(there(), "unpark", "ann", "--reason", "totals are right", "--by", "alice")
 	var later []string
 	for range 4 {
 		later = append(later, one("ann", task{}))
@@ -137,7 +137,7 @@ func TestParkOverAKill(t *testing.T) {
 
 	eventually.NoError(t, 2*time.Minute, "the trail tells the end", func() error {
 		var acts act.Acts
-		if err := json.Unmarshal([]byte(c.command(any(), "acts", "-o", "json")), &acts); err != nil {
+		if err := json.Unmarshal([]byte(c.command(there(), "acts", "-o", "json")), &acts); err != nil {
 			t.Fatal(err)
 		}
 		if len(acts.Acts) != 2 {

@@ -370,7 +370,7 @@ func (u *unparks) one(ctx context.Context, l *source.ParkedLetter) bool {
 	for {
 		if again {
 			sent := e
-			u.node.pipeline.BringBack(&sent)
+			u.node.pipeline.BringBack(&sent) //nolint:contextcheck // a span of an event comes from the event
 			again = false
 		}
 		var v event.Verdict
