@@ -134,6 +134,15 @@
             '5m',
           ),
           alert(
+            'RingfenceParkLapsed',
+            'warning',
+            ring(member),
+            one('ringfence_act_lapsed_parks') + ' > 0',
+            'A park of a key has expired before its end.',
+            'of {{ $value }} keys letters may be left in the parking topic, and newer events run before them: router acts names them, router unpark brings them back.',
+            '5m',
+          ),
+          alert(
             'RingfenceTopicsNotConsumed',
             'warning',
             ring(member),

@@ -101,6 +101,11 @@ local cases = {
     quiet: [s('ringfence_act_topic_readable', a, '0x3 1x20')],
     value: '0',
   },
+  RingfenceParkLapsed: {
+    fires: [s('ringfence_act_lapsed_parks', a, '2x20')],
+    quiet: [s('ringfence_act_lapsed_parks', a, '0x3 1 0x20')],
+    value: '2',
+  },
   RingfenceTopicsNotConsumed: {
     fires: [s('ringfence_node_topics_not_consumed', a, '2x30')],
     quiet: [s('ringfence_node_topics_not_consumed', a, '2x5 0x30')],
