@@ -67,7 +67,7 @@ func testReports(t *testing.T, g *testGroup) {
 		}
 		return nil
 	})
-	if owner := got.At[0];  owner.Member != got.Owner || owner.Gate != "open" || owner.Event == "" || owner.Worker == 0 || got.Token == 0 {
+	if owner := got.At[0]; owner.Member != got.Owner || owner.Gate != "open" || owner.Event == "" || owner.Worker == 0 || got.Token == 0 {
 		t.Errorf("the key is at %+v", got)
 	}
 
