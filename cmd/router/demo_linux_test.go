@@ -82,7 +82,8 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 
 func TestDemoEndsWithItsChildren(t *testing.T) {
 	t.Parallel()
-	cmd, folder := demoProcess(t, "--duration", "4s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
+	// The plain applications run for a quarter of that: long enough to be found on a busy machine. The test ends them at once.
+	cmd, folder := demoProcess(t, "--duration", "20s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
