@@ -523,7 +523,7 @@ func endOf(one act.Shown) string {
 	switch {
 	case one.Act == act.Unpark.String() && one.End == "" && !one.Active:
 		return "letters may be left"
-	case one.Act == act.Park.String() && !one.Active && !time.Now().Before(one.Until):
+	case one.Act == act.Park.String() && !one.Active && !wallClock().Before(one.Until):
 		return "expired"
 	case one.Act != act.Skip.String() && one.Act != act.Unpark.String():
 		return "-"

@@ -104,11 +104,15 @@ func (a *application) forward() {
 	}
 }
 
+// environWithoutSettings returns this process's environment without the settings of a router.
+func environWithoutSettings() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, config.EnvPrefix) })
+}
+
 // environment returns the router's environment without its settings, some of which are secret, and
 // with the way to the router.
 func (a *application) environment(endpoint string) []string {
-	all := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, config.EnvPrefix) })
-	all = append(all, client.EndpointEnv+"="+endpoint)
+	all := append(environWithoutSettings(), client.EndpointEnv+"="+endpoint)
 	if a.tokenFile != "" {
 		all = append(all, client.TokenFileEnv+"="+a.tokenFile)
 	}

@@ -58,16 +58,13 @@ func letterPages(cfg config.Config, b broker, registry *prometheus.Registry, log
 		if err != nil {
 			return nil, fmt.Errorf("admin.dead_letters: %w", err)
 		}
-		environ := append(slices.DeleteFunc(os.Environ(), isRouterVariable), cfg.Environ()...)
+		environ := append(environWithoutSettings(), cfg.Environ()...)
 		e.Ask = func(ctx context.Context, q deadletter.Question) (deadletter.Answer, error) {
 			return askProcess(ctx, executable, append(slices.Clip(environ), "GOMEMLIMIT="+answerMemoryLimit), q)
 		}
 	}
 	return e.Handlers(), nil
 }
-
-// isRouterVariable reports whether a variable would change the settings of the process that answers.
-func isRouterVariable(variable string) bool { return strings.HasPrefix(variable, config.EnvPrefix) }
 
 // askProcess starts this binary as a process that answers one question. The question goes to its standard input: arguments
 // can be seen by other users of the machine.

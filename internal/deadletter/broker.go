@@ -311,26 +311,25 @@ func (b *Broker) firstFrom(ctx context.Context, topic string, from Place) (pulsa
 		return nil, err
 	}
 	defer reader.Close()
-	m, err := receive(ctx, reader.Next, b.cfg.QuietMax)
-	if errors.Is(err, errQuiet) {
-		err = nil
-	}
-	return m, err
+	return b.first(ctx, reader)
 }
 
 // firstSince returns the first message that a reader shows after it has sought a time, nil if none
 // comes within QuietMax. It may be later than the first one since then.
 func (b *Broker) firstSince(ctx context.Context, topic string, t time.Time) (pulsar.Message, error) {
-	reader, err := b.client.CreateReader(pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: undecrypted(),
-	})
+	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: undecrypted()})
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+		return nil, err
 	}
 	defer reader.Close()
 	if err := reader.SeekByTime(t); err != nil {
 		return nil, fmt.Errorf("deadletter: %s at %v: %w", topic, t, err)
 	}
+	return b.first(ctx, reader)
+}
+
+// first returns the first message of a reader, nil if none comes within QuietMax.
+func (b *Broker) first(ctx context.Context, reader pulsar.Reader) (pulsar.Message, error) {
 	m, err := receive(ctx, reader.Next, b.cfg.QuietMax)
 	if errors.Is(err, errQuiet) {
 		err = nil
@@ -347,9 +346,13 @@ func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
 		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
 		options.StartMessageIDInclusive = true
 	}
-	reader, err := b.client.CreateReader(options)
+	return b.reader(options)
+}
+
+func (b *Broker) reader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	reader, err := b.client.CreateReader(o)
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+		return nil, fmt.Errorf("deadletter: reader of %s: %w", o.Topic, err)
 	}
 	return reader, nil
 }
@@ -364,9 +367,9 @@ func lastOf(reader pulsar.Reader, topic string) (Place, error) {
 
 // endOf returns the place of the last message of a topic partition.
 func (b *Broker) endOf(topic string) (Place, error) {
-	reader, err := b.client.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
+	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
 	if err != nil {
-		return Place{}, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+		return Place{}, err
 	}
 	defer reader.Close()
 	return lastOf(reader, topic)

@@ -123,11 +123,7 @@ func (a *acting) record(ctx context.Context, r Record) error {
 	if err != nil {
 		return fmt.Errorf("deadletter: record: %w", err)
 	}
-	answer := make(chan error, 1)
-	done := pulsarsend.Within(a.broker.cfg.AnswerMax, func(err error) { answer <- err })
-	a.producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: data, DisableReplication: true},
-		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
-	if err := <-answer; err != nil {
+	if err := pulsarsend.Send(ctx, a.producer, &pulsar.ProducerMessage{Payload: data, DisableReplication: true}, a.broker.cfg.AnswerMax); err != nil {
 		return fmt.Errorf("deadletter: record in %s: %w", a.broker.cfg.ReplaysTopic(), err)
 	}
 	a.memory.apply(r)

@@ -213,11 +213,8 @@ func (c *pulsarParking) end(ctx context.Context, value string) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("source: producer for %s: %w", one, err)
 		}
-		answer := make(chan error, 1)
-		done := pulsarsend.Within(parkingAnswer, func(err error) { answer <- err })
-		producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true},
-			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
-		err = <-answer
+		mark := &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true}
+		err = pulsarsend.Send(ctx, producer, mark, parkingAnswer)
 		producer.Close()
 		if err != nil {
 			return 0, fmt.Errorf("source: %s: %w", one, err)

@@ -37,12 +37,6 @@ const fastStep = 100 * time.Microsecond
 
 var fastBegan = time.Now()
 
-// Now returns the present instant.
-func (f *Fast) Now() Instant {
-	now, _ := f.Both()
-	return now
-}
-
 // Both returns the present instant, and the present CLOCK_BOOTTIME, which may be off by the duration of an interruption
 // in either direction: if a reading is interrupted it is tried again, a few times.
 func (f *Fast) Both() (Instant, time.Duration) {

@@ -36,6 +36,14 @@ func Within(d time.Duration, done func(error)) (answer func(error)) {
 	}
 }
 
+// Send sends one message and waits for the broker's answer, for d at most.
+func Send(ctx context.Context, producer pulsar.Producer, message *pulsar.ProducerMessage, d time.Duration) error {
+	answer := make(chan error, 1)
+	done := Within(d, func(err error) { answer <- err })
+	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
+	return <-answer
+}
+
 // GaveUp reports whether the producer that answered with err will not come back: the
 // client (v0.21.0) closes it for good when its topic is not there as it reconnects, or is
 // terminated, or another producer has fenced it. It must be closed and replaced.

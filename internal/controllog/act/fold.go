@@ -110,17 +110,25 @@ func (f *Fold) skip(p placed) Result {
 	if known && activeAt(before.Record, p.At) {
 		return Already
 	}
-	if len(f.skips) >= SkipsLimit && !known {
-		maps.DeleteFunc(f.skips, func(_ skipped, s placed) bool { return !activeAt(s.Record, p.At) })
-	}
-	if len(f.skips) >= SkipsLimit && !known {
+	if !place(&f.skips, SkipsLimit, name, p) {
 		return Full
 	}
-	if f.skips == nil {
-		f.skips = map[skipped]placed{}
-	}
-	f.skips[name] = p
 	return Skipping
+}
+
+// place puts a record into a map of at most so many; those that have expired make room. It reports whether there was room.
+func place[K comparable](into *map[K]placed, limit int, name K, p placed) bool {
+	if _, known := (*into)[name]; !known && len(*into) >= limit {
+		maps.DeleteFunc(*into, func(_ K, old placed) bool { return !activeAt(old.Record, p.At) })
+		if len(*into) >= limit {
+			return false
+		}
+	}
+	if *into == nil {
+		*into = map[K]placed{}
+	}
+	(*into)[name] = p
+	return true
 }
 
 // park takes a Park or an Unpark. An Unpark of a key that is not parked counts, too: letters of an expired park may be left.
@@ -129,16 +137,9 @@ func (f *Fold) park(p placed) Result {
 	if known && p.Kind == Unpark && before.Kind == Unpark && activeAt(before.Record, p.At) {
 		return Already
 	}
-	if len(f.parks) >= ParksLimit && !known {
-		maps.DeleteFunc(f.parks, func(_ event.Key, s placed) bool { return !activeAt(s.Record, p.At) })
-	}
-	if len(f.parks) >= ParksLimit && !known {
+	if !place(&f.parks, ParksLimit, p.Key, p) {
 		return Full
 	}
-	if f.parks == nil {
-		f.parks = map[event.Key]placed{}
-	}
-	f.parks[p.Key] = p
 	if p.Kind == Unpark {
 		return Unparking
 	}
@@ -178,16 +179,9 @@ func (f *Fold) ended(r Record) Result {
 
 func (f *Fold) hold(p placed) Result {
 	before, known := f.holds[p.Key]
-	if len(f.holds) >= HeldLimit && !known {
-		maps.DeleteFunc(f.holds, func(_ event.Key, h placed) bool { return !activeAt(h.Record, p.At) })
-	}
-	if len(f.holds) >= HeldLimit && !known {
+	if !place(&f.holds, HeldLimit, p.Key, p) {
 		return Full
 	}
-	if f.holds == nil {
-		f.holds = map[event.Key]placed{}
-	}
-	f.holds[p.Key] = p
 	if known && activeAt(before.Record, p.At) {
 		return Renewed
 	}
