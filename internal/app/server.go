@@ -193,6 +193,17 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
+// read starts the reader of a stream, unless the Server has stopped: Run waits for the readers that began before, and a
+// WaitGroup takes no new ones beside its Wait.
+func (s *Server) read(w *session, stream grpc.ServerStream) (started bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.readers.Go(func() { w.read(stream) })
+	}
+	return !s.stopped
+}
+
 // stop ends all streams and refuses new ones.
 func (s *Server) stop() {
 	s.mu.Lock()

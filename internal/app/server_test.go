@@ -87,6 +87,8 @@ type rig struct {
 	workers chan int
 	drains  chan string
 	conn    *grpc.ClientConn
+	stop    context.CancelFunc // ends Run
+	ended   chan struct{}      // closed when Run has returned
 }
 
 func (r *rig) now() clock.Instant { return clock.Now().Add(time.Duration(r.ahead.Load())) }
@@ -95,7 +97,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, boxes: &stubBoxes{finished: make(chan event.Result, 1000)}, metrics: NewMetrics(prometheus.NewRegistry()),
-		workers: make(chan int, 100), drains: make(chan string, 1),
+		workers: make(chan int, 100), drains: make(chan string, 1), ended: make(chan struct{}),
 	}
 	r.lease.Store(&ownership.Lease{Until: r.now().Add(time.Hour)})
 	cfg := DefaultConfig()
@@ -115,8 +117,12 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	g := grpc.NewServer(ServerOptions(cfg)...)
 	appv1.RegisterAppServiceServer(g, server)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	r.stop = stop
 	var running sync.WaitGroup
-	running.Go(func() { _ = server.Run(ctx) })
+	running.Go(func() {
+		defer close(r.ended)
+		_ = server.Run(ctx)
+	})
 	running.Go(func() { _ = g.Serve(listener) })
 	r.conn, err = grpc.NewClient("passthrough:///app", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
@@ -699,6 +705,45 @@ func TestStopSaysGoodbye(t *testing.T) {
 	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
 	if s := late.status(); s.Code() != codes.Unavailable {
 		t.Errorf("status of a joining worker = %v, want Unavailable", s)
+	}
+}
+
+// TestStreamsBesideTheStop: the gRPC server stops after Run, and workers reconnect. Streams that begin while Run ends, or later, are refused at
+// once, and Run does not wait for their readers; under the race detector this fails if it does.
+func TestStreamsBesideTheStop(t *testing.T) {
+	r := newRig(t, nil)
+	var opening sync.WaitGroup
+	var refused atomic.Int64
+	over := make(chan struct{})
+	for range 8 {
+		opening.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				stream, err := appv1.NewAppServiceClient(r.conn).Work(ctx)
+				if err != nil {
+					t.Error(err)
+				} else if stream.CloseSend() == nil {
+					if _, err = stream.Recv(); status.Code(err) == codes.Unavailable {
+						refused.Add(1)
+					}
+				}
+				cancel()
+			}
+		})
+	}
+	r.connect(&appv1.Hello{MaxInFlight: 1}) // streams come in by now
+	r.stop()
+	<-r.ended
+	eventually.True(t, "streams are refused", func() bool { return refused.Load() > 100 })
+	close(over)
+	opening.Wait()
+	if s := r.dial().status(); s.Code() != codes.Unavailable {
+		t.Errorf("a stream without a Hello gets %v, want Unavailable", s)
 	}
 }
 

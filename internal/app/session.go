@@ -92,7 +92,9 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 		return status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
 	}
 	w := newSession(s)
-	s.readers.Go(func() { w.read(stream) })
+	if !s.read(w, stream) {
+		return status.Error(codes.Unavailable, errStopped.Error())
+	}
 	err := w.write(stream)
 	w.stop()
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
