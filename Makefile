@@ -67,16 +67,20 @@ unit_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_pack
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 test-go sdks
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 test-waiting test-computing
 
-.PHONY: test-go
-test-go: # with PULSAR_URL set; one after the other
+# With PULSAR_URL set, one after the other.
+.PHONY: test-waiting
+test-waiting: # tests of leases, of brokers and of processes, which wait for most of their time
 	$(MAKE) --no-print-directory -j1 test-e2e
-	$(MAKE) --no-print-directory -j1 unit
-	$(MAKE) --no-print-directory -j1 planted
+	$(MAKE) --no-print-directory -j1 unit-race
 	$(MAKE) --no-print-directory -j1 test-reconnect
 
-# At low priority beside the end-to-end tests, which mostly wait.
+.PHONY: test-computing
+test-computing: # tests that compute, at low priority while the others wait
+	$(MAKE) --no-print-directory -j1 sdks
+	nice $(MAKE) --no-print-directory -j1 unit-plain planted
+
 .PHONY: sdks
 sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
 	nice -n 5 tools/sdks.sh $(SDKS)
@@ -88,8 +92,14 @@ first-handlers: ## Try the README of each SDK as a new user would, on a machine 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
 .PHONY: unit
-unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
+unit: unit-race unit-plain ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
+
+.PHONY: unit-race
+unit-race: # those of packages with goroutines
 	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router ./internal/source $(unit_packages)
+
+.PHONY: unit-plain
+unit-plain: # those of packages without any, and of drivers
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 	$(GO) test -timeout=15m $(ARGS) $(driver_packages)
 

@@ -103,8 +103,8 @@ func TestOverload(t *testing.T) {
 		if peak > limits[m] {
 			t.Errorf("%s had %d bytes resident, its limit is %d", m.name, peak, limits[m])
 		}
-		if n, err := c.metric(m, "ringfence_forward_parked_keys"); err != nil || n != 0 {
-			t.Errorf("%s has %v keys parked (%v)", m.name, n, err)
+		if n, err := c.metric(m, "ringfence_forward_full_keys"); err != nil || n != 0 {
+			t.Errorf("%s has %v keys whose mailbox is full (%v)", m.name, n, err)
 		}
 	}
 }

@@ -33,12 +33,12 @@ type Config struct {
 	// DelayMin and DelayMax bound the delays that peers ask for.
 	DelayMin time.Duration `above:"0"`
 	DelayMax time.Duration `above:"0"`
-	// ParkBurstMin is the number of events of a parked key that are sent after its pause.
+	// FullBurstMin is the number of events of a key whose mailbox was full that are sent after its pause.
 	// It doubles with each accepted burst, up to FrameEventsMax.
-	ParkBurstMin int `min:"1"`
-	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. The
+	FullBurstMin int `min:"1"`
+	// FullDelayMax is the longest pause of a key whose mailbox is full and whose owner gives no credit. The
 	// first pause is the owner's delay; it doubles with each refusal.
-	ParkDelayMax time.Duration `above:"0"`
+	FullDelayMax time.Duration `above:"0"`
 	// HandoverMax bounds the ids of recently finished events, of about 40 bytes each, that wait
 	// to be handed over to the next owners of their partitions.
 	HandoverMax int `min:"1"`
@@ -74,8 +74,8 @@ func DefaultConfig() Config {
 		RefusedRetry:       time.Second,
 		DelayMin:           5 * time.Millisecond,
 		DelayMax:           30 * time.Second,
-		ParkBurstMin:       16,
-		ParkDelayMax:       5 * time.Second,
+		FullBurstMin:       16,
+		FullDelayMax:       5 * time.Second,
 		HandoverMax:        1 << 18,
 		PeersTypical:       8,
 	}

@@ -21,7 +21,7 @@
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
 //	moves.go    what a call of the table asks its caller to do
 //	routes.go   lanes of peers, and which of them owns a partition
-//	waits.go    pauses of keys after refusals: parked, delayed, refused
+//	waits.go    pauses of keys after refusals: full, delayed, refused
 //	relay.go    third members, for owners that cannot be reached
 //	held.go     a held event; shelf.go finds it by its handle, ages.go knows its age
 //	list.go     events in one place, by age

@@ -15,7 +15,7 @@ type Place uint8
 const (
 	Queued  Place = iota // for its owner's stream to take, or that of a third member if its owner cannot be reached
 	Sent                 // at a mailbox: the local one, or that of a peer with a live stream
-	Parked               // its key's mailbox was full; waits for a credit or a delay
+	Full                 // its key's mailbox was full; waits for a credit or a delay
 	Delayed              // its key's owner has not read our epoch yet; waits for a delay
 	Refused              // no known owner accepts its key; waits for a newer route
 	places
@@ -28,8 +28,8 @@ func (p Place) String() string {
 		return "queued"
 	case Sent:
 		return "sent"
-	case Parked:
-		return "parked"
+	case Full:
+		return "full"
 	case Delayed:
 		return "delayed"
 	case Refused:

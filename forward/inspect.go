@@ -11,7 +11,7 @@ import (
 // Share is the held events of one key that are in one place.
 type Share struct {
 	Place  Place
-	With   Peer // Queued, Sent: the peer of the stream, or Local for the own mailbox; Parked: the peer that refused them
+	With   Peer // Queued, Sent: the peer of the stream, or Local for the own mailbox; Full: the peer that refused them
 	Events int
 	Oldest clock.Instant // when the oldest of them was held
 }
@@ -80,7 +80,7 @@ func (t *Table) with(h *held) Peer {
 	switch {
 	case h.on.lane != nil:
 		return h.on.lane.peer
-	case h.on.place == Parked:
+	case h.on.place == Full:
 		return t.waiting[h.event.Key].refuser
 	}
 	return Peer{}

@@ -24,10 +24,10 @@ func TestInspect(t *testing.T) {
 		t.Errorf("hot is %+v, want %+v", got, want)
 	}
 	tt.say(1, event.Overloaded, 0, 2)
-	tt.wantTake(1) // queued events are parked too
+	tt.wantTake(1) // queued events wait for room too
 	want = []Share{
 		{Place: Sent, With: peerNumber(1), Events: 2, Oldest: began},
-		{Place: Parked, With: peerNumber(1), Events: 3, Oldest: began},
+		{Place: Full, With: peerNumber(1), Events: 3, Oldest: began},
 	}
 	if got := tt.Inspect("hot"); !slices.Equal(got, want) {
 		t.Errorf("hot is %+v, want %+v", got, want)

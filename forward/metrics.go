@@ -28,7 +28,7 @@ type Metrics struct {
 
 	held        *prometheus.GaugeVec
 	heldBytes   prometheus.Gauge
-	parkedKeys  prometheus.Gauge
+	fullKeys    prometheus.Gauge
 	oldest      prometheus.Gauge
 	resent      prometheus.Counter
 	counted     uint64 // of Stats.Resent
@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	received := counters("ringfence_forward_events_received_total", "Events received from other members, by path (peer, relay).", "path")
 	frames := counters("ringfence_forward_frames_total", "Frames of events sent (out) and received (in).", "direction")
 	verdicts := counters("ringfence_forward_verdicts_total", "Verdicts received about events of this node, by kind.", "kind")
-	credits := counters("ringfence_forward_credits_total", "Credits for parked keys given to others (out) and received (in).", "direction")
+	credits := counters("ringfence_forward_credits_total", "Credits for keys whose mailbox was full, given to others (out) and received (in).", "direction")
 	window := counters("ringfence_forward_window_ids_total",
 		"Ids of finished events, handed over with their partitions, by result (sent, received, dropped).", "result")
 	streams := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_streams", Help: "Working streams, by direction (out, in)."}, []string{"direction"})
@@ -87,10 +87,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		held: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",
 		}, []string{"place"}),
-		heldBytes:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
-		parkedKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_parked_keys", Help: "Keys whose mailbox is full."}),
-		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
-		resent:     factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
+		heldBytes: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
+		fullKeys:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
+		oldest:    factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
+		resent:    factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
 	}
 	refused := counters("ringfence_forward_refused_streams_total",
 		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")
@@ -125,7 +125,7 @@ func (m *Metrics) observe(now clock.Instant, s Stats) {
 		m.placeGauges[place].Set(float64(n))
 	}
 	m.heldBytes.Set(float64(s.Bytes))
-	m.parkedKeys.Set(float64(s.ParkedKeys))
+	m.fullKeys.Set(float64(s.FullKeys))
 	m.resent.Add(float64(s.Resent - m.counted))
 	m.counted = s.Resent
 	m.oldest.Set(0)

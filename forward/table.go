@@ -194,7 +194,7 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 		}
 		t.strand(now, h, l.peer, event.Position{})
 	case v.Kind == event.Overloaded:
-		t.park(now, h, l.peer, t.clamp(detail.Delay))
+		t.awaitRoom(now, h, l.peer, t.clamp(detail.Delay))
 	case v.Kind == event.NotOwner && owner != l:
 		t.send(h, out)
 	case v.Kind == event.NotOwner:
@@ -340,21 +340,21 @@ func (t *Table) Len() int { return t.shelf.n }
 
 // Stats is a snapshot of a table.
 type Stats struct {
-	Events     int
-	Bytes      int           // by event.Event.Bytes and the topic
-	In         [places]int   // events by Place
-	ParkedKeys int           // keys whose mailbox was full
-	Oldest     clock.Instant // when the oldest event was held; zero when there is none
-	Resent     uint64        // events that were refused, or lost with their stream
-	Ignored    uint64        // verdicts on events that are not held
+	Events   int
+	Bytes    int           // by event.Event.Bytes and the topic
+	In       [places]int   // events by Place
+	FullKeys int           // keys whose mailbox was full
+	Oldest   clock.Instant // when the oldest event was held; zero when there is none
+	Resent   uint64        // events that were refused, or lost with their stream
+	Ignored  uint64        // verdicts on events that are not held
 }
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
 	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored}
 	for _, w := range t.waits {
-		if w.isParked() {
-			s.ParkedKeys++
+		if w.isFull() {
+			s.FullKeys++
 		}
 	}
 	if t.ages.oldest != nil {

@@ -62,7 +62,7 @@ type model struct {
 	out      Moves
 	sent     int
 	viaThird int
-	parkings int
+	refusals int
 }
 
 func newModel() *model {
@@ -83,7 +83,7 @@ func modelConfig() Config {
 	c := DefaultConfig()
 	c.FrameEventsMax = 8
 	c.FrameBytesMax = 2000
-	c.ParkBurstMin = 2
+	c.FullBurstMin = 2
 	c.UnreachableHoldMax = 500 * time.Millisecond
 	return c
 }
@@ -356,7 +356,7 @@ func (m *model) answer(t *rapid.T, from Peer) {
 			delete(m.with[from], h)
 		}
 		if v.Kind == event.Overloaded {
-			m.parkings++
+			m.refusals++
 		}
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
@@ -393,7 +393,7 @@ func (m *model) settleAll(t fataler) {
 // Every held event is settled exactly once or dropped, whatever peers, routes and
 // time do, and is never under way twice.
 func TestTableModel(t *testing.T) {
-	var sent, relayed, parkings int
+	var sent, relayed, refusals int
 	history := func(t *rapid.T) {
 		m := newModel()
 		actions := m.actions()
@@ -403,12 +403,12 @@ func TestTableModel(t *testing.T) {
 			m.perform(t)
 		}
 		m.settleAll(t)
-		sent, relayed, parkings = sent+m.sent, relayed+m.viaThird, parkings+m.parkings
+		sent, relayed, refusals = sent+m.sent, relayed+m.viaThird, refusals+m.refusals
 	}
-	for try := 0; try < 10 && (sent == 0 || relayed == 0 || parkings == 0) && !t.Failed(); try++ { // few histories relay anything
+	for try := 0; try < 10 && (sent == 0 || relayed == 0 || refusals == 0) && !t.Failed(); try++ { // few histories relay anything
 		rapid.Check(t, history)
 	}
-	if sent == 0 || relayed == 0 || parkings == 0 {
-		t.Errorf("sent %d, relayed %d, parked %d: this run proved nothing", sent, relayed, parkings)
+	if sent == 0 || relayed == 0 || refusals == 0 {
+		t.Errorf("sent %d, relayed %d, refused %d: this run proved nothing", sent, relayed, refusals)
 	}
 }

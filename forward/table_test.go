@@ -175,8 +175,8 @@ func TestOverloadedParksOnlyItsKey(t *testing.T) {
 	tt.hold("hot", 3, 60)
 	tt.hold("cold", 100, 101)
 	tt.wantTake(1, 100, 101)
-	if s := tt.Stats(); s.In[Parked] != 60 || s.ParkedKeys != 1 {
-		t.Fatalf("stats = %+v, want 60 events of 1 key parked", s)
+	if s := tt.Stats(); s.In[Full] != 60 || s.FullKeys != 1 {
+		t.Fatalf("stats = %+v, want 60 events of 1 key that wait for room", s)
 	}
 	for _, want := range []int{16, 32, 12} { // bursts double while none is refused
 		tt.after(99 * time.Millisecond)
@@ -186,8 +186,8 @@ func TestOverloadedParksOnlyItsKey(t *testing.T) {
 			t.Fatalf("a burst of %d, want %d", got, want)
 		}
 	}
-	if tt.Stats().ParkedKeys != 0 {
-		t.Error("the key is still parked")
+	if tt.Stats().FullKeys != 0 {
+		t.Error("its mailbox is still full")
 	}
 }
 

@@ -17,13 +17,13 @@ type wait struct {
 	key     event.Key
 	due     clock.Instant
 	index   int  // in waits
-	events  list // Parked, Delayed or Refused, as the newest refusal says
+	events  list // Full, Delayed or Refused, as the newest refusal says
 	passing uint64
 
 	refuser   Peer
 	refusedAt event.Position // Refused: the epoch that the refuser had applied
 
-	// Parked keys only. A key whose parked events were all sent is kept for one more pause, so
+	// Keys whose mailbox is full only. A key whose waiting events were all sent is kept for one more pause, so
 	// that a refusal finds the previous delay.
 	asked   time.Duration // how long the refuser asked to wait
 	delay   time.Duration // how long to wait without a credit; grows with each refusal
@@ -73,38 +73,38 @@ func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Positi
 	w.refusedAt = at
 }
 
-// park makes the key of an event wait until the refuser gives a credit. In case the credit
+// awaitRoom makes the key of an event wait until the refuser gives a credit. In case the credit
 // is lost, a small burst is sent after a pause; the pause doubles each time the burst is
 // refused.
-func (t *Table) park(now clock.Instant, h *held, refuser Peer, asked time.Duration) {
+func (t *Table) awaitRoom(now clock.Instant, h *held, refuser Peer, asked time.Duration) {
 	w := t.waitOf(h.event.Key)
 	switch {
 	case w.refuser != refuser || w.delay == 0:
 		w.delay = asked
 	case w.probing:
-		w.delay = max(w.delay, min(2*w.delay, t.config.ParkDelayMax))
+		w.delay = max(w.delay, min(2*w.delay, t.config.FullDelayMax))
 	}
-	w.asked, w.burst, w.probing = asked, t.config.ParkBurstMin, false
-	t.stop(now, w, h, Parked, refuser, w.delay)
+	w.asked, w.burst, w.probing = asked, t.config.FullBurstMin, false
+	t.stop(now, w, h, Full, refuser, w.delay)
 }
 
-// redeem releases events of a parked key for a credit of its refuser: so many, or a burst
+// redeem releases events of a key whose mailbox was full for a credit of its refuser: so many, or a burst
 // if events is 0.
 func (t *Table) redeem(now clock.Instant, from Peer, w *wait, events int, out *Moves) {
-	if w != nil && w.isParked() && w.refuser == from {
+	if w != nil && w.isFull() && w.refuser == from {
 		w.delay = w.asked
 		t.release(now, w, cmp.Or(events, w.burst), out)
 	}
 }
 
-func (w *wait) isParked() bool { return w.events.place == Parked && w.events.n > 0 }
+func (w *wait) isFull() bool { return w.events.place == Full && w.events.n > 0 }
 
-// release sends the next n events of a parked key. The remaining ones wait again, and the
+// release sends the next n events of such a key. The remaining ones wait again, and the
 // next burst is twice as large if none of this one is refused. The events of other keys
 // are sent all at once, and end their wait.
 func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
-	parked := w.isParked()
-	if !parked {
+	full := w.isFull()
+	if !full {
 		n = w.events.n
 	}
 	for range min(n, w.events.n) {
@@ -112,7 +112,7 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 		w.passing = h.age()
 		t.send(h, out)
 	}
-	if !parked {
+	if !full {
 		heap.Remove(&t.waits, w.index)
 		delete(t.waiting, w.key)
 		return
@@ -121,7 +121,7 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 		w.delay = w.asked
 	}
 	w.probing = true
-	w.burst = min(2*w.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
+	w.burst = min(2*w.burst, max(t.config.FullBurstMin, t.config.FrameEventsMax))
 	w.due = now.Add(w.delay)
 	heap.Fix(&t.waits, w.index)
 }

@@ -444,10 +444,10 @@
             '5m',
           ),
           alert(
-            'RingfenceKeysParked',
+            'RingfenceMailboxesFull',
             'warning',
             member,
-            one('ringfence_forward_parked_keys') + ' > 0',
+            one('ringfence_forward_full_keys') + ' > 0',
             'A key gets more events than its handler can process.',
             'the mailboxes of {{ $value }} keys are full. Only these keys wait.',
             '15m',

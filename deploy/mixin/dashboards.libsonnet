@@ -137,10 +137,10 @@ local grafana = import 'grafana.libsonnet';
         graph('Streams', 'Open streams.', 'short', { '{{direction}} {{instance}}': one('ringfence_forward_streams') }),
         graph('Events in a frame', 'Frames grow under load.', 'short', quantiles('ringfence_forward_frame_events')),
         graph('Wait for a receipt', 'From a frame to its receipt.', 's', quantiles('ringfence_forward_receipt_wait_seconds')),
-        graph('Trouble', 'Connects that failed, streams refused, keys parked.', 'short', {
+        graph('Trouble', 'Connects that failed, streams refused, mailboxes full.', 'short', {
           'failed connects/s {{instance}}': rate('ringfence_forward_connects_total', ['result="failed"']),
           'refused streams/s {{instance}}': rate('ringfence_forward_refused_streams_total'),
-          'parked keys {{instance}}': one('ringfence_forward_parked_keys'),
+          'full mailboxes {{instance}}': one('ringfence_forward_full_keys'),
         }),
       ]),
       row('Process', [

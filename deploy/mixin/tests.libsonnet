@@ -323,9 +323,9 @@ local cases = {
     quiet: [s('ringfence_mailbox_bytes', a, '200000000x10')],
     value: '256Mi',
   },
-  RingfenceKeysParked: {
-    fires: [s('ringfence_forward_parked_keys', a, '3x20')],
-    quiet: [s('ringfence_forward_parked_keys', a, '3x8 0 3x10')],
+  RingfenceMailboxesFull: {
+    fires: [s('ringfence_forward_full_keys', a, '3x20')],
+    quiet: [s('ringfence_forward_full_keys', a, '3x8 0 3x10')],
     at: '18m',
     value: '3',
   },

@@ -97,7 +97,7 @@ type ListedKey struct {
 	Owner     string `json:"owner"` // by the table of that member
 	At        string `json:"at"`    // the member that has the events
 
-	Wait     string  `json:"wait"`                       // reason: handler, retry, gate, worker, slot or hold; of events that no mailbox has their place: queued, parked, delayed or refused
+	Wait     string  `json:"wait"`                       // reason: handler, retry, gate, worker, slot or hold; of events that no mailbox has their place: queued, full, delayed or refused
 	With     string  `json:"with,omitempty"`             // for a place: the member that the events wait for
 	Seconds  float64 `json:"seconds"`                    // for how long
 	Age      float64 `json:"age_seconds"`                // how long the first event has been there

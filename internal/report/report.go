@@ -315,7 +315,7 @@ func (b Blocker) OwnApplication() bool { return b.Start == "" }
 
 // Held are events of one key that wait for their verdict at the node that received them.
 type Held struct {
-	Place   string  `json:"place"`          // queued, sent, parked, delayed or refused
+	Place   string  `json:"place"`          // queued, sent, full, delayed or refused
 	With    string  `json:"with,omitempty"` // the member that they wait for, or that holds them
 	Events  int     `json:"events"`
 	Seconds float64 `json:"seconds"` // since the oldest came

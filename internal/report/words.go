@@ -89,8 +89,8 @@ func PlaceWords(h Held) string {
 		return "queued for the stream to " + h.With
 	case "sent":
 		return "with " + h.With
-	case "parked":
-		return "parked, since the mailbox of the key at " + h.With + " is full"
+	case "full":
+		return "refused, since the mailbox of the key at " + h.With + " is full"
 	case "delayed":
 		return "sent again in a moment, since the owner has not read the newest epoch yet"
 	case "refused":

@@ -160,7 +160,7 @@ func reasonOf(k *report.ListedKey) string {
 		return "its events are queued for the stream to " + k.With + ": for " + lasts
 	case "sent":
 		return "its events are with " + k.With + ": for " + lasts
-	case "parked":
+	case "full":
 		return "the mailbox of the key at " + k.With + " is full: for " + lasts
 	case "delayed":
 		return "the owner has not read the newest epoch yet: for " + lasts

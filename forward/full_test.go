@@ -24,8 +24,8 @@ func (tt *tableTest) refuseAll(d time.Duration) (sent int) {
 }
 
 // A key that stays full is tried again ever more rarely, and by a burst, however many
-// of its events are parked, and also if all of them fit into one burst.
-func TestNoStormOfParkedEvents(t *testing.T) {
+// of its events wait, and also if all of them fit into one burst.
+func TestNoStormAtAFullMailbox(t *testing.T) {
 	for name, events := range map[string]event.Handle{"more than a burst": 1000, "less than a burst": 5} {
 		t.Run(name, func(t *testing.T) {
 			tt := newTableTest(t)
@@ -35,8 +35,8 @@ func TestNoStormOfParkedEvents(t *testing.T) {
 			tt.take(1)
 
 			const stuck = time.Minute
-			burst := min(int(events), tt.config.ParkBurstMin)
-			pauses := 7 + int(stuck/tt.config.ParkDelayMax) // 100 ms, doubled until it is the longest
+			burst := min(int(events), tt.config.FullBurstMin)
+			pauses := 7 + int(stuck/tt.config.FullDelayMax) // 100 ms, doubled until it is the longest
 			if sent := tt.refuseAll(stuck); sent > pauses*burst {
 				t.Errorf("%d events were sent in %v, want %d in %d bursts at most", sent, stuck, pauses*burst, pauses)
 			} else if sent < burst {
@@ -59,13 +59,13 @@ func TestCreditReleasesWhatThereIsRoomFor(t *testing.T) {
 		}
 	}
 	tt.after(100 * time.Millisecond)
-	if got := len(tt.take(1)); got == 0 || tt.Stats().ParkedKeys != 0 {
-		t.Errorf("%d events are sent after a pause without a refusal, and %d keys parked: want the rest, and none", got, tt.Stats().ParkedKeys)
+	if got := len(tt.take(1)); got == 0 || tt.Stats().FullKeys != 0 {
+		t.Errorf("%d events are sent after a pause without a refusal, and %d mailboxes full: want the rest, and none", got, tt.Stats().FullKeys)
 	}
 }
 
-// A key is open once all its parked events were sent: new events do not wait.
-func TestAKeyThatWasParkedIsOpen(t *testing.T) {
+// A key is open once all events that waited for room were sent: new events do not wait.
+func TestAKeyWhoseMailboxWasFullIsOpen(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("hot", 1, 1)
 	tt.wantTake(1, 1)
@@ -76,8 +76,8 @@ func TestAKeyThatWasParkedIsOpen(t *testing.T) {
 	tt.say(1, event.Overloaded, 0, 3) // and is again
 	tt.hold("hot", 4, 4)
 	tt.wantTake(1)
-	if s := tt.Stats(); s.ParkedKeys != 1 || s.In[Parked] != 2 {
-		t.Errorf("stats = %+v, want 2 events of 1 key parked", s)
+	if s := tt.Stats(); s.FullKeys != 1 || s.In[Full] != 2 {
+		t.Errorf("stats = %+v, want 2 events of 1 key that wait for room", s)
 	}
 	tt.Credit(tt.now, peerNumber(1), nil, 0, &tt.out)
 	tt.wantTake(1, 3, 4)
@@ -108,8 +108,8 @@ func TestCreditOverTheWire(t *testing.T) {
 		a.pool.Hold(events)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := a.pool.Stats(); s.ParkedKeys != 3 {
-			t.Fatalf("%d keys are parked, want 3", s.ParkedKeys)
+		if s := a.pool.Stats(); s.FullKeys != 3 {
+			t.Fatalf("%d mailboxes are full, want 3", s.FullKeys)
 		}
 		for id := range b.server.streams {
 			stream = id
@@ -118,8 +118,8 @@ func TestCreditOverTheWire(t *testing.T) {
 		b.server.Credit(stream+1, &events[1].Key, 1) // an unknown stream
 		time.Sleep(time.Second)
 		a.await(1)
-		if s := a.pool.Stats(); s.ParkedKeys != 2 {
-			t.Fatalf("%d keys are parked after a credit for one, want 2", s.ParkedKeys)
+		if s := a.pool.Stats(); s.FullKeys != 2 {
+			t.Fatalf("%d mailboxes are full after a credit for one, want 2", s.FullKeys)
 		}
 		b.server.Credit(stream, nil, 0)
 		time.Sleep(time.Second)
