@@ -99,8 +99,8 @@ func run(members, keys int) error {
 	return running.Wait()
 }
 
-// parkable refuses all parks: this group has no parking topic.
-func parkable(context.Context) error { return act.ErrRefused }
+// parkable lets all keys be parked.
+func parkable(context.Context) error { return nil }
 
 // first implements act.First: no event of this group can be skipped.
 func first(context.Context, event.Key) (event.MessageID, error) {

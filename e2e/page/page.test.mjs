@@ -188,6 +188,21 @@ if (process.env.PICTURES) {
 			const row = document.querySelector("#acts tr:first-child");
 			return !document.querySelector("#act").open && row.innerText.includes("poison pill") && row.innerText.includes("event 7:4412:-1:-1: in effect until ") && row.querySelector("td:last-child button").hidden;
 		});
+
+		await tab.click("#key-park");
+		await tab.until("the dialog is open", () => document.querySelector("#h-act").textContent === "Park this key?" && document.activeElement.id === "act-reason");
+		assert.equal(await tab.run(() => document.querySelector("#act-for").value + " of " + document.querySelectorAll("#act-for option").length), "168h of 4");
+		await tab.type("handler of 1.7 fails");
+		await tab.click("#act-do");
+		await tab.until("the park is in the list", () => {
+			const row = document.querySelector("#acts tr:first-child");
+			return !document.querySelector("#act").open && row.querySelector("b").textContent === "parked" && row.innerText.includes("handler of 1.7 fails") && row.innerText.includes("until ");
+		});
+		await tab.click("#acts tr:first-child td:last-child button");
+		await tab.until("the dialog is open", () => document.querySelector("#h-act").textContent === "Unpark this key?" && document.querySelector("#act-for-row").hidden);
+		await tab.type("1.8 is out");
+		await tab.click("#act-do");
+		await tab.until("the unpark is in the list", () => document.querySelector("#acts tr:first-child b").textContent === "coming back" && document.querySelector("#acts tr:first-child td:last-child button").hidden);
 		nothingLeftTheHost(tab);
 	});
 

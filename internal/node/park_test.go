@@ -153,3 +153,64 @@ func TestUnparkWaitsForTheGroup(t *testing.T) {
 		return nil
 	})
 }
+
+// TestUnparkOfManyLetters: there are more letters than are read ahead. All come back in the order of the events, and a key with few does not wait for them.
+func TestUnparkOfManyLetters(t *testing.T) {
+	t.Parallel()
+	const many, few = 2*unparkLettersMax + 500, 3
+	g, log := newGroup(t), controllog.NewMem()
+	h := &handledKeys{events: map[string][]string{}}
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.handle(a, h.handle)
+	g.ready(a)
+	events := map[string][]string{} // that were published
+	for _, key := range []string{"many", "few"} {
+		if _, _, err := a.Acts().Park(t.Context(), act.Order{Key: event.Key(key), By: "alice", From: "here", Reason: "a look"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func(key string, n int) {
+		for range n {
+			events[key] = append(events[key], fmt.Sprintf("event-%d", len(g.published)))
+			g.publishKeys(key)
+		}
+	}
+	for range many / 500 {
+		publish("many", 500)
+		g.eventually("the events are parked", func() error {
+			if s := a.boxes.Stats(); int(s.Parked) < len(events["many"]) {
+				return fmt.Errorf("%d are", s.Parked)
+			}
+			return nil
+		})
+	}
+	publish("few", few)
+	g.eventually("the events are parked", func() error {
+		if s := a.boxes.Stats(); s.Parked != many+few || a.parking("many")+a.parking("few") != 0 {
+			return fmt.Errorf("%d are", s.Parked)
+		}
+		return nil
+	})
+	for _, key := range []string{"many", "few"} {
+		if _, _, err := a.Acts().Unpark(t.Context(), act.Order{Key: event.Key(key), By: "alice", From: "here", Reason: "fixed"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("all letters have come back", func() error {
+		ended := 0
+		for _, one := range a.Acts().List() {
+			if one.End == "empty" {
+				ended++
+			}
+		}
+		if ended < 2 {
+			return fmt.Errorf("%d of 2 unparks have ended, %d events of one key were handled and %d of the other", ended, len(h.of("many")), len(h.of("few")))
+		}
+		return nil
+	})
+	for key, want := range events {
+		if got := h.of(key); !slices.Equal(got, want) {
+			t.Errorf("the key %s: %d events were handled, want %d in their order: the first are %v", key, len(got), len(want), got[:min(10, len(got))])
+		}
+	}
+}

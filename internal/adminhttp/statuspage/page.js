@@ -210,7 +210,7 @@ const shows = {
 		text(id("token-open"), token ? "Change the token" : "Admin token");
 		if (gained) showActs();
 		else if (!now.may_act) table(id("acts"), [], () => "", [0, 0, 0, 0, 0].map(() => () => ""));
-		if (!now.may_act) text(id("acts-note"), "The admin token shows who holds which keys, and lets you hold and release them.");
+		if (!now.may_act) text(id("acts-note"), "The admin token shows who holds which keys, and lets you hold, release, park and unpark them.");
 		buttons();
 		letterButtons();
 	},
@@ -289,7 +289,7 @@ function closeKey() {
 }
 
 function buttons() {
-	for (const which of ["hold", "release", "skip", "letters"]) {
+	for (const which of ["hold", "release", "skip", "park", "unpark", "letters"]) {
 		const button = id("key-" + which);
 		button.disabled = !caller.may_act || !shownKey || !known(shownKey) || which === "skip" && !shownEvent;
 		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "The name of the key is needed: find it by its key" : button.disabled ? "The key has no event" : "";
@@ -408,13 +408,14 @@ async function showActs() {
 			(a, cell) => {
 				const button = part(cell, 0, "button");
 				button.type = "button";
-				button.hidden = !a.active || a.act !== "hold";
-				text(button, "Release…");
-				button.setAttribute("aria-label", "Release " + refOf(a).label);
-				button.onclick = () => openAct("release", refOf(a));
+				const ends = a.act === "park" ? "unpark" : "release";
+				button.hidden = !a.active || a.act !== "hold" && a.act !== "park";
+				text(button, ends === "unpark" ? "Unpark…" : "Release…");
+				button.setAttribute("aria-label", (ends === "unpark" ? "Unpark " : "Release ") + refOf(a).label);
+				button.onclick = () => openAct(ends, refOf(a));
 			},
 		]);
-		const note = acts.length === 0 ? "Nobody has held or released a key, or skipped an event." : acts.length > actsMax ? "The " + actsMax + " newest of " + acts.length + ": `router acts` lists all." : "";
+		const note = acts.length === 0 ? "Nobody has held, released or parked a key, or skipped an event." : acts.length > actsMax ? "The " + actsMax + " newest of " + acts.length + ": `router acts` lists all." : "";
 		text(id("acts-note"), told.error ? "This member cannot use the acts topic now: " + told.error : note);
 	} catch (error) {
 		text(id("acts-note"), error.message);
@@ -424,7 +425,8 @@ async function showActs() {
 
 function actState(a) {
 	if (a.act === "skip") return { state: "skip", class: a.active && !a.end ? "busy" : "", why: "event " + a.event + ": " + skipWords(a) };
-	return { state: a.active ? "held" : a.act, class: a.active ? "busy" : "", why: a.active ? "until " + moment(a.until) + " UTC" : moment(a.at) + " UTC" };
+	if (a.act === "unpark" && a.end_words) return { state: "unpark", class: "", why: a.end_words };
+	return { state: a.active ? { hold: "held", park: "parked", unpark: "coming back" }[a.act] ?? a.act : a.act, class: a.active ? "busy" : "", why: a.active ? "until " + moment(a.until) + " UTC" : moment(a.at) + " UTC" };
 }
 
 const printable = (s) => s.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
@@ -435,15 +437,18 @@ function refOf(a) {
 }
 
 const acts = {
-	hold: { title: "Hold this key?", does: "Hold the key", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
+	hold: { title: "Hold this key?", does: "Hold the key", times: [["10m", "10 minutes"], ["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "24 hours"]], preset: "1h", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
 	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
+	park: { title: "Park this key?", does: "Park the key", times: [["1h", "1 hour"], ["24h", "24 hours"], ["168h", "7 days"], ["720h", "30 days"]], preset: "168h", says: "Its events go to the parking topic, in their order, until it is unparked; they are no open events any more. If the time is over before that, they stay there, and later ones run before them." },
+	unpark: { title: "Unpark this key?", does: "Unpark the key", says: "Its events come back from the parking topic, in their order, and run before all later ones." },
 	replay: { title: "Replay these letters?", does: "Replay", says: "Each becomes a new event of its topic, behind all events that the topic has now, and is removed from the dead letters." },
 	purge: { title: "Purge these letters?", does: "Purge for good", says: "They are removed from the dead letters, for good." },
 	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A handler that runs is cancelled; if it has done the event all the same, the event is done. Later events of the key go on." },
 };
 const outcomes = {
 	held: "The key is held.", renewed: "The key is held.", released: "The key is released.", not_held: "The key was not held; nothing has changed.",
-	skipping: "The event is skipped.", already: "The event was skipped before; nothing has changed.",
+	skipping: "The event is skipped.", already: "This was ordered before; nothing has changed.",
+	parking: "The key is parked.", unparking: "The events of the key come back.",
 };
 let acting = null;
 
@@ -455,7 +460,14 @@ function openAct(act, key, letters = null) {
 	text(id("act-do"), acts[act].does);
 	text(id("act-fault"), "");
 	id("act-reason").value = "";
-	id("act-for-row").hidden = act !== "hold";
+	id("act-for-row").hidden = !acts[act].times;
+	id("act-for").replaceChildren(...(acts[act].times ?? []).map(([value, says]) => {
+		const option = element("option");
+		option.value = value;
+		option.selected = value === acts[act].preset;
+		text(option, says);
+		return option;
+	}));
 	id("act-dry").replaceChildren();
 	id("act-do").disabled = letters !== null; // until it is known what it would do
 	if (letters) tryLetters(acting);
@@ -478,7 +490,7 @@ async function performAct(event) {
 		return;
 	}
 	try {
-		const more = act === "hold" ? "&for=" + id("act-for").value : act === "skip" ? "&event=" + encodeURIComponent(skipped) : "";
+		const more = acts[act].times ? "&for=" + id("act-for").value : act === "skip" ? "&event=" + encodeURIComponent(skipped) : "";
 		const done = await answer("/v1/acts/" + act + "?key=" + encodedKey(key) + "&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason) + more, { method: "POST" });
 		const says = outcomes[done.result];
 		if (!says) throw new Error("No effect: " + done.result + ".");
@@ -779,6 +791,8 @@ id("key").addEventListener("keydown", (event) => event.key === "Escape" && close
 id("key-hold").addEventListener("click", () => openAct("hold", shownKey));
 id("key-release").addEventListener("click", () => openAct("release", shownKey));
 id("key-skip").addEventListener("click", () => openAct("skip", shownKey));
+id("key-park").addEventListener("click", () => openAct("park", shownKey));
+id("key-unpark").addEventListener("click", () => openAct("unpark", shownKey));
 id("key-letters").addEventListener("click", () => {
 	id("h-letters").focus({ preventScroll: true });
 	id("h-letters").scrollIntoView({ block: "start" });

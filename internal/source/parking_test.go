@@ -1,0 +1,235 @@
+package source_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/source/sourcetest"
+)
+
+// parkedAs is the verdict that sends an event to the parking topic as the n-th of its key.
+func parkedAs(m source.Message, n int) event.Verdict {
+	mark := event.Mark{Act: [16]byte{1}, Fence: event.Fence{Token: 7, Turn: uint64(n)}}
+	return event.Verdict{Handle: m.Event.Handle, Kind: event.Parked, Detail: &event.Detail{Reason: mark.String() + " newest error", Attempts: 2}}
+}
+
+// park sends the next n events of a source to the parking topic.
+func park(m *sourcetest.Member, n int) {
+	var verdicts []event.Verdict
+	for i, e := range m.Take(n) {
+		verdicts = append(verdicts, parkedAs(e, i))
+	}
+	m.Settle(verdicts)
+}
+
+// readAll reads the parking topic once, acks every letter and returns the payloads by turn.
+func readAll(t *testing.T, p *source.Parking) (payloads []string) {
+	t.Helper()
+	var letters []*source.ParkedLetter
+	reading, err := p.Read(t.Context(), func(l *source.ParkedLetter) { letters = append(letters, l) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reading.Close()
+	slices.SortFunc(letters, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
+	for _, l := range letters {
+		if l.Key != "k" || l.Event.Attempts != 2 || l.Event.Round != 1 || l.Event.LastError != "newest error" || l.Mark.Act != [16]byte{1} {
+			t.Fatalf("letter %v of the key %q comes back as %+v", l.Mark, l.Key, l.Event)
+		}
+		payloads = append(payloads, string(l.Event.Payload))
+		if err := reading.Ack(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return payloads
+}
+
+// publish makes n entries of one message of the key "k" each, and returns their payloads.
+func publish(t *testing.T, broker source.MemBroker, topic string, n int) (payloads []string) {
+	t.Helper()
+	for i := range n {
+		payloads = append(payloads, fmt.Sprintf("event %d", i))
+		if _, err := broker.Publish(t.Context(), source.FullTopicName(topic), []membroker.Message{{Key: "k", Payload: []byte(payloads[i])}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return payloads
+}
+
+// TestParkingReadsAllLetters: a reading ends with the letters that were there when it began, however many they are, and letters that were acked do
+// not come again.
+func TestParkingReadsAllLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 3000
+		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
+		want := publish(t, broker, "t", events)
+		m := sourcetest.Start(t, source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		for range events / 500 {
+			park(m, 500)
+		}
+		m.AwaitIdle()
+		m.Stop()
+		p := source.NewMemParking(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet())
+		got := readAll(t, p)
+		slices.Sort(got) // each 500 were counted from 0
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d letters came back, want %d", len(got), len(want))
+		}
+		if again := readAll(t, p); len(again) != 0 {
+			t.Errorf("%d letters came back twice", len(again))
+		}
+	})
+}
+
+// TestParkingOfAPartitionedTopic: an operator may have made the parking topic with partitions. A reading ends when it has found the end of each.
+func TestParkingOfAPartitionedTopic(t *testing.T) {
+	t.Parallel()
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	cfg := sourcetest.Config(topic)
+	pulsartest.Admin(t, http.MethodPut, pulsaradmin.TopicPath(cfg.Resolved().ParkingTopic())+"/partitions", 3, nil)
+	var want []string
+	for i := range 30 {
+		want = append(want, fmt.Sprintf("event %02d", i))
+		b.Publish(t, topic, sourcetest.Message{Key: "k", Payload: want[i]})
+	}
+	m := sourcetest.Start(t, b.Source(t, cfg))
+	park(m, len(want))
+	m.AwaitIdle()
+	m.Stop()
+	p := source.NewParking(cfg, pulsartest.Options(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+	if got := readAll(t, p); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("letters %q came back, want %q", got, want)
+	}
+	if again := readAll(t, p); len(again) != 0 {
+		t.Errorf("%q came back twice", again)
+	}
+}
+
+// TestParkingRefusesForeignLetters: what no router of the group has written, or what was changed, is counted, is not handled, and stays.
+func TestParkingRefusesForeignLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
+		cfg.CopyKeysFile = filepath.Join(t.TempDir(), "keys")
+		if err := os.WriteFile(cfg.CopyKeysFile, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want := publish(t, broker, "t", 1)
+		m := sourcetest.Start(t, source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		park(m, 1)
+		m.AwaitIdle()
+		m.Stop()
+
+		parking := cfg.Resolved().ParkingTopic()
+		look, err := broker.Subscribe(t.Context(), membroker.SubscribeOptions{Subscription: cfg.Resolved().DeadLetterSubscription, Type: membroker.Exclusive, Topics: []string{parking}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look.Permit(1)
+		entries, err := look.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		look.Close()
+		letter := entries[0].Messages[0]
+		changed := func(change func(*membroker.Message)) membroker.Message {
+			other := letter
+			other.Properties = maps.Clone(letter.Properties)
+			change(&other)
+			return other
+		}
+		for _, foreign := range [][]membroker.Message{
+			{{Key: "k", Payload: []byte("of another program")}},
+			{changed(func(m *membroker.Message) { m.Payload = []byte("altered") })},
+			{changed(func(m *membroker.Message) { m.Key = "other" })},
+			{changed(func(m *membroker.Message) { delete(m.Properties, source.PropertySeal) })},
+			{changed(func(m *membroker.Message) { delete(m.Properties, source.PropertyParked) })},
+			{letter, letter}, // routers send no batches there
+		} {
+			if _, err := broker.Publish(t.Context(), parking, foreign); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reg := prometheus.NewRegistry()
+		var lines bytes.Buffer
+		p := source.NewMemParking(cfg, broker, source.NewMetrics(reg), slog.New(slog.NewTextHandler(&lines, nil)))
+		if got := readAll(t, p); !slices.Equal(got, want) {
+			t.Errorf("letters %q came back, want %q", got, want)
+		}
+		if again := readAll(t, p); len(again) != 0 {
+			t.Errorf("%q came back twice", again)
+		}
+		if refused := metric(t, reg, "ringfence_source_parked_refused_total"); refused != 2*6 {
+			t.Errorf("%v messages were refused by two readings, want 6 each:\n%s", refused, &lines)
+		}
+		if n := strings.Count(lines.String(), "are no letters of this group"); n != 2 {
+			t.Errorf("%d lines tell of them, want one for each reading:\n%s", n, &lines)
+		}
+	})
+}
+
+// TestALateLetterIsReported: a copy may come into the parking topic when the unpark of its key has found no more letters, or the park has expired.
+func TestALateLetterIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
+		publish(t, broker, "t", 2)
+		reg := prometheus.NewRegistry()
+		var lines syncBuffer
+		src := source.NewMem(cfg, broker, source.NewMetrics(reg), slog.New(slog.NewTextHandler(&lines, nil)))
+		away := true
+		src.SetParked(func(event.Key) bool { return away })
+		m := sourcetest.Start(t, src)
+		park(m, 1)
+		time.Sleep(time.Second)
+		if late := metric(t, reg, "ringfence_source_parked_late_total"); late != 0 {
+			t.Errorf("%v letters of a parked key are called late", late)
+		}
+		away = false
+		park(m, 1)
+		time.Sleep(time.Second) // the copies have landed
+		if late, all := metric(t, reg, "ringfence_source_parked_late_total"), metric(t, reg, "ringfence_source_parked_total"); late != 1 || all != 2 {
+			t.Errorf("%v of %v letters are called late, want 1 of 2", late, all)
+		}
+		if text := lines.String(); strings.Count(text, "router unpark KEY brings it back") != 1 || strings.Contains(text, "event 1") {
+			t.Errorf("the log says:\n%s", text)
+		}
+	})
+}
+
+// syncBuffer is a text that several goroutines write.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
