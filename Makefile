@@ -37,7 +37,7 @@ checkgenerate: ## Fail if the generated code is not up to date
 .PHONY: lint
 lint: ## golangci-lint (with all of go vet), buf lint, and no breaking change of the protos
 	$(overlay)
-	GOGC=200 $(golangci) run $(modules)
+	GOGC=$${GOGC:-200} $(golangci) run $(modules)
 	cd tools && GOWORK=off $(golangci) run ./foreign
 	$(buf) lint
 	$(buf) format --diff --exit-code

@@ -19,6 +19,9 @@ CANCELLED = 5
 PINGS_REMEMBERED_MAX = 8
 """The Pings that may still be answered: a router answers only the newest one that it has read."""
 
+PREPARED_MAX = 32
+"""Deliveries that get their running forms together, before they start."""
+
 NEVER = -(1 << 63)
 """A deadline in the past, before the first Pong."""
 
@@ -161,12 +164,24 @@ class Inbox(Generic[W, T]):
         if not self.waiting or now >= self.newest or self.suspended or self.broken:
             return None
         batch = self._batches[0]
-        (item,) = batch.start([batch.left.pop()])
+        if batch.start is not _same:
+            batch = self._prepare(batch)
+        item: T = batch.left.pop()  # type: ignore[assignment]  # prepared
         self.waiting -= 1
         if not batch.left:
             self._batches.popleft()
         self.running[item.id] = item
         return item
+
+    def _prepare(self, batch: _Batch[W, T]) -> _Batch[W, T]:
+        """Makes the running forms of the first deliveries, which go on waiting, and returns their batch: one by one they cost twice as much."""
+        items = batch.start(batch.left[-PREPARED_MAX:])
+        del batch.left[-PREPARED_MAX:]
+        if not batch.left:
+            self._batches.popleft()
+        prepared: _Batch[W, T] = _Batch(items, _same)  # type: ignore[arg-type]  # an Item has what a waiting delivery has
+        self._batches.appendleft(prepared)
+        return prepared
 
     def claim(self, now: int, most: int) -> T | None:
         """Is :meth:`take`, and claims up to ``most`` - 1 deliveries that follow. For the loop's thread alone."""
@@ -201,7 +216,7 @@ class Inbox(Generic[W, T]):
             for item in items:
                 del self.running[item.id]
             items.reverse()
-            self._batches.appendleft(_Batch(items, _same))  # type: ignore[arg-type]  # an Item has what a waiting delivery has
+            self._batches.appendleft(_Batch(items, _same))  # type: ignore[arg-type]  # as in _prepare
             self.waiting += len(items)
 
     def settle(self) -> None:
