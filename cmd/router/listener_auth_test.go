@@ -314,6 +314,7 @@ func (c *castle) testApplication(t *testing.T) {
 				}
 				return refused > before
 			})
+			eventually.True(t, "no worker is connected", func() bool { read(); return connected == 0 })
 		})
 	}
 }

@@ -11,10 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -194,42 +192,25 @@ func TestALateLetterIsReported(t *testing.T) {
 		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
 		publish(t, broker, "t", 2)
 		reg := prometheus.NewRegistry()
-		var lines syncBuffer
+		var lines bytes.Buffer
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), slog.New(slog.NewTextHandler(&lines, nil)))
 		away := true
 		src.SetParked(func(event.Key) bool { return away })
 		m := sourcetest.Start(t, src)
 		park(m, 1)
-		time.Sleep(time.Second)
+		synctest.Wait() // the copy has landed
 		if late := metric(t, reg, "ringfence_source_parked_late_total"); late != 0 {
 			t.Errorf("%v letters of a parked key are called late", late)
 		}
 		away = false
 		park(m, 1)
-		time.Sleep(time.Second) // the copies have landed
+		synctest.Wait()
 		if late, all := metric(t, reg, "ringfence_source_parked_late_total"), metric(t, reg, "ringfence_source_parked_total"); late != 1 || all != 2 {
 			t.Errorf("%v of %v letters are called late, want 1 of 2", late, all)
 		}
+		m.Stop() // nothing writes to the log any more
 		if text := lines.String(); strings.Count(text, "router unpark KEY brings it back") != 1 || strings.Contains(text, "event 1") {
 			t.Errorf("the log says:\n%s", text)
 		}
 	})
-}
-
-// syncBuffer is a text that several goroutines write.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
