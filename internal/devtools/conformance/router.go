@@ -372,6 +372,7 @@ type stream struct {
 	holds      bool   // such a frame has come
 	drained    bool   // Drain was received
 	halfClosed bool
+	linger     time.Duration // after the half-close, the stream stays open for so long: the worker must wait
 	gone       bool
 	goneAt     int64
 }
@@ -416,11 +417,7 @@ func (s *stream) read() {
 	for {
 		f, err := s.wire.Recv()
 		if err != nil {
-			s.r.change(func() {
-				s.gone, s.goneAt = true, bootTime()
-				s.halfClosed = errors.Is(err, io.EOF)
-			})
-			s.close(nil)
+			s.finish(errors.Is(err, io.EOF))
 			return
 		}
 		var reply []*appv1.WorkResponse
@@ -429,6 +426,28 @@ func (s *stream) read() {
 			s.send(f)
 		}
 	}
+}
+
+// finish notes the end of what the worker sends, and ends the stream.
+func (s *stream) finish(halfClosed bool) {
+	s.r.mu.Lock()
+	linger := s.linger
+	s.r.mu.Unlock()
+	reset := false
+	if halfClosed && linger > 0 {
+		select {
+		case <-s.wire.Context().Done():
+			reset = true
+		case <-time.After(linger):
+		}
+	}
+	s.r.change(func() {
+		s.gone, s.goneAt, s.halfClosed = true, bootTime(), halfClosed
+		if reset {
+			s.r.violated("drain", "it reset the stream after its half-close, and did not wait for the router to end it")
+		}
+	})
+	s.close(nil)
 }
 
 // take takes a frame in and returns the replies to it. The lock is held.

@@ -33,7 +33,7 @@ func playDrain(r *router) {
 	s.suspend()
 	waits := s.give(task{do: "done"})
 	s.receipted()
-	r.change(func() { r.leaving, s.holdFor = true, ran })
+	r.change(func() { r.leaving, s.holdFor, s.linger = true, ran, 300*time.Millisecond })
 	r.signal(sigTerm)
 	r.await("drain", "Drain frame after SIGTERM", func() bool { return s.drained })
 	s.want("drain", waits, kindNotStarted)
@@ -53,7 +53,9 @@ func playDrain(r *router) {
 		}
 	})
 	s.receiptAll()
-	r.await("drain", "half-close after the last receipt", func() bool { return s.halfClosed })
+	halfClosed := false
+	r.await("drain", "half-close after the last receipt", func() bool { halfClosed = s.halfClosed; return s.gone })
+	r.check(halfClosed, "drain", "the stream was reset instead of half-closed")
 	r.await("drain", "end of the process", func() bool { return r.exited })
 	r.mu.Lock()
 	code := r.exit

@@ -70,6 +70,7 @@ var Faults = map[string]string{
 	"clock-stops":           "frozen",             // a clock that stands still while the process is stopped
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
+	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream
 	"closes-early":          "drain-receipt",      // half-closes before the last receipt
 }
 
@@ -162,6 +163,7 @@ type session struct {
 	reasonMax                          int
 	pause                              time.Duration
 	suspended, draining, over, welcome bool
+	closed                             bool // half-closed: a frame sent now would reset the stream
 	intervals                          bool
 	refused                            map[uint32]bool
 }
@@ -235,7 +237,7 @@ func (w *worker) capabilities() []string {
 
 // send sends a frame. The lock is held, as in all methods below but read and watch.
 func (s *session) send(f *appv1.WorkRequest) {
-	if !s.over {
+	if !s.over && (!s.closed || s.is("pings-after-close")) {
 		_ = s.wire.Send(f) // read notices the end
 	}
 }
@@ -521,6 +523,7 @@ func (s *session) drain() {
 
 func (s *session) endIfDrained() {
 	if s.draining && !s.over && len(s.held) == 0 && (s.got >= s.sent || s.is("closes-early")) {
+		s.closed = true
 		_ = s.wire.CloseSend() // read notices the end
 	}
 }
