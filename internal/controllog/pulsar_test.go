@@ -79,6 +79,30 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	})
 }
 
+// An anchor of an earlier topic may lie beyond the end of the present one, whose ledgers have lower ids if Pulsar's metadata was rebuilt. The
+// broker answers as if it had moved it, keeps it where it is, and trims nothing.
+func TestPulsarIgnoresAnAnchorAhead(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
+	tail := openTail(t, tr, event.Position{})
+	appendOne(t, tr, "0")
+	all := tail.take(t, 1)
+	for _, ahead := range []event.Position{{Ledger: all[0].At.Ledger + 1000, Entry: 80}, {Ledger: all[0].At.Ledger, Entry: all[0].At.Entry + 5}} {
+		if err := tr.MoveAnchor(t.Context(), ahead); err != nil {
+			t.Logf("the log ends at %v, and the broker refuses an anchor at %v: %v", all[0].At, ahead, err)
+		}
+	}
+	for i := range 2 {
+		unload(t, topic)
+		appendOne(t, tr, fmt.Sprint(1+i))
+		all = append(all, tail.take(t, 1)...)
+		trim(t, topic)
+	}
+	if got := openTail(t, tr, all[0].At).take(t, 3); !slices.EqualFunc(got, all, sameEntry) {
+		t.Errorf("after trimming the log begins at %v, want %v", got[0].At, all[0].At)
+	}
+}
+
 // A log that is read from First keeps every record, also one from before the anchor, though no client is connected while
 // ledgers are closed and trimmed.
 func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {

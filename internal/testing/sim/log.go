@@ -354,8 +354,13 @@ func (l *controlLog) told(from, before ownership.Position) (greatest ownership.T
 	return greatest
 }
 
-// moveAnchor lets the broker trim the records at or before it, once its ledger is closed.
+// moveAnchor lets the broker trim the records at or before it, once its ledger is closed. The broker ignores an anchor beyond the end: a
+// member may have read it in an earlier topic, with greater ledgers (controllog.TestPulsarIgnoresAnAnchorAhead).
 func (l *controlLog) moveAnchor(to ownership.Position) {
+	if !to.Before(l.next) {
+		l.w.count("anchor_ahead")
+		return
+	}
 	if l.anchor.Before(to) {
 		l.anchor = to
 	}
