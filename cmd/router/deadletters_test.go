@@ -331,8 +331,21 @@ func TestDeadLettersAtTheAdminEndpoint(t *testing.T) {
 	if stats := pulsartest.Stats(t, topic, "workers"); list.Selected != 2 || acted.Counts.Purged != 1 || stats.Backlog != 2 {
 		t.Errorf("at the end %d letters wait, %d were purged, and the topic has %d events", list.Selected, acted.Counts.Purged, stats.Backlog)
 	}
+	again := func(query string) deadletter.Acted {
+		var acted deadletter.Acted
+		const times = "&since=2026-11-25T14:00:00Z&until=2999-11-25T14:00:00Z"
+		call("POST", "/v1/replay?key=user-0"+times+query, http.StatusOK, &acted)
+		return acted
+	}
+	if would := again(""); !would.DryRun || would.Counts.Sent != 2 || pulsartest.Stats(t, topic, "workers").Backlog != 2 {
+		t.Errorf("a dry run of a replay of events is %+v", would)
+	}
+	first, second := again("&yes=true&by=alice&reason=INC-8"), again("&yes=true&by=alice&reason=INC-8")
+	if stats := pulsartest.Stats(t, topic, "workers"); first.Counts.Sent != 2 || second.Counts.Sent != 0 || second.Counts.SentBefore != 2 || stats.Backlog != 4 {
+		t.Errorf("a replay of events is %+v, once more %+v, and the topic has %d events", first, second, stats.Backlog)
+	}
 	acts, _, _ := cli(t, append([]string{"deadletters", "acts"}, flags...)...)
-	for _, want := range []string{"alice, at the admin endpoint of cli", "INC-7", "2 sent"} {
+	for _, want := range []string{"alice, at the admin endpoint of cli", "INC-7", "INC-8", "2 sent"} {
 		if !strings.Contains(acts, want) {
 			t.Errorf("the acts have no %q:\n%s", want, acts)
 		}

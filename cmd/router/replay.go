@@ -1,9 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -112,13 +109,6 @@ func (r *replayFlags) selection(now time.Time, fixed bool, topics []string) (s d
 		s.Topics = append(s.Topics, full)
 	}
 	slices.Sort(s.Topics)
-	if s.Run = r.run; s.Run == "" {
-		text, err := json.Marshal(s)
-		if err != nil {
-			return s, err
-		}
-		sum := sha256.Sum256(text)
-		s.Run = hex.EncodeToString(sum[:8])
-	}
-	return s, nil
+	s.Run = r.run
+	return s.Named(), nil
 }

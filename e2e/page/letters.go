@@ -71,6 +71,13 @@ func (s *letters) ask(_ context.Context, q deadletter.Question) (a deadletter.An
 		if text := hostilePayload; q.Payload {
 			a.Letter.Payload, a.Letter.PayloadIs = &text, "text"
 		}
+	case deadletter.AskEvents: // three in an hour
+		c := deadletter.Counts{Read: 1200, Selected: 3 * int(q.Until.Sub(q.Since).Hours())}
+		c.Sent = c.Selected
+		a.Acted = &deadletter.Acted{DryRun: !q.Yes, Counts: c, Says: c.Words(!q.Yes)}
+		if q.Yes {
+			a.Acted.Act = "f00dfeed00000002"
+		}
 	default:
 		a.Acted = &deadletter.Acted{DryRun: !q.Yes, Counts: deadletter.Counts{Read: len(s.all), Selected: len(some), Sent: len(some)}}
 		if q.What == deadletter.AskPurge {

@@ -15,7 +15,7 @@ var docs = map[string]string{
 	"acts.skips_max":                  "The most skips that are in effect at a time: this router refuses further ones.",
 	"acts.start_wait":                 "How long a router waits at its start for the acts topic to be read; then it takes part without the holds that it has not read, and says so.",
 	"admin.connections_max":           "Most open connections; a further one replaces the one that has been slow for longest.",
-	"admin.dead_letters":              "The permission for callers that may act to read the group's dead letters, with the admin token also their payloads, to send them again and to remove them. The router answers with a process of its own, by its role on the broker.",
+	"admin.dead_letters":              "The permission for callers that may act to read the group's dead letters, with the admin token also their payloads, to send them again and to remove them, and to replay events of a key. The router answers with a process of its own, by its role on the broker.",
 	"admin.drain_open":                "/drain needs no token, from any address; instead of drain_token.",
 	"admin.drain_token":               "Accepted for /drain only. It is meant for Kubernetes hooks, whose headers are visible to all users who may read pods.",
 	"admin.insecure":                  "Serves the whole page beyond loopback without TLS: tokens then cross the network in the clear.",

@@ -18,7 +18,8 @@ type Admin struct {
 	Insecure bool // serves the whole page beyond loopback without TLS: tokens then cross the network in the clear
 
 	// DeadLetters is the permission for callers that may act to read the group's dead letters, with the admin token also their
-	// payloads, to send them again and to remove them. The router answers with a process of its own, by its role on the broker.
+	// payloads, to send them again and to remove them, and to replay events of a key. The router answers with a process of its own, by its
+	// role on the broker.
 	DeadLetters bool
 
 	ConnectionsMax int `min:"1"` // most open connections; a further one replaces the one that has been slow for longest

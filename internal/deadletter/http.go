@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "ringfence_deadletter_questions_total",
 		Help: "Questions about dead letters, and acts on them, at the admin endpoint, by result.",
 	}, []string{"what", "result"})}
-	for _, what := range []string{AskList, AskShow, AskReplay, AskPurge} {
+	for _, what := range []string{AskList, AskShow, AskReplay, AskPurge, AskEvents} {
 		for _, result := range []string{"ok", "cut", "busy", "failed"} {
 			m.questions.WithLabelValues(what, result)
 		}
@@ -65,8 +66,9 @@ type Endpoint struct {
 //	GET  /v1/deadletters/letter?id=ID[&payload=true]                                        AskedLetter
 //	POST /v1/deadletters/replay?id=ID|key=KEY[&yes=true&by=WHO&reason=WHY]                  Acted
 //	POST /v1/deadletters/purge?id=ID|key=KEY[&yes=true&by=WHO&reason=WHY]                   Acted
+//	POST /v1/replay?key=KEY&since=TIME&until=TIME[&yes=true&by=WHO&reason=WHY]              Acted
 //
-// KEY may have any bytes, percent-encoded. Without yes=true an act counts only. An answer 504 to an act means that some of it may be
+// The last replays events of the group's topics, and not letters. KEY may have any bytes, percent-encoded; TIME is as in RFC 3339. Without yes=true an act counts only. An answer 504 to an act means that some of it may be
 // done; the same request goes on, and finds out what was sent.
 func (e Endpoint) Handlers() map[string]http.Handler {
 	turn := make(chan struct{}, 1)
@@ -102,6 +104,7 @@ func (e Endpoint) Handlers() map[string]http.Handler {
 		"GET /v1/deadletters/letter":  page(showQuestion),
 		"POST /v1/deadletters/replay": page(func(r *http.Request) (Question, error) { return actQuestion(r, AskReplay) }),
 		"POST /v1/deadletters/purge":  page(func(r *http.Request) (Question, error) { return actQuestion(r, AskPurge) }),
+		"POST /v1/replay":             page(eventsQuestion),
 	}
 }
 
@@ -227,15 +230,38 @@ func actQuestion(r *http.Request, what string) (q Question, err error) {
 	if (q.ID != "") == q.ByKey {
 		return q, errors.New("say which letters: id=ID or key=KEY, percent-encoded")
 	}
+	return q, q.sign(form)
+}
+
+func eventsQuestion(r *http.Request) (Question, error) {
+	form := r.URL.Query()
+	q := Question{What: AskEvents, ByKey: form.Has("key"), Key: []byte(form.Get("key")), Yes: form.Get("yes") == "true"}
+	if !q.ByKey {
+		return q, errors.New("say of which key: key=KEY, percent-encoded")
+	}
+	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		var err error
+		if *at, err = time.Parse(time.RFC3339Nano, form.Get(name)); err != nil {
+			return q, fmt.Errorf("%s = %.60q, want a time as in RFC 3339: 2026-11-25T14:00:00Z", name, form.Get(name))
+		}
+	}
+	if !q.Since.Before(q.Until) {
+		return q, errors.New("since must be before until")
+	}
+	return q, q.sign(form)
+}
+
+// sign says who acts and why, if the question is to do something.
+func (q *Question) sign(form url.Values) error {
 	if !q.Yes {
-		return q, nil
+		return nil
 	}
 	q.By, q.Why = strings.TrimSpace(form.Get("by")), strings.TrimSpace(form.Get("reason"))
 	switch {
 	case q.By == "" || q.Why == "":
-		return q, errors.New("an act needs by=WHO and reason=WHY, for the audit trail")
+		return errors.New("an act needs by=WHO and reason=WHY, for the audit trail")
 	case len(q.By) > askedByMax || len(q.Why) > askedWhyMax:
-		return q, fmt.Errorf("by has at most %d bytes, and reason %d", askedByMax, askedWhyMax)
+		return fmt.Errorf("by has at most %d bytes, and reason %d", askedByMax, askedWhyMax)
 	}
-	return q, nil
+	return nil
 }

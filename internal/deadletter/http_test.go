@@ -79,6 +79,12 @@ func TestEndpointRefuses(t *testing.T) {
 		{"POST", "/v1/deadletters/purge?key=a&yes=true&by=alice", 400},
 		{"POST", "/v1/deadletters/purge?key=a&yes=true&reason=x&by=%20", 400},
 		{"POST", "/v1/deadletters/purge?key=a&yes=true&by=alice&reason=" + long, 400},
+		{"GET", "/v1/replay?key=a", 405},
+		{"POST", "/v1/replay?since=2026-11-25T14:00:00Z&until=2026-11-25T15:00:00Z", 400},
+		{"POST", "/v1/replay?key=a&since=1h&until=2026-11-25T15:00:00Z", 400},
+		{"POST", "/v1/replay?key=a&since=2026-11-25T14:00:00Z", 400},
+		{"POST", "/v1/replay?key=a&since=2026-11-25T15:00:00Z&until=2026-11-25T15:00:00Z", 400},
+		{"POST", "/v1/replay?key=a&since=2026-11-25T14:00:00Z&until=2026-11-25T15:00:00Z&yes=true&by=alice", 400},
 	} {
 		if got, says := a.call(c.method, c.path, true); got != c.want {
 			t.Errorf("%s %.80s: %d %s, want %d", c.method, c.path, got, says, c.want)
@@ -111,6 +117,10 @@ func TestEndpointAsks(t *testing.T) {
 	if code != 200 || !a.last.Yes || a.last.ID != "1:2:-1:-1" || a.last.By != "ali\nce, at the admin endpoint of pod-0" || a.last.Why != "fixed\x1b[2J" {
 		t.Errorf("an act: %d, asked %+v", code, a.last)
 	}
+	if code, _ := a.call("POST", "/v1/replay?key=a&since=2026-11-25T14:00:00.5Z&until=2026-11-25T16:00:00%2B01:00", true); code != 200 || a.last.What != AskEvents || a.last.Yes ||
+		a.last.Until.Sub(a.last.Since) != time.Hour-time.Second/2 {
+		t.Errorf("a dry run of a replay of events: %d, asked %+v", code, a.last)
+	}
 	for _, want := range []string{"act on dead letters begins", "act on dead letters ended", "act=f00d", "sent=1", `ali\nce`} {
 		if !strings.Contains(a.log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, a.log.String())
@@ -131,6 +141,7 @@ func TestEndpointFails(t *testing.T) {
 		"process":     {Answer{}, errors.New("exit status 2"), 502},
 		"no answer":   {Answer{}, nil, 502},
 		"consumed":    {Answer{Error: "busy", Status: statusOf(ErrConsumed)}, nil, 409},
+		"too many":    {Answer{Error: "501", Status: statusOf(ErrTooMany)}, nil, 409},
 		"no letter":   {Answer{Error: "none", Status: statusOf(errNoLetter)}, nil, 404},
 		"false state": {Answer{Error: "x", Status: 200}, nil, 502},
 	} {

@@ -176,6 +176,17 @@ type Selection struct {
 	LettersTopic string    `json:"letters_topic,omitempty"` // the dead letter topic
 }
 
+// Named returns the selection with a name of its replay: that of Run, or one derived from the selection, so that equal selections are
+// one replay.
+func (s Selection) Named() Selection {
+	if s.Run == "" {
+		text, _ := json.Marshal(s) // cannot fail
+		sum := sha256.Sum256(text)
+		s.Run = hex.EncodeToString(sum[:8])
+	}
+	return s
+}
+
 // Empty reports whether the selection selects everything.
 func (s *Selection) Empty() bool {
 	return len(s.Keys) == 0 && s.Match == "" && s.Since.IsZero() && s.Until.IsZero() && len(s.IDs) == 0

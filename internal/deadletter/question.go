@@ -47,6 +47,7 @@ const (
 	AskShow   = "show"
 	AskReplay = "replay"
 	AskPurge  = "purge"
+	AskEvents = "replay_events"
 )
 
 // Question is one request of the admin endpoint about dead letters, as the process that answers it gets it.
@@ -58,9 +59,15 @@ type Question struct {
 	Match   string `json:"match,omitempty"`   // list: text in the reason or an error
 	Limit   int    `json:"limit,omitempty"`   // list: letters in the answer
 	Payload bool   `json:"payload,omitempty"` // show: with the payload
-	By      string `json:"by,omitempty"`      // of acts
-	Why     string `json:"why,omitempty"`
-	Yes     bool   `json:"yes,omitempty"` // do it, instead of counting what it would do
+
+	// A replay of events: those of Key that were published at Since or later, and before Until.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+
+	// Acts.
+	By  string `json:"by,omitempty"`
+	Why string `json:"why,omitempty"`
+	Yes bool   `json:"yes,omitempty"` // do it, instead of counting what it would do
 }
 
 // Answer is the answer to a [Question]: one of its parts. All texts in it are printable, but for keys.
@@ -127,7 +134,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, errNoLetter):
 		return http.StatusNotFound
-	case errors.Is(err, ErrConsumed), errors.Is(err, ErrActing), errors.Is(err, ErrTrimmed):
+	case errors.Is(err, ErrConsumed), errors.Is(err, ErrActing), errors.Is(err, ErrTrimmed), errors.Is(err, ErrTooMany):
 		return http.StatusConflict
 	}
 	return http.StatusBadGateway
@@ -158,6 +165,12 @@ func (b *Broker) answer(ctx context.Context, q Question) (a Answer, err error) {
 			a.Letter.setHexPayload(found.Payload)
 		}
 		return a, nil
+	case AskEvents:
+		if sel.Since, sel.Until = q.Since, q.Until; !q.ByKey || sel.Since.IsZero() || !sel.Since.Before(sel.Until) {
+			return a, fmt.Errorf("%w: a replay of events needs a key and a time", errQuestion)
+		}
+		a.Acted, err = b.act(ctx, q, sel.Named())
+		return a, err
 	case AskReplay, AskPurge:
 		if sel.Empty() {
 			return a, fmt.Errorf("%w: an act without a selection", errQuestion)
@@ -292,10 +305,16 @@ func (b *Broker) act(ctx context.Context, q Question, sel Selection) (*Acted, er
 	did := &Acted{DryRun: o.DryRun}
 	b.cfg.Audit = func(r Record) { did.Act = r.Act }
 	var err error
-	if q.What == AskReplay {
+	switch q.What {
+	case AskReplay:
 		did.Counts, err = b.ReplayLetters(ctx, sel, o)
-	} else {
+	case AskPurge:
 		did.Counts, err = b.Purge(ctx, sel, o)
+	default:
+		did.Counts, err = b.ReplayEvents(ctx, sel, o)
+	}
+	if errors.Is(err, ErrTooMany) {
+		err = fmt.Errorf("%w (%d at this endpoint: router replay takes more)", err, o.Max)
 	}
 	did.Says = did.Counts.Words(o.DryRun)
 	if err != nil && q.Yes && did.Act != "" {

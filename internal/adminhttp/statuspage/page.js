@@ -289,7 +289,7 @@ function closeKey() {
 }
 
 function buttons() {
-	for (const which of ["hold", "release", "skip", "park", "unpark", "letters"]) {
+	for (const which of ["hold", "release", "skip", "park", "unpark", "letters", "events"]) {
 		const button = id("key-" + which);
 		button.disabled = !caller.may_act || !shownKey || !known(shownKey) || which === "skip" && !shownEvent;
 		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "The name of the key is needed: find it by its key" : button.disabled ? "The key has no event" : "";
@@ -443,6 +443,7 @@ const acts = {
 	unpark: { title: "Unpark this key?", does: "Unpark the key", says: "Its events come back from the parking topic, in their order, and run before all later ones." },
 	replay: { title: "Replay these letters?", does: "Replay", says: "Each becomes a new event of its topic, behind all events that the topic has now, and is removed from the dead letters." },
 	purge: { title: "Purge these letters?", does: "Purge for good", says: "They are removed from the dead letters, for good." },
+	events: { title: "Replay events of this key?", does: "Replay", during: "Published in", times: [["1", "the last hour"], ["6", "the last 6 hours"], ["24", "the last 24 hours"], ["168", "the last 7 days"]], preset: "1", says: "Each becomes a new event of its topic, behind all events that the topic has now: the handler sees it after newer events of the key. `router replay` takes more keys and more events." },
 	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A handler that runs is cancelled; if it has done the event all the same, the event is done. Later events of the key go on." },
 };
 const outcomes = {
@@ -453,7 +454,7 @@ const outcomes = {
 let acting = null;
 
 function openAct(act, key, letters = null) {
-	acting = { act, key, letters, event: act === "skip" ? shownEvent : "" };
+	acting = { act, key, letters, event: act === "skip" ? shownEvent : "", until: new Date() };
 	text(id("h-act"), acts[act].title);
 	text(id("act-label"), acting.event ? key.label + ", event " + acting.event : key.label);
 	text(id("act-says"), acts[act].says);
@@ -461,6 +462,7 @@ function openAct(act, key, letters = null) {
 	text(id("act-fault"), "");
 	id("act-reason").value = "";
 	id("act-for-row").hidden = !acts[act].times;
+	text(id("act-for-label"), acts[act].during ?? "At most for");
 	id("act-for").replaceChildren(...(acts[act].times ?? []).map(([value, says]) => {
 		const option = element("option");
 		option.value = value;
@@ -523,6 +525,14 @@ function letterButtons() {
 }
 
 const lettersQuery = (of) => of.id ? "id=" + encodeURIComponent(of.id) : "key=" + encodedKey(of.key);
+
+// lettersRequest is the request of an act on letters, or of a replay of events. The times of the latter are fixed when the dialog opens, so that what is
+// done is what was tried.
+function lettersRequest(now) {
+	if (now.act !== "events") return "/v1/deadletters/" + now.act + "?" + lettersQuery(now.letters);
+	const since = new Date(now.until.getTime() - Number(id("act-for").value) * 3_600_000);
+	return "/v1/replay?" + lettersQuery(now.letters) + "&since=" + since.toISOString() + "&until=" + now.until.toISOString();
+}
 const namedKey = (l) => l.key || l.key_base64 ? { ...refOf(l), hash: l.hash } : null;
 
 async function readLetters(key) {
@@ -617,14 +627,17 @@ async function tryLetters(now) {
 		text(item, s.text);
 		name(item, s.alarm ? "busy" : "");
 	});
-	show(row("Counting what it would do…"));
+	now.counting?.abort(); // a router answers one question at a time
+	const counting = now.counting = new AbortController();
+	text(id("act-fault"), "");
+	show(row("Counting what it would do… (at most 45 s)"));
 	try {
-		const told = await answer("/v1/deadletters/" + now.act + "?" + lettersQuery(now.letters), { method: "POST" });
-		if (acting !== now) return;
+		const told = await answer(lettersRequest(now), { method: "POST", signal: counting.signal });
+		if (acting !== now || now.counting !== counting) return;
 		show(told.says);
 		id("act-do").disabled = false;
 	} catch (error) {
-		if (acting !== now) return;
+		if (acting !== now || now.counting !== counting || counting.signal.aborted) return;
 		show([]);
 		text(id("act-fault"), faultOf(error));
 	}
@@ -632,9 +645,13 @@ async function tryLetters(now) {
 
 async function actOnLetters(now, by, reason) {
 	try {
-		const done = await answer("/v1/deadletters/" + now.act + "?" + lettersQuery(now.letters) + "&yes=true&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason), { method: "POST" });
+		const done = await answer(lettersRequest(now) + "&yes=true&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason), { method: "POST" });
 		id("act").close();
 		text(id("summary"), done.says.map((s) => s.text).join("; ") + ". Act " + done.act + ".");
+		if (now.act === "events") {
+			refreshKey();
+			return;
+		}
 		closeLetter();
 		await readLetters(lettersKey);
 		text(id("letters-note"), done.says.map((s) => s.text).join("; ") + " (act " + done.act + "). " + id("letters-note").textContent);
@@ -797,6 +814,13 @@ id("key-letters").addEventListener("click", () => {
 	id("h-letters").focus({ preventScroll: true });
 	id("h-letters").scrollIntoView({ block: "start" });
 	readLetters(shownKey);
+});
+id("key-events").addEventListener("click", () => openAct("events", shownKey, { key: shownKey }));
+id("act").addEventListener("close", () => acting.counting?.abort());
+id("act-for").addEventListener("change", () => {
+	if (!acting.letters) return;
+	id("act-do").disabled = true;
+	tryLetters(acting);
 });
 id("letters-read").addEventListener("click", () => readLetters(null));
 id("letter-payload").addEventListener("click", () => openLetter(shownLetter, letterFrom, true));
