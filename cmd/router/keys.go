@@ -169,7 +169,7 @@ func keyRow(k *report.ListedKey) []string {
 		owner += ", events at " + k.At
 	}
 	return []string{
-		shownKey(k), strconv.Itoa(int(k.Partition)), owner, waitOf(k), seconds(k.Seconds), seconds(k.Age), failedWords(k), strconv.Itoa(k.Behind),
+		shownKey(k), strconv.Itoa(int(k.Partition)), owner, k.Reason(), seconds(k.Seconds), seconds(k.Age), failedWords(k), strconv.Itoa(k.Behind),
 	}
 }
 
@@ -179,13 +179,6 @@ func shownKey(k *report.ListedKey) string {
 		return "base64:" + k.KeyBase64
 	}
 	return cmp.Or(k.Key, k.Hash)
-}
-
-func waitOf(k *report.ListedKey) string {
-	if k.InMailbox() {
-		return report.WaitWords(report.KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
-	}
-	return report.PlaceWords(report.Held{Place: k.Wait, With: k.With})
 }
 
 func failedWords(k *report.ListedKey) string {

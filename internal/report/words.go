@@ -82,6 +82,14 @@ func WaitWords(at KeyAt) string {
 	return at.Wait
 }
 
+// Reason tells what the events of a listed key wait for in its mailbox, or where they are that no mailbox has.
+func (k *ListedKey) Reason() string {
+	if k.InMailbox() {
+		return WaitWords(KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
+	}
+	return PlaceWords(Held{Place: k.Wait, With: k.With})
+}
+
 // PlaceWords tells where events are that no mailbox has.
 func PlaceWords(h Held) string {
 	switch h.Place {

@@ -142,32 +142,13 @@ func times(n int) string {
 
 // reasonOf tells in a sentence what a key waits for, and for how long.
 func reasonOf(k *report.ListedKey) string {
-	lasts := duration(k.Seconds)
-	switch k.Wait {
-	case "handler":
-		return fmt.Sprintf("its handler has run for %s at worker %d", lasts, k.Worker)
-	case "retry":
-		return "its next attempt is due in " + duration(k.RetryIn)
-	case "gate":
-		return "an earlier owner of its partition may still work: for " + lasts
-	case "worker":
-		return "no application is connected: for " + lasts
-	case "slot":
-		return "there is no room at its worker, or no lease: for " + lasts
-	case "hold":
-		return "an operator holds it: for " + lasts
-	case "queued":
-		return "its events are queued for the stream to " + k.With + ": for " + lasts
-	case "sent":
-		return "its events are with " + k.With + ": for " + lasts
-	case "full":
-		return "the mailbox of the key at " + k.With + " is full: for " + lasts
-	case "delayed":
-		return "the owner has not read the newest epoch yet: for " + lasts
-	case "refused":
-		return "the former owner has refused its events: for " + lasts
+	switch {
+	case !k.InMailbox():
+		return fmt.Sprintf("its events are %s, for %s", k.Reason(), duration(k.Seconds))
+	case k.Wait == "retry":
+		return "it waits for " + k.Reason() // which says when it is due
 	}
-	return k.Wait + ": for " + lasts
+	return fmt.Sprintf("it waits for %s, for %s", k.Reason(), duration(k.Seconds))
 }
 
 func worstKeys(k report.Keys, bytes *int) keyTable {

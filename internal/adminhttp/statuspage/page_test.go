@@ -163,8 +163,8 @@ func TestProblemsComeFirst(t *testing.T) {
 		got = append(got, p.Class+" "+p.Title+" "+p.Key.Key+": "+p.Text)
 	}
 	want := []string{
-		"bad Stuck key user-stuck: partition 9 at orders-01: its handler has run for 2m4s at worker 1; 3 wait behind it",
-		"bad Failing key user-pill: partition 7 at orders-00: its next attempt is due in 7.9 s; its event has failed 5 times; 2 wait behind it",
+		"bad Stuck key user-stuck: partition 9 at orders-01: it waits for the handler (worker 1), for 2m4s; 3 wait behind it",
+		"bad Failing key user-pill: partition 7 at orders-00: it waits for its next attempt, due in 7.9s; its event has failed 5 times; 2 wait behind it",
 		"busy Hot key user-hot: partition 8 at orders-00: 12.4/s, busy 100 %. It gets more events than can be handled one at a time.",
 	}
 	if !slices.Equal(got, want) {
