@@ -130,24 +130,20 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 				return dst, rejected
 			}
 			sum += size
-			dst = append(dst, next[i])
-			dst[len(dst)-1].ID = d.sent.take(next[i].ID, next[i].Partition)
+			s := d.sent.take(next[i].ID, next[i].Partition)
 			if d.asks {
-				d.noteSent(dst[len(dst)-1].ID, &next[i])
+				s.key, s.fence, s.sent = next[i].Key, next[i].Fence(), d.sending
 			}
+			dst = append(dst, next[i])
+			dst[len(dst)-1].ID = s.name
 		}
 		d.spend(len(next))
 	}
 	return dst, rejected
 }
 
-// noteSent keeps what the report of a delivery's handling needs.
-func (d *Outstanding) noteSent(name event.DeliveryID, sent *event.Delivery) {
-	s := d.sent.of(name)
-	s.key, s.fence, s.sent = sent.Key, sent.Fence(), d.sending
-}
-
-// Handled returns the handlings that the newest Answer was about, those of late results too. The next Answer overwrites them.
+// Handled returns the handlings that the newest Answer was about, those of late results too. They are the caller's until the next
+// Answer.
 func (d *Outstanding) Handled() []event.Handling { return d.handled }
 
 // spend drops the first n unsent deliveries.
@@ -171,8 +167,10 @@ func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event
 			continue
 		}
 		d.sent.release(s)
-		if d.asks && results[i].Ran != (event.Interval{}) {
-			d.handled = append(d.handled, event.Handling{Key: s.key, Partition: s.partition, Fence: s.fence, Interval: results[i].Ran, Sent: s.sent})
+		if ran := &results[i].Ran; d.asks && *ran != (event.Interval{}) {
+			d.handled = append(d.handled, event.Handling{
+				Key: s.key, Partition: s.partition, Fence: s.fence, Start: ran.Start, End: ran.Start + ran.Length, Sent: s.sent,
+			})
 		}
 		if s.over {
 			d.stats.Late++

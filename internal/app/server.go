@@ -56,7 +56,7 @@ type Parts struct {
 	// from Run too.
 	Drain func(reason string)
 	// Handled gets the handlings that results of a worker report, late results too, before the results count. It is called from the
-	// goroutines of the streams, must be quick, and must not keep the slice. nil: workers are not asked.
+	// goroutines of the streams, must be quick, may change the slice, and must not keep it. nil: workers are not asked.
 	Handled func(w event.WorkerID, handlings []event.Handling)
 	// Now reads the lease clock: clock.Now, but in tests.
 	Now     func() clock.Instant

@@ -46,8 +46,8 @@ const (
 // len returns how many slots are taken.
 func (s *slots) len() int { return len(s.list) - len(s.free) }
 
-// take takes a slot for a delivery and returns its name.
-func (s *slots) take(id event.DeliveryID, p ring.Partition) event.DeliveryID {
+// take takes a slot for a delivery. The pointer is good until the next take.
+func (s *slots) take(id event.DeliveryID, p ring.Partition) *slot {
 	var number int32
 	if n := len(s.free); n > 0 {
 		number, s.free = s.free[n-1], s.free[:n-1]
@@ -59,7 +59,7 @@ func (s *slots) take(id event.DeliveryID, p ring.Partition) event.DeliveryID {
 	name := at.name + 1<<slotBits
 	*at = slot{}
 	at.name, at.id, at.partition, at.taken = name, id, p, true
-	return name
+	return at
 }
 
 // of returns the slot with a name, nil if it is no more, or never was.

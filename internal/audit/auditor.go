@@ -8,16 +8,8 @@ import (
 	"github.com/ringfence/router/internal/base/partition"
 )
 
-// Handling is one run of a handler, by the clock of its [Source]. The instants are those of CLOCK_BOOTTIME, or of any
-// clock that only goes forward.
-type Handling struct {
-	Key       partition.KeyHash
-	Partition partition.ID
-	Worker    uint32 // the worker's number at its member, for people
-	Fence     event.Fence
-	Start     time.Duration
-	End       time.Duration // not before Start
-}
+// Handling is one run of a handler, by the clock of its [Source].
+type Handling = event.Handling
 
 // ClockID names the clock of a machine: two processes with one ClockID read the same clock. The zero ClockID is unlike
 // every other, itself included.
@@ -110,22 +102,22 @@ type head struct {
 // never is before all instants.
 const never = time.Duration(math.MinInt64)
 
-// headsMin is how many heads there are at first. Few keys share few pages of memory.
-const headsMin = 1 << 10
+// headsMax keeps the heads, of which each handling needs one, in a cache of the processor, and still far apart: in a chain of several keys,
+// handlers of these that run at the same time are looked at in vain.
+const headsMax = 1 << 14
 
-// recordBytes is the memory of a record: its own, its share of the heads, twice as many at most, and its Mapping.
-const recordBytes = 64 + 2*16 + 24
+const (
+	headBytes   = 16
+	recordBytes = 64 + 24 // and its Mapping
+)
 
 // Auditor compares handlings. It is not safe for concurrent use.
 type Auditor struct {
 	ring     []record
 	count    uint64    // records ever; record n is at ring[n%len(ring)]
+	next     int       // count%len(ring)
 	heads    []head    // by hash of a key
 	mappings []Mapping // of the records in the ring; nil as long as all are zero
-
-	fresh    int    // heads that were written first since they grew
-	grown    uint64 // count when they grew
-	headsMax int
 
 	sources []registered
 	counts  Counts
@@ -139,12 +131,11 @@ type registered struct {
 
 // New returns an Auditor that takes at most about memory bytes, and at least a few kilobytes.
 func New(memory int) *Auditor {
-	records := max(memory/recordBytes, 16)
-	heads := 1
-	for heads < records {
-		heads *= 2
+	heads := headsMax
+	for heads > 1 && heads*headBytes > memory/4 {
+		heads /= 2
 	}
-	return &Auditor{ring: make([]record, records), heads: make([]head, min(heads, headsMin)), headsMax: heads}
+	return &Auditor{ring: make([]record, max((memory-heads*headBytes)/recordBytes, 16)), heads: make([]head, heads)}
 }
 
 // Register returns the id of a source, also of one that is registered already. The first source keeps its id; another one may lose it to the
@@ -184,6 +175,10 @@ func (a *Auditor) Undecided(r Reason, handlings int) { a.counts.Undecided[r] += 
 
 // Add takes handlings of a source in, compares each with those of its key, and appends the overlaps to dst.
 func (a *Auditor) Add(from SourceID, m Mapping, handlings []Handling, dst []Finding) []Finding {
+	if m != (Mapping{}) && a.mappings == nil {
+		a.mappings = make([]Mapping, len(a.ring))
+	}
+	before := a.count
 	for len(handlings) > 0 {
 		n := min(len(handlings), len(a.warm))
 		for i := range n { // first this alone, so that cache misses overlap
@@ -194,6 +189,9 @@ func (a *Auditor) Add(from SourceID, m Mapping, handlings []Handling, dst []Find
 		}
 		handlings = handlings[n:]
 	}
+	if a.count > before {
+		a.sources[from].last = a.count
+	}
 	return dst
 }
 
@@ -203,51 +201,39 @@ func (a *Auditor) add(from SourceID, m *Mapping, h *Handling, dst []Finding) []F
 		return dst
 	}
 	a.counts.Handlings++
-	r := compared{m: *m, record: record{
-		key: uint64(h.Key), start: h.Start, end: h.End, token: h.Fence.Token, turn: h.Fence.Turn, worker: h.Worker, source: from, partition: h.Partition,
-	}}
-	chain := a.chainOf(r.key)
-	r.before = never
+	chain := a.chainOf(uint64(h.Key))
+	before := never
 	if chain.number > 0 {
-		r.before = chain.reach
+		before = chain.reach
 	}
-	if r.before > r.earliestStart() { // else all earlier ones have ended
+	if before > m.earliest(h.Start) { // else all earlier ones have ended
+		r := compared{m: *m}
+		r.set(from, h, before, 0)
 		var known bool
 		if dst, known = a.compare(&r, chain.number, dst); known {
 			return dst
 		}
 	}
+	back := uint32(0)
 	if chain.number > a.oldest() {
-		r.back = uint32(a.count - (chain.number - 1))
+		back = uint32(a.count - (chain.number - 1))
 	}
-	if chain.number <= a.grown {
-		a.fresh++
+	a.ring[a.next].set(from, h, before, back) // in the place of the oldest one
+	if a.mappings != nil {
+		a.mappings[a.next] = *m
 	}
-	a.keep(&r)
-	chain.number, chain.reach = a.count, max(r.before, r.latestEnd())
-	a.sources[from].last = a.count
-	if a.fresh > len(a.heads)/2 && len(a.heads) < a.headsMax {
-		a.grow()
+	if a.next++; a.next == len(a.ring) {
+		a.next = 0
 	}
+	a.count++
+	chain.number, chain.reach = a.count, max(before, m.latest(h.End))
 	return dst
 }
 
-// grow doubles the heads: each chain becomes the beginning of two.
-func (a *Auditor) grow() {
-	a.heads = append(a.heads, a.heads...)
-	a.fresh, a.grown = 0, a.count
-}
-
-// keep puts a record into the ring, in the place of the oldest one.
-func (a *Auditor) keep(r *compared) {
-	*a.at(a.count) = r.record
-	if a.mappings == nil && r.m != (Mapping{}) {
-		a.mappings = make([]Mapping, len(a.ring))
-	}
-	if a.mappings != nil {
-		a.mappings[a.count%uint64(len(a.ring))] = r.m
-	}
-	a.count++
+// set writes a handling, field by field: it is the memory of the ring, and a copy would cost as much again.
+func (r *record) set(from SourceID, h *Handling, before time.Duration, back uint32) {
+	r.key, r.start, r.end, r.before = uint64(h.Key), h.Start, h.End, before
+	r.token, r.turn, r.back, r.worker, r.source, r.partition = h.Fence.Token, h.Fence.Turn, back, h.Worker, from, h.Partition
 }
 
 // compared is a record that is compared with another.
@@ -259,7 +245,7 @@ type compared struct {
 
 // compare compares r with the chain that begins with the record of a number, less 1. known says that r is in it already.
 func (a *Auditor) compare(r *compared, number uint64, dst []Finding) (_ []Finding, known bool) {
-	begins, unsure, shown, oldest := r.earliestStart(), false, 0, a.oldest()
+	begins, unsure, shown, oldest := r.m.earliest(r.start), false, 0, a.oldest()
 	reach := r.before
 	for steps := 0; reach > begins; steps++ { // else those that are left have ended
 		if number <= oldest { // they are forgotten
@@ -308,7 +294,7 @@ func (a *Auditor) overlap(x, y *compared) (least time.Duration, sure bool) {
 	if least > 0 {
 		return least, true
 	}
-	most := min(x.latestEnd(), y.latestEnd()) - max(x.earliestStart(), y.earliestStart())
+	most := min(x.m.latest(x.end), y.m.latest(y.end)) - max(x.m.earliest(x.start), y.m.earliest(y.start))
 	return 0, most <= 0
 }
 
@@ -362,9 +348,10 @@ func spread(key uint64) uint64 {
 	return key ^ key>>29
 }
 
-func (r *compared) earliestStart() time.Duration { return r.start + r.m.Shift - r.m.StartSlack }
+// earliest is when a handling may have started, and latest when it may have ended, by the judge's clock.
+func (m *Mapping) earliest(start time.Duration) time.Duration { return start + m.Shift - m.StartSlack }
 
-func (r *compared) latestEnd() time.Duration { return r.end + r.m.Shift + r.m.EndSlack }
+func (m *Mapping) latest(end time.Duration) time.Duration { return end + m.Shift + m.EndSlack }
 
 func (r *record) handling() Handling {
 	return Handling{

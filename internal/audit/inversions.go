@@ -72,6 +72,17 @@ type newest struct {
 	age           uint32
 }
 
+// compare compares an event's id with that of the newest one: below 0 if it is earlier.
+func (n *newest) compare(id *event.MessageID) int {
+	if at := cmp.Compare(id.Ledger, n.ledger); at != 0 {
+		return at
+	}
+	if at := cmp.Compare(id.Entry, n.entry); at != 0 {
+		return at
+	}
+	return cmp.Compare(id.Batch, n.batch)
+}
+
 type tenure struct {
 	token int64
 	since clock.Instant
@@ -125,7 +136,7 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 	e := d.Event
 	n := v.newestOf(hash)
 	if n.ledger != 0 || n.entry != 0 {
-		if at := cmp.Or(cmp.Compare(e.ID.Ledger, n.ledger), cmp.Compare(e.ID.Entry, n.entry), cmp.Compare(e.ID.Batch, n.batch)); at <= 0 {
+		if at := n.compare(&e.ID); at <= 0 {
 			if at < 0 {
 				cause := v.cause(now, t, e)
 				v.counts.Inversions[cause]++

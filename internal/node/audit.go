@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,7 +46,8 @@ type auditing struct {
 	node  *Node
 	judge *judge.Judge
 
-	changed chan struct{} // cap 1: there is a new table, or late is not empty
+	changed chan struct{}         // cap 1: there is a new table, or late is not empty
+	mine    atomic.Pointer[owned] // as of the newest call of handled
 
 	mu    sync.Mutex
 	late  []audit.Handling                        // ended after their partition had moved
@@ -55,6 +57,13 @@ type auditing struct {
 	owed  map[ownership.Incarnation]clock.Instant // until when former owners should report
 
 	seen *ownership.Table // of run: the newest table whose moves were told
+}
+
+// owned are the partitions that a node has by a table, so that a handling costs a bit and not a look at two members.
+type owned struct {
+	table      *ownership.Table
+	self       ownership.Incarnation
+	partitions ownership.Set
 }
 
 // failed is a report that has not arrived, as far as is known: the receiver knows handlings that it has already.
@@ -73,18 +82,45 @@ func newAuditing(n *Node) *auditing {
 
 // handled takes the handlings that a worker reports.
 func (a *auditing) handled(w event.WorkerID, handlings []event.Handling) {
-	t, self := a.node.Table(), *a.node.self.Load()
-	elsewhere := func(p ring.Partition) bool { return t != nil && t.Owner(p).Inc != self }
-	a.judge.Own(w, handlings, clock.Read().Boot, elsewhere, func(h audit.Handling) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if len(a.late)+a.held >= lateMax {
-			a.judge.Lost(1)
-			return
+	handlings = a.judge.Own(w, handlings, clock.Read().Boot)
+	t := a.node.Table()
+	if t == nil {
+		return
+	}
+	mine := a.ownedBy(t, *a.node.self.Load())
+	for i := range handlings {
+		if !mine.Has(handlings[i].Partition) {
+			a.endedLate(handlings[i])
 		}
-		a.late = append(a.late, h)
-		signal.Set(a.changed)
-	})
+	}
+}
+
+// ownedBy returns the partitions of a member.
+func (a *auditing) ownedBy(t *ownership.Table, self ownership.Incarnation) ownership.Set {
+	if o := a.mine.Load(); o != nil && o.table == t && o.self == self {
+		return o.partitions
+	}
+	var mine []ring.Partition
+	for p := range ring.Partition(ring.Partitions) {
+		if t.Owner(p).Inc == self {
+			mine = append(mine, p)
+		}
+	}
+	o := &owned{t, self, ownership.SetOf(mine...)}
+	a.mine.Store(o)
+	return o.partitions
+}
+
+// endedLate keeps a handling that ended after its partition had moved, for the next owner.
+func (a *auditing) endedLate(h audit.Handling) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.late)+a.held >= lateMax {
+		a.judge.Lost(1)
+		return
+	}
+	a.late = append(a.late, h)
+	signal.Set(a.changed)
 }
 
 // run tells next owners of handlings until ctx ends, and then of the last ones.

@@ -36,7 +36,6 @@ const self audit.SourceID = 0
 // Judge compares handlings.
 type Judge struct {
 	lines    *loglimit.Limit
-	scratch  sync.Pool // of *[]audit.Handling
 	overlaps prometheus.Counter
 	others   *prometheus.CounterVec
 
@@ -63,7 +62,6 @@ func New(memory int, name string, reg prometheus.Registerer, log *slog.Logger) *
 			Help: "Reports of handlings between this process and others, by result (sent, failed, received, refused).",
 		}, []string{"result"}),
 	}
-	j.scratch.New = func() any { return new([]audit.Handling) }
 	j.auditor.Register(audit.Source{Name: name, Clock: exchange.Here(&j.wander).ID})
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ringfence_audit_handlings_total",
@@ -100,42 +98,40 @@ func (j *Judge) Here() audit.Clock {
 // stepMax is by how much an SDK's reading of CLOCK_BOOTTIME may be off: some languages read it in steps of 10 ms.
 const stepMax = 20 * time.Millisecond
 
-// within bounds the interval of a handling by the sending of its delivery and the arrival of its result, which it lies between whatever
+// bound bounds the interval of a handling by the sending of its delivery and the arrival of its result, which it lies between whatever
 // the SDK's clock shows. So a delivery that was sent after the result of an earlier one never seems to overlap with it. ok is false if the interval is by another
 // clock.
-func within(h *event.Handling, now time.Duration) (start, end time.Duration, ok bool) {
-	start, end = h.Interval.Start, h.Interval.Start+h.Interval.Length
-	if start < h.Sent-stepMax || end > now+stepMax {
-		return 0, 0, false
+func bound(h *event.Handling, now time.Duration) (ok bool) {
+	if h.Start < h.Sent-stepMax || h.End > now+stepMax {
+		return false
 	}
-	start = min(max(start, h.Sent), now)
-	return start, max(start, min(end, now)), true
+	h.Start = min(max(h.Start, h.Sent), now)
+	h.End = max(h.Start, min(h.End, now))
+	return true
 }
 
-// Own takes handlings of a worker of this process in. now is CLOCK_BOOTTIME after they were received. It calls late with each handling for
-// which elsewhere holds.
-func (j *Judge) Own(w event.WorkerID, handlings []event.Handling, now time.Duration, elsewhere func(partition.ID) bool, late func(audit.Handling)) {
-	scratch := j.scratch.Get().(*[]audit.Handling)
-	defer j.scratch.Put(scratch)
-	own, implausible := (*scratch)[:0], 0
+// Own takes handlings of a worker of this process in. now is CLOCK_BOOTTIME after they were received. It bounds their intervals in place,
+// and returns those that it could.
+func (j *Judge) Own(w event.WorkerID, handlings []event.Handling, now time.Duration) []event.Handling {
+	plausible := 0
 	for i := range handlings {
 		h := &handlings[i]
-		start, end, ok := within(h, now)
-		if !ok {
-			implausible++
+		if !bound(h, now) {
 			continue
 		}
-		own = append(own, audit.Handling{Key: h.Key, Partition: h.Partition, Worker: uint32(w), Fence: h.Fence, Start: start, End: end})
-		if elsewhere(h.Partition) {
-			late(own[len(own)-1])
+		h.Worker = uint32(w)
+		if plausible != i {
+			handlings[plausible] = *h
 		}
+		plausible++
 	}
-	*scratch = own
+	own := handlings[:plausible]
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.auditor.Undecided(audit.Implausible, implausible)
+	j.auditor.Undecided(audit.Implausible, len(handlings)-plausible)
 	j.found = j.auditor.Add(self, audit.Mapping{}, own, j.found[:0])
 	j.tell()
+	return own
 }
 
 // Take takes the report of another process in.

@@ -82,11 +82,14 @@ type Result struct {
 // Interval is none.
 type Interval struct{ Start, Length time.Duration }
 
-// Handling is one run of a handler, as its worker has reported it.
+// Handling is one run of a handler, as its worker has reported it. Its instants are those of CLOCK_BOOTTIME, or of any clock that
+// only goes forward.
 type Handling struct {
 	Key       partition.KeyHash
 	Partition partition.ID
+	Worker    uint32 // the worker's number at its member, for people
 	Fence     Fence
-	Interval  Interval
-	Sent      time.Duration // when the delivery was handed to the stream, by CLOCK_BOOTTIME of the router's machine
+	Start     time.Duration
+	End       time.Duration // not before Start
+	Sent      time.Duration // when the delivery was handed to the stream; 0 in reports of other processes
 }
