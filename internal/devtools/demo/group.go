@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -19,7 +20,8 @@ type group struct {
 
 	members []*member
 	ends    ends.Tally
-	shares  []int // number of partitions of each member when last printed; the drawer's own
+	loaded  atomic.Bool // the load has begun: moves before belong to the start
+	shares  []int       // number of partitions of each member when last printed; the drawer's own
 }
 
 // fenced runs the same load through Ringfence, and judges it.
@@ -83,6 +85,7 @@ func (g *group) start(ctx context.Context) error {
 
 // load publishes, and meanwhile kills a router and starts it again.
 func (g *group) load(ctx context.Context) (kills []journal.Kill, err error) {
+	g.loaded.Store(true)
 	g.view.note("%d members share %d partitions. %d events/s on %d keys for %v.",
 		len(g.members), ring.Partitions, g.options.Rate, g.options.Keys, g.options.Duration)
 	tasks, ctx := errgroup.WithContext(ctx)
@@ -212,7 +215,7 @@ func (g *group) fill(ctx context.Context, pic *picture) {
 		pic.rows[i] = m.row()
 		pic.rows[i].handled = handled
 	}
-	if g.partitions() != ring.Partitions {
+	if !g.loaded.Load() || g.partitions() != ring.Partitions {
 		return // they are moving
 	}
 	if moves := movesOf(g.members, g.shares, shares); moves != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/report"
 )
 
 // Options describe a proof to the command.
@@ -120,7 +121,8 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 	}
 	n := len(group.Members)
 	if n < membersMin {
-		return nil, fmt.Errorf("the group has %d members: a proof needs %d, between which keys can move", n, membersMin)
+		return nil, fmt.Errorf("the group has %s: a proof needs %d, between which keys can move; a router joins when its application is connected (router members)",
+			report.Plural(n, "member"), membersMin)
 	}
 	c := &conducting{
 		o: o, group: group, tell: tell, from: make([]int, n), answers: make([]Answer, n), heard: make([]clock.Instant, n), state: map[uint64]uint8{}, running: map[handlingOf]uint64{},
