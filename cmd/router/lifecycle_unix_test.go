@@ -312,7 +312,8 @@ func TestLifecycleExitCodes(t *testing.T) {
 	t.Run("3: the drain was cut", func(t *testing.T) {
 		t.Parallel()
 		p := newPod(t, "")
-		p.startSidecar("--drain.timeout", "2s", "--ownership.drain_timeout", "1500ms")
+		// Little time between the two: when the lease ends, the handler is cancelled, and the drain is complete.
+		p.startSidecar("--drain.timeout", "1600ms", "--ownership.drain_timeout", "1500ms")
 		p.startApp("TEST_APP_HOLDS=1")
 		p.answers("/readyz")
 		p.publish("held", 1)
