@@ -311,8 +311,8 @@ func (a *Auditor) side(r *record) Side {
 }
 
 // Since appends to dst the newest handlings of a source for which want holds and which ended after an instant of its
-// clock, most at the most, the newest first. It returns the latest end of those for which there was no room, 0 if there were none, of
-// its own or forgotten ones: an overlap with these cannot be seen from dst.
+// clock, most at the most, the newest first. It returns the latest end of those for which there was no room, 0 if there were none: an
+// overlap with these, or with forgotten handlings, cannot be seen from dst.
 func (a *Auditor) Since(from SourceID, instant time.Duration, want func(partition.ID) bool, most int, dst []Handling) (_ []Handling, omitted time.Duration) {
 	for number := a.count; number > a.oldest(); number-- {
 		r := a.at(number - 1)

@@ -13,8 +13,8 @@ type Clock struct {
 	ID     ClockID       // of Boot
 	Boot   time.Duration // CLOCK_BOOTTIME, which NTP steers
 	Lease  time.Duration // the lease clock at that moment
-	Since  time.Duration // from this Boot on, Boot − Lease differed from its present value
-	Wander time.Duration // by at most this
+	Since  time.Duration // from this Boot on, Boot − Lease has differed from its present value by at most Wander
+	Wander time.Duration // see Since
 	Slewed bool          // NTP steers the lease clock too
 }
 

@@ -7,7 +7,7 @@
 //
 // # Verdicts
 //
-// Two handlings of a key overlap, do not, or cannot be told apart. They overlap only if they do so for every reading of
+// Two handlings of a key overlap, do not overlap, or are undecided. They overlap only if they do so for every reading of
 // the clocks that the uncertainty allows; so an overlap is never invented. Whatever cannot be decided is counted by its
 // reason: the clocks of two machines do not agree that well, the earlier handlings are forgotten, or a report is not
 // plausible.

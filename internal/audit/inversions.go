@@ -18,7 +18,7 @@ const (
 	Relayed  Cause = iota // a member passed it on, because the receiving one did not reach the owner
 	Moved                 // the key had come to this owner within MovedFor
 	Retried               // the broker had delivered it before, or it came by way of the retry topic
-	Received              // it was received so
+	Received              // it was received in that order
 	causes
 )
 

@@ -5,8 +5,8 @@
 //	router ─ stream of the SDK ─▶ bridge ─ POST, one request for each event ─▶ application
 //
 // The SDK keeps the deadlines. When one passes, the request is cut: the bridge closes its
-// connection. An application that goes on working then is not stopped by anybody, which is what
-// a bridge promises less than an SDK; the fence in the request lets its database refuse the
+// connection. Nothing stops an application that continues to work then, so a bridge promises
+// less than an SDK; the fence in the request lets the application's database refuse the
 // late write.
 //
 // An application that accepts no connections has not failed: the event waits, and after

@@ -51,7 +51,7 @@ type Endpoint struct {
 	// without a bound. It returns an error if the process fails.
 	Ask func(context.Context, Question) (Answer, error)
 
-	None    string                   // why there is nothing to ask, which answers all; "": there is
+	None    string                   // why no question can be answered: the answer to every request; "": questions are answered
 	Node    string                   // name of the router, for records
 	Named   func(*http.Request) bool // whether the caller may know keys and errors
 	Reads   func(*http.Request) bool // whether the caller may know properties and payloads
@@ -69,7 +69,7 @@ type Endpoint struct {
 //	POST /v1/replay?key=KEY&since=TIME&until=TIME[&yes=true&by=WHO&reason=WHY]              Acted
 //
 // The last replays events of the group's topics, and not letters. KEY may have any bytes, percent-encoded; TIME is as in RFC 3339. Without yes=true an act counts only. An answer 504 to an act means that some of it may be
-// done; the same request goes on, and finds out what was sent.
+// done; the same request, sent again, finds out what was sent and continues.
 func (e Endpoint) Handlers() map[string]http.Handler {
 	turn := make(chan struct{}, 1)
 	page := func(question func(*http.Request) (Question, error)) http.Handler {

@@ -167,7 +167,7 @@ func (l *Letter) obstacle(topics []string, to string) string {
 type Selection struct {
 	Keys         []string  `json:"keys,omitempty"`          // any of them; none: all
 	Match        string    `json:"match,omitempty"`         // text in the reason or an error; dead letters only
-	Since        time.Time `json:"since,omitzero"`          // published at this time or later, a letter as a letter
+	Since        time.Time `json:"since,omitzero"`          // published then or later; of letters: their own publication
 	Until        time.Time `json:"until,omitzero"`          // published earlier than this
 	IDs          []string  `json:"ids,omitempty"`           // of letters; none: all
 	Topics       []string  `json:"topics,omitempty"`        // of events; none: all of the settings

@@ -85,8 +85,8 @@ func (c Config) NewAttempts(shards int) *Attempts {
 // result is of no meaning.
 func (t *Attempts) Peek(n int) int { return int(t.newest.peek(n).Ended) }
 
-// Next adds an attempt, and returns it for the caller to set all of it. failed says that it has
-// failed, or that an earlier one of its event, or of its key while that had events, has.
+// Next adds an attempt, and returns it for the caller to set all of it. failed says that this
+// attempt failed, or an earlier attempt of its event, or one of its key since the key last had no events.
 func (t *Attempts) Next(failed bool) *Attempt {
 	to := &t.newest
 	if failed {

@@ -3,7 +3,7 @@
 // node received and how it ended, and which members owned the partitions.
 //
 // Records have a fixed size and no pointers, lie in rings whose memory grows with their use up to
-// a bound, and are found by the hash of their key. To add one allocates nothing. Records of keys
+// a bound, and are found by the hash of their key. Adding a record allocates nothing. Records of keys
 // that failed have rings of their own, so that they are kept longest.
 //
 // # Concurrency

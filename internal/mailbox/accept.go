@@ -10,7 +10,7 @@ import (
 
 // Accept takes events from a sender, or says at once why not. senderEpoch is the
 // newest epoch that the sender has applied; when it is newer than ours, a partition
-// that is not ours may be so in a moment, and the answer is NotYet. The events are
+// that is not ours may become ours in a moment, and the answer is NotYet. The events are
 // never written to; they are kept until their verdict. A peer's stream that is
 // SenderGone must not send any more.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {

@@ -110,7 +110,7 @@ type Gates struct {
 	Open     int `json:"open"`     // it dispatches for them while it has a lease
 	Waiting  int `json:"waiting"`  // its own, but an earlier owner may still work
 	Draining int `json:"draining"` // no longer its own, and its application still works
-	Pending  int `json:"pending"`  // of anybody: an earlier owner is not proven over
+	Pending  int `json:"pending"`  // of any owner: an earlier tenure is not proven to be over
 	Withheld int `json:"withheld"` // keys, not partitions: of those that are open, wait for an earlier owner's delivery
 }
 

@@ -26,7 +26,7 @@ const (
 	PropertyReason      = "ringfence-reason"         // dead letters: why
 	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, the data needed to decrypt the payload; absent when it is not encrypted
 	PropertyBroken      = "ringfence-broken"         // dead letters: the payload is an entry that cannot be read, and why, in one word; absent when it is an event's
-	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
+	PropertyOwner       = "ringfence-owner"          // dead letters: the member that gave the verdict; absent when no member did
 	PropertyParked      = "ringfence-parked"         // letters of the parking topic: the text of an event.Mark
 )
 

@@ -419,8 +419,8 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 	s.metrics.ignored.Add(float64(ignored))
 }
 
-// SetParked gives the source what tells whether a key is parked or comes back from the parking topic, as this member knows it: a copy that is
-// safe only afterwards is reported. Call it before Run.
+// SetParked sets the function that tells whether a key is parked or comes back from the parking topic, as this member knows it. A copy that
+// becomes safe while the key is neither is reported. Call it before Run.
 func (s *Source) SetParked(is func(event.Key) bool) { s.isAway = is }
 
 // countParking counts copies for the parking topic that are under way. The caller holds the lock.

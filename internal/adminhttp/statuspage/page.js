@@ -439,7 +439,7 @@ function refOf(a) {
 const acts = {
 	hold: { title: "Hold this key?", does: "Hold the key", times: [["10m", "10 minutes"], ["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "24 hours"]], preset: "1h", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
 	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
-	park: { title: "Park this key?", does: "Park the key", times: [["1h", "1 hour"], ["24h", "24 hours"], ["168h", "7 days"], ["720h", "30 days"]], preset: "168h", says: "Its events go to the parking topic, in their order, until it is unparked; they are no open events any more. If the time is over before that, they stay there, and later ones run before them." },
+	park: { title: "Park this key?", does: "Park the key", times: [["1h", "1 hour"], ["24h", "24 hours"], ["168h", "7 days"], ["720h", "30 days"]], preset: "168h", says: "Its events go to the parking topic, in their order, until it is unparked; they no longer count as open events. If the time is over before that, they stay there, and later ones run before them." },
 	unpark: { title: "Unpark this key?", does: "Unpark the key", says: "Its events come back from the parking topic, in their order, and run before all later ones." },
 	replay: { title: "Replay these letters?", does: "Replay", says: "Each becomes a new event of its topic, behind all events that the topic has now, and is removed from the dead letters." },
 	purge: { title: "Purge these letters?", does: "Purge for good", says: "They are removed from the dead letters, for good." },

@@ -1,5 +1,5 @@
-// Package collect is the collector behind `router audit collect`: it takes reports of handlings whose exclusivity is somebody
-// else's, a Redis lock's or a Pulsar subscription's, and tells how often they overlapped.
+// Package collect is the collector behind `router audit collect`: it takes reports of handlings whose exclusivity another
+// system provides, such as a Redis lock or a Pulsar subscription, and tells how often they overlapped.
 //
 // # Concurrency
 //

@@ -111,7 +111,7 @@ func bound(h *event.Handling, now time.Duration) (ok bool) {
 }
 
 // Own takes handlings of a worker of this process in. now is CLOCK_BOOTTIME after they were received. It bounds their intervals in place,
-// and returns those that it could.
+// and returns those that could be bounded.
 func (j *Judge) Own(w event.WorkerID, handlings []event.Handling, now time.Duration) []event.Handling {
 	plausible := 0
 	for i := range handlings {

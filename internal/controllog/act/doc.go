@@ -6,7 +6,7 @@
 // brings them back, in their order. A skip sends one event to the dead letter topic, at whichever
 // member owns its key. The records are also the audit trail: who, when, why.
 //
-// Exclusivity does not depend on this package. A member that cannot read the topic says so and goes on, without
+// Exclusivity does not depend on this package. A member that cannot read the topic says so and continues, without
 // the holds that it does not know (docs/adr/0039).
 //
 // # Invariants

@@ -15,7 +15,7 @@
 //	end ID KEY CLOCK
 //
 // If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
-// ignored. SIGTERM stops the worker in order.
+// ignored. SIGTERM stops the worker in an orderly way.
 //
 // Verdicts depend on the order of frames and on the clock of the worker's lines, never on how
 // fast the machine is, except for the time in which a worker must have done what it has to do

@@ -93,9 +93,9 @@ func (s *Sketch) Peek(key ring.KeyHash) int {
 	return int(s.byEvents.of(key).counts[0] + s.byTime.of(key).counts[0])
 }
 
-// Count is what a sketch knows of a key. Both measures are at most so great, and never less than
-// the true one minus its error. Busy is 0 if the key has no counter for it, and Events are then
-// those since the key had one.
+// Count is what a sketch knows of a key: each true value is at most the one here, and at least that minus
+// its error. Busy is 0 if the key has no counter of time; without a counter of events, Events are those
+// since it got its counter of time.
 type Count struct {
 	Key         ring.KeyHash
 	Events      uint64
@@ -202,7 +202,7 @@ const NotForeseen = time.Duration(math.MaxInt64)
 
 // Keys returns the top keys of the last window, the busiest first.
 //
-// Outgrows is when Busy reaches 1 if it goes on as in the last windows, by least squares: events
+// Outgrows is when Busy reaches 1 if it continues as in the last windows, by least squares: events
 // of the key then come faster than they can be handled one at a time. It is 0 if Busy has
 // reached [Full].
 func (w *Windows) Keys() []Key {
