@@ -57,7 +57,8 @@ func (b *endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []even
 	defer b.mu.Unlock()
 	for range min(limit, b.left) {
 		b.last++
-		dst = append(dst, event.Delivery{ID: b.last, Event: b.events[int(b.last)%len(b.events)], Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Attempt: 1})
+		e := b.events[int(b.last)%len(b.events)]
+		dst = append(dst, event.Delivery{ID: b.last, Ref: event.RefTo(e), Size: uint32(e.Bytes()), Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Attempt: 1})
 		b.left--
 		b.open++
 	}

@@ -48,6 +48,14 @@ func benchEvents(n, payload int) []*event.Event {
 	return events
 }
 
+// benchEntries returns the events as entries of bytes, of benchBatch events each.
+func benchEntries(events []*event.Event) (entries []*event.Entry) {
+	for batch := range slices.Chunk(events, benchBatch) {
+		entries = append(entries, bytesEntryOf(0, batch...))
+	}
+	return entries
+}
+
 // hop holds both ends of BenchmarkHop, with a minimal source and mailbox.
 type hop struct {
 	server  *Server
@@ -58,8 +66,8 @@ type hop struct {
 
 func (h *hop) Accept(a Arrival) {
 	done := make([]event.Verdict, len(a.Events))
-	for i, ev := range a.Events {
-		done[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
+	for i := range a.Events {
+		done[i] = event.Verdict{Handle: a.Events[i].Handle(), Kind: event.Done}
 	}
 	h.server.Answer(a.From, done)
 }
@@ -67,16 +75,24 @@ func (h *hop) Accept(a Arrival) {
 func (h *hop) Gone(StreamID)                         {}
 func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
 func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
-func (h *hop) Deliver([]*event.Event)                {}
+func (h *hop) Deliver([]event.Ref)                   {}
 
-func (h *hop) Settle(verdicts []event.Verdict, _ []*event.Event) {
-	for _, v := range verdicts {
-		batch := int(v.Handle.Slot()) / benchBatch
-		if h.open[batch].Add(-1) == 0 {
-			h.free <- batch
-		}
+func (h *hop) Settle(done []event.Set, verdicts []event.Verdict, _ []event.Ref) {
+	for _, set := range done {
+		h.ended(set.First, set.Events.Len())
 	}
-	h.settled.Add(int64(len(verdicts)))
+	for _, v := range verdicts {
+		h.ended(v.Handle, 1)
+	}
+}
+
+// ended notes the ends of n events of an entry. The serial numbers of a batch are those with its remainder.
+func (h *hop) ended(handle event.Handle, n int) {
+	batch := int(handle.Serial() % uint64(len(h.open)))
+	if h.open[batch].Add(-int32(n)) == 0 {
+		h.free <- batch
+	}
+	h.settled.Add(int64(n))
 }
 
 // cpuTime returns the processor time of this process, which on a busy machine is a better measure than the clock.
@@ -136,21 +152,18 @@ func benchmarkHop(b *testing.B, payload int, ownerCreds, callerCreds credentials
 		h.free <- i
 	}
 
-	events := benchEvents(batches*benchBatch, payload)
+	entries := benchEntries(benchEvents(batches*benchBatch, payload))
 	b.ReportAllocs()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu := cpuTime(b)
 	b.ResetTimer()
 	rounds := (b.N + benchBatch - 1) / benchBatch
-	for range rounds {
+	for round := range rounds {
 		batch := <-h.free
-		part := events[batch*benchBatch : (batch+1)*benchBatch]
 		h.open[batch].Store(benchBatch)
-		for i, ev := range part {
-			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(batch*benchBatch+i))
-		}
-		pool.Hold(part)
+		entries[batch].SetFirst(event.NewHandle(uint64((round+1)*batches+batch), 0)) // nobody has it any more
+		pool.Hold(entries[batch])
 	}
 	for h.settled.Load() < int64(rounds*benchBatch) {
 		time.Sleep(50 * time.Microsecond)
@@ -196,9 +209,10 @@ func (e echo) Forward(st peerv1.PeerService_ForwardServer) error {
 
 func benchmarkRawStream(b *testing.B, payload int) {
 	const perFrame = 500
-	frame := &eventsFrame{number: 1, events: benchEvents(perFrame, payload)}
+	events := benchEvents(perFrame, payload)
+	frame := &eventsFrame{number: 1, events: event.RefsTo(events...)}
 	answers := &verdictsFrame{number: 1}
-	for i, ev := range frame.events {
+	for i, ev := range events {
 		ev.Handle = event.Handle(1_000_000 + i)
 		answers.verdicts = append(answers.verdicts, event.Verdict{Handle: ev.Handle, Kind: event.Done})
 	}
@@ -255,12 +269,18 @@ func benchmarkRawStream(b *testing.B, payload int) {
 
 // BenchmarkCodec measures the fast codec and the generated one on a frame of 500 events.
 func BenchmarkCodec(b *testing.B) {
-	f := &eventsFrame{number: 1, events: benchEvents(500, 100)}
-	for i, ev := range f.events {
+	events := benchEvents(500, 100)
+	f := &eventsFrame{number: 1, events: event.RefsTo(events...)}
+	for i, ev := range events {
 		ev.Handle = event.Handle(i + 1)
 	}
 	generated := protoEvents(f)
 	bytes := encode(b, f)
+	var refs []event.Ref
+	for i, e := range benchEntries(events) {
+		e.SetFirst(event.NewHandle(uint64(i+1), 0))
+		refs = append(refs, refsTo(e)...)
+	}
 	perEvent := func(b *testing.B, cpu time.Duration) {
 		b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N*len(f.events)), "cpu-ns/event")
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(f.events)), "ns/event")
@@ -292,13 +312,14 @@ func BenchmarkCodec(b *testing.B) {
 		}
 	}
 	b.Run("encode/fast", marshal(f))
+	b.Run("encode/bytes", marshal(&eventsFrame{number: 1, refs: refs}))
 	b.Run("encode/generated", marshal(generated))
 	b.Run("decode/fast", unmarshal(bytes, &eventsFrame{}))
 	b.Run("decode/foreign", unmarshal(append(slices.Clone(bytes), 15<<3, 1), &eventsFrame{})) // with a field of a later version
 	b.Run("decode/generated", unmarshal(bytes, &peerv1.ForwardRequest{}))
 }
 
-// BenchmarkVerdicts measures a frame of 500 verdicts, all of them Done or all of them Failed with a
+// BenchmarkVerdicts measures a frame of 500 verdicts, all of them Done, with sets or without, or all of them Failed with a
 // reason.
 func BenchmarkVerdicts(b *testing.B) {
 	const n = 500
@@ -306,15 +327,16 @@ func BenchmarkVerdicts(b *testing.B) {
 	done, failed := make([]event.Verdict, n), make([]event.Verdict, n)
 	detail := &event.Detail{Delay: time.Second, Attempts: 2, Reason: "database is locked", FirstError: "timeout", Owner: "pod-1"}
 	for i := range n {
-		handle := event.NewHandle(3, int32(i*40))
+		handle := event.NewHandle(uint64(1+i%4), i*2)
 		done[i], failed[i] = event.Verdict{Handle: handle, Kind: event.Done}, event.Verdict{Handle: handle, Kind: event.Failed, Detail: detail}
 	}
 	for _, of := range []struct {
 		kind     string
 		verdicts []event.Verdict
-	}{{"done", done}, {"failed", failed}} {
+		sets     bool
+	}{{"done", done, false}, {"sets", done, true}, {"failed", failed, false}} {
 		frame := func() mem.BufferSlice {
-			f := verdictsFrame{receipt: 5, number: 6, epoch: event.Position{Ledger: 1234, Entry: 56}}
+			f := verdictsFrame{receipt: 5, number: 6, epoch: event.Position{Ledger: 1234, Entry: 56}, batch: verdictBatch{sets: of.sets}}
 			f.batch.add(of.verdicts, &config)
 			out, err := codec{}.Marshal(&f)
 			if err != nil {
@@ -349,19 +371,18 @@ func BenchmarkTable(b *testing.B) {
 	var out Moves
 	t.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &out)
 	t.PeerUp(1, peerNumber(2), &out)
-	events := benchEvents(benchBatch, 100)
-	done := make([]event.Verdict, benchBatch)
-	var batch []*event.Event
+	entry := benchEntries(benchEvents(benchBatch, 100))[0]
+	done := event.AllBits(benchBatch)
+	var batch []event.Ref
+	serial := uint64(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
-		for i, ev := range events {
-			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(i))
-			done[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
-		}
-		t.Hold(1, events, &out)
-		batch, _ = t.Take(1, peerNumber(2), benchBatch, 1<<20, batch[:0])
-		t.Settle(1, peerNumber(2), done, &out)
+		serial++
+		entry.SetFirst(event.NewHandle(serial, 0))
+		t.Hold(1, entry, &out)
+		batch, _ = t.Take(peerNumber(2), benchBatch, 1<<20, batch[:0])
+		t.Done(peerNumber(2), event.Set{First: entry.First, Events: done}, &out)
 	}
 	if t.Len() != 0 || len(batch) != benchBatch {
 		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
@@ -399,9 +420,13 @@ func BenchmarkCold(b *testing.B) {
 		})
 		c.answer()
 		c.evict()
-		settle += c.timed(b, func() { c.table.Settle(1, peerNumber(2), c.done, &c.out) })
-		if len(c.out.Settled) != benchBatch {
-			b.Fatalf("settled %d events of %d", len(c.out.Settled), benchBatch)
+		settle += c.timed(b, func() {
+			for _, set := range c.done {
+				c.table.Done(peerNumber(2), set, &c.out)
+			}
+		})
+		if n := len(handlesIn(c.out.Done)); n != benchBatch {
+			b.Fatalf("settled %d events of %d", n, benchBatch)
 		}
 	}
 	perEvent := func(d time.Duration, unit string) {
@@ -424,67 +449,74 @@ const (
 type cold struct {
 	table  *Table
 	out    Moves
-	events []*event.Event // by slot
-	free   []int32        // slots, used in turn
-	batch  []*event.Event
+	free   []*event.Entry // of which no event is held, used in turn
+	open   map[event.Handle]*coldEntry
+	serial uint64
+	batch  *event.Entry
 	sent   []event.Handle // in the order of sending
 	frame  eventsFrame
-	done   []event.Verdict
+	done   []event.Set
 	rand   *rand.Rand
 	others []byte
 	sum    int
 }
 
+// coldEntry is an entry with events that are held, n of them.
+type coldEntry struct {
+	*event.Entry
+	n int
+}
+
 func newCold() *cold {
 	c := &cold{
 		table: NewTable(DefaultConfig()), rand: rand.New(rand.NewPCG(1, 2)),
-		events: benchEvents(coldHeld+2*benchBatch, 300), others: make([]byte, coldCaches),
+		open: map[event.Handle]*coldEntry{}, others: make([]byte, coldCaches),
 	}
 	c.table.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &c.out)
 	c.table.PeerUp(1, peerNumber(2), &c.out)
-	for _, slot := range c.rand.Perm(len(c.events)) { // in no order, as after a long time
-		c.events[slot].Handle = event.NewHandle(0, int32(slot))
-		c.free = append(c.free, int32(slot))
-	}
 	return c
 }
 
 // receive prepares the next batch to hold.
 func (c *cold) receive() {
 	c.out.Reset()
-	c.batch = c.batch[:0]
-	for _, slot := range c.free[:benchBatch] {
-		ev := c.events[slot]
-		ev.Handle = event.NewHandle(ev.Handle.Generation()+1, slot)
-		c.batch = append(c.batch, ev)
+	if len(c.free) == 0 { // of many an entry one event is still held
+		c.free = benchEntries(benchEvents((coldHeld/benchBatch+2)*benchBatch, 300))
+		c.rand.Shuffle(len(c.free), func(i, j int) { c.free[i], c.free[j] = c.free[j], c.free[i] }) // in no order, as after a long time
 	}
-	c.free = c.free[benchBatch:]
+	c.batch, c.free = c.free[0], c.free[1:]
+	c.serial++
+	c.batch.SetFirst(event.NewHandle(c.serial, 0))
+	c.open[c.batch.First] = &coldEntry{c.batch, c.batch.Len()}
 }
 
 func (c *cold) take() {
 	c.frame.number++
-	c.frame.events, _ = c.table.Take(1, peerNumber(2), benchBatch, 1<<20, c.frame.events[:0])
+	c.frame.refs, _ = c.table.Take(peerNumber(2), benchBatch, 1<<20, c.frame.refs[:0])
 }
 
 // answer prepares the peer's next verdicts.
 func (c *cold) answer() {
-	for _, ev := range c.batch {
-		c.sent = append(c.sent, ev.Handle)
+	for i := range c.batch.Len() {
+		c.sent = append(c.sent, c.batch.Handle(i))
 	}
-	c.done = c.done[:0]
 	for i := range benchBatch {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
-		c.done = append(c.done, event.Verdict{Handle: c.sent[i], Kind: event.Done})
-		c.free = append(c.free, c.sent[i].Slot())
+		e := c.open[c.sent[i].First()]
+		if e.n--; e.n == 0 {
+			delete(c.open, e.First)
+			c.free = append(c.free, e.Entry)
+		}
 	}
+	c.done = setsOf(c.sent[:benchBatch]...)
 	c.sent = c.sent[benchBatch:]
 }
 
 // touch reads the batch as the stages before have done.
 func (c *cold) touch() {
-	for _, ev := range c.batch {
-		c.sum += weightOf(ev) + int(ev.Partition)
+	for i := range c.batch.Len() {
+		c.sum += c.batch.Weight(i) + int(c.batch.Partition(i))
 	}
 }
 

@@ -27,7 +27,8 @@ type eventsFrame struct {
 	number  uint64 // 0: this frame carries no events
 	epoch   event.Position
 	relay   bool
-	events  []*event.Event
+	refs    []event.Ref // when sending
+	events  []event.Ref // when receiving
 
 	// other is the frame's content if it is not events. When sending, only for frames that are
 	// not hot; when receiving, nil or a message with its frame set.
@@ -45,6 +46,8 @@ type verdictsFrame struct {
 	epoch    event.Position
 	batch    verdictBatch    // when sending
 	verdicts []event.Verdict // when receiving
+	done     []event.Set     // likewise
+	words    []uint64        // of done
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage
@@ -124,7 +127,7 @@ func (f *verdictsFrame) parse(b []byte) error {
 
 // reset empties the frame, which keeps its memory.
 func (f *verdictsFrame) reset() {
-	*f = verdictsFrame{verdicts: f.verdicts[:0]}
+	*f = verdictsFrame{verdicts: f.verdicts[:0], done: f.done[:0], words: f.words[:0]}
 }
 
 // appendPosition appends a Position, and nothing when it is zero.

@@ -63,21 +63,25 @@ func (f *eventsFrame) marshal() mem.BufferSlice {
 	return hotframe.Frame(f.receipt, head, body)
 }
 
-// bodyMax returns an upper bound of the bytes that appendBody appends. Its small loop over all
-// events lets their cache misses overlap.
+// bodyMax returns an upper bound of the bytes that appendBody appends.
 func (f *eventsFrame) bodyMax() int {
 	n := 0
-	for _, ev := range f.events {
-		n += weightOf(ev)
+	for i := range f.refs {
+		n += weightOf(&f.refs[i])
 	}
 	return n
 }
 
-// appendBody appends the events.
+// appendBody appends the events, some at a time, so that their cache misses overlap.
 func (f *eventsFrame) appendBody(b []byte, tables *hotframe.Tables) []byte {
-	for events := range slices.Chunk(f.events, hotframe.AheadMax) {
-		hotframe.Load(events)
-		for _, ev := range events {
+	var scratch [hotframe.AheadMax]event.Event
+	var events [hotframe.AheadMax]*event.Event
+	for refs := range slices.Chunk(f.refs, hotframe.AheadMax) {
+		for i := range refs {
+			events[i] = refs[i].Read(&scratch[i])
+		}
+		hotframe.Load(events[:len(refs)])
+		for _, ev := range events[:len(refs)] {
 			b = appendEvent(b, ev, tables)
 		}
 	}

@@ -28,7 +28,8 @@ const testFrameMax = 8 << 20
 func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 	var topics, names, schemas hotframe.Table[string]
 	body := &peerv1.Events{Number: f.number, Relay: f.relay, Epoch: protoPosition(f.epoch)}
-	for _, ev := range f.events {
+	for i := range f.events {
+		ev := f.events[i].Event()
 		e := &peerv1.Event{
 			Handle: uint64(ev.Handle), Partition: uint32(ev.Partition), Key: []byte(ev.Key), Payload: ev.Payload,
 			LedgerId: ev.ID.Ledger, EntryId: ev.ID.Entry, BatchIndex: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
@@ -58,6 +59,10 @@ func protoVerdicts(f *verdictsFrame) *peerv1.ForwardResponse {
 			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(d.Delay.Milliseconds()), Attempts: d.Attempts, Crashes: d.Crashes,
 			Reason: d.Reason, FirstError: d.FirstError, Epoch: protoPosition(d.Epoch), Owner: d.Owner,
 		})
+	}
+	for _, set := range f.done {
+		from, words := wordsOf(set)
+		body.Done = append(body.Done, &peerv1.DoneSet{Handle: uint64(from), Events: bytes.TrimRight(bytesOfWords(words), "\x00")})
 	}
 	return &peerv1.ForwardResponse{Receipt: f.receipt, Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: body}}
 }
@@ -104,9 +109,53 @@ func drawEvents(t *rapid.T) *eventsFrame {
 		epoch: drawPosition(t), relay: rapid.Bool().Draw(t, "relay"),
 	}
 	for range rapid.IntRange(0, 20).Draw(t, "events") {
-		f.events = append(f.events, drawEvent(t))
+		ev := drawEvent(t)
+		f.events = append(f.events, event.RefTo(ev))
+		for range rapid.SampledFrom([]int{0, 0, 0, 1, 5, 100}).Draw(t, "others of its entry") {
+			ev = drawNext(t, ev)
+			f.events = append(f.events, event.RefTo(ev))
+		}
 	}
 	return f
+}
+
+// drawNext draws an event of the same entry, mostly one that differs in nothing that the events of a batch have in common.
+func drawNext(t *rapid.T, ev *event.Event) *event.Event {
+	next := *ev
+	next.Handle = max(1, ev.Handle.First()|event.Handle(rapid.IntRange(0, 200).Draw(t, "index")))
+	next.ID.Batch = int32(next.Handle.Index())
+	next.Key, next.EventTime = event.Key(rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "next key")), rapid.Int64().Draw(t, "event time")
+	next.Payload = rapid.SampledFrom([][]byte{nil, []byte("next")}).Draw(t, "next payload")
+	next.Attempts, next.Round, next.Crashes, next.FirstError, next.LastError = 0, 0, 0, "", ""
+	switch rapid.IntRange(0, 40).Draw(t, "differs in") {
+	case 0:
+		next.ID.Ledger++
+	case 1:
+		next.ID.Batch = -1
+	case 2:
+		next.ID.TopicPartition++
+	case 3:
+		next.Topic = "other"
+	case 4:
+		next.PublishTime++
+	case 5:
+		next.Redelivery++
+	case 6:
+		next.SchemaVersion = "other"
+	case 7:
+		next.Attempts = 1
+	case 8:
+		next.Round = 1
+	case 9:
+		next.Crashes = 1
+	case 10:
+		next.FirstError = "first"
+	case 11:
+		next.LastError = "last"
+	case 12:
+		next.Properties = []event.Property{{Name: "a", Value: "next"}}
+	}
+	return &next
 }
 
 func drawVerdicts(t *rapid.T) *verdictsFrame {
@@ -125,7 +174,24 @@ func drawVerdicts(t *rapid.T) *verdictsFrame {
 		}
 		f.verdicts = append(f.verdicts, v)
 	}
+	for n := range rapid.IntRange(0, 8).Draw(t, "sets") { // as many as have room, wherever their events are
+		f.done = append(f.done, drawSet(t, n+1))
+	}
 	return f
+}
+
+// drawSet draws a set of events of the n-th entry, as long as its last event demands.
+func drawSet(t *rapid.T, n int) event.Set {
+	first := event.NewHandle(uint64(n), 0)
+	if rapid.Bool().Draw(t, "relayed") {
+		first = event.NewRelayedHandle(uint64(n), 0)
+	}
+	return setOf(first, rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 70), rapid.IntRange(0, event.EntryEventsMax-1)), 1, 20).Draw(t, "indexes")...)
+}
+
+// equalSets compares sets of events, word by word.
+func equalSets(a, b []event.Set) bool {
+	return slices.EqualFunc(a, b, func(x, y event.Set) bool { return x.First == y.First && slices.Equal(x.Events, y.Events) })
 }
 
 // equalVerdicts compares verdicts and their details; none equals an empty one.
@@ -141,7 +207,10 @@ func equalEvents(a, b *eventsFrame) bool {
 		return false
 	}
 	for i := range a.events {
-		x, y := *a.events[i], *b.events[i]
+		x, y := *a.events[i].Event(), *b.events[i].Event()
+		if a.events[i].Handle() != x.Handle || b.events[i].Handle() != y.Handle || a.events[i].MessageID() != x.ID || b.events[i].MessageID() != y.ID {
+			return false
+		}
 		if !bytes.Equal(x.Payload, y.Payload) {
 			return false
 		}
@@ -153,20 +222,31 @@ func equalEvents(a, b *eventsFrame) bool {
 	return true
 }
 
-// batchOf encodes verdicts as a Server does.
-func batchOf(verdicts []event.Verdict) verdictBatch {
+// batchOf encodes verdicts as a Server does, those that are done as sets if the peer reads these.
+func batchOf(verdicts []event.Verdict, sets bool) verdictBatch {
 	config := DefaultConfig()
 	config.FrameEventsMax, config.FrameBytesMax = frameItemsMax+1, testFrameMax
-	batch := verdictBatch{buf: new([]byte)}
+	batch := verdictBatch{sets: sets, buf: new([]byte)}
 	if rest := batch.add(verdicts, &config); len(rest) > 0 {
 		panic("too many verdicts for one frame")
 	}
 	return batch
 }
 
+// encode encodes a frame. Those of events and verdicts are given as their receiver sees them.
 func encode(t interface{ Fatal(...any) }, v any) []byte {
-	if f, ok := v.(*verdictsFrame); ok {
-		f.batch = batchOf(f.verdicts)
+	switch f := v.(type) {
+	case *verdictsFrame:
+		f.batch = batchOf(f.verdicts, false)
+		for _, set := range f.done {
+			if from, words := wordsOf(set); words != nil {
+				f.batch.done = append(f.batch.done, doneSet{from, words})
+			}
+		}
+	case *eventsFrame:
+		if f.events != nil {
+			f.refs = f.events
+		}
 	}
 	out, err := codec{frameMax: testFrameMax}.Marshal(v)
 	if err != nil {
@@ -224,7 +304,7 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
 				t.Fatal(err, decoded.err)
 			}
-			if decoded.receipt != f.receipt || decoded.number != f.number || decoded.epoch != f.epoch || !equalVerdicts(decoded.verdicts, f.verdicts) {
+			if !equalVerdictsFrames(decoded, f) {
 				t.Fatalf("read %+v, want %+v", decoded, f)
 			}
 		}
@@ -315,21 +395,87 @@ func TestHostileFrameAllocatesLittle(t *testing.T) {
 }
 
 func TestHostileVerdictsFrames(t *testing.T) {
-	body := hotframe.AppendNumber(nil, verdictsNumber, 1)
-	for range frameItemsMax + 1 {
-		body = protowire.AppendBytes(protowire.AppendTag(body, verdictsVerdicts, protowire.BytesType), nil)
+	frame := func(number uint64, fields ...[]byte) []byte {
+		body := hotframe.AppendNumber(nil, verdictsNumber, number)
+		body = append(body, slices.Concat(fields...)...)
+		return protowire.AppendBytes(protowire.AppendTag(nil, fieldHot, protowire.BytesType), body)
+	}
+	field := func(num protowire.Number, content []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), content)
+	}
+	set := func(h event.Handle, size int) []byte {
+		content := hotframe.AppendNumber(nil, doneHandle, uint64(h))
+		return field(verdictsDone, append(content, field(doneEvents, bytes.Repeat([]byte{0xff}, size))...))
+	}
+	verdict := field(verdictsVerdicts, []byte{verdictHandle << 3, 1, verdictKind << 3, 1})
+	const lastWord = event.EntryEventsMax - 64
+	sets := func(n int, index int) (sets []byte) { // of as many entries
+		for i := range n {
+			sets = append(sets, set(event.NewHandle(uint64(i+1), index), 1)...)
+		}
+		return sets
+	}
+	for name, b := range map[string][]byte{
+		"verdicts and sets":     frame(1, verdict, set(event.NewHandle(1, 64), 3), verdict),
+		"as many sets as may":   frame(1, sets(frameItemsMax, 0)),
+		"the last events":       frame(1, set(event.NewHandle(1, lastWord), 8)),
+		"all events":            frame(1, set(event.NewHandle(1, 0), event.EntryEventsMax/8)),
+		"as many words as may":  frame(1, sets(setWordsMax/2048, lastWord)),
+		"bytes that are zero":   frame(1, field(verdictsDone, append([]byte{doneHandle << 3, 0}, field(doneEvents, []byte{0, 0})...))),
+		"a set without a first": frame(1, field(verdictsDone, field(doneEvents, []byte{1}))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := bothVerdicts(t, b); err != nil {
+				t.Errorf("a good frame: %v", err)
+			}
+		})
 	}
 	tests := map[string][]byte{
-		"too many":  protowire.AppendBytes(protowire.AppendTag(nil, fieldHot, protowire.BytesType), body),
-		"no number": protowire.AppendBytes(protowire.AppendTag(nil, fieldHot, protowire.BytesType), nil),
-		"cut off":   {fieldHot<<3 | 2, 9, 1},
+		"too many":                    frame(1, bytes.Repeat(field(verdictsVerdicts, nil), frameItemsMax+1)),
+		"no number":                   protowire.AppendBytes(protowire.AppendTag(nil, fieldHot, protowire.BytesType), nil),
+		"cut off":                     {fieldHot<<3 | 2, 9, 1},
+		"sets without a number":       frame(0, set(event.NewHandle(1, 0), 1)),
+		"too many sets":               frame(1, sets(frameItemsMax+1, 0)),
+		"an empty set":                frame(1, set(event.NewHandle(1, 0), 0)),
+		"a set without bits":          frame(1, field(verdictsDone, hotframe.AppendNumber(nil, doneHandle, 1<<17))),
+		"nothing in a set":            frame(1, field(verdictsDone, nil)),
+		"not a multiple of 64":        frame(1, set(event.NewHandle(1, 65), 1)),
+		"not a multiple by 63":        frame(1, set(event.NewHandle(1, 63), 1)),
+		"a set beyond its entry":      frame(1, set(event.NewHandle(1, lastWord), 9)),
+		"a set longer than an entry":  frame(1, set(event.NewHandle(1, 0), event.EntryEventsMax/8+1)),
+		"a set as long as it can":     frame(1, set(event.NewHandle(1, 0), 1<<20)),
+		"too many words":              frame(1, sets(setWordsMax/2048+1, lastWord)),
+		"too many words by one":       frame(1, sets(setWordsMax/2048, lastWord), set(event.NewHandle(99, 0), 1)),
+		"a bad set behind a good one": frame(1, verdict, set(event.NewHandle(1, 0), 1), set(event.NewHandle(1, 1), 1)),
+		"a bad set before a good one": frame(1, set(event.NewHandle(1, 1), 1), set(event.NewHandle(1, 0), 1)),
 	}
 	for name, b := range tests {
 		t.Run(name, func(t *testing.T) {
-			if err := new(verdictsFrame).parse(b); !errors.Is(err, errFrame) {
+			if _, err := bothVerdicts(t, b); !errors.Is(err, errFrame) {
 				t.Errorf("err = %v, want %v", err, errFrame)
 			}
 		})
+	}
+}
+
+// A frame of sets must not grow to many times its size in memory.
+func TestHostileSetsAllocateLittle(t *testing.T) {
+	body := hotframe.AppendNumber(nil, verdictsNumber, 1)
+	for i := range frameItemsMax {
+		set := hotframe.AppendNumber(nil, doneHandle, uint64(event.NewHandle(uint64(i), event.EntryEventsMax-64)))
+		set = hotframe.AppendBytes(set, doneEvents, []byte{1})
+		body = protowire.AppendBytes(protowire.AppendTag(body, verdictsDone, protowire.BytesType), set)
+	}
+	b := protowire.AppendBytes(protowire.AppendTag(nil, fieldHot, protowire.BytesType), body)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := new(verdictsFrame).parse(b)
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, errFrame) {
+		t.Errorf("err = %v, want %v", err, errFrame)
+	}
+	if grown, most := after.TotalAlloc-before.TotalAlloc, uint64(64*8*setWordsMax); grown > most { // both readers, whose arrays grow
+		t.Errorf("allocated %d bytes for a frame of %d, want %d at most", grown, len(b), most)
 	}
 }
 
@@ -352,37 +498,70 @@ func TestUnknownVerdictIsNotYet(t *testing.T) {
 func TestWeightCoversEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ev := drawEvent(t)
-		f := &eventsFrame{number: math.MaxUint64, receipt: math.MaxUint64, epoch: event.Position{Ledger: -1, Entry: -1}, relay: true, events: []*event.Event{ev}}
-		if got, most := len(encode(t, f)), weightOf(ev)+1<<10; got > most {
+		f := &eventsFrame{number: math.MaxUint64, receipt: math.MaxUint64, epoch: event.Position{Ledger: -1, Entry: -1}, relay: true, events: event.RefsTo(ev)}
+		if got, most := len(encode(t, f)), weightOf(&f.refs[0])+1<<10; got > most {
 			t.Fatalf("encoded in %d bytes, weighs %d", got, most)
+		}
+		batch := drawBatch(t, 1)
+		f = &eventsFrame{number: math.MaxUint64, receipt: math.MaxUint64, epoch: event.Position{Ledger: -1, Entry: -1}, relay: true, refs: refsTo(batch)}
+		if got, most := len(encode(t, f)), weightOf(&f.refs[0])+1<<10; got > most {
+			t.Fatalf("bytes are encoded in %d bytes, and weigh %d", got, most)
 		}
 	})
 }
 
-func TestDecodeAllocatesPerFrame(t *testing.T) {
-	f := &eventsFrame{number: 1}
-	for i := range 500 {
-		f.events = append(f.events, &event.Event{
-			Handle: event.Handle(i + 1), Key: "some key", Payload: make([]byte, 100), Topic: "topic",
-			Properties: []event.Property{{Name: "a", Value: "b"}, {Name: "c", Value: strings.Repeat("d", 10)}},
-		})
+// Events that are objects, such as relayed ones, may each have a topic of their own: it is part of their weight.
+func TestWeightCoversTheTopicsOfObjects(t *testing.T) {
+	const topicLen, count = 100_000, 20
+	tt := newTableTest(t, false)
+	events := make([]*event.Event, count)
+	for i := range events {
+		events[i] = &event.Event{Key: "k", Topic: strings.Repeat(string(rune('a'+i)), topicLen)}
 	}
-	b := encode(t, f)
-	var got eventsFrame
-	allocs := testing.AllocsPerRun(20, func() {
-		if err := got.parse(b, testFrameMax); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if allocs > 20 {
-		t.Errorf("decoding 500 events takes %.0f allocations, want a few per frame", allocs)
+	tt.holdEntry(1, entryOf(event.NewRelayedHandle(1, 0), events...))
+	const most = 10 * topicLen
+	batch, _ := tt.Take(peerNumber(1), count, most, nil)
+	if got := len(encode(t, &eventsFrame{number: 1, refs: batch})); got > most {
+		t.Errorf("%d events for a frame of %d bytes are encoded in %d", len(batch), most, got)
+	}
+}
+
+// Decoding takes a few allocations for a frame of many events, whatever entries they are of.
+func TestDecodeAllocatesPerFrame(t *testing.T) {
+	for name, c := range map[string]struct {
+		perEntry int
+		most     float64
+	}{"each of its own entry": {1, 25}, "of few entries": {250, 100}} {
+		t.Run(name, func(t *testing.T) {
+			perEntry := c.perEntry
+			f := &eventsFrame{number: 1}
+			for i := range 500 {
+				f.events = append(f.events, event.RefTo(&event.Event{
+					Handle: event.NewHandle(uint64(1+i/perEntry), i%perEntry), ID: event.MessageID{Entry: int64(i / perEntry), Batch: int32(i % perEntry)},
+					Key: "some key", Payload: make([]byte, 100), Topic: "topic",
+					Properties: []event.Property{{Name: "a", Value: "b"}, {Name: "c", Value: strings.Repeat("d", 10)}},
+				}))
+			}
+			b := encode(t, f)
+			var got eventsFrame
+			allocs := testing.AllocsPerRun(20, func() {
+				if err := got.parse(b, testFrameMax); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if allocs > c.most {
+				t.Errorf("decoding 500 events takes %.0f allocations, want %.0f at most", allocs, c.most)
+			}
+		})
 	}
 }
 
 func FuzzEventsFrame(f *testing.F) {
-	f.Add(encode(f, &eventsFrame{receipt: 1, number: 2, epoch: event.Position{Ledger: 1}, events: []*event.Event{
-		{Handle: 1, Key: "k", Topic: "t", Payload: []byte("p"), Properties: []event.Property{{Name: "n", Value: "v"}}, FirstError: "e"},
-	}}))
+	f.Add(encode(f, &eventsFrame{receipt: 1, number: 2, epoch: event.Position{Ledger: 1}, events: event.RefsTo(
+		&event.Event{Handle: 1, Key: "k", Topic: "t", Payload: []byte("p"), Properties: []event.Property{{Name: "n", Value: "v"}}, FirstError: "e"},
+		&event.Event{Handle: 2, ID: event.MessageID{Batch: 2}, Key: "k", Topic: "t", Payload: []byte("p")},
+		&event.Event{Handle: 3, ID: event.MessageID{Batch: 3}, Topic: "t", Properties: []event.Property{{Name: "n", Value: "v"}}},
+	)}))
 	f.Add(encode(f, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: &peerv1.Hello{Group: "g"}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		frame, err := bothEvents(t, b)
@@ -398,6 +577,7 @@ func FuzzEventsFrame(f *testing.F) {
 
 func FuzzVerdictsFrame(f *testing.F) {
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Delay: time.Second, Reason: "r", Owner: "o"}}}}))
+	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: doneOf(1), done: []event.Set{setOf(event.NewHandle(3, 0), 0, 65, 200), setOf(event.NewRelayedHandle(9, 0), event.EntryEventsMax-1)}}))
 	f.Add(encode(f, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: 1}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		frame, err := bothVerdicts(t, b)
@@ -410,7 +590,7 @@ func FuzzVerdictsFrame(f *testing.F) {
 			frame.verdicts[i].Detail = &d
 		}
 		var again verdictsFrame
-		if err := again.parse(encode(t, frame)); err != nil || !equalVerdicts(frame.verdicts, again.verdicts) {
+		if err := again.parse(encode(t, frame)); err != nil || !equalVerdicts(frame.verdicts, again.verdicts) || !slices.Equal(handlesIn(frame.done), handlesIn(again.done)) {
 			t.Fatalf("read %+v, then %+v (%v)", frame, again, err)
 		}
 	})
@@ -428,7 +608,8 @@ func TestEventLengths(t *testing.T) {
 	for _, size := range sizes {
 		ev := &event.Event{Handle: 1, Payload: bytes.Repeat([]byte{7}, max(0, size-1))}
 		small := &event.Event{Handle: math.MaxUint64, ID: event.MessageID{Ledger: -1, Entry: -1, Batch: math.MinInt32}, Key: "k"}
-		f := &eventsFrame{number: 1, events: []*event.Event{ev, small, ev}}
+		f := &eventsFrame{number: 1, events: event.RefsTo(ev, small, ev)}
+		f.refs = f.events
 		if got, most := len(f.appendBody(nil, new(hotframe.Tables))), f.bodyMax(); got > most {
 			t.Errorf("a payload of %d bytes: the body has %d bytes, at most %d were expected", len(ev.Payload), got, most)
 		}
@@ -436,5 +617,126 @@ func TestEventLengths(t *testing.T) {
 		if err := read.parse(encode(t, f), testFrameMax*2); err != nil || !equalEvents(f, &read) {
 			t.Errorf("a payload of %d bytes does not come back (%v)", len(ev.Payload), err)
 		}
+	}
+}
+
+// drawBatch draws an entry of bytes with so many events.
+func drawBatch(t *rapid.T, n int) *event.Entry {
+	text := rapid.OneOf(rapid.Just(""), rapid.String())
+	e := event.NewBatch(n, 0)
+	e.Ledger, e.Entry, e.TopicPartition = rapid.Int64().Draw(t, "ledger"), rapid.Int64().Draw(t, "entry"), rapid.Int32Min(-1).Draw(t, "topic partition")
+	e.Batched = n > 1 || rapid.Bool().Draw(t, "batched")
+	e.Topic = rapid.SampledFrom([]string{"", "persistent://a/b/c", strings.Repeat("t", 3000)}).Draw(t, "topic")
+	e.PublishTime, e.Redelivery = rapid.Int64().Draw(t, "publish time"), rapid.Uint32().Draw(t, "redelivery")
+	e.SchemaVersion = rapid.SampledFrom([]string{"", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version")
+	e.Fresh = event.AllBits(n)
+	for range n {
+		payload := rapid.SampledFrom([][]byte{nil, {}, []byte("payload"), bytes.Repeat([]byte{7}, 200)}).Draw(t, "payload")
+		var properties []event.Property
+		for range rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "properties") {
+			name := rapid.SampledFrom([]string{"", "a", "b", "traceparent"}).Draw(t, "name")
+			properties = append(properties, event.Property{Name: name, Value: text.Draw(t, "value")})
+		}
+		key := rapid.SampledFrom([]string{"", "k", "\xff key"}).Draw(t, "key")
+		ordering := rapid.SampledFrom([]string{"", "", "", "ordering"}).Draw(t, "ordering key")
+		e.AddPart(event.Part{Key: key, EventTime: rapid.Int64().Draw(t, "event time")}, payload, ordering, properties)
+	}
+	for i := range n {
+		key, ordering := e.Keys(i)
+		if ordering != "" {
+			key = ordering
+		}
+		e.SetKey(i, event.Key(key), ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "partition")))
+	}
+	e.SetFirst(event.NewHandle(rapid.Uint64Range(1, 1<<40).Draw(t, "serial"), 0))
+	return e
+}
+
+// The events of a batch are encoded as the same events that are objects, also between others that are and whose failures were
+// reported.
+func TestEventsOfBytesAreEncodedAsObjects(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := drawBatch(t, rapid.IntRange(1, 70).Draw(t, "n"))
+		var objects []*event.Event
+		for i := range e.Len() { // as the fields of the entry say, not as it makes objects
+			p := e.Part(i)
+			ev := &event.Event{
+				Handle: e.First + event.Handle(i), Key: e.Key(i), Partition: e.Partition(i), Topic: e.Topic,
+				ID:      event.MessageID{Ledger: e.Ledger, Entry: e.Entry, Batch: -1, TopicPartition: e.TopicPartition},
+				Payload: p.Payload(), Properties: e.Properties(i), EventTime: p.EventTime,
+				PublishTime: e.PublishTime, Redelivery: e.Redelivery, SchemaVersion: e.SchemaVersion,
+			}
+			if e.Batched {
+				ev.ID.Batch = int32(i)
+			}
+			objects = append(objects, ev)
+		}
+		refs := refsTo(e)
+		for range rapid.IntRange(0, 3).Draw(t, "with failures") {
+			i := rapid.IntRange(0, e.Len()-1).Draw(t, "which")
+			newer := *objects[i]
+			newer.Attempts, newer.Crashes, newer.FirstError, newer.LastError = 3, 1, "first", "last"
+			objects[i], refs[i].Object = &newer, &newer
+		}
+		f := &eventsFrame{receipt: 1, number: 2, epoch: drawPosition(t), relay: rapid.Bool().Draw(t, "relay")}
+		ofBytes, ofObjects := *f, *f
+		ofBytes.refs, ofObjects.events = refs, event.RefsTo(objects...)
+		got, want := encode(t, &ofBytes), encode(t, &ofObjects)
+		if !bytes.Equal(got, want) {
+			t.Fatalf("bytes are encoded as %x, objects as %x", got, want)
+		}
+		var read eventsFrame
+		if err := read.parse(got, testFrameMax); err != nil || !equalEvents(&read, withText(&ofObjects)) {
+			t.Fatalf("read %+v (%v), want %+v", read, err, ofObjects)
+		}
+		for i := range refs {
+			if refs[i].Object == nil && refs[i].Weight() != objects[i].Bytes() {
+				t.Fatalf("event %d weighs %d as bytes, %d as an object", i, refs[i].Weight(), objects[i].Bytes())
+			}
+		}
+		e.MakeObjects()
+		if again := encode(t, &ofBytes); !bytes.Equal(again, want) {
+			t.Fatalf("the objects that an entry makes are encoded as %x, want %x", again, want)
+		}
+	})
+}
+
+// Consecutive events of one entry are received as bytes, and keep little of the others alive; those that have what a batch has not are
+// objects.
+func TestEventsOfAnEntryAreReceivedAsBytes(t *testing.T) {
+	const perEntry = 100
+	var events []*event.Event
+	for i := range 3 * perEntry {
+		index := i % perEntry
+		events = append(events, &event.Event{
+			Handle: event.NewHandle(uint64(1+i/perEntry), 2*index), ID: event.MessageID{Ledger: 7, Entry: int64(i / perEntry), Batch: int32(2 * index)},
+			Topic: "t", Key: "k", Payload: []byte{byte(i)},
+		})
+	}
+	events[20].Attempts, events[50].FirstError, events[130].Round = 1, "e", 2
+	f := &eventsFrame{number: 1, events: event.RefsTo(events...)}
+	var read eventsFrame
+	if !read.parseOurs(encode(t, f), testFrameMax) || !equalEvents(&read, f) {
+		t.Fatalf("read %+v", read)
+	}
+	var objects []int
+	entries := map[*event.Entry]int{}
+	for i, ref := range read.events {
+		if ref.Object != nil {
+			objects = append(objects, i)
+			continue
+		}
+		entries[ref.Entry]++
+	}
+	if want := []int{20, 50, 130}; !slices.Equal(objects, want) {
+		t.Errorf("objects are %v, want %v", objects, want)
+	}
+	for e, n := range entries {
+		if n != e.Len() || n > blockMax+1 {
+			t.Errorf("an entry of %d events has %d of the frame, want %d at most", e.Len(), n, blockMax+1)
+		}
+	}
+	if n := len(entries); n > 12 {
+		t.Errorf("the events are in %d entries", n)
 	}
 }

@@ -1,8 +1,11 @@
 package forward
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -16,6 +19,10 @@ const (
 	verdictsNumber   = 1
 	verdictsVerdicts = 2
 	verdictsEpoch    = 3
+	verdictsDone     = 4
+
+	doneHandle = 1
+	doneEvents = 2
 
 	verdictHandle     = 1
 	verdictKind       = 2
@@ -29,11 +36,53 @@ const (
 )
 
 // verdictBatch is the verdicts of one frame. They are encoded as they come, so that they
-// take a tenth of the memory while they wait.
+// take a tenth of the memory while they wait; those that are plainly Done are collected by entry.
 type verdictBatch struct {
+	sets  bool // the peer reads sets
 	n     int
 	texts int     // bytes of reasons and errors
-	buf   *[]byte // of frameBuffers; nil when n is 0
+	buf   *[]byte // of frameBuffers; nil when it is empty
+	done  []doneSet
+	words int // that the receiver needs for them
+}
+
+// doneSet is the set of the events of one entry that are done. first is the handle of the event that the set's index 0 stands for.
+type doneSet struct {
+	first  event.Handle
+	events event.Bits
+}
+
+// setsSought bounds the search for the set of an event: a frame has events of few entries at a time, or each of its own.
+const setsSought = 32
+
+// addDone adds an event to the set of its entry. It reports false if the sets of the frame are full.
+func (p *verdictBatch) addDone(h event.Handle) bool {
+	first, word := h.First(), h.Index()/64
+	for i := len(p.done) - 1; i >= max(0, len(p.done)-setsSought); i-- {
+		if s := &p.done[i]; s.first.First() == first && word >= s.first.Index()/64 {
+			return p.addTo(s, h.Index())
+		}
+	}
+	if p.words+word >= setWordsMax {
+		return false
+	}
+	p.words += word
+	p.done = append(p.done, doneSet{first: first | event.Handle(word*64)})
+	return p.addTo(&p.done[len(p.done)-1], h.Index())
+}
+
+func (p *verdictBatch) addTo(s *doneSet, index int) bool {
+	at := index - s.first.Index()
+	more := at/64 + 1 - len(s.events)
+	if more > 0 {
+		if p.words+more > setWordsMax {
+			return false
+		}
+		p.words += more
+		s.events = append(s.events, make(event.Bits, more)...)
+	}
+	s.events.Add(at)
+	return true
 }
 
 // plainMax bounds the size of a verdict without a detail, and longMax that of one without its texts.
@@ -54,6 +103,10 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 			if !p.addLong(v, config) {
 				return verdicts[i:]
 			}
+			continue
+		}
+		if p.sets && v.Kind == event.Done && p.addDone(v.Handle) {
+			p.n++
 			continue
 		}
 		b := p.room(plainMax)
@@ -101,9 +154,25 @@ func (f *verdictsFrame) marshal() mem.BufferSlice {
 	const most = 64 // bytes of the number and the epoch
 	head := hotframe.AppendNumber(make([]byte, 0, most), verdictsNumber, f.number)
 	head = appendPosition(head, verdictsEpoch, f.epoch)
+	for i := range f.batch.done {
+		f.batch.appendDone(&f.batch.done[i])
+	}
 	body := mem.NewBuffer(f.batch.buf, &frameBuffers)
 	f.batch = verdictBatch{}
 	return hotframe.Frame(f.receipt, head, body)
+}
+
+// appendDone encodes a set, without the bytes at its end that are zero.
+func (p *verdictBatch) appendDone(s *doneSet) {
+	const room = 1 // for the length
+	b, begin := hotframe.Begin(p.room(plainMax+8*len(s.events)), verdictsDone, room)
+	b = hotframe.AppendNumber(b, doneHandle, uint64(s.first))
+	set := make([]byte, 0, 64)
+	for _, word := range s.events {
+		set = binary.LittleEndian.AppendUint64(set, word)
+	}
+	b = hotframe.AppendBytes(b, doneEvents, bytes.TrimRight(set, "\x00"))
+	*p.buf = hotframe.End(b, begin, room)
 }
 
 // appendVerdict appends a verdict with a detail, or with none.
@@ -138,13 +207,39 @@ func (f *verdictsFrame) parseOurs(b []byte) bool {
 	f.number, b = hotframe.Number(b, verdictsNumber)
 	f.epoch, b = readPosition(b, verdictsEpoch)
 	for len(b) > 0 {
-		body, rest := hotframe.Chunk(b, verdictsVerdicts)
-		if body == nil || len(f.verdicts) == frameItemsMax || !f.parseVerdict(body) {
+		if body, rest := hotframe.Chunk(b, verdictsVerdicts); body != nil && len(f.verdicts) < frameItemsMax && f.parseVerdict(body) {
+			b = rest
+			continue
+		}
+		body, rest := hotframe.Chunk(b, verdictsDone)
+		handle, body := hotframe.Number(body, doneHandle)
+		set, body := hotframe.Chunk(body, doneEvents)
+		if set == nil || len(body) > 0 || len(f.done) == frameItemsMax || f.addDone(event.Handle(handle), set) != nil {
 			return false
 		}
 		b = rest
 	}
 	return f.number > 0
+}
+
+// addDone adds a set: of the event with a handle, and those behind it, a bit for each.
+func (f *verdictsFrame) addDone(h event.Handle, set []byte) error {
+	if end := h.Index() + 8*len(set); h.Index()%64 != 0 || len(set) == 0 || end > event.EntryEventsMax {
+		return fmt.Errorf("%w: a set of %d bytes from index %d on", errFrame, len(set), h.Index())
+	}
+	begin := len(f.words)
+	if begin+h.Index()/64+(len(set)+7)/8 > setWordsMax {
+		return fmt.Errorf("%w: sets of more than %d words", errFrame, setWordsMax)
+	}
+	f.words = slices.Grow(f.words, h.Index()/64+(len(set)+7)/8)
+	f.words = append(f.words, make([]uint64, h.Index()/64)...)
+	for len(set) > 0 {
+		var word [8]byte
+		set = set[copy(word[:], set):]
+		f.words = append(f.words, binary.LittleEndian.Uint64(word[:]))
+	}
+	f.done = append(f.done, event.Set{First: h.First(), Events: f.words[begin:len(f.words):len(f.words)]})
+	return nil
 }
 
 func (f *verdictsFrame) parseVerdict(b []byte) bool {

@@ -23,14 +23,14 @@ func BenchmarkContention(b *testing.B) {
 		self := peerNumber(1)
 		p.SetRoute(self, fixedRoute{owners: []Peer{self}})
 		contention.Run(b, func(worker int) func() {
-			events, done := benchEvents(contention.Batch, 100), make([]event.Verdict, contention.Batch)
+			entry := bytesEntryOf(0, benchEvents(contention.Batch, 100)...)
+			set, serial := event.Set{Events: event.AllBits(contention.Batch)}, uint64(worker)<<32
 			return func() {
-				for i, ev := range events {
-					ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(worker*contention.Batch+i))
-					done[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
-				}
-				p.Hold(events)
-				p.Settle(Local, done)
+				serial++
+				entry.SetFirst(event.NewHandle(serial, 0))
+				set.First = entry.First
+				p.Hold(entry)
+				p.Settle(Local, []event.Set{set}, nil)
 			}
 		})
 		if n := p.Stats().Events; n != 0 {
@@ -41,5 +41,5 @@ func BenchmarkContention(b *testing.B) {
 
 type noSink struct{}
 
-func (noSink) Deliver([]*event.Event)                 {}
-func (noSink) Settle([]event.Verdict, []*event.Event) {}
+func (noSink) Deliver([]event.Ref)                              {}
+func (noSink) Settle([]event.Set, []event.Verdict, []event.Ref) {}

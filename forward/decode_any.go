@@ -40,7 +40,7 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 		if err != nil {
 			return err
 		}
-		f.events = append(f.events, ev)
+		f.events = append(f.events, event.RefTo(ev))
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
 		return nil, fmt.Errorf("%w: schema version %d of %d", errFrame, schema, len(schemas))
 	}
 	ev := &event.Event{
-		Handle: event.Handle(m.GetHandle()), Partition: partitionOf(m.GetPartition()), Key: event.Key(hotframe.Alias(m.GetKey())), Payload: m.GetPayload(),
+		Handle: event.Handle(m.GetHandle()), Partition: partitionOf(m.GetPartition()), Key: event.Key(event.Alias(m.GetKey())), Payload: m.GetPayload(),
 		ID: event.MessageID{
 			Ledger: m.GetLedgerId(), Entry: m.GetEntryId(), Batch: m.GetBatchIndex(), TopicPartition: m.GetTopicPartition(),
 		},
@@ -124,14 +124,15 @@ func checkEvent(ev *event.Event) error {
 
 // parseAny decodes any frame.
 func (f *verdictsFrame) parseAny(b []byte) error {
-	n := 0
+	n, sets := 0, 0
 	for num, hot := range hotframe.Fields(b) {
 		if num == fieldHot {
 			n += hotframe.Count(hot, verdictsVerdicts)
+			sets += hotframe.Count(hot, verdictsDone)
 		}
 	}
-	if n > frameItemsMax {
-		return fmt.Errorf("%w: %d verdicts, want at most %d", errFrame, n, frameItemsMax)
+	if max(n, sets) > frameItemsMax {
+		return fmt.Errorf("%w: %d verdicts and %d sets, want at most %d of each", errFrame, n, sets, frameItemsMax)
 	}
 	m := new(peerv1.ForwardResponse)
 	if err := proto.Unmarshal(b, m); err != nil {
@@ -150,6 +151,11 @@ func (f *verdictsFrame) parseAny(b []byte) error {
 	f.number, f.epoch = verdicts.GetNumber(), positionOf(verdicts.GetEpoch())
 	for _, m := range verdicts.GetVerdicts() {
 		f.verdicts = append(f.verdicts, verdictOf(m))
+	}
+	for _, m := range verdicts.GetDone() {
+		if err := f.addDone(event.Handle(m.GetHandle()), m.GetEvents()); err != nil {
+			return err
+		}
 	}
 	return nil
 }

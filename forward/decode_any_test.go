@@ -53,7 +53,7 @@ func bothVerdicts(t fatal, b []byte) (*verdictsFrame, error) {
 }
 
 func equalVerdictsFrames(a, b *verdictsFrame) bool {
-	return a.receipt == b.receipt && a.number == b.number && a.epoch == b.epoch && equalVerdicts(a.verdicts, b.verdicts)
+	return a.receipt == b.receipt && a.number == b.number && a.epoch == b.epoch && equalVerdicts(a.verdicts, b.verdicts) && equalSets(a.done, b.done)
 }
 
 // sameOther compares frames that are not hot. A frame that is only a receipt may have a message.
@@ -71,7 +71,9 @@ func sameOther[M interface {
 
 // withText returns the frame as its receiver sees it: with strings in UTF-8.
 func withText(f *eventsFrame) *eventsFrame {
-	for _, ev := range f.events {
+	for i := range f.events {
+		ev := f.events[i].Event()
+		f.events[i] = event.RefTo(ev)
 		ev.Topic, ev.FirstError, ev.LastError = hotframe.Text(ev.Topic), hotframe.Text(ev.FirstError), hotframe.Text(ev.LastError)
 		for i, p := range ev.Properties {
 			ev.Properties[i] = event.Property{Name: hotframe.Text(p.Name), Value: hotframe.Text(p.Value)}
@@ -105,6 +107,9 @@ var (
 			numbers:  []protowire.Number{verdictHandle, verdictKind, verdictDelay, verdictAttempts, verdictCrashes},
 			texts:    []protowire.Number{verdictReason, verdictFirstError, verdictOwner},
 			messages: map[protowire.Number]shape{verdictEpoch: positionShape},
+		}, verdictsDone: {
+			numbers: []protowire.Number{doneHandle},
+			texts:   []protowire.Number{doneEvents},
 		}},
 	}}}
 )
@@ -230,11 +235,11 @@ func TestForeignVerdictsFrames(t *testing.T) {
 // generated code, nor an event larger than its weight.
 func TestStringsAreText(t *testing.T) {
 	garbage := strings.Repeat("a\xff", 100)
-	f := &eventsFrame{number: 1, events: []*event.Event{{
+	f := &eventsFrame{number: 1, events: event.RefsTo(&event.Event{
 		Handle: 1, Topic: garbage, FirstError: garbage, LastError: garbage, Properties: []event.Property{{Name: garbage, Value: garbage}},
-	}}}
+	})}
 	b := encode(t, f)
-	if most := weightOf(f.events[0]); len(b) > most {
+	if most := weightOf(&f.refs[0]); len(b) > most {
 		t.Errorf("encoded in %d bytes, weighs %d", len(b), most)
 	}
 	var read eventsFrame

@@ -7,15 +7,18 @@ import (
 	"github.com/ringfence/router/internal/wire/hotframe"
 )
 
-// eventsParser decodes the body of one Events message. It allocates events in blocks,
-// small enough that an event that stays long keeps few others alive. Only topics and schema
+// eventsParser decodes the body of one Events message. Consecutive events of one entry become an [event.Entry] of bytes, all others
+// objects, which are allocated in blocks: both small enough that an event that stays long keeps few others alive. Only topics and schema
 // versions are copied, since they outlive their events in labels and copies.
 type eventsParser struct {
 	topics, names, schemas []string
 
-	full  [][]event.Event // blocks
-	block []event.Event   // the present one
-	count int             // events in all of them
+	events []event.Ref
+	entry  *event.Entry // of the last event, nil if that is none or waits
+	last   event.Event  // if it waits: whether it is an object, the next event tells
+	waits  bool
+	block  []event.Event // for objects
+	count  int           // events so far
 
 	properties    []event.Property // the present block
 	propertiesN   int              // of the frame
@@ -25,8 +28,8 @@ type eventsParser struct {
 	size, rest int // of the present event, and of the data behind it
 }
 
-// blockMax bounds the events of a block, and the events whose properties share a block.
-const blockMax = 128
+// blockMax bounds the events of a block and of an entry, and the events whose properties share a block.
+const blockMax = 64
 
 // parseOurs decodes the frame if it is only a receipt, or carries events and is encoded as our
 // writer does it. It returns false for any other frame, good or bad. The bytes of strings may be
@@ -54,6 +57,7 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 	for i := range p.schemas {
 		p.schemas[i] = strings.Clone(p.schemas[i])
 	}
+	var ev event.Event
 	for len(b) > 0 {
 		body, rest := hotframe.Chunk(b, eventsEvents)
 		if body == nil || p.count == frameItemsMax {
@@ -61,41 +65,58 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 		}
 		p.count++
 		p.size, p.rest = len(b)-len(rest), len(rest)
-		if !p.parseEvent(body, p.nextEvent()) {
+		if p.events == nil {
+			p.events = make([]event.Ref, 0, min(frameItemsMax, 1+p.rest/p.size))
+		}
+		ev = event.Event{}
+		if !p.parseEvent(body, &ev) {
 			return false
 		}
+		p.add(&ev)
 		b = rest
 	}
-	f.events = p.all()
+	p.addObject()
+	f.events = p.events
 	return f.number > 0
 }
 
-// nextEvent returns memory for the present event, which is zero.
-func (p *eventsParser) nextEvent() *event.Event {
-	if len(p.block) == cap(p.block) {
-		if p.block != nil {
-			p.full = append(p.full, p.block)
+// add adds the present event.
+func (p *eventsParser) add(ev *event.Event) {
+	if p.entry == nil && p.waits && p.last.ID.Ledger == ev.ID.Ledger && p.last.ID.Entry == ev.ID.Entry {
+		if e := event.PartOf(&p.last, 1+p.expected()); e.Holds(&p.last) {
+			p.entry, p.waits = e, false
+			p.addPart(&p.last)
 		}
-		p.block = make([]event.Event, 0, p.expected())
 	}
-	p.block = p.block[:len(p.block)+1]
-	return &p.block[len(p.block)-1]
+	if p.entry != nil && p.entry.Holds(ev) {
+		p.addPart(ev)
+		return
+	}
+	p.addObject()
+	p.entry, p.last, p.waits = nil, *ev, true
+}
+
+func (p *eventsParser) addPart(ev *event.Event) {
+	p.events = append(p.events, event.Ref{Entry: p.entry, Index: int32(p.entry.Len())})
+	p.entry.AddPartOf(ev)
+}
+
+// addObject adds the last event, if it waits, as an object.
+func (p *eventsParser) addObject() {
+	if !p.waits {
+		return
+	}
+	if len(p.block) == 0 {
+		p.block = make([]event.Event, p.expected())
+	}
+	p.block[0] = p.last
+	p.events = append(p.events, event.RefTo(&p.block[0]))
+	p.block, p.waits = p.block[1:], false
 }
 
 // expected estimates the number of remaining events, the present one included, by its size,
 // at most a block.
 func (p *eventsParser) expected() int { return min(blockMax, 1+p.rest/p.size) }
-
-// all returns the events.
-func (p *eventsParser) all() []*event.Event {
-	events := make([]*event.Event, 0, p.count)
-	for _, block := range append(p.full, p.block) {
-		for i := range block {
-			events = append(events, &block[i])
-		}
-	}
-	return events
-}
 
 // parseEvent decodes one event into ev, which is zero. It returns false if the event is invalid,
 // or encoded in another way than ours.
@@ -130,7 +151,7 @@ func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
 	if uint64(uint32(topic)) >= uint64(len(p.topics)) {
 		return false
 	}
-	ev.Handle, ev.Partition, ev.Key = event.Handle(handle), partitionOf(uint32(part)), event.Key(hotframe.Alias(key))
+	ev.Handle, ev.Partition, ev.Key = event.Handle(handle), partitionOf(uint32(part)), event.Key(event.Alias(key))
 	ev.ID = event.MessageID{
 		Ledger: int64(ledger), Entry: int64(entry), Batch: hotframe.Unzigzag(batch), TopicPartition: hotframe.Unzigzag(topicPartition),
 	}
@@ -151,7 +172,7 @@ func (p *eventsParser) parseRare(b []byte, ev *event.Event) []byte {
 	last, b := hotframe.Chunk(b, eventLastError)
 	crashes, b := hotframe.Number(b, eventCrashes)
 	ev.EventTime, ev.Redelivery, ev.Round, ev.Crashes = int64(happened), uint32(redelivery), uint32(round), uint32(crashes)
-	ev.FirstError, ev.LastError = hotframe.Alias(first), hotframe.Alias(last)
+	ev.FirstError, ev.LastError = event.Alias(first), event.Alias(last)
 	schema, rest := hotframe.Number(b, eventSchema)
 	switch i := uint32(schema); {
 	case i == 0:
@@ -181,6 +202,6 @@ func (p *eventsParser) parseProperty(b []byte, start int) int {
 		p.properties = append(make([]event.Property, 0, len(own)+room), own...)
 		start = 0
 	}
-	p.properties = append(p.properties, event.Property{Name: p.names[uint32(name)], Value: hotframe.Alias(value)})
+	p.properties = append(p.properties, event.Property{Name: p.names[uint32(name)], Value: event.Alias(value)})
 	return start
 }

@@ -12,9 +12,13 @@
 // verdict of any peer that has received it, or by [Table.Drop].
 //
 // A key's events from the source are sent in the order in which they came. Those that wait
-// are in two lists at most, each by age: the queue of their owner's lane, and behind it
-// the wait of their key, which a refusal begins. The queue's events up to the age
-// wait.passing are older than all in the wait; the others join it when Take reaches them.
+// are in two places at most, in order in each: the queue of their owner's lane, and behind it
+// the wait of their key, which a refusal begins. The queue's events up to
+// wait.passing are earlier than all in the wait; the others join it when Take reaches them.
+//
+// Events that came in one entry are held together: as a record of the entry, with a set of its events for each
+// lane. So a verdict on many of them takes a few operations on words, and no memory is needed for an event
+// on its usual way.
 //
 // # Pieces
 //
@@ -23,8 +27,8 @@
 //	routes.go   lanes of peers, and which of them owns a partition
 //	waits.go    pauses of keys after refusals: full, delayed, refused
 //	relay.go    third members, for owners that cannot be reached
-//	held.go     a held event; shelf.go finds it by its handle, ages.go knows its age
-//	list.go     events in one place, by age
+//	record.go   an entry of which events are held, and what few events have besides
+//	queue.go    where these events are: queued or sent, by lane, or waiting
 //	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
 //	server.go   Server: inbound streams of peers (events in, verdicts out)
 //	link.go     the part that both ends of a stream share: receipts, pings, timeouts

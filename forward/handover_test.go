@@ -49,7 +49,7 @@ func TestHandOver(t *testing.T) {
 			t.Fatal("handed over without a stream")
 		default:
 		}
-		a.pool.Hold(a.events(1, 500))
+		a.hold(a.events(1, 500))
 		b.start()
 		defer b.stop()
 		a.await(500)

@@ -17,6 +17,9 @@ const (
 	versionMax = 1
 )
 
+// capabilitySets says that a consumer node reads sets of events that are done, and that its handles can be in one.
+const capabilitySets = "done-sets"
+
 // Identity is a member's description of itself in a Hello.
 type Identity struct {
 	Group       string
@@ -41,6 +44,8 @@ func (i Identity) hello(to Peer) *peerv1.Hello {
 		VersionMin:  versionMin,
 		VersionMax:  versionMax,
 		Build:       i.Build,
+
+		Capabilities: []string{capabilitySets},
 	}
 	for _, s := range i.Settings {
 		h.Identity = append(h.Identity, &peerv1.Setting{Name: s.Name, Value: s.Value})

@@ -26,64 +26,66 @@ func (t *Table) Inspect(key event.Key) []Share {
 	return look.result()
 }
 
-// lookup is a search for the events of a key that visits the shelf in steps, so that the
+// lookup is a search for the events of a key that visits the records in steps, so that the
 // lock can be released between them.
 type lookup struct {
-	block  int // to look at next
+	age    uint64 // records up to this one were looked at
 	shares []Share
 	done   bool
 }
 
-// blocksAtOnce bounds one step: about 4,000 events.
-const blocksAtOnce = 16
+// eventsAtOnce is about the number of events of one step.
+const eventsAtOnce = 4000
 
 // inspect is one step of a search.
 func (t *Table) inspect(key event.Key, look *lookup) {
-	t.visit(look, func(h *held) { t.share(key, h, look) })
+	t.visit(look, func(h held) {
+		if h.key() == key {
+			t.add(h, look)
+		}
+	})
 }
 
-// visit calls f for the places of one step.
-func (t *Table) visit(look *lookup, f func(*held)) {
-	end := min(look.block+blocksAtOnce, len(t.shelf.blocks))
-	for ; look.block < end; look.block++ {
-		if b := t.shelf.blocks[look.block]; b != nil {
-			for i := range b {
-				f(&b[i])
-			}
+// visit calls f for the events of one step.
+func (t *Table) visit(look *lookup, f func(held)) {
+	visited := 0
+	for r := t.oldest; r != nil; r = r.newer {
+		if r.age <= look.age {
+			continue
 		}
-	}
-	if look.block < len(t.shelf.blocks) {
-		return
-	}
-	for _, h := range t.shelf.beside {
-		f(h)
+		if visited >= eventsAtOnce {
+			return
+		}
+		for i := range r.events.All() {
+			f(held{r, i})
+			visited++
+		}
+		look.age = r.age
 	}
 	look.done = true
 }
 
-// share adds h to the result if it is of the key.
-func (t *Table) share(key event.Key, h *held, look *lookup) {
-	if h.event == nil || h.event.Key != key {
-		return
-	}
-	place, with := h.on.place, t.with(h)
+// add adds an event to the result.
+func (t *Table) add(h held, look *lookup) {
+	place, with := t.whereIs(h)
 	i := slices.IndexFunc(look.shares, func(s Share) bool { return s.Place == place && s.With == with })
 	if i < 0 {
 		i, look.shares = len(look.shares), append(look.shares, Share{Place: place, With: with, Oldest: clock.Forever})
 	}
 	look.shares[i].Events++
-	look.shares[i].Oldest = min(look.shares[i].Oldest, h.cohort.since)
+	look.shares[i].Oldest = min(look.shares[i].Oldest, h.since)
 }
 
-// with returns the peer that an event is for, see [Share.With].
-func (t *Table) with(h *held) Peer {
+// whereIs returns the place of an event, and the peer that it is for, see [Share.With].
+func (t *Table) whereIs(h held) (Place, Peer) {
+	place, l := t.placeOf(h)
 	switch {
-	case h.on.lane != nil:
-		return h.on.lane.peer
-	case h.on.place == Full:
-		return t.waiting[h.event.Key].refuser
+	case l != nil:
+		return place, l.peer
+	case place == Full:
+		return place, t.waiting[h.key()].refuser
 	}
-	return Peer{}
+	return place, Peer{}
 }
 
 func (l *lookup) result() []Share {

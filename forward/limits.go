@@ -7,6 +7,8 @@ import "strings"
 const (
 	// frameItemsMax bounds the events, verdicts or topics of a frame.
 	frameItemsMax = 4096
+	// setWordsMax bounds the words of 64 events in all sets of a frame, each from the first event of its entry on.
+	setWordsMax = 1 << 14
 	// textMax is the length to which errors and reasons are cut, in bytes.
 	textMax = 4 << 10
 	// frameOverheadMax is the part of FrameMax reserved for the overhead of one event:

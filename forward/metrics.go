@@ -107,8 +107,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // count adds received verdicts by kind.
-func (m *Metrics) count(verdicts []event.Verdict) {
+func (m *Metrics) count(done []event.Set, verdicts []event.Verdict) {
 	var n [event.Parked + 1]int
+	for i := range done {
+		n[event.Done] += done[i].Events.Len()
+	}
 	for i := range verdicts {
 		n[verdicts[i].Kind]++
 	}

@@ -9,29 +9,30 @@ import (
 // Moves collects the effects of a call. The caller owns it, performs it and calls Reset
 // before it passes it again.
 type Moves struct {
-	Local []*event.Event // for the local mailbox
-	Wake  []Peer         // peers whose streams have events to take
+	Local []event.Ref // for the local mailbox
+	Wake  []Peer      // peers whose streams have events to take
 
-	// Verdicts end the journeys of Settled, the events in the same order. They are final (see
-	// [event.VerdictKind.Final]), except those of relayed events, see [Table.HoldRelayed].
-	// Read Settled only if you need it: each event is a cache miss.
+	// Done are events that are done. Verdicts end the journeys of Settled, the events in the same order. They are final (see
+	// [event.VerdictKind.Final]), except those of relayed events, see [Table.Hold].
+	Done     []event.Set
 	Verdicts []event.Verdict
-	Settled  []*event.Event
+	Settled  []event.Ref
 }
 
 // Reset empties m and keeps its memory.
 func (m *Moves) Reset() {
 	clear(m.Local)
+	clear(m.Done)
 	clear(m.Verdicts)
 	clear(m.Settled)
-	m.Local, m.Wake, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Verdicts[:0], m.Settled[:0]
+	m.Local, m.Wake, m.Done, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Done[:0], m.Verdicts[:0], m.Settled[:0]
 }
 
 // Empty reports whether there is nothing to do.
-func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
+func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Done)+len(m.Settled) == 0 }
 
-func (m *Moves) settle(ev *event.Event, v event.Verdict) {
-	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ev)
+func (m *Moves) settle(ref event.Ref, v event.Verdict) {
+	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ref)
 }
 
 func (m *Moves) wake(peer Peer) {

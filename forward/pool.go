@@ -29,10 +29,10 @@ import (
 type Sink interface {
 	// Deliver gives events to the local mailbox, whose verdicts go to [Pool.Settle]
 	// as those of [Local].
-	Deliver(events []*event.Event)
-	// Settle settles events, each with the verdict of the same index. Those of relayed events
+	Deliver(events []event.Ref)
+	// Settle settles events: those of the sets are done, the others have the verdict of the same index. Those of relayed events
 	// need not be final.
-	Settle(verdicts []event.Verdict, events []*event.Event)
+	Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref)
 }
 
 // Evidence reports whether a peer is reachable: up once for each stream, down when it
@@ -145,8 +145,8 @@ func (p *Pool) perform(out *Moves) {
 		p.metrics.sentLocal.Add(float64(len(out.Local)))
 		p.sink.Deliver(out.Local)
 	}
-	if len(out.Settled) > 0 {
-		p.sink.Settle(out.Verdicts, out.Settled)
+	if len(out.Done)+len(out.Settled) > 0 {
+		p.sink.Settle(out.Done, out.Verdicts, out.Settled)
 	}
 }
 
@@ -163,24 +163,27 @@ func (p *Pool) wake(peers []Peer) {
 	}
 }
 
-// Hold takes events from the source, see [Table.Hold].
-func (p *Pool) Hold(events []*event.Event) {
-	p.step(func(now clock.Instant, out *Moves) { p.table.Hold(now, events, out) })
+// Hold takes events, see [Table.Hold].
+func (p *Pool) Hold(entries ...*event.Entry) {
+	p.step(func(now clock.Instant, out *Moves) {
+		for _, e := range entries {
+			p.table.Hold(now, e, out)
+		}
+	})
 }
 
-// HoldRelayed takes events that another member could not send to their owner, see
-// [Table.HoldRelayed].
-func (p *Pool) HoldRelayed(events []*event.Event) {
-	p.step(func(now clock.Instant, out *Moves) { p.table.HoldRelayed(now, events, out) })
-}
-
-// Settle takes verdicts, see [Table.Settle].
-func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
-	p.metrics.count(verdicts)
+// Settle takes verdicts, see [Table.Done] and [Table.Settle].
+func (p *Pool) Settle(from Peer, done []event.Set, verdicts []event.Verdict) {
+	p.metrics.count(done, verdicts)
 	if p.logsEvents() {
 		p.logAnswers(from, verdicts)
 	}
-	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
+	p.step(func(now clock.Instant, out *Moves) {
+		for i := range done {
+			p.table.Done(from, done[i], out)
+		}
+		p.table.Settle(now, from, verdicts, out)
+	})
 }
 
 // logsEvents reports whether every step of every event is logged.
@@ -534,8 +537,8 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		if err := l.arrived(f.number); err != nil {
 			return err
 		}
-		if len(f.verdicts) > 0 {
-			s.pool.Settle(s.id, f.verdicts)
+		if len(f.done)+len(f.verdicts) > 0 {
+			s.pool.Settle(s.id, f.done, f.verdicts)
 		}
 		l.took(f.number)
 		return nil
@@ -563,7 +566,7 @@ type outEnd struct {
 	peer   *peer
 	stream peerStream
 	frame  eventsFrame
-	batch  []*event.Event
+	batch  []event.Ref
 	done   []event.Finished // of the window that was sent last
 }
 
@@ -571,12 +574,12 @@ type outEnd struct {
 func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	p := e.peer.pool
 	p.mu.Lock()
-	batch, relay := p.table.Take(p.now(), e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
+	batch, relay := p.table.Take(e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
 	p.mu.Unlock()
 	if len(batch) > 0 && p.logsEvents() {
-		for _, ev := range batch {
-			p.log.Debug("sent", "message_id", ev.ID.String(), "peer", e.peer.id, "relay", relay)
+		for i := range batch {
+			p.log.Debug("sent", "message_id", batch[i].MessageID().String(), "peer", e.peer.id, "relay", relay)
 		}
 	}
 	if len(batch) == 0 {
@@ -585,7 +588,7 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 		}
 		return false, nil
 	}
-	e.frame.receipt, e.frame.number, e.frame.epoch, e.frame.relay, e.frame.events = receipt, number, epoch, relay, batch
+	e.frame.receipt, e.frame.number, e.frame.epoch, e.frame.relay, e.frame.refs = receipt, number, epoch, relay, batch
 	err := e.stream.SendMsg(&e.frame)
 	p.metrics.framesOut.Inc()
 	p.metrics.frameEvents.Observe(float64(len(batch)))
@@ -595,7 +598,7 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 		p.metrics.sentPeer.Add(float64(len(batch)))
 	}
 	clear(batch)
-	e.batch, e.frame.events = batch, nil
+	e.batch, e.frame.refs = batch, nil
 	return true, sendError(err)
 }
 

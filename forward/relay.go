@@ -5,7 +5,7 @@ import "github.com/ringfence/router/internal/base/clock"
 // relayAt is when a third member begins to take the events of l, [clock.Forever] when none
 // is needed or none is there.
 func (t *Table) relayAt(l *lane) clock.Instant {
-	if l.up || l.via != nil || l.queued.n == 0 || t.third(l) == nil {
+	if l.up || l.via != nil || l.queuedN == 0 || t.third(l) == nil {
 		return clock.Forever
 	}
 	return l.since.Add(t.config.UnreachableHoldMax)

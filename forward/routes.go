@@ -32,23 +32,20 @@ type Route interface {
 	Epoch() event.Position
 }
 
-// lane holds the events that wait for one peer and those that the peer has.
+// lane is a peer, with the events that wait for it and those that it has.
 type lane struct {
-	peer   Peer
-	up     bool
-	since  clock.Instant // when it came up, went down, or was first heard of
-	owner  uint16        // its number among the owners of partitions, 0 when the route gives it none
-	via    *lane         // the third member that takes what is queued, nil while none does
-	queued list
-	sent   list
+	peer    Peer
+	up      bool
+	since   clock.Instant // when it came up, went down, or was first heard of
+	owner   uint16        // its number among the owners of partitions, 0 when the route gives it none
+	via     *lane         // the third member that takes what is queued, nil while none does
+	place   Place         // of the events in queue: Queued, or Refused for those without an owner
+	queue   queue
+	queuedN int
+	sentN   int
 }
 
-func newLane(peer Peer, now clock.Instant) *lane {
-	l := &lane{peer: peer, since: now}
-	l.queued = list{place: Queued, lane: l}
-	l.sent = list{place: Sent, lane: l}
-	return l
-}
+func newLane(peer Peer, now clock.Instant) *lane { return &lane{peer: peer, since: now} }
 
 // owners is the route as lanes by partition, so that the look-up for each event needs
 // neither the route nor a search for the lane, and stays in the cache.
@@ -116,5 +113,5 @@ func (t *Table) markOwner(now clock.Instant, owner Peer) (number uint16) {
 
 // prune removes lanes that are down, own nothing and hold no events.
 func (t *Table) prune() {
-	t.lanes = slices.DeleteFunc(t.lanes, func(l *lane) bool { return !l.up && l.owner == 0 && l.queued.n+l.sent.n == 0 })
+	t.lanes = slices.DeleteFunc(t.lanes, func(l *lane) bool { return !l.up && l.owner == 0 && l.queuedN+l.sentN == 0 })
 }

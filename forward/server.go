@@ -36,7 +36,7 @@ type Arrival struct {
 	Peer   Peer           // the consumer node, which holds the events
 	Epoch  event.Position // the epoch by which they were routed
 	Relay  bool           // this node is not the owner and must pass them on once
-	Events []*event.Event // the receiver's to keep; handles are those of the peer
+	Events []event.Ref    // the receiver's to keep; handles are those of the peer
 }
 
 // Acceptor takes the events of other members. The receiving goroutines of the streams call
@@ -280,6 +280,7 @@ type inbound struct {
 	id     StreamID
 	peer   Peer
 	self   Identity      // this member, as its Hello on this stream says
+	sets   bool          // the peer reads sets of events that are done
 	frame  verdictsFrame // the sending goroutine's
 
 	// The receiving goroutine's, but for nonce, which does not change.
@@ -359,7 +360,7 @@ func (in *inbound) hello() (err error) {
 	if in.peer, err = self.check(hello); err != nil {
 		return err
 	}
-	in.self = self
+	in.self, in.sets = self, slices.Contains(hello.GetCapabilities(), capabilitySets)
 	if err := in.server.add(in); err != nil {
 		return err
 	}
@@ -444,7 +445,7 @@ func (in *inbound) answer(verdicts []event.Verdict) {
 				break
 			}
 		}
-		in.queued = append(in.queued, verdictBatch{})
+		in.queued = append(in.queued, verdictBatch{sets: in.sets})
 	}
 	in.mu.Unlock()
 	in.link.wake()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/bits"
 	"net"
 	"os"
 	"slices"
@@ -125,6 +126,7 @@ type node struct {
 	registry *prometheus.Registry
 	config   Config
 	now      func() clock.Instant
+	serial   atomic.Uint64 // of the newest entry
 
 	// verdict returns the answer of the mailbox; nil: Done. false: none.
 	verdict func(ev *event.Event, attempt int) (event.Verdict, bool)
@@ -209,11 +211,12 @@ func (n *node) heard(_ Peer, up bool) {
 }
 
 // judge is the mailbox.
-func (n *node) judge(events []*event.Event) []event.Verdict {
+func (n *node) judge(events []event.Ref) []event.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var verdicts []event.Verdict
-	for _, ev := range events {
+	for i := range events {
+		ev := events[i].Event()
 		n.seen[ev.ID]++
 		v, ok := event.Verdict{Kind: event.Done}, true
 		if n.verdict != nil {
@@ -226,8 +229,8 @@ func (n *node) judge(events []*event.Event) []event.Verdict {
 	return verdicts
 }
 
-func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
-func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
+func (n *node) Accept(a Arrival)           { n.server.Answer(a.From, n.judge(a.Events)) }
+func (n *node) Deliver(events []event.Ref) { n.pool.Settle(Local, nil, n.judge(events)) }
 
 func (n *node) TakeOver(_ Peer, proven bool, done []event.Finished) {
 	if n.takeOver != nil {
@@ -251,16 +254,32 @@ func (n *node) Gone(from StreamID) {
 	n.gone = append(n.gone, from)
 }
 
-func (n *node) Settle(verdicts []event.Verdict, events []*event.Event) {
+func (n *node) Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i, ev := range events {
-		if _, twice := n.settled[ev.Handle]; twice {
-			n.twice = append(n.twice, ev.Handle)
+	for _, set := range done {
+		if set.Entry == nil || set.Entry.First != set.First {
+			n.t.Errorf("%s: the set of %d comes with the entry %p", n.name(), set.First, set.Entry)
 		}
-		n.settled[ev.Handle] = verdicts[i]
+		for i := range set.Events.All() {
+			n.ended(event.Verdict{Handle: set.First | event.Handle(i), Kind: event.Done})
+		}
+	}
+	for i, v := range verdicts {
+		if v.Handle != events[i].Handle() {
+			n.t.Errorf("%s: the verdict on %d comes with event %d", n.name(), v.Handle, events[i].Handle())
+		}
+		n.ended(v)
 	}
 	signal.Set(n.settledCh)
+}
+
+// ended notes the end of an event. n.mu is held.
+func (n *node) ended(v event.Verdict) {
+	if _, twice := n.settled[v.Handle]; twice {
+		n.twice = append(n.twice, v.Handle)
+	}
+	n.settled[v.Handle] = v
 }
 
 // streamsGone returns the number of inbound streams that have ended.
@@ -328,14 +347,24 @@ func (n *node) await(count int) {
 	}
 }
 
-// events makes n events that the i-th of them names by its handle.
+// hold holds events as one entry, and gives them their handles.
+func (n *node) hold(events []*event.Event) {
+	n.pool.Hold(entryOf(event.NewHandle(n.serial.Add(1), 0), events...))
+}
+
+// holdBytes holds events as one entry of bytes.
+func (n *node) holdBytes(events []*event.Event) {
+	n.pool.Hold(bytesEntryOf(event.NewHandle(n.serial.Add(1), 0), events...))
+}
+
+// events makes events with the numbers from … on.
 func (n *node) events(from, count int) []*event.Event {
 	events := make([]*event.Event, count)
 	for i := range events {
 		h := from + i
 		key := event.Key(fmt.Sprint("key", h%97))
 		events[i] = &event.Event{
-			Handle: event.Handle(h), ID: event.MessageID{Ledger: int64(n.identity.Incarnation[15]), Entry: int64(h), Batch: -1, TopicPartition: -1},
+			ID:    event.MessageID{Ledger: int64(n.identity.Incarnation[15]), Entry: int64(h), Batch: -1, TopicPartition: -1},
 			Topic: "persistent://public/default/t", Key: key, Partition: ring.PartitionOf(string(key)), Payload: []byte("payload"),
 		}
 	}
@@ -404,8 +433,9 @@ func testThreeNodes(t *testing.T, network network, config Config, now func() clo
 	var feeders sync.WaitGroup
 	for _, n := range nodes {
 		feeders.Go(func() {
-			for from := 1; from <= count; from += 100 {
-				n.pool.Hold(n.events(from, 100))
+			for from := 1; from <= count; from += 200 { // entries of two words of a set
+				n.holdBytes(n.events(from, 100))
+				n.hold(n.events(from+100, 100))
 			}
 		})
 	}
@@ -429,6 +459,9 @@ func testThreeNodes(t *testing.T, network network, config Config, now func() clo
 	}
 	if total != 3*count {
 		t.Errorf("%d events were handled, want %d", total, 3*count)
+	}
+	if done := testutil.ToFloat64(nodes[0].metrics.verdicts[event.Done]); done != float64(count) {
+		t.Errorf("%v verdicts say done, want %d", done, count)
 	}
 	if local, peer := testutil.ToFloat64(nodes[0].metrics.sentLocal), testutil.ToFloat64(nodes[0].metrics.sentPeer); local+peer != float64(count) || local == 0 || peer == 0 {
 		t.Errorf("sent %v locally and %v to peers, want %d in sum", local, peer, count)
@@ -460,7 +493,7 @@ func TestRefusedEventsFollowTheRoute(t *testing.T) {
 			return fixedRoute{owners: []Peer{owner.identity.Incarnation}, epoch: event.Position{Ledger: epoch}}
 		}
 		a.route(only(b, 1), nodes...)
-		a.pool.Hold(a.events(1, 50))
+		a.hold(a.events(1, 50))
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if s := a.pool.Stats(); s.In[Refused] != 50 {
@@ -503,7 +536,7 @@ func TestSilentPeer(t *testing.T) {
 		}
 		mute.Store(true)
 		begun := time.Now()
-		a.pool.Hold(a.events(1, 10))
+		a.hold(a.events(1, 10))
 		for a.pool.Stats().In[Sent] == 0 {
 			time.Sleep(time.Millisecond)
 		}
@@ -535,7 +568,11 @@ func TestBrokenStreams(t *testing.T) {
 	var feeder sync.WaitGroup
 	feeder.Go(func() {
 		for from := 1; from <= count; from += 50 {
-			a.pool.Hold(a.events(from, 50))
+			if from%100 == 1 {
+				a.holdBytes(a.events(from, 50))
+			} else {
+				a.hold(a.events(from, 50))
+			}
 		}
 	})
 	for i := 1; i <= breaks; i++ {
@@ -569,12 +606,12 @@ func TestOversizedEventIsRejected(t *testing.T) {
 		events := a.events(1, 3)
 		events[0].Payload = make([]byte, a.config.FrameMax)
 		events[1].Payload = make([]byte, a.config.FrameMax-frameOverheadMax-2000) // the largest that fits
-		a.pool.Hold(events)
+		a.hold(events)
 		a.await(3)
-		if v := a.settled[1]; v.Kind != event.Rejected || v.DetailOrZero().Reason == "" {
+		if v := a.settled[events[0].Handle]; v.Kind != event.Rejected || v.DetailOrZero().Reason == "" {
 			t.Errorf("the oversized event: %+v, want rejected with a reason", v)
 		}
-		if a.settled[2].Kind != event.Done || a.settled[3].Kind != event.Done {
+		if a.settled[events[1].Handle].Kind != event.Done || a.settled[events[2].Handle].Kind != event.Done {
 			t.Errorf("its neighbours: %+v", a.settled)
 		}
 		if b.streamsGone() != 0 {
@@ -594,7 +631,7 @@ func TestRelay(t *testing.T) {
 		}
 		begun := time.Now()
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, nodes...)
-		a.pool.Hold(a.events(1, 10))
+		a.hold(a.events(1, 10))
 		a.await(10)
 		if took := time.Since(begun); took < a.config.UnreachableHoldMax || took > a.config.UnreachableHoldMax+time.Second {
 			t.Errorf("relayed after %v, want %v", took, a.config.UnreachableHoldMax)
@@ -630,7 +667,7 @@ func TestStopFlushesVerdicts(t *testing.T) {
 		b.start()
 		defer a.stop()
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
-		a.pool.Hold(a.events(1, 1000))
+		a.hold(a.events(1, 1000))
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		b.server.Answer(1, late)
@@ -644,25 +681,38 @@ func TestStopFlushesVerdicts(t *testing.T) {
 	})
 }
 
-// The verdicts of a frame are taken in their order: reports about an event before its end.
+// The verdicts of a frame are taken in their order: reports about an event before its end. A report that comes with the
+// set of its event is of no use any more.
 func TestVerdictsOfAFrameKeepTheirOrder(t *testing.T) {
-	a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
-	a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
-	a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, out) })
-	a.pool.Hold(a.events(1, 1))
-	a.pool.table.Take(a.pool.now(), owner, 10, 1<<20, nil)
-	var read verdictsFrame
-	frame := &verdictsFrame{number: 1, verdicts: append([]event.Verdict{{Handle: 1, Kind: event.Attempted, Detail: &event.Detail{Attempts: 1}}}, doneOf(1)...)}
-	if err := read.parse(encode(t, frame)); err != nil {
-		t.Fatal(err)
-	}
-	l := newLink(a.config, a.now, a.metrics, func(error) {}, true)
-	defer l.silence.Stop()
-	if err := (&peer{pool: a.pool, id: owner}).handle(l, &read); err != nil {
-		t.Fatal(err)
-	}
-	if s := a.pool.Stats(); s.Events != 0 || s.Ignored != 0 || a.settled[1].Kind != event.Done {
-		t.Errorf("%d events are held, %d verdicts ignored, settled %v", s.Events, s.Ignored, a.settled)
+	for name, c := range map[string]struct {
+		sets    bool
+		ignored uint64
+	}{"verdicts": {false, 0}, "sets": {true, 1}} {
+		t.Run(name, func(t *testing.T) {
+			a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
+			a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
+			a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, out) })
+			events := a.events(1, 1)
+			a.hold(events)
+			a.pool.table.Take(owner, 10, 1<<20, nil)
+			h := events[0].Handle
+			verdicts := append([]event.Verdict{{Handle: h, Kind: event.Attempted, Detail: &event.Detail{Attempts: 1}}}, doneOf(h)...)
+			frame := verdictsFrame{number: 1, batch: batchOf(verdicts, c.sets)}
+			out := frame.marshal()
+			defer out.Free()
+			var read verdictsFrame
+			if err := read.parse(out.Materialize()); err != nil || c.sets != (len(read.done) == 1) {
+				t.Fatalf("%+v, %v", read, err)
+			}
+			l := newLink(a.config, a.now, a.metrics, func(error) {}, true)
+			defer l.silence.Stop()
+			if err := (&peer{pool: a.pool, id: owner}).handle(l, &read); err != nil {
+				t.Fatal(err)
+			}
+			if s := a.pool.Stats(); s.Events != 0 || s.Ignored != c.ignored || a.settled[h].Kind != event.Done {
+				t.Errorf("%d events are held, %d verdicts ignored, settled %v", s.Events, s.Ignored, a.settled)
+			}
+		})
 	}
 }
 
@@ -677,11 +727,12 @@ func TestUnlistedPeerMayFinish(t *testing.T) {
 			defer n.stop()
 		}
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
-		a.pool.Hold(a.events(1, 1))
+		events := a.events(1, 1)
+		a.hold(events)
 		time.Sleep(time.Second)
 		a.route(fixedRoute{owners: []Peer{a.identity.Incarnation}}, a)
 		time.Sleep(time.Minute)
-		b.server.Answer(1, []event.Verdict{{Handle: 1, Kind: event.Done}})
+		b.server.Answer(1, doneOf(events[0].Handle))
 		a.await(1)
 		time.Sleep(time.Second)
 		a.pool.peersMu.Lock()
@@ -768,7 +819,7 @@ func TestBadStreams(t *testing.T) {
 					defer n.stop()
 				}
 				a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
-				a.pool.Hold(a.events(1, 1))
+				a.hold(a.events(1, 1))
 				a.await(1)
 
 				st, closeAll := caller(t, network, b, test.frames...)
@@ -776,10 +827,68 @@ func TestBadStreams(t *testing.T) {
 				if s := endOf(st); s.Code() != test.code || !strings.Contains(s.Message(), test.says) {
 					t.Errorf("status = %v, want %v and %q", s, test.code, test.says)
 				}
-				a.pool.Hold(a.events(2, 10))
+				a.hold(a.events(2, 10))
 				a.await(11)
 				if got := a.evidenceSoFar(); !slices.Equal(got, []bool{true}) {
 					t.Errorf("evidence on the other stream: %v, want up once", got)
+				}
+			})
+		})
+	}
+}
+
+// A caller that does not say that it reads sets gets verdicts only, those of earlier versions: their handles cannot be in a set.
+func TestSetsAreForPeersThatReadThem(t *testing.T) {
+	const count = 130
+	for name, c := range map[string]struct {
+		capabilities []string
+		sets         int
+	}{"none": {nil, 0}, "others": {[]string{"other"}, 0}, "sets": {[]string{"other", capabilitySets}, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := &pipes{}
+				b := newNode(t, network, 2, DefaultConfig(), bubbleClock())
+				b.start()
+				defer b.stop()
+				h := Identity{Group: "g", HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))
+				if !slices.Contains(h.GetCapabilities(), capabilitySets) {
+					t.Errorf("our Hello says %q", h.GetCapabilities())
+				}
+				h.Capabilities = c.capabilities
+				events := &peerv1.Events{Number: 1, Topics: []string{"t"}}
+				for i := range count {
+					events.Events = append(events.Events, &peerv1.Event{Handle: uint64(event.NewHandle(7, i)), EntryId: int64(i)})
+				}
+				st, closeAll := caller(t, network, b, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: h}},
+					&peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Events{Events: events}})
+				defer closeAll()
+				var verdicts *peerv1.Verdicts
+				for verdicts == nil {
+					f, err := st.Recv()
+					if err != nil {
+						t.Fatal(err)
+					}
+					verdicts = f.GetVerdicts()
+				}
+				if n := len(verdicts.GetDone()); n != c.sets {
+					t.Errorf("%d sets, want %d", n, c.sets)
+				}
+				done := len(verdicts.GetVerdicts())
+				for i, v := range verdicts.GetVerdicts() {
+					if v.GetHandle() != uint64(event.NewHandle(7, i)) || v.GetKind() != peerv1.VerdictKind(event.Done) {
+						t.Errorf("verdict %d is %v", i, v)
+					}
+				}
+				for _, set := range verdicts.GetDone() {
+					if set.GetHandle() != uint64(event.NewHandle(7, 0)) {
+						t.Errorf("a set of handle %d", set.GetHandle())
+					}
+					for _, one := range set.GetEvents() {
+						done += bits.OnesCount8(one)
+					}
+				}
+				if done != count {
+					t.Errorf("%d events are done, want %d", done, count)
 				}
 			})
 		})

@@ -41,7 +41,7 @@ func still(t *testing.T) (*inbound, *arrivals) {
 func TestFlood(t *testing.T) {
 	in, taken := still(t)
 	frame := func(number uint64) *eventsFrame {
-		return &eventsFrame{number: number, events: []*event.Event{{Handle: 1}}}
+		return &eventsFrame{number: number, events: event.RefsTo(&event.Event{Handle: 1})}
 	}
 	if err := in.handle(frame(1)); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func FuzzPeerStream(f *testing.F) {
 					return
 				}
 			case 1:
-				frame.number, frame.events = arg, []*event.Event{{Handle: 1}}
+				frame.number, frame.events = arg, event.RefsTo(&event.Event{Handle: 1})
 			case 2: // the sending goroutine has its turn
 				receipted = in.link.takenIn.Load()
 				in.link.receiptOut.Store(receipted)

@@ -26,11 +26,14 @@ type Table struct {
 	route  Route // nil before the first SetRoute
 	owners owners
 
-	shelf shelf
-	found []*held // scratch of holdAll and Settle
-	ages  ages
-	bytes int
-	count [places]int
+	records        map[event.Handle]*record // by the handle of their first event
+	oldest, newest *record
+	extras         map[event.Handle]*extra
+	given          uint64 // ages
+	n              int    // events
+	bytes          int    // of all records
+	count          [places]int
+	left           event.Bits // scratch of Done
 
 	local   *lane
 	nobody  *lane   // for the events of partitions without an owner
@@ -47,10 +50,10 @@ type Table struct {
 func NewTable(config Config) *Table {
 	local, nobody := newLane(Local, 0), newLane(Peer{}, 0)
 	local.up = true
-	nobody.queued = list{place: Refused}
+	nobody.place = Refused
 	return &Table{
 		config:  config,
-		shelf:   shelf{beside: make(map[event.Handle]*held)},
+		records: make(map[event.Handle]*record), extras: make(map[event.Handle]*extra),
 		local:   local,
 		nobody:  nobody,
 		owners:  owners{lanes: []*lane{nobody}},
@@ -58,137 +61,160 @@ func NewTable(config Config) *Table {
 	}
 }
 
-// Hold takes events from the source and keeps each until its verdict. Handles must be
-// new; an event whose handle is already held is ignored. An event too large for a frame is
+// Hold takes the fresh events of an entry, and keeps each until its verdict. They are of the source, or of a consumer node that has relayed
+// them to this node because it cannot reach their owner. An entry that is held already is ignored. An event too large for a frame is
 // settled at once as rejected.
-func (t *Table) Hold(now clock.Instant, events []*event.Event, out *Moves) {
-	t.holdAll(now, events, false, out)
-}
-
-// HoldRelayed takes events that a consumer node has relayed to this node because it
-// cannot reach their owner. They carry handles of this node. A relayed event is passed on
-// once and never waits: instead it is settled with a verdict that is not final (NotOwner,
+//
+// A relayed event is passed on once and never waits: instead it is settled with a verdict that is not final (NotOwner,
 // NotYet or Overloaded), which goes back to its consumer node.
-func (t *Table) HoldRelayed(now clock.Instant, events []*event.Event, out *Moves) {
-	t.holdAll(now, events, true, out)
-}
-
-func (t *Table) holdAll(now clock.Instant, events []*event.Event, relayed bool, out *Moves) {
-	c := t.ages.begin(now)
-	c.n++ // keeps it until the end of the call
-	t.found = t.found[:0]
-	for _, ev := range events { // a loop of its own, so that the cache misses overlap
-		t.found = append(t.found, t.shelf.find(ev.Handle))
+func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
+	if t.records[e.First] != nil {
+		t.ignored += uint64(e.Fresh.Len())
+		return
 	}
-	for i, ev := range events {
-		if t.found[i] != nil {
-			t.ignored++
+	r := &record{entry: e, since: now, events: event.NewBits(e.Len()), n: 1} // so that it stays until the end of the call
+	t.enter(r)
+	for i := range e.Fresh.All() {
+		h := held{r, i}
+		ref := t.ref(h)
+		weight, eventMax := weightOf(&ref), t.config.FrameMax-frameOverheadMax
+		if weight > eventMax {
+			out.settle(ref, event.Verdict{Handle: h.handle(), Kind: event.Rejected, Detail: &event.Detail{
+				Attempts: e.Event(i).Attempts,
+				Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
+			}})
 			continue
 		}
-		t.hold(ev, c, relayed, out)
+		r.events.Add(i)
+		r.n++
+		t.n++
+		t.send(h, out)
 	}
-	c.n--
-	t.ages.endIfEmpty(c)
-}
-
-func (t *Table) hold(ev *event.Event, c *cohort, relayed bool, out *Moves) {
-	weight := weightOf(ev)
-	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
-		out.settle(ev, event.Verdict{Handle: ev.Handle, Kind: event.Rejected, Detail: &event.Detail{
-			Attempts: ev.Attempts,
-			Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
-		}})
-		return
-	}
-	h := t.shelf.add(ev.Handle)
-	if h == nil { // twice in one call
-		t.ignored++
-		return
-	}
-	h.event, h.bytes = ev, uint32(weight)
-	if relayed {
-		h.ensureExtra().relayed = true
-	}
-	t.ages.add(c, h)
-	t.bytes += weight
-	t.send(h, out)
+	r.n--
+	t.removeIfEmpty(r)
 }
 
 // Take moves events that wait for peer to Sent and appends them to dst: up to eventsMax
 // events, and up to bytesMax bytes if there is more than one. It returns no events when
 // the peer is down. The peer must relay a batch with relay set to other owners.
-func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst []*event.Event) (batch []*event.Event, relay bool) {
+func (t *Table) Take(peer Peer, eventsMax, bytesMax int, dst []event.Ref) (batch []event.Ref, relay bool) {
 	l, n := t.find(peer), len(dst)
 	if l == nil || !l.up {
 		return dst, false
 	}
 	for _, unreachable := range t.lanes {
 		if unreachable.via == l {
-			if dst = t.take(&unreachable.queued, l, eventsMax, bytesMax, dst); len(dst) > n {
+			if dst = t.take(unreachable, l, eventsMax, bytesMax, dst); len(dst) > n {
 				return dst, true
 			}
 		}
 	}
-	return t.take(&l.queued, l, eventsMax, bytesMax, dst), false
+	return t.take(l, l, eventsMax, bytesMax, dst), false
 }
 
-func (t *Table) take(from *list, by *lane, eventsMax, bytesMax int, dst []*event.Event) []*event.Event {
-	for bytes := 0; from.n > 0 && len(dst) < eventsMax; {
-		h := from.front()
-		if w := t.behind(h); w != nil && !h.isRelayed() {
-			t.move(h, &w.events)
-			continue
+func (t *Table) take(from, by *lane, eventsMax, bytesMax int, dst []event.Ref) []event.Ref {
+	begin, bytes := len(dst), 0
+	for s := from.queue.front(); s != nil; s = from.queue.front() {
+		for i := range s.queued.All() {
+			h := held{s.record, i}
+			if w := t.behind(h); w != nil && !h.isRelayed() {
+				t.dequeue(s, i)
+				t.addTo(w, h)
+				continue
+			}
+			ref := t.refreshed(h)
+			bytes += weightOf(&ref)
+			if n := len(dst) - begin; n == eventsMax || bytes > bytesMax && n > 0 {
+				return dst
+			}
+			t.dequeue(s, i)
+			t.give(h, by, from != by)
+			dst = append(dst, ref)
 		}
-		t.refresh(h)
-		if bytes += int(h.bytes); bytes > bytesMax && len(dst) > 0 {
-			break
-		}
-		from.pop(h)
-		t.count[from.place]--
-		t.move(h, &by.sent)
-		h.given(from != &by.queued)
-		dst = append(dst, h.event)
 	}
 	return dst
+}
+
+// Done takes the verdict of from, the local mailbox or a peer, that events are done. It settles those that from
+// has or once had. Others are ignored: they are normal after a broken stream.
+func (t *Table) Done(from Peer, set event.Set, out *Moves) {
+	r, l := t.records[set.First], t.find(from)
+	if r == nil {
+		t.ignored += uint64(set.Events.Len())
+		return
+	}
+	t.left = append(t.left[:0], set.Events...)
+	done := event.NewBits(r.entry.Len())
+	n := 0
+	for _, s := range r.shares {
+		if l != nil && s.lane == l && s.sentN > 0 {
+			sent := s.sent.Take(t.left, done)
+			t.takenBack(s, sent)
+			n += sent
+		}
+	}
+	t.left.RemoveAll(done)
+	for i := range t.left.All() {
+		if h := (held{r, i}); r.events.Has(i) && t.had(h, from) {
+			t.lift(h)
+			done.Add(i)
+			n++
+			continue
+		}
+		t.ignored++
+	}
+	if n > 0 {
+		out.Done = append(out.Done, event.Set{First: r.entry.First, Events: done, Entry: r.entry})
+		t.forget(r, done, n)
+	}
 }
 
 // Settle takes verdicts of from, the local mailbox or a peer. A final verdict settles its
 // event if from has or once had it; a refusal counts only from the present holder. Other
 // verdicts are ignored: they are normal after a broken stream.
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
-	t.found = t.found[:0]
-	for i := range verdicts { // a loop of its own, so that the cache misses overlap
-		t.found = append(t.found, t.shelf.find(verdicts[i].Handle))
-	}
-	for i, h := range t.found {
-		v := &verdicts[i] //nolint:gosec // found has an entry for each verdict
-		switch {
-		case h == nil, h.event == nil: // or settled by an earlier verdict of these
+	for i := range verdicts {
+		v := &verdicts[i]
+		h, ok := t.lookUp(v.Handle)
+		if !ok {
 			t.ignored++
-		case v.Kind.Final() && h.had(from):
+			continue
+		}
+		sent := h.sentTo()
+		with := sent != nil && sent.lane.peer == from
+		switch {
+		case v.Kind == event.Done && (with || t.had(h, from)):
+			t.done(h, out)
+		case v.Kind.Final() && (with || t.had(h, from)):
 			t.settle(h, *v, out)
-		case !h.isWith(from):
+		case !with:
 			t.ignored++
 		case v.Kind == event.Attempted:
-			h.note(v)
+			t.note(h, v)
 		default:
-			t.refuse(now, h, v, out)
+			t.refuse(now, h, sent, v, out)
 		}
 	}
 }
 
+// lookUp finds a held event.
+func (t *Table) lookUp(handle event.Handle) (held, bool) {
+	r := t.records[handle.First()]
+	return held{r, handle.Index()}, r != nil && r.events.Has(handle.Index())
+}
+
 // refuse moves an event that its peer has refused to where it waits.
-func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves) {
+func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict, out *Moves) {
 	if h.isRelayed() {
 		t.settle(h, *v, out)
 		return
 	}
-	l, owner, detail := h.on.lane, t.owners.of(h.event.Partition), v.DetailOrZero()
-	viaThird := h.isViaThird()
-	h.markPast()
+	l, owner, detail := sent.lane, t.owners.of(h.entry.Partition(h.index)), v.DetailOrZero()
+	t.markPast(h, l.peer)
+	t.takeBack(sent, h.index)
 	t.resent++
 	switch {
-	case viaThird: // it could not relay the event; another one is tried later
+	case sent.relay: // it could not relay the event; another one is tried later
 		if owner.via == l {
 			owner.via = nil
 		}
@@ -200,7 +226,7 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 	case v.Kind == event.NotOwner:
 		t.strand(now, h, l.peer, detail.Epoch)
 	default: // NotYet, and kinds of later versions
-		t.stop(now, t.waitOf(h.event.Key), h, Delayed, l.peer, t.clamp(detail.Delay))
+		t.stop(now, t.waitOf(h.key()), h, Delayed, l.peer, t.clamp(detail.Delay))
 	}
 }
 
@@ -225,7 +251,7 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	t.self, t.route = self, route
 	t.markOwners(now)
 	for _, l := range slices.Concat([]*lane{t.nobody}, t.lanes) {
-		t.resend(slices.DeleteFunc(l.queued.all(), func(h *held) bool { return t.owners.of(h.event.Partition) == l }), out)
+		t.resend(slices.DeleteFunc(l.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) == l }), out)
 	}
 	t.follow(now, out)
 	t.prune()
@@ -238,7 +264,7 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
 		return
 	}
 	l.up, l.since, l.via = true, now, nil
-	if l.queued.n > 0 {
+	if l.queuedN > 0 {
 		out.wake(peer)
 	}
 }
@@ -257,15 +283,20 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 			other.via = nil
 		}
 	}
-	lost := t.shelf.on(&l.sent)
+	lost := t.lostOn(l)
 	for _, h := range lost {
-		h.markPast()
+		t.markPast(h, peer)
 	}
 	unanswered = len(lost)
 	t.resent += uint64(unanswered)
-	lost = append(lost, l.queued.all()...)
-	slices.SortFunc(lost, byAge)
-	t.resend(lost, out)
+	for _, h := range l.queue.all() {
+		t.lift(h)
+		lost = append(lost, h)
+	}
+	slices.SortFunc(lost, byOrder)
+	for _, h := range lost {
+		t.send(h, out)
+	}
 	t.prune()
 	return unanswered
 }
@@ -300,48 +331,47 @@ func (t *Table) Next() clock.Instant {
 // ignored, and so are later verdicts on dropped events.
 func (t *Table) Drop(handles []event.Handle) {
 	for _, handle := range handles {
-		if h := t.shelf.find(handle); h != nil {
-			t.forget(h)
+		if h, ok := t.lookUp(handle); ok {
+			t.end(h)
 		}
 	}
 }
 
 // Newest returns a held event with all failures that its owners have reported, or nil.
 func (t *Table) Newest(handle event.Handle) *event.Event {
-	h := t.shelf.find(handle)
-	if h == nil {
+	h, ok := t.lookUp(handle)
+	if !ok {
 		return nil
 	}
-	if h.extra != nil {
-		t.renew(h)
-	}
-	return h.event
+	ref := t.refreshed(h)
+	return ref.Event()
 }
 
 // Has returns the place of an event and whether it is held.
 func (t *Table) Has(handle event.Handle) (Place, bool) {
-	h := t.shelf.find(handle)
-	if h == nil {
+	h, ok := t.lookUp(handle)
+	if !ok {
 		return 0, false
 	}
-	return h.on.place, true
+	place, _ := t.placeOf(h)
+	return place, true
 }
 
 // Unanswered returns the number of events that peer has not answered.
 func (t *Table) Unanswered(peer Peer) int {
 	if l := t.find(peer); l != nil {
-		return l.sent.n
+		return l.sentN
 	}
 	return 0
 }
 
 // Len returns the number of held events.
-func (t *Table) Len() int { return t.shelf.n }
+func (t *Table) Len() int { return t.n }
 
 // Stats is a snapshot of a table.
 type Stats struct {
 	Events   int
-	Bytes    int           // by event.Event.Bytes and the topic
+	Bytes    int           // of their entries
 	In       [places]int   // events by Place
 	FullKeys int           // keys whose mailbox was full
 	Oldest   clock.Instant // when the oldest event was held; zero when there is none
@@ -351,34 +381,32 @@ type Stats struct {
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored}
 	for _, w := range t.waits {
 		if w.isFull() {
 			s.FullKeys++
 		}
 	}
-	if t.ages.oldest != nil {
-		s.Oldest = t.ages.oldest.since
+	if t.oldest != nil {
+		s.Oldest = t.oldest.since
 	}
 	return s
 }
 
-// send moves an event towards its owner, or to the place where it has to wait. A relayed
+// send moves an event, which is in no place, towards its owner, or to the place where it has to wait. A relayed
 // event that would have to wait is refused back to its sender.
-func (t *Table) send(h *held, out *Moves) {
-	w, l := t.behind(h), t.owners.of(h.event.Partition)
+func (t *Table) send(h held, out *Moves) {
+	w, l := t.behind(h), t.owners.of(h.entry.Partition(h.index))
 	switch {
 	case (w != nil || !l.up) && h.isRelayed():
-		t.settle(h, event.Verdict{Handle: h.handle, Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
+		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
 	case w != nil:
-		t.move(h, &w.events)
+		t.addTo(w, h)
 	case l == t.local:
-		t.refresh(h)
-		t.move(h, &l.sent)
-		h.given(false)
-		out.Local = append(out.Local, h.event)
+		t.give(h, l, false)
+		out.Local = append(out.Local, t.refreshed(h))
 	default:
-		t.move(h, &l.queued)
+		t.enqueue(h, l)
 		if !l.up {
 			l = l.via
 		}
@@ -389,55 +417,42 @@ func (t *Table) send(h *held, out *Moves) {
 }
 
 // resend sends events again, in their order.
-func (t *Table) resend(events []*held, out *Moves) {
-	for _, h := range events { // first, so that lists need not be merged
-		t.unlink(h)
+func (t *Table) resend(events []held, out *Moves) {
+	for _, h := range events { // first, so that they need not be sorted in
+		t.lift(h)
 	}
 	for _, h := range events {
 		t.send(h, out)
 	}
 }
 
-func (t *Table) settle(h *held, v event.Verdict, out *Moves) {
-	out.settle(h.event, v)
-	t.forget(h)
+func (t *Table) settle(h held, v event.Verdict, out *Moves) {
+	out.settle(t.ref(h), v)
+	t.end(h)
 }
 
-// refresh updates an event before it is sent again.
-func (t *Table) refresh(h *held) {
-	if h.extra == nil || h.extra.past == nil {
-		return // no earlier holder
+// done settles one event that is done, with others of its entry.
+func (t *Table) done(h held, out *Moves) {
+	n := len(out.Done)
+	if n == 0 || out.Done[n-1].Entry != h.entry {
+		out.Done = append(out.Done, event.Set{First: h.entry.First, Events: event.NewBits(h.entry.Len()), Entry: h.entry})
+		n++
 	}
-	t.renew(h)
+	out.Done[n-1].Events.Add(h.index)
+	t.end(h)
 }
 
-func (t *Table) renew(h *held) {
-	h.refresh()
-	weight := weightOf(h.event)
-	t.bytes += weight - int(h.bytes)
-	h.bytes = uint32(weight)
-}
-
-func (t *Table) forget(h *held) {
-	t.unlink(h)
-	t.ages.remove(h)
-	t.bytes -= int(h.bytes)
-	t.shelf.remove(h)
-}
-
-// move takes an event from where it is to l.
-func (t *Table) move(h *held, l *list) {
-	t.unlink(h)
-	t.count[l.place]++
-	l.push(h)
-}
-
-func (t *Table) unlink(h *held) {
-	if h.on != nil {
-		t.count[h.on.place]--
-		h.on.remove(h)
+// end takes an event out of its place, and forgets it.
+func (t *Table) end(h held) {
+	t.lift(h)
+	h.events.Remove(h.index)
+	h.n--
+	t.n--
+	if len(t.extras) > 0 {
+		delete(t.extras, h.handle())
 	}
+	t.removeIfEmpty(h.record)
 }
 
 // weightOf returns an event's weight in frames: never less than its encoding.
-func weightOf(ev *event.Event) int { return ev.Bytes() + len(ev.Topic) }
+func weightOf(ref *event.Ref) int { return ref.Weight() + len(ref.Topic()) }

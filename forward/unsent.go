@@ -20,19 +20,20 @@ type unsent struct {
 	keys  []HeldKey
 }
 
-// add notes an event that was not sent: of each key the place of the first one that is found.
-func (t *Table) add(h *held, all *unsent) {
-	if h.event == nil || h.on.place == Sent {
+// note notes an event that was not sent: of each key the place of the first one that is found.
+func (all *unsent) note(t *Table, h held) {
+	place, with := t.whereIs(h)
+	if place == Sent {
 		return
 	}
-	i, known := all.place[h.event.Key]
+	i, known := all.place[h.key()]
 	if !known {
 		i = len(all.keys)
-		key := event.Key(strings.Clone(string(h.event.Key))) // it outlives the event
-		all.place[key], all.keys = i, append(all.keys, HeldKey{key, Share{Place: h.on.place, With: t.with(h), Oldest: h.cohort.since}})
+		key := event.Key(strings.Clone(string(h.key()))) // it outlives the event
+		all.place[key], all.keys = i, append(all.keys, HeldKey{key, Share{Place: place, With: with, Oldest: h.since}})
 	}
 	all.keys[i].Events++
-	all.keys[i].Oldest = min(all.keys[i].Oldest, h.cohort.since)
+	all.keys[i].Oldest = min(all.keys[i].Oldest, h.since)
 }
 
 // Unsent returns the keys with events that wait at this node because their owner is not known,
@@ -42,7 +43,7 @@ func (p *Pool) Unsent() []HeldKey {
 	all := unsent{place: make(map[event.Key]int)}
 	for !all.done {
 		p.mu.Lock()
-		p.table.visit(&all.lookup, func(h *held) { p.table.add(h, &all) })
+		p.table.visit(&all.lookup, func(h held) { all.note(p.table, h) })
 		p.mu.Unlock()
 	}
 	return all.keys

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -11,13 +12,14 @@ import (
 )
 
 // wait is the pause of one key after a refusal. Its events are all of the key that are
-// not sent, except those that a queue has: up to the age passing they are to be sent,
+// not sent, except those that a queue has: up to the order passing they are to be sent,
 // the others join the wait when their turn comes.
 type wait struct {
 	key     event.Key
 	due     clock.Instant
-	index   int  // in waits
-	events  list // Full, Delayed or Refused, as the newest refusal says
+	index   int   // in waits
+	place   Place // Full, Delayed or Refused, as the newest refusal says
+	events  list
 	passing uint64
 
 	refuser   Peer
@@ -33,11 +35,11 @@ type wait struct {
 
 // behind returns the wait that an event has to join before it may be sent, nil when there
 // is none. Usually no key waits, and then it does not read the event.
-func (t *Table) behind(h *held) *wait {
+func (t *Table) behind(h held) *wait {
 	if len(t.waiting) == 0 {
 		return nil
 	}
-	if w := t.waiting[h.event.Key]; w != nil && w.events.n > 0 && h.age() > w.passing {
+	if w := t.waiting[h.key()]; w != nil && w.events.len() > 0 && h.order() > w.passing {
 		return w
 	}
 	return nil
@@ -47,28 +49,34 @@ func (t *Table) behind(h *held) *wait {
 func (t *Table) waitOf(key event.Key) *wait {
 	w := t.waiting[key]
 	if w == nil {
-		w = &wait{key: key}
-		t.waiting[key] = w
+		w = &wait{key: event.Key(strings.Clone(string(key)))} // it may outlive the entry
+		t.waiting[w.key] = w
 		heap.Push(&t.waits, w)
 	}
 	return w
 }
 
+// addTo lets an event wait with its key.
+func (t *Table) addTo(w *wait, h held) {
+	w.events.add(h)
+	t.count[w.place]++
+}
+
 // stop makes the whole key of a refused event wait for d: this event, those that are queued, and
 // those that come later.
-func (t *Table) stop(now clock.Instant, w *wait, h *held, place Place, refuser Peer, d time.Duration) {
-	t.count[w.events.place] -= w.events.n
-	t.count[place] += w.events.n
-	w.events.place = place
+func (t *Table) stop(now clock.Instant, w *wait, h held, place Place, refuser Peer, d time.Duration) {
+	t.count[w.place] -= w.events.len()
+	t.count[place] += w.events.len()
+	w.place = place
 	w.refuser, w.refusedAt, w.passing, w.due = refuser, event.Position{}, 0, now.Add(d)
 	heap.Fix(&t.waits, w.index)
-	t.move(h, &w.events)
+	t.addTo(w, h)
 }
 
 // strand makes the key of an event wait until a route comes that is as new as at, or
 // names another owner.
-func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
-	w := t.waitOf(h.event.Key)
+func (t *Table) strand(now clock.Instant, h held, refuser Peer, at event.Position) {
+	w := t.waitOf(h.key())
 	t.stop(now, w, h, Refused, refuser, t.config.RefusedRetry)
 	w.refusedAt = at
 }
@@ -76,8 +84,8 @@ func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Positi
 // awaitRoom makes the key of an event wait until the refuser gives a credit. In case the credit
 // is lost, a small burst is sent after a pause; the pause doubles each time the burst is
 // refused.
-func (t *Table) awaitRoom(now clock.Instant, h *held, refuser Peer, asked time.Duration) {
-	w := t.waitOf(h.event.Key)
+func (t *Table) awaitRoom(now clock.Instant, h held, refuser Peer, asked time.Duration) {
+	w := t.waitOf(h.key())
 	switch {
 	case w.refuser != refuser || w.delay == 0:
 		w.delay = asked
@@ -97,7 +105,7 @@ func (t *Table) redeem(now clock.Instant, from Peer, w *wait, events int, out *M
 	}
 }
 
-func (w *wait) isFull() bool { return w.events.place == Full && w.events.n > 0 }
+func (w *wait) isFull() bool { return w.place == Full && w.events.len() > 0 }
 
 // release sends the next n events of such a key. The remaining ones wait again, and the
 // next burst is twice as large if none of this one is refused. The events of other keys
@@ -105,11 +113,13 @@ func (w *wait) isFull() bool { return w.events.place == Full && w.events.n > 0 }
 func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 	full := w.isFull()
 	if !full {
-		n = w.events.n
+		n = w.events.len()
 	}
-	for range min(n, w.events.n) {
+	for range min(n, w.events.len()) {
 		h := w.events.front()
-		w.passing = h.age()
+		w.events.remove(h)
+		t.count[w.place]--
+		w.passing = h.order()
 		t.send(h, out)
 	}
 	if !full {
@@ -130,12 +140,13 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 // which it refused them. The order depends only on earlier calls (a map's would not).
 func (t *Table) follow(now clock.Instant, out *Moves) {
 	for _, w := range slices.Clone(t.waits) {
-		if w.events.n == 0 {
+		if w.events.len() == 0 {
 			continue
 		}
-		owner := t.owners.of(w.events.front().event.Partition)
-		if owner.peer != w.refuser || w.events.place == Refused && !t.route.Epoch().Before(w.refusedAt) {
-			t.release(now, w, w.events.n, out)
+		first := w.events.front()
+		owner := t.owners.of(first.entry.Partition(first.index))
+		if owner.peer != w.refuser || w.place == Refused && !t.route.Epoch().Before(w.refusedAt) {
+			t.release(now, w, w.events.len(), out)
 		}
 	}
 }

@@ -232,7 +232,8 @@ func (b *endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []even
 		if len(b.waiting) > 0 {
 			b.puts[b.last], b.waiting = b.waiting[0], b.waiting[1:]
 		}
-		dst = append(dst, event.Delivery{ID: b.last, Event: b.events[int(b.last)%circle], Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Turn: uint64(b.last), Attempt: 1})
+		e := b.events[int(b.last)%circle]
+		dst = append(dst, event.Delivery{ID: b.last, Ref: event.RefTo(e), Size: uint32(e.Bytes()), Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Turn: uint64(b.last), Attempt: 1})
 		b.open++
 	}
 	return dst

@@ -131,7 +131,7 @@ func (b *boxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.
 		p := ring.PartitionOf(string(x.key))
 		fence := x.running.fence(event.Fence{Token: 1 + b.tokens[p], Turn: uint64(b.last)})
 		dst = append(dst, event.Delivery{
-			ID: b.last, Event: &x.running.event, Key: ring.HashOf(string(x.key)), Partition: p, Attempt: x.running.attempt, Token: fence.Token, Turn: fence.Turn,
+			ID: b.last, Ref: event.RefTo(&x.running.event), Size: uint32(x.running.event.Bytes()), Key: ring.HashOf(string(x.key)), Partition: p, Attempt: x.running.attempt, Token: fence.Token, Turn: fence.Turn,
 		})
 		limit--
 	}

@@ -90,7 +90,7 @@ func (endless) Finish([]event.Result)     {}
 func (e endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
 	last := e.given.Add(uint64(limit))
 	for id := last - uint64(limit) + 1; id <= last; id++ {
-		dst = append(dst, event.Delivery{ID: event.DeliveryID(id), Event: e.event, Partition: 1, Attempt: 1})
+		dst = append(dst, event.Delivery{ID: event.DeliveryID(id), Ref: event.RefTo(e.event), Partition: 1, Attempt: 1})
 	}
 	return dst
 }

@@ -29,7 +29,7 @@ func (b *countingBoxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) 
 	for ; b.ready > 0 && limit > 0; b.ready, limit = b.ready-1, limit-1 {
 		b.last++
 		dst = append(dst, event.Delivery{
-			ID: event.DeliveryID(b.last), Event: &event.Event{}, Partition: ring.Partition(b.last % 4), Crashes: uint32(b.last % 5),
+			ID: event.DeliveryID(b.last), Ref: event.RefTo(&event.Event{}), Partition: ring.Partition(b.last % 4), Crashes: uint32(b.last % 5),
 		})
 	}
 	return dst

@@ -30,7 +30,6 @@ type Outstanding struct {
 
 	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
 	spent   int                         // of unsent
-	sizes   [64]int                     // scratch of Frame
 	sent    slots                       // in a frame
 	revoked []event.DeliveryID          // names of sent and revoked deliveries; some may be over
 	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
@@ -115,12 +114,9 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 	sum := 0
 	for d.Unsent() && len(dst) < events {
 		next := d.unsent[d.spent:]
-		next = next[:min(len(next), events-len(dst), len(d.sizes))]
-		for i := range next { // first this alone, so that cache misses overlap: 180 ns less for an event in no order
-			d.sizes[i] = next[i].Event.Bytes()
-		}
+		next = next[:min(len(next), events-len(dst))]
 		for i := range next {
-			size := d.sizes[i]
+			size := int(next[i].Size)
 			if size > eventMax {
 				rejected = append(rejected, tooLarge(next[i].ID, size, eventMax))
 				continue

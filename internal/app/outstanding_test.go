@@ -21,7 +21,13 @@ const (
 
 // delivery of partition p with id p*10+i.
 func delivery(p, i int) event.Delivery {
-	return event.Delivery{ID: event.DeliveryID(p*10 + i), Partition: ring.Partition(p), Event: &event.Event{Payload: make([]byte, 100)}}
+	return sized(event.Delivery{ID: event.DeliveryID(p*10 + i), Partition: ring.Partition(p), Ref: event.RefTo(&event.Event{Payload: make([]byte, 100)})})
+}
+
+// sized returns a delivery with the size of its event, as mailboxes give it.
+func sized(d event.Delivery) event.Delivery {
+	d.Size = uint32(d.Weight())
+	return d
 }
 
 // busy returns an Outstanding that has sent one delivery for each partition.
@@ -100,8 +106,8 @@ func TestCredit(t *testing.T) {
 func TestFrameBounds(t *testing.T) {
 	d := NewOutstanding(100)
 	d.StartTake()
-	large := event.Delivery{ID: 99, Event: &event.Event{Payload: make([]byte, 5000)}}
-	huge := event.Delivery{ID: 98, Event: &event.Event{Payload: make([]byte, 20_000)}}
+	large := sized(event.Delivery{ID: 99, Ref: event.RefTo(&event.Event{Payload: make([]byte, 5000)})})
+	huge := sized(event.Delivery{ID: 98, Ref: event.RefTo(&event.Event{Payload: make([]byte, 20_000)})})
 	d.Give([]event.Delivery{delivery(1, 0), delivery(1, 1), delivery(1, 2), large, huge, delivery(1, 3)}, nil)
 	var frames []int
 	var rejected []event.Result
@@ -130,8 +136,8 @@ func TestFramesGiveAllInOrder(t *testing.T) {
 		large := 0
 		for i := range rapid.IntRange(0, 300).Draw(t, "given") {
 			size := rapid.IntRange(0, eventMax-200).Draw(t, "bytes") // an event weighs 256 more
-			given = append(given, event.Delivery{ID: event.DeliveryID(i), Event: &event.Event{Payload: make([]byte, size)}})
-			if given[i].Event.Bytes() > eventMax {
+			given = append(given, sized(event.Delivery{ID: event.DeliveryID(i), Ref: event.RefTo(&event.Event{Payload: make([]byte, size)})}))
+			if given[i].Object.Bytes() > eventMax {
 				large++
 			} else {
 				want = append(want, given[i].ID)
@@ -146,7 +152,7 @@ func TestFramesGiveAllInOrder(t *testing.T) {
 			sum := 0
 			for _, x := range frame {
 				got = append(got, d.sent.of(x.ID).id)
-				sum += x.Event.Bytes()
+				sum += x.Object.Bytes()
 			}
 			if len(frame) > events || sum > bytes && len(frame) > 1 {
 				t.Fatalf("a frame of %d events and %d bytes, want at most %d and %d", len(frame), sum, events, bytes)
@@ -412,7 +418,7 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 				}
 				next++
 				p := ring.Partition(rapid.IntRange(0, 2).Draw(t, "p"))
-				d.Give([]event.Delivery{{ID: next, Partition: p, Event: &event.Event{}}}, nil)
+				d.Give([]event.Delivery{{ID: next, Partition: p, Ref: event.RefTo(&event.Event{})}}, nil)
 				sent, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
 				for _, s := range sent {
 					idOf[s.ID], partition[next] = next, s.Partition

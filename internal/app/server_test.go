@@ -314,8 +314,8 @@ func TestFrameLargerThanTheLargestEvent(t *testing.T) {
 	var ds []event.Delivery
 	for i := range 900 {
 		d := delivery(i, 0)
-		d.Event.Payload = make([]byte, 1500)
-		ds = append(ds, d)
+		d.Object.Payload = make([]byte, 1500)
+		ds = append(ds, sized(d))
 	}
 	r.fill(ds...)
 	f := w.recv()

@@ -133,28 +133,29 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 		return
 	}
 	v.counts.First++
-	e := d.Event
+	id := d.MessageID()
 	n := v.newestOf(hash)
 	if n.ledger != 0 || n.entry != 0 {
-		if at := n.compare(&e.ID); at <= 0 {
+		if at := n.compare(&id); at <= 0 {
 			if at < 0 {
-				cause := v.cause(now, t, e)
+				cause := v.cause(now, t, d)
 				v.counts.Inversions[cause]++
 				v.keys.add(now, d, cause)
 			}
 			return
 		}
 	}
-	n.ledger, n.entry, n.batch = e.ID.Ledger, e.ID.Entry, e.ID.Batch
+	n.ledger, n.entry, n.batch = id.Ledger, id.Entry, id.Batch
 }
 
-func (v *Inversions) cause(now clock.Instant, t *tenure, e *event.Event) Cause {
+func (v *Inversions) cause(now clock.Instant, t *tenure, d *event.Delivery) Cause {
+	redelivery, round := d.Rounds()
 	switch {
-	case e.Handle.IsRelayed():
+	case d.Handle().IsRelayed():
 		return Relayed
 	case now.Sub(t.since) < MovedFor:
 		return Moved
-	case e.Redelivery > 0 || e.Round > 0:
+	case redelivery > 0 || round > 0:
 		return Retried
 	}
 	return Received
@@ -162,11 +163,10 @@ func (v *Inversions) cause(now clock.Instant, t *tenure, e *event.Event) Cause {
 
 // orderHash names a key and a topic partition. It is not 0.
 func (v *Inversions) orderHash(d *event.Delivery) uint64 {
-	e := d.Event
-	if v.topic != e.Topic {
-		v.topic, v.topicHash = strings.Clone(e.Topic), spread(uint64(partition.HashOf(e.Topic)))
+	if topic := d.Topic(); v.topic != topic {
+		v.topic, v.topicHash = strings.Clone(topic), spread(uint64(partition.HashOf(topic)))
 	}
-	return max(1, spread(uint64(d.Key)^v.topicHash+uint64(uint32(e.ID.TopicPartition))))
+	return max(1, spread(uint64(d.Key)^v.topicHash+uint64(uint32(d.MessageID().TopicPartition))))
 }
 
 func (v *Inversions) setOf(of uint64) *[newestWays]newest { return &v.sets[of&uint64(len(v.sets)-1)] }

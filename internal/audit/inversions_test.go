@@ -15,7 +15,7 @@ import (
 
 func delivery(key string, entry int64) event.Delivery {
 	e := &event.Event{Key: event.Key(key), Topic: "orders", ID: event.MessageID{Ledger: 7, Entry: entry, Batch: -1}}
-	return event.Delivery{Event: e, Key: partition.HashOf(key), Token: 1, Attempt: 1}
+	return event.Delivery{Ref: event.RefTo(e), Key: partition.HashOf(key), Token: 1, Attempt: 1}
 }
 
 // TestInversionsAgainstAModel: with room for all keys the count is that of a list of all that began.
@@ -26,14 +26,14 @@ func TestInversionsAgainstAModel(t *testing.T) {
 		for range rapid.IntRange(0, 200).Draw(t, "events") {
 			k, topicPartition := fmt.Sprint("user-", rapid.IntRange(0, 5).Draw(t, "key")), int32(rapid.IntRange(0, 2).Draw(t, "topic partition"))
 			d := delivery(k, int64(rapid.IntRange(1, 50).Draw(t, "entry")))
-			d.Event.ID.TopicPartition = topicPartition
+			d.Object.ID.TopicPartition = topicPartition
 			d.Attempt = uint32(rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "attempt"))
 			of := fmt.Sprint(k, topicPartition)
 			if d.Attempt == 1 {
-				if d.Event.ID.Entry < greatest[of] {
+				if d.Object.ID.Entry < greatest[of] {
 					want++
 				}
-				greatest[of] = max(greatest[of], d.Event.ID.Entry)
+				greatest[of] = max(greatest[of], d.Object.ID.Entry)
 			}
 			v.Began(clock.Instant(time.Hour), []event.Delivery{d})
 		}
@@ -50,11 +50,11 @@ func TestCausesOfInversions(t *testing.T) {
 		want   Cause
 	}{
 		"received so":     {func(*event.Delivery) {}, time.Minute, Received},
-		"redelivered":     {func(d *event.Delivery) { d.Event.Redelivery = 1 }, time.Minute, Retried},
-		"a copy":          {func(d *event.Delivery) { d.Event.Round = 1 }, time.Minute, Retried},
-		"after a move":    {func(d *event.Delivery) { d.Event.Redelivery = 1 }, time.Second, Moved},
+		"redelivered":     {func(d *event.Delivery) { d.Object.Redelivery = 1 }, time.Minute, Retried},
+		"a copy":          {func(d *event.Delivery) { d.Object.Round = 1 }, time.Minute, Retried},
+		"after a move":    {func(d *event.Delivery) { d.Object.Redelivery = 1 }, time.Second, Moved},
 		"another tenure":  {func(d *event.Delivery) { d.Token = 2 }, time.Minute, Moved},
-		"relayed, moving": {func(d *event.Delivery) { d.Event.Handle = event.NewRelayedHandle(1) }, time.Second, Relayed},
+		"relayed, moving": {func(d *event.Delivery) { d.Object.Handle = event.NewRelayedHandle(1, 0) }, time.Second, Relayed},
 	} {
 		v := NewInversions(1 << 16)
 		v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("a", 2)})
@@ -88,7 +88,7 @@ func BenchmarkBegan(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; i < b.N; i += len(deliveries) {
 		for j := range deliveries {
-			deliveries[j].Event.ID.Entry++
+			deliveries[j].Object.ID.Entry++
 		}
 		v.Began(clock.Instant(time.Hour), deliveries)
 	}

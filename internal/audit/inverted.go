@@ -44,7 +44,7 @@ type invertedKeys [invertedSets][invertedWays]struct {
 }
 
 func (v *invertedKeys) add(now clock.Instant, d *event.Delivery, cause Cause) {
-	hash, e := d.Key, d.Event
+	hash, name := d.Key, d.Ref.Key()
 	set := &v[spread(uint64(hash))%invertedSets]
 	at := &set[0]
 	for i := range set {
@@ -57,11 +57,11 @@ func (v *invertedKeys) add(now clock.Instant, d *event.Delivery, cause Cause) {
 	}
 	if at.weight == 0 || at.Hash != hash {
 		at.InvertedKey, at.name = InvertedKey{Hash: hash}, at.name[:0]
-		if len(e.Key) <= invertedNameMax {
-			if cap(at.name) < len(e.Key) {
-				at.name = make([]byte, 0, len(e.Key))
+		if len(name) <= invertedNameMax {
+			if cap(at.name) < len(name) {
+				at.name = make([]byte, 0, len(name))
 			}
-			at.name = append(at.name, e.Key...)
+			at.name = append(at.name, name...)
 		}
 	}
 	at.weight++

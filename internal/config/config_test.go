@@ -227,7 +227,7 @@ debug: [a]
 		"huge numbers": {`
 mailbox: {depth_max: 99999999999999999999, bytes_max: 9999999999999TiB, shards: 9223372036854775807}
 retry: {attempts_max: 4294967296, after_max: 999999999h, backoff_max: 99999h}
-pulsar: {unsettled_max: 2147483647}
+pulsar: {unsettled_max: 2147483648}
 `, enough, []string{
 			"2: mailbox.depth_max = 99999999999999999999, want a whole number, 1 to 2147483647",
 			"2: mailbox.bytes_max = 9999999999999TiB, want a size (65536, 64KiB, 8MiB), 9MiB to 1TiB",
@@ -235,7 +235,7 @@ pulsar: {unsettled_max: 2147483647}
 			"3: retry.attempts_max = 4294967296, want a whole number, 1 to 2147483647",
 			`3: retry.after_max = "999999999h", want a duration with its unit`,
 			"3: retry.backoff_max = 99999h, want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h",
-			"4: pulsar.unsettled_max = 2147483647, want at most 16777216 together with pulsar.batch_max (256)",
+			"4: pulsar.unsettled_max = 2147483648, want a whole number, 1 to 2147483647",
 		}},
 		"a derived field": {"control_log: {group: x}\n", enough, []string{
 			"1: control_log.group cannot be set: it follows from node.group",

@@ -17,7 +17,6 @@ import (
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/untrusted"
-	"github.com/ringfence/router/internal/source"
 )
 
 // rule is a constraint that tags of fields cannot express: the form of a text, or a relation between settings.
@@ -51,7 +50,6 @@ var rules = slices.Concat([]rule{
 	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
 	{"pulsar.retry_topic", with("pulsar.topics"), "a topic that is not in pulsar.topics", retryTopicIsNotRead},
 	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic", deadLetterTopicIsNotRead},
-	{"pulsar.unsettled_max", with("pulsar.batch_max"), fmt.Sprintf("at most %d together with pulsar.batch_max", source.OpenMax), unsettledFitsSlots},
 	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
 	atLeast("pulsar.spill.delay_max", 1, "pulsar.spill.delay_min"),
 	atLeast("pulsar.copy_backoff_max", 1, "pulsar.copy_backoff_min"),
@@ -271,10 +269,6 @@ func retryTopicIsNotRead(c *reader) bool {
 func deadLetterTopicIsNotRead(c *reader) bool {
 	resolved := c.Pulsar.Resolved()
 	return !slices.Contains(c.Topics(), resolved.DeadLetterTopic) && resolved.DeadLetterTopic != resolved.RetryTopic
-}
-
-func unsettledFitsSlots(c *reader) bool {
-	return c.Pulsar.UnsettledMax+c.Pulsar.BatchMax <= source.OpenMax
 }
 
 func keyFromIsPlace(c *reader) bool {

@@ -20,11 +20,15 @@ type Durations struct {
 }
 
 // Add adds one duration.
-func (d *Durations) Add(took time.Duration) {
+func (d *Durations) Add(took time.Duration) { d.AddMany(took, 1) }
+
+// AddMany adds a duration n times.
+func (d *Durations) AddMany(took time.Duration, n int) {
 	took = max(0, took)
-	d.counts[bucketOf(took)]++
-	d.sum += took
-	d.n++
+	count := uint64(n)
+	d.counts[bucketOf(took)] += count
+	d.sum += took * time.Duration(n)
+	d.n += count
 }
 
 // bucketOf returns the first bound that is not less than a duration.

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -82,41 +83,54 @@ func TestSearchesMakeSteps(t *testing.T) {
 	}
 }
 
-// To add an attempt, a receipt or a verdict allocates nothing once the memory is there.
+// To add an attempt or a verdict allocates nothing once the memory is there, and to add an entry a set of its events.
 func TestRecordsAllocateNothing(t *testing.T) {
 	c := Config{BytesMax: small}
 	a, j := c.NewAttempts(1), c.NewJourneys()
-	events := []*event.Event{{Key: "a"}}
-	handle := uint64(0)
+	e := event.NewEntry(event.Message{Event: &event.Event{Key: "a"}})
+	e.Fresh = event.AllBits(1)
+	serial := uint64(0)
 	all := func() {
-		handle++
-		events[0].Handle = event.NewHandle(handle, int32(handle%100))
+		serial++
+		e.SetFirst(event.NewHandle(serial, 0))
 		*a.Next(false) = Attempt{Key: 1, Number: 1}
-		j.Received(1, events)
-		j.Settled(2, []event.Verdict{{Handle: events[0].Handle, Kind: event.Done}})
+		j.Received(1, e)
+		j.Settled(2, []event.Verdict{{Handle: e.First, Kind: event.Done}})
 	}
 	for range 20_000 {
 		all()
 	}
-	if n := testing.AllocsPerRun(1000, all); n > 0 {
-		t.Errorf("%v allocations", n)
+	if n := testing.AllocsPerRun(1000, all); n > 1 {
+		t.Errorf("%v allocations, want that of the set of open journeys of an entry", n)
 	}
 }
 
 // receive notes the receipt of one event of a key.
 func receive(j *Journeys, at clock.Instant, key string, handle event.Handle) {
-	j.Received(at, []*event.Event{{Handle: handle, Key: event.Key(key), Partition: ring.PartitionOf(key), ID: event.MessageID{Ledger: 1, Entry: int64(handle)}}})
+	received(j, at, handle, key)
+}
+
+// received notes the receipt of an entry with an event of each of the keys. first is the handle of its first event.
+func received(j *Journeys, at clock.Instant, first event.Handle, keys ...string) {
+	var messages []event.Message
+	for i, key := range keys {
+		messages = append(messages, event.Message{Event: &event.Event{
+			Key: event.Key(key), Partition: ring.PartitionOf(key), ID: event.MessageID{Ledger: 1, Entry: int64(first), Batch: int32(i)},
+		}})
+	}
+	e := event.NewEntry(messages...)
+	e.Fresh = event.AllBits(len(keys))
+	e.SetFirst(first)
+	j.Received(at, e)
 }
 
 func tell(j *Journeys, key string) Told { return j.Tell(ring.HashOf(key), ring.PartitionOf(key)) }
 
-// A journey has the owner at its receipt and its end, also if its slot was used before; a verdict
-// on another event of the slot changes nothing.
+// A journey has the owner at its receipt and its end; a verdict on another event changes nothing.
 func TestJourneys(t *testing.T) {
 	j := DefaultConfig().NewJourneys()
 	j.Owned(1, ring.Partitions, func(ring.Partition) (string, int64) { return "a", 5 })
-	const slot = 3
-	first, second := event.NewHandle(1, slot), event.NewHandle(2, slot)
+	first, second := event.NewHandle(1, 0), event.NewHandle(2, 0)
 	receive(j, 10, "alice", first)
 	j.Settled(20, []event.Verdict{{Handle: first, Kind: event.Attempted}})
 	if got := tell(j, "alice").Journeys; len(got) != 1 || got[0].Ended != 0 {
@@ -125,7 +139,7 @@ func TestJourneys(t *testing.T) {
 	j.Settled(30, []event.Verdict{{Handle: first, Kind: event.Done}})
 	j.Owned(35, ring.Partitions, func(ring.Partition) (string, int64) { return "b", 7 })
 	receive(j, 40, "alice", second)
-	j.Settled(50, []event.Verdict{{Handle: first, Kind: event.Rejected}, {Handle: event.NewRelayedHandle(slot), Kind: event.Done}, {Handle: event.NewHandle(9, 77), Kind: event.Done}})
+	j.Settled(50, []event.Verdict{{Handle: first, Kind: event.Rejected}, {Handle: event.NewRelayedHandle(2, 0), Kind: event.Done}, {Handle: event.NewHandle(9, 7), Kind: event.Done}})
 	got := tell(j, "alice")
 	if len(got.Journeys) != 2 || got.Journeys[0].Ended != 30 || got.Journeys[0].Verdict != event.Done || got.Journeys[1].Ended != 0 {
 		t.Errorf("journeys %+v", got.Journeys)
@@ -146,17 +160,63 @@ func TestJourneys(t *testing.T) {
 	}
 }
 
+// The events of an entry end together or one by one, in any order, each once.
+func TestJourneysOfAnEntry(t *testing.T) {
+	j := DefaultConfig().NewJourneys()
+	var keys []string
+	for i := range 130 {
+		keys = append(keys, fmt.Sprint("key", i))
+	}
+	first := event.NewHandle(7, 0)
+	received(j, 10, first, keys...)
+	even := event.NewBits(len(keys))
+	for i := 0; i < len(keys); i += 2 {
+		even.Add(i)
+	}
+	at := func(i int) event.Handle { return first | event.Handle(i) }
+	j.Settled(15, []event.Verdict{{Handle: at(3), Kind: event.Rejected}})
+	j.Done(20, []event.Set{{First: first, Events: even}, {First: event.NewHandle(9, 0), Events: even}})
+	j.Dropped(25, []event.Handle{at(5)})
+	j.Settled(30, []event.Verdict{{Handle: at(3), Kind: event.Rejected}, {Handle: at(4), Kind: event.Rejected}, {Handle: at(127), Kind: event.Done}})
+	for i, key := range keys {
+		want := Journey{}
+		switch {
+		case i%2 == 0:
+			want = Journey{Ended: 20, Verdict: event.Done}
+		case i == 3:
+			want = Journey{Ended: 15, Verdict: event.Rejected}
+		case i == 5:
+			want = Journey{Ended: 25, Spilled: true}
+		case i == 127:
+			want = Journey{Ended: 30, Verdict: event.Done}
+		}
+		got := tell(j, key).Journeys
+		if len(got) != 1 || got[0].Ended != want.Ended || got[0].Verdict != want.Verdict || got[0].Spilled != want.Spilled || got[0].Received != 10 {
+			t.Errorf("event %d: %+v, want %+v", i, got, want)
+		}
+	}
+	times := j.Times()
+	if n, _, _ := times.Histogram(); n != 67 {
+		t.Errorf("%d times to settle, want 67", n)
+	}
+	for i := range keys {
+		j.Dropped(40, []event.Handle{at(i)})
+	}
+	if len(j.open) > 0 {
+		t.Errorf("%d entries are still known", len(j.open))
+	}
+}
+
 // Journeys that failed stay although many others come after them, once each.
 func TestJourneysThatFailedAreKeptLongest(t *testing.T) {
 	j := Config{BytesMax: small}.NewJourneys()
-	receive(j, 10, "poison", event.NewHandle(1, 0))
-	receive(j, 10, "quiet", event.NewHandle(1, 1))
+	received(j, 10, event.NewHandle(1, 0), "poison", "quiet")
 	j.Settled(20, []event.Verdict{{Handle: event.NewHandle(1, 0), Kind: event.Rejected}, {Handle: event.NewHandle(1, 1), Kind: event.Done}})
 	if got := tell(j, "poison").Journeys; len(got) != 1 {
 		t.Fatalf("it is told %d times", len(got))
 	}
 	for i := range 100_000 {
-		h := event.NewHandle(uint64(i+2), int32(i%50))
+		h := event.NewHandle(uint64(i+2), 0)
 		receive(j, clock.Instant(i), "user", h)
 		j.Settled(clock.Instant(i+1), []event.Verdict{{Handle: h, Kind: event.Done}})
 	}

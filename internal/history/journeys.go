@@ -41,40 +41,67 @@ type Journeys struct {
 	mu     sync.Mutex
 	newest newest[Journey]
 	failed newest[Journey]
-	slots  []uint32 // of handles → the low bits of their journey's serial in newest
+	open   map[event.Handle]begun // by the first handle of an entry
 	moves  newest[Move]
 	owners [ring.Partitions]Name
 	names  []string // by Name; the first is that of nobody
 	times  Durations
 }
 
-// journeyBytes is the memory of a journey with its slot.
-const journeyBytes = 68
+// begun is an entry with open journeys. They stand one behind the other.
+type begun struct {
+	first  uint64     // serial in newest of the first one
+	events event.Bits // that have one
+	open   event.Bits // those that are open
+
+	received clock.Instant
+}
 
 // NewJourneys returns a history without journeys.
 func (c Config) NewJourneys() *Journeys {
-	bytes := c.BytesMax / parts * journeysPart / journeyBytes * 64
+	bytes := c.BytesMax / parts * journeysPart
 	return &Journeys{
 		newest: newRing[Journey](bytes - bytes/failedPart), failed: newRing[Journey](bytes / failedPart),
-		moves: newRing[Move](c.BytesMax / parts * movesPart), names: []string{""},
+		moves: newRing[Move](c.BytesMax / parts * movesPart), names: []string{""}, open: make(map[event.Handle]begun),
 	}
 }
 
-// Received notes events that the member has received.
-func (j *Journeys) Received(now clock.Instant, events []*event.Event) {
+// Received notes the fresh events of an entry that the member has received.
+func (j *Journeys) Received(now clock.Instant, e *event.Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, e := range events {
-		at, serial := j.newest.next()
-		*at = Journey{Handle: e.Handle, Key: ring.HashOf(string(e.Key)), ID: e.ID, Received: now, Owner: j.owners[e.Partition]}
-		slot := int(e.Handle.Slot())
-		if slot >= j.newest.countMax {
-			continue // there are more open events than the ring holds
+	b := begun{events: e.Fresh, open: slices.Clone(e.Fresh), received: now, first: j.newest.end}
+	for i := range e.Fresh.All() {
+		at, _ := j.newest.next()
+		p := e.Partition(i)
+		*at = Journey{Handle: e.Handle(i), Key: ring.HashOf(string(e.Key(i))), ID: e.ID(i), Received: now, Owner: j.owners[p]}
+	}
+	if b.open.First() >= 0 {
+		j.open[e.First] = b
+	}
+}
+
+// Done notes that events are done. Those that are not remembered any more are ignored.
+func (j *Journeys) Done(now clock.Instant, sets []event.Set) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, set := range sets {
+		b, ok := j.open[set.First]
+		if !ok {
+			continue
 		}
-		for slot >= len(j.slots) {
-			j.slots = append(j.slots, 0)
+		// The journeys are written to and not read: most have left the caches.
+		serial, i, n := b.first, 0, 0
+		for index := range set.Events.All() {
+			serial, i = serial+uint64(b.events.Between(i, index)), index
+			n++
+			if serial >= j.newest.first() {
+				at := j.newest.at(serial)
+				at.Ended, at.Verdict = now, event.Done
+			}
 		}
-		j.slots[slot] = uint32(serial)
+		j.times.AddMany(now.Sub(b.received), n)
+		j.close(set.First, b, set.Events)
 	}
 }
 
@@ -88,7 +115,7 @@ func (j *Journeys) Settled(now clock.Instant, verdicts []event.Verdict) {
 		if !v.Kind.Final() {
 			continue
 		}
-		at := j.find(v.Handle)
+		at := j.take(v.Handle)
 		if at == nil {
 			continue
 		}
@@ -107,21 +134,33 @@ func (j *Journeys) Dropped(now clock.Instant, handles []event.Handle) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, h := range handles {
-		if at := j.find(h); at != nil {
+		if at := j.take(h); at != nil {
 			at.Ended, at.Spilled = now, true
 		}
 	}
 }
 
-// find returns the open journey of a handle, nil if it is not remembered.
-func (j *Journeys) find(h event.Handle) *Journey {
-	slot := int(h.Slot())
-	if h.IsRelayed() || slot >= len(j.slots) || j.newest.end == 0 {
+// take returns the open journey of a handle that ends, nil if it is not remembered.
+func (j *Journeys) take(h event.Handle) *Journey {
+	b, ok := j.open[h.First()]
+	if !ok || !b.open.Has(h.Index()) {
 		return nil
 	}
-	last := j.newest.end - 1
-	serial := last - uint64(uint32(last)-j.slots[slot])
-	if serial > last || serial < j.newest.first() {
+	b.open.Remove(h.Index())
+	j.close(h.First(), b, nil)
+	return j.at(b.first+uint64(b.events.Below(h.Index())), h)
+}
+
+// close ends journeys of an entry, which is forgotten when none is left.
+func (j *Journeys) close(first event.Handle, b begun, events event.Bits) {
+	if b.open.RemoveAll(events); b.open.First() < 0 {
+		delete(j.open, first)
+	}
+}
+
+// at returns the journey of a handle that had a serial, nil if it is over or not remembered.
+func (j *Journeys) at(serial uint64, h event.Handle) *Journey {
+	if serial < j.newest.first() || serial >= j.newest.end {
 		return nil
 	}
 	if at := j.newest.at(serial); at.Handle == h && at.Ended == 0 {

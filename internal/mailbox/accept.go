@@ -13,7 +13,7 @@ import (
 // that is not ours may become ours in a moment, and the answer is NotYet. The events are
 // never written to; they are kept until their verdict. A peer's stream that is
 // SenderGone must not send any more.
-func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
+func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
 	b.call++
 	if from != Local && from != Letters {
 		b.senders[from] = struct{}{}
@@ -22,8 +22,9 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	group.peerBytes = b.peerBytes
 	group.items++ // so that it stays, though an event that is skipped at once leaves it
 	b.lookAhead(events)
-	for i, e := range events {
-		b.accept(group, address{from, e.Handle}, senderEpoch, e, &b.lookups[i], out)
+	for i := range events {
+		e := &events[i]
+		b.accept(group, address{from, e.Handle()}, senderEpoch, e, &b.lookups[i], out)
 	}
 	group.items--
 	b.ages.end(group)
@@ -31,22 +32,22 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 
 // accept judges one event. It checks the id before the owner of the partition: that the
 // event runs or finished here is true under any epoch.
-func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, e *event.Event, seen *lookup, out *Output) {
-	id, s, bit := e.ID, b.spans.find(seen.id, e.ID), bitOf(e.ID)
+func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, e *event.Ref, seen *lookup, out *Output) {
+	id, s, bit := seen.message, b.spans.find(seen.id, seen.message), bitOf(seen.message)
 	other := s != nil && b.isDifferent(s, bit, e, seen)
 	if other {
 		b.counters.Mistaken++
-		id = aliasOf(e)
+		id = aliasOf(e.Event())
 		seen.id = hashOf(id)
 		s, bit = b.spans.find(seen.id, id), bitOf(id)
 	}
 	if s != nil && s.here.has(bit) {
-		b.join(group.at, b.search(b.actorSeen(e.Key, seen), s, bit), from, e, out)
+		b.join(group.at, b.search(b.actorSeen(seen), s, bit), from, e, out)
 		return
 	}
 	if s != nil && s.done.has(bit) {
 		b.counters.Duplicates++
-		if e.Redelivery == 0 && e.Round == 0 {
+		if redelivery, round := e.Rounds(); redelivery == 0 && round == 0 {
 			b.counters.Unrun++
 		}
 		out.say(from, event.Done, nil)
@@ -61,7 +62,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		b.refuseForeign(from, senderEpoch, out)
 		return
 	}
-	a := b.actorSeen(e.Key, seen)
+	a := b.actorSeen(seen)
 	bytes := seen.bytes
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if from.sender != Letters && (tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax) || b.items.len() >= itemsMax {
@@ -69,12 +70,12 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		return
 	}
 	if a == nil {
-		id := ring.HashOf(string(e.Key))
-		if id.Partition() != e.Partition {
+		id := ring.HashOf(string(seen.name))
+		if id.Partition() != e.Partition() {
 			b.refuseMisplaced(from, e, out)
 			return
 		}
-		a = b.activate(p, e.Key, seen.key, id)
+		a = b.activate(p, seen.name, seen.key, id)
 	} else if a.part != p {
 		b.refuseMisplaced(from, e, out)
 		return
@@ -85,9 +86,10 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	}
 	s.here.add(bit)
 	it, place := b.items.get() // all zero
-	it.event, it.actor, it.cohort, it.place, it.attempts, it.crashes = e, a, group, place, e.Attempts, e.Crashes
-	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, e.ID, uint32(bytes), from
-	it.copied = e.Round > 0 && !b.signed && !other
+	it.ref, it.actor, it.cohort, it.place = *e, a, group, place
+	it.attempts, it.crashes = e.Failures()
+	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, seen.message, uint32(bytes), from
+	it.copied = isCopy(e) && !b.signed && !other
 	b.bytes += bytes
 	group.items++
 	a.pushBack(it)
@@ -99,7 +101,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		b.leaveSkipped(group.at, a, out)
 	}
 	if from.sender == Letters {
-		b.refile(group.at, e.Key, out)
+		b.refile(group.at, seen.name, out)
 	}
 }
 
@@ -108,7 +110,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 const placeBytes = 256
 
 // weigh returns an event's part of Config.BytesMax.
-func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
+func weigh(e *event.Ref) int { return e.Weight() + placeBytes }
 
 // search returns the item of an id that is here. It is nearly always in the actor a of
 // the key; a may be nil. An id that came under two keys costs a search of all items.
@@ -119,7 +121,7 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 		}
 	}
 	for place := range uint32(b.items.places()) {
-		if it := b.items.at(place); it.event != nil && it.is(s.place, bit) {
+		if it := b.items.at(place); it.actor != nil && it.is(s.place, bit) {
 			return it
 		}
 	}
@@ -127,22 +129,25 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 }
 
 // join adds a sender to the recipients of an item's verdict.
-func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Event, out *Output) {
-	if it.first == from || slices.Contains(it.joined, from) {
+func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, out *Output) {
+	if it.first == from || slices.Contains(it.joined(), from) {
 		return
 	}
-	if len(it.joined)+1 >= b.cfg.JoinsMax && from.sender != Letters {
-		it.joined = slices.DeleteFunc(it.joined, b.isGone)
-		if len(it.joined)+1 >= b.cfg.JoinsMax {
+	if it.others == nil {
+		it.others = new([]address)
+	}
+	if len(*it.others)+1 >= b.cfg.JoinsMax && from.sender != Letters {
+		*it.others = slices.DeleteFunc(*it.others, b.isGone)
+		if len(*it.others)+1 >= b.cfg.JoinsMax {
 			b.refuseOverload(from, out)
 			return
 		}
 	}
 	b.counters.Joined++
-	it.joined = append(it.joined, from)
-	it.copied = it.copied && e.Round > 0
-	if e.Attempts > it.attempts || e.Crashes > it.crashes {
-		b.replace(it, e) // this consumer node knows of failures that the first did not
+	*it.others = append(*it.others, from)
+	it.copied = it.copied && isCopy(e)
+	if attempts, crashes := e.Failures(); attempts > it.attempts || crashes > it.crashes {
+		b.replace(it, *e) // this consumer node knows of failures that the first did not
 	}
 	if from.sender == Letters {
 		b.refile(now, it.actor.key, out) // it need not wait behind the other events of an unparked key any more
@@ -166,12 +171,13 @@ func (b *Boxes) refuseOverload(to address, out *Output) {
 
 // refuseMisplaced rejects an event whose key does not belong to its partition. Accepted,
 // it could run beside its key; refused, it would be sent again unchanged.
-func (b *Boxes) refuseMisplaced(to address, e *event.Event, out *Output) {
+func (b *Boxes) refuseMisplaced(to address, e *event.Ref, out *Output) {
 	b.counters.Misplaced++
+	ev := e.Event()
 	out.say(to, event.Rejected, &event.Detail{
-		Attempts:   e.Attempts,
+		Attempts:   ev.Attempts,
 		Reason:     "the event's partition is not that of its key",
-		FirstError: e.FirstError,
+		FirstError: ev.FirstError,
 		Owner:      b.member,
 	})
 }

@@ -13,22 +13,30 @@ import (
 // delivery does not touch the cold event. The first of its two cache lines serves its
 // delivery, the second its verdict.
 type item struct {
-	event    *event.Event
-	actor    *actor
-	next     *item // the item behind it in its actor
-	cohort   *cohort
+	ref      event.Ref
+	actor    *actor           // nil: the item is not in use
+	next     *item            // the item behind it in its actor
 	delivery event.DeliveryID // 0 while it waits
 	place    uint32           // index in Boxes.items
 	attempts uint32           // Attempts of the event
 	crashes  uint32           // Crashes of the event
-	span     uint32           // index in Boxes.spans
 	bytes    uint32           // its part of Boxes.bytes
-	bit      uint8            // of its id in that span
-	copied   bool             // it is a retry-topic copy whose id the broker has not confirmed
 
-	id     event.MessageID // ID of the event
+	cohort *cohort
+	id     event.MessageID // of the event
 	first  address         // the first sender
-	joined []address       // further senders that wait for the verdict, usually none
+	others *[]address      // further senders that wait for the verdict; usually nil
+	span   uint32          // index in Boxes.spans
+	bit    uint8           // of its id in that span
+	copied bool            // it is a retry-topic copy whose id the broker has not confirmed
+}
+
+// joined returns the senders but the first that wait for the verdict.
+func (it *item) joined() []address {
+	if it.others == nil {
+		return nil
+	}
+	return *it.others
 }
 
 // is reports whether the item's id is the given bit of the given span.

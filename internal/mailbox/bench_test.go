@@ -57,7 +57,7 @@ func BenchmarkAcceptTakeFinish(b *testing.B) {
 			entry++
 			e.ID = event.MessageID{Ledger: 7, Entry: entry, Batch: -1, TopicPartition: -1}
 		}
-		boxes.Accept(now, Local, event.Position{}, batch, &out)
+		boxes.Accept(now, Local, event.Position{}, event.RefsTo(batch...), &out)
 		deliveries = boxes.Take(now, openLease, 1, len(batch), deliveries[:0])
 		results = results[:0]
 		for _, d := range deliveries {
@@ -105,7 +105,7 @@ func benchmarkMailboxes(b *testing.B, from Sender) {
 			entry++
 			e.ID = event.MessageID{Ledger: 7, Entry: entry, Batch: -1, TopicPartition: -1}
 		}
-		boxes.Accept(from, event.Position{}, batch, &out)
+		boxes.Accept(from, event.Position{}, event.RefsTo(batch...), &out)
 		for done := 0; done < len(batch); {
 			deliveries = boxes.Take(openLease, 1, 64, deliveries[:0])
 			done += len(deliveries)

@@ -46,7 +46,7 @@ func (f *fixture) event(key event.Key) *event.Event {
 // accept sends events and returns the immediate verdicts.
 func (f *fixture) accept(from Sender, events ...*event.Event) []addressed {
 	f.out.Reset()
-	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, events, &f.out)
+	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(events...), &f.out)
 	return said(&f.out)
 }
 
@@ -153,11 +153,11 @@ func TestAnotherActorUnderTheHashIsNotTaken(t *testing.T) {
 	f.accept(Local, ann, bob)
 	ref := f.actor("ann", f.hashOfKey("ann")).ref()
 	for _, key := range []event.Key{"ann", "bob"} {
-		if a := f.actorSeen(key, &lookup{key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
+		if a := f.actorSeen(&lookup{name: key, key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
 			t.Errorf("for key %s found %+v", key, a)
 		}
 	}
-	if a := f.actorSeen("eve", &lookup{key: f.hashOfKey("eve"), actor: ref}); a != nil {
+	if a := f.actorSeen(&lookup{name: "eve", key: f.hashOfKey("eve"), actor: ref}); a != nil {
 		t.Errorf("for a key without an actor found that of %s", a.key)
 	}
 }
@@ -170,14 +170,14 @@ func TestDifferentKeysRunSideBySideAndOneKeyInOrder(t *testing.T) {
 		t.Errorf("woke %v, want worker 1, once", f.out.Wake)
 	}
 	got := f.take()
-	if len(got) != 2 || got[0].Event != first || got[1].Event != other {
+	if len(got) != 2 || got[0].Object != first || got[1].Object != other {
 		t.Fatalf("deliveries %+v, want the first of ann and the one of bob", got)
 	}
 	if got := f.take(); len(got) != 0 {
 		t.Fatalf("deliveries %+v while both keys run", got)
 	}
 	f.want(f.finish(got[0], event.ResultDone, ""), says(Local, 1, verdict{Kind: event.Done}))
-	if d := f.takeOne(); d.Event != second || d.Token != 1 || d.Attempt != 1 || d.Partition != second.Partition {
+	if d := f.takeOne(); d.Object != second || d.Token != 1 || d.Attempt != 1 || d.Partition != second.Partition {
 		t.Errorf("delivery %+v, want the second of ann", d)
 	}
 }
@@ -237,7 +237,7 @@ func TestAcceptUnderEachGate(t *testing.T) {
 			e := f.event("ann")
 			f.setGate(e.Partition, tt.gate)
 			f.out.Reset()
-			f.Accept(f.now, Local, tt.sender, []*event.Event{e}, &f.out)
+			f.Accept(f.now, Local, tt.sender, event.RefsTo(e), &f.out)
 			var want []addressed
 			for _, v := range tt.want {
 				want = append(want, says(Local, 1, v))
@@ -296,8 +296,8 @@ func TestJoinTakesTheGreaterFailureCount(t *testing.T) {
 	knows := *e
 	knows.Handle, knows.Attempts, knows.FirstError = 50, 2, "boom"
 	f.accept(3, &knows)
-	if d := f.takeOne(); d.Attempt != 3 || d.Event.FirstError != "boom" {
-		t.Errorf("attempt %d, first error %q, want 3 and boom", d.Attempt, d.Event.FirstError)
+	if d := f.takeOne(); d.Attempt != 3 || d.Object.FirstError != "boom" {
+		t.Errorf("attempt %d, first error %q, want 3 and boom", d.Attempt, d.Object.FirstError)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestOverload(t *testing.T) {
 	})
 	t.Run("of the node stops all keys until something leaves", func(t *testing.T) {
 		first := (&fixture{}).event("ann")
-		f := newFixture(t, func(c *Config) { c.BytesMax = 2*weigh(first) - 1 })
+		f := newFixture(t, func(c *Config) { c.BytesMax = 2*(first.Bytes()+placeBytes) - 1 })
 		f.want(f.accept(Local, f.event("ann"), f.event("bob")), says(Local, 2, overloaded))
 		f.finish(f.takeOne(), event.ResultDone, "")
 		f.want(f.accept(Local, f.event("bob")))
@@ -357,8 +357,8 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 		t.Fatalf("state %+v, next tick at %d", state, f.Next())
 	}
 	f.accept(Local, f.event("bob"))
-	if d := f.takeOne(); d.Event.Key != "bob" {
-		t.Fatalf("got key %q, want bob: other keys continue", string(d.Event.Key))
+	if d := f.takeOne(); d.Object.Key != "bob" {
+		t.Fatalf("got key %q, want bob: other keys continue", string(d.Object.Key))
 	}
 	f.now = state.HeldUntil - 1
 	f.Tick(f.now, &f.out)
@@ -371,15 +371,15 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 		t.Errorf("woke %v, want worker 1", f.out.Wake)
 	}
 	d := f.takeOne()
-	if d.Event.ID != first.ID || d.Attempt != 2 || d.Event.FirstError != "boom" || d.Event.LastError != "boom" {
-		t.Errorf("delivery %+v of %+v, want the second attempt of the first event", d, d.Event)
+	if d.Object.ID != first.ID || d.Attempt != 2 || d.Object.FirstError != "boom" || d.Object.LastError != "boom" {
+		t.Errorf("delivery %+v of %+v, want the second attempt of the first event", d, d.Object)
 	}
 	if state := f.Inspect("ann"); state.Wait != WaitHandler || state.HeldUntil != 0 || state.Delivery != d.ID || state.Worker != 1 {
 		t.Errorf("state %+v, want that delivery %d runs and nothing holds it", state, d.ID)
 	}
 	f.finish(d, event.ResultDone, "")
-	if d := f.takeOne(); d.Event != second {
-		t.Errorf("then %v, want %v", d.Event.ID, second.ID)
+	if d := f.takeOne(); d.Object != second {
+		t.Errorf("then %v, want %v", d.Object.ID, second.ID)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestReturnedEventGoesBackFirst(t *testing.T) {
 			first := f.event("ann")
 			f.accept(Local, first, f.event("ann"))
 			f.want(f.finish(f.takeOne(), kind, ""))
-			if d := f.takeOne(); d.Event != first || d.Attempt != 1 {
+			if d := f.takeOne(); d.Object != first || d.Attempt != 1 {
 				t.Errorf("then %+v, want the same event as attempt 1", d)
 			}
 		})
@@ -462,7 +462,7 @@ func TestAWaitingGateReportsWhenTheEarlierTenureIsOver(t *testing.T) {
 		t.Fatalf("delivered %v through a waiting gate", got)
 	}
 	f.setGate(e.Partition, ownership.Open)
-	if d := f.takeOne(); d.Event != next || d.Token != 2 {
+	if d := f.takeOne(); d.Object != next || d.Token != 2 {
 		t.Errorf("delivery %+v, want the next event under token 2", d)
 	}
 }
@@ -518,7 +518,7 @@ func (f *fixture) spread(workers []event.WorkerID) map[event.WorkerID][]event.Ke
 	got := map[event.WorkerID][]event.Key{}
 	for _, w := range workers {
 		for _, d := range f.Take(f.now, openLease, w, 1000, nil) {
-			got[w] = append(got[w], d.Event.Key)
+			got[w] = append(got[w], d.Object.Key)
 			f.finish(d, event.ResultDone, "")
 		}
 	}
@@ -539,11 +539,11 @@ func TestAWorkersReadyKeysGoToTheOthersWhenItIsGone(t *testing.T) {
 		t.Errorf("woke %v, want worker 2", f.out.Wake)
 	}
 	got := f.Take(f.now, openLease, 2, 10, nil)
-	if len(got) != 1 || got[0].Event.Key != "bob" {
+	if len(got) != 1 || got[0].Object.Key != "bob" {
 		t.Fatalf("deliveries %+v, want bob alone: ann still runs", got)
 	}
 	f.finish(running, event.ResultLost, "")
-	if got := f.Take(f.now, openLease, 2, 10, nil); len(got) != 1 || got[0].Event.ID != running.Event.ID {
+	if got := f.Take(f.now, openLease, 2, 10, nil); len(got) != 1 || got[0].Object.ID != running.Object.ID {
 		t.Errorf("deliveries %+v, want those that the worker left behind", got)
 	}
 }
@@ -592,9 +592,9 @@ func TestStatsKnowTheOldestEventThatIsHere(t *testing.T) {
 	}
 	for _, d := range f.take() { // in the order of the ends above: bob, ann, dan, cid
 		f.finish(d, event.ResultDone, "")
-		want := map[event.Key]clock.Instant{"bob": came[0], "ann": came[2], "dan": came[2], "cid": clock.Forever}[d.Event.Key]
+		want := map[event.Key]clock.Instant{"bob": came[0], "ann": came[2], "dan": came[2], "cid": clock.Forever}[d.Object.Key]
 		if got := f.Stats().Oldest; got != want {
-			t.Errorf("after %d the oldest came at %d, want %d", d.Event.Handle, got, want)
+			t.Errorf("after %d the oldest came at %d, want %d", d.Object.Handle, got, want)
 		}
 	}
 }
@@ -757,8 +757,8 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.out.Reset()
 	f.TakeOver(f.now, f.finished(failed), &f.out)
 	f.want(said(&f.out), says(Local, failed.Handle, verdict{Kind: event.Done}))
-	if d := f.takeOne(); d.Event != next {
-		t.Errorf("then %v, want %v", d.Event.ID, next.ID)
+	if d := f.takeOne(); d.Object != next {
+		t.Errorf("then %v, want %v", d.Object.ID, next.ID)
 	}
 }
 
@@ -788,7 +788,7 @@ func TestAHotKeyDoesNotDelayOthers(t *testing.T) {
 		// The hot key takes its turn, and only its turn.
 		hot, cold := 0, 0
 		for _, d := range f.take() {
-			if d.Event.Key == "hot" {
+			if d.Object.Key == "hot" {
 				hot++
 			} else {
 				cold++
@@ -806,6 +806,7 @@ func TestAHotKeyDoesNotDelayOthers(t *testing.T) {
 func TestTheHotPathAllocatesOneCohortPerCall(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.WindowBytesMax = 1000 * recordBytes })
 	events := benchEvents(64)
+	refs := event.RefsTo(events...)
 	var deliveries []event.Delivery
 	results := make([]event.Result, 0, len(events))
 	round := func() {
@@ -814,7 +815,7 @@ func TestTheHotPathAllocatesOneCohortPerCall(t *testing.T) {
 			f.id++
 			e.ID.Entry = f.id
 		}
-		f.Accept(f.now, Local, event.Position{}, events, &f.out)
+		f.Accept(f.now, Local, event.Position{}, refs, &f.out)
 		deliveries = f.Take(f.now, openLease, 1, 64, deliveries[:0])
 		results = results[:0]
 		for _, d := range deliveries {

@@ -134,7 +134,7 @@ func (c *cold) receive() {
 
 func (c *cold) accept() {
 	c.out.Reset()
-	c.boxes.Accept(Local, event.Position{}, c.batch, &c.out)
+	c.boxes.Accept(Local, event.Position{}, event.RefsTo(c.batch...), &c.out)
 }
 
 func (c *cold) take() {

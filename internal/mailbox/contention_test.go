@@ -44,7 +44,7 @@ func BenchmarkContention(b *testing.B) {
 				for i := range fresh {
 					batch[i] = &fresh[i]
 				}
-				boxes.Accept(Local, event.Position{}, batch, &out)
+				boxes.Accept(Local, event.Position{}, event.RefsTo(batch...), &out)
 				deliveries = boxes.Take(openLease, id, contention.Batch, deliveries[:0])
 				results = results[:0]
 				for _, d := range deliveries {

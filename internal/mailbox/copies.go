@@ -57,21 +57,27 @@ func lasting(properties []event.Property) []event.Property {
 	return kept
 }
 
+// isCopy reports whether an event came by way of the retry topic.
+func isCopy(e *event.Ref) bool {
+	_, round := e.Rounds()
+	return round > 0
+}
+
 // isDifferent reports whether e and the event under its id that is here or has recently
 // finished are different events, one of which is a copy with a false id.
-func (b *Boxes) isDifferent(s *span, bit uint8, e *event.Event, seen *lookup) bool {
+func (b *Boxes) isDifferent(s *span, bit uint8, e *event.Ref, seen *lookup) bool {
 	if b.signed {
 		return false
 	}
 	if s.here.has(bit) {
-		it := b.search(b.actorSeen(e.Key, seen), s, bit)
-		return it != nil && (it.copied || e.Round > 0) && contentOf(it.event) != contentOf(e)
+		it := b.search(b.actorSeen(seen), s, bit)
+		return it != nil && (it.copied || isCopy(e)) && contentOf(it.ref.Event()) != contentOf(e.Event())
 	}
 	if !s.done.has(bit) || len(b.window.copies) == 0 {
 		return false
 	}
-	what, copied := b.window.copies[e.ID]
-	return copied && what != contentOf(e)
+	what, copied := b.window.copies[seen.message]
+	return copied && what != contentOf(e.Event())
 }
 
 // aliasOf returns a substitute id for an event whose own id is in use by a different

@@ -45,7 +45,7 @@ func (b *copyBox) deliver(key, payload string, round, redelivery uint32) string 
 		e.Properties = append([]event.Property{{Name: "traceparent", Value: key + payload}}, e.Properties...)
 	}
 	var out Output
-	b.Accept(0, Local, event.Position{}, []*event.Event{e}, &out)
+	b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
 	if slices.Contains(said(&out), says(Local, b.handle, verdict{Kind: event.Done})) {
 		return "known to be done"
 	}
@@ -53,7 +53,7 @@ func (b *copyBox) deliver(key, payload string, round, redelivery uint32) string 
 	if len(running) != 1 {
 		b.t.Fatalf("%d deliveries", len(running))
 	}
-	if running[0].Event != e {
+	if running[0].Object != e {
 		b.t.Fatal("another event ran")
 	}
 	b.Finish(0, []event.Result{{Delivery: running[0].ID, Kind: event.ResultDone}}, &out)
@@ -156,7 +156,7 @@ func TestCopiesInTheWindowAreBounded(t *testing.T) {
 		e := &event.Event{
 			Handle: event.Handle(i + 1), ID: event.MessageID{Ledger: 1, Entry: i, Batch: -1}, Key: "k", Partition: ring.PartitionOf("k"), Round: 1,
 		}
-		b.Accept(0, Local, event.Position{}, []*event.Event{e}, &out)
+		b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
 		d := b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 1, nil)
 		b.Finish(0, []event.Result{{Delivery: d[0].ID, Kind: event.ResultDone}}, &out)
 	}

@@ -60,7 +60,7 @@ func TestNoCreditForAStreamThatIsGone(t *testing.T) {
 
 // A full shard gives credit to all that it refused, once a quarter is free.
 func TestCreditForTheShard(t *testing.T) {
-	weight := weigh((&fixture{}).event("ann"))
+	weight := (&fixture{}).event("ann").Bytes() + placeBytes
 	f := newFixture(t, func(c *Config) { c.BytesMax = 4 * weight })
 	f.accept(3, f.event("ann"), f.event("bob"), f.event("cat"), f.event("dan"), f.event("eve"))
 	f.accepts(Local, "fay", 1)

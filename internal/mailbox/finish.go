@@ -78,7 +78,7 @@ func (b *Boxes) outlived(result event.ResultKind) {
 func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	if o.Kind == outcome.DeadLetter {
 		b.counters.Rejected++
-		b.settle(it, event.Rejected, b.failure(it.event, o), out)
+		b.settle(it, event.Rejected, b.failure(it.ref.Event(), o), out)
 		return
 	}
 	b.again(now, it, o, out)
@@ -90,7 +90,7 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
 		b.counters.Failed++
-		failure := b.failure(it.event, o)
+		failure := b.failure(it.ref.Event(), o)
 		failure.Delay = o.Delay
 		b.settle(it, event.Failed, failure, out)
 		return
@@ -102,7 +102,7 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 			b.counters.Retried++
 		}
 		b.answer(it, event.Attempted, &event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
-		b.replace(it, withFailure(it.event, o))
+		b.replace(it, event.RefTo(withFailure(it.ref.Event(), o)))
 	} else {
 		b.counters.Returned++
 	}
@@ -145,9 +145,10 @@ func firstError(e *event.Event, o outcome.Outcome) string {
 }
 
 // replace replaces an item's event by another version of the same event.
-func (b *Boxes) replace(it *item, e *event.Event) {
+func (b *Boxes) replace(it *item, e event.Ref) {
 	b.bytes -= int(it.bytes)
-	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, uint32(weigh(e))
+	it.ref, it.bytes = e, uint32(weigh(&e))
+	it.attempts, it.crashes = e.Failures()
 	b.bytes += int(it.bytes)
 }
 
@@ -158,7 +159,7 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 		b.window.add(now, it.actor.part.number, s, it.bit)
 		s.here.remove(it.bit)
 	} else {
-		added := b.window.addCopy(now, it.actor.part.number, s, it.bit, contentOf(it.event))
+		added := b.window.addCopy(now, it.actor.part.number, s, it.bit, contentOf(it.ref.Event()))
 		s.here.remove(it.bit)
 		if !added {
 			b.spans.drop(s)

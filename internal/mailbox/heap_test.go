@@ -37,7 +37,7 @@ func TestHeapAfterAMillionKeys(t *testing.T) {
 				ID: event.MessageID{Ledger: 7, Entry: int64(first + i)}, Payload: make([]byte, 100),
 			}
 		}
-		m.Accept(Local, event.Position{}, events, &out)
+		m.Accept(Local, event.Position{}, event.RefsTo(events...), &out)
 		if s := m.Stats(); s.Keys != atOnce {
 			t.Fatalf("%d active keys, want %d", s.Keys, atOnce)
 		}

@@ -27,8 +27,8 @@ func TestHoldKeepsAKeyWaiting(t *testing.T) {
 	f := newFixture(t, nil)
 	f.accept(Local, f.event("held"), f.event("held"), f.event("other"))
 	f.hold("held")
-	if d := f.takeOne(); d.Event.Key != "other" {
-		t.Fatalf("took %v of key %q", d.Event.ID, d.Event.Key)
+	if d := f.takeOne(); d.Object.Key != "other" {
+		t.Fatalf("took %v of key %q", d.Object.ID, d.Object.Key)
 	}
 	f.accept(Local, f.event("held"))
 	if s := f.Inspect("held"); s.Wait != WaitHold || s.Depth != 3 || f.Stats().OnHold != 1 {
@@ -40,8 +40,8 @@ func TestHoldKeepsAKeyWaiting(t *testing.T) {
 	}
 	for _, want := range []int64{1, 2, 4} {
 		d := f.takeOne()
-		if d.Event.ID.Entry != want {
-			t.Errorf("took event %d, want %d", d.Event.ID.Entry, want)
+		if d.Object.ID.Entry != want {
+			t.Errorf("took event %d, want %d", d.Object.ID.Entry, want)
 		}
 		f.finish(d, event.ResultDone, "")
 	}
@@ -120,7 +120,7 @@ func TestMailboxesHoldKeysOfAllShards(t *testing.T) {
 		})
 	}
 	m.Hold(keys[:30], &out)
-	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, events, &out)
+	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(events...), &out)
 	taken := m.Take(openLease, 1, 100, nil)
 	if s := m.Stats(); len(taken) != 10 || s.OnHold != 30 {
 		t.Fatalf("%d deliveries, %d keys on hold, want 10 and 30", len(taken), s.OnHold)

@@ -23,10 +23,10 @@ func TestTheWorstKeysOfMany(t *testing.T) {
 	accept := func(key string, events int) {
 		for range events {
 			id++
-			m.Accept(Local, event.Position{}, []*event.Event{{
+			m.Accept(Local, event.Position{}, event.RefsTo(&event.Event{
 				Handle: event.Handle(id), ID: event.MessageID{Ledger: 7, Entry: id, Batch: -1, TopicPartition: -1},
 				Key: event.Key(key), Partition: ring.PartitionOf(key),
-			}}, &out)
+			}), &out)
 		}
 	}
 	take := func() event.Delivery {

@@ -26,7 +26,7 @@ type Mailboxes struct {
 	shards    []shard
 	next      atomic.Uint32 // shard at which the next Take begins
 	peerBytes atomic.Uint64 // total weight of events received from peers
-	events    sync.Pool     // of *buckets[*event.Event]
+	events    sync.Pool     // of *buckets[event.Ref]
 	results   sync.Pool     // of *buckets[event.Result]
 
 	hot hot
@@ -65,7 +65,7 @@ func NewMailboxes(cfg Config, retry outcome.Config, member string, now func() cl
 	for i := range m.shards {
 		m.shards[i].boxes = newShard(cfg.share(), retry, member, i, cfg.Shards)
 	}
-	m.events.New = func() any { return new(buckets[*event.Event]) }
+	m.events.New = func() any { return new(buckets[event.Ref]) }
 	m.results.New = func() any { return new(buckets[event.Result]) }
 	return m
 }
@@ -91,11 +91,11 @@ func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
 }
 
 // Accept is [Boxes.Accept].
-func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
+func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
 	now, peerBytes := m.now(), m.peerBytes.Load()
-	sorted := m.events.Get().(*buckets[*event.Event])
+	sorted := m.events.Get().(*buckets[event.Ref])
 	defer m.events.Put(sorted)
-	sorted.fill(events, len(m.shards), func(e **event.Event) int { return int((*e).Partition) % len(m.shards) })
+	sorted.fill(events, len(m.shards), func(e *event.Ref) int { return int(e.Partition()) % len(m.shards) })
 	defer sorted.reset()
 	weight := 0
 	for i := range m.shards {

@@ -44,10 +44,10 @@ func (c *crowd) stopped() bool {
 
 func (c *crowd) send(to address, out *Output) {
 	key := c.keys[int(to.handle)%len(c.keys)]
-	c.boxes.Accept(to.sender, event.Position{}, []*event.Event{{
+	c.boxes.Accept(to.sender, event.Position{}, event.RefsTo(&event.Event{
 		Handle: to.handle, Key: key, Partition: ring.PartitionOf(string(key)),
 		ID: event.MessageID{Ledger: int64(to.sender), Entry: int64(to.handle)},
-	}}, out)
+	}), out)
 	c.hear(out)
 }
 
@@ -72,19 +72,19 @@ func (c *crowd) work(w event.WorkerID) {
 	for !c.stopped() {
 		taken = c.boxes.Take(openLease, w, 16, taken[:0])
 		for _, d := range taken {
-			if n := c.inKey[d.Event.Key].Add(1); n != 1 {
+			if n := c.inKey[d.Object.Key].Add(1); n != 1 {
 				c.Errorf("%d deliveries of one key at once", n)
 			}
-			if newest := c.fences[d.Event.Key]; newest.Before(d.Fence()) {
+			if newest := c.fences[d.Object.Key]; newest.Before(d.Fence()) {
 				*newest = d.Fence()
 			} else {
-				c.Errorf("a delivery of key %q with fence %v after %v", d.Event.Key, d.Fence(), *newest)
+				c.Errorf("a delivery of key %q with fence %v after %v", d.Object.Key, d.Fence(), *newest)
 			}
 		}
 		runtime.Gosched()
 		var results []event.Result
 		for _, d := range taken {
-			c.inKey[d.Event.Key].Add(-1)
+			c.inKey[d.Object.Key].Add(-1)
 			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
 		}
 		c.boxes.Finish(results, &out)
@@ -187,7 +187,7 @@ func TestMailboxesFindTheShardOfEverything(t *testing.T) {
 	for i, e := range events {
 		e.ID.Entry = int64(i)
 	}
-	m.Accept(Local, event.Position{}, events, &out)
+	m.Accept(Local, event.Position{}, event.RefsTo(events...), &out)
 	if !slices.Contains(out.Wake, 1) {
 		t.Error("worker 1 was not woken")
 	}
@@ -237,7 +237,7 @@ func TestMailboxesTick(t *testing.T) {
 		t.Errorf("idle mailboxes are due at %d", got)
 	}
 	e := benchEvents(1)
-	m.Accept(3, event.Position{}, e, &out)
+	m.Accept(3, event.Position{}, event.RefsTo(e...), &out)
 	m.SenderGone(3)
 	m.WorkerUp(1, &out)
 	d := m.Take(openLease, 1, 1, nil)
@@ -265,8 +265,8 @@ func TestMetrics(t *testing.T) {
 	for i, e := range events {
 		e.ID.Entry = int64(i)
 	}
-	m.Accept(Local, event.Position{}, events, &out)
-	m.Accept(2, event.Position{}, events[:1], &out)
+	m.Accept(Local, event.Position{}, event.RefsTo(events...), &out)
+	m.Accept(2, event.Position{}, event.RefsTo(events[:1]...), &out)
 	m.Finish([]event.Result{{Delivery: m.Take(openLease, 1, 1, nil)[0].ID, Kind: event.ResultDone}, {Delivery: 1 << 40}}, &out)
 	now = now.Add(90 * time.Second)
 

@@ -172,7 +172,7 @@ func (r *reference) depth(key event.Key) int {
 
 func (r *reference) bytes() (n int) {
 	for _, e := range r.events {
-		n += weigh(&e.event)
+		n += e.event.Bytes() + placeBytes
 	}
 	return n
 }
@@ -240,7 +240,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		}
 		return reply(verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})
 	}
-	tooMuch := r.bytes() > 0 && r.bytes()+weigh(e) > modelConfig.BytesMax
+	tooMuch := r.bytes() > 0 && r.bytes()+e.Bytes()+placeBytes > modelConfig.BytesMax
 	if from != Letters && (tooMuch || r.depth(e.Key) >= modelConfig.DepthMax) {
 		return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 	}
@@ -511,8 +511,20 @@ func (m *model) accept() {
 		m.open[address{from, e.Handle}] = true
 		want = append(want, m.ref.accept(from, senderEpoch, e)...)
 	}
-	m.boxes.Accept(m.now, from, senderEpoch, events, &m.out)
+	m.boxes.Accept(m.now, from, senderEpoch, refsTo(events), &m.out)
 	m.expect("Accept", want)
+}
+
+// refsTo names events: those that can be bytes are.
+func refsTo(events []*event.Event) []event.Ref {
+	refs := event.RefsTo(events...)
+	for i, ev := range events {
+		if e := event.PartOf(ev, 1); e.Holds(ev) {
+			e.AddPartOf(ev)
+			refs[i] = event.Ref{Entry: e}
+		}
+	}
+	return refs
 }
 
 func (m *model) newEvent() *event.Event {
@@ -605,15 +617,15 @@ func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
 
 // started checks that a delivery is the one that the reference would allow.
 func (m *model) started(w event.WorkerID, d event.Delivery) {
-	key := d.Event.Key
+	key := d.Ref.Key()
 	head := m.ref.head(key)
 	switch {
 	case head == nil:
 		m.Fatalf("delivery %d of a key that has none to run", d.ID)
-	case head.event.ID != d.Event.ID:
-		m.Fatalf("delivery of event %v, want %v, which is first in its key", d.Event.ID, head.event.ID)
+	case head.event.ID != d.MessageID():
+		m.Fatalf("delivery of event %v, want %v, which is first in its key", d.MessageID(), head.event.ID)
 	case head.heldUntil.After(m.now):
-		m.Fatalf("delivery of event %v at %d, held until %d", d.Event.ID, m.now, head.heldUntil)
+		m.Fatalf("delivery of event %v at %d, held until %d", d.MessageID(), m.now, head.heldUntil)
 	case !m.ref.lets(key):
 		m.Fatalf("delivery of key %q with gate %+v, on hold: %v", key, m.ref.gates[d.Partition], m.ref.onHold[key])
 	case d.Key != ring.HashOf(string(key)): // by it the auditor compares handlings
@@ -622,15 +634,15 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
 	case d.Turn == 0 || !m.fences[key].Before(d.Fence()):
 		m.Fatalf("delivery of key %q with fence %v after %v", key, d.Fence(), m.fences[key])
-	case d.Attempt != head.event.Attempts+1 || d.Event.LastError != head.event.LastError:
-		m.Fatalf("attempt %d after %q, want %d after %q", d.Attempt, d.Event.LastError, head.event.Attempts+1, head.event.LastError)
+	case d.Attempt != head.event.Attempts+1 || d.Event().LastError != head.event.LastError:
+		m.Fatalf("attempt %d after %q, want %d after %q", d.Attempt, d.Event().LastError, head.event.Attempts+1, head.event.LastError)
 	}
 	if before, ok := m.stuckTo[key]; ok && before != w {
 		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
 	}
 	if m.ref.parks[key].State == event.ParkEnds {
 		if !head.isLetter() {
-			m.Fatalf("delivery of event %v, which is no letter, while the letters of key %q come back", d.Event.ID, key)
+			m.Fatalf("delivery of event %v, which is no letter, while the letters of key %q come back", d.MessageID(), key)
 		}
 		m.letters++
 	}
@@ -776,7 +788,8 @@ func (m *model) skip() {
 			}
 		}
 		if len(m.deliveries) > 0 && m.chance(60, "runs") {
-			e := pick(m, m.deliveries, "running").Event
+			d := pick(m, m.deliveries, "running")
+			e := d.Event()
 			s.Key, s.Event = e.Key, e.ID
 		}
 		s.Act[0] = byte(m.nextEntry)

@@ -59,7 +59,7 @@ func (b *Boxes) answer(it *item, kind event.VerdictKind, detail *event.Detail, o
 	if !b.isGone(it.first) {
 		out.say(it.first, kind, detail)
 	}
-	for _, to := range it.joined {
+	for _, to := range it.joined() {
 		if !b.isGone(to) {
 			out.say(to, kind, detail)
 		}

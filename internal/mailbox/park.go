@@ -58,10 +58,11 @@ func (b *Boxes) parkWaiting(now clock.Instant, a *actor, out *Output) {
 		a.popFront()
 		b.delivered++
 		b.counters.Parked++
+		e := it.ref.Event()
 		mark := event.Mark{Act: p.Act, Fence: event.Fence{Token: int64(a.part.token), Turn: b.turn()}}
 		b.recordEnd(now, it, history.Parked)
 		b.settle(it, event.Parked, &event.Detail{
-			Delay: parkedDelay, Attempts: it.attempts, Crashes: it.crashes, Reason: strings.TrimSuffix(mark.String()+" "+it.event.LastError, " "), FirstError: it.event.FirstError, Owner: b.member,
+			Delay: parkedDelay, Attempts: it.attempts, Crashes: it.crashes, Reason: strings.TrimSuffix(mark.String()+" "+e.LastError, " "), FirstError: e.FirstError, Owner: b.member,
 		}, out)
 	}
 	b.repayKey(a, out)
@@ -92,5 +93,5 @@ func (b *Boxes) waitsForPark(a *actor) bool {
 
 // isLetter reports whether one of the senders that wait for the verdict brings letters back.
 func (it *item) isLetter() bool {
-	return it.first.sender == Letters || slices.ContainsFunc(it.joined, func(to address) bool { return to.sender == Letters })
+	return it.first.sender == Letters || slices.ContainsFunc(it.joined(), func(to address) bool { return to.sender == Letters })
 }

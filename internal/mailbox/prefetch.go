@@ -13,6 +13,8 @@ import (
 
 // lookup holds lookAhead's result for one event.
 type lookup struct {
+	message event.MessageID
+	name    event.Key
 	id, key uint32 // hashes of its span and its key
 	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
 	bytes   int    // its weight
@@ -20,16 +22,17 @@ type lookup struct {
 }
 
 // lookAhead fills lookups and loads the memory that accepting the events will read.
-func (b *Boxes) lookAhead(events []*event.Event) {
+func (b *Boxes) lookAhead(events []event.Ref) {
 	sum := 0
 	b.batchBytes = 0
 	b.lookups = grow(b.lookups, len(events))
-	for i, e := range events {
-		seen := &b.lookups[i]
-		*seen = lookup{id: hashOf(e.ID), key: b.hashOfKey(e.Key), bytes: weigh(e)}
+	for i := range events {
+		e, seen := &events[i], &b.lookups[i]
+		seen.message, seen.name, seen.bytes, seen.part = e.MessageID(), e.Key(), weigh(e), nil
+		seen.id, seen.key = hashOf(seen.message), b.hashOfKey(seen.name)
 		b.batchBytes += seen.bytes - placeBytes
-		if e.Partition < ring.Partitions {
-			seen.part = b.part(e.Partition)
+		if p := e.Partition(); p < ring.Partitions {
+			seen.part = b.part(p)
 			sum += seen.part.running
 		}
 		sum += b.spans.index.peek(seen.id) + b.keys.peek(seen.key)
@@ -64,13 +67,13 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 
 // actorSeen is actor for an event that lookAhead has seen. No actor may have been
 // passivated since.
-func (b *Boxes) actorSeen(key event.Key, seen *lookup) *actor {
+func (b *Boxes) actorSeen(seen *lookup) *actor {
 	if seen.actor != 0 {
-		if a := b.actors.at(seen.actor - 1); a.key == key {
+		if a := b.actors.at(seen.actor - 1); a.key == seen.name {
 			return a
 		}
 	}
-	return b.actor(key, seen.key)
+	return b.actor(seen.name, seen.key)
 }
 
 // readAhead loads the memory that finishing the results will read.
@@ -100,7 +103,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 }
 
 // load reads both cache lines of an item.
-func (it *item) load() int { return int(it.delivery) + len(it.joined) }
+func (it *item) load() int { return int(it.delivery) + int(it.bit) }
 
 // load reads an actor before and behind its key.
 func (a *actor) load() int { return int(a.depth) + int(a.place) }

@@ -34,9 +34,9 @@ func newRemembering(t *testing.T) *remembering {
 
 func (m *remembering) accept(key event.Key) {
 	m.id++
-	m.Accept(Local, event.Position{}, []*event.Event{{
+	m.Accept(Local, event.Position{}, event.RefsTo(&event.Event{
 		Handle: event.Handle(m.id), ID: event.MessageID{Ledger: 7, Entry: m.id, Batch: -1, TopicPartition: -1}, Key: key, Partition: ring.PartitionOf(string(key)),
-	}}, &m.out)
+	}), &m.out)
 }
 
 func (m *remembering) takeOne() event.Delivery {
@@ -118,7 +118,7 @@ func TestHistoryOfAKey(t *testing.T) {
 func (m *remembering) takeOneOf(key event.Key) event.Delivery {
 	m.t.Helper()
 	for _, d := range m.Take(openLease, 1, 100, nil) {
-		if d.Event.Key == key {
+		if d.Object.Key == key {
 			return d
 		}
 	}
@@ -159,7 +159,7 @@ func TestHotKeysAndTimes(t *testing.T) {
 		m.accept("cold")
 		m.now = m.now.Add(10 * time.Millisecond)
 		both := m.Take(openLease, 1, 100, nil)
-		slices.SortFunc(both, func(a, b event.Delivery) int { return strings.Compare(string(a.Event.Key), string(b.Event.Key)) })
+		slices.SortFunc(both, func(a, b event.Delivery) int { return strings.Compare(string(a.Object.Key), string(b.Object.Key)) })
 		m.finish(both[0], event.Result{Kind: event.ResultDone}) // cold
 		m.now = m.now.Add(990 * time.Millisecond)
 		m.finish(both[1], event.Result{Kind: event.ResultDone}) // hot

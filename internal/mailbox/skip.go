@@ -129,7 +129,7 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 func (b *Boxes) settleSkipped(it *item, o outcome.Outcome, s event.Skip, out *Output) {
 	b.counters.Skipped++
 	out.Skipped = append(out.Skipped, event.Skipped{Skip: s})
-	b.settle(it, event.Rejected, &event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: it.event.FirstError, Owner: b.member}, out)
+	b.settle(it, event.Rejected, &event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: it.ref.Event().FirstError, Owner: b.member}, out)
 }
 
 // takenBack returns the skip because of which a delivery was taken back, nil if there is none, and forgets it.
@@ -145,7 +145,7 @@ func (b *Boxes) takenBack(id event.DeliveryID) *event.Skip {
 // finishSkipped ends the event of a delivery that was taken back. A failure of the application still counts.
 func (b *Boxes) finishSkipped(it *item, o outcome.Outcome, s *event.Skip, out *Output) {
 	if o.Attempts > it.attempts || o.Crashes > it.crashes {
-		b.replace(it, withFailure(it.event, o))
+		b.replace(it, event.RefTo(withFailure(it.ref.Event(), o)))
 	}
 	b.settleSkipped(it, outcome.Skipped(o, s.Reason), *s, out)
 }

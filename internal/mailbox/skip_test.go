@@ -67,8 +67,8 @@ func TestSkipOfARunningEvent(t *testing.T) {
 			}
 			f.want(f.finish(d, kind, "no"), want...)
 			f.wantEnds(event.Skipped{Skip: skipOfEntry("k", 1), Done: kind == event.ResultDone})
-			if next := f.takeOne(); next.Event.ID.Entry != 2 {
-				t.Errorf("then event %v runs", next.Event.ID)
+			if next := f.takeOne(); next.Object.ID.Entry != 2 {
+				t.Errorf("then event %v runs", next.Object.ID)
 			}
 		})
 	}
@@ -180,7 +180,7 @@ func TestMailboxesSkipInAllShards(t *testing.T) {
 		events = append(events, &event.Event{Handle: event.Handle(i + 1), ID: skips[i].Event, Key: key, Partition: ring.PartitionOf(string(key))})
 	}
 	m.Skip(skips[:20], &out)
-	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, events, &out)
+	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(events...), &out)
 	taken := m.Take(openLease, 1, 100, nil)
 	m.Skip(skips, &out)
 	if len(taken) != 20 || len(out.TakeBack) != 20 || len(out.Skipped) != 20 || m.Stats().Skipped != 20 {
@@ -208,7 +208,7 @@ func TestMailboxesLeaseAndSkips(t *testing.T) {
 	if calls() != before {
 		t.Error("a lease took the shards though nothing is skipped")
 	}
-	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, []*event.Event{{Handle: 1, ID: skipOfEntry("k", 1).Event, Key: "k", Partition: ring.PartitionOf("k")}}, &out)
+	m.Accept(Local, event.Position{Ledger: 1, Entry: 5}, event.RefsTo(&event.Event{Handle: 1, ID: skipOfEntry("k", 1).Event, Key: "k", Partition: ring.PartitionOf("k")}), &out)
 	m.Skip([]event.Skip{skipOfEntry("k", 1)}, &out)
 	if len(out.Skipped) != 0 {
 		t.Fatal("an event was skipped without a lease")

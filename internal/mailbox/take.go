@@ -41,7 +41,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	b.running++
 	a.part.running++
 	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
-	d.ID, d.Event, d.Key = it.delivery, it.event, a.id
+	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
 	if d.Token != 0 { // without a token, the turns of two owners have no order
@@ -85,7 +85,7 @@ func (b *Boxes) find(id event.DeliveryID) *item {
 // Delivered returns the event of a running delivery, nil if the delivery has ended.
 func (b *Boxes) Delivered(id event.DeliveryID) *event.Event {
 	if it := b.find(id); it != nil {
-		return it.event
+		return it.ref.Event()
 	}
 	return nil
 }

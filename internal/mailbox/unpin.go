@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // unpinAfter is the time after which an event of a peer is copied out of the memory of
@@ -31,10 +32,10 @@ func (b *Boxes) unpin(now clock.Instant) {
 	}
 	for place := range uint32(b.items.places()) {
 		it := b.items.at(place)
-		if it.event == nil || it.first.sender == Local || it.cohort.own || young(it.cohort) {
+		if it.actor == nil || it.first.sender == Local || it.cohort.own || young(it.cohort) {
 			continue
 		}
-		it.event = it.event.Clone()
+		it.ref = event.RefTo(it.ref.Event().Clone())
 		it.actor.keepKey()
 		b.counters.Unpinned++
 	}

@@ -20,7 +20,7 @@ func TestUnpin(t *testing.T) {
 	f.accept(3, running, waiting)
 	f.accept(Local, local)
 	for _, d := range f.take() {
-		if d.Event.Key == "bob" {
+		if d.Object.Key == "bob" {
 			f.finish(d, event.ResultNotStarted, "")
 		}
 	}
@@ -33,11 +33,12 @@ func TestUnpin(t *testing.T) {
 	f.Tick(f.now.Add(unpinAfter), &f.out) // copies nothing again
 	for _, e := range []*event.Event{running, waiting, local, young} {
 		it := f.search(nil, f.spans.find(hashOf(e.ID), e.ID), bitOf(e.ID))
-		if moved := it.event != e; moved != (e != local) {
+		is := it.ref.Event()
+		if moved := is != e; moved != (e != local) {
 			t.Errorf("event of %s: copied %v", string(e.Key), moved)
 		}
-		if string(it.event.Payload) != string(e.Payload) || it.event.Key != e.Key || len(it.event.Properties) != len(e.Properties) {
-			t.Errorf("event of %s is another one now: %+v", string(e.Key), it.event)
+		if string(is.Payload) != string(e.Payload) || is.Key != e.Key || len(is.Properties) != len(e.Properties) {
+			t.Errorf("event of %s is another one now: %+v", string(e.Key), is)
 		}
 	}
 	if n := f.counters.Unpinned; n != 3 {
@@ -64,9 +65,9 @@ func TestUnpinByVolume(t *testing.T) {
 	payload := make([]byte, 8<<10)
 	for i := range 1000 {
 		key := event.Key(fmt.Sprint("key", i))
-		m.Accept(7, event.Position{Ledger: 1}, []*event.Event{{
+		m.Accept(7, event.Position{Ledger: 1}, event.RefsTo(&event.Event{
 			Handle: event.Handle(i + 1), ID: event.MessageID{Ledger: 1, Entry: int64(i)}, Key: key, Partition: ring.PartitionOf(string(key)), Payload: payload,
-		}}, &out)
+		}), &out)
 	}
 	frame := uint64(8<<10 + 256)
 	if s := m.Stats(); s.Events != 1000 || uint64(1000-s.Unpinned)*frame > uint64(cfg.FramesBytesMax) || s.Unpinned == 1000 {
@@ -85,7 +86,7 @@ func TestUnpinCountsDuplicates(t *testing.T) {
 	m.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: 1}}, event.Position{Ledger: 1}, &out)
 	known := &event.Event{Handle: 1, ID: event.MessageID{Ledger: 1}, Key: "ann", Partition: p, Payload: make([]byte, 8<<10)}
 	for range 1 << 20 / known.Bytes() {
-		m.Accept(7, event.Position{Ledger: 1}, []*event.Event{known}, &out)
+		m.Accept(7, event.Position{Ledger: 1}, event.RefsTo(known), &out)
 	}
 	if s := m.Stats(); s.Events != 1 || s.Unpinned != 1 {
 		t.Errorf("of %d events %d were copied out after a megabyte of frames, want 1 of 1", s.Events, s.Unpinned)

@@ -106,7 +106,7 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 				continue
 			}
 			var out mailbox.Output
-			m.boxes.Accept(mailbox.Local, event.Position{}, []*event.Event{again}, &out)
+			m.boxes.Accept(mailbox.Local, event.Position{}, event.RefsTo(again), &out)
 			if len(out.Answers) == 1 && out.Answers[0].Verdicts[0].Kind == event.Done {
 				answered[m.cfg.Name]++
 			} else {

@@ -12,7 +12,6 @@ import (
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/source"
 )
 
 // admitted guards the machine that decides which ids from other members are accepted.
@@ -85,12 +84,18 @@ func (p *Pipeline) ForgetDone() (ids int) {
 
 // see notes the entries that the broker has delivered. A copy says that it is of another
 // one, which proves nothing about that.
-func (p *Pipeline) see(messages []source.Message) {
+func (p *Pipeline) see(entries []*event.Entry) {
 	p.admitted.mu.Lock()
 	defer p.admitted.mu.Unlock()
-	for i := range messages {
-		if e := messages[i].Event; e.Round == 0 {
-			p.admitted.machine.Seen(e.Topic, e.ID.TopicPartition, event.Position{Ledger: e.ID.Ledger, Entry: e.ID.Entry})
+	for _, e := range entries {
+		if !e.Objects() {
+			p.admitted.machine.Seen(e.Topic, e.TopicPartition, event.Position{Ledger: e.Ledger, Entry: e.Entry})
+			continue
+		}
+		for i := range e.Fresh.All() {
+			if ev := e.Event(i); ev.Round == 0 {
+				p.admitted.machine.Seen(ev.Topic, ev.ID.TopicPartition, event.Position{Ledger: ev.ID.Ledger, Entry: ev.ID.Entry})
+			}
 		}
 	}
 }

@@ -15,31 +15,35 @@ import (
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
 )
 
-// alone holds the surroundings of the pipeline of a node that owns everything: an empty table, and a
-// source that forgets settled events.
+// alone holds the surroundings of the pipeline of a node that owns everything: a table with one entry at a time, and a
+// source that counts settled events.
 type alone struct {
 	*Pipeline
-	events  map[event.Handle]*event.Event
+	entry   *event.Entry
+	refs    []event.Ref
 	settled int
 }
 
-func (a *alone) Hold(events []*event.Event) {
-	for _, e := range events {
-		a.events[e.Handle] = e
+func (a *alone) Hold(entries ...*event.Entry) {
+	for _, e := range entries {
+		a.refs = a.refs[:0]
+		for i := range e.Fresh.All() {
+			a.refs = append(a.refs, event.Ref{Entry: e, Index: int32(i)})
+		}
+		a.entry = e
+		a.Deliver(a.refs)
 	}
-	a.Deliver(events)
 }
 
 func (a *alone) settle(verdicts []event.Verdict) {
-	var events []*event.Event
+	set := event.Set{First: a.entry.First, Events: event.NewBits(a.entry.Len()), Entry: a.entry}
 	for _, v := range verdicts {
-		events = append(events, a.events[v.Handle])
+		set.Events.Add(v.Handle.Index())
 	}
-	a.Pipeline.Settle(verdicts, events)
+	a.Pipeline.Settle([]event.Set{set}, nil, nil)
 }
 
 // newPipeline returns a pipeline of the given stages.
@@ -55,8 +59,7 @@ func newPipeline(tb testing.TB, parts Parts, stages Stages) *Pipeline {
 
 type holder struct{ *alone }
 
-func (h holder) HoldRelayed([]*event.Event)                                 {}
-func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.settle(v) }
+func (h holder) Settle(_ forward.Peer, _ []event.Set, v []event.Verdict)    { h.settle(v) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
 func (h holder) SetRoute(forward.Peer, forward.Route)                       {}
 func (h holder) Newest(_ []event.Handle, dst []*event.Event) []*event.Event { return dst }
@@ -65,7 +68,11 @@ func (h holder) HandOver(forward.Peer, []event.Finished)                    {}
 
 type settler struct{ *alone }
 
-func (s settler) Settle(v []event.Verdict) { s.settled += len(v) }
+func (s settler) Settle(done []event.Set, _ []event.Verdict) {
+	for _, set := range done {
+		s.settled += set.Events.Len()
+	}
+}
 
 type nobody struct{}
 
@@ -98,7 +105,7 @@ func BenchmarkJourney(b *testing.B) {
 
 func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property) {
 	const batch = 256
-	a := &alone{events: make(map[event.Handle]*event.Event)}
+	a := new(alone)
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {
 		b.Fatal(err)
@@ -116,8 +123,6 @@ func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property
 	p.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	p.WorkerUp(1)
 
-	messages := make([]source.Message, batch)
-	events := make([]event.Event, batch)
 	keys := make([]string, batch)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("user-%d", i)
@@ -128,14 +133,14 @@ func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property
 	b.ReportAllocs()
 	b.ResetTimer()
 	for at := 0; at < b.N; at += batch {
-		for i := range messages {
-			events[i] = event.Event{
-				Handle: event.NewHandle(1, int32(i)), ID: event.MessageID{Ledger: 7, Entry: int64(at + i), Batch: -1, TopicPartition: -1},
-				Topic: "persistent://public/default/orders", Payload: payload, Properties: properties,
-			}
-			messages[i] = source.Message{Event: &events[i], Key: keys[i]}
+		e := event.NewBatch(batch, 0)
+		e.Ledger, e.Entry, e.TopicPartition, e.Batched, e.Topic = 7, int64(at), -1, true, "persistent://public/default/orders"
+		for i := range batch {
+			e.AddPart(event.Part{Key: keys[i]}, payload, "", properties)
 		}
-		p.Received(b.Context(), messages)
+		e.Fresh = event.AllBits(batch)
+		e.SetFirst(event.NewHandle(uint64(at+1), 0))
+		p.Received(b.Context(), []*event.Entry{e})
 		for done := 0; done < batch; {
 			deliveries = p.Take(1, 64, deliveries[:0])
 			done += len(deliveries)

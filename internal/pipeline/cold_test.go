@@ -15,7 +15,6 @@ import (
 	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/source"
 )
 
 // silent is the stages around a pipeline. They do nothing.
@@ -23,9 +22,9 @@ type silent struct{}
 
 type silentHolder struct{ Holder }
 
-func (silent) Settle([]event.Verdict)                     {}
-func (silentHolder) Hold([]*event.Event)                  {}
-func (silentHolder) Settle(forward.Peer, []event.Verdict) {}
+func (silent) Settle([]event.Set, []event.Verdict)                     {}
+func (silentHolder) Hold(...*event.Entry)                              {}
+func (silentHolder) Settle(forward.Peer, []event.Set, []event.Verdict) {}
 
 // BenchmarkCold measures a pipeline's own work on events, when other work has used the caches since
 // its last turn, but not since the stage before it has produced its input: receiving a batch from the
@@ -41,7 +40,7 @@ func BenchmarkCold(b *testing.B) {
 	p := newPipeline(b, Parts{Now: clock.Now, History: history.DefaultConfig()}, Stages{Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}})
 	p.SetSource(silent{})
 	random := rand.New(rand.NewPCG(1, 2))
-	keys, messages := make([]string, 10_000), make([]source.Message, batch)
+	keys := make([]string, 10_000)
 	for i := range keys {
 		keys[i] = "user-" + strconv.Itoa(i)
 	}
@@ -49,7 +48,7 @@ func BenchmarkCold(b *testing.B) {
 	for to := range mailbox.Sender(3) {
 		out.Answers = append(out.Answers, mailbox.Answer{To: to})
 	}
-	verdicts, events := make([]event.Verdict, batch), make([]*event.Event, batch)
+	verdicts, serial := make([]event.Verdict, batch), uint64(0)
 	others := make([]byte, caches)
 	evict := func() {
 		for i := 0; i < len(others); i += 64 {
@@ -60,21 +59,26 @@ func BenchmarkCold(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		evict()
-		for i := range messages {
-			messages[i] = source.Message{Event: &event.Event{Handle: event.NewHandle(1, int32(i))}, Key: keys[random.IntN(len(keys))]}
+		e := event.NewBatch(batch, 0)
+		for range batch {
+			e.AddPart(event.Part{Key: keys[random.IntN(len(keys))]}, nil, "", nil)
 		}
-		receive += timed(b, func() { p.Received(b.Context(), messages) })
+		serial++
+		e.Fresh = event.AllBits(batch)
+		e.SetFirst(event.NewHandle(serial, 0))
+		receive += timed(b, func() { p.Received(b.Context(), []*event.Entry{e}) })
 		evict()
 		for i := range out.Answers {
 			out.Answers[i].Verdicts = out.Answers[i].Verdicts[:0]
 		}
 		for i := range verdicts {
-			verdicts[i] = event.Verdict{Handle: event.NewHandle(1, int32(i)), Kind: event.Done}
+			verdicts[i] = event.Verdict{Handle: event.NewHandle(serial, i), Kind: event.Done}
 			a := &out.Answers[random.IntN(len(out.Answers))]
 			a.Verdicts = append(a.Verdicts, verdicts[i])
 		}
 		send += timed(b, func() { p.pass(&out) })
-		settle += timed(b, func() { p.Settle(verdicts, events) })
+		done := []event.Set{{First: e.First, Events: e.Fresh, Entry: e}}
+		settle += timed(b, func() { p.Settle(done, nil, nil) })
 	}
 	perEvent := func(d time.Duration, unit string) { b.ReportMetric(float64(d)/float64(b.N*batch), unit) }
 	perEvent(receive, "receive-ns/event")

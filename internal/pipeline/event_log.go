@@ -6,7 +6,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/source"
 )
 
 // eventLog writes log lines for single events: every step at level debug, and a warning when the
@@ -21,9 +20,9 @@ func (d *eventLog) open() bool {
 	return d.log != nil && d.log.Enabled(context.Background(), slog.LevelDebug)
 }
 
-func (d *eventLog) received(messages []source.Message) {
-	for i := range messages {
-		e := messages[i].Event
+func (d *eventLog) received(entry *event.Entry) {
+	for i := range entry.Fresh.All() {
+		e := entry.Event(i)
 		attrs := []any{"message_id", e.ID.String(), "topic", e.Topic, "partition", int(e.Partition), "redelivery", e.Redelivery, "round", e.Round}
 		if d.keys {
 			attrs = append(attrs, "key", string(e.Key))
@@ -38,13 +37,13 @@ func (d *eventLog) keyless(e *event.Event, err error) {
 	}
 }
 
-func (d *eventLog) relayed(events []*event.Event) {
-	for _, e := range events {
-		d.log.Debug("relayed for a peer", "message_id", e.ID.String(), "partition", int(e.Partition))
+func (d *eventLog) relayed(e *event.Entry) {
+	for i := range e.Len() {
+		d.log.Debug("relayed for a peer", "message_id", e.ID(i).String(), "partition", int(e.Partition(i)))
 	}
 }
 
-func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+func (d *eventLog) arrived(from mailbox.Sender, events []event.Ref, answers *mailbox.Output) {
 	answered := make(map[event.Handle]event.VerdictKind, len(events))
 	for _, a := range answers.Answers {
 		if a.To != from {
@@ -54,9 +53,10 @@ func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *
 			answered[v.Handle] = v.Kind
 		}
 	}
-	for _, e := range events {
-		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "stream", uint64(from)} // 0: from this very node
-		if kind, ok := answered[e.Handle]; ok {
+	for i := range events {
+		e := &events[i]
+		attrs := []any{"message_id", e.MessageID().String(), "partition", int(e.Partition()), "stream", uint64(from)} // 0: from this very node
+		if kind, ok := answered[e.Handle()]; ok {
 			d.log.Debug("answered by the mailbox", append(attrs, "verdict", kind.String())...)
 			continue
 		}
@@ -67,7 +67,7 @@ func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *
 func (d *eventLog) delivered(w event.WorkerID, deliveries []event.Delivery) {
 	for i := range deliveries {
 		v := &deliveries[i]
-		d.log.Debug("delivered", "message_id", v.Event.ID.String(), "partition", int(v.Partition),
+		d.log.Debug("delivered", "message_id", v.MessageID().String(), "partition", int(v.Partition),
 			"worker", uint64(w), "attempt", v.Attempt, "fencing_token", v.Token, "turn", v.Turn)
 	}
 }

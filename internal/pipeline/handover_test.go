@@ -36,7 +36,7 @@ var self, nextOwner, other = ownership.Incarnation{1}, ownership.Incarnation{2},
 func newTeller(tb testing.TB) *teller {
 	t := &teller{now: clock.Instant(time.Hour), told: map[forward.Peer][]event.Finished{}}
 	now := func() clock.Instant { return t.now }
-	t.alone = &alone{events: make(map[event.Handle]*event.Event)}
+	t.alone = new(alone)
 	p := newPipeline(tb, Parts{Now: now}, Stages{
 		Holder: tellerHolder{holder{t.alone}, t}, Peers: deaf{}, App: nobody{},
 		Boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "self", now),
@@ -142,13 +142,17 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 	n := newTeller(t)
 	n.did(0, 20_000)
 	want := make(map[event.MessageID]bool)
+	var messages []event.Message
 	for i := range late {
 		k := event.Key(strconv.Itoa(i))
-		e := &event.Event{Handle: event.Handle(i + 1), Key: k, Partition: ring.PartitionOf(string(k)), ID: event.MessageID{Ledger: 8, Entry: int64(i)}}
-		n.events[e.Handle] = e
-		n.Deliver([]*event.Event{e})
+		e := &event.Event{Key: k, Partition: ring.PartitionOf(string(k)), ID: event.MessageID{Ledger: 8, Entry: int64(i)}}
+		messages = append(messages, event.Message{Event: e})
 		want[e.ID] = true
 	}
+	e := event.NewEntry(messages...)
+	e.Fresh = event.AllBits(late)
+	e.SetFirst(event.NewHandle(1, 0))
+	n.Hold(e)
 	running := n.Take(1, late, nil)
 	if len(running) != late {
 		t.Fatalf("%d deliveries", len(running))

@@ -2,12 +2,12 @@ package pipeline
 
 import (
 	"log/slog"
+	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
 )
 
@@ -52,13 +52,15 @@ func newObserver(s *Tracing) (o observer) {
 	return o
 }
 
-func (o *observer) received(messages []source.Message, keyed []*event.Event, owns func(ring.Partition) bool) {
+func (o *observer) received(e *event.Entry, owns func(ring.Partition) bool) {
 	if o.log.open() {
-		o.log.received(messages)
+		o.log.received(e)
 	}
 	if o.traces != nil {
-		for _, e := range keyed {
-			o.traces.receive(e, owns(e.Partition))
+		e.MakeObjects() // their trace contexts change
+		for i := range e.Fresh.All() {
+			ev := e.Event(i)
+			o.traces.receive(ev, owns(ev.Partition))
 		}
 	}
 }
@@ -71,24 +73,24 @@ func (o *observer) keyless(v event.Verdict, e *event.Event, err error) {
 	}
 }
 
-func (o *observer) relayed(events []*event.Event) {
+func (o *observer) relayed(e *event.Entry) {
 	if o.traces != nil {
-		o.traces.relay(events)
+		o.traces.relay(e)
 	}
 	if o.log.open() {
-		o.log.relayed(events)
+		o.log.relayed(e)
 	}
 }
 
 // accepted is the end of a hop: events of a peer, before their mailboxes have them.
-func (o *observer) accepted(events []*event.Event) {
+func (o *observer) accepted(events []event.Ref) {
 	if o.traces != nil {
 		o.traces.accept(events)
 	}
 }
 
 // arrived is for events at their mailbox, and the answers that they got there at once.
-func (o *observer) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+func (o *observer) arrived(from mailbox.Sender, events []event.Ref, answers *mailbox.Output) {
 	if o.log.open() {
 		o.log.arrived(from, events, answers)
 	}
@@ -128,7 +130,21 @@ func (o *observer) failed(results []event.Result, find func(event.DeliveryID) *e
 }
 
 // settling returns the spans of settlements that begin now. End them when the settlements are made.
-func (o *observer) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
+func (o *observer) settling(done []event.Set, verdicts []event.Verdict, refs []event.Ref) (begun spans) {
+	if o.watch == nil && !o.log.open() && !o.traces.areOpen() {
+		return nil
+	}
+	verdicts = slices.Clip(verdicts)
+	var events []*event.Event
+	for i := range refs {
+		events = append(events, refs[i].Event())
+	}
+	for _, set := range done {
+		for i := range set.Events.All() {
+			verdicts = append(verdicts, event.Verdict{Handle: set.First | event.Handle(i), Kind: event.Done})
+			events = append(events, set.Entry.Event(i))
+		}
+	}
 	if o.log.open() {
 		o.log.settled(verdicts, events)
 	}

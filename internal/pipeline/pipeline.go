@@ -17,6 +17,7 @@ package pipeline
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +31,6 @@ import (
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
 )
 
@@ -53,9 +53,8 @@ type Answerer interface {
 
 // Holder is stage 4: it keeps events until their verdicts, but no slice.
 type Holder interface {
-	Hold(events []*event.Event)
-	HoldRelayed(events []*event.Event)
-	Settle(from forward.Peer, verdicts []event.Verdict)
+	Hold(entries ...*event.Entry)
+	Settle(from forward.Peer, done []event.Set, verdicts []event.Verdict)
 	Credit(from forward.Peer, keys []event.Key, events int)
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
@@ -65,7 +64,7 @@ type Holder interface {
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
 type Settler interface {
-	Settle(verdicts []event.Verdict)
+	Settle(done []event.Set, verdicts []event.Verdict)
 }
 
 // Stages are the parts of a pipeline. All are needed. Stage 1 is not among them, since a node
@@ -116,7 +115,6 @@ type Pipeline struct {
 	relayed  relayed
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
-	events   sync.Pool // of *[]*event.Event, scratch of Received
 
 	// The driver's.
 	tabled     ownership.Incarnation   // this node's incarnation when it got its newest table
@@ -136,7 +134,6 @@ func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) 
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
-	p.events.New = func() any { return new([]*event.Event) }
 	p.relayed.init()
 	p.admitted.init(parts.Judged)
 	stages, err := build(p)
@@ -234,7 +231,7 @@ func (p *Pipeline) credit(c *mailbox.Credit) {
 func (p *Pipeline) answer(a *mailbox.Answer) {
 	switch a.To {
 	case mailbox.Local:
-		p.Holder.Settle(forward.Local, a.Verdicts)
+		p.Holder.Settle(forward.Local, nil, a.Verdicts)
 		return
 	case mailbox.Letters:
 		p.letters(a.Verdicts)
@@ -244,40 +241,45 @@ func (p *Pipeline) answer(a *mailbox.Answer) {
 }
 
 // Received implements source.Sink: stages 2 to 4.
-func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
-	p.see(messages)
-	scratch := p.events.Get().(*[]*event.Event)
-	events := (*scratch)[:0]
+func (p *Pipeline) Received(_ context.Context, entries []*event.Entry) {
+	p.see(entries)
 	var rejected []event.Verdict
-	for i := range messages {
-		m := &messages[i]
-		k, err := p.Key.Extract(&key.Message{
-			MessageKey:  m.Key,
-			OrderingKey: m.OrderingKey,
-			Properties:  m.Event.Properties,
-			Payload:     m.Event.Payload,
-			ID:          m.Event.ID,
-		})
-		if err != nil {
-			v := event.Verdict{
-				Handle: m.Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: err.Error(), Attempts: m.Event.Attempts},
-			}
-			p.observer.keyless(v, m.Event, err)
-			rejected = append(rejected, v)
+	now := p.now()
+	for _, e := range entries {
+		rejected = p.giveKeys(e, rejected)
+		p.observer.received(e, p.owns) //nolint:contextcheck // a span of an event comes from the event
+		p.journeys.Received(now, e)
+	}
+	p.settle(nil, rejected)
+	p.Holder.Hold(entries...)
+}
+
+// giveKeys gives the fresh events of an entry their keys. Those without a key are fresh no longer, and are rejected.
+func (p *Pipeline) giveKeys(e *event.Entry, rejected []event.Verdict) []event.Verdict {
+	var keyless event.Bits
+	var m key.Message
+	for i := range e.Fresh.All() {
+		m.MessageKey, m.OrderingKey = e.Keys(i)
+		m.Properties, m.Payload, m.ID = e.Properties(i), e.Payload(i), e.ID(i)
+		k, err := p.Key.Extract(&m)
+		if err == nil {
+			e.SetKey(i, k, ring.PartitionOf(string(k)))
 			continue
 		}
-		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
-		events = append(events, m.Event)
+		ev := e.Event(i)
+		v := event.Verdict{Handle: ev.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: err.Error(), Attempts: ev.Attempts}}
+		p.observer.keyless(v, ev, err)
+		rejected = append(rejected, v)
+		if keyless == nil {
+			keyless = event.NewBits(e.Len())
+		}
+		keyless.Add(i)
 	}
-	p.observer.received(messages, events, p.owns) //nolint:contextcheck // a span of an event comes from the event
-	p.settle(rejected)
-	if len(events) > 0 {
-		p.journeys.Received(p.now(), events)
-		p.Holder.Hold(events)
+	if keyless != nil {
+		e.Fresh = slices.Clone(e.Fresh) // the source holds the other one
+		e.Fresh.RemoveAll(keyless)
 	}
-	clear(events)
-	*scratch = events[:0]
-	p.events.Put(scratch)
+	return rejected
 }
 
 // Newest implements source.Sink.
@@ -294,17 +296,17 @@ func (p *Pipeline) Drop(handles []event.Handle) {
 }
 
 // Deliver implements forward.Sink: events whose owner is this node.
-func (p *Pipeline) Deliver(events []*event.Event) {
+func (p *Pipeline) Deliver(events []event.Ref) {
 	p.accept(mailbox.Local, p.epoch(), events)
 }
 
 // BringBack takes a letter of the parking topic to its mailbox: its handle names it in the verdicts that Parts.Letters gets.
 func (p *Pipeline) BringBack(letter *event.Event) {
-	p.accept(mailbox.Letters, p.epoch(), []*event.Event{letter})
+	p.accept(mailbox.Letters, p.epoch(), event.RefsTo(letter))
 }
 
 // accept brings events to their mailboxes.
-func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*event.Event) {
+func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []event.Ref) {
 	p.with(func(out *mailbox.Output) {
 		p.Boxes.Accept(from, epoch, events, out)
 		p.observer.arrived(from, events, out)
@@ -313,16 +315,18 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*e
 
 // Settle implements forward.Sink: the end of a journey. Relayed events go back to the
 // stream that they came on.
-func (p *Pipeline) Settle(verdicts []event.Verdict, events []*event.Event) {
-	defer p.observer.settling(verdicts, events).end()
-	p.journeys.Settled(p.now(), verdicts)
-	p.settle(p.relayed.settle(verdicts, p.Peers))
+func (p *Pipeline) Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref) {
+	defer p.observer.settling(done, verdicts, events).end()
+	now := p.now()
+	p.journeys.Done(now, done)
+	p.journeys.Settled(now, verdicts)
+	p.settle(p.relayed.settle(done, verdicts, p.Peers))
 }
 
 // settle brings verdicts on this node's events to their source.
-func (p *Pipeline) settle(verdicts []event.Verdict) {
-	if s := p.source.Load(); s != nil && len(verdicts) > 0 {
-		(*s).Settle(verdicts)
+func (p *Pipeline) settle(done []event.Set, verdicts []event.Verdict) {
+	if s := p.source.Load(); s != nil && len(done)+len(verdicts) > 0 {
+		(*s).Settle(done, verdicts)
 	}
 }
 
@@ -331,7 +335,7 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
 		relayed := p.relayed.admit(a)
 		p.observer.relayed(relayed)
-		p.Holder.HoldRelayed(relayed)
+		p.Holder.Hold(relayed)
 		return
 	}
 	p.observer.accepted(a.Events)

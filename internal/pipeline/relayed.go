@@ -26,34 +26,57 @@ type origin struct {
 func (r *relayed) init() { r.origin = make(map[event.Handle]origin) }
 
 // admit gives the events of an arrival handles of this node.
-func (r *relayed) admit(a forward.Arrival) []*event.Event {
+func (r *relayed) admit(a forward.Arrival) *event.Entry {
+	messages := make([]event.Message, len(a.Events))
+	for i := range a.Events {
+		messages[i].Event = a.Events[i].Event()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range a.Events {
-		r.last++
-		h := event.NewRelayedHandle(r.last)
-		r.origin[h] = origin{a.From, e.Handle}
-		e.Handle = h
+	r.last++
+	first := event.NewRelayedHandle(r.last, 0)
+	for i := range messages {
+		r.origin[first|event.Handle(i)] = origin{a.From, messages[i].Event.Handle}
 	}
-	return a.Events
+	entry := event.NewEntry(messages...)
+	entry.Fresh = event.AllBits(len(messages))
+	entry.SetFirst(first)
+	return entry
 }
 
 // settle sends the verdicts on relayed events back, and returns all others. Mostly no event is
 // relayed, and the given verdicts are returned.
-func (r *relayed) settle(verdicts []event.Verdict, peers Answerer) []event.Verdict {
-	if !slices.ContainsFunc(verdicts, func(v event.Verdict) bool { return v.Handle.IsRelayed() }) {
-		return verdicts
-	}
-	own := make([]event.Verdict, 0, len(verdicts))
-	for _, v := range verdicts {
-		if !v.Handle.IsRelayed() {
-			own = append(own, v)
-		} else if from, ok := r.take(v.Handle); ok {
-			v.Handle = from.handle
-			peers.Answer(from.stream, []event.Verdict{v})
+func (r *relayed) settle(done []event.Set, verdicts []event.Verdict, peers Answerer) ([]event.Set, []event.Verdict) {
+	isSet := func(s event.Set) bool { return s.First.IsRelayed() }
+	if slices.ContainsFunc(done, isSet) {
+		for _, s := range done {
+			if !isSet(s) {
+				continue
+			}
+			for i := range s.Events.All() {
+				r.answer(event.Verdict{Handle: s.First | event.Handle(i), Kind: event.Done}, peers)
+			}
 		}
+		done = slices.DeleteFunc(slices.Clone(done), isSet)
 	}
-	return own
+	is := func(v event.Verdict) bool { return v.Handle.IsRelayed() }
+	if slices.ContainsFunc(verdicts, is) {
+		for _, v := range verdicts {
+			if is(v) {
+				r.answer(v, peers)
+			}
+		}
+		verdicts = slices.DeleteFunc(slices.Clone(verdicts), is)
+	}
+	return done, verdicts
+}
+
+// answer sends the verdict on a relayed event back.
+func (r *relayed) answer(v event.Verdict, peers Answerer) {
+	if from, ok := r.take(v.Handle); ok {
+		v.Handle = from.handle
+		peers.Answer(from.stream, []event.Verdict{v})
+	}
 }
 
 // take removes a relayed event, and returns where its verdict goes.

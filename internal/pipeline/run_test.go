@@ -61,7 +61,7 @@ func TestRetriesWakeWhoSleeps(t *testing.T) {
 		if got, most := asked.Load(), int64(10*60); got > most {
 			t.Errorf("the clock was read %d times in an idle minute, want at most %d", got, most)
 		}
-		p.accept(3, event.Position{}, []*event.Event{e})
+		p.accept(3, event.Position{}, event.RefsTo(e))
 		lease := ownership.Lease{Until: clock.Forever - 1}
 		given := boxes.Take(lease, 1, 1, nil)
 		if len(given) != 1 {

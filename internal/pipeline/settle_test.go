@@ -12,11 +12,14 @@ import (
 
 // ends is a source and peers that record their calls.
 type ends struct {
+	done     []event.Set
 	settled  []event.Verdict
 	answered map[forward.StreamID][]event.Verdict
 }
 
-func (e *ends) Settle(v []event.Verdict) { e.settled = append(e.settled, v...) }
+func (e *ends) Settle(done []event.Set, v []event.Verdict) {
+	e.done, e.settled = append(e.done, done...), append(e.settled, v...)
+}
 
 // peers are the called ends of streams, which record their verdicts.
 type peers struct {
@@ -31,7 +34,7 @@ func (p peers) Answer(to forward.StreamID, v []event.Verdict) {
 // noHolder holds nothing.
 type noHolder struct{ Holder }
 
-func (noHolder) HoldRelayed([]*event.Event) {}
+func (noHolder) Hold(...*event.Entry) {}
 
 // Each verdict goes back to the sender of its event, with its detail, in the order in which they came.
 func TestSettleBringsEachVerdictHome(t *testing.T) {
@@ -39,22 +42,27 @@ func TestSettleBringsEachVerdictHome(t *testing.T) {
 	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: peers{ends: e}, Holder: noHolder{}})
 	p.SetSource(e)
 	relayed := []*event.Event{{Handle: 71}, {Handle: 72}}
-	p.Accept(forward.Arrival{From: 5, Relay: true, Events: relayed})
+	p.Accept(forward.Arrival{From: 5, Relay: true, Events: event.RefsTo(relayed...)})
 
-	own := func(slot int32) event.Handle { return event.NewHandle(1, slot) }
+	own := func(index int) event.Handle { return event.NewHandle(1, index) }
 	done := func(h event.Handle) event.Verdict { return event.Verdict{Handle: h, Kind: event.Done} }
 	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Detail: &event.Detail{Attempts: 3, Reason: "no"}}
 	notYet := event.Verdict{Handle: relayed[0].Handle, Kind: event.NotYet, Detail: &event.Detail{Delay: 1}}
-	given := []event.Verdict{done(own(1)), failed, done(relayed[1].Handle), notYet, done(own(3))}
-	verdicts := slices.Clone(given)
+	second := relayed[1].Handle
+	givenDone := []event.Set{{First: own(0), Events: event.Bits{1 << 1}}, {First: second.First(), Events: event.Bits{1 << second.Index()}}, {First: own(0), Events: event.Bits{1 << 3}}}
+	given := []event.Verdict{failed, notYet, done(own(4))}
+	sets, verdicts := slices.Clone(givenDone), slices.Clone(given)
 	for range 2 { // the second time the relayed events are gone, and nothing of the first is left
-		e.settled = nil
-		p.Settle(verdicts, make([]*event.Event, len(verdicts)))
-		if want := []event.Verdict{done(own(1)), failed, done(own(3))}; !slices.Equal(e.settled, want) {
+		e.settled, e.done = nil, nil
+		p.Settle(sets, verdicts, nil)
+		if want := []event.Verdict{failed, done(own(4))}; !slices.Equal(e.settled, want) {
 			t.Errorf("settled %v, want %v", e.settled, want)
 		}
-		if !slices.Equal(verdicts, given) {
-			t.Errorf("the caller's verdicts are now %v, want %v", verdicts, given)
+		if len(e.done) != 2 || e.done[0].First != own(0) || e.done[0].Events[0] != 1<<1 || e.done[1].Events[0] != 1<<3 {
+			t.Errorf("done are %v, want the first and the last of %v", e.done, givenDone)
+		}
+		if !slices.Equal(verdicts, given) || len(sets) != 3 || sets[1].First != givenDone[1].First {
+			t.Errorf("the caller's verdicts are now %v and %v, want %v and %v", sets, verdicts, givenDone, given)
 		}
 	}
 	notYet.Handle = 71
@@ -66,13 +74,13 @@ func TestSettleBringsEachVerdictHome(t *testing.T) {
 // Verdicts go to the newest source.
 func TestVerdictsGoToTheNewestSource(t *testing.T) {
 	p := newPipeline(t, Parts{Now: clock.Now}, Stages{})
-	verdicts, events := []event.Verdict{{Handle: event.NewHandle(1, 1), Kind: event.Done}}, make([]*event.Event, 1)
-	p.Settle(verdicts, events) // of no source: nobody waits for it
+	verdicts := []event.Verdict{{Handle: event.NewHandle(1, 1), Kind: event.Done}}
+	p.Settle(nil, verdicts, nil) // of no source: nobody waits for it
 	var first, second ends
 	p.SetSource(&first)
-	p.Settle(verdicts, events)
+	p.Settle(nil, verdicts, nil)
 	p.SetSource(&second)
-	p.Settle(verdicts, events)
+	p.Settle(nil, verdicts, nil)
 	if len(first.settled) != 1 || len(second.settled) != 1 {
 		t.Errorf("the first source has %d verdicts, the second %d, want one each", len(first.settled), len(second.settled))
 	}

@@ -143,9 +143,9 @@ func (t *traces) receive(e *event.Event, local bool) {
 }
 
 // relay begins the span of a relayed event.
-func (t *traces) relay(events []*event.Event) {
-	for _, e := range events {
-		if sampled(e) {
+func (t *traces) relay(entry *event.Entry) {
+	for i := range entry.Len() {
+		if e := entry.Event(i); sampled(e) {
 			t.forward(parent(e), e, journey{about: t.about(e)}, false)
 		}
 	}
@@ -167,6 +167,9 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 	t.held[e.Handle] = j
 	t.open.Add(1)
 }
+
+// areOpen reports whether an event here has a span. t may be nil.
+func (t *traces) areOpen() bool { return t != nil && t.open.Load() > 0 }
 
 // settling ends the forward spans of events that have their verdicts, and begins the spans of
 // their settlements.
@@ -243,14 +246,16 @@ func (t *traces) takeHeld(h event.Handle) (journey, bool) {
 }
 
 // accept marks where a hop ends: at the owner, which alone knows these events yet.
-func (t *traces) accept(events []*event.Event) {
-	for _, e := range events {
+func (t *traces) accept(events []event.Ref) {
+	for i := range events {
+		e := events[i].Event()
 		if !sampled(e) {
 			continue
 		}
 		ctx, span := t.tracer.Start(parent(e), "accept "+e.Topic, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(t.about(e)...))
 		if span.IsRecording() {
 			e.Properties = carrying(ctx, e)
+			events[i] = event.RefTo(e)
 		}
 		span.End()
 	}
@@ -261,17 +266,18 @@ func (t *traces) accept(events []*event.Event) {
 func (t *traces) deliver(deliveries []event.Delivery) {
 	for i := range deliveries {
 		d := &deliveries[i]
-		if !sampled(d.Event) {
+		old := d.Event()
+		if !sampled(old) {
 			continue
 		}
-		ctx, span := t.tracer.Start(parent(d.Event), "deliver "+d.Event.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.about(d.Event)...),
+		ctx, span := t.tracer.Start(parent(old), "deliver "+old.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.about(old)...),
 			trace.WithAttributes(attribute.Int("ringfence.attempt", int(d.Attempt)), attribute.Int64("ringfence.fencing_token", d.Token), attribute.Int64("ringfence.turn", int64(d.Turn))))
 		if !span.IsRecording() {
 			continue
 		}
-		e := *d.Event
+		e := *old
 		e.Properties = carrying(ctx, &e)
-		d.Event = &e
+		d.Object, d.Size = &e, uint32(e.Bytes())
 		t.mu.Lock()
 		t.running[d.ID] = attempt{span, wallNow()}
 		t.open.Add(1)

@@ -61,12 +61,12 @@ func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
 	no := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")
 	traces := newTraces(&Tracing{Tracer: no, Roots: true})
 	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: traceparent}}}
-	deliveries := []event.Delivery{{ID: 1, Event: ev}}
+	deliveries := []event.Delivery{{ID: 1, Ref: event.RefTo(ev)}}
 	traces.receive(ev, false)
-	traces.relay([]*event.Event{ev})
-	traces.accept([]*event.Event{ev})
+	traces.relay(event.NewEntry(event.Message{Event: ev}))
+	traces.accept(event.RefsTo(ev))
 	traces.deliver(deliveries)
-	if got := deliveries[0].Event.Trace(); got != traceparent || deliveries[0].Event != ev {
+	if got := deliveries[0].Object.Trace(); got != traceparent || deliveries[0].Object != ev {
 		t.Errorf("the application gets the context %q, want that of before", got)
 	}
 	if n := traces.open.Load(); n != 0 {
@@ -80,10 +80,10 @@ func TestExemplars(t *testing.T) {
 	p := &Pipeline{observer: observer{traces: newTraces(&Tracing{Tracer: yes, Roots: true})}, journeys: history.DefaultConfig().NewJourneys()}
 	traces := p.observer.traces
 	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders"}
-	relayed := &event.Event{Handle: event.NewRelayedHandle(1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}}}
+	relayed := &event.Event{Handle: event.NewRelayedHandle(1, 0), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}}}
 	traces.receive(ev, false)
-	traces.relay([]*event.Event{relayed})
-	deliveries := []event.Delivery{{ID: 1, Event: ev}}
+	traces.relay(event.NewEntry(event.Message{Event: relayed}))
+	deliveries := []event.Delivery{{ID: 1, Ref: event.RefTo(ev)}}
 	traces.deliver(deliveries)
 	traces.finish([]event.Result{{Delivery: 1, Kind: event.ResultDone}})
 	traces.settling([]event.Verdict{{Handle: relayed.Handle, Kind: event.Done}}, []*event.Event{relayed}).end()

@@ -69,7 +69,7 @@ func send(t *testing.T, client pulsar.Client, o pulsar.ProducerOptions, messages
 }
 
 // readDeadLetters takes n events out of the dead letter topic.
-func readDeadLetters(t *testing.T, b sourcetest.Broker, topic string, n int) []source.Message {
+func readDeadLetters(t *testing.T, b sourcetest.Broker, topic string, n int) []event.Message {
 	t.Helper()
 	cfg := sourcetest.Config(source.DeadLetterTopicName([]string{topic}, sourcetest.Subscription))
 	cfg.Subscription = cfg.DeadLetterSubscription
@@ -111,7 +111,7 @@ func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
 			c.options.Topic = topic
 			send(t, b.client, c.options, c.messages...)
 			m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
-			check := func(got []source.Message, round uint32) {
+			check := func(got []event.Message, round uint32) {
 				t.Helper()
 				var sent, came []string
 				for _, out := range c.messages {
@@ -135,7 +135,7 @@ func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
 			for _, e := range got {
 				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Failed, Detail: &event.Detail{Attempts: 1, Reason: "again"}})
 			}
-			m.Settle(verdicts)
+			m.Settle(nil, verdicts)
 			again := m.Take(len(c.messages))
 			check(again, 1)
 			m.Done(again...)

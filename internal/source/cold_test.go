@@ -48,7 +48,7 @@ func BenchmarkCold(b *testing.B) {
 		enter += timed(b, c.enter)
 		c.answer()
 		c.evict()
-		settle += timed(b, func() { c.source.Settle(c.done) })
+		settle += timed(b, func() { c.source.Settle(nil, c.done) })
 	}
 	if open := c.source.ledger.Stats().Unsettled; open != len(c.sent) {
 		b.Fatalf("%d events are open, want %d", open, len(c.sent))
@@ -72,7 +72,8 @@ type cold struct {
 	published int // events, ever
 	came      int // of them
 	receipts  []Receipt
-	batch     []Message
+	batch     []*event.Entry
+	fresh     int            // events in batch
 	sent      []event.Handle // open, about in the order of their coming
 	done      []event.Verdict
 	rand      *rand.Rand
@@ -136,26 +137,32 @@ func (c *cold) receive(b *testing.B) {
 	if c.receipts, err = c.reader.receive(b.Context(), c.receipts[:0]); err != nil {
 		b.Fatal(err)
 	}
-	c.came += len(c.receipts)
+	for i := range c.receipts {
+		c.came += c.receipts[i].Has.Len()
+	}
 }
 
 func (c *cold) enter() {
 	clear(c.batch)
 	c.batch = c.source.enter(c.receipts, c.batch[:0])
-	for i := range c.batch {
-		c.sent = append(c.sent, c.batch[i].Event.Handle)
+	c.fresh = 0
+	for _, e := range c.batch {
+		for i := range e.Fresh.All() {
+			c.sent = append(c.sent, e.Handle(i))
+		}
+		c.fresh += e.Fresh.Len()
 	}
 }
 
 // answer prepares the next verdicts.
 func (c *cold) answer() {
 	c.done = c.done[:0]
-	for i := range c.batch {
+	for i := range c.fresh {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
 		c.done = append(c.done, event.Verdict{Handle: c.sent[i], Kind: event.Done})
 	}
-	c.sent = c.sent[len(c.batch):]
+	c.sent = c.sent[c.fresh:]
 }
 
 // evict has the effect of other work on the caches.

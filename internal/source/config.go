@@ -36,7 +36,8 @@ type Config struct {
 	// new one is read from its beginning.
 	DiscoverEvery time.Duration `above:"0"`
 
-	// BatchMax is the number of events that are handed to the sink at once.
+	// BatchMax is the number of events that are handed to the sink at once. Entries are handed on whole, so the last one may
+	// exceed it.
 	BatchMax int `min:"1"`
 	// ReceiverQueueMax is the number of events that are prefetched, over all partitions of a topic
 	// together.

@@ -18,22 +18,20 @@ func BenchmarkContention(b *testing.B) {
 		cfg.Topics, cfg.Subscription = []string{"t"}, "s"
 		s := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
 		contention.Run(b, func(worker int) func() {
-			receipts, batch, done := make([]Receipt, contention.Batch), make([]Message, 0, contention.Batch), make([]event.Verdict, contention.Batch)
-			for i := range receipts {
-				receipts[i] = Receipt{
-					Message: &Message{Event: &event.Event{Payload: make([]byte, 100)}}, Total: contention.Batch, Index: int32(i), Origin: int32(worker),
-					Entry: EntryID{Ledger: int64(worker)},
-				}
+			messages := make([]event.Message, contention.Batch)
+			for i := range messages {
+				messages[i].Event = &event.Event{Payload: make([]byte, 100)}
 			}
+			receipts := []Receipt{{ID: EntryID{Ledger: int64(worker)}, Has: event.AllBits(contention.Batch), Origin: int32(worker)}}
+			batch, done := make([]*event.Entry, 0, 1), make([]event.Set, 0, 1)
 			return func() {
-				for i := range receipts {
-					receipts[i].Entry.Entry++
+				receipts[0].ID.Entry++
+				receipts[0].Entry = event.NewEntry(messages...)
+				batch, done = s.enter(receipts, batch[:0]), done[:0]
+				for _, e := range batch {
+					done = append(done, event.Set{First: e.First, Events: e.Fresh})
 				}
-				batch = s.enter(receipts, batch[:0])
-				for i := range batch {
-					done[i] = event.Verdict{Handle: batch[i].Event.Handle, Kind: event.Done}
-				}
-				s.Settle(done)
+				s.Settle(done, nil)
 				s.mu.Lock() // as the acker
 				s.acks = s.acks[:0]
 				s.mu.Unlock()

@@ -243,7 +243,7 @@ func TestPulsarTombstones(t *testing.T) {
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, CompressionType: pulsar.LZ4}, &pulsar.ProducerMessage{Key: "compressed"}, &pulsar.ProducerMessage{Key: "compressed"})
 	const events = 6
 	nulls := map[string]bool{"alone": true, "with a property": true, "in a batch": true, "compressed": true}
-	check := func(got []source.Message) (handles []event.Handle) {
+	check := func(got []event.Message) (handles []event.Handle) {
 		t.Helper()
 		for _, e := range got {
 			if isNull := e.Event.Payload == nil; len(e.Event.Payload) != 0 || isNull != nulls[e.Key] {
@@ -258,7 +258,7 @@ func TestPulsarTombstones(t *testing.T) {
 		for _, h := range handles {
 			verdicts = append(verdicts, event.Verdict{Handle: h, Kind: kind, Detail: &event.Detail{Attempts: 1, Reason: "again"}})
 		}
-		m.Settle(verdicts)
+		m.Settle(nil, verdicts)
 	}
 	settle(event.Failed, check(m.Take(events)))
 	settle(event.Rejected, check(m.Take(events))) // by way of the retry topic
@@ -296,7 +296,7 @@ func TestPulsarAckHoles(t *testing.T) {
 			b.Publish(t, to, sourcetest.Message{Payload: "x"})
 		}
 		got := m.Take(10)
-		slices.SortFunc(got, func(a, b source.Message) int { return int(a.Event.ID.Entry - b.Event.ID.Entry) })
+		slices.SortFunc(got, func(a, b event.Message) int { return int(a.Event.ID.Entry - b.Event.ID.Entry) })
 		for i := 1; i < 10; i += 2 {
 			m.Done(got[i])
 		}
@@ -376,7 +376,7 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	running.Go(func() { ended <- src.Run(ctx, sourcetest.Sink(func(context.Context, []source.Message) {})) })
+	running.Go(func() { ended <- src.Run(ctx, sourcetest.Sink(func(context.Context, []event.Message) {})) })
 	select {
 	case <-src.Ready():
 	case err := <-ended:
@@ -403,7 +403,7 @@ func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
 	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
 	reject := func() {
 		b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "no use"})
-		m.Settle([]event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Rejected}})
+		m.Settle(nil, []event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Rejected}})
 	}
 	reject()
 	m.AwaitIdle()
@@ -477,8 +477,8 @@ func useUpAllowance(t *testing.T, b pulsarBroker, tell func(cfg *source.Config, 
 	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
 	m.Done(m.Take(1)...)
 
-	stuck := map[event.MessageID]source.Message{}
-	copies := map[event.MessageID]source.Message{}
+	stuck := map[event.MessageID]event.Message{}
+	copies := map[event.MessageID]event.Message{}
 	for fresh := 0; fresh < entries*size; {
 		for _, e := range m.Take(1) {
 			switch {
@@ -545,7 +545,7 @@ func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
 	}
 	cfg := sourcetest.Config(b.Topic(t, 0))
 	cfg.AdminURL, cfg.Counting = pulsartest.AdminURL(t), source.CountEvents
-	err := b.Source(t, cfg).Run(t.Context(), sourcetest.Sink(func(context.Context, []source.Message) {}))
+	err := b.Source(t, cfg).Run(t.Context(), sourcetest.Sink(func(context.Context, []event.Message) {}))
 	if err == nil || !strings.Contains(err.Error(), "acknowledgmentAtBatchIndexLevelEnabled") {
 		t.Errorf("Run = %v, want an error with advice", err)
 	}
@@ -623,12 +623,12 @@ func BenchmarkPulsarSource(b *testing.B) {
 	b.ResetTimer()
 	settled := 0
 	verdicts := make([]event.Verdict, 0, 256)
-	err = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []source.Message) {
+	err = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []event.Message) {
 		verdicts = verdicts[:0]
 		for _, e := range events {
 			verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
 		}
-		src.Settle(verdicts)
+		src.Settle(nil, verdicts)
 		if settled += len(events); settled == b.N {
 			b.StopTimer()
 			stop()

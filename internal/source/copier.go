@@ -11,7 +11,7 @@ import (
 
 // outgoingEvent is an event whose copy is to be sent: a claimed or a spilled one.
 type outgoingEvent struct {
-	message Message       // set for a spilled event when its copy is sent
+	message event.Message // set for a spilled event when its copy is sent
 	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
 	spilled bool
 	done    func() // of an event that is not in the ledger: called when its copy is safe; nil: it is

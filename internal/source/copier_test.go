@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ type fakeBroker struct {
 	receipts chan []Receipt
 
 	mu    sync.Mutex
+	acks  []Ack
 	sent  map[string]int // copies that were sent, by topic
 	held  map[string][]func(error)
 	bytes int // of copies that are held
@@ -35,7 +37,12 @@ func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	}
 }
 
-func (*fakeBroker) ack(Ack) error { return nil }
+func (f *fakeBroker) ack(a Ack) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.acks = append(f.acks, a)
+	return nil
+}
 
 func (*fakeBroker) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 func (*fakeBroker) ends(context.Context) ([]End, bool, error)    { return nil, false, nil }
@@ -77,9 +84,11 @@ func (f *fakeBroker) sentTo(topic string) int {
 // collector is a sink that keeps the handles of received events.
 type collector struct{ handles chan event.Handle }
 
-func (c collector) Received(_ context.Context, batch []Message) {
-	for _, m := range batch {
-		c.handles <- m.Event.Handle
+func (c collector) Received(_ context.Context, batch []*event.Entry) {
+	for _, e := range batch {
+		for i := range e.Fresh.All() {
+			c.handles <- e.Handle(i)
+		}
 	}
 }
 
@@ -95,12 +104,12 @@ func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
 	adjust(&cfg)
 	broker := &fakeBroker{receipts: make(chan []Receipt, 1), sent: map[string]int{}, held: map[string][]func(error){}}
-	entry := make([]Receipt, n)
-	for i := range entry {
-		entry[i] = Receipt{Entry: EntryID{1, 1}, Total: int32(n), Index: int32(i), Message: &Message{Event: &event.Event{ID: event.MessageID{Ledger: 1, Entry: 1, Batch: int32(i)}}}}
-		shape(entry[i].Event)
+	messages := make([]event.Message, n)
+	for i := range messages {
+		messages[i].Event = &event.Event{ID: event.MessageID{Ledger: 1, Entry: 1, Batch: int32(i)}}
+		shape(messages[i].Event)
 	}
-	broker.receipts <- entry
+	broker.receipts <- []Receipt{{Entry: event.NewEntry(messages...), ID: EntryID{1, 1}, Has: event.AllBits(n)}}
 	src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
 		func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
 	sink := collector{make(chan event.Handle, n)}
@@ -121,7 +130,7 @@ func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)
 
 func settleAll(src *Source, kind event.VerdictKind, handles []event.Handle) {
 	for _, h := range handles {
-		src.Settle([]event.Verdict{{Handle: h, Kind: kind}})
+		src.Settle(nil, []event.Verdict{{Handle: h, Kind: kind}})
 	}
 }
 
@@ -201,5 +210,25 @@ func TestWhatIsSpilledTooOftenIsADeadLetter(t *testing.T) {
 		if s, n := src.Stats(), broker.sentTo(src.cfg.RetryTopic); s.Unsettled != 0 || n != 0 {
 			t.Errorf("stats = %+v, and %d copies to the retry topic, want none", s, n)
 		}
+	})
+}
+
+// An ack that was lost is sent again as soon as the broker delivers its events again, and for all of them at once.
+func TestALostAckIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 70
+		src, broker, handles := runFake(t, events, func(*event.Event) {}, func(cfg *Config) { cfg.Counting = CountEvents })
+		done := event.AllBits(events)
+		done.Remove(1)
+		src.Settle([]event.Set{{First: handles[0].First(), Events: done}}, nil)
+		synctest.Wait()
+		broker.receipts <- []Receipt{{Entry: event.NewEntry(make([]event.Message, events)...), ID: EntryID{1, 1}, Has: event.AllBits(events), Ref: "again"}}
+		synctest.Wait()
+		broker.mu.Lock()
+		want := []Ack{{Entry: EntryID{1, 1}, Events: done, Total: events}, {Entry: EntryID{1, 1}, Events: done, Total: events, Ref: "again"}}
+		if !reflect.DeepEqual(broker.acks, want) {
+			t.Errorf("acks = %+v, want %+v", broker.acks, want)
+		}
+		broker.mu.Unlock()
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
@@ -54,18 +55,25 @@ func (s *Source) restoreCopies(receipts []Receipt) {
 		if !r.Copy || r.Unreadable != "" {
 			continue
 		}
-		why := refusalReason(r.Message, s.keysOfCopies(), s.cfg.CopyUnsigned)
-		if why == "" {
-			restore(r.Event)
-			continue
+		r.Entry.MakeObjects()
+		for i := range r.Has.All() {
+			s.restoreCopy(r.Entry.Message(i))
 		}
-		stripCopy(r.Event)
-		s.metrics.copiesRefused.WithLabelValues(why).Inc()
-		s.refused.copies++
-		if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
-			s.log.Warn("messages in the retry topic do not count as copies; they are handled as events of their own",
-				"messages", s.refused.copies, "reason", why, "message_id", r.Event.ID.String())
-			s.refused.noted, s.refused.copies = now, 0
-		}
+	}
+}
+
+func (s *Source) restoreCopy(m event.Message) {
+	why := refusalReason(&m, s.keysOfCopies(), s.cfg.CopyUnsigned)
+	if why == "" {
+		restore(m.Event)
+		return
+	}
+	stripCopy(m.Event)
+	s.metrics.copiesRefused.WithLabelValues(why).Inc()
+	s.refused.copies++
+	if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
+		s.log.Warn("messages in the retry topic do not count as copies; they are handled as events of their own",
+			"messages", s.refused.copies, "reason", why, "message_id", m.Event.ID.String())
+		s.refused.noted, s.refused.copies = now, 0
 	}
 }

@@ -48,21 +48,21 @@ type outgoing struct {
 }
 
 // retryCopy makes the copy that comes back after d.Delay.
-func retryCopy(topic string, m Message, d *event.Detail) outgoing {
+func retryCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	c := newCopy(topic, m, d, m.Event.Round+1, d.Reason)
 	c.delay = d.Delay
 	return c
 }
 
 // spillCopy makes the copy of an event without a verdict.
-func spillCopy(topic string, m Message, delay time.Duration) outgoing {
+func spillCopy(topic string, m event.Message, delay time.Duration) outgoing {
 	c := newCopy(topic, m, &event.Detail{}, m.Event.Round+1, m.Event.LastError)
 	c.delay = delay
 	return c
 }
 
 // parkedCopy makes the copy that waits in the parking topic until an operator brings it back.
-func parkedCopy(topic string, m Message, d *event.Detail) outgoing {
+func parkedCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	mark, lastError := event.CutMark(d.Reason)
 	c := newCopy(topic, m, d, m.Event.Round+1, cmp.Or(lastError, m.Event.LastError))
 	c.properties[PropertyParked] = mark
@@ -75,7 +75,7 @@ func tooManyRounds(rounds uint32) string {
 }
 
 // deadLetterCopy makes the copy that is kept for people to look at.
-func deadLetterCopy(topic string, m Message, d *event.Detail, reason string) outgoing {
+func deadLetterCopy(topic string, m event.Message, d *event.Detail, reason string) outgoing {
 	lastError := m.Event.LastError
 	if attempts(m.Event, d) > m.Event.Attempts {
 		lastError = d.Reason // this very failure was the last
@@ -88,7 +88,7 @@ func deadLetterCopy(topic string, m Message, d *event.Detail, reason string) out
 	return c
 }
 
-func newCopy(topic string, m Message, d *event.Detail, round uint32, lastError string) outgoing {
+func newCopy(topic string, m event.Message, d *event.Detail, round uint32, lastError string) outgoing {
 	ev := m.Event
 	properties := make(map[string]string, len(ev.Properties)+10)
 	for _, p := range ev.Properties {

@@ -36,7 +36,7 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 			Crashes:  rapid.Uint32Max(3).Draw(t, "more crashes"),
 			Reason:   name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
 		}
-		c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &d)
+		c := retryCopy("retry", event.Message{Event: &original, Key: "k", OrderingKey: "o"}, &d)
 		back := event.Event{
 			ID: event.MessageID{Ledger: 9}, Topic: "retry", Payload: c.payload, EventTime: c.eventTime,
 			Properties: make([]event.Property, 0), PublishTime: 1,
@@ -111,7 +111,7 @@ func TestMessageIDsReadBackAsWritten(t *testing.T) {
 // An event that never came to the application has neither errors nor an owner.
 func TestDeadLetterOfAnEventWithoutAKey(t *testing.T) {
 	ev := event.Event{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "t"}
-	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Detail{}, "no key")
+	c := deadLetterCopy("dead", event.Message{Event: &ev}, &event.Detail{}, "no key")
 	if c.topic != "dead" || c.properties[PropertyReason] != "no key" || c.properties[PropertyAttempts] != "0" {
 		t.Errorf("copy = %+v", c)
 	}

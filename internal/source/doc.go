@@ -2,7 +2,7 @@
 // once: by ack, retry copy or dead letter copy.
 //
 // [Ledger] is a pure machine that tracks open events and the entries that they keep
-// unacked at the broker. [Source] drives it with a real broker
+// unacked at the broker: for each entry a set of its open events. [Source] drives it with a real broker
 // ([NewPulsar], which reads with package entries) or with an in-memory one
 // ([NewMem]); both meet the same contract, which package sourcetest checks.
 //

@@ -8,144 +8,101 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// openBatch is a batch whose events are being handed on.
-type openBatch struct {
-	of           *entries.Delivered // nil: none
-	from         *origin
-	counting     Counting
-	singles      []wire.Single
-	at           int // the next one
-	compactedOut int // events that are not handed on
-	index        int32
-	total        int32
-	slab         []messageEvent
+// batches makes entries of batches. Its memory is reused.
+type batches struct {
+	singles    []wire.Single
+	properties []event.Property
 }
 
-// begin opens a batch, and reports false if it is broken.
-func (b *openBatch) begin(d *entries.Delivered, from *origin, counting Counting) bool {
-	var ok bool
-	if b.singles, ok = d.Split(b.singles[:0]); !ok {
-		return false
-	}
-	b.of, b.from, b.counting, b.at, b.index, b.compactedOut = d, from, counting, 0, 0, 0
-	for i := range b.singles {
-		if b.singles[i].CompactedOut {
-			b.compactedOut++
-		}
-	}
-	b.total = int32(len(b.singles))
-	if counting == CountEntries {
-		b.total -= int32(b.compactedOut) // otherwise the ledger would wait for them
-	}
-	return true
-}
-
-// end forgets the batch, to which singles refer.
-func (b *openBatch) end() {
-	clear(b.singles)
-	b.of, b.slab = nil, nil
-}
-
-// events appends receipts until batch has batchMax.
+// receipt returns the receipt of a batch, and the events that compaction has removed, nil if it has removed none: they are not handed on.
+// It reports false if the batch is broken.
 //
 // Under CountEntries, events that are acked already are handed on again: a member that acked single events is gone, or wrongly configured,
 // and without them the entry would never be complete.
-func (b *openBatch) events(batch []Receipt, batchMax int) []Receipt {
-	acked := wire.Delivery{AckSet: b.of.AckSet}
-	for ; b.at < len(b.singles) && len(batch) < batchMax; b.at++ {
-		s := &b.singles[b.at]
-		if b.counting == CountEvents {
-			b.index = int32(b.at)
-			if acked.Acked(b.at) {
-				continue
+func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting) (r Receipt, removed event.Bits, ok bool) {
+	if b.singles, ok = d.Split(b.singles[:0]); !ok {
+		return r, nil, false
+	}
+	defer clear(b.singles)
+	e := event.NewBatch(len(b.singles), len(d.Entry.Payload))
+	about(e, d, from)
+	e.Batched = len(b.singles) > 1
+	acked, has := wire.Delivery{AckSet: d.AckSet}, event.NewBits(len(b.singles))
+	for i := range b.singles {
+		s := &b.singles[i]
+		b.properties = propertiesOf(s.Properties, b.properties[:0])
+		payload := s.Payload
+		if s.NullValue {
+			payload = nil
+		}
+		e.AddPart(event.Part{Key: event.Alias(s.Key), EventTime: s.EventTime}, payload, event.Alias(s.OrderingKey), b.properties)
+		switch {
+		case s.CompactedOut:
+			if removed == nil {
+				removed = event.NewBits(len(b.singles))
 			}
+			removed.Add(i)
+		case counting == CountEntries || !acked.Acked(i):
+			has.Add(i)
 		}
-		if s.CompactedOut {
-			continue
-		}
-		batch = append(batch, Receipt{})
-		b.receipt(&batch[len(batch)-1], s)
-		b.index++
 	}
-	return batch
+	return Receipt{Entry: e, ID: idOf(d), Has: has, Origin: from.number, Ref: d, Copy: from.retry}, removed, true
 }
 
-// slabMax bounds the events in one allocation.
-const slabMax = 64
-
-func (b *openBatch) receipt(to *Receipt, s *wire.Single) {
-	if len(b.slab) == 0 {
-		b.slab = make([]messageEvent, min(slabMax, len(b.singles)-b.at))
-	}
-	a := &b.slab[0]
-	b.slab = b.slab[1:]
-	common(to, a, b.of, b.from)
-	to.Index, to.Total = b.index, b.total
-	ev := &a.event
-	if len(b.singles) > 1 {
-		ev.ID.Batch = int32(b.at)
-	}
-	ev.Properties = propertiesOf(s.Properties)
-	ev.EventTime = s.EventTime
-	if !s.NullValue {
-		ev.Payload = s.Payload
-	}
-	a.message.Key, a.message.OrderingKey = string(s.Key), string(s.OrderingKey)
+// about fills in what the events of an entry have in common.
+func about(e *event.Entry, d *entries.Delivered, from *origin) {
+	id := idOf(d)
+	e.Ledger, e.Entry, e.TopicPartition = id.Ledger, id.Entry, from.partition
+	e.Topic, e.PublishTime, e.Redelivery = from.base, d.Entry.Metadata.PublishTime, d.Redelivery
+	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
 }
 
-// common fills in what all receipts of an entry have, as if it was the only event.
-func common(to *Receipt, a *messageEvent, d *entries.Delivered, from *origin) {
-	to.Message, to.Ref, to.Origin, to.Copy, to.Total = &a.message, d, from.number, from.retry, 1
-	m, ev := &d.Entry.Metadata, &a.event
-	id := d.ID
+// idOf returns the id of an entry. That of a message in chunks is the same at each delivery, in whatever order they come.
+func idOf(d *entries.Delivered) EntryID {
 	if d.Chunks != nil {
-		id = d.Chunks[m.Chunks-1] // the same at each delivery, in whatever order the chunks come
+		return EntryID(d.Chunks[d.Entry.Metadata.Chunks-1])
 	}
-	to.Entry = EntryID(id)
-	ev.ID.Ledger, ev.ID.Entry, ev.ID.TopicPartition, ev.ID.Batch = id.Ledger, id.Entry, from.partition, -1
-	ev.Topic, ev.PublishTime, ev.Redelivery = from.base, m.PublishTime, d.Redelivery
-	ev.SchemaVersion = from.version(m.SchemaVersion)
-	a.message.Event = ev
+	return EntryID(d.ID)
 }
 
-// described fills in what the metadata say about the only event.
-func described(to *Receipt, m *wire.Metadata) {
-	to.Event.EventTime = m.EventTime
-	to.Event.Properties = propertiesOf(m.Properties)
-	to.Key, to.OrderingKey = string(m.Key), string(m.OrderingKey)
+// single returns the receipt of an entry with one event, as its metadata describe it.
+func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Property) Receipt {
+	m := &d.Entry.Metadata
+	e := event.NewBatch(1, len(payload))
+	about(e, d, from)
+	e.AddPart(event.Part{Key: event.Alias(m.Key), EventTime: m.EventTime}, payload, event.Alias(m.OrderingKey), append(propertiesOf(m.Properties, nil), more...))
+	e.Bytes = max(e.Bytes, e.Weight(0)) // key and properties are not in the payload
+	if m.Compression != wire.CompressionNone {
+		e.Bytes += len(d.Raw) // which they keep in memory
+	}
+	return Receipt{Entry: e, ID: idOf(d), Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.retry}
 }
 
 // aloneReceipt returns the receipt of an event outside a batch.
-func aloneReceipt(d *entries.Delivered, from *origin) (r Receipt) {
-	d.Raw = nil
-	common(&r, new(messageEvent), d, from)
-	described(&r, &d.Entry.Metadata)
-	if !d.Entry.Metadata.NullValue {
-		r.Event.Payload = d.Entry.Payload
+func aloneReceipt(d *entries.Delivered, from *origin) Receipt {
+	payload := d.Entry.Payload
+	if d.Entry.Metadata.NullValue {
+		payload = nil
 	}
+	r := single(d, from, payload)
+	d.Raw = nil
 	return r
 }
 
 // encryptedReceipt returns the receipt of an entry that nobody here can read.
-func encryptedReceipt(d *entries.Delivered, from *origin) (r Receipt) {
-	common(&r, new(messageEvent), d, from)
-	described(&r, &d.Entry.Metadata)
-	r.Event.Payload = d.Entry.Payload
-	r.Event.Properties = append(r.Event.Properties, entryEncryption(&d.Entry))
+func encryptedReceipt(d *entries.Delivered, from *origin) Receipt {
+	r := single(d, from, d.Entry.Payload, entryEncryption(&d.Entry))
 	r.Unreadable = reasonEncrypted
 	return r
 }
 
 // brokenReceipt returns the receipt of an entry that cannot be read: its bytes, and what its metadata say if they can be trusted.
-func brokenReceipt(d *entries.Delivered, from *origin) (r Receipt) {
+func brokenReceipt(d *entries.Delivered, from *origin) Receipt {
 	m, reason := &d.Entry.Metadata, d.Broken.Reason
 	if reason == wire.ReasonChecksum || reason == wire.ReasonMetadata {
 		*m = wire.Metadata{Chunks: m.Chunks}
 	}
-	common(&r, new(messageEvent), d, from)
-	described(&r, m)
-	r.Event.Payload = d.Raw
-	r.Event.Properties = append(r.Event.Properties, event.Property{Name: PropertyBroken, Value: reason.String()})
+	r := single(d, from, d.Raw, event.Property{Name: PropertyBroken, Value: reason.String()})
 	r.Unreadable = brokenReason(d)
 	return r
 }
@@ -164,12 +121,12 @@ func brokenReason(d *entries.Delivered) string {
 // searchedMax is the number of properties among which a name is searched one by one.
 const searchedMax = 16
 
-// propertiesOf returns properties in the producer's order. Of those with one name the last value counts, as it does for Pulsar's clients.
-func propertiesOf(from wire.Properties) []event.Property {
+// propertiesOf appends properties to list, which is empty, in the producer's order. They alias the entry. Of those with one name the last
+// value counts, as it does for Pulsar's clients.
+func propertiesOf(from wire.Properties, list []event.Property) []event.Property {
 	if from.Len() == 0 {
-		return nil
+		return list
 	}
-	list := make([]event.Property, 0, from.Len())
 	var places map[string]int
 	if from.Len() > searchedMax {
 		places = make(map[string]int, from.Len())
@@ -188,10 +145,10 @@ func propertiesOf(from wire.Properties) []event.Property {
 			}
 		}
 		if known {
-			list[at].Value = string(value)
+			list[at].Value = event.Alias(value)
 			continue
 		}
-		p := event.Property{Name: string(name), Value: string(value)}
+		p := event.Property{Name: event.Alias(name), Value: event.Alias(value)}
 		if places != nil {
 			places[p.Name] = at
 		}

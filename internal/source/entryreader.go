@@ -9,6 +9,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -23,7 +24,7 @@ type entryReader struct {
 	origins map[*entries.Consumer]*origin
 	fetched []*entries.Delivered // from the queue; those before next were handed on
 	next    int
-	open    openBatch // fetched[next], if a part of it was handed on
+	batches batches
 
 	mu         sync.Mutex // guards the fields below
 	consumers  []*entries.Consumer
@@ -90,7 +91,7 @@ func (r *entryReader) bound(unacked int) {
 	}
 }
 
-// receive implements reader. The next call continues with an entry whose events do not all have room in batch.
+// receive implements reader.
 func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	for len(batch) == 0 { // again if no entry had an event
 		if r.next == len(r.fetched) {
@@ -104,11 +105,11 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 				return batch, fmt.Errorf("%w: %w", errLost, err)
 			}
 		}
-		began := r.next
-		for r.next < len(r.fetched) && len(batch) < r.cfg.BatchMax {
-			over := false
-			if batch, over = r.receipts(r.fetched[r.next], batch); over {
-				r.next++
+		began, events := r.next, 0
+		for ; r.next < len(r.fetched) && events < r.cfg.BatchMax; r.next++ {
+			if receipt, ok := r.receipt(r.fetched[r.next]); ok {
+				batch = append(batch, receipt)
+				events += receipt.Entry.Len()
 			}
 		}
 		entries.Take(r.fetched[began:r.next]...)
@@ -117,54 +118,44 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 	return batch, nil
 }
 
-// receipts appends those of an entry as long as there is room in batch, and reports whether there are no more.
-func (r *entryReader) receipts(d *entries.Delivered, batch []Receipt) (_ []Receipt, over bool) {
-	if r.open.of == nil {
-		from := r.originOf(d.Consumer)
-		switch {
-		case d.Broken != nil:
-			return append(batch, brokenReceipt(d, from)), true
-		case d.Entry.Metadata.Encryption.Present():
-			return append(batch, encryptedReceipt(d, from)), true
-		case d.Entry.Metadata.Marker:
-			r.ackUnseen(d, wholeAck(d)...)
-			return batch, true
-		case !d.Entry.Batched:
-			return append(batch, aloneReceipt(d, from)), true
-		}
-		if !r.open.begin(d, from, r.cfg.Counting) {
-			return append(batch, brokenReceipt(d, from)), true
-		}
-		d.Raw = nil // what the events need of it they alias
-		if r.open.compactedOut > 0 {
-			r.ackCompacted(&r.open)
-		}
+// receipt returns the receipt of an entry, and reports false if none of its events is to be handed on.
+func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
+	from := r.originOf(d.Consumer)
+	switch {
+	case d.Broken != nil:
+		return brokenReceipt(d, from), true
+	case d.Entry.Metadata.Encryption.Present():
+		return encryptedReceipt(d, from), true
+	case d.Entry.Metadata.Marker:
+		r.ackUnseen(d, wholeAck(d)...)
+		return Receipt{}, false
+	case !d.Entry.Batched:
+		return aloneReceipt(d, from), true
 	}
-	batch = r.open.events(batch, r.cfg.BatchMax)
-	over = r.open.at == len(r.open.singles)
-	if over {
-		r.open.end()
+	receipt, removed, intact := r.batches.receipt(d, from, r.cfg.Counting)
+	if !intact {
+		return brokenReceipt(d, from), true
 	}
-	return batch, over
+	d.Raw = nil // what the events need of it they alias
+	if removed != nil {
+		r.ackCompacted(d, removed, receipt.Entry.Len())
+	}
+	return receipt, receipt.Has.First() >= 0
 }
 
 // ackCompacted acks the events of a batch that compaction has removed: nothing else would. Under CountEntries they go with the others, if
 // there are any.
-func (r *entryReader) ackCompacted(b *openBatch) {
-	if b.compactedOut == len(b.singles) {
-		r.ackUnseen(b.of, wholeAck(b.of)...)
+func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, total int) {
+	if removed.Len() == total {
+		r.ackUnseen(d, wholeAck(d)...)
 		return
 	}
 	if r.cfg.Counting == CountEntries {
 		return
 	}
-	left := allOf(len(b.singles))
-	for i := range b.singles {
-		if b.singles[i].CompactedOut {
-			left[i/64] &^= 1 << (i % 64)
-		}
-	}
-	r.ackUnseen(b.of, wire.AckID{ID: b.of.ID, AckSet: left, BatchSize: int32(len(b.singles))})
+	left := event.AllBits(total)
+	left.RemoveAll(removed)
+	r.ackUnseen(d, wire.AckID{ID: d.ID, AckSet: left, BatchSize: int32(total)})
 }
 
 // ackUnseen acks what the ledger does not see. It fails if the consumer is closed; then another one gets the entry.
@@ -187,12 +178,12 @@ func (r *entryReader) ack(a Ack) error {
 	if !ok {
 		return fmt.Errorf("source: %T is not an entry", a.Ref)
 	}
-	if r.cfg.Counting == CountEntries || a.Total == 1 {
+	if a.Events == nil || a.Total == 1 {
 		return d.Consumer.Ack(wholeAck(d)...)
 	}
-	left := allOf(int(a.Total))
-	left[a.Index/64] &^= 1 << (a.Index % 64)
-	return d.Consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: a.Total})
+	left := event.AllBits(a.Total)
+	left.RemoveAll(a.Events)
+	return d.Consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: int32(a.Total)})
 }
 
 // wholeAck acks an entry, or all chunks of a message.
@@ -205,18 +196,6 @@ func wholeAck(d *entries.Delivered) []wire.AckID {
 		ids[i].ID = id
 	}
 	return ids
-}
-
-// allOf returns a set with a bit for each of so many events.
-func allOf(events int) []uint64 {
-	set := make([]uint64, (events+63)/64)
-	for i := range set {
-		set[i] = ^uint64(0)
-	}
-	if rest := events % 64; rest > 0 {
-		set[len(set)-1] = 1<<rest - 1
-	}
-	return set
 }
 
 // ends implements reader.

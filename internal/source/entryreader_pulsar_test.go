@@ -16,6 +16,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 	"github.com/ringfence/router/internal/broker/pulsartest"
@@ -64,7 +65,7 @@ func TestEntriesChunksOfForeignProducers(t *testing.T) {
 	// Another member gets them again, as the same events.
 	again := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	for _, e := range again.Take(len(want)) {
-		if !slices.ContainsFunc(got, func(o source.Message) bool { return o.Event.ID == e.Event.ID && o.Key == e.Key }) {
+		if !slices.ContainsFunc(got, func(o event.Message) bool { return o.Event.ID == e.Event.ID && o.Key == e.Key }) {
 			t.Errorf("event %v was not known by this id before", e.Event.ID)
 		}
 		again.Done(e)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -58,20 +59,35 @@ func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
 	})
 }
 
-// take receives until there are n receipts.
-func (r *rig) take(n int) (all []Receipt) {
+// taken is one event of an entry that came.
+type taken struct {
+	event.Message
+	of    Receipt
+	index int
+}
+
+// take receives until there are n events.
+func (r *rig) take(n int) (all []taken) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
 	defer cancel()
 	for len(all) < n {
-		got, err := r.receive(ctx, nil)
+		receipts, err := r.receive(ctx, nil)
 		if err != nil {
 			r.Fatalf("%d of %d events came: %v", len(all), n, err)
 		}
-		if len(got) > r.cfg.BatchMax {
-			r.Errorf("%d receipts at once, want %d at most", len(got), r.cfg.BatchMax)
+		before := 0 // the last entry
+		for i, one := range receipts {
+			if i < len(receipts)-1 {
+				before += one.Entry.Len()
+			}
+			for index := range one.Has.All() {
+				all = append(all, taken{one.Entry.Message(index), one, index})
+			}
 		}
-		all = append(all, got...)
+		if before >= r.cfg.BatchMax {
+			r.Errorf("an entry came at once with %d events before it, want fewer than %d", before, r.cfg.BatchMax)
+		}
 	}
 	return all
 }
@@ -96,10 +112,22 @@ func (r *rig) kept(want int) {
 	}
 }
 
-func (r *rig) ackAll(receipts ...Receipt) {
+// ackAll acks events under CountEvents, those of an entry that follow each other together; otherwise their entries.
+func (r *rig) ackAll(events ...taken) {
 	r.Helper()
-	for _, got := range receipts {
-		if err := r.ack(Ack{Entry: got.Entry, Total: got.Total, Index: got.Index, Origin: got.Origin, Ref: got.Ref}); err != nil {
+	for len(events) > 0 {
+		of := events[0].of
+		a := Ack{Entry: of.ID, Total: of.Entry.Len(), Ref: of.Ref}
+		if r.cfg.Counting == CountEvents {
+			a.Events = event.NewBits(a.Total)
+		}
+		for len(events) > 0 && events[0].of.Entry == of.Entry {
+			if a.Events != nil {
+				a.Events.Add(events[0].index)
+			}
+			events = events[1:]
+		}
+		if err := r.ack(a); err != nil {
 			r.Error(err)
 		}
 	}
@@ -151,11 +179,11 @@ func TestEntriesThatAreBroken(t *testing.T) {
 				id := r.cluster.Publish(r.topic, c.entry, 1)
 				got := r.take(1)[0]
 				broken, _ := got.Event.Property(PropertyBroken)
-				if string(got.Event.Payload) != string(c.entry) || broken != c.reason || !strings.Contains(got.Unreadable, c.reason) {
-					t.Errorf("came as %q, broken by %q, because %q", got.Event.Payload, broken, got.Unreadable)
+				if string(got.Event.Payload) != string(c.entry) || broken != c.reason || !strings.Contains(got.of.Unreadable, c.reason) {
+					t.Errorf("came as %q, broken by %q, because %q", got.Event.Payload, broken, got.of.Unreadable)
 				}
-				if got.Entry != EntryID(id) || got.Total != 1 || got.Index != 0 || got.Event.ID.Batch != -1 || got.Event.Topic != r.topic {
-					t.Errorf("came as %+v, event %v of %s", got.Entry, got.Event.ID, got.Event.Topic)
+				if got.of.ID != EntryID(id) || got.of.Entry.Len() != 1 || got.index != 0 || got.Event.ID.Batch != -1 || got.Event.Topic != r.topic {
+					t.Errorf("came as %+v, event %v of %s", got.of.ID, got.Event.ID, got.Event.Topic)
 				}
 				r.kept(1)
 				r.ackAll(got)
@@ -226,10 +254,10 @@ func TestEntriesWithoutEvents(t *testing.T) {
 			r.cluster.Publish(r.topic, r.batch(5, 0, 3), 5)
 			got := r.take(3)
 			var ids []int32
-			for i, e := range got {
+			for _, e := range got {
 				ids = append(ids, e.Event.ID.Batch)
-				if counting == CountEntries && (e.Total != 3 || e.Index != int32(i)) {
-					t.Errorf("event %d is number %d of %d for the ledger, want %d of 3", i, e.Index, e.Total, i)
+				if e.of.Entry.Len() != 5 || e.of.Has.Len() != 3 || e.index != int(e.Event.ID.Batch) {
+					t.Errorf("event %v is number %d of %d, of which %d came; want 3 of 5", e.Event.ID, e.index, e.of.Entry.Len(), e.of.Has.Len())
 				}
 			}
 			if !slices.Equal(ids, []int32{1, 2, 4}) {
@@ -254,7 +282,8 @@ func TestEntriesOfWhichEventsAreAcked(t *testing.T) {
 		inMemory(t, func(c *Config) { c.Counting = CountEvents }, func(r *rig) {
 			r.cluster.Publish(r.topic, r.batch(events), events)
 			got := r.take(events)
-			r.ackAll(got[0], got[64], got[129])
+			r.ackAll(got[0], got[129])
+			r.ackAll(got[64])
 			r.kept(1)
 			r.cfg.Counting = counting
 			r.broker.Cut()
@@ -264,8 +293,8 @@ func TestEntriesOfWhichEventsAreAcked(t *testing.T) {
 			}
 			again := r.take(want)
 			for _, e := range again {
-				if counting == CountEvents && slices.Contains([]int32{0, 64, 129}, e.Index) || e.Event.ID.Batch != e.Index || e.Total != events {
-					t.Errorf("%v came again as number %d of %d", e.Event.ID, e.Index, e.Total)
+				if counting == CountEvents && slices.Contains([]int{0, 64, 129}, e.index) || int(e.Event.ID.Batch) != e.index || e.of.Entry.Len() != events {
+					t.Errorf("%v came again as number %d of %d", e.Event.ID, e.index, e.of.Entry.Len())
 				}
 			}
 			if counting == CountEvents {
@@ -279,7 +308,7 @@ func TestEntriesOfWhichEventsAreAcked(t *testing.T) {
 	}
 }
 
-// A batch larger than what is handed on at once comes in parts, without others between them.
+// An entry with more events than what is handed on at once comes whole; shorter ones come together.
 func TestEntriesLongerThanABatch(t *testing.T) {
 	inMemory(t, func(c *Config) { c.BatchMax = 7 }, func(r *rig) {
 		for range 3 {
@@ -292,18 +321,30 @@ func TestEntriesLongerThanABatch(t *testing.T) {
 			for i := range 20 {
 				e := got[at]
 				if string(e.Event.Payload) != fmt.Sprint("event ", i) || e.Key != fmt.Sprint("k", i) ||
-					e.Index != int32(i) || e.Total != 20 || e.Entry != got[at-i].Entry {
-					t.Fatalf("receipt %d is %q of key %q, number %d of %d", at, e.Event.Payload, e.Key, e.Index, e.Total)
+					e.index != i || e.of.Entry.Len() != 20 || e.of.Entry != got[at-i].of.Entry {
+					t.Fatalf("event %d is %q of key %q, number %d of %d", at, e.Event.Payload, e.Key, e.index, e.of.Entry.Len())
 				}
 				at++
 			}
-			if string(got[at].Event.Payload) != "alone" || got[at].Total != 1 {
-				t.Fatalf("receipt %d is %q", at, got[at].Event.Payload)
+			if string(got[at].Event.Payload) != "alone" || got[at].of.Entry.Len() != 1 {
+				t.Fatalf("event %d is %q", at, got[at].Event.Payload)
 			}
 			r.ackAll(got[at-1], got[at])
 			at++
 		}
 		r.kept(0)
+		r.cluster.Publish(r.topic, r.batch(1), 1)
+		if one := r.take(1)[0]; one.Event.ID.Batch != -1 || one.of.Entry.Len() != 1 {
+			t.Errorf("the event of a batch of one is %v of %d events, want no index", one.Event.ID, one.of.Entry.Len())
+		}
+		for range 6 {
+			r.cluster.Publish(r.topic, r.batch(3), 3)
+		}
+		synctest.Wait()
+		receipts, err := r.receive(r.Context(), nil)
+		if err != nil || len(receipts) != 3 {
+			t.Errorf("%d entries of 3 events came at once, %v, want the 3 with which it is 7 or more", len(receipts), err)
+		}
 	})
 }
 
@@ -361,6 +402,127 @@ func TestEntriesOfALostTopic(t *testing.T) {
 		_, err := r.receive(r.Context(), nil)
 		if !errors.Is(err, errLost) || !strings.Contains(err.Error(), "TopicNotFound") {
 			t.Errorf("receive = %v, want %v and the broker's words", err, errLost)
+		}
+	})
+}
+
+// singles are events of a batch with all that producers can say of one, and those that a source makes of them.
+func singles() (sent []*pulsarpb.SingleMessageMetadata, payloads [][]byte, want []event.Message) {
+	const many = searchedMax + 1 // properties are searched in another way then
+	property := func(name, value string) *pulsarpb.KeyValue { return &pulsarpb.KeyValue{Key: &name, Value: &value} }
+	add := func(payload string, m *pulsarpb.SingleMessageMetadata, ev event.Event) {
+		sent, payloads = append(sent, m), append(payloads, []byte(payload))
+		ev.Key = event.Key(m.GetPartitionKey())
+		want = append(want, event.Message{Event: &ev, Key: m.GetPartitionKey(), OrderingKey: string(m.OrderingKey)})
+	}
+	text := func(s string) event.Event { return event.Event{Payload: []byte(s)} }
+
+	add("plain", &pulsarpb.SingleMessageMetadata{PartitionKey: new("k1")}, text("plain"))
+	add("keys", &pulsarpb.SingleMessageMetadata{PartitionKey: new("k2"), OrderingKey: []byte("\xffo")}, text("keys"))
+	add("", &pulsarpb.SingleMessageMetadata{PartitionKey: new("deleted"), NullValue: new(true)}, event.Event{})
+	add("", &pulsarpb.SingleMessageMetadata{OrderingKey: []byte("only")}, text(""))
+	add("", &pulsarpb.SingleMessageMetadata{PartitionKey: new("compacted"), CompactedOut: new(true)}, text(""))
+	repeated := text("repeated names")
+	repeated.Properties = []event.Property{{Name: "a", Value: "3"}, {Name: "b", Value: ""}}
+	add("repeated names", &pulsarpb.SingleMessageMetadata{
+		Properties: []*pulsarpb.KeyValue{property("a", "1"), property("b", ""), property("a", "2"), property("a", "3")},
+	}, repeated)
+	timed := text("timed")
+	timed.EventTime = 1_700_000_000_123
+	add("timed", &pulsarpb.SingleMessageMetadata{EventTime: new(uint64(1_700_000_000_123))}, timed)
+	crowded, m := text("many properties"), &pulsarpb.SingleMessageMetadata{}
+	for i := range many {
+		m.Properties = append(m.Properties, property(fmt.Sprint("p", i), "first"))
+		crowded.Properties = append(crowded.Properties, event.Property{Name: fmt.Sprint("p", i), Value: "first"})
+	}
+	m.Properties = append(m.Properties, property("p3", "last"))
+	crowded.Properties[3].Value = "last"
+	add("many properties", m, crowded)
+	add("last", &pulsarpb.SingleMessageMetadata{PartitionKey: new("k1")}, text("last"))
+	return sent, payloads, want
+}
+
+// The bytes of a batch are the events that its producer has sent, however they are read, and reading the next batch does not change them.
+func TestABatchAsBytesIsItsEvents(t *testing.T) {
+	sent, payloads, want := singles()
+	var batch []byte
+	for i := range sent {
+		var err error
+		if batch, err = wiretest.AppendSingle(batch, sent[i], payloads[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, compression := range map[string]pulsarpb.CompressionType{"as it is": pulsarpb.CompressionType_NONE, "compressed": pulsarpb.CompressionType_ZSTD} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, nil, func(r *rig) {
+				m := fakebroker.Metadata()
+				m.NumMessagesInBatch, m.SchemaVersion, m.PublishTime = new(int32(len(sent))), []byte{0, 7}, new(uint64(6))
+				m.Properties = []*pulsarpb.KeyValue{{Key: new("of"), Value: new("nobody")}} // a batch's events have their own
+				payload, err := wiretest.Compress(m, compression, batch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := r.cluster.Publish(r.topic, r.entry(m, payload), len(sent))
+				r.cluster.Publish(r.topic, r.batch(20), 20)
+				got := r.take(len(sent) - 1 + 20)
+				e := got[0].of.Entry
+				bytes := len(batch) + 256*len(want)
+				for i := range want {
+					bytes += 32 * len(e.Properties(i))
+				}
+				if e.Objects() || e.Len() != len(want) || e.Bytes != bytes {
+					t.Errorf("it has %d events of %d bytes, objects %v; want %d of %d bytes", e.Len(), e.Bytes, e.Objects(), len(want), bytes)
+				}
+				first := event.NewHandle(77, 0)
+				e.SetFirst(first)
+				for i, w := range want {
+					if has := got[0].of.Has.Has(i); has == sent[i].GetCompactedOut() {
+						t.Errorf("event %d is handed on: %v", i, has)
+					}
+					w.Event.ID = event.MessageID{Ledger: int64(id.Ledger), Entry: int64(id.Entry), Batch: int32(i), TopicPartition: -1}
+					w.Event.Handle, w.Event.Topic, w.Event.PublishTime, w.Event.SchemaVersion = event.NewHandle(77, i), r.topic, 6, "\x00\a"
+					checkEvent(t, e, i, w)
+				}
+				e.MakeObjects()
+				for i, w := range want {
+					if !e.Objects() || !reflect.DeepEqual(e.Message(i), w) {
+						t.Errorf("event %d as an object is %+v, want %+v", i, e.Message(i).Event, w.Event)
+					}
+				}
+			})
+		})
+	}
+}
+
+// checkEvent compares an event that is bytes, read in each way, with an object.
+func checkEvent(t *testing.T, e *event.Entry, i int, want event.Message) {
+	t.Helper()
+	if got := e.Message(i); !reflect.DeepEqual(got, want) {
+		t.Errorf("event %d is %+v of keys %q and %q, want %+v of %q and %q", i, got.Event, got.Key, got.OrderingKey, want.Event, want.Key, want.OrderingKey)
+	}
+	if got := e.Event(i); !reflect.DeepEqual(got, want.Event) {
+		t.Errorf("event %d is %+v, want %+v", i, got, want.Event)
+	}
+	key, ordering := e.Keys(i)
+	if e.ID(i) != want.Event.ID || e.Handle(i) != want.Event.Handle || e.Key(i) != want.Event.Key || key != want.Key || ordering != want.OrderingKey {
+		t.Errorf("event %d is %v with handle %d of keys %q, %q and %q", i, e.ID(i), e.Handle(i), e.Key(i), key, ordering)
+	}
+	if !reflect.DeepEqual(e.Payload(i), want.Event.Payload) || !reflect.DeepEqual(e.Properties(i), want.Event.Properties) {
+		t.Errorf("event %d has the payload %q and the properties %v", i, e.Payload(i), e.Properties(i))
+	}
+	if e.Weight(i) != want.Event.Bytes() {
+		t.Errorf("event %d weighs %d, want %d", i, e.Weight(i), want.Event.Bytes())
+	}
+}
+
+// The properties of an event outside a batch are not in its payload, and take memory as long as the event.
+func TestAnEventWithLargePropertiesCountsWithThem(t *testing.T) {
+	inMemory(t, nil, func(r *rig) {
+		m := fakebroker.Metadata()
+		m.Properties = []*pulsarpb.KeyValue{{Key: new("large"), Value: new(strings.Repeat("x", 100_000))}}
+		r.cluster.Publish(r.topic, r.entry(m, []byte("small")), 1)
+		if e := r.take(1)[0].of.Entry; e.Bytes < e.Weight(0) {
+			t.Errorf("the entry counts %d bytes, and its event weighs %d", e.Bytes, e.Weight(0))
 		}
 	})
 }

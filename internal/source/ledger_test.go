@@ -2,22 +2,37 @@ package source_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/source"
 )
 
-func receipt(entry int64, index, total, origin int32) *source.Receipt {
-	return &source.Receipt{
-		Message: &source.Message{Event: &event.Event{Payload: make([]byte, 44)}}, // 300 bytes in all bounds
-		Entry:   source.EntryID{Ledger: 1, Entry: entry}, Index: index, Total: total, Origin: origin,
-		Ref: fmt.Sprintf("%d/%d", entry, index),
+// delivery returns the receipt of an entry of so many events, of which some are delivered; all if none are named.
+func delivery(entry int64, total int, origin int32, indexes ...int) *source.Receipt {
+	messages := make([]event.Message, total)
+	for i := range messages {
+		messages[i].Event = &event.Event{Payload: make([]byte, 44)} // 300 bytes in all bounds
 	}
+	return &source.Receipt{
+		Entry: event.NewEntry(messages...), ID: source.EntryID{Ledger: 1, Entry: entry}, Has: bits(total, indexes...), Origin: origin,
+		Ref: fmt.Sprint(entry),
+	}
+}
+
+// bits returns a set of indexes, all below n if none are named.
+func bits(n int, indexes ...int) event.Bits {
+	if len(indexes) == 0 {
+		return event.AllBits(n)
+	}
+	b := event.NewBits(n)
+	for _, i := range indexes {
+		b.Add(i)
+	}
+	return b
 }
 
 // settleDone gives the verdict Done on an event, and reports whether it was settled by that.
@@ -27,32 +42,50 @@ func settleDone(l *source.Ledger, h event.Handle, acks []source.Ack) ([]source.A
 }
 
 // claim gives a verdict on an event that asks for a copy, and reports whether the event was claimed.
-func claim(l *source.Ledger, h event.Handle) (source.Message, bool) {
+func claim(l *source.Ledger, h event.Handle) (event.Message, bool) {
 	_, copies, _ := l.Settle([]event.Verdict{{Handle: h, Kind: event.Failed}}, nil, nil)
 	if len(copies) != 1 {
-		return source.Message{}, false
+		return event.Message{}, false
 	}
 	return copies[0].Message, true
 }
 
-// take receives events of an entry and returns their handles.
-func take(t *testing.T, l *source.Ledger, entry int64, total, origin int32, indexes ...int32) []event.Handle {
+// take receives events of an entry, all if none are named, and returns their handles.
+func take(t *testing.T, l *source.Ledger, entry int64, total int, origin int32, indexes ...int) []event.Handle {
 	t.Helper()
+	r := delivery(entry, total, origin, indexes...)
+	got, acks := l.Received(1, r, nil)
+	if got != (source.Reception{Fresh: r.Has.Len()}) || len(acks) != 0 || !slices.Equal(r.Entry.Fresh, r.Has) {
+		t.Fatalf("receipt of %v of entry %d = %+v, acks %v, fresh %v; want fresh events only", r.Has, entry, got, acks, r.Entry.Fresh)
+	}
 	var handles []event.Handle
-	for _, i := range indexes {
-		r := receipt(entry, i, total, origin)
-		h, what := l.Received(1, r)
-		if what != source.Fresh || h == 0 || r.Event.Handle != h {
-			t.Fatalf("receipt %d of entry %d = handle %d, reception %d; want a fresh one", i, entry, h, what)
+	for i := range r.Has.All() {
+		h := r.Entry.Handle(i)
+		if h.Serial() == 0 || h.Index() != i || r.Entry.Event(i).Handle != h {
+			t.Fatalf("event %d of entry %d has the handle %d, and %d as an object", i, entry, h, r.Entry.Event(i).Handle)
 		}
 		handles = append(handles, h)
 	}
 	return handles
 }
 
+func wantAcks(t *testing.T, got []source.Ack, want ...source.Ack) {
+	t.Helper()
+	if len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+		t.Errorf("acks = %+v, want %+v", got, want)
+	}
+}
+
+func wantNothingLeft(t *testing.T, l *source.Ledger) {
+	t.Helper()
+	if s := l.Stats(); s != (source.Stats{Oldest: clock.Forever}) || l.MostUnacked() != 0 {
+		t.Errorf("stats at the end = %+v, most unacked %d, want none", s, l.MostUnacked())
+	}
+}
+
 func TestAnEntryIsAckedWithItsLastEvent(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
-	handles := take(t, l, 7, 3, 0, 0, 1, 2)
+	handles := take(t, l, 7, 3, 0)
 	if s := l.Stats(); s.Unsettled != 3 || s.Entries != 1 || s.Allowance != 3 || s.Bytes != 900 || s.Oldest != 1 || s.Pinned != 0 {
 		t.Errorf("stats = %+v", s)
 	}
@@ -65,45 +98,47 @@ func TestAnEntryIsAckedWithItsLastEvent(t *testing.T) {
 	}
 	acks, _ = settleDone(l, handles[0], nil)
 	acks, ok = settleDone(l, handles[1], acks)
-	want := source.Ack{Entry: source.EntryID{Ledger: 1, Entry: 7}, Total: 3, Index: 1, Ref: "7/2"}
-	if !ok || len(acks) != 1 || acks[0] != want {
-		t.Errorf("acks = %+v, want %+v", acks, want)
+	if !ok {
+		t.Error("the last event was not settled")
 	}
-	if s := l.Stats(); s != (source.Stats{Oldest: clock.Forever}) {
-		t.Errorf("stats at the end = %+v, want none", s)
-	}
+	wantAcks(t, acks, source.Ack{Entry: source.EntryID{Ledger: 1, Entry: 7}, Total: 3, Ref: "7"})
+	wantNothingLeft(t, l)
 }
 
 func TestCountEventsAcksEachAndPinsNothing(t *testing.T) {
 	l := source.NewLedger(source.CountEvents)
-	handles := take(t, l, 7, 2, 0, 0, 1)
+	id := source.EntryID{Ledger: 1, Entry: 7}
+	handles := take(t, l, 7, 2, 0)
 	acks, _ := settleDone(l, handles[1], nil)
-	if len(acks) != 1 || acks[0].Ref != "7/1" || acks[0].Index != 1 {
-		t.Errorf("acks = %+v, want event 1", acks)
-	}
+	wantAcks(t, acks, source.Ack{Entry: id, Events: bits(2, 1), Total: 2, Ref: "7"})
 	if s := l.Stats(); s.Allowance != 1 || s.Pinned != 0 || s.PinnedEntries != 0 {
 		t.Errorf("stats = %+v", s)
 	}
-	if _, what := l.Received(2, receipt(7, 1, 2, 0)); what != source.Repeated {
-		t.Errorf("a settled event that comes again is %d, want Repeated", what)
+	again := delivery(7, 2, 0)
+	again.Ref = "7 again"
+	got, acks := l.Received(2, again, nil)
+	if got != (source.Reception{Joined: 1, Repeated: 1}) || again.Entry.Fresh.First() >= 0 {
+		t.Errorf("an open and a settled event that come again are %+v, want one joined and one repeated", got)
 	}
-	if acks, _ = settleDone(l, handles[0], acks); len(acks) != 2 || l.Stats().Entries != 0 {
-		t.Errorf("acks = %+v, stats %+v", acks, l.Stats())
-	}
+	wantAcks(t, acks, source.Ack{Entry: id, Events: bits(2, 1), Total: 2, Ref: "7 again"})
+	acks, _ = settleDone(l, handles[0], nil)
+	wantAcks(t, acks, source.Ack{Entry: id, Events: bits(2, 0), Total: 2, Ref: "7 again"})
+	wantNothingLeft(t, l)
 }
 
 // After acks of single events the broker delivers the rest only.
 func TestCountEventsForgetsAnEntryOfWhichOnlyAPartCame(t *testing.T) {
 	l := source.NewLedger(source.CountEvents)
 	h := take(t, l, 7, 10, 0, 3)[0]
-	if acks, ok := settleDone(l, h, nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
-		t.Errorf("acks = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
+	if acks, ok := settleDone(l, h, nil); !ok || len(acks) != 1 {
+		t.Errorf("acks = %v, %v", acks, ok)
 	}
+	wantNothingLeft(t, l)
 }
 
 func TestOneEndForEachEvent(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
-	h := take(t, l, 1, 1, 0, 0)[0]
+	h := take(t, l, 1, 1, 0)[0]
 	if m, ok := claim(l, h); !ok || m.Event.Handle != h {
 		t.Fatalf("Claim = %v, %v", m, ok)
 	}
@@ -113,10 +148,13 @@ func TestOneEndForEachEvent(t *testing.T) {
 	if _, ok := settleDone(l, h, nil); ok {
 		t.Error("done although its copy is under way")
 	}
+	if acks, done := l.Done(event.Set{First: h.First(), Events: bits(1)}, nil); done != 0 || len(acks) != 0 {
+		t.Error("done in a set although its copy is under way")
+	}
 	if acks, ok := l.Copied(h, nil); !ok || len(acks) != 1 {
 		t.Errorf("Copied = %v, %v", acks, ok)
 	}
-	next := take(t, l, 2, 1, 0, 0)[0]
+	next := take(t, l, 2, 1, 0)[0]
 	if next == h {
 		t.Error("a handle came twice")
 	}
@@ -129,15 +167,15 @@ func TestOneEndForEachEvent(t *testing.T) {
 // verdicts on an event the first one.
 func TestSettleTakesWhatIsStillOpen(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
-	h := take(t, l, 1, 5, 0, 0, 1, 2, 3, 4)
+	h := take(t, l, 1, 5, 0)
 	if _, ok := claim(l, h[1]); !ok {
 		t.Fatal("cannot claim an open event")
 	}
-	late := take(t, l, 2, 1, 0, 0)[0]
+	late := take(t, l, 2, 1, 0)[0]
 	if _, ok := settleDone(l, late, nil); !ok {
 		t.Fatal("cannot settle an open event")
 	}
-	unknown := event.NewHandle(1, 1<<20)
+	unknown, beyond, relayed := event.NewHandle(1<<20, 1), h[0].First()|70, event.NewRelayedHandle(h[2].Serial(), 2)
 	detail := &event.Detail{Reason: "no"}
 	var verdicts []event.Verdict
 	say := func(kind event.VerdictKind, detail *event.Detail, handles ...event.Handle) {
@@ -146,8 +184,8 @@ func TestSettleTakesWhatIsStillOpen(t *testing.T) {
 		}
 	}
 	say(event.Done, nil, h[0], h[0], late, h[1], 0)
-	say(event.Rejected, detail, unknown, h[1], h[0], h[4], h[4])
-	say(event.Done, nil, unknown, h[4], h[3], h[2], h[3])
+	say(event.Rejected, detail, unknown, beyond, relayed, h[1], h[0], h[4], h[4])
+	say(event.Done, nil, unknown, beyond, relayed, h[4], h[3], h[2], h[3])
 	acks, copies, n := l.Settle(verdicts, nil, nil)
 	if n != 3 || len(acks) != 0 {
 		t.Errorf("settled %d with acks %v, want events 0, 2 and 3, and no ack", n, acks)
@@ -161,217 +199,179 @@ func TestSettleTakesWhatIsStillOpen(t *testing.T) {
 	if acks, ok := l.Copied(h[4], nil); !ok || len(acks) != 0 {
 		t.Errorf("Copied = %v, %v, want no ack", acks, ok)
 	}
-	if acks, ok := l.Copied(h[1], nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
-		t.Errorf("Copied = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
+	if acks, ok := l.Copied(h[1], nil); !ok || len(acks) != 1 {
+		t.Errorf("Copied = %v, %v, want an ack", acks, ok)
 	}
+	wantNothingLeft(t, l)
 }
 
-// An entry that is cut in the middle, because its connection broke, is never acked
-// by this delivery, and leaves nothing behind.
-func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
-	l := source.NewLedger(source.CountEntries)
-	first := take(t, l, 1, 3, 0, 0, 1)
-	acks, _ := settleDone(l, first[0], nil)
-	take(t, l, 2, 1, 1, 0) // another origin does not affect this one
-	acks, _ = settleDone(l, first[1], acks)
-	if s := l.Stats(); s.Entries != 2 || s.Torn != 0 {
-		t.Errorf("stats = %+v: the third event of the entry may still come", s)
-	}
-	take(t, l, 3, 1, 0, 0) // the origin continues
-	if s := l.Stats(); len(acks) != 0 || s.Entries != 2 || s.Torn != 1 || s.Pinned != 0 || s.Allowance != 2 {
-		t.Errorf("acks %v, stats %+v; want entry 1 gone", acks, s)
-	}
-
-	open := take(t, l, 4, 3, 0, 0, 1)
-	take(t, l, 5, 1, 0, 0)
-	if s := l.Stats(); s.Torn != 1 {
-		t.Errorf("torn = %d while events of it are open", s.Torn)
-	}
-	// It comes again, whole: the open ones are joined, the last one is fresh.
-	for i := range int32(2) {
-		if _, what := l.Received(2, receipt(4, i, 3, 0)); what != source.Joined {
-			t.Errorf("event %d is %d, want Joined", i, what)
+// Of a set, events count that are open and not claimed; under CountEvents one ack names just those.
+func TestDoneTakesWhatIsStillOpen(t *testing.T) {
+	for _, counting := range []source.Counting{source.CountEntries, source.CountEvents} {
+		const total = 130
+		l := source.NewLedger(counting)
+		h := take(t, l, 1, total, 0)
+		settleDone(l, h[64], nil)
+		claim(l, h[65])
+		for _, first := range []event.Handle{0, event.NewHandle(1<<20, 0), event.NewRelayedHandle(h[0].Serial(), 0)} {
+			if acks, done := l.Done(event.Set{First: first, Events: bits(total)}, nil); done != 0 || len(acks) != 0 {
+				t.Errorf("the set of the unknown entry %d settled %d with acks %v", first, done, acks)
+			}
 		}
-	}
-	last := take(t, l, 4, 3, 0, 2)
-	acks = nil
-	for _, h := range append(open, last...) {
-		acks, _ = settleDone(l, h, acks)
-	}
-	if len(acks) != 1 || acks[0].Entry.Entry != 4 {
-		t.Errorf("acks = %v, want entry 4 once", acks)
-	}
-}
-
-// For any sequence of inputs: an entry is acked exactly when all its events have been settled,
-// never twice in one lifetime, the counts agree with a model that keeps everything, and in the
-// end nothing is left.
-func TestLedgerAgainstAModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) { checkAgainstModel(t) })
-}
-
-type modelEvent struct {
-	entry source.EntryID
-	index int32
-}
-
-type modelEntry struct {
-	total   int32
-	settled map[int32]bool
-}
-
-func checkAgainstModel(t *rapid.T) {
-	l := source.NewLedger(source.CountEntries)
-	open := map[event.Handle]modelEvent{}
-	where := map[modelEvent]event.Handle{}
-	entries := map[source.EntryID]*modelEntry{}
-	used := map[event.Handle]bool{}
-	next := int64(0)
-	deliver := func(id source.EntryID, total, upTo, origin int32) {
-		e := entries[id]
-		if e == nil {
-			e = &modelEntry{total: total, settled: map[int32]bool{}}
-			entries[id] = e
+		if acks, done := l.Done(event.Set{First: h[0], Events: bits(total, 64, 65)}, nil); done != 0 || len(acks) != 0 {
+			t.Errorf("settled %d with acks %v of a settled and a claimed event", done, acks)
 		}
-		for i := range upTo {
-			r := receipt(id.Entry, i, total, origin)
-			h, what := l.Received(clock.Instant(next), r)
-			at := modelEvent{id, i}
-			_, isOpen := where[at]
-			switch {
-			case what == source.Joined && isOpen, what == source.Repeated && e.settled[i]:
-			case what == source.Fresh && !isOpen:
-				if used[h] {
-					t.Fatalf("handle %d was used before", h)
+		acks, done := l.Done(event.Set{First: h[0], Events: bits(1000, 0, 63, 64, 65, 129, 999)}, nil)
+		if s := l.Stats(); done != 3 || s.Unsettled != total-4 {
+			t.Errorf("settled %d, stats %+v, want 3 of the set", done, s)
+		}
+		id := source.EntryID{Ledger: 1, Entry: 1}
+		if counting == source.CountEvents {
+			wantAcks(t, acks, source.Ack{Entry: id, Events: bits(total, 0, 63, 129), Total: total, Ref: "1"})
+		} else {
+			wantAcks(t, acks)
+		}
+		if acks, done = l.Done(event.Set{First: h[0], Events: bits(total)}, nil); done != total-5 {
+			t.Errorf("settled %d, want all others but the claimed one", done)
+		}
+		if counting == source.CountEntries {
+			wantAcks(t, acks)
+		}
+		acks, _ = l.Copied(h[65], nil)
+		if counting == source.CountEvents {
+			wantAcks(t, acks, source.Ack{Entry: id, Events: bits(total, 65), Total: total, Ref: "1"})
+		} else {
+			wantAcks(t, acks, source.Ack{Entry: id, Total: total, Ref: "1"})
+		}
+		wantNothingLeft(t, l)
+	}
+}
+
+// An entry that comes again is joined, from whichever origin, and acked once, by its newest receipt.
+func TestAnEntryThatComesAgainIsAckedByItsNewestReceipt(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	h := take(t, l, 4, 3, 0)
+	settleDone(l, h[0], nil)
+	take(t, l, 5, 2, 1) // another entry does not affect this one
+	again := delivery(4, 3, 1)
+	again.Ref = "4 again"
+	if got, acks := l.Received(2, again, nil); got != (source.Reception{Joined: 2, Repeated: 1}) || len(acks) != 0 || again.Entry.Fresh.First() >= 0 {
+		t.Errorf("it came as %+v with acks %v, want two joined, one repeated, and no ack", got, acks)
+	}
+	if s := l.Stats(); s.Entries != 2 || s.Unsettled != 4 || s.Allowance != 5 || s.Oldest != 1 || l.MostUnacked() != 5 {
+		t.Errorf("stats = %+v, most unacked %d; want all 5 unacked at the second origin", s, l.MostUnacked())
+	}
+	acks, _ := l.Done(event.Set{First: h[0].First(), Events: bits(3)}, nil)
+	wantAcks(t, acks, source.Ack{Entry: source.EntryID{Ledger: 1, Entry: 4}, Total: 3, Ref: "4 again"})
+	if got, _ := l.Received(3, delivery(4, 3, 0), nil); got != (source.Reception{Fresh: 3}) {
+		t.Errorf("an entry whose ack was lost came as %+v, want three fresh events", got)
+	}
+}
+
+// A member that acks single events can leave an entry of which one part comes first, and another one later.
+func TestEventsThatComeLaterAreFresh(t *testing.T) {
+	l := source.NewLedger(source.CountEvents)
+	id := source.EntryID{Ledger: 1, Entry: 4}
+	early := take(t, l, 4, 100, 0, 0, 1, 70)
+	settleDone(l, early[1], nil)
+	again := delivery(4, 100, 0, 0, 1, 2, 99)
+	again.Ref = "4 again"
+	got, acks := l.Received(2, again, nil)
+	if got != (source.Reception{Fresh: 2, Joined: 1, Repeated: 1}) || !slices.Equal(again.Entry.Fresh, bits(100, 2, 99)) {
+		t.Errorf("it came as %+v with %v fresh, want 2 and 99", got, again.Entry.Fresh)
+	}
+	wantAcks(t, acks, source.Ack{Entry: id, Events: bits(100, 1), Total: 100, Ref: "4 again"})
+	if again.Entry.First == early[0].First() || again.Entry.Event(99).Handle != again.Entry.Handle(99) {
+		t.Errorf("the fresh events have the handles of %d, those before %d", again.Entry.First, early[0].First())
+	}
+	if s := l.Stats(); s.Entries != 2 || s.Unsettled != 4 || s.Allowance != 4 || s.Bytes != 2*30_000 {
+		t.Errorf("stats = %+v, want 4 events of two entries", s)
+	}
+	acks, done := l.Done(event.Set{First: again.Entry.First, Events: bits(100)}, nil)
+	if done != 2 {
+		t.Errorf("%d events of the second receipt are done, want 2", done)
+	}
+	acks, done = l.Done(event.Set{First: early[0].First(), Events: bits(100)}, acks)
+	if done != 2 {
+		t.Errorf("%d events of the first receipt are done, want 2", done)
+	}
+	wantAcks(t, acks,
+		source.Ack{Entry: id, Events: bits(100, 2, 99), Total: 100, Ref: "4 again"},
+		source.Ack{Entry: id, Events: bits(100, 0, 70), Total: 100, Ref: "4 again"})
+	wantNothingLeft(t, l)
+}
+
+// The ledger's cost of memory is by entries, and not by events.
+func TestLedgerAllocatesForEntriesOnly(t *testing.T) {
+	for _, total := range []int{1, 1000} {
+		for name, settle := range map[string]func(l *source.Ledger, e *event.Entry, acks []source.Ack) []source.Ack{
+			"a set": func(l *source.Ledger, e *event.Entry, acks []source.Ack) []source.Ack {
+				acks, _ = l.Done(event.Set{First: e.First, Events: e.Fresh}, acks)
+				return acks
+			},
+			"verdicts": func(l *source.Ledger, e *event.Entry, acks []source.Ack) []source.Ack {
+				for i := range e.Len() {
+					acks, _ = settleDone(l, e.Handle(i), acks)
 				}
-				used[h], open[h], where[at] = true, at, h
-				delete(e.settled, i) // a torn entry was forgotten, and with it its settled events
-			default:
-				t.Fatalf("%v is %d, open %v, settled %v", at, what, isOpen, e.settled[i])
+				return acks
+			},
+		} {
+			l := source.NewLedger(source.CountEntries)
+			r := delivery(1, total, 0)
+			var acks []source.Ack
+			round := func() {
+				r.ID.Entry++
+				l.Received(1, r, nil)
+				if acks = settle(l, r.Entry, acks[:0]); len(acks) != 1 {
+					t.Fatalf("acks = %v", acks)
+				}
+			}
+			round()
+			if n := testing.AllocsPerRun(1000, round); n > 2.5 { // the open entry, and the set of its open events
+				t.Errorf("%v allocations for an entry of %d that %s settles", n, total, name)
 			}
 		}
-	}
-	finish := func(h event.Handle) {
-		at := open[h]
-		acks, ok := settleDone(l, h, nil)
-		if !ok {
-			t.Fatalf("%v is open and was not settled", at)
-		}
-		delete(open, h)
-		delete(where, at)
-		e := entries[at.entry]
-		e.settled[at.index] = true
-		all := int32(len(e.settled)) == e.total
-		if (len(acks) == 1) != all || all && acks[0].Entry != at.entry {
-			t.Fatalf("%v: acks %v with %d of %d settled", at.entry, acks, len(e.settled), e.total)
-		}
-		if all {
-			delete(entries, at.entry)
-		}
-	}
-	pick := func() event.Handle {
-		handles := make([]event.Handle, 0, len(open))
-		for h := range open {
-			handles = append(handles, h)
-		}
-		return rapid.SampledFrom(sorted(handles)).Draw(t, "handle")
-	}
-	t.Repeat(map[string]func(*rapid.T){
-		"new entry, maybe cut": func(t *rapid.T) {
-			next++
-			total := rapid.Int32Range(1, 5).Draw(t, "total")
-			deliver(source.EntryID{Ledger: 1, Entry: next}, total, rapid.Int32Range(1, total).Draw(t, "upTo"), rapid.Int32Range(0, 2).Draw(t, "origin"))
-		},
-		"an open entry again": func(t *rapid.T) {
-			if len(open) == 0 {
-				t.Skip()
-			}
-			at := open[pick()]
-			deliver(at.entry, entries[at.entry].total, entries[at.entry].total, rapid.Int32Range(0, 2).Draw(t, "origin"))
-		},
-		"settle": func(t *rapid.T) {
-			if len(open) == 0 {
-				t.Skip()
-			}
-			finish(pick())
-		},
-		"close": func(t *rapid.T) {
-			if got, want := sorted(l.Close(nil)), sorted(handlesOf(open)); !slices.Equal(got, want) {
-				t.Fatalf("Close gives %v, open are %v", got, want)
-			}
-			clear(open)
-			clear(where)
-			clear(entries)
-			if s := l.Stats(); s.Unsettled+s.Entries+s.Bytes+s.Allowance+s.Pinned+s.PinnedEntries != 0 {
-				t.Fatalf("left after Close: %+v", s)
-			}
-		},
-		"": func(t *rapid.T) {
-			if got := l.Stats().Unsettled; got != len(open) {
-				t.Fatalf("unsettled = %d, want %d", got, len(open))
-			}
-		},
-	})
-	for _, h := range sorted(handlesOf(open)) {
-		finish(h)
-	}
-	for origin := range int32(3) { // every origin continues, so torn entries are given up
-		next++
-		deliver(source.EntryID{Ledger: 1, Entry: next}, 1, 1, origin)
-	}
-	for _, h := range sorted(handlesOf(open)) {
-		finish(h)
-	}
-	if s := l.Stats(); s.Unsettled+s.Entries+s.Bytes+s.Allowance+s.Pinned+s.PinnedEntries != 0 {
-		t.Fatalf("left at the end: %+v", s)
-	}
-}
-
-func TestLedgerAllocatesNothingInTheLongRun(t *testing.T) {
-	l := source.NewLedger(source.CountEntries)
-	receipts := make([]*source.Receipt, 100)
-	for i := range receipts {
-		receipts[i] = receipt(1, int32(i), 100, 0)
-	}
-	var acks []source.Ack
-	entry := int64(0)
-	round := func() {
-		entry++
-		acks = acks[:0]
-		for _, r := range receipts {
-			r.Entry.Entry = entry
-			l.Received(1, r)
-		}
-		for _, r := range receipts {
-			acks, _ = settleDone(l, r.Event.Handle, acks)
-		}
-		if len(acks) != 1 {
-			t.Fatalf("acks = %v", acks)
-		}
-	}
-	round()
-	if n := testing.AllocsPerRun(1000, round); n > 0.5 {
-		t.Errorf("%v allocations in a batch of 100", n)
 	}
 }
 
 func BenchmarkLedger(b *testing.B) {
-	for _, total := range []int32{1, 470} {
+	for _, total := range []int{1, 470} {
 		b.Run(fmt.Sprintf("entries of %d", total), func(b *testing.B) {
 			l := source.NewLedger(source.CountEntries)
-			ev := &event.Event{}
-			r := &source.Receipt{Message: &source.Message{Event: ev}, Total: total}
+			messages := make([]event.Message, total)
 			const window = 4096
 			var handles [window]event.Handle
 			var acks []source.Ack
+			r := &source.Receipt{Has: event.AllBits(total)}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if i >= window {
 					acks, _ = settleDone(l, handles[i%window], acks[:0])
 				}
-				r.Index = int32(i) % total
-				r.Entry.Entry = int64(i) / int64(total)
-				handles[i%window], _ = l.Received(1, r)
+				if i%total == 0 {
+					r.ID.Entry++
+					r.Entry = event.NewEntry(messages...)
+					l.Received(1, r, nil)
+				}
+				handles[i%window] = r.Entry.Handle(i % total)
+			}
+		})
+		b.Run(fmt.Sprintf("sets of %d", total), func(b *testing.B) {
+			l := source.NewLedger(source.CountEntries)
+			messages := make([]event.Message, total)
+			const window = 16
+			var open [window]event.Set
+			var acks []source.Ack
+			r := &source.Receipt{Has: event.AllBits(total)}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if i >= window {
+					acks, _ = l.Done(open[i%window], acks[:0])
+				}
+				r.ID.Entry++
+				r.Entry = event.NewEntry(messages...)
+				l.Received(1, r, nil)
+				open[i%window] = event.Set{First: r.Entry.First, Events: r.Has}
 			}
 		})
 	}
@@ -380,12 +380,6 @@ func BenchmarkLedger(b *testing.B) {
 // A verdict may come late, when the source that gave the handle has ended and
 // another one has begun.
 func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
-	receive := func(l *source.Ledger, entry int64) event.Handle {
-		h, _ := l.Received(0, &source.Receipt{
-			Message: &source.Message{Event: &event.Event{}}, Entry: source.EntryID{Ledger: 1, Entry: entry}, Total: 1,
-		})
-		return h
-	}
 	seen := map[event.Handle]bool{}
 	var earlier *source.Ledger
 	for range 3 {
@@ -394,7 +388,7 @@ func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
 			l.ContinueAfter(earlier)
 		}
 		for i := range int64(5) {
-			h := receive(l, i)
+			h := take(t, l, i, 1, 0)[0]
 			if h == 0 || seen[h] {
 				t.Fatalf("handle %d comes twice", h)
 			}
@@ -403,11 +397,13 @@ func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
 				t.Fatalf("handle %d is unknown to its own ledger", h)
 			}
 		}
+		open := take(t, l, 5, 1, 0)[0]
 		for h := range seen {
 			if _, ok := settleDone(l, h, nil); ok {
 				t.Fatalf("handle %d of an earlier ledger settled an event", h)
 			}
 		}
+		seen[open] = true
 		earlier = l
 	}
 }

@@ -33,9 +33,8 @@ type memConnection struct {
 	consumer membroker.Consumer
 
 	// The reader's own.
-	received []membroker.Entry // not yet handed on, the first one from index on
-	index    int
-	handedOn int // since the last permits were given
+	received []membroker.Entry // not yet handed on
+	handedOn int               // since the last permits were given
 	origins  map[string]*origin
 }
 
@@ -65,15 +64,15 @@ func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt
 		}
 		m.received = received
 	}
-	for len(m.received) > 0 && len(batch) < m.cfg.BatchMax {
+	events := 0
+	for len(m.received) > 0 && events < m.cfg.BatchMax {
 		e := &m.received[0]
-		batch = append(batch, m.receipt(e, m.index))
-		m.handedOn++
-		if m.index++; m.index == len(e.Messages) {
-			*e = membroker.Entry{}
-			m.received, m.index = m.received[1:], 0
-		}
+		batch = append(batch, m.receipt(e))
+		events += len(e.Messages)
+		*e = membroker.Entry{}
+		m.received = m.received[1:]
 	}
+	m.handedOn += events
 	if m.handedOn >= max(1, m.cfg.ReceiverQueueMax/2) {
 		m.consumer.Permit(m.handedOn)
 		m.handedOn = 0
@@ -81,25 +80,27 @@ func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt
 	return batch, nil
 }
 
-func (m *memConnection) receipt(e *membroker.Entry, index int) Receipt {
+func (m *memConnection) receipt(e *membroker.Entry) Receipt {
 	l, ok := m.origins[e.Topic]
 	if !ok {
 		base, partition := splitPartition(e.Topic)
 		l = &origin{number: int32(len(m.origins)), base: base, partition: partition, retry: base == m.cfg.RetryTopic}
 		m.origins[e.Topic] = l
 	}
-	message := &e.Messages[index]
-	id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: l.partition}
-	if e.Batched {
-		id.Batch = int32(index)
-	}
-	ev := &event.Event{
-		ID: id, Topic: l.base, Payload: message.Payload, Properties: properties(message.Properties),
-		PublishTime: message.PublishTime, EventTime: message.EventTime, Redelivery: e.Redelivery,
+	messages := make([]event.Message, len(e.Messages))
+	for i := range e.Messages {
+		message := &e.Messages[i]
+		id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: l.partition}
+		if e.Batched {
+			id.Batch = int32(i)
+		}
+		messages[i] = event.Message{Key: message.Key, OrderingKey: message.OrderingKey, Event: &event.Event{
+			ID: id, Topic: l.base, Payload: message.Payload, Properties: properties(message.Properties),
+			PublishTime: message.PublishTime, EventTime: message.EventTime, Redelivery: e.Redelivery,
+		}}
 	}
 	return Receipt{
-		Message: &Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
-		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Origin: l.number, Copy: l.retry,
+		Entry: event.NewEntry(messages...), ID: EntryID(e.ID), Has: event.AllBits(len(messages)), Origin: l.number, Copy: l.retry,
 	}
 }
 

@@ -27,7 +27,6 @@ type Metrics struct {
 	parkedLate     prometheus.Counter
 	abandoned      prometheus.Counter
 	ignored        prometheus.Counter
-	torn           prometheus.Counter
 	copyFailures   prometheus.Counter
 	copiesRefused  *prometheus.CounterVec
 	ackFailures    prometheus.Counter
@@ -81,7 +80,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		parkedLate:        counter("parked_late_total", "Events that came into the parking topic when the unpark of their key had ended, or its park had expired: they wait there for another unpark."),
 		abandoned:         counter("abandoned_total", "Events that were unsettled when their subscription was closed: the broker delivers them again, and they join the running ones."),
 		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
-		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
 		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
 		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
 		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),

@@ -35,7 +35,7 @@ var ErrParkingBusy = errors.New("another consumer has the subscription of the pa
 
 // ParkedLetter is a letter of the parking topic: an event with its history, and its place among the letters of its key.
 type ParkedLetter struct {
-	Message
+	event.Message
 
 	Mark event.Mark
 	ID   event.MessageID // of the letter
@@ -57,7 +57,7 @@ type parkingConn interface {
 	// end writes a message to each topic partition, with a property and this value of it, and returns how many there are.
 	end(ctx context.Context, value string) (int, error)
 	// next returns a message that is not restored, and what ack needs. The message is nil if no router can have written it.
-	next(ctx context.Context) (m *Message, ref any, err error)
+	next(ctx context.Context) (m *event.Message, ref any, err error)
 	ack(ref any) error
 	close()
 }
@@ -151,7 +151,7 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 const notWritten = "not_written"
 
 // letter restores a letter. why says why it is none.
-func (p *Parking) letter(m *Message, keys [][]byte) (l *ParkedLetter, why string) {
+func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why string) {
 	if m == nil {
 		return nil, notWritten
 	}
@@ -224,7 +224,7 @@ func (c *pulsarParking) end(ctx context.Context, value string) (int, error) {
 }
 
 // next implements parkingConn.
-func (c *pulsarParking) next(ctx context.Context) (*Message, any, error) {
+func (c *pulsarParking) next(ctx context.Context) (*event.Message, any, error) {
 	m, err := c.consumer.Receive(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -248,7 +248,7 @@ func (c *pulsarParking) next(ctx context.Context) (*Message, any, error) {
 		e.EventTime = at
 	}
 	slices.SortFunc(e.Properties, func(a, b event.Property) int { return cmp.Compare(a.Name, b.Name) })
-	return &Message{Event: e, Key: m.Key(), OrderingKey: m.OrderingKey()}, id, nil
+	return &event.Message{Event: e, Key: m.Key(), OrderingKey: m.OrderingKey()}, id, nil
 }
 
 // ack implements parkingConn.
@@ -289,7 +289,7 @@ func (c *memParking) end(ctx context.Context, value string) (int, error) {
 }
 
 // next implements parkingConn.
-func (c *memParking) next(ctx context.Context) (*Message, any, error) {
+func (c *memParking) next(ctx context.Context) (*event.Message, any, error) {
 	for len(c.received) == 0 {
 		received, err := c.consumer.Receive(ctx)
 		if err != nil {
@@ -304,7 +304,7 @@ func (c *memParking) next(ctx context.Context) (*Message, any, error) {
 		return nil, entry.ID, nil
 	}
 	m := &entry.Messages[0]
-	return &Message{
+	return &event.Message{
 		Event: &event.Event{
 			ID:    event.MessageID{Ledger: entry.ID.Ledger, Entry: entry.ID.Entry, Batch: -1, TopicPartition: -1},
 			Topic: c.topic, Payload: m.Payload, Properties: properties(m.Properties), PublishTime: m.PublishTime, EventTime: m.EventTime,

@@ -25,7 +25,7 @@ import (
 )
 
 // parkedAs is the verdict that sends an event to the parking topic as the n-th of its key.
-func parkedAs(m source.Message, n int) event.Verdict {
+func parkedAs(m event.Message, n int) event.Verdict {
 	mark := event.Mark{Act: [16]byte{1}, Fence: event.Fence{Token: 7, Turn: uint64(n)}}
 	return event.Verdict{Handle: m.Event.Handle, Kind: event.Parked, Detail: &event.Detail{Reason: mark.String() + " newest error", Attempts: 2}}
 }
@@ -36,7 +36,7 @@ func park(m *sourcetest.Member, n int) {
 	for i, e := range m.Take(n) {
 		verdicts = append(verdicts, parkedAs(e, i))
 	}
-	m.Settle(verdicts)
+	m.Settle(nil, verdicts)
 }
 
 // readAll reads the parking topic once, acks every letter and returns the payloads by turn.

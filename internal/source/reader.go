@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/ringfence/router/internal/base/event"
 )
 
 // reader reads topic partitions, and acks their entries. The source's reader calls receive, its acker ack; several goroutines
@@ -54,12 +52,6 @@ func (o *origin) version(of []byte) string {
 		o.schema = string(of)
 	}
 	return o.schema
-}
-
-// messageEvent is a message with its event in one allocation.
-type messageEvent struct {
-	message Message
-	event   event.Event
 }
 
 // hint explains an answer of the broker that is only one word.

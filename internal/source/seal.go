@@ -93,7 +93,7 @@ func (o *outgoing) seal(keys [][]byte) {
 // refusalReason returns the reason why m, which came from the retry topic, does not count as
 // a copy of the event that it names; "" if it counts. Without keys a copy counts unless it
 // was altered. With keys one of them must have signed it, unless unsigned is set.
-func refusalReason(m *Message, keys [][]byte, unsigned bool) string {
+func refusalReason(m *event.Message, keys [][]byte, unsigned bool) string {
 	ev := m.Event
 	if _, err := event.ParseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
 		return copyNoID

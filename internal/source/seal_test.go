@@ -11,12 +11,12 @@ import (
 )
 
 // sealedCopy returns a retry copy as it comes back from the broker.
-func sealedCopy(keys [][]byte, change func(*outgoing)) *Message {
+func sealedCopy(keys [][]byte, change func(*outgoing)) *event.Message {
 	original := event.Event{
 		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: 3}, Topic: "persistent://a/b/c", Payload: []byte("pay"),
 		Properties: []event.Property{{Name: "kind", Value: "refund"}}, EventTime: 7, PublishTime: 8, Attempts: 1,
 	}
-	c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &event.Detail{Attempts: 2, Reason: "r"})
+	c := retryCopy("retry", event.Message{Event: &original, Key: "k", OrderingKey: "o"}, &event.Detail{Attempts: 2, Reason: "r"})
 	c.seal(keys)
 	if change != nil {
 		change(&c)
@@ -25,7 +25,7 @@ func sealedCopy(keys [][]byte, change func(*outgoing)) *Message {
 	for name, value := range maps.All(c.properties) {
 		back.Properties = append(back.Properties, event.Property{Name: name, Value: value})
 	}
-	return &Message{Event: back, Key: c.key, OrderingKey: c.orderingKey}
+	return &event.Message{Event: back, Key: c.key, OrderingKey: c.orderingKey}
 }
 
 // A copy counts if nothing in it was changed since it was sealed, and, with keys, if one of

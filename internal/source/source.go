@@ -12,7 +12,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/reload"
 )
@@ -23,11 +22,11 @@ var ErrSubscriptionType = errors.New("the subscription has consumers of another 
 
 // Sink receives the events of a source.
 type Sink interface {
-	// Received takes a batch of events, in the order in which the broker delivered them,
-	// and gives each its key before it returns. The slice is valid during the call only,
-	// the events are the sink's. It may block to hold the source back; when ctx ends
+	// Received takes the fresh events of entries, in the order in which the broker delivered them,
+	// and gives each its key before it returns. The slice is valid during the call only.
+	// It may block to hold the source back; when ctx ends
 	// it takes the batch without more waiting.
-	Received(ctx context.Context, batch []Message)
+	Received(ctx context.Context, batch []*event.Entry)
 	// Newest appends to dst, for each handle, the event with all failures reported since it
 	// was handed on, or nil when the sink no longer holds it.
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
@@ -40,7 +39,7 @@ type Sink interface {
 // another one, send by one for each topic; close by any, once, and it makes all other calls
 // return.
 type connection interface {
-	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.
+	// receive blocks until there is something, and appends receipts of about BatchMax events: the last one may exceed it.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	// ack may block while the broker is away.
 	ack(a Ack) error
@@ -310,7 +309,7 @@ func (s *Source) Stats() Stats {
 func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	defer close(s.stopped)
 	receipts := make([]Receipt, 0, s.cfg.BatchMax)
-	batch := make([]Message, 0, s.cfg.BatchMax)
+	batch := make([]*event.Entry, 0, s.cfg.BatchMax)
 	for s.waitForRoom(ctx) {
 		var err error
 		receipts, err = broker.receive(ctx, receipts[:0])
@@ -350,34 +349,29 @@ func (s *Source) waitForRoom(ctx context.Context) bool {
 	}
 }
 
-// enter takes receipts into the ledger and appends the fresh ones to batch.
-func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
+// enter takes receipts into the ledger and appends the entries with fresh events to batch.
+func (s *Source) enter(receipts []Receipt, batch []*event.Entry) []*event.Entry {
 	now := clock.Now()
-	var joined, repeated int
+	var sum Reception
 	var unreadable []event.Verdict
 	s.mu.Lock()
 	for i := range receipts {
 		r := &receipts[i]
-		switch handle, reception := s.ledger.Received(now, r); reception {
-		case Fresh:
-			if !invariant.Check(handle != 0, "source: a fresh event has no handle") {
-				continue
-			}
-			if r.Unreadable != "" {
-				unreadable = append(unreadable, event.Verdict{Handle: handle, Kind: event.Rejected, Detail: &event.Detail{Reason: r.Unreadable}})
-				continue
-			}
-			batch = append(batch, *r.Message)
-			s.fresh.events++
-			s.fresh.bytes += r.Event.Bytes()
-		case Joined:
-			joined++
-		case Repeated:
-			repeated++
-			if s.cfg.Counting == CountEvents {
-				s.acks = append(s.acks, Ack{Entry: r.Entry, Total: r.Total, Index: r.Index, Origin: r.Origin, Ref: r.Ref})
-			}
+		var got Reception
+		got, s.acks = s.ledger.Received(now, r, s.acks)
+		sum.Joined += got.Joined
+		sum.Repeated += got.Repeated
+		if got.Fresh == 0 {
+			continue
 		}
+		if r.Unreadable != "" {
+			unreadable = append(unreadable, event.Verdict{Handle: r.Entry.First, Kind: event.Rejected, Detail: &event.Detail{Reason: r.Unreadable}})
+			continue
+		}
+		batch = append(batch, r.Entry)
+		sum.Fresh += got.Fresh
+		s.fresh.events += got.Fresh
+		s.fresh.bytes += r.Entry.Bytes
 	}
 	again := len(s.acks) > 0
 	s.mu.Unlock()
@@ -385,13 +379,13 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 		wake(s.toAck)
 	}
 	if len(unreadable) > 0 {
-		s.Settle(unreadable)
+		s.Settle(nil, unreadable)
 		s.metrics.received.WithLabelValues("unreadable").Add(float64(len(unreadable)))
 	}
-	s.metrics.received.WithLabelValues("fresh").Add(float64(len(batch)))
-	if joined+repeated > 0 {
-		s.metrics.received.WithLabelValues("joined").Add(float64(joined))
-		s.metrics.received.WithLabelValues("repeated").Add(float64(repeated))
+	s.metrics.received.WithLabelValues("fresh").Add(float64(sum.Fresh))
+	if sum.Joined+sum.Repeated > 0 {
+		s.metrics.received.WithLabelValues("joined").Add(float64(sum.Joined))
+		s.metrics.received.WithLabelValues("repeated").Add(float64(sum.Repeated))
 	}
 	return batch
 }
@@ -399,12 +393,20 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 // Settle brings events to their end: done is acked, failed is copied to the retry
 // topic with its delay and then acked, rejected is copied to the dead letter topic
 // and then acked, parked likewise to the parking topic. Of the verdicts about one event the
-// first counts; other kinds than these four are not for the source.
-func (s *Source) Settle(verdicts []event.Verdict) {
-	var done int
+// first counts; other kinds than these four are not for the source. The events of the sets are done.
+func (s *Source) Settle(sets []event.Set, verdicts []event.Verdict) {
+	var done, sum int
 	s.mu.Lock()
+	for i := range sets {
+		var n int
+		s.acks, n = s.ledger.Done(sets[i], s.acks)
+		done += n
+		sum += sets[i].Events.Len()
+	}
+	doneInSets := done
 	s.acks, s.claimed, done = s.ledger.Settle(verdicts, s.acks, s.claimed[:0])
-	ignored := len(verdicts) - done - len(s.claimed)
+	done += doneInSets
+	ignored := sum + len(verdicts) - done - len(s.claimed)
 	for _, c := range s.claimed {
 		out := outgoingEvent{message: c.Message, verdict: c.Verdict}
 		s.copierOf(&out).add(out)
@@ -439,7 +441,7 @@ func (s *Source) Parking(key event.Key) int {
 
 // Copy copies an event that is not of this source to the topic that its verdict, Failed or Rejected, demands. done is called when the
 // copy is safe, from another goroutine, and never if Run ends before.
-func (s *Source) Copy(m Message, v event.Verdict, done func()) {
+func (s *Source) Copy(m event.Message, v event.Verdict, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := outgoingEvent{message: m, verdict: v, done: done}
@@ -523,17 +525,12 @@ func (s *Source) spill(ctx context.Context) {
 func (s *Source) publishGauges(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	var torn uint64
 	heavy := false
 	for {
 		s.gauges()
 		if mean, is := s.heavier(); is && !heavy {
 			heavy = true // said once, and not every second
 			s.log.Warn("events are larger than the bound on memory assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
-		}
-		if now := s.Stats().Torn; now > torn {
-			s.metrics.torn.Add(float64(now - torn))
-			torn = now
 		}
 		select {
 		case <-ticker.C:

@@ -69,7 +69,7 @@ func TestACopyThatFailsIsSentAgain(t *testing.T) {
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
 		m := sourcetest.Start(t, src)
 		got := m.Take(1)
-		m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "no use"}}})
+		m.Settle(nil, []event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "no use"}}})
 
 		time.Sleep(cfg.CopyBackoffMin + cfg.CopyBackoffMin/2) // 2 of 5 attempts are over
 		stats := broker.SubscriptionStats(cfg.Subscription)
@@ -150,12 +150,12 @@ func BenchmarkSource(b *testing.B) {
 	var run sync.WaitGroup
 	run.Go(func() {
 		verdicts := make([]event.Verdict, 0, cfg.BatchMax)
-		_ = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []source.Message) {
+		_ = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []event.Message) {
 			verdicts = verdicts[:0]
 			for _, e := range events {
 				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
 			}
-			src.Settle(verdicts)
+			src.Settle(nil, verdicts)
 			done <- len(events)
 		}))
 	})
@@ -189,18 +189,23 @@ type recordingSink struct {
 	sourcetest.Sink
 
 	mu      sync.Mutex
-	batches chan []source.Message
+	batches chan []event.Message
 	events  map[event.Handle]*event.Event
 	dropped []event.Handle
 }
 
-func (w *recordingSink) Received(_ context.Context, batch []source.Message) {
+func (w *recordingSink) Received(_ context.Context, entries []*event.Entry) {
+	var batch []event.Message
 	w.mu.Lock()
-	for _, m := range batch {
-		w.events[m.Event.Handle] = m.Event
+	for _, e := range entries {
+		for i := range e.Fresh.All() {
+			m := e.Message(i)
+			w.events[m.Event.Handle] = m.Event
+			batch = append(batch, m)
+		}
 	}
 	w.mu.Unlock()
-	w.batches <- slices.Clone(batch)
+	w.batches <- batch
 }
 
 func (w *recordingSink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
@@ -223,7 +228,7 @@ func (w *recordingSink) Drop(handles []event.Handle) {
 // runWithSink runs a source until stop is called, which waits for its end.
 func runWithSink(t *testing.T, src *source.Source) (sink *recordingSink, stop func()) {
 	t.Helper()
-	sink = &recordingSink{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
+	sink = &recordingSink{batches: make(chan []event.Message, 10), events: map[event.Handle]*event.Event{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() {
@@ -253,13 +258,13 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		sink, stop := runWithSink(t, src)
 		synctest.Wait()
 		open := slices.Sorted(maps.Keys(sink.events))
-		src.Settle([]event.Verdict{{Handle: open[0], Kind: event.Done}})
+		src.Settle(nil, []event.Verdict{{Handle: open[0], Kind: event.Done}})
 		stop()
 		slices.Sort(sink.dropped)
 		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
 			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
 		}
-		src.Settle([]event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
+		src.Settle(nil, []event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
 		for name, want := range map[string]float64{
 			"ringfence_source_abandoned_total": 2, "ringfence_source_acked_total": 1,
 			"ringfence_source_unsettled": 0, "ringfence_source_open_entries": 0, "ringfence_source_ignored_verdicts_total": 1,
@@ -292,7 +297,7 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 		sink, stop := runWithSink(t, src)
 		batch := <-sink.batches
 		for _, m := range batch[1:] {
-			src.Settle([]event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
+			src.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
 		}
 		again := (<-sink.batches)[0].Event
 		stuck := batch[0].Event
@@ -304,8 +309,8 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 			t.Errorf("dropped %v, want %v", sink.dropped, stuck.Handle)
 		}
 		sink.mu.Unlock()
-		src.Settle([]event.Verdict{{Handle: stuck.Handle, Kind: event.Done}}) // late: it has had its end
-		src.Settle([]event.Verdict{{Handle: again.Handle, Kind: event.Failed, Detail: &event.Detail{Attempts: 3, Reason: "third error"}}})
+		src.Settle(nil, []event.Verdict{{Handle: stuck.Handle, Kind: event.Done}}) // late: it has had its end
+		src.Settle(nil, []event.Verdict{{Handle: again.Handle, Kind: event.Failed, Detail: &event.Detail{Attempts: 3, Reason: "third error"}}})
 		synctest.Wait()
 		time.Sleep(2 * time.Second) // the gauges follow
 		for name, want := range map[string]float64{
@@ -328,5 +333,56 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 		letters.Done(letter)
 		letters.AwaitIdle()
 		letters.Stop()
+	})
+}
+
+// An entry comes whole, even with more events than are handed on at a time, and sets settle its events: each of them once, whoever else
+// has given a verdict on it.
+func TestSetsSettleTheEventsOfAnEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := membroker.New(membroker.DefaultConfig())
+		for range 3 {
+			if _, err := broker.Publish(t.Context(), "persistent://public/default/t", make([]membroker.Message, 10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := sourcetest.Config("t")
+		cfg.BatchMax = 7
+		reg := prometheus.NewRegistry()
+		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
+		sink, stop := runWithSink(t, src)
+		var firsts []event.Handle
+		for range 3 {
+			batch := <-sink.batches
+			if len(batch) != 10 {
+				t.Fatalf("%d events came at a time, want the 10 of an entry", len(batch))
+			}
+			firsts = append(firsts, batch[0].Event.Handle.First())
+		}
+		set := func(entry int, indexes ...int) event.Set {
+			return event.Set{First: firsts[entry], Events: bits(10, indexes...)}
+		}
+		unknown := event.Set{First: event.NewHandle(1000, 0), Events: bits(2)}
+		src.Settle(
+			[]event.Set{set(0, 0, 1, 2), set(0, 2, 3), unknown, set(1)}, // of 17 verdicts 3 are for nothing
+			[]event.Verdict{{Handle: firsts[0] | 3, Kind: event.Rejected}, {Handle: firsts[0] | 4, Kind: event.Done}, {Handle: firsts[0] | 5, Kind: event.Rejected}},
+		)
+		synctest.Wait()
+		for name, want := range map[string]float64{
+			"ringfence_source_acked_total": 15, "ringfence_source_ignored_verdicts_total": 4, "ringfence_source_dead_lettered_total": 1,
+		} {
+			if got := metric(t, reg, name); got != want {
+				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+		}
+		if s := src.Stats(); s.Unsettled != 14 || s.Entries != 2 || s.Pinned != 6 {
+			t.Errorf("stats = %+v, want 14 open events of two entries", s)
+		}
+		src.Settle([]event.Set{set(0), set(2)}, nil)
+		synctest.Wait()
+		if stats := broker.SubscriptionStats(cfg.Subscription); stats.Unacked != 0 || stats.Acked != 30 {
+			t.Errorf("stats = %+v, want all acked", stats)
+		}
+		stop()
 	})
 }

@@ -138,20 +138,19 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 		clear(s.keys)
 		s.shared = now
 	}
-	for number := l.oldest; number != noEntry && s.budget >= 1; number = l.entries[number].newer {
-		e := &l.entries[number]
-		age := now.Sub(e.received)
+	for o := l.oldest; o != nil && s.budget >= 1; o = o.newer {
+		age := now.Sub(o.received)
 		if age < s.bounds.After {
 			break
 		}
-		if e.torn || e.open+e.settled < e.total && l.counting == CountEntries {
-			continue // its missing part arrives only with a whole redelivery
+		if !l.isHandedOn(o) {
+			continue
 		}
 		switch {
-		case l.frees(e, age >= s.bounds.StuckAfter):
-			dst = l.spillEntry(e, dst)
+		case l.frees(o, age >= s.bounds.StuckAfter):
+			dst = l.spillEntry(o, dst)
 		case shares:
-			dst = l.spillShares(e, dst)
+			dst = l.spillShares(o, dst)
 		}
 	}
 	return dst
@@ -171,7 +170,7 @@ func (l *Ledger) measure() bool {
 	x.unacked = x.unacked[:0]
 	over := x.events > 0 || x.bytes > 0
 	for i := range l.origins {
-		unacked := l.origins[i].unacked - b.PinnedMax
+		unacked := l.origins[i] - b.PinnedMax
 		x.unacked = append(x.unacked, unacked)
 		over = over || unacked > 0
 	}
@@ -180,93 +179,77 @@ func (l *Ledger) measure() bool {
 
 // frees reports whether an entry contributes to the excess, and all of its open events should
 // be spilled to free it.
-func (l *Ledger) frees(e *entry, stuck bool) bool {
+func (l *Ledger) frees(o *open, stuck bool) bool {
 	x := &l.spill.excess
-	pinsMany := l.counting == CountEntries && e.open <= e.total/pinningPart
-	return (stuck || pinsMany) && (x.unacked[e.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
+	pinsMany := l.counting == CountEntries && o.n <= o.total/pinningPart
+	return (stuck || pinsMany) && (x.unacked[o.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
 }
 
 // spillEntry chooses all open events of an entry, as far as the budget allows.
-func (l *Ledger) spillEntry(e *entry, dst []event.Handle) []event.Handle {
+func (l *Ledger) spillEntry(o *open, dst []event.Handle) []event.Handle {
 	x := &l.spill.excess
-	x.unacked[e.origin] -= l.unackedOf(e)
-	x.events -= int(e.open)
-	x.bytes -= e.bytes
-	if e.spilling == e.open {
+	x.unacked[o.origin] -= l.unackedOf(o)
+	x.events -= o.n
+	x.bytes -= o.entry.Bytes
+	if o.spilling == o.n {
 		return dst
 	}
-	for _, at := range e.state {
-		if at >= 0 {
-			dst = l.choose(e, at, dst)
-		}
+	for i := range o.events.All() {
+		dst = l.choose(o, i, dst)
 	}
 	return dst
 }
 
 // spillShares chooses those open events of an entry whose keys have had their share
 // with older ones.
-func (l *Ledger) spillShares(e *entry, dst []event.Handle) []event.Handle {
+func (l *Ledger) spillShares(o *open, dst []event.Handle) []event.Handle {
 	s := &l.spill
 	if s.keys == nil {
 		s.keys = make(map[event.Key]share)
 	}
 	events := s.bounds.KeyShareMax * float64(min(s.bounds.UnsettledMax, s.bounds.PinnedMax))
 	bytes := s.bounds.KeyShareMax * float64(s.bounds.BytesMax)
-	for _, at := range e.state {
-		if at < 0 || !l.isHandedOn(&l.slots.all[at]) {
-			continue
-		}
-		ev := l.slots.all[at].message.Event
-		had := s.keys[ev.Key]
+	for i := range o.events.All() {
+		key := o.entry.Key(i)
+		had := s.keys[key]
 		had.events++
-		had.bytes += ev.Bytes()
-		s.keys[ev.Key] = had
+		had.bytes += o.entry.Weight(i)
+		s.keys[key] = had
 		if had.events > 1 && (float64(had.events) > events || float64(had.bytes) > bytes) {
-			dst = l.choose(e, at, dst)
+			dst = l.choose(o, i, dst)
 		}
 	}
 	return dst
 }
 
-func (l *Ledger) isHandedOn(s *slot) bool { return int32(s.batch-l.batch) < 0 }
+func (l *Ledger) isHandedOn(o *open) bool { return int32(o.batch-l.batch) < 0 }
 
 // choose lets one open event be spilled, unless something settles it already.
-func (l *Ledger) choose(e *entry, at int32, dst []event.Handle) []event.Handle {
-	s := &l.slots.all[at]
-	if s.claim != unclaimed || l.spill.budget < 1 || !l.isHandedOn(s) {
+func (l *Ledger) choose(o *open, index int, dst []event.Handle) []event.Handle {
+	h := o.entry.Handle(index)
+	if o.claims > 0 && l.claims[h] != unclaimed || l.spill.budget < 1 {
 		return dst
 	}
 	l.spill.budget--
-	s.claim = spilling
-	e.spilling++
-	l.stats.Spilling++
-	return append(dst, event.NewHandle(s.generation, at))
-}
-
-// endSpill is called when an event was spilled, or need not be.
-func (l *Ledger) endSpill(s *slot) {
-	if s.claim == spilling || s.claim == sending {
-		l.entries[s.entry].spilling--
-		l.stats.Spilling--
-		s.claim = unclaimed
-	}
+	l.claim(o, h, spilling)
+	return append(dst, h)
 }
 
 // Sending says that the copy of an event that was chosen by [Ledger.Spill] is being sent. It
 // returns false if no copy is needed, because its verdict came first.
-func (l *Ledger) Sending(h event.Handle) (Message, bool) {
-	s := l.slotOf(h)
-	if s == nil || s.claim != spilling {
-		return Message{}, false
+func (l *Ledger) Sending(h event.Handle) (event.Message, bool) {
+	o := l.find(h)
+	if o == nil || l.claims[h] != spilling {
+		return event.Message{}, false
 	}
-	s.claim = sending
-	return *s.message, true
+	l.claim(o, h, sending)
+	return o.entry.Message(h.Index()), true
 }
 
 // NotCopied reverts [Ledger.Sending]: the copy will be sent again.
 func (l *Ledger) NotCopied(h event.Handle) {
-	if s := l.slotOf(h); s != nil && invariant.Check(s.claim == sending, "source: a copy failed that nobody has sent") {
-		s.claim = spilling
+	if o := l.find(h); o != nil && invariant.Check(l.claims[h] == sending, "source: a copy failed that nobody has sent") {
+		l.claim(o, h, spilling)
 	}
 }
 
@@ -274,8 +257,8 @@ func (l *Ledger) NotCopied(h event.Handle) {
 // counts them.
 func (l *Ledger) MostUnacked() int {
 	most := 0
-	for i := range l.origins {
-		most = max(most, l.origins[i].unacked)
+	for _, unacked := range l.origins {
+		most = max(most, unacked)
 	}
 	return most
 }

@@ -15,14 +15,15 @@ type DeliveryID uint64
 // Delivery is an event that was handed to a worker. From the moment it is taken
 // from its mailbox until its [Result] is finished, its key is busy.
 type Delivery struct {
-	ID        DeliveryID
-	Event     *Event
-	Key       partition.KeyHash // of Event.Key
+	ID DeliveryID
+	Ref
+	Key       partition.KeyHash // of the event's key
 	Partition partition.ID
 	Token     int64  // the fencing token: grows with every change of owner of the partition
 	Turn      uint64 // grows with every delivery of a partition in one process; 0 without a token
 	Attempt   uint32 // counts the times that the application is given this event, from 1
-	Crashes   uint32 // of Event: how often a worker crashed that had it
+	Crashes   uint32 // how often a worker crashed that had the event
+	Size      uint32 // of the event in every memory bound, see Event.Bytes
 }
 
 // Fence returns the fence of the delivery.

@@ -87,14 +87,22 @@ type Event struct {
 	SchemaVersion string // of the payload, as Pulsar's schema registry numbers them for the topic: any bytes, "" when the producer gave none
 }
 
+// eventOverhead and propertyOverhead are the approximate sizes of the Go values of an event and a property.
+const (
+	eventOverhead    = 256
+	propertyOverhead = 32
+)
+
 // Bytes is the event's size in every memory bound: its data and approximately its Go values.
 func (e *Event) Bytes() int {
-	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
-	for _, p := range e.Properties {
-		n += 32 + len(p.Name) + len(p.Value)
+	n := eventOverhead + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
+	for i := range e.Properties {
+		n += e.Properties[i].bytes()
 	}
 	return n
 }
+
+func (p *Property) bytes() int { return propertyOverhead + len(p.Name) + len(p.Value) }
 
 // Clone returns a copy that shares no memory with e: otherwise a frame or a batch lives as long
 // as its last event.

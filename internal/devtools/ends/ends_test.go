@@ -66,8 +66,8 @@ func TestEndsAreCountedOnce(t *testing.T) {
 		w.Settled([]event.Verdict{
 			{Kind: event.Done},
 			{Kind: event.Rejected, Detail: detail},
-			{Kind: event.Failed, Detail: &event.Detail{}},         // by way of the retry topic: no end
-			{Kind: event.Done, Handle: event.NewRelayedHandle(1)}, // a peer's
+			{Kind: event.Failed, Detail: &event.Detail{}},            // by way of the retry topic: no end
+			{Kind: event.Done, Handle: event.NewRelayedHandle(1, 0)}, // a peer's
 			{Kind: event.Rejected, Detail: &event.Detail{Reason: "no key"}},
 		}, []*event.Event{id(1), id(2), id(3), id(4), id(5)})
 		w.Settled([]event.Verdict{{Kind: event.Done}}, []*event.Event{id(1)}) // it was delivered again

@@ -74,10 +74,18 @@ func NewMetrics() *source.Metrics { return source.NewMetrics(prometheus.NewRegis
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // Sink is a sink for tests that only read the received events.
-type Sink func(ctx context.Context, batch []source.Message)
+type Sink func(ctx context.Context, batch []event.Message)
 
 // Received implements source.Sink.
-func (f Sink) Received(ctx context.Context, batch []source.Message) { f(ctx, batch) }
+func (f Sink) Received(ctx context.Context, entries []*event.Entry) {
+	var batch []event.Message
+	for _, e := range entries {
+		for i := range e.Fresh.All() {
+			batch = append(batch, e.Message(i))
+		}
+	}
+	f(ctx, batch)
+}
 
 // Newest implements source.Sink. It knows of no failures.
 func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
@@ -99,7 +107,7 @@ type Member struct {
 	stopped bool // by the test, with open events
 
 	mu     sync.Mutex
-	got    []source.Message
+	got    []event.Message
 	change chan struct{} // capacity 1
 }
 
@@ -130,7 +138,7 @@ func Start(t testing.TB, src *source.Source) *Member {
 	return m
 }
 
-func (m *Member) received(_ context.Context, batch []source.Message) {
+func (m *Member) received(_ context.Context, batch []event.Message) {
 	m.mu.Lock()
 	m.got = append(m.got, batch...)
 	m.mu.Unlock()
@@ -162,7 +170,7 @@ func (m *Member) Stop() {
 }
 
 // Take waits for n events and returns them, oldest first.
-func (m *Member) Take(n int) []source.Message {
+func (m *Member) Take(n int) []event.Message {
 	m.t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -191,12 +199,12 @@ func (m *Member) Left() int {
 }
 
 // Done settles events as done.
-func (m *Member) Done(events ...source.Message) {
+func (m *Member) Done(events ...event.Message) {
 	verdicts := make([]event.Verdict, len(events))
 	for i, e := range events {
 		verdicts[i] = event.Verdict{Handle: e.Event.Handle, Kind: event.Done}
 	}
-	m.Settle(verdicts)
+	m.Settle(nil, verdicts)
 }
 
 // AwaitIdle waits until nothing is unsettled.
@@ -219,7 +227,7 @@ func batch(prefix string, n int) []Message {
 	return messages
 }
 
-func payloads(events []source.Message) []string {
+func payloads(events []event.Message) []string {
 	list := make([]string, len(events))
 	for i, e := range events {
 		list[i] = string(e.Event.Payload)
@@ -312,7 +320,7 @@ func oneUnsettledEventBringsItsEntryBackWhole(t *testing.T, b Broker) {
 		t.Fatalf("redelivered %v, want all of %v", have, want)
 	}
 	for _, e := range again {
-		if !slices.ContainsFunc(got, func(o source.Message) bool { return o.Event.ID == e.Event.ID }) {
+		if !slices.ContainsFunc(got, func(o event.Message) bool { return o.Event.ID == e.Event.ID }) {
 			t.Errorf("event %v was not known by this id before", e.Event.ID)
 		}
 	}
@@ -358,7 +366,7 @@ func twoConsumersShare(t *testing.T, b Broker) {
 		b.Publish(t, topic, batch(fmt.Sprint(i), 1)...)
 	}
 	eventually.True(t, "all events came to one of two", func() bool { return one.Left()+two.Left() == entries })
-	var all []source.Message
+	var all []event.Message
 	for _, m := range []*Member{one, two} {
 		got := m.Take(m.Left())
 		if len(got) == 0 {
@@ -466,7 +474,7 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	original := got[0]
 	const delay = 1500 * time.Millisecond
 	started := clock.Now()
-	m.Settle([]event.Verdict{{
+	m.Settle(nil, []event.Verdict{{
 		Handle: original.Event.Handle, Kind: event.Failed,
 		Detail: &event.Detail{Delay: delay, Attempts: 3, Reason: "third error", FirstError: "first error"},
 	}})
@@ -485,7 +493,7 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 		t.Errorf("the copy came as keys %q, %q, and another %s", retried.Key, retried.OrderingKey, diff)
 	}
 
-	m.Settle([]event.Verdict{{
+	m.Settle(nil, []event.Verdict{{
 		Handle: retried.Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Attempts: 4, Reason: "no use", Owner: "node-7"},
 	}})
 	m.AwaitIdle()
@@ -563,7 +571,7 @@ func anotherTypeIsRefused(t *testing.T, b Broker) {
 	b.Occupy(t, topic, Subscription)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := b.Source(t, Config(topic)).Run(ctx, Sink(func(context.Context, []source.Message) {}))
+	err := b.Source(t, Config(topic)).Run(ctx, Sink(func(context.Context, []event.Message) {}))
 	if !errors.Is(err, source.ErrSubscriptionType) || !strings.Contains(err.Error(), Subscription) || !strings.Contains(err.Error(), topic) {
 		t.Errorf("Run = %v, want ErrSubscriptionType with the names of subscription and topic", err)
 	}
@@ -636,9 +644,9 @@ func theFirstVerdictCounts(t *testing.T, b Broker) {
 	m := Start(t, b.Source(t, Config(topic)))
 	got := m.Take(2)
 	m.Done(got[0], got[0])
-	m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "too late"}}})
-	m.Done(source.Message{Event: &event.Event{Handle: 12345}}) // never given
-	m.Done(source.Message{Event: &event.Event{}})
+	m.Settle(nil, []event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "too late"}}})
+	m.Done(event.Message{Event: &event.Event{Handle: 12345}}) // never given
+	m.Done(event.Message{Event: &event.Event{}})
 	if got := m.Stats(); got.Unsettled != 1 || got.Pinned != 1 {
 		t.Errorf("stats = %+v, want 1 unsettled, 1 pinned", got)
 	}
@@ -654,7 +662,7 @@ func rawKeysAndTimes(t *testing.T, b Broker) {
 	b.Publish(t, topic, Message{Payload: ""}, Message{Payload: ""})
 	m := Start(t, b.Source(t, Config(topic)))
 	got := m.Take(3)
-	slices.SortFunc(got, func(a, b source.Message) int { return strings.Compare(b.Key, a.Key) })
+	slices.SortFunc(got, func(a, b event.Message) int { return strings.Compare(b.Key, a.Key) })
 	first, second := got[0], got[1]
 	if value, _ := first.Event.Property("p"); first.Key != "k" || first.OrderingKey != "o" || first.Event.EventTime != 42 || value != "v" {
 		t.Errorf("got %q, %q, %+v", first.Key, first.OrderingKey, first.Event)

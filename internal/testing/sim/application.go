@@ -262,7 +262,7 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 	c.given = number
 	for _, d := range given {
 		h := &handling{
-			conn: c, id: d.Event.ID, key: d.Event.Key, partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt,
+			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt,
 		}
 		h.item = inbox.Item[handling]{Of: h, ID: d.ID, Partition: uint32(d.Partition)}
 		c.inbox.Give(&h.item)

@@ -213,23 +213,31 @@ func (c *consumer) receive(e *entry) {
 	if c.member.reading != c {
 		return
 	}
-	var batch []source.Message
-	now := c.member.clock()
+	r := &source.Receipt{Entry: e.received(), ID: e.id, Has: event.AllBits(len(e.events)), Ref: e}
+	if got, _ := c.ledger.Received(c.member.clock(), r, nil); got.Fresh > 0 {
+		c.member.pipeline.Received(context.Background(), []*event.Entry{r.Entry})
+	}
+	c.ledger.HandedOn()
+}
+
+// received returns the entry as its receiver sees it: a batch as bytes, a copy as an object.
+func (e *entry) received() *event.Entry {
+	if first := e.events[0]; first.Round == 0 {
+		batch := event.NewBatch(len(e.events), 0)
+		batch.Ledger, batch.Entry, batch.TopicPartition = first.ID.Ledger, first.ID.Entry, first.ID.TopicPartition
+		batch.Batched, batch.Topic, batch.Redelivery = first.ID.Batch >= 0, first.Topic, e.times-1
+		for _, ev := range e.events {
+			batch.AddPart(event.Part{Key: string(ev.Key), EventTime: ev.EventTime}, ev.Payload, "", ev.Properties)
+		}
+		return batch
+	}
+	messages := make([]event.Message, len(e.events))
 	for i, ev := range e.events {
 		fresh := *ev
 		fresh.Redelivery = e.times - 1
-		r := &source.Receipt{
-			Message: &source.Message{Event: &fresh, Key: string(ev.Key)},
-			Entry:   e.id, Total: int32(len(e.events)), Index: int32(i), Ref: e,
-		}
-		if _, reception := c.ledger.Received(now, r); reception == source.Fresh {
-			batch = append(batch, *r.Message)
-		}
+		messages[i] = event.Message{Event: &fresh, Key: string(ev.Key)}
 	}
-	if len(batch) > 0 {
-		c.member.pipeline.Received(context.Background(), batch)
-	}
-	c.ledger.HandedOn()
+	return event.NewEntry(messages...)
 }
 
 // spillEvery is longer than in production: spills are to happen, not to be prompt.
@@ -289,13 +297,17 @@ func (c *consumer) copySpilled(h event.Handle) {
 }
 
 // settle ends events, as source.Source does.
-func (c *consumer) settle(verdicts []event.Verdict) {
+func (c *consumer) settle(done []event.Set, verdicts []event.Verdict) {
 	for _, v := range verdicts {
 		if !v.Kind.Final() {
 			c.member.w.fail("%s settles an event with the verdict %v", c.member, v.Kind)
 		}
 	}
-	acks, copies, _ := c.ledger.Settle(verdicts, nil, nil)
+	var acks []source.Ack
+	for _, set := range done {
+		acks, _ = c.ledger.Done(set, acks)
+	}
+	acks, copies, _ := c.ledger.Settle(verdicts, acks, nil)
 	for _, claimed := range copies {
 		c.copy(claimed.Message, claimed.Verdict)
 	}
@@ -304,7 +316,7 @@ func (c *consumer) settle(verdicts []event.Verdict) {
 }
 
 // copy sends a copy of an event, and settles it when the copy is safe.
-func (c *consumer) copy(m source.Message, v event.Verdict) {
+func (c *consumer) copy(m event.Message, v event.Verdict) {
 	w := c.member.w
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if v.Kind == event.Rejected {

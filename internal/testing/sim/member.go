@@ -616,9 +616,9 @@ func (m *member) isMember() bool {
 }
 
 // Settle implements pipeline.Settler.
-func (m *member) Settle(verdicts []event.Verdict) {
+func (m *member) Settle(done []event.Set, verdicts []event.Verdict) {
 	if m.consumer != nil {
-		m.consumer.settle(verdicts)
+		m.consumer.settle(done, verdicts)
 	}
 }
 

@@ -58,18 +58,22 @@ type holder struct{ *member }
 var _ pipeline.Holder = holder{}
 
 // Hold implements pipeline.Holder.
-func (h holder) Hold(events []*event.Event) {
-	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Hold(now, events, out) })
-}
-
-// HoldRelayed implements pipeline.Holder.
-func (h holder) HoldRelayed(events []*event.Event) {
-	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.HoldRelayed(now, events, out) })
+func (h holder) Hold(entries ...*event.Entry) {
+	h.forward(func(now clock.Instant, out *forward.Moves) {
+		for _, e := range entries {
+			h.table.Hold(now, e, out)
+		}
+	})
 }
 
 // Settle implements pipeline.Holder.
-func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
-	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Settle(now, from, verdicts, out) })
+func (h holder) Settle(from forward.Peer, done []event.Set, verdicts []event.Verdict) {
+	h.forward(func(now clock.Instant, out *forward.Moves) {
+		for _, set := range done {
+			h.table.Done(from, set, out)
+		}
+		h.table.Settle(now, from, verdicts, out)
+	})
 }
 
 // Newest implements pipeline.Holder.
@@ -150,8 +154,8 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	if len(out.Local) > 0 {
 		m.pipeline.Deliver(out.Local)
 	}
-	if len(out.Settled) > 0 {
-		m.pipeline.Settle(out.Verdicts, out.Settled)
+	if len(out.Done)+len(out.Settled) > 0 {
+		m.pipeline.Settle(out.Done, out.Verdicts, out.Settled)
 	}
 	m.armForward()
 }
@@ -295,7 +299,7 @@ func (l *link) pump() {
 		if !l.outUp || l.unreceipted {
 			return
 		}
-		batch, relay := m.table.Take(m.clock(), forward.Peer(l.conn.inc), 8, 1<<20, nil)
+		batch, relay := m.table.Take(forward.Peer(l.conn.inc), 8, 1<<20, nil)
 		if len(batch) == 0 {
 			if !l.conn.listed && m.table.Unanswered(forward.Peer(l.conn.inc)) == 0 {
 				l.breakOut()
@@ -307,9 +311,9 @@ func (l *link) pump() {
 			m.w.count("relayed")
 		}
 		a := forward.Arrival{From: l.id, Peer: forward.Peer(m.inc), Epoch: m.epoch, Relay: relay}
-		for _, e := range batch {
-			wire := *e
-			a.Events = append(a.Events, &wire)
+		for _, ref := range batch {
+			wire := *ref.Event()
+			a.Events = append(a.Events, event.RefTo(&wire))
 		}
 		l.unreceipted = true
 		l.arrive(&l.there, l.from, l.to, func() {
@@ -342,7 +346,8 @@ func (l *link) answer() {
 			if !l.outUp {
 				return
 			}
-			holder{l.from}.Settle(forward.Peer(l.conn.inc), verdicts)
+			done, others := inSets(verdicts)
+			holder{l.from}.Settle(forward.Peer(l.conn.inc), done, others)
 			l.pump() // perhaps no verdicts are owed any more
 			l.arrive(&l.there, l.from, l.to, func() {
 				l.owed = false
@@ -350,6 +355,22 @@ func (l *link) answer() {
 			})
 		})
 	})
+}
+
+// inSets takes the verdicts that are plainly Done out, as sets of one entry each.
+func inSets(verdicts []event.Verdict) (done []event.Set, others []event.Verdict) {
+	for _, v := range verdicts {
+		if v.Kind != event.Done || v.Detail != nil {
+			others = append(others, v)
+			continue
+		}
+		i := slices.IndexFunc(done, func(s event.Set) bool { return s.First == v.Handle.First() })
+		if i < 0 {
+			i, done = len(done), append(done, event.Set{First: v.Handle.First(), Events: event.NewBits(64)})
+		}
+		done[i].Events.Add(v.Handle.Index())
+	}
+	return done, others
 }
 
 // breakOut ends the calling end.

@@ -29,7 +29,7 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 	var tables hotframe.Tables
 	d := &appv1.Deliveries{Number: f.Number}
 	for _, x := range f.Deliveries {
-		ev := x.Event
+		ev := x.Event()
 		w := &appv1.Delivery{
 			DeliveryId: uint64(x.ID), Partition: uint32(x.Partition), Key: []byte(ev.Key), Payload: ev.Payload,
 			LedgerId: ev.ID.Ledger, EntryId: ev.ID.Entry, BatchIndex: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
@@ -55,7 +55,7 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 func (f *ToWorker) decoded() []Delivery {
 	var out []Delivery
 	for _, x := range f.Deliveries {
-		ev := x.Event
+		ev := x.Event()
 		d := Delivery{
 			ID: uint64(x.ID), Partition: uint32(x.Partition), Key: string(ev.Key), Payload: ev.Payload,
 			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
@@ -126,7 +126,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 			return event.Delivery{
 				ID: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Partition: ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "p")),
 				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Attempt: rapid.Uint32().Draw(t, "attempt"),
-				Event: &event.Event{
+				Ref: event.RefTo(&event.Event{
 					ID:    event.MessageID{Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"), Batch: rapid.Int32().Draw(t, "batch"), TopicPartition: rapid.Int32().Draw(t, "tp")},
 					Topic: topics.Draw(t, "topic"), Key: event.Key(words.Draw(t, "key")), Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
 					Properties: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Property {
@@ -134,7 +134,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 					}), 0, 4).Draw(t, "properties"),
 					PublishTime: rapid.Int64().Draw(t, "publish"), EventTime: rapid.Int64().Draw(t, "event"), Redelivery: rapid.Uint32().Draw(t, "redelivery"),
 					SchemaVersion: rapid.SampledFrom([]string{"", "", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
-				},
+				}),
 			}
 		}), 0, 20).Draw(t, "deliveries"),
 	}
@@ -314,11 +314,12 @@ func FuzzFromWorker(f *testing.F) {
 func sample(n int) []event.Delivery {
 	out := make([]event.Delivery, n)
 	for i := range out {
-		out[i] = event.Delivery{ID: event.DeliveryID(1<<20 + i), Partition: ring.Partition(i % ring.Partitions), Token: 1<<40 + int64(i%3), Turn: 1<<30 + uint64(i), Attempt: 1, Event: &event.Event{
+		out[i] = event.Delivery{ID: event.DeliveryID(1<<20 + i), Partition: ring.Partition(i % ring.Partitions), Token: 1<<40 + int64(i%3), Turn: 1<<30 + uint64(i), Attempt: 1, Ref: event.RefTo(&event.Event{
 			ID: event.MessageID{Ledger: 1234, Entry: int64(i), Batch: 3, TopicPartition: -1}, Topic: "persistent://public/default/orders",
 			Key: event.Key(fmt.Sprintf("user-%d", i)), Payload: bytes.Repeat([]byte("x"), 200), PublishTime: 1_763_000_000_000,
 			Properties: []event.Property{{Name: "source", Value: "web"}, {Name: "kind", Value: "click"}},
-		}}
+		})}
+		out[i].Size = uint32(out[i].Weight())
 	}
 	return out
 }

@@ -110,7 +110,7 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	if len(b) > 0 || !utf8.Valid(trace) || uint64(uint32(schema)) > uint64(len(f.schemas)) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false
 	}
-	d.Partition, d.Key, d.Traceparent = uint32(partition), hotframe.Alias(key), hotframe.Alias(trace)
+	d.Partition, d.Key, d.Traceparent = uint32(partition), event.Alias(key), event.Alias(trace)
 	d.Ledger, d.Entry, d.Batch, d.TopicPartition = int64(ledger), int64(entry), hotframe.Unzigzag(batch), hotframe.Unzigzag(topicPartition)
 	d.Topic, d.Token = f.topics[uint32(topic)], f.tokens[uint32(token)]
 	d.PublishTime, d.EventTime = int64(published), int64(happened)
@@ -128,7 +128,7 @@ func (f *FromRouter) readProperty(b []byte, d *Delivery) bool {
 	if len(b) > 0 || !utf8.Valid(value) || int(uint32(name)) >= len(f.names) {
 		return false
 	}
-	d.Properties = append(d.Properties, event.Property{Name: f.names[uint32(name)], Value: hotframe.Alias(value)})
+	d.Properties = append(d.Properties, event.Property{Name: f.names[uint32(name)], Value: event.Alias(value)})
 	return true
 }
 

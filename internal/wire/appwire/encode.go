@@ -23,17 +23,18 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 	defer tables.Free()
 	size := 0 // an event's weight exceeds its wire form
 	for i := range f.Deliveries {
-		size += f.Deliveries[i].Event.Bytes()
+		size += int(f.Deliveries[i].Size)
 	}
 	deliveries := frameBuffers.Buffer(size, func(b []byte) []byte {
+		var scratch [hotframe.AheadMax]event.Event
 		var ahead [hotframe.AheadMax]*event.Event
 		for deliveries := range slices.Chunk(f.Deliveries, len(ahead)) {
 			for i := range deliveries {
-				ahead[i] = deliveries[i].Event
+				ahead[i] = deliveries[i].Read(&scratch[i])
 			}
 			hotframe.Load(ahead[:len(deliveries)])
 			for i := range deliveries {
-				b = appendDelivery(b, &deliveries[i], tables)
+				b = appendDelivery(b, &deliveries[i], ahead[i], tables)
 			}
 		}
 		return hotframe.AppendStrings(b, 7, &tables.Schemas)
@@ -91,11 +92,10 @@ func appendTokens(b []byte, tokens []int64) []byte {
 	return hotframe.End(b, begin, room)
 }
 
-// appendDelivery writes d, as field 5 of the Deliveries message, and adds its repeated values to
+// appendDelivery writes d, of the event ev, as field 5 of the Deliveries message, and adds its repeated values to
 // the tables.
-func appendDelivery(b []byte, d *event.Delivery, tables *hotframe.Tables) []byte {
+func appendDelivery(b []byte, d *event.Delivery, ev *event.Event, tables *hotframe.Tables) []byte {
 	const room = 2 // for the length, which nearly always fills it
-	ev := d.Event
 	b, begin := hotframe.Begin(b, 5, room)
 	b = hotframe.AppendNumber(b, 1, uint64(d.ID))
 	b = hotframe.AppendNumber(b, 2, uint64(d.Partition))

@@ -3,9 +3,10 @@ package hotframe
 import (
 	"iter"
 	"math"
-	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Wire types, as in tags.
@@ -81,7 +82,7 @@ func Strings(b []byte, num protowire.Number, most int, dst []string) (list []str
 		if content == nil {
 			break
 		}
-		dst, b = append(dst, Alias(content)), rest
+		dst, b = append(dst, event.Alias(content)), rest
 	}
 	return dst, b
 }
@@ -132,6 +133,3 @@ func Count(message []byte, num protowire.Number) (n int) {
 
 // Unzigzag decodes a sint32 as protobuf does: excess bits are cut off.
 func Unzigzag(v uint64) int32 { return int32(protowire.DecodeZigZag(v & math.MaxUint32)) }
-
-// Alias returns b as a string without copying it. b must never be written to again.
-func Alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // pointer and length are those of b

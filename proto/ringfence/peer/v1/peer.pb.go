@@ -1075,7 +1075,9 @@ type Verdicts struct {
 	// The words.
 	Verdicts []*Verdict `protobuf:"bytes,2,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// The newest epoch that the owner has applied.
-	Epoch         *Position `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch *Position `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Events that are DONE, besides those in verdicts. Only for a caller whose Hello has the capability "done-sets".
+	Done          []*DoneSet `protobuf:"bytes,4,rep,name=done,proto3" json:"done,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,6 +1133,68 @@ func (x *Verdicts) GetEpoch() *Position {
 	return nil
 }
 
+func (x *Verdicts) GetDone() []*DoneSet {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+// DoneSet names events of one entry: their handles differ in the lowest 17 bits alone.
+type DoneSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The handle that the first bit stands for, a multiple of 64.
+	Handle uint64 `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	// A bit for each event from there on, the lowest of the first byte first. At least one byte.
+	Events        []byte `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DoneSet) Reset() {
+	*x = DoneSet{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DoneSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DoneSet) ProtoMessage() {}
+
+func (x *DoneSet) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DoneSet.ProtoReflect.Descriptor instead.
+func (*DoneSet) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DoneSet) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+func (x *DoneSet) GetEvents() []byte {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
 // Verdict is about one event.
 type Verdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1159,7 +1223,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1235,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1248,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Verdict) GetHandle() uint64 {
@@ -1263,7 +1327,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1339,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1352,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Credit) GetKeys() [][]byte {
@@ -1316,7 +1380,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1392,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1405,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cancel) GetHandles() []uint64 {
@@ -1377,7 +1441,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1453,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1466,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Window) GetPartition() uint32 {
@@ -1472,7 +1536,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1548,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1561,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1518,7 +1582,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1594,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1607,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1564,7 +1628,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1640,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1653,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1680,11 +1744,15 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersionJ\x04\b\x13\x10\x14\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x8d\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xbd\x01\n" +
 	"\bVerdicts\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x126\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x1a.ringfence.peer.v1.VerdictR\bverdicts\x121\n" +
-	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\"\xae\x02\n" +
+	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\x12.\n" +
+	"\x04done\x18\x04 \x03(\v2\x1a.ringfence.peer.v1.DoneSetR\x04done\"9\n" +
+	"\aDoneSet\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x16\n" +
+	"\x06events\x18\x02 \x01(\fR\x06events\"\xae\x02\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x122\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.ringfence.peer.v1.VerdictKindR\x04kind\x12\x19\n" +
@@ -1746,7 +1814,7 @@ func file_ringfence_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(VerdictKind)(0),        // 0: ringfence.peer.v1.VerdictKind
 	(*ForwardRequest)(nil),  // 1: ringfence.peer.v1.ForwardRequest
@@ -1759,42 +1827,44 @@ var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(*Event)(nil),           // 8: ringfence.peer.v1.Event
 	(*Property)(nil),        // 9: ringfence.peer.v1.Property
 	(*Verdicts)(nil),        // 10: ringfence.peer.v1.Verdicts
-	(*Verdict)(nil),         // 11: ringfence.peer.v1.Verdict
-	(*Credit)(nil),          // 12: ringfence.peer.v1.Credit
-	(*Cancel)(nil),          // 13: ringfence.peer.v1.Cancel
-	(*Window)(nil),          // 14: ringfence.peer.v1.Window
-	(*Ping)(nil),            // 15: ringfence.peer.v1.Ping
-	(*Pong)(nil),            // 16: ringfence.peer.v1.Pong
-	(*GoAway)(nil),          // 17: ringfence.peer.v1.GoAway
+	(*DoneSet)(nil),         // 11: ringfence.peer.v1.DoneSet
+	(*Verdict)(nil),         // 12: ringfence.peer.v1.Verdict
+	(*Credit)(nil),          // 13: ringfence.peer.v1.Credit
+	(*Cancel)(nil),          // 14: ringfence.peer.v1.Cancel
+	(*Window)(nil),          // 15: ringfence.peer.v1.Window
+	(*Ping)(nil),            // 16: ringfence.peer.v1.Ping
+	(*Pong)(nil),            // 17: ringfence.peer.v1.Pong
+	(*GoAway)(nil),          // 18: ringfence.peer.v1.GoAway
 }
 var file_ringfence_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: ringfence.peer.v1.ForwardRequest.hello:type_name -> ringfence.peer.v1.Hello
 	7,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
-	15, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
-	14, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
-	13, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
+	16, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
+	15, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
+	14, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
 	5,  // 5: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
 	3,  // 6: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
 	10, // 7: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
-	16, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
-	12, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
-	17, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
+	17, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
+	13, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
+	18, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
 	4,  // 11: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
 	6,  // 12: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
 	8,  // 13: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
 	9,  // 14: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
-	11, // 15: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
+	12, // 15: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
 	6,  // 16: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
-	0,  // 17: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
-	6,  // 18: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
-	6,  // 19: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
-	1,  // 20: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
-	2,  // 21: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	11, // 17: ringfence.peer.v1.Verdicts.done:type_name -> ringfence.peer.v1.DoneSet
+	0,  // 18: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
+	6,  // 19: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
+	6,  // 20: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
+	1,  // 21: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
+	2,  // 22: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_peer_v1_peer_proto_init() }
@@ -1823,7 +1893,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_peer_v1_peer_proto_rawDesc), len(file_ringfence_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

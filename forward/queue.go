@@ -1,0 +1,235 @@
+package forward
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// queue is the shares with events that are queued for a lane, in the order of their records. Some may be empty.
+type queue struct {
+	shares []*share
+	head   int
+}
+
+// front returns the first share with a queued event, nil when there is none.
+func (q *queue) front() *share {
+	for q.head < len(q.shares) {
+		s := q.shares[q.head]
+		if s.queuedN > 0 {
+			return s
+		}
+		s.isQueued = false
+		q.shares[q.head] = nil
+		q.head++
+	}
+	q.shares, q.head = q.shares[:0], 0
+	return nil
+}
+
+// add puts a share into the queue.
+func (q *queue) add(s *share) {
+	s.isQueued = true
+	if len(q.shares) == cap(q.shares) && q.head > len(q.shares)/2 {
+		q.shares = slices.Delete(q.shares, 0, q.head)
+		q.head = 0
+	}
+	if n := len(q.shares); n == q.head || q.shares[n-1].record.age < s.record.age {
+		q.shares = append(q.shares, s)
+		return
+	}
+	at, _ := slices.BinarySearchFunc(q.shares[q.head:], s.record.age, func(s *share, age uint64) int { return cmp.Compare(s.record.age, age) })
+	q.shares = slices.Insert(q.shares, q.head+at, s)
+}
+
+// all returns the queued events, in their order.
+func (q *queue) all() (events []held) {
+	for _, s := range q.shares[q.head:] {
+		for i := range s.queued.All() {
+			events = append(events, held{s.record, i})
+		}
+	}
+	return events
+}
+
+// list is events of one key, in their order.
+type list struct {
+	events []held
+	head   int
+}
+
+func (l *list) len() int    { return len(l.events) - l.head }
+func (l *list) front() held { return l.events[l.head] }
+
+func (l *list) add(h held) {
+	if len(l.events) == cap(l.events) && l.head > len(l.events)/2 {
+		l.events = slices.Delete(l.events, 0, l.head)
+		l.head = 0
+	}
+	if n := len(l.events); n == l.head || byOrder(l.events[n-1], h) < 0 {
+		l.events = append(l.events, h)
+		return
+	}
+	at, _ := l.search(h)
+	l.events = slices.Insert(l.events, at, h)
+}
+
+func (l *list) search(h held) (at int, found bool) {
+	at, found = slices.BinarySearchFunc(l.events[l.head:], h, byOrder)
+	return l.head + at, found
+}
+
+func (l *list) has(h held) bool {
+	_, found := l.search(h)
+	return found
+}
+
+// remove removes an event, and reports false if it is not in the list.
+func (l *list) remove(h held) bool {
+	at, found := l.search(h)
+	switch {
+	case !found:
+		return false
+	case at == l.head:
+		l.events[at] = held{}
+		if l.head++; l.head == len(l.events) {
+			l.events, l.head = l.events[:0], 0
+		}
+	default:
+		l.events = slices.Delete(l.events, at, at+1)
+	}
+	return true
+}
+
+// enqueue queues an event for a lane.
+func (t *Table) enqueue(h held, l *lane) {
+	s := h.share(l, false)
+	s.queued.Add(h.index)
+	s.queuedN++
+	l.queuedN++
+	t.count[l.place]++
+	if !s.isQueued {
+		l.queue.add(s)
+	}
+}
+
+// dequeue takes an event out of the share by which it is queued.
+func (t *Table) dequeue(s *share, index int) {
+	s.queued.Remove(index)
+	s.queuedN--
+	s.lane.queuedN--
+	t.count[s.lane.place]--
+}
+
+// give notes that an event was sent to the peer of a lane.
+func (t *Table) give(h held, l *lane, relay bool) {
+	s := h.share(l, relay)
+	s.sent.Add(h.index)
+	s.sentN++
+	l.sentN++
+	t.count[Sent]++
+}
+
+// takeBack undoes give.
+func (t *Table) takeBack(s *share, index int) {
+	s.sent.Remove(index)
+	t.takenBack(s, 1)
+}
+
+func (t *Table) takenBack(s *share, n int) {
+	s.sentN -= n
+	s.lane.sentN -= n
+	t.count[Sent] -= n
+}
+
+// lift takes an event out of its place.
+func (t *Table) lift(h held) {
+	if s := h.sentTo(); s != nil {
+		t.takeBack(s, h.index)
+		return
+	}
+	if s := h.queuedFor(); s != nil {
+		t.dequeue(s, h.index)
+		return
+	}
+	if w := t.waiting[h.key()]; w != nil && w.events.remove(h) {
+		t.count[w.place]--
+	}
+}
+
+// placeOf returns the place of an event.
+func (t *Table) placeOf(h held) (place Place, l *lane) {
+	if s := h.sentTo(); s != nil {
+		return Sent, s.lane
+	}
+	if s := h.queuedFor(); s != nil {
+		return s.lane.place, s.lane
+	}
+	return t.waiting[h.key()].place, nil
+}
+
+// lostOn takes the events back that were sent to the peer of a lane, and returns them in no order. It visits all records.
+func (t *Table) lostOn(l *lane) (lost []held) {
+	if l.sentN == 0 {
+		return nil
+	}
+	for r := t.oldest; r != nil; r = r.newer {
+		for _, s := range r.shares {
+			if s.lane != l || s.sentN == 0 {
+				continue
+			}
+			for i := range s.sent.All() {
+				lost = append(lost, held{r, i})
+			}
+			t.takenBack(s, s.sentN)
+			clear(s.sent)
+		}
+	}
+	return lost
+}
+
+// forget ends events of a record that are in no place, n of them.
+func (t *Table) forget(r *record, events event.Bits, n int) {
+	r.events.RemoveAll(events)
+	r.n -= n
+	t.n -= n
+	if len(t.extras) > 0 {
+		for i := range events.All() {
+			delete(t.extras, r.entry.Handle(i))
+		}
+	}
+	t.removeIfEmpty(r)
+}
+
+// enter makes the record of an entry, the newest one.
+func (t *Table) enter(r *record) {
+	t.given++
+	r.age, r.older = t.given, t.newest
+	if t.newest == nil {
+		t.oldest = r
+	} else {
+		t.newest.newer = r
+	}
+	t.newest = r
+	t.records[r.entry.First] = r
+	t.bytes += r.entry.Bytes
+}
+
+func (t *Table) removeIfEmpty(r *record) {
+	if r.n > 0 {
+		return
+	}
+	if r.older == nil {
+		t.oldest = r.newer
+	} else {
+		r.older.newer = r.newer
+	}
+	if r.newer == nil {
+		t.newest = r.older
+	} else {
+		r.newer.older = r.older
+	}
+	delete(t.records, r.entry.First)
+	t.bytes -= r.entry.Bytes
+}
