@@ -47,7 +47,7 @@ func forgedCopies() string {
 			e.Handle, e.ID, e.Partition = event.Handle(i+1), event.MessageID{Ledger: 1, Entry: 1, Batch: -1}, ring.PartitionOf(string(e.Key))
 			boxes.SetGates(0, []ownership.GateChange{{Partition: e.Partition, Gate: ownership.Open, Token: 1}}, event.Position{}, &out)
 			out.Reset()
-			boxes.Accept(0, mailbox.Local, event.Position{}, []*event.Event{e}, &out)
+			boxes.Accept(0, mailbox.Local, event.Position{}, event.RefsTo(e), &out)
 			vanished += len(out.Answers)
 			for _, d := range boxes.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 1, nil) {
 				boxes.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
