@@ -55,27 +55,30 @@ type doneSet struct {
 // setsSought bounds the search for the set of an event: a frame has events of few entries at a time, or each of its own.
 const setsSought = 32
 
-// addDone adds an event to the set of its entry. It reports false if the sets of the frame are full.
-func (p *verdictBatch) addDone(h event.Handle) bool {
+// setWordPart keeps the sets of a frame, with at most 15 bytes besides each word, within half of the largest frame.
+const setWordPart = 64
+
+// addDone adds an event to the set of its entry. It reports false if the sets of the frame have so many words.
+func (p *verdictBatch) addDone(h event.Handle, wordsMax int) bool {
 	first, word := h.First(), h.Index()/64
 	for i := len(p.done) - 1; i >= max(0, len(p.done)-setsSought); i-- {
 		if s := &p.done[i]; s.first.First() == first && word >= s.first.Index()/64 {
-			return p.addTo(s, h.Index())
+			return p.addTo(s, h.Index(), wordsMax)
 		}
 	}
-	if p.words+word >= setWordsMax {
+	if p.words+word >= wordsMax {
 		return false
 	}
 	p.words += word
 	p.done = append(p.done, doneSet{first: first | event.Handle(word*64)})
-	return p.addTo(&p.done[len(p.done)-1], h.Index())
+	return p.addTo(&p.done[len(p.done)-1], h.Index(), wordsMax)
 }
 
-func (p *verdictBatch) addTo(s *doneSet, index int) bool {
+func (p *verdictBatch) addTo(s *doneSet, index, wordsMax int) bool {
 	at := index - s.first.Index()
 	more := at/64 + 1 - len(s.events)
 	if more > 0 {
-		if p.words+more > setWordsMax {
+		if p.words+more > wordsMax {
 			return false
 		}
 		p.words += more
@@ -105,7 +108,7 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 			}
 			continue
 		}
-		if p.sets && v.Kind == event.Done && p.addDone(v.Handle) {
+		if p.sets && v.Kind == event.Done && p.addDone(v.Handle, min(setWordsMax, config.FrameMax/setWordPart)) {
 			p.n++
 			continue
 		}

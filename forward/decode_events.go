@@ -82,7 +82,8 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 
 // add adds the present event.
 func (p *eventsParser) add(ev *event.Event) {
-	if p.entry == nil && p.waits && p.last.ID.Ledger == ev.ID.Ledger && p.last.ID.Entry == ev.ID.Entry {
+	if p.entry == nil && p.waits && p.last.Handle.First() == ev.Handle.First() && p.last.ID.Ledger == ev.ID.Ledger && p.last.ID.Entry == ev.ID.Entry &&
+		(p.last.Attempts|p.last.Crashes|p.last.Round)|(ev.Attempts|ev.Crashes|ev.Round) == 0 {
 		if e := event.PartOf(&p.last, 1+p.expected()); e.Holds(&p.last) {
 			p.entry, p.waits = e, false
 			p.addPart(&p.last)

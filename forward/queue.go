@@ -7,10 +7,12 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// queue is the shares with events that are queued for a lane, in the order of their records. Some may be empty.
+// queue is the shares with events that are queued for a lane, in the order of their records. Less than half of them are empty, which
+// keep their entries in memory.
 type queue struct {
 	shares []*share
 	head   int
+	empty  int
 }
 
 // front returns the first share with a queued event, nil when there is none.
@@ -23,6 +25,7 @@ func (q *queue) front() *share {
 		s.isQueued = false
 		q.shares[q.head] = nil
 		q.head++
+		q.empty--
 	}
 	q.shares, q.head = q.shares[:0], 0
 	return nil
@@ -30,17 +33,39 @@ func (q *queue) front() *share {
 
 // add puts a share into the queue.
 func (q *queue) add(s *share) {
-	s.isQueued = true
-	if len(q.shares) == cap(q.shares) && q.head > len(q.shares)/2 {
-		q.shares = slices.Delete(q.shares, 0, q.head)
-		q.head = 0
+	if len(q.shares) == cap(q.shares) {
+		q.compact()
 	}
+	s.isQueued = true
 	if n := len(q.shares); n == q.head || q.shares[n-1].record.age < s.record.age {
 		q.shares = append(q.shares, s)
 		return
 	}
 	at, _ := slices.BinarySearchFunc(q.shares[q.head:], s.record.age, func(s *share, age uint64) int { return cmp.Compare(s.record.age, age) })
 	q.shares = slices.Insert(q.shares, q.head+at, s)
+}
+
+// emptied notes that a share in the queue has become empty.
+func (q *queue) emptied() {
+	const few = 16
+	if q.empty++; q.empty > few && 2*q.empty > len(q.shares)-q.head {
+		q.compact()
+	}
+}
+
+// compact removes the empty shares.
+func (q *queue) compact() {
+	shares := q.shares[q.head:]
+	kept := q.shares[:0]
+	for _, s := range shares {
+		if s.queuedN > 0 {
+			kept = append(kept, s)
+		} else {
+			s.isQueued = false
+		}
+	}
+	clear(q.shares[len(kept):])
+	q.shares, q.head, q.empty = kept, 0, 0
 }
 
 // all returns the queued events, in their order.
@@ -109,8 +134,11 @@ func (t *Table) enqueue(h held, l *lane) {
 	s.queuedN++
 	l.queuedN++
 	t.count[l.place]++
-	if !s.isQueued {
+	switch {
+	case !s.isQueued:
 		l.queue.add(s)
+	case s.queuedN == 1:
+		l.queue.empty--
 	}
 }
 
@@ -120,6 +148,9 @@ func (t *Table) dequeue(s *share, index int) {
 	s.queuedN--
 	s.lane.queuedN--
 	t.count[s.lane.place]--
+	if s.queuedN == 0 {
+		s.lane.queue.emptied()
+	}
 }
 
 // give notes that an event was sent to the peer of a lane.
@@ -232,4 +263,5 @@ func (t *Table) removeIfEmpty(r *record) {
 	}
 	delete(t.records, r.entry.First)
 	t.bytes -= r.entry.Bytes
+	r.older, r.newer = nil, nil // an empty share in a queue may keep r for a while, and must keep no others
 }

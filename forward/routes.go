@@ -87,6 +87,7 @@ func (t *Table) markOwners(now clock.Instant) {
 	for _, l := range t.owners.lanes {
 		l.owner = 0
 	}
+	clear(t.owners.lanes)
 	t.owners.lanes = append(t.owners.lanes[:0], t.nobody)
 	for owner := range t.route.Owners() {
 		t.markOwner(now, owner)

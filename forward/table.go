@@ -252,6 +252,7 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	t.markOwners(now)
 	for _, l := range slices.Concat([]*lane{t.nobody}, t.lanes) {
 		t.resend(slices.DeleteFunc(l.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) == l }), out)
+		l.queue.compact()
 	}
 	t.follow(now, out)
 	t.prune()
@@ -293,6 +294,7 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 		t.lift(h)
 		lost = append(lost, h)
 	}
+	l.queue.compact()
 	slices.SortFunc(lost, byOrder)
 	for _, h := range lost {
 		t.send(h, out)

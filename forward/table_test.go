@@ -816,3 +816,29 @@ func TestQueue(t *testing.T) {
 		t.Errorf("10 records need room for %d, want at most %d", cap(l.queue.shares), most)
 	}
 }
+
+// Entries whose events were dropped, or have moved to another lane, do not stay in memory because of a queue that nobody takes from.
+func TestAQueueThatNobodyTakesFromKeepsNoEntries(t *testing.T) {
+	tt := newTableTest(t, false)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	tt.PeerDown(tt.now, peerNumber(2), &tt.out)
+	const events = 1000
+	for n := range events {
+		tt.hold("k", n, n)
+		if n%10 > 0 { // as spilling does
+			tt.Drop([]event.Handle{tt.handles[n]})
+		}
+	}
+	l := tt.find(peerNumber(1))
+	if n := len(l.queue.shares); n > 2*events/10+100 || l.queuedN != events/10 {
+		t.Errorf("%d shares are in the queue, with %d events", n, l.queuedN)
+	}
+	tt.owner(2, 2)
+	if n := len(l.queue.shares) + l.queue.empty; n > 0 || l.queuedN != 0 {
+		t.Errorf("%d shares are in the queue of the old owner, with %d events", n, l.queuedN)
+	}
+	tt.PeerUp(tt.now, peerNumber(2), &tt.out)
+	if got := tt.take(2); len(got) != events/10 {
+		t.Errorf("the new owner takes %d events, want %d", len(got), events/10)
+	}
+}

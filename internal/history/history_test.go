@@ -195,9 +195,16 @@ func TestJourneysOfAnEntry(t *testing.T) {
 			t.Errorf("event %d: %+v, want %+v", i, got, want)
 		}
 	}
+	j.Done(35, []event.Set{{First: first, Events: event.AllBits(6)}}) // all but the second are over already
+	if got := tell(j, keys[1]).Journeys; got[0].Ended != 35 {
+		t.Errorf("the second event: %+v", got[0])
+	}
+	if got := tell(j, keys[5]).Journeys; got[0].Ended != 25 {
+		t.Errorf("an event that was dropped ends again: %+v", got[0])
+	}
 	times := j.Times()
-	if n, _, _ := times.Histogram(); n != 67 {
-		t.Errorf("%d times to settle, want 67", n)
+	if n, _, _ := times.Histogram(); n != 68 {
+		t.Errorf("%d times to settle, want 68", n)
 	}
 	for i := range keys {
 		j.Dropped(40, []event.Handle{at(i)})

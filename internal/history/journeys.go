@@ -94,6 +94,9 @@ func (j *Journeys) Done(now clock.Instant, sets []event.Set) {
 		serial, i, n := b.first, 0, 0
 		for index := range set.Events.All() {
 			serial, i = serial+uint64(b.events.Between(i, index)), index
+			if !b.open.Has(index) {
+				continue
+			}
 			n++
 			if serial >= j.newest.first() {
 				at := j.newest.at(serial)

@@ -28,6 +28,7 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	}
 	group.items--
 	b.ages.end(group)
+	clear(b.lookups) // their names lie in the memory of the events
 }
 
 // accept judges one event. It checks the id before the owner of the partition: that the

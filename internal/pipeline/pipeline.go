@@ -267,6 +267,7 @@ func (p *Pipeline) giveKeys(e *event.Entry, rejected []event.Verdict) []event.Ve
 			continue
 		}
 		ev := e.Event(i)
+		ev.Key = ""
 		v := event.Verdict{Handle: ev.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: err.Error(), Attempts: ev.Attempts}}
 		p.observer.keyless(v, ev, err)
 		rejected = append(rejected, v)

@@ -14,16 +14,22 @@ type batches struct {
 	properties []event.Property
 }
 
+// clear forgets what refers to the batch.
+func (b *batches) clear() {
+	clear(b.singles[:cap(b.singles)])
+	clear(b.properties[:cap(b.properties)])
+}
+
 // receipt returns the receipt of a batch, and the events that compaction has removed, nil if it has removed none: they are not handed on.
 // It reports false if the batch is broken.
 //
 // Under CountEntries, events that are acked already are handed on again: a member that acked single events is gone, or wrongly configured,
 // and without them the entry would never be complete.
 func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting) (r Receipt, removed event.Bits, ok bool) {
+	defer b.clear()
 	if b.singles, ok = d.Split(b.singles[:0]); !ok {
 		return r, nil, false
 	}
-	defer clear(b.singles)
 	e := event.NewBatch(len(b.singles), len(d.Entry.Payload))
 	about(e, d, from)
 	e.Batched = len(b.singles) > 1
@@ -84,9 +90,7 @@ func aloneReceipt(d *entries.Delivered, from *origin) Receipt {
 	if d.Entry.Metadata.NullValue {
 		payload = nil
 	}
-	r := single(d, from, payload)
-	d.Raw = nil
-	return r
+	return single(d, from, payload)
 }
 
 // encryptedReceipt returns the receipt of an entry that nobody here can read.

@@ -107,7 +107,10 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 		}
 		began, events := r.next, 0
 		for ; r.next < len(r.fetched) && events < r.cfg.BatchMax; r.next++ {
-			if receipt, ok := r.receipt(r.fetched[r.next]); ok {
+			d := r.fetched[r.next]
+			receipt, ok := r.receipt(d)
+			d.Entry, d.Raw = wire.Entry{}, nil // what the events need of it they alias
+			if ok {
 				batch = append(batch, receipt)
 				events += receipt.Entry.Len()
 			}
@@ -136,7 +139,6 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 	if !intact {
 		return brokenReceipt(d, from), true
 	}
-	d.Raw = nil // what the events need of it they alias
 	if removed != nil {
 		r.ackCompacted(d, removed, receipt.Entry.Len())
 	}

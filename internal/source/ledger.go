@@ -352,6 +352,9 @@ func (l *Ledger) settled(o *open, events event.Bits, n int, acks []Ack) []Ack {
 	l.stats.Unsettled -= n
 	if l.counting == CountEvents {
 		l.count(o.origin, -n)
+		if o.n == 0 && o.total == o.entry.Len() {
+			events = nil // a broker forgets that an entry is unacked at an ack of the whole
+		}
 		acks = append(acks, Ack{Entry: o.id, Events: events, Total: o.entry.Len(), Ref: o.ref})
 		if o.n == 0 { // each ack is independent; events that the broker has omitted will not arrive
 			l.remove(o)

@@ -284,7 +284,7 @@ func (m *ledgerModel) settled(e *modelEntry, indexes ...int) (acks []source.Ack)
 	}
 	over := len(e.open) == 0
 	switch {
-	case m.counting == source.CountEvents:
+	case m.counting == source.CountEvents && !(over && e.got.Len() == e.entry.Len()): // then the whole entry is acked
 		acks = []source.Ack{{Entry: e.id, Events: bits(e.entry.Len(), indexes...), Total: e.entry.Len(), Ref: e.ref}}
 	case over:
 		acks = []source.Ack{{Entry: e.id, Total: e.entry.Len(), Ref: e.ref}}

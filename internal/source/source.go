@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -427,6 +428,9 @@ func (s *Source) SetParked(is func(event.Key) bool) { s.isAway = is }
 
 // countParking counts copies for the parking topic that are under way. The caller holds the lock.
 func (s *Source) countParking(key event.Key, n int) {
+	if _, known := s.parking[key]; !known {
+		key = event.Key(strings.Clone(string(key)))
+	}
 	if s.parking[key] += n; s.parking[key] == 0 {
 		delete(s.parking, key)
 	}

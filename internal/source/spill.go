@@ -135,7 +135,6 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	}
 	shares := now.Sub(s.shared) >= sharesEvery
 	if shares {
-		clear(s.keys)
 		s.shared = now
 	}
 	for o := l.oldest; o != nil && s.budget >= 1; o = o.newer {
@@ -153,6 +152,7 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 			dst = l.spillShares(o, dst)
 		}
 	}
+	clear(s.keys) // they lie in the memory of their entries
 	return dst
 }
 

@@ -94,10 +94,13 @@ func (e *Entry) AddPartOf(ev *Event) {
 	e.add(Part{Key: string(ev.Key), EventTime: ev.EventTime, index: int32(ev.Handle.Index()), partition: ev.Partition}, ev.Payload, "", ev.Properties)
 }
 
+// propertiesGuessMax bounds the memory that is taken for properties in advance, as if all events had as many as the first that has some.
+const propertiesGuessMax = 1024
+
 func (e *Entry) add(p Part, payload []byte, orderingKey string, properties []Property) {
 	p.payload, p.null = Alias(payload), payload == nil
 	if e.properties == nil && len(properties) > 0 {
-		e.properties = make([]Property, 0, len(properties)*cap(e.parts))
+		e.properties = make([]Property, 0, max(len(properties), min(len(properties)*cap(e.parts), propertiesGuessMax)))
 	}
 	p.properties = uint32(len(e.properties))
 	e.properties = append(e.properties, properties...)

@@ -223,3 +223,24 @@ func TestAnEventAliasesItsBatch(t *testing.T) {
 		t.Errorf("payload %q lies elsewhere", got)
 	}
 }
+
+// Memory for properties is not taken for all events as many as the first one has.
+func TestPropertiesOfTheFirstEventAreNoMeasure(t *testing.T) {
+	const events, properties = 50_000, 10_000
+	many := make([]event.Property, properties)
+	e := event.NewBatch(events, 0)
+	allocated := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			e = event.NewBatch(events, 0)
+			e.AddPart(event.Part{}, nil, "", many)
+		}
+	}).AllocedBytesPerOp()
+	if most := int64(events*64 + 4*properties*32); allocated > most {
+		t.Errorf("%d bytes are allocated for an event with %d properties in a batch of %d, want at most %d", allocated, properties, events, most)
+	}
+	e.AddPart(event.Part{}, nil, "", many[:1])
+	if len(e.Properties(0)) != properties || len(e.Properties(1)) != 1 || e.Bytes < properties*32 {
+		t.Errorf("%d and %d properties, %d bytes", len(e.Properties(0)), len(e.Properties(1)), e.Bytes)
+	}
+}
