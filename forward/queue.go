@@ -105,11 +105,6 @@ func (l *list) search(h held) (at int, found bool) {
 	return l.head + at, found
 }
 
-func (l *list) has(h held) bool {
-	_, found := l.search(h)
-	return found
-}
-
 // remove removes an event, and reports false if it is not in the list.
 func (l *list) remove(h held) bool {
 	at, found := l.search(h)

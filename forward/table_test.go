@@ -842,3 +842,8 @@ func TestAQueueThatNobodyTakesFromKeepsNoEntries(t *testing.T) {
 		t.Errorf("the new owner takes %d events, want %d", len(got), events/10)
 	}
 }
+
+func (l *list) has(h held) bool {
+	_, found := l.search(h)
+	return found
+}

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"slices"
+
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/invariant"
@@ -147,18 +149,13 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 		l.byID[r.ID] = l.open(now, r, r.Has)
 		return Reception{Fresh: r.Entry.Fresh.Len()}, acks
 	}
-	total := r.Has.Len()
-	left := append(event.Bits(nil), r.Has...)
-	var joined event.Bits
+	left, joined := slices.Clone(r.Has), event.NewBits(r.Entry.Len())
 	for o := known; o != nil; o = o.others {
 		if !invariant.Check(o.entry.Len() == r.Entry.Len(), "source: an entry changed its size") {
-			return Reception{Joined: total}, acks
+			return Reception{Joined: r.Has.Len()}, acks
 		}
 		o.ref = r.Ref
 		l.changeOrigin(o, r.Origin)
-		if joined == nil {
-			joined = event.NewBits(r.Entry.Len())
-		}
 		left.Take(o.events, joined)
 	}
 	c := Reception{Joined: joined.Len()}
@@ -187,7 +184,7 @@ func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *open {
 	l.serial++
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
 	o := &open{
-		entry: r.Entry, id: r.ID, got: fresh, events: append(event.Bits(nil), fresh...), n: fresh.Len(), received: now, ref: r.Ref,
+		entry: r.Entry, id: r.ID, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, ref: r.Ref,
 		origin: r.Origin, batch: l.batch, older: l.newest,
 	}
 	o.total = o.n
@@ -375,9 +372,6 @@ func (l *Ledger) settled(o *open, events event.Bits, n int, acks []Ack) []Ack {
 // claim changes what may settle an open event.
 func (l *Ledger) claim(o *open, h event.Handle, to claim) {
 	l.endClaim(o, h)
-	if to == unclaimed {
-		return
-	}
 	l.claims[h] = to
 	o.claims++
 	if to != claimed {

@@ -336,8 +336,8 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 	})
 }
 
-// An entry comes whole, even with more events than are handed on at a time, and sets settle its events: each of them once, whoever else
-// has given a verdict on it.
+// All events of an entry are handed on together, also if they are more than pulsar.batch_max. A set settles each of its events once, also
+// if another verdict was given on one before.
 func TestSetsSettleTheEventsOfAnEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := membroker.New(membroker.DefaultConfig())
