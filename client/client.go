@@ -37,6 +37,9 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	}
 	o.instrument()
 	at, err := parseEndpoint(endpoint)
+	if handler != nil && len(o.calls) > 0 {
+		handler = o.withCalls(handler)
+	}
 	handler, badHandler := intercept(handler, o.interceptors)
 	if err = errors.Join(err, badHandler, o.validate()); err != nil {
 		return err
@@ -45,6 +48,16 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	r.connect(ctx)
 	r.clock.Ended()
 	return r.stop()
+}
+
+// withCalls returns a handler of events and calls.
+func (o *options) withCalls(handler Handler) Handler {
+	return func(ctx context.Context, e *Event) error {
+		if e.run.call != nil {
+			return o.handleCall(ctx, e)
+		}
+		return handler(ctx, e)
+	}
 }
 
 // intercept puts interceptors around a handler.

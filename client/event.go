@@ -29,6 +29,9 @@ type Event struct {
 	PublishTime time.Time
 	// EventTime is the time that the producer assigned to the event, zero if none.
 	EventTime time.Time
+	// Method is the name of the handler that a caller calls, for a call; "" for an event. Interceptors and hooks see calls as events with a
+	// Method, whose ID, Topic and times say nothing.
+	Method string
 	// Attempt is 1 for the first delivery and grows with each failure of a handler, not
 	// with moves of the key.
 	Attempt int
@@ -116,6 +119,7 @@ func (e *Event) Progress(ctx context.Context) error {
 type handlerContext struct {
 	stream *stream // of the event; its runner has the parent context; nil if no router delivered the event
 	state  atomic.Pointer[contextState]
+	call   *call             // nil: it is an event
 	item   inbox.Item[Event] // its mutable fields are guarded by the runner's lock
 }
 
@@ -139,7 +143,15 @@ func (c *handlerContext) Done() <-chan struct{} { return c.standard().Done() }
 
 // Value implements context.Context. It makes context.Cause work, and lets contexts
 // that are derived from this one be cancelled without a goroutine.
-func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
+func (c *handlerContext) Value(key any) any {
+	if key == (handlingKey{}) {
+		return c.item.Of
+	}
+	return c.standard().Value(key)
+}
+
+// handlingKey is the key of the event that a context handles.
+type handlingKey struct{}
 
 // Err implements context.Context. It reads the lease clock, so it reports a passed deadline
 // even before the watch does, as when the process has just thawed. Contexts derived from

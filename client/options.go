@@ -40,6 +40,8 @@ type options struct {
 	log          *slog.Logger
 	interceptors []Interceptor
 	hooks        Hooks
+	calls        map[string]CallHandler
+	badCalls     []string
 	ready        func(bool)                    // of WithReady; may be nil
 	tracer       trace.Tracer                  // nil: no spans
 	propagator   propagation.TextMapPropagator // nil: no trace context
@@ -185,6 +187,9 @@ func (o *options) validate() error {
 	bad(o.log == nil, "WithLogger", " = nil")
 	bad((o.tracer == nil) != (o.propagator == nil), "WithTraces", ": want a provider and a propagator")
 	bad(o.dial == nil, "WithDialer", " = nil")
+	for _, method := range o.badCalls {
+		bad(true, "WithCall", " %q: want a handler, once, and a method of 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'", method)
+	}
 	return errors.Join(errs...)
 }
 

@@ -215,6 +215,9 @@ func (r *runner) call(e *Event, result *event.Result) {
 	} else {
 		*result = r.resultOf(e, err) // calls Error of the handler's error, which may panic
 	}
+	if e.run.call != nil {
+		callResult(e, err, result)
+	}
 	returned = true
 }
 
@@ -222,7 +225,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 // cancellation is not a failure, nor is an event that the handler of a stopping worker gives back.
 func (r *runner) resultOf(e *Event, err error) event.Result {
 	cause := e.run.end(context.Canceled)
-	cancelled := errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout)
+	cancelled := errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrCallerGone) || errors.Is(cause, ErrDrainTimeout)
 	if cancelled || errors.Is(err, ErrDrainTimeout) && r.stopping() {
 		return event.Result{Kind: event.ResultCancelled}
 	}
@@ -240,6 +243,17 @@ func (r *runner) cancel(cut []*Event, cause error) {
 	for _, e := range cut {
 		r.log.Warn("handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt, "error", cause)
 		_ = e.run.end(cause) // it returns the cause, not a failure
+	}
+}
+
+// cancelSlow cancels handlers that the router has taken back one by one: those of events took too long, those of calls have no caller any more.
+func (r *runner) cancelSlow(cut []*Event) {
+	for _, e := range cut {
+		cause := ErrHandlerTimeout
+		if e.run.call != nil {
+			cause = ErrCallerGone
+		}
+		r.cancel([]*Event{e}, cause)
 	}
 }
 

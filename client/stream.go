@@ -303,7 +303,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	s.tell(now)
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
-	r.cancel(slow, ErrHandlerTimeout)
+	r.cancelSlow(slow)
 	if s.welcomed != welcomed {
 		r.connected(s.session) // before its first event
 	}
@@ -452,6 +452,9 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	if d.SchemaVersion != "" {
 		e.SchemaVersion = []byte(d.SchemaVersion)
 	}
+	if d.Call != nil {
+		s.fillCall(e, d.Call)
+	}
 	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
 	e.run.stream = s
 }
@@ -567,7 +570,7 @@ func (s *stream) introduce() error {
 	o := &s.runner.options
 	err := s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
 		Worker: o.name, MaxInFlight: uint32(o.maxInFlight), Sdk: sdkName, VersionMin: version, VersionMax: version,
-		Capabilities: capabilities(),
+		Capabilities: o.capabilities(),
 	}}})
 	if err != nil {
 		return err
@@ -576,11 +579,15 @@ func (s *stream) introduce() error {
 }
 
 // capabilities returns the optional features that Hello announces to the router.
-func capabilities() []string {
-	if clock.Slewable() {
-		return []string{appwire.Conformant}
+func (o *options) capabilities() []string {
+	list := []string{appwire.Conformant}
+	if !clock.Slewable() {
+		list = append(list, appwire.RawClock)
 	}
-	return []string{appwire.Conformant, appwire.RawClock}
+	if len(o.calls) > 0 {
+		list = append(list, appwire.Calls)
+	}
+	return list
 }
 
 // ping requests new deadlines. The clock is read before the frame is sent: deadlines count
@@ -665,9 +672,15 @@ const resultBytesMax = 1 << 20
 func (s *stream) takeResults() {
 	all := s.inbox.Results
 	n := 0
-	for size := 0; n < len(all) && size < resultBytesMax; n++ {
+	for size := 0; n < len(all); n++ {
 		all[n].Reason = cutReason(all[n].Reason, s.reasonMax)
-		size += 32 + len(all[n].Reason)
+		size += 64 + len(all[n].Reason)
+		if r := all[n].Reply; r != nil {
+			size += len(r.Payload) + len(r.Code)
+		}
+		if n > 0 && size > resultBytesMax {
+			break
+		}
 	}
 	rest := append(s.results.Results[:0], all[n:]...) // into the buffer of the previous frame
 	s.results.Results, s.inbox.Results = all[:n], rest

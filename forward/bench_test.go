@@ -73,6 +73,8 @@ func (h *hop) Accept(a Arrival) {
 }
 
 func (h *hop) Gone(StreamID)                         {}
+func (h *hop) CancelFor(StreamID, []event.Handle)    {}
+func (h *hop) Cancel([]event.Handle)                 {}
 func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
 func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
 func (h *hop) Deliver([]event.Ref)                   {}
@@ -290,7 +292,7 @@ func BenchmarkCodec(b *testing.B) {
 			b.ReportAllocs()
 			cpu := cpuTime(b)
 			for b.Loop() {
-				out, err := codec{frameMax: testFrameMax}.Marshal(v)
+				out, err := codec{frameMax: testFrameMax, now: atZero}.Marshal(v)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -304,7 +306,7 @@ func BenchmarkCodec(b *testing.B) {
 			b.ReportAllocs()
 			cpu := cpuTime(b)
 			for b.Loop() {
-				if err := (codec{frameMax: testFrameMax}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(bytes)}, v); err != nil {
+				if err := (codec{frameMax: testFrameMax, now: atZero}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(bytes)}, v); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -338,7 +340,7 @@ func BenchmarkVerdicts(b *testing.B) {
 		frame := func() mem.BufferSlice {
 			f := verdictsFrame{receipt: 5, number: 6, epoch: event.Position{Ledger: 1234, Entry: 56}, batch: verdictBatch{sets: of.sets}}
 			f.batch.add(of.verdicts, &config)
-			out, err := codec{}.Marshal(&f)
+			out, err := codec{now: atZero}.Marshal(&f)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -357,7 +359,7 @@ func BenchmarkVerdicts(b *testing.B) {
 		var read verdictsFrame
 		b.Run("decode/"+of.kind, func(b *testing.B) {
 			perEvent(b, func() {
-				if err := (codec{}).Unmarshal(data, &read); err != nil || read.err != nil {
+				if err := (codec{now: atZero}).Unmarshal(data, &read); err != nil || read.err != nil {
 					b.Fatal(err, read.err)
 				}
 			})
@@ -370,7 +372,7 @@ func BenchmarkTable(b *testing.B) {
 	t := NewTable(DefaultConfig())
 	var out Moves
 	t.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &out)
-	t.PeerUp(1, peerNumber(2), &out)
+	t.PeerUp(1, peerNumber(2), true, &out)
 	entry := benchEntries(benchEvents(benchBatch, 100))[0]
 	done := event.AllBits(benchBatch)
 	var batch []event.Ref
@@ -412,7 +414,7 @@ func BenchmarkCold(b *testing.B) {
 		take += c.timed(b, c.take)
 		c.evict()
 		encode += c.timed(b, func() {
-			frame, err := codec{frameMax: testFrameMax}.Marshal(&c.frame)
+			frame, err := codec{frameMax: testFrameMax, now: atZero}.Marshal(&c.frame)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -473,7 +475,7 @@ func newCold() *cold {
 		open: map[event.Handle]*coldEntry{}, others: make([]byte, coldCaches),
 	}
 	c.table.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &c.out)
-	c.table.PeerUp(1, peerNumber(2), &c.out)
+	c.table.PeerUp(1, peerNumber(2), true, &c.out)
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/framepool"
 	"github.com/ringfence/router/internal/wire/hotframe"
@@ -35,6 +36,8 @@ type eventsFrame struct {
 	other *peerv1.ForwardRequest
 	err   error // the frame was received, and is garbage
 
+	now func() clock.Instant // set by the codec
+
 	// bytesMax is set by the receiver before each frame: of a longer one nothing is decoded. 0: any.
 	bytesMax int
 }
@@ -56,16 +59,20 @@ type verdictsFrame struct {
 // codec is the gRPC codec of peer streams: the two hot frames by hand, straight
 // between the wire and the router's own types, and everything else as protobuf. On
 // the wire all of it is protobuf. Safe for concurrent use.
-type codec struct{ frameMax int }
+type codec struct {
+	frameMax int
+	now      func() clock.Instant // for the time that callers still wait
+}
 
 // Name implements [encoding.CodecV2]: the content type is that of protobuf.
 func (codec) Name() string { return "proto" }
 
 // Marshal implements [encoding.CodecV2].
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *eventsFrame:
 		if v.other == nil {
+			v.now = c.now
 			return v.marshal(), nil
 		}
 		return plain().Marshal(v.other)
@@ -88,7 +95,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 			v.err = fmt.Errorf("%w: %d bytes, want at most %d", errFrame, n, v.bytesMax)
 			return nil
 		}
-		v.err = v.parse(data.Materialize(), c.frameMax)
+		v.err = v.parse(data.Materialize(), c.frameMax, c.now)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(&frameBuffers)
@@ -105,13 +112,13 @@ func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
 var frameBuffers framepool.Pool
 
 // parse decodes b. The events alias it.
-func (f *eventsFrame) parse(b []byte, frameMax int) error {
-	*f = eventsFrame{}
+func (f *eventsFrame) parse(b []byte, frameMax int, now func() clock.Instant) error {
+	*f = eventsFrame{now: now}
 	propertiesMax := frameMax / propertyBytesMin
 	if f.parseOurs(b, propertiesMax) {
 		return nil
 	}
-	*f = eventsFrame{}
+	*f = eventsFrame{now: now}
 	return f.parseAny(b, propertiesMax)
 }
 

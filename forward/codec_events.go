@@ -37,6 +37,7 @@ const (
 	eventFirstError = 16
 	eventLastError  = 17
 	eventCrashes    = 18
+	eventCall       = 19
 	eventSchema     = 20
 )
 
@@ -82,7 +83,7 @@ func (f *eventsFrame) appendBody(b []byte, tables *hotframe.Tables) []byte {
 		}
 		hotframe.Load(events[:len(refs)])
 		for _, ev := range events[:len(refs)] {
-			b = appendEvent(b, ev, tables)
+			b = f.appendEvent(b, ev, tables)
 		}
 	}
 	return b
@@ -90,7 +91,7 @@ func (f *eventsFrame) appendBody(b []byte, tables *hotframe.Tables) []byte {
 
 // appendEvent appends ev as a field of its frame. Its fields are in the order that
 // eventsParser expects.
-func appendEvent(b []byte, ev *event.Event, tables *hotframe.Tables) []byte {
+func (f *eventsFrame) appendEvent(b []byte, ev *event.Event, tables *hotframe.Tables) []byte {
 	const room = 2 // for the length, which nearly always fills it
 	b, begin := hotframe.Begin(b, eventsEvents, room)
 	b = hotframe.AppendNumber(b, eventHandle, uint64(ev.Handle))
@@ -107,6 +108,9 @@ func appendEvent(b []byte, ev *event.Event, tables *hotframe.Tables) []byte {
 	b = hotframe.AppendText(b, eventFirstError, ev.FirstError)
 	b = hotframe.AppendText(b, eventLastError, ev.LastError)
 	b = hotframe.AppendNumber(b, eventCrashes, uint64(ev.Crashes))
+	if ev.Call != nil {
+		b = hotframe.AppendCall(b, eventCall, ev.Call, f.now())
+	}
 	if ev.SchemaVersion != "" {
 		b = hotframe.AppendNumber(b, eventSchema, 1+uint64(tables.Schemas.Index(ev.SchemaVersion)))
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
@@ -248,7 +249,7 @@ func encode(t interface{ Fatal(...any) }, v any) []byte {
 			f.refs = f.events
 		}
 	}
-	out, err := codec{frameMax: testFrameMax}.Marshal(v)
+	out, err := codec{frameMax: testFrameMax, now: atZero}.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +275,7 @@ func TestEventsFrameIsProtobuf(t *testing.T) {
 			t.Fatalf("generated code reads %v, want %v", &got, want)
 		}
 		for _, b := range [][]byte{b, encode(t, want)} {
-			if err := (codec{frameMax: testFrameMax}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
+			if err := (codec{frameMax: testFrameMax, now: atZero}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
 				t.Fatal(err, decoded.err)
 			}
 			if !equalEvents(decoded, f) {
@@ -301,7 +302,7 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 			t.Fatalf("generated code reads %v, want %v", &got, want)
 		}
 		for _, b := range [][]byte{b, encode(t, want)} {
-			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
+			if err := (codec{now: atZero}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
 				t.Fatal(err, decoded.err)
 			}
 			if !equalVerdictsFrames(decoded, f) {
@@ -314,10 +315,10 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 func TestOtherFramesAreProtobuf(t *testing.T) {
 	var request eventsFrame
 	ping := &peerv1.ForwardRequest{Receipt: 3, Frame: &peerv1.ForwardRequest_Ping{Ping: &peerv1.Ping{K: 7}}}
-	if err := request.parse(encode(t, ping), testFrameMax); err != nil || request.receipt != 3 || request.other.GetPing().GetK() != 7 {
+	if err := request.parse(encode(t, ping), testFrameMax, atZero); err != nil || request.receipt != 3 || request.other.GetPing().GetK() != 7 {
 		t.Errorf("ping: %+v, %v", request, err)
 	}
-	if err := request.parse(encode(t, &eventsFrame{receipt: 4}), testFrameMax); err != nil || request.receipt != 4 || request.other != nil {
+	if err := request.parse(encode(t, &eventsFrame{receipt: 4}), testFrameMax, atZero); err != nil || request.receipt != 4 || request.other != nil {
 		t.Errorf("receipt: %+v, %v", request, err)
 	}
 	var response verdictsFrame
@@ -343,7 +344,7 @@ func TestHostileEventsFrames(t *testing.T) {
 		}
 		return b
 	}
-	if err := new(eventsFrame).parse(frame(func(*peerv1.Events) {}), testFrameMax); err != nil {
+	if err := new(eventsFrame).parse(frame(func(*peerv1.Events) {}), testFrameMax, atZero); err != nil {
 		t.Fatalf("the good frame: %v", err)
 	}
 	tests := map[string][]byte{
@@ -365,7 +366,7 @@ func TestHostileEventsFrames(t *testing.T) {
 	}
 	for name, b := range tests {
 		t.Run(name, func(t *testing.T) {
-			if err := new(eventsFrame).parse(b, testFrameMax); !errors.Is(err, errFrame) {
+			if err := new(eventsFrame).parse(b, testFrameMax, atZero); !errors.Is(err, errFrame) {
 				t.Errorf("err = %v, want %v", err, errFrame)
 			}
 		})
@@ -384,7 +385,7 @@ func TestHostileFrameAllocatesLittle(t *testing.T) {
 
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	err := new(eventsFrame).parse(b, frameMax)
+	err := new(eventsFrame).parse(b, frameMax, atZero)
 	runtime.ReadMemStats(&after)
 	if !errors.Is(err, errFrame) {
 		t.Errorf("err = %v, want %v", err, errFrame)
@@ -545,7 +546,7 @@ func TestDecodeAllocatesPerFrame(t *testing.T) {
 			b := encode(t, f)
 			var got eventsFrame
 			allocs := testing.AllocsPerRun(20, func() {
-				if err := got.parse(b, testFrameMax); err != nil {
+				if err := got.parse(b, testFrameMax, atZero); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -569,7 +570,7 @@ func FuzzEventsFrame(f *testing.F) {
 			return
 		}
 		var again eventsFrame
-		if err := again.parse(encode(t, withText(frame)), 1<<20); err != nil || !equalEvents(frame, &again) {
+		if err := again.parse(encode(t, withText(frame)), 1<<20, atZero); err != nil || !equalEvents(frame, &again) {
 			t.Fatalf("read %+v, then %+v (%v)", frame, again, err)
 		}
 	})
@@ -614,7 +615,7 @@ func TestEventLengths(t *testing.T) {
 			t.Errorf("a payload of %d bytes: the body has %d bytes, at most %d were expected", len(ev.Payload), got, most)
 		}
 		var read eventsFrame
-		if err := read.parse(encode(t, f), testFrameMax*2); err != nil || !equalEvents(f, &read) {
+		if err := read.parse(encode(t, f), testFrameMax*2, atZero); err != nil || !equalEvents(f, &read) {
 			t.Errorf("a payload of %d bytes does not come back (%v)", len(ev.Payload), err)
 		}
 	}
@@ -686,7 +687,7 @@ func TestEventsOfBytesAreEncodedAsObjects(t *testing.T) {
 			t.Fatalf("bytes are encoded as %x, objects as %x", got, want)
 		}
 		var read eventsFrame
-		if err := read.parse(got, testFrameMax); err != nil || !equalEvents(&read, withText(&ofObjects)) {
+		if err := read.parse(got, testFrameMax, atZero); err != nil || !equalEvents(&read, withText(&ofObjects)) {
 			t.Fatalf("read %+v (%v), want %+v", read, err, ofObjects)
 		}
 		for i := range refs {
@@ -740,3 +741,5 @@ func TestEventsOfAnEntryAreReceivedAsBytes(t *testing.T) {
 		t.Errorf("the events are in %d entries", n)
 	}
 }
+
+func atZero() clock.Instant { return 0 }

@@ -33,6 +33,9 @@ const (
 	verdictEpoch      = 7
 	verdictOwner      = 8
 	verdictCrashes    = 9
+	verdictOutcome    = 10
+	verdictReply      = 11
+	verdictCode       = 12
 )
 
 // verdictBatch is the verdicts of one frame. They are encoded as they come, so that they
@@ -91,7 +94,7 @@ func (p *verdictBatch) addTo(s *doneSet, index, wordsMax int) bool {
 // plainMax bounds the size of a verdict without a detail, and longMax that of one without its texts.
 const (
 	plainMax = 2 + 1 + binary.MaxVarintLen64 + 2
-	longMax  = 128
+	longMax  = 192
 )
 
 // add encodes as many of the verdicts as have room in the frame, at least one if it has none yet,
@@ -123,11 +126,15 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 func (p *verdictBatch) addLong(v *event.Verdict, config *Config) bool {
 	d := *v.Detail
 	d.Reason, d.FirstError = clip(d.Reason), clip(d.FirstError)
-	texts := p.texts + len(d.Reason) + len(d.FirstError)
+	size := len(d.Reason) + len(d.FirstError)
+	if d.Reply != nil {
+		size += len(d.Reply.Payload) + len(d.Reply.Code)
+	}
+	texts := p.texts + size
 	if texts > config.FrameBytesMax && p.n > 0 {
 		return false
 	}
-	b := p.room(longMax + len(d.Reason) + len(d.FirstError) + len(d.Owner))
+	b := p.room(longMax + size + len(d.Owner))
 	*p.buf = appendVerdict(b, v, &d)
 	p.n++
 	p.texts = texts
@@ -192,6 +199,11 @@ func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
 		b = appendPosition(b, verdictEpoch, d.Epoch)
 		b = hotframe.AppendText(b, verdictOwner, d.Owner)
 		b = hotframe.AppendNumber(b, verdictCrashes, uint64(d.Crashes))
+		if r := d.Reply; r != nil {
+			b = hotframe.AppendNumber(b, verdictOutcome, uint64(r.Outcome))
+			b = hotframe.AppendBytes(b, verdictReply, r.Payload)
+			b = hotframe.AppendText(b, verdictCode, r.Code)
+		}
 	}
 	return hotframe.End(b, begin, room)
 }
@@ -267,7 +279,11 @@ func readDetail(b []byte) (_ *event.Detail, rest []byte) {
 	epoch, b := readPosition(b, verdictEpoch)
 	owner, b := hotframe.Chunk(b, verdictOwner)
 	crashes, b := hotframe.Number(b, verdictCrashes)
+	outcome, b := hotframe.Number(b, verdictOutcome)
+	reply, b := hotframe.Chunk(b, verdictReply)
+	code, b := hotframe.Chunk(b, verdictCode)
 	return detailOrNil(event.Detail{
+		Reply: replyOf(outcome, bytes.Clone(reply), string(code)),
 		Delay: duration(delay), Attempts: uint32(attempts), Crashes: uint32(crashes),
 		Reason: string(reason), FirstError: string(first), Epoch: epoch, Owner: string(owner),
 	}), b
@@ -283,7 +299,7 @@ func detailOrNil(d event.Detail) *event.Detail {
 // kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
 // safe, loss is not.
 func kindOf(n uint64) event.VerdictKind {
-	if kind := uint32(n); kind > 0 && kind <= uint32(event.Parked) { // protobuf cuts excess bits of a kind off
+	if kind := uint32(n); kind > 0 && kind <= uint32(event.Answered) { // protobuf cuts excess bits of a kind off
 		return event.VerdictKind(kind)
 	}
 	return event.NotYet

@@ -43,3 +43,4 @@ type noSink struct{}
 
 func (noSink) Deliver([]event.Ref)                              {}
 func (noSink) Settle([]event.Set, []event.Verdict, []event.Ref) {}
+func (noSink) Cancel([]event.Handle)                            {}

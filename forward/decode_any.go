@@ -40,6 +40,9 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 		if err != nil {
 			return err
 		}
+		if c := m.GetCall(); c != nil {
+			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())}
+		}
 		f.events = append(f.events, event.RefTo(ev))
 	}
 	return nil
@@ -166,8 +169,21 @@ func verdictOf(m *peerv1.Verdict) event.Verdict {
 		Detail: detailOrNil(event.Detail{
 			Delay: duration(m.GetDelayMs()), Attempts: m.GetAttempts(), Crashes: m.GetCrashes(),
 			Reason: m.GetReason(), FirstError: m.GetFirstError(), Epoch: positionOf(m.GetEpoch()), Owner: m.GetOwner(),
+			Reply: replyOf(uint64(m.GetOutcome()), m.GetReply(), m.GetCode()),
 		}),
 	}
+}
+
+// replyOf returns the answer to a call, nil if all its fields are zero.
+func replyOf(outcome uint64, payload []byte, code string) *event.Reply {
+	if outcome == 0 && len(payload) == 0 && code == "" {
+		return nil
+	}
+	r := &event.Reply{Outcome: event.CallUnknown, Payload: payload, Code: code}
+	if o := uint32(outcome); o > 0 && o <= uint32(event.CallUnknown) { // protobuf cuts excess bits of an outcome off
+		r.Outcome = event.CallOutcome(o)
+	}
+	return r
 }
 
 func positionOf(m *peerv1.Position) event.Position {

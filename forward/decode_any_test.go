@@ -33,7 +33,7 @@ func agree(t fatal, b []byte, ours, generated error) {
 func bothEvents(t fatal, b []byte) (*eventsFrame, error) {
 	const frameMax = 1 << 20
 	got, want := new(eventsFrame), new(eventsFrame)
-	err, wantErr := got.parse(bytes.Clone(b), frameMax), want.parseAny(b, frameMax/propertyBytesMin)
+	err, wantErr := got.parse(bytes.Clone(b), frameMax, atZero), want.parseAny(b, frameMax/propertyBytesMin)
 	agree(t, b, err, wantErr)
 	if wantErr == nil && (!equalEvents(got, want) || !sameOther(got.other, want.other)) {
 		t.Fatalf("%x is read as %+v, want %+v", b, got, want)
@@ -256,7 +256,7 @@ func TestStringsAreText(t *testing.T) {
 // FuzzEvent puts any bytes as an event into a frame with some tables.
 func FuzzEvent(f *testing.F) {
 	ev := &event.Event{Handle: 1 << 40, Key: "k", Topic: "t0", Payload: []byte("p"), Properties: []event.Property{{Name: "n0", Value: "v"}}, FirstError: "e", Crashes: 1}
-	body, _ := hotframe.Chunk(appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
+	body, _ := hotframe.Chunk((&eventsFrame{now: atZero}).appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
 	f.Add(body)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		head := hotframe.AppendNumber(nil, eventsNumber, 1)

@@ -3,6 +3,7 @@ package forward
 import (
 	"strings"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
 )
@@ -25,6 +26,8 @@ type eventsParser struct {
 	propertiesMax int              // bound for the frame, for names too
 	usual         int              // number of properties of the previous event
 
+	now func() clock.Instant
+
 	size, rest int // of the present event, and of the data behind it
 }
 
@@ -43,7 +46,7 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 	if b == nil {
 		return true
 	}
-	p := eventsParser{propertiesMax: propertiesMax}
+	p := eventsParser{propertiesMax: propertiesMax, now: f.now}
 	f.number, b = hotframe.Number(b, eventsNumber)
 	f.epoch, b = readPosition(b, eventsEpoch)
 	relay, b := hotframe.Number(b, eventsRelay)
@@ -83,7 +86,7 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 // add adds the present event.
 func (p *eventsParser) add(ev *event.Event) {
 	if p.entry == nil && p.waits && p.last.Handle.First() == ev.Handle.First() && p.last.ID.Ledger == ev.ID.Ledger && p.last.ID.Entry == ev.ID.Entry &&
-		(p.last.Attempts|p.last.Crashes|p.last.Round)|(ev.Attempts|ev.Crashes|ev.Round) == 0 {
+		(p.last.Attempts|p.last.Crashes|p.last.Round)|(ev.Attempts|ev.Crashes|ev.Round) == 0 && p.last.Call == nil {
 		if e := event.PartOf(&p.last, 1+p.expected()); e.Holds(&p.last) {
 			p.entry, p.waits = e, false
 			p.addPart(&p.last)
@@ -174,6 +177,12 @@ func (p *eventsParser) parseRare(b []byte, ev *event.Event) []byte {
 	crashes, b := hotframe.Number(b, eventCrashes)
 	ev.EventTime, ev.Redelivery, ev.Round, ev.Crashes = int64(happened), uint32(redelivery), uint32(round), uint32(crashes)
 	ev.FirstError, ev.LastError = event.Alias(first), event.Alias(last)
+	if call, rest := hotframe.Chunk(b, eventCall); call != nil {
+		if ev.Call = hotframe.ReadCall(call, p.now()); ev.Call == nil {
+			return b
+		}
+		b = rest
+	}
 	schema, rest := hotframe.Number(b, eventSchema)
 	switch i := uint32(schema); {
 	case i == 0:

@@ -20,6 +20,9 @@ const (
 // capabilitySets says that a consumer node reads sets of events that are done, and that its handles can be in one.
 const capabilitySets = "done-sets"
 
+// capabilityCalls says that an owner takes calls, and that a consumer node reads the answers.
+const capabilityCalls = "calls"
+
 // Identity is a member's description of itself in a Hello.
 type Identity struct {
 	Group       string
@@ -45,7 +48,7 @@ func (i Identity) hello(to Peer) *peerv1.Hello {
 		VersionMax:  versionMax,
 		Build:       i.Build,
 
-		Capabilities: []string{capabilitySets},
+		Capabilities: []string{capabilitySets, capabilityCalls},
 	}
 	for _, s := range i.Settings {
 		h.Identity = append(h.Identity, &peerv1.Setting{Name: s.Name, Value: s.Value})

@@ -83,7 +83,7 @@ func (t *Table) whereIs(h held) (Place, Peer) {
 	case l != nil:
 		return place, l.peer
 	case place == Full:
-		return place, t.waiting[h.key()].refuser
+		return place, t.waiting[h.waiter()].refuser
 	}
 	return place, Peer{}
 }

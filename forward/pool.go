@@ -33,6 +33,8 @@ type Sink interface {
 	// Settle settles events: those of the sets are done, the others have the verdict of the same index. Those of relayed events
 	// need not be final.
 	Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref)
+	// Cancel tells the local mailbox that nobody waits for calls any more that it has.
+	Cancel(calls []event.Handle)
 }
 
 // Evidence reports whether a peer is reachable: up once for each stream, down when it
@@ -148,6 +150,31 @@ func (p *Pool) perform(out *Moves) {
 	if len(out.Done)+len(out.Settled) > 0 {
 		p.sink.Settle(out.Done, out.Verdicts, out.Settled)
 	}
+	if len(out.Cancel) > 0 {
+		p.cancel(out.Cancel)
+	}
+}
+
+// cancel tells the owners of calls that nobody waits for these any more.
+func (p *Pool) cancel(calls []Cancel) {
+	p.peersMu.Lock()
+	var local []event.Handle
+	for _, c := range calls {
+		if c.Peer == Local {
+			local = append(local, c.Handle)
+		} else if s := p.peers[c.Peer]; s != nil {
+			s.cancel(c.Handle)
+		}
+	}
+	p.peersMu.Unlock()
+	if len(local) > 0 {
+		p.sink.Cancel(local)
+	}
+}
+
+// GiveUp ends a call whose caller waits no longer, see [Table.GiveUp].
+func (p *Pool) GiveUp(call event.Handle) {
+	p.step(func(_ clock.Instant, out *Moves) { p.table.GiveUp(call, out) })
 }
 
 func (p *Pool) wake(peers []Peer) {
@@ -357,6 +384,31 @@ type peer struct {
 	listed  atomic.Bool
 	up      atomic.Bool
 	link    atomic.Pointer[link] // of the present stream
+	calls   bool                 // the peer takes calls; written before the stream is up
+
+	mu        sync.Mutex     // guards cancelled
+	cancelled []event.Handle // calls that the peer has and nobody waits for
+}
+
+// cancelledMax bounds the calls whose cancelling waits for one stream. More are not told, and end by their timeouts.
+const cancelledMax = 1 << 14
+
+// cancel queues a Cancel, for the present stream. A later one need not know.
+func (s *peer) cancel(call event.Handle) {
+	s.mu.Lock()
+	if len(s.cancelled) < cancelledMax {
+		s.cancelled = append(s.cancelled, call)
+	}
+	s.mu.Unlock()
+	s.wake()
+}
+
+// takeCancelled empties the queue.
+func (s *peer) takeCancelled() (calls []event.Handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	calls, s.cancelled = s.cancelled, nil
+	return calls
 }
 
 func (s *peer) wake() {
@@ -404,10 +456,11 @@ func (s *peer) stream(ctx context.Context) error {
 	p.metrics.connects.WithLabelValues("ok").Inc()
 	l.open()
 
+	s.takeCancelled() // of an earlier stream
 	s.link.Store(l)
 	s.up.Store(true)
 	p.metrics.streamsOut.Inc()
-	p.step(func(now clock.Instant, out *Moves) { p.table.PeerUp(now, s.id, out) })
+	p.step(func(now clock.Instant, out *Moves) { p.table.PeerUp(now, s.id, s.calls, out) })
 	p.evidence(s.id, true)
 	l.wake()
 
@@ -454,7 +507,7 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 		grpc.WithTransportCredentials(p.creds),
 		grpc.WithContextDialer(untrusted.DialTCP),
 		grpc.WithDefaultCallOptions(
-			grpc.ForceCodecV2(codec{frameMax: p.config.FrameMax}),
+			grpc.ForceCodecV2(codec{frameMax: p.config.FrameMax, now: p.now}),
 			grpc.MaxCallRecvMsgSize(p.config.FrameMax),
 			grpc.MaxCallSendMsgSize(p.config.FrameMax),
 		),
@@ -494,6 +547,7 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 	if err != nil {
 		return nil, err
 	}
+	s.calls = slices.Contains(answer.other.GetHello().GetCapabilities(), capabilityCalls)
 	if who != s.id {
 		return nil, fmt.Errorf("%w: incarnation %s answers for %s", errRefused, who, s.id)
 	}
@@ -573,6 +627,9 @@ type outEnd struct {
 // sendHot implements end.
 func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	p := e.peer.pool
+	if err := e.sendCancels(receipt); err != nil {
+		return false, err
+	}
 	p.mu.Lock()
 	batch, relay := p.table.Take(e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
@@ -600,6 +657,19 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	clear(batch)
 	e.batch, e.frame.refs = batch, nil
 	return true, sendError(err)
+}
+
+// sendCancels sends the calls that nobody waits for.
+func (e *outEnd) sendCancels(receipt uint64) error {
+	calls := e.peer.takeCancelled()
+	if len(calls) == 0 {
+		return nil
+	}
+	cancel := &peerv1.Cancel{Handles: make([]uint64, len(calls))}
+	for i, h := range calls {
+		cancel.Handles[i] = uint64(h)
+	}
+	return sendError(e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Cancel{Cancel: cancel}}))
 }
 
 // sendReceipt implements end.

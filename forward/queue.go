@@ -179,7 +179,7 @@ func (t *Table) lift(h held) {
 		t.dequeue(s, h.index)
 		return
 	}
-	if w := t.waiting[h.key()]; w != nil && w.events.remove(h) {
+	if w := t.waiting[h.waiter()]; w != nil && w.events.remove(h) {
 		t.count[w.place]--
 	}
 }
@@ -192,7 +192,7 @@ func (t *Table) placeOf(h held) (place Place, l *lane) {
 	if s := h.queuedFor(); s != nil {
 		return s.lane.place, s.lane
 	}
-	return t.waiting[h.key()].place, nil
+	return t.waiting[h.waiter()].place, nil
 }
 
 // lostOn takes the events back that were sent to the peer of a lane, and returns them in no order. It visits all records.

@@ -72,6 +72,7 @@ type held struct {
 func (h held) handle() event.Handle { return h.entry.Handle(h.index) }
 func (h held) key() event.Key       { return h.entry.Key(h.index) }
 func (h held) isRelayed() bool      { return h.entry.First.IsRelayed() }
+func (h held) isCall() bool         { return h.entry.First.IsCall() }
 
 // order is the place of h among all events that were ever held: earlier ones come first.
 func (h held) order() uint64 { return h.age*event.EntryEventsMax + uint64(h.index) }
@@ -128,6 +129,8 @@ type extra struct {
 	attempts, crashes     uint32 // reported counts
 	firstError, lastError string
 	newer                 *event.Event // the event with the failures that were reported before it was sent again
+
+	mayRun bool // of a call: the stream broke on which it was sent
 }
 
 // extraOf returns what few events have, nil if this one has nothing.

@@ -36,6 +36,7 @@ type Route interface {
 type lane struct {
 	peer    Peer
 	up      bool
+	calls   bool          // while it is up: the peer takes calls
 	since   clock.Instant // when it came up, went down, or was first heard of
 	owner   uint16        // its number among the owners of partitions, 0 when the route gives it none
 	via     *lane         // the third member that takes what is queued, nil while none does

@@ -50,6 +50,8 @@ type Acceptor interface {
 	TakeOver(from Peer, proven bool, done []event.Finished)
 	// KeyOf returns the public key of an incarnation, nil if none is known.
 	KeyOf(peer Peer) ed25519.PublicKey
+	// CancelFor says that nobody waits any more for calls that came on a stream. The slice is the receiver's.
+	CancelFor(from StreamID, calls []event.Handle)
 	// Gone says that a stream has ended: no events come from it, and verdicts for it are
 	// dropped.
 	Gone(from StreamID)
@@ -106,7 +108,7 @@ func (s *Server) Also(register func(grpc.ServiceRegistrar)) { s.others = append(
 func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.Creds(s.creds),
-		grpc.ForceServerCodecV2(codec{frameMax: s.config.FrameMax}),
+		grpc.ForceServerCodecV2(codec{frameMax: s.config.FrameMax, now: s.now}),
 		grpc.MaxRecvMsgSize(s.config.FrameMax),
 		grpc.MaxSendMsgSize(s.config.FrameMax),
 		grpc.ReadBufferSize(socketBuffer),
@@ -418,7 +420,14 @@ func (in *inbound) handle(f *eventsFrame) error {
 		}
 		in.proof = append([]byte{}, frame.Proof.GetSignature()...)
 	case *peerv1.ForwardRequest_Cancel:
-		// Optional: without it an event may run twice, as after any lost verdict.
+		if n := len(frame.Cancel.GetHandles()); n > cancelledMax {
+			return fmt.Errorf("%w: a Cancel of %d calls, want at most %d", errFrame, n, cancelledMax)
+		}
+		calls := make([]event.Handle, len(frame.Cancel.GetHandles()))
+		for i, h := range frame.Cancel.GetHandles() {
+			calls[i] = event.Handle(h)
+		}
+		s.acceptor.CancelFor(in.id, calls)
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}

@@ -139,6 +139,7 @@ type node struct {
 	twice     []event.Handle
 	evidence  []bool
 	gone      []StreamID
+	cancelled []address
 	windows   [][]event.Finished
 	proven    []bool // of each of them
 	keys      map[Peer]ed25519.PublicKey
@@ -691,7 +692,7 @@ func TestVerdictsOfAFrameKeepTheirOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
 			a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
-			a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, out) })
+			a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, true, out) })
 			events := a.events(1, 1)
 			a.hold(events)
 			a.pool.table.Take(owner, 10, 1<<20, nil)
@@ -910,4 +911,22 @@ func TestPoolRefusesAnotherIncarnation(t *testing.T) {
 			t.Errorf("evidence about an incarnation that is gone: %v, want down only", got)
 		}
 	})
+}
+
+// CancelFor implements Acceptor.
+func (n *node) CancelFor(from StreamID, calls []event.Handle) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range calls {
+		n.cancelled = append(n.cancelled, address{from, h})
+	}
+}
+
+// Cancel implements Sink.
+func (n *node) Cancel(calls []event.Handle) { n.CancelFor(0, calls) }
+
+// address names a call by the stream that it came on, 0 for this node's own.
+type address struct {
+	from StreamID
+	call event.Handle
 }

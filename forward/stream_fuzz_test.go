@@ -20,6 +20,7 @@ func (a *arrivals) Accept(Arrival)                        { a.frames++ }
 func (a *arrivals) TakeOver(Peer, bool, []event.Finished) { a.windows++ }
 func (a *arrivals) KeyOf(Peer) ed25519.PublicKey          { return nil }
 func (a *arrivals) Gone(StreamID)                         {}
+func (a *arrivals) CancelFor(StreamID, []event.Handle)    {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
 var stillMetrics = NewMetrics(prometheus.NewRegistry())
@@ -76,7 +77,7 @@ func FuzzPeerStream(f *testing.F) {
 			case 0: // any bytes
 				raw := program[i+2 : min(len(program), i+2+int(arg))]
 				i += len(raw)
-				if err := frame.parse(raw, in.server.config.FrameMax); err != nil {
+				if err := frame.parse(raw, in.server.config.FrameMax, atZero); err != nil {
 					if !errors.Is(err, errFrame) {
 						t.Fatalf("bytes that are no frame: %v", err)
 					}

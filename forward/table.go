@@ -38,7 +38,7 @@ type Table struct {
 	local   *lane
 	nobody  *lane   // for the events of partitions without an owner
 	lanes   []*lane // in the order of their coming
-	waiting map[event.Key]*wait
+	waiting map[waiter]*wait
 	waits   waits // the same by due time
 	turn    int   // whose turn it is to relay
 	ignored uint64
@@ -49,7 +49,7 @@ type Table struct {
 // configuration must be valid.
 func NewTable(config Config) *Table {
 	local, nobody := newLane(Local, 0), newLane(Peer{}, 0)
-	local.up = true
+	local.up, local.calls = true, true
 	nobody.place = Refused
 	return &Table{
 		config:  config,
@@ -57,7 +57,7 @@ func NewTable(config Config) *Table {
 		local:   local,
 		nobody:  nobody,
 		owners:  owners{lanes: []*lane{nobody}},
-		waiting: make(map[event.Key]*wait),
+		waiting: make(map[waiter]*wait),
 	}
 }
 
@@ -78,6 +78,10 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 		h := held{r, i}
 		ref := t.ref(h)
 		weight, eventMax := weightOf(&ref), t.config.FrameMax-frameOverheadMax
+		if weight > eventMax && h.isCall() {
+			out.settle(ref, event.NotRun(h.handle(), event.CodeTooLarge, fmt.Sprintf("the call weighs %d bytes, a frame carries %d", weight, eventMax)))
+			continue
+		}
 		if weight > eventMax {
 			out.settle(ref, event.Verdict{Handle: h.handle(), Kind: event.Rejected, Detail: &event.Detail{
 				Attempts: e.Event(i).Attempts,
@@ -183,6 +187,8 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		sent := h.sentTo()
 		with := sent != nil && sent.lane.peer == from
 		switch {
+		case v.Kind == event.Answered && !h.isCall():
+			t.ignored++
 		case v.Kind == event.Done && (with || t.had(h, from)):
 			t.done(h, out)
 		case v.Kind.Final() && (with || t.had(h, from)):
@@ -219,6 +225,8 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 			owner.via = nil
 		}
 		t.strand(now, h, l.peer, event.Position{})
+	case h.isCall() && v.Kind == event.Overloaded:
+		t.settle(h, overloaded(h.handle(), detail.Delay), out)
 	case v.Kind == event.Overloaded:
 		t.awaitRoom(now, h, l.peer, t.clamp(detail.Delay))
 	case v.Kind == event.NotOwner && owner != l:
@@ -226,7 +234,7 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 	case v.Kind == event.NotOwner:
 		t.strand(now, h, l.peer, detail.Epoch)
 	default: // NotYet, and kinds of later versions
-		t.stop(now, t.waitOf(h.key()), h, Delayed, l.peer, t.clamp(detail.Delay))
+		t.stop(now, t.waitOf(h), h, Delayed, l.peer, t.clamp(detail.Delay))
 	}
 }
 
@@ -240,7 +248,7 @@ func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events in
 		}
 	}
 	for _, key := range keys {
-		t.redeem(now, from, t.waiting[key], events, out)
+		t.redeem(now, from, t.waiting[waiter{key: key}], events, out)
 	}
 }
 
@@ -258,13 +266,16 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	t.prune()
 }
 
-// PeerUp says that the stream to peer works.
-func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
+// PeerUp says that the stream to peer works, and whether the peer takes calls.
+func (t *Table) PeerUp(now clock.Instant, peer Peer, calls bool, out *Moves) {
 	l := t.lane(now, peer)
 	if l.up {
 		return
 	}
-	l.up, l.since, l.via = true, now, nil
+	l.up, l.calls, l.since, l.via = true, calls, now, nil
+	if !calls {
+		t.refuseCalls(l, "the owner's release takes no calls", out)
+	}
 	if l.queuedN > 0 {
 		out.wake(peer)
 	}
@@ -287,6 +298,9 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 	lost := t.lostOn(l)
 	for _, h := range lost {
 		t.markPast(h, peer)
+		if h.isCall() {
+			t.ensureExtra(h).mayRun = true
+		}
 	}
 	unanswered = len(lost)
 	t.resent += uint64(unanswered)
@@ -297,6 +311,9 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 	l.queue.compact()
 	slices.SortFunc(lost, byOrder)
 	for _, h := range lost {
+		if h.isCall() && !t.mayRepeat(h, out) {
+			continue
+		}
 		t.send(h, out)
 	}
 	t.prune()
@@ -310,6 +327,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	}
 	for _, l := range t.lanes {
 		if !t.relayAt(l).After(now) {
+			t.refuseCalls(l, "the owner of the key cannot be reached", out)
 			l.via = t.third(l)
 			t.turn = slices.Index(t.lanes, l.via) + 1
 			out.wake(l.via.peer)
@@ -404,6 +422,8 @@ func (t *Table) send(h held, out *Moves) {
 		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
 	case w != nil:
 		t.addTo(w, h)
+	case h.isCall() && (l.up && !l.calls || l.via != nil):
+		t.refuseCall(h, "the owner of the key cannot be reached, or its release takes no calls", out)
 	case l == t.local:
 		t.give(h, l, false)
 		out.Local = append(out.Local, t.refreshed(h))

@@ -365,7 +365,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"up": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
 			m.up[peer] = true
-			m.table.PeerUp(m.now, peer, &m.out)
+			m.table.PeerUp(m.now, peer, true, &m.out)
 		},
 		"down": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
@@ -530,7 +530,7 @@ func (m *model) settleAll(t fataler) {
 		}
 		for _, peer := range m.peers[1:] {
 			m.up[peer] = true
-			m.table.PeerUp(m.now, peer, &m.out)
+			m.table.PeerUp(m.now, peer, true, &m.out)
 			m.take(t, peer)
 		}
 		for _, peer := range append([]Peer{Local}, m.peers...) {

@@ -40,8 +40,8 @@ func newTableTest(t *testing.T, together bool) *tableTest {
 		handles: map[int]event.Handle{}, numbers: map[event.Handle]int{}, entries: map[int]*event.Entry{},
 	}
 	tt.owner(1, 1)
-	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
-	tt.PeerUp(tt.now, peerNumber(2), &tt.out)
+	tt.PeerUp(tt.now, peerNumber(1), true, &tt.out)
+	tt.PeerUp(tt.now, peerNumber(2), true, &tt.out)
 	return tt
 }
 
@@ -277,7 +277,7 @@ func TestDoneOfAnEarlierHolderIsTakenWhereverTheEventIs(t *testing.T) {
 				tt.wantTake(1, 1, 2, 3)
 				tt.owner(2, 2)
 				tt.PeerDown(tt.now, peerNumber(1), &tt.out)
-				tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+				tt.PeerUp(tt.now, peerNumber(1), true, &tt.out)
 				c.move(tt)
 				if got := tt.Stats().In[c.place]; got != 3 {
 					t.Fatalf("%d events are in the place, want 3", got)
@@ -373,7 +373,7 @@ func TestBrokenStreamKeepsOrder(t *testing.T) {
 		tt.say(1, event.Done, 0, 2)
 		tt.PeerDown(tt.now, peerNumber(1), &tt.out)
 		tt.wantTake(1)
-		tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+		tt.PeerUp(tt.now, peerNumber(1), true, &tt.out)
 		tt.wantTake(1, 1, 3, 4, 5)
 	})
 }
@@ -485,7 +485,7 @@ func TestRelayedEventsOfAnEntryEndOneByOne(t *testing.T) {
 
 func TestRelayGoesByTurnsAndBack(t *testing.T) {
 	inEachForm(t, func(t *testing.T, tt *tableTest) {
-		tt.PeerUp(tt.now, peerNumber(3), &tt.out)
+		tt.PeerUp(tt.now, peerNumber(3), true, &tt.out)
 		tt.PeerDown(tt.now, peerNumber(1), &tt.out)
 		tt.hold("k", 1, 1)
 		tt.after(tt.config.UnreachableHoldMax - 1)
@@ -505,7 +505,7 @@ func TestRelayGoesByTurnsAndBack(t *testing.T) {
 		tt.after(1)
 		tt.wantTake(2, 1, 2, 3)
 		tt.say(2, event.NotOwner, 1, 1)
-		tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+		tt.PeerUp(tt.now, peerNumber(1), true, &tt.out)
 		tt.after(tt.config.RefusedRetry)
 		tt.wantTake(1, 1)
 	})
@@ -837,7 +837,7 @@ func TestAQueueThatNobodyTakesFromKeepsNoEntries(t *testing.T) {
 	if n := len(l.queue.shares) + l.queue.empty; n > 0 || l.queuedN != 0 {
 		t.Errorf("%d shares are in the queue of the old owner, with %d events", n, l.queuedN)
 	}
-	tt.PeerUp(tt.now, peerNumber(2), &tt.out)
+	tt.PeerUp(tt.now, peerNumber(2), true, &tt.out)
 	if got := tt.take(2); len(got) != events/10 {
 		t.Errorf("the new owner takes %d events, want %d", len(got), events/10)
 	}

@@ -11,11 +11,24 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
+// waiter names what waits after a refusal: the events of a key, or one call, which waits for itself alone.
+type waiter struct {
+	key  event.Key
+	call event.Handle // 0: the events
+}
+
+func (h held) waiter() waiter {
+	if h.isCall() {
+		return waiter{call: h.handle()}
+	}
+	return waiter{key: h.key()}
+}
+
 // wait is the pause of one key after a refusal. Its events are all of the key that are
 // not sent, except those that a queue has: up to the order passing they are to be sent,
 // the others join the wait when their turn comes.
 type wait struct {
-	key     event.Key
+	of      waiter
 	due     clock.Instant
 	index   int   // in waits
 	place   Place // Full, Delayed or Refused, as the newest refusal says
@@ -39,18 +52,20 @@ func (t *Table) behind(h held) *wait {
 	if len(t.waiting) == 0 {
 		return nil
 	}
-	if w := t.waiting[h.key()]; w != nil && w.events.len() > 0 && h.order() > w.passing {
+	if w := t.waiting[h.waiter()]; w != nil && w.events.len() > 0 && h.order() > w.passing {
 		return w
 	}
 	return nil
 }
 
-// waitOf returns the wait of a key, and makes it when there is none. The caller sets its due time.
-func (t *Table) waitOf(key event.Key) *wait {
-	w := t.waiting[key]
+// waitOf returns the wait that an event belongs to, and makes it when there is none. The caller sets its due time.
+func (t *Table) waitOf(h held) *wait {
+	of := h.waiter()
+	w := t.waiting[of]
 	if w == nil {
-		w = &wait{key: event.Key(strings.Clone(string(key)))} // it may outlive the entry
-		t.waiting[w.key] = w
+		of.key = event.Key(strings.Clone(string(of.key))) // it may outlive the entry
+		w = &wait{of: of}
+		t.waiting[of] = w
 		heap.Push(&t.waits, w)
 	}
 	return w
@@ -76,7 +91,7 @@ func (t *Table) stop(now clock.Instant, w *wait, h held, place Place, refuser Pe
 // strand makes the key of an event wait until a route comes that is as new as at, or
 // names another owner.
 func (t *Table) strand(now clock.Instant, h held, refuser Peer, at event.Position) {
-	w := t.waitOf(h.key())
+	w := t.waitOf(h)
 	t.stop(now, w, h, Refused, refuser, t.config.RefusedRetry)
 	w.refusedAt = at
 }
@@ -85,7 +100,7 @@ func (t *Table) strand(now clock.Instant, h held, refuser Peer, at event.Positio
 // is lost, a small burst is sent after a pause; the pause doubles each time the burst is
 // refused.
 func (t *Table) awaitRoom(now clock.Instant, h held, refuser Peer, asked time.Duration) {
-	w := t.waitOf(h.key())
+	w := t.waitOf(h)
 	switch {
 	case w.refuser != refuser || w.delay == 0:
 		w.delay = asked
@@ -124,7 +139,7 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 	}
 	if !full {
 		heap.Remove(&t.waits, w.index)
-		delete(t.waiting, w.key)
+		delete(t.waiting, w.of)
 		return
 	}
 	if w.probing {

@@ -330,7 +330,7 @@ const ownershipJournal = "RINGFENCE_OWNERSHIP_JOURNAL"
 func nodeConfigOf(cfg config.Config) node.Config {
 	return node.Config{
 		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
-		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, History: cfg.History, Ring: cfg.Ring, Audit: cfg.Audit,
+		App: cfg.App.Config, Forward: cfg.Peer.Config, Lane: cfg.Lane.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, History: cfg.History, Ring: cfg.Ring, Audit: cfg.Audit,
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout, CopiesSigned: cfg.Pulsar.CopiesSigned(),
 		Identity: cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),

@@ -49,12 +49,15 @@ func DefaultConfig() Config {
 // socket, a frame of deliveries, one of results as it is received, as it is read and as
 // texts of errors, and a window of each stream, read or not.
 func (c Config) StreamBytes() int {
-	return 2*socketBuffer + c.FrameBytesMax + 3*recvBytesMax + c.streamsMax()*streamWindow
+	return 2*socketBuffer + c.FrameBytesMax + 3*recvBytesMax + min(c.streamsMax()*streamWindow, connWindow)
 }
 
 // streamsMax is how many streams one connection has: the workers of all connections are
 // bounded too, and some are left for questions about health.
-func (c Config) streamsMax() int { return c.WorkersMax + spareStreams }
+func (c Config) streamsMax() int { return c.WorkersMax + callStreams + spareStreams }
+
+// callStreams is how many calls one connection makes at a time. A further one waits for its turn in the caller's gRPC.
+const callStreams = 100
 
 // ListenerBytes returns gRPC's memory for any caller: the buffers of a connection, the streams
 // of one, and the largest message.

@@ -118,7 +118,7 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 		for i := range next {
 			size := int(next[i].Size)
 			if size > eventMax {
-				rejected = append(rejected, tooLarge(next[i].ID, size, eventMax))
+				rejected = append(rejected, tooLarge(&next[i], eventMax))
 				continue
 			}
 			if len(dst) > 0 && sum+size > bytes {
@@ -414,6 +414,10 @@ func tooSlow(id event.DeliveryID) event.Result {
 	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
 }
 
-func tooLarge(id event.DeliveryID, size, limit int) event.Result {
-	return event.Result{Delivery: id, Kind: event.ResultReject, Reason: fmt.Sprintf("event of %d bytes, the application's stream takes %d", size, limit)}
+func tooLarge(d *event.Delivery, limit int) event.Result {
+	r := event.Result{Delivery: d.ID, Kind: event.ResultReject, Reason: fmt.Sprintf("event of %d bytes, the application's stream takes %d", d.Size, limit)}
+	if d.Call() != nil {
+		r.Kind, r.Reply = event.ResultNotStarted, &event.CallReply{Code: event.CodeTooLarge}
+	}
+	return r
 }

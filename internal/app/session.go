@@ -59,6 +59,7 @@ type session struct {
 	told      string // the last sent state
 	goodbye   string // why the router ends the stream
 	rawClock  bool   // the worker counts its deadlines on a clock that NTP cannot slew
+	calls     bool   // the worker takes calls; written before it has taken anything
 	unchecked string // the SDK, if it does not declare that it passes router conformance
 
 	quiet    uint8 // how often Expire has listened since the newest Ping
@@ -186,6 +187,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	w.outstanding = NewOutstanding(limit)
 	w.outstanding.asks = s.Handled != nil
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
+	w.calls = slices.Contains(h.GetCapabilities(), appwire.Calls)
 	conformant := slices.Contains(h.GetCapabilities(), appwire.Conformant)
 	if !conformant {
 		w.unchecked = cmp.Or(untrusted.Text(h.GetSdk()), "unnamed SDK")
@@ -466,7 +468,7 @@ func (w *session) deliveries() any {
 		return nil
 	}
 	w.sent++
-	w.frame.Number, w.frame.Receipt = w.sent, w.taken
+	w.frame.Number, w.frame.Receipt, w.frame.Now = w.sent, w.taken, w.server.Now()
 	w.receipts = w.taken
 	w.server.Metrics.frames.Inc()
 	w.server.Metrics.deliveries.Add(float64(len(w.frame.Deliveries)))
@@ -492,11 +494,34 @@ func (w *session) fill() bool {
 	if suspicious(w.took) {
 		w.took, w.result = s.admitSuspects(w.took, w.result)
 	}
+	if !w.calls {
+		w.took, w.result = refuseCalls(w.took, w.result)
+	}
 	w.mu.Lock()
 	w.result = w.outstanding.Give(w.took, w.result)
 	w.mu.Unlock()
 	w.flush()
 	return len(w.took) > 0
+}
+
+// refuseCalls removes the calls from taken, and appends a result for each to dst: a worker that takes no calls would
+// handle them as events.
+func refuseCalls(taken []event.Delivery, dst []event.Result) (events []event.Delivery, _ []event.Result) {
+	if !slices.ContainsFunc(taken, func(d event.Delivery) bool { return d.Call() != nil }) {
+		return taken, dst
+	}
+	events = taken[:0]
+	for i := range taken {
+		if d := &taken[i]; d.Call() == nil {
+			events = append(events, *d)
+		} else {
+			dst = append(dst, event.Result{
+				Delivery: d.ID, Kind: event.ResultNotStarted, Reason: "the worker of the key takes no calls", Reply: &event.CallReply{Code: event.CodeNoHandler},
+			})
+		}
+	}
+	clear(taken[len(events):])
+	return events, dst
 }
 
 // flush finishes the deliveries that the writer has found to be over.

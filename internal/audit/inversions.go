@@ -129,11 +129,11 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 	if t.token != d.Token {
 		*t = tenure{d.Token, now}
 	}
-	if d.Attempt != 1 || d.Crashes > 0 {
+	id := d.MessageID()
+	if d.Attempt != 1 || d.Crashes > 0 || id.IsCall() { // a broker gives calls no order
 		return
 	}
 	v.counts.First++
-	id := d.MessageID()
 	n := v.newestOf(hash)
 	if n.ledger != 0 || n.entry != 0 {
 		if at := n.compare(&id); at <= 0 {

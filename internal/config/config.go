@@ -26,6 +26,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
@@ -57,6 +58,7 @@ type Config struct {
 	ControlLog ControlLog
 	Acts       act.Config
 	Ring       ring.Config
+	Lane       Lane
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
 	History    history.Config
@@ -110,6 +112,11 @@ type App struct {
 	TokenFile string
 
 	app.Config
+}
+
+// Lane configures the calls of keys' handlers that are made at this router.
+type Lane struct {
+	lane.Config
 }
 
 // Handler configures the application's handlers.
@@ -218,6 +225,7 @@ func Default() Config {
 		ControlLog: ControlLog{Namespace: "public/default", Version: ownership.LogVersionMax, Config: controllog.DefaultConfig()},
 		Acts:       act.DefaultConfig(),
 		Ring:       ring.DefaultConfig(),
+		Lane:       Lane{Config: lane.DefaultConfig()},
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),
 		History:    history.DefaultConfig(),

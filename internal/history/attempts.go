@@ -19,6 +19,7 @@ const (
 	Returned            // the delivery ended without a failure, and it stays
 	Moved               // its partition has moved, and it is sent on to the next owner
 	Parked              // it goes to the parking topic
+	Answered            // it is a call, and has its answer
 )
 
 // String returns the name of the end, as reports have it.
@@ -40,6 +41,8 @@ func (e End) String() string {
 		return "moved"
 	case Parked:
 		return "parked"
+	case Answered:
+		return "answered"
 	}
 	return "unknown"
 }

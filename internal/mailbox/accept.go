@@ -34,6 +34,10 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 // accept judges one event. It checks the id before the owner of the partition: that the
 // event runs or finished here is true under any epoch.
 func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, e *event.Ref, seen *lookup, out *Output) {
+	if call := e.Call(); call != nil {
+		b.acceptCall(group, from, senderEpoch, e, call, seen, out)
+		return
+	}
 	id, s, bit := seen.message, b.spans.find(seen.id, seen.message), bitOf(seen.message)
 	other := s != nil && b.isDifferent(s, bit, e, seen)
 	if other {

@@ -29,6 +29,7 @@ type item struct {
 	span   uint32          // index in Boxes.spans
 	bit    uint8           // of its id in that span
 	copied bool            // it is a retry-topic copy whose id the broker has not confirmed
+	visit  bool            // it is a visit, see visits
 }
 
 // joined returns the senders but the first that wait for the verdict.
@@ -62,6 +63,7 @@ type actor struct {
 	wait      Wait
 	keyOwn    bool // key is a copy; otherwise it lies in the memory of the first event
 	fails     bool // an event of the key has failed here, for records alone
+	visited   bool // Boxes.visits has visitors of it
 
 	key       event.Key
 	workers   uint32       // workers.generation when worker was chosen
@@ -79,7 +81,7 @@ func (a *actor) ref() uint32 { return a.place + 1 }
 // keepKey copies the key of an actor that outlives an event: the old key lies in the
 // event's memory, often that of a whole frame.
 func (a *actor) keepKey() {
-	if !a.keyOwn && (a.head != nil || a.running != nil) {
+	if !a.keyOwn && (a.head != nil || a.running != nil || a.visited) {
 		a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
 	}
 }
@@ -168,6 +170,9 @@ func (b *Boxes) activate(p *part, key event.Key, hash uint32, id ring.KeyHash) *
 
 // passivate frees the actor of a key without events.
 func (b *Boxes) passivate(a *actor) {
+	if a.visited {
+		delete(b.visits.of, a)
+	}
 	a.part.removeActor(a)
 	b.keys.remove(a.hash, a.ref())
 	b.actors.put(a.place)

@@ -47,6 +47,7 @@ type Boxes struct {
 	parks    map[event.Key]event.Park // in effect, see Park
 	parkHere int                      // keys with events here that wait because of a park
 	ages     ages
+	visits   visits
 
 	unpinned   clock.Instant // when Tick last called unpin
 	peerBytes  uint64        // total received from peers by this node, see unpin
@@ -81,6 +82,7 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 		notYet:     &event.Detail{Delay: cfg.NotYetDelay},
 		overloaded: &event.Detail{Delay: cfg.OverloadedDelay},
 	}
+	b.visits.init(cfg)
 	b.window = newWindow(b.spans, cfg.WindowBytesMax, cfg.WindowAgeMax)
 	for i := range b.parts {
 		b.parts[i].number = ring.Partition(i*shards + shard)
@@ -100,6 +102,7 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 		b.dequeueWaiting(a)
 		b.enqueue(now, a, out)
 	}
+	b.expireVisits(now, out)
 	b.window.expire(now)
 	if now.Sub(b.unpinned) >= unpinAfter {
 		b.unpinned = now
@@ -114,7 +117,7 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 
 // Next returns when Tick is due, or clock.Forever.
 func (b *Boxes) Next() clock.Instant {
-	next := b.window.next()
+	next := min(b.window.next(), b.visits.soonest)
 	if len(b.held) > 0 {
 		next = min(next, b.held[0].heldUntil)
 	}

@@ -21,6 +21,12 @@ type Config struct {
 	// FramesBytesMax bounds the bytes of peers' frames that waiting events keep in memory;
 	// beyond it these events are copied out.
 	FramesBytesMax int `unit:"bytes" min:"1MiB"`
+	// KeyCallsMax bounds the calls of one key that wait, besides a running one. A further one is refused as overloaded.
+	KeyCallsMax int `min:"1"`
+	// CallsMax bounds all calls that wait or run, each shard an equal part.
+	CallsMax int `min:"1"`
+	// RepliesBytesMax bounds the bytes of replies that are remembered for repeats of their calls, with 256 bytes of overhead for each.
+	RepliesBytesMax int `unit:"bytes" min:"0"`
 	// JoinsMax bounds the senders that wait for the verdict on one event.
 	JoinsMax int `min:"1"`
 	// WindowBytesMax bounds the bytes of ids of recently finished events, counted as 128
@@ -42,6 +48,9 @@ func DefaultConfig() Config {
 		DepthMax:        1000,
 		BytesMax:        256 << 20,
 		FramesBytesMax:  64 << 20,
+		KeyCallsMax:     100,
+		CallsMax:        10_000,
+		RepliesBytesMax: 8 << 20,
 		JoinsMax:        16,
 		WindowBytesMax:  32 << 20,
 		WindowAgeMax:    10 * time.Minute,
@@ -54,5 +63,7 @@ func DefaultConfig() Config {
 func (c Config) share() Config {
 	c.BytesMax /= c.Shards
 	c.WindowBytesMax /= c.Shards
+	c.CallsMax = max(1, c.CallsMax/c.Shards)
+	c.RepliesBytesMax /= c.Shards
 	return c
 }

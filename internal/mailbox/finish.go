@@ -19,7 +19,11 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 			out.Ignored++
 			continue
 		}
-		b.finish(now, it, &results[i], out)
+		if it.visit {
+			b.finishVisit(now, it, &results[i], out)
+		} else {
+			b.finish(now, it, &results[i], out)
+		}
 	}
 	b.repayAll(out)
 }

@@ -93,6 +93,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		b.dequeueWaiting(a)
 		if !p.ours() {
 			b.refuseWaiting(now, a, out)
+			b.refuseVisits(a, event.NotOwner, b.notOwner, out)
 			b.cancelDebts(a)
 		}
 		if a.running == nil {

@@ -61,6 +61,8 @@ type KeyState struct {
 	Crashes  uint32 // how often a worker crashed that had it
 	Accepted clock.Instant
 
+	Call      bool             // Event is a call
+	Calls     int              // waiting calls, besides a running one; not part of Depth
 	Depth     int              // waiting events, besides a running one
 	HeldUntil clock.Instant    // WaitRetry, and WaitGate, WaitHold and WaitPark if not zero: when the next attempt is due
 	Delivery  event.DeliveryID // WaitHandler
@@ -82,16 +84,20 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		p := b.part(ring.PartitionOf(string(key)))
 		return KeyState{Partition: p.number, Gate: p.gate}
 	}
-	return a.state()
+	return b.state(a)
 }
 
-// state returns the state of a key with events here.
-func (a *actor) state() KeyState {
-	it := a.first()
+// state returns the state of a key with events or calls here.
+func (b *Boxes) state(a *actor) KeyState {
+	it := b.firstWith(a)
 	s := KeyState{
 		Partition: a.part.number, Gate: a.part.gate,
 		Wait: a.wait, Since: a.since, Depth: int(a.depth), HeldUntil: a.heldUntil,
 		Event: it.id, Attempts: it.attempts, Crashes: it.crashes, Accepted: it.cohort.at, Delivery: it.delivery,
+	}
+	s.Call = it.visit
+	if a.visited {
+		s.Calls = int(b.visits.of[a].n)
 	}
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
@@ -139,6 +145,11 @@ type Counters struct {
 	Outlived   uint64 // deliveries that ended with an answer after their partition had moved away
 	Cut        uint64 // such that ended without one: the next owner delivers their event once more
 
+	Calls    uint64 // accepted calls
+	Answered uint64 // calls that were answered by their handlers
+	Expired  uint64 // calls whose time was up before they could run
+	Recalled uint64 // calls that ran and were taken back, because their time was up or their caller gone
+
 	SkippedDone uint64 // deliveries that an operator has skipped, and that succeeded
 }
 
@@ -146,6 +157,7 @@ type Counters struct {
 type Stats struct {
 	Counters
 	Events    int           // waiting or running
+	Visits    int           // calls, waiting or running
 	Running   int           // running deliveries
 	Keys      int           // with events here
 	Ready     int           // keys that wait for room at their worker, or for the lease
@@ -162,6 +174,7 @@ func (b *Boxes) Stats() Stats {
 	s := Stats{
 		Counters:  b.counters,
 		Events:    b.items.len(),
+		Visits:    b.visits.n,
 		Running:   b.running,
 		Keys:      b.actors.len(),
 		Ready:     b.ready,
@@ -182,6 +195,7 @@ func (b *Boxes) Stats() Stats {
 func (s Stats) add(t Stats) Stats {
 	s.Counters = s.Counters.add(t.Counters)
 	s.Events += t.Events
+	s.Visits += t.Visits
 	s.Running += t.Running
 	s.Keys += t.Keys
 	s.Ready += t.Ready
@@ -218,5 +232,9 @@ func (c Counters) add(d Counters) Counters {
 	c.Skipped += d.Skipped
 	c.Parked += d.Parked
 	c.SkippedDone += d.SkippedDone
+	c.Calls += d.Calls
+	c.Answered += d.Answered
+	c.Expired += d.Expired
+	c.Recalled += d.Recalled
 	return c
 }

@@ -68,7 +68,7 @@ func (b *Boxes) list(from int, worst *WorstKeys) (next int) {
 	end := min(from+listAtOnce, b.actors.places())
 	for place := from; place < end; place++ {
 		if a := b.actors.at(uint32(place)); a.part != nil {
-			worst.consider(a)
+			worst.consider(b, a)
 		}
 	}
 	if end == b.actors.places() {
@@ -85,8 +85,17 @@ func (a *actor) first() *item {
 	return a.head
 }
 
-func (w *WorstKeys) consider(a *actor) {
+// firstWith is first, with the visits, of which the oldest one counts.
+func (b *Boxes) firstWith(a *actor) *item {
 	it := a.first()
+	if it == nil && a.visited {
+		return b.visits.of[a].head
+	}
+	return it
+}
+
+func (w *WorstKeys) consider(b *Boxes, a *actor) {
+	it := b.firstWith(a)
 	if it == nil {
 		return
 	}
@@ -96,7 +105,11 @@ func (w *WorstKeys) consider(a *actor) {
 		return
 	}
 	w.Counts.Chosen++
-	weight := weightOf(w.now, it.cohort.at, int(a.depth), a.wait)
+	depth := int(a.depth)
+	if a.visited {
+		depth += int(b.visits.of[a].n)
+	}
+	weight := weightOf(w.now, it.cohort.at, depth, a.wait)
 	if len(w.heap) == w.max {
 		if weight <= w.heap[0].weight {
 			return
@@ -104,7 +117,7 @@ func (w *WorstKeys) consider(a *actor) {
 		heap.Pop(&w.heap)
 	}
 	heap.Push(&w.heap, weighedKey{weight, ListedKey{
-		Key: event.Key(strings.Clone(string(a.key))), Hash: a.id, KeyState: a.state(),
+		Key: event.Key(strings.Clone(string(a.key))), Hash: a.id, KeyState: b.state(a),
 	}})
 }
 

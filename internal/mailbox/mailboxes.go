@@ -149,6 +149,12 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	}
 }
 
+// Cancel is [Boxes.Cancel].
+func (m *Mailboxes) Cancel(from Sender, calls []event.Handle, out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.Cancel(now, from, calls, out) })
+}
+
 // SetGates is [Boxes.SetGates] for partitions of any shard. No delivery under an old gate
 // begins after it has returned.
 func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {

@@ -93,8 +93,11 @@ func (b *Boxes) isGone(to address) bool {
 }
 
 func (b *Boxes) isSenderGone(s Sender) bool {
-	if s == Local || s == Letters {
+	switch s {
+	case Local, Letters:
 		return false
+	case nobody:
+		return true
 	}
 	_, alive := b.senders[s]
 	return !alive

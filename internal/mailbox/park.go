@@ -33,6 +33,9 @@ func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
 			}
 			p.Key = event.Key(strings.Clone(string(p.Key)))
 			b.parks[p.Key] = p
+			if a := b.actor(p.Key, b.hashOfKey(p.Key)); a != nil {
+				b.refuseVisits(a, event.Answered, parked, out)
+			}
 		}
 		b.refile(now, p.Key, out)
 	}

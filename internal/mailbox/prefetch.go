@@ -85,7 +85,10 @@ func (b *Boxes) readAhead(results []event.Result) {
 			continue
 		}
 		a := it.actor
-		sum += it.load() + a.load() + a.part.running + it.cohort.items + int(b.spans.at(it.span).done[0])
+		sum += it.load() + a.load() + a.part.running + it.cohort.items
+		if it.span != noSpan {
+			sum += int(b.spans.at(it.span).done[0])
+		}
 		if b.records != nil {
 			sum += b.records.hot.Peek(a.id) + b.records.attempts.Peek(i)
 		}

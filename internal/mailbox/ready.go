@@ -11,8 +11,9 @@ import (
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	b.skipWaiting(now, a, out)
 	b.parkWaiting(now, a, out)
+	visits := a.visited && b.visits.of[a].n > 0
 	switch {
-	case a.head == nil:
+	case a.head == nil && !visits:
 		b.passivate(a)
 	case !a.part.mayRun(a.key):
 		a.wait, a.since = WaitGate, now
@@ -22,13 +23,18 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	case b.waitsForPark(a):
 		a.wait, a.since = WaitPark, now
 		b.parkHere++
-	case a.heldUntil.After(now):
+	case a.heldUntil.After(now) && !visits:
 		a.wait, a.since = WaitRetry, now
-		heap.Push(&b.held, a)
-		out.DueSooner = out.DueSooner || b.held[0] == a
+		b.hold(a, out)
 	default:
 		b.makeReady(now, a, out)
 	}
+}
+
+// hold lets an actor wait for the retry of its first event.
+func (b *Boxes) hold(a *actor, out *Output) {
+	heap.Push(&b.held, a)
+	out.DueSooner = out.DueSooner || b.held[0] == a
 }
 
 // makeReady adds an actor whose first event may run to the queue of its worker.

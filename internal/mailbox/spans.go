@@ -48,6 +48,9 @@ type spans struct {
 	last   *span  // the last one found or added, nil when it was dropped
 }
 
+// noSpan is the span of an item without one: a call that needs no window, since nothing repeats it.
+const noSpan = 1<<32 - 1
+
 func newSpans() *spans { return &spans{index: newIndex()} }
 
 func (t *spans) at(place uint32) *span { return t.places.at(place) }

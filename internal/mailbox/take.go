@@ -26,21 +26,36 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 			a.wait = WaitHandler // block the key rather than run it twice
 			continue
 		}
+		it := b.next(now, a)
+		if it == nil {
+			b.putOff(now, a)
+			continue
+		}
 		dst = append(dst, event.Delivery{})
-		b.dispatch(now, a, &dst[len(dst)-1])
+		b.dispatch(now, a, it, &dst[len(dst)-1])
 	}
 	return dst
 }
 
-// dispatch makes the first event of a ready key run. It writes the delivery in place: a
+// next takes what runs next out of the queues of a ready key: the first event, or a visit. It returns nil if nothing may run now.
+func (b *Boxes) next(now clock.Instant, a *actor) *item {
+	if a.visited {
+		if v := b.visits.of[a]; v.n > 0 {
+			return b.nextOfBoth(now, a, v)
+		}
+	}
+	a.heldUntil = 0
+	return a.popFront()
+}
+
+// dispatch makes a visit or an event of a key run. It writes the delivery in place: a
 // copy of memory that was just written stalls on the pending stores.
-func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
-	it := a.popFront()
+func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Delivery) {
 	it.delivery = b.newDelivery(it)
 	a.running = it
 	b.running++
 	a.part.running++
-	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
+	a.wait, a.since = WaitHandler, now
 	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes

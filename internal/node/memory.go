@@ -49,6 +49,7 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},
+		{"calls", c.Lane.CallsBytesMax + c.Lane.CallsMax*openOverhead + c.Mailbox.RepliesBytesMax},
 		{"history", c.History.BytesMax + c.Mailbox.Shards*hotkeys.SketchBytes},
 		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
 		{"audit", auditBytes(c.Audit)},

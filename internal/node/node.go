@@ -28,6 +28,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/audit/exchange"
 	"github.com/ringfence/router/internal/audit/judge"
@@ -49,6 +50,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 	"github.com/ringfence/router/ring"
 )
 
@@ -62,6 +64,7 @@ type Config struct {
 
 	App        app.Config
 	Forward    forward.Config
+	Lane       lane.Config
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
 	History    history.Config
@@ -153,6 +156,7 @@ type Node struct {
 	pipeline *pipeline.Pipeline
 	boxes    *mailbox.Mailboxes
 	app      *app.Server
+	lane     *lane.Lane
 	pool     *forward.Pool
 	peers    *forward.Server
 	reach    *reach
@@ -218,7 +222,8 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
 		Began: began, Skipped: n.skipped, Letters: n.unparks.settled,
-		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
+		Answered: func(verdicts []event.Verdict) { n.lane.Answered(verdicts) },
+		Ended:    n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {
 		return nil, err
@@ -243,6 +248,10 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 		n.audit = newAuditing(n)
 		handled = n.audit.handled
 	}
+
+	laneMetrics := lane.NewMetrics(parts.Registry)
+	n.lane = lane.New(cfg.Lane, p, clock.Now, laneMetrics)
+	laneMetrics.WatchWaiting(parts.Registry, n.lane)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
 	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, p, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
@@ -336,6 +345,9 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 	}
 }
 
+// Lane makes calls of keys' handlers.
+func (n *Node) Lane() *lane.Lane { return n.lane }
+
 // Unsettled returns how many events this node has received and not settled.
 func (n *Node) Unsettled() int {
 	if s := n.source.Load(); s != nil {
@@ -370,6 +382,7 @@ func (n *Node) identity() forward.Identity {
 func (n *Node) serveApp(ctx context.Context) error {
 	server := grpc.NewServer(slices.Concat(app.ServerOptions(n.cfg.App), []grpc.ServerOption{grpc.Creds(n.parts.AppCreds)}, n.parts.AppOptions)...)
 	appv1.RegisterAppServiceServer(server, n.app)
+	lanev1.RegisterLaneServiceServer(server, &lane.Service{Lane: n.lane})
 	state := health.NewServer()
 	healthv1.RegisterHealthServer(server, state)
 	var telling sync.WaitGroup

@@ -56,6 +56,7 @@ type Holder interface {
 	Hold(entries ...*event.Entry)
 	Settle(from forward.Peer, done []event.Set, verdicts []event.Verdict)
 	Credit(from forward.Peer, keys []event.Key, events int)
+	GiveUp(call event.Handle)
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	Drop(handles []event.Handle)
@@ -88,6 +89,8 @@ type Parts struct {
 	Skipped func([]event.Skipped)
 	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack]. It must be quick and not keep the slice. Nil: none come.
 	Letters func([]event.Verdict)
+	// Answered gets the verdicts on calls of [Pipeline.Call]. It must be quick and not keep the slice. Nil: none are made.
+	Answered func([]event.Verdict)
 	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
 	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
@@ -101,6 +104,7 @@ type Pipeline struct {
 	ended    func([]ring.Partition)
 	skipped  func([]event.Skipped)                 // nil: none
 	letters  func([]event.Verdict)                 // nil: none
+	answered func([]event.Verdict)                 // nil: none
 	began    func(clock.Instant, []event.Delivery) // nil: none
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
@@ -128,7 +132,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, answered: parts.Answered, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
@@ -318,6 +322,7 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []ev
 // stream that they came on.
 func (p *Pipeline) Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref) {
 	defer p.observer.settling(done, verdicts, events).end()
+	done, verdicts = p.answerCalls(done, verdicts)
 	now := p.now()
 	p.journeys.Done(now, done)
 	p.journeys.Settled(now, verdicts)
@@ -334,6 +339,9 @@ func (p *Pipeline) settle(done []event.Set, verdicts []event.Verdict) {
 // Accept implements forward.Acceptor: it takes a peer's events.
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
+		if a.Events = p.refuseRelayedCalls(a); len(a.Events) == 0 {
+			return
+		}
 		relayed := p.relayed.admit(a)
 		p.observer.relayed(relayed)
 		p.Holder.Hold(relayed)

@@ -76,7 +76,14 @@ type Result struct {
 	TimedOut bool          // ResultRetry: it was the router that lost patience
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
+	Reply    *CallReply    // of a call; nil: none
 	Ran      Interval      // of the handler; zero: it did not start, or nobody has asked
+}
+
+// CallReply is what the result of a call has besides its kind.
+type CallReply struct {
+	Payload []byte // ResultDone
+	Code    string // ResultRetry, ResultReject: the application's code. ResultNotStarted: CodeNoHandler if there is no handler
 }
 
 // Interval is the time in which a handler ran, by CLOCK_BOOTTIME of the worker's machine. The zero

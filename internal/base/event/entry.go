@@ -76,7 +76,7 @@ func (e *Entry) Holds(ev *Event) bool {
 		batch = int32(ev.Handle.Index())
 	}
 	return ev.Handle.First() == e.First && ev.ID == MessageID{Ledger: e.Ledger, Entry: e.Entry, Batch: batch, TopicPartition: e.TopicPartition} &&
-		ev.Attempts|ev.Crashes|ev.Round == 0 && ev.FirstError == "" && ev.LastError == "" &&
+		ev.Attempts|ev.Crashes|ev.Round == 0 && ev.Call == nil && ev.FirstError == "" && ev.LastError == "" &&
 		ev.Topic == e.Topic && ev.PublishTime == e.PublishTime && ev.Redelivery == e.Redelivery && ev.SchemaVersion == e.SchemaVersion && len(e.parts) < cap(e.parts)
 }
 
@@ -238,6 +238,14 @@ func (e *Entry) Keys(i int) (message, ordering string) {
 	return e.parts[i].Key, e.ordering[i]
 }
 
+// Call returns what an event has that is a call, nil for all others.
+func (e *Entry) Call(i int) *Call {
+	if e.messages != nil {
+		return e.messages[i].Event.Call
+	}
+	return nil
+}
+
 // Payload returns the payload of an event, nil if it is a null value. It is never written to.
 func (e *Entry) Payload(i int) []byte {
 	if e.messages != nil {
@@ -327,6 +335,14 @@ func (r *Ref) Read(scratch *Event) *Event {
 	}
 	r.Entry.fill(int(r.Index), scratch)
 	return scratch
+}
+
+// Call returns what the event has that is a call, nil for all others.
+func (r *Ref) Call() *Call {
+	if ev := r.object(); ev != nil {
+		return ev.Call
+	}
+	return nil
 }
 
 // Handle returns the event's handle.

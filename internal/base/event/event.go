@@ -36,8 +36,11 @@ type MessageID struct {
 	TopicPartition int32 // of the topic, -1 when it is not partitioned
 }
 
-// String formats the id as Pulsar's tools do: ledger:entry:partition:batch.
+// String formats the id as Pulsar's tools do: ledger:entry:partition:batch. That of a call is call: and 16 digits.
 func (m MessageID) String() string {
+	if m.IsCall() {
+		return fmt.Sprintf("call:%016x", uint64(m.Entry))
+	}
 	return fmt.Sprintf("%d:%d:%d:%d", m.Ledger, m.Entry, m.TopicPartition, m.Batch)
 }
 
@@ -85,6 +88,8 @@ type Event struct {
 	LastError   string       // the application's newest failure, "" when none
 
 	SchemaVersion string // of the payload, as Pulsar's schema registry numbers them for the topic: any bytes, "" when the producer gave none
+
+	Call *Call // set for a call, which no broker has; the payload is its argument
 }
 
 // eventOverhead and propertyOverhead are the approximate sizes of the Go values of an event and a property.
@@ -98,6 +103,9 @@ func (e *Event) Bytes() int {
 	n := eventOverhead + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
 	for i := range e.Properties {
 		n += e.Properties[i].bytes()
+	}
+	if e.Call != nil {
+		n += e.Call.bytes()
 	}
 	return n
 }
@@ -115,6 +123,9 @@ func (e *Event) Clone() *Event {
 	c.Properties = slices.Clone(e.Properties)
 	for i, p := range c.Properties {
 		c.Properties[i] = Property{Name: strings.Clone(p.Name), Value: strings.Clone(p.Value)}
+	}
+	if e.Call != nil {
+		c.Call = e.Call.clone()
 	}
 	return &c
 }

@@ -7,7 +7,7 @@ import "time"
 //exhaustive:enforce
 type VerdictKind uint8
 
-// The kinds of verdict. The first three and Parked end the event's journey at its consumer node; Attempted
+// The kinds of verdict. The first three, Parked and Answered end the event's journey at its consumer node; Attempted
 // leaves it at its owner; all other kinds make the consumer node send it again. The numbers are
 // those of the wire (ringfence.peer.v1.VerdictKind).
 const (
@@ -19,6 +19,7 @@ const (
 	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
 	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it stays at its owner
 	Parked     VerdictKind = 8 // to the parking topic, with its Mark in Reason; earlier versions take it as NotYet
+	Answered   VerdictKind = 9 // of a call: it has its Reply
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -40,12 +41,16 @@ func (k VerdictKind) String() string {
 		return "attempted"
 	case Parked:
 		return "parked"
+	case Answered:
+		return "answered"
 	}
 	return "unknown"
 }
 
 // Final reports whether the verdict ends the event's journey.
-func (k VerdictKind) Final() bool { return k == Done || k == Failed || k == Rejected || k == Parked }
+func (k VerdictKind) Final() bool {
+	return k == Done || k == Failed || k == Rejected || k == Parked
+}
 
 // Verdict is the owner's word about one event, on its way back to the consumer node. There is one
 // for each event, so it is small: 24 bytes.
@@ -65,11 +70,12 @@ func (v *Verdict) DetailOrZero() Detail {
 
 // Detail holds the fields of verdicts other than Done.
 type Detail struct {
-	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again; Parked: likewise, for members that take it as NotYet
+	Delay      time.Duration // Failed, NotYet, Overloaded, Answered: when to try again; Parked: likewise, for members that take it as NotYet
 	Attempts   uint32        // Failed, Rejected, Attempted, Parked: failures so far
 	Crashes    uint32        // Attempted, Parked: crashes so far of workers that had it
-	Reason     string        // Rejected: why. Failed, Attempted: the newest error. Parked: see CutMark
+	Reason     string        // Rejected: why. Failed, Attempted: the newest error. Parked: see CutMark. Answered: why there is no reply
 	FirstError string        // Failed, Rejected, Parked: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
+	Reply      *Reply        // Answered
 	Owner      string        // Failed, Rejected, Parked: the deciding member
 }

@@ -113,7 +113,7 @@ func (w *Writer) Settled(verdicts []event.Verdict, events []*event.Event) {
 	for i := range verdicts {
 		v, e := &verdicts[i], events[i]
 		switch {
-		case v.Handle.IsRelayed():
+		case v.Handle.IsRelayed(), v.Handle.IsCall():
 		case v.Kind == event.Done:
 			done = append(done, e.ID.String())
 		case v.Kind == event.Rejected:

@@ -425,7 +425,7 @@ func (a *Admission) reached(id event.MessageID) bool {
 	if id.Ledger < 0 || id.Entry < 0 {
 		return false // no broker assigns such an id
 	}
-	if a.unasked {
+	if a.unasked || id.IsCall() { // callers choose the ids of calls
 		return true
 	}
 	at := event.Position{Ledger: id.Ledger, Entry: id.Entry}

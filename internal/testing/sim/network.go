@@ -92,6 +92,11 @@ func (h holder) Credit(from forward.Peer, keys []event.Key, events int) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Credit(now, from, keys, events, out) })
 }
 
+// GiveUp implements pipeline.Holder.
+func (h holder) GiveUp(call event.Handle) {
+	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.GiveUp(call, out) })
+}
+
 // SetRoute implements pipeline.Holder.
 func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	h.epoch = route.Epoch()
@@ -157,7 +162,26 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	if len(out.Done)+len(out.Settled) > 0 {
 		m.pipeline.Settle(out.Done, out.Verdicts, out.Settled)
 	}
+	for _, c := range out.Cancel {
+		m.cancel(c)
+	}
 	m.armForward()
+}
+
+// cancel tells the owner of a call that nobody waits for it any more.
+func (m *member) cancel(c forward.Cancel) {
+	if c.Peer == forward.Local {
+		m.pipeline.Cancel([]event.Handle{c.Handle})
+		return
+	}
+	if conn := m.conn(ownership.Incarnation(c.Peer)); conn != nil && conn.link != nil {
+		l := conn.link
+		l.arrive(&l.there, l.from, l.to, func() {
+			if l.inUp {
+				l.to.pipeline.CancelFor(l.id, []event.Handle{c.Handle})
+			}
+		})
+	}
 }
 
 func (m *member) armForward() {
@@ -265,7 +289,7 @@ func (c *peerConn) open() {
 	to.inbound = append(to.inbound, l)
 	c.link = l
 	c.pauses.Reset()
-	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), out) })
+	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), true, out) })
 	if c.listed {
 		m.evidence(c.inc, ownership.ReachAlive)
 	}

@@ -20,6 +20,9 @@ const RawClock = "raw_clock"
 // The router names workers without it.
 const Conformant = "conformant"
 
+// Calls is the capability of a worker that takes calls.
+const Calls = "calls"
+
 // Intervals is a capability of the router: it asks for [event.Result.Ran].
 const Intervals = "intervals"
 

@@ -1,6 +1,7 @@
 package appwire
 
 import (
+	"bytes"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -106,6 +107,14 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	trace, b := hotframe.Chunk(b, 15)
 	redelivery, b := hotframe.Number(b, 16)
 	d.Turn, b = hotframe.Number(b, 17)
+	d.Call = nil
+	if body, rest := hotframe.Chunk(b, 18); body != nil {
+		c := hotframe.ReadCall(body, 0)
+		if c == nil || !utf8.ValidString(c.Method) || !utf8.ValidString(c.ID) {
+			return false
+		}
+		d.Call, b = callOf(c), rest
+	}
 	schema, b := hotframe.Number(b, 21)
 	if len(b) > 0 || !utf8.Valid(trace) || uint64(uint32(schema)) > uint64(len(f.schemas)) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false
@@ -164,11 +173,14 @@ func readResult(b []byte, result *event.Result) bool {
 	}
 	after, b := hotframe.Number(b, 3)
 	reason, b := hotframe.Chunk(b, 4)
+	reply, b := hotframe.Chunk(b, 5)
+	code, b := hotframe.Chunk(b, 6)
 	started, b := hotframe.Number(b, 8)
 	took, b := hotframe.Number(b, 9)
-	if len(b) > 0 || !utf8.Valid(reason) {
+	if len(b) > 0 || !utf8.Valid(reason) || !utf8.Valid(code) {
 		return false
 	}
+	result.Reply = replyOf(bytes.Clone(reply), string(code))
 	result.Ran = ranOf(started, took)
 	result.After, result.Reason = afterOf(after), string(reason) // the frame's buffer goes back to its pool
 	return true

@@ -34,7 +34,7 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 			}
 			hotframe.Load(ahead[:len(deliveries)])
 			for i := range deliveries {
-				b = appendDelivery(b, &deliveries[i], ahead[i], tables)
+				b = f.appendDelivery(b, &deliveries[i], ahead[i], tables)
 			}
 		}
 		return hotframe.AppendStrings(b, 7, &tables.Schemas)
@@ -52,6 +52,9 @@ func (f *ToRouter) marshal() mem.BufferSlice {
 	size := 0
 	for i := range f.Results {
 		size += most + len(f.Results[i].Reason)
+		if r := f.Results[i].Reply; r != nil {
+			size += most + len(r.Payload) + len(r.Code)
+		}
 	}
 	results := frameBuffers.Buffer(size, func(b []byte) []byte {
 		for i := range f.Results {
@@ -71,6 +74,10 @@ func appendResult(b []byte, r *event.Result) []byte {
 	if r.After > 0 || r.Reason != "" {
 		b = hotframe.AppendNumber(b, 3, afterWire(r.After))
 		b = hotframe.AppendText(b, 4, r.Reason)
+	}
+	if r.Reply != nil {
+		b = hotframe.AppendBytes(b, 5, r.Reply.Payload)
+		b = hotframe.AppendText(b, 6, r.Reply.Code)
 	}
 	if r.Ran.Start > 0 {
 		b = hotframe.AppendNumber(b, 8, uint64(r.Ran.Start))
@@ -94,7 +101,7 @@ func appendTokens(b []byte, tokens []int64) []byte {
 
 // appendDelivery writes d, of the event ev, as field 5 of the Deliveries message, and adds its repeated values to
 // the tables.
-func appendDelivery(b []byte, d *event.Delivery, ev *event.Event, tables *hotframe.Tables) []byte {
+func (f *ToWorker) appendDelivery(b []byte, d *event.Delivery, ev *event.Event, tables *hotframe.Tables) []byte {
 	const room = 2 // for the length, which nearly always fills it
 	b, begin := hotframe.Begin(b, 5, room)
 	b = hotframe.AppendNumber(b, 1, uint64(d.ID))
@@ -111,6 +118,9 @@ func appendDelivery(b []byte, d *event.Delivery, ev *event.Event, tables *hotfra
 	b = hotframe.AppendText(b, 15, ev.Trace())
 	b = hotframe.AppendNumber(b, 16, uint64(ev.Redelivery))
 	b = hotframe.AppendNumber(b, 17, d.Turn)
+	if ev.Call != nil {
+		b = hotframe.AppendCall(b, 18, ev.Call, f.Now)
+	}
 	if ev.SchemaVersion != "" {
 		b = hotframe.AppendNumber(b, 21, 1+uint64(tables.Schemas.Index(ev.SchemaVersion)))
 	}

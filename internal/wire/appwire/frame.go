@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+	"github.com/ringfence/router/internal/wire/hotframe"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -14,6 +17,7 @@ type ToWorker struct {
 	Receipt    uint64
 	Number     uint64 // counts the Deliveries frames of the stream from 1
 	Deliveries []event.Delivery
+	Now        clock.Instant // for the time that the callers of calls still wait
 }
 
 // FromRouter is a frame as the worker receives it: Deliveries, which go to To, or another one.
@@ -58,6 +62,22 @@ type Delivery struct {
 	Redelivery     uint32
 	Turn           uint64
 	SchemaVersion  string // any bytes, "" when there is none
+	Call           *Call  // nil: it is an event
+}
+
+// Call is what a delivery has that is a call. Its strings alias the frame.
+type Call struct {
+	Method  string
+	ID      string
+	Timeout time.Duration // from the sending of the frame on
+	Path    []partition.KeyHash
+}
+
+func callOf(c *event.Call) *Call {
+	if c == nil {
+		return nil
+	}
+	return &Call{Method: c.Method, ID: c.ID, Timeout: time.Duration(c.Deadline), Path: c.Path} // read at the instant 0
 }
 
 // ToRouter is a Results frame as the worker sends it.
@@ -127,6 +147,14 @@ func ranOf(started, took uint64) event.Interval {
 	return event.Interval{Start: time.Duration(started), Length: time.Duration(took)}
 }
 
+// replyOf returns the reply of a result, nil if there is none.
+func replyOf(payload []byte, code string) *event.CallReply {
+	if len(payload) == 0 && code == "" {
+		return nil
+	}
+	return &event.CallReply{Payload: payload, Code: code}
+}
+
 // fromMessage fills f from the generated message.
 func (f *FromRouter) fromMessage(m *appv1.WorkResponse) error {
 	f.Receipt = m.GetReceipt()
@@ -164,6 +192,9 @@ func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
 		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(),
 	}
+	if c := w.GetCall(); c != nil {
+		d.Call = callOf(&event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(0, c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())})
+	}
 	if i := w.GetSchemaVersion(); i > 0 {
 		d.SchemaVersion = string(versions[i-1])
 	}
@@ -191,6 +222,7 @@ func (f *FromWorker) fromMessage(m *appv1.WorkRequest) {
 			Kind:     kindOf(uint64(r.GetKind())),
 			After:    afterOf(r.GetAfterMs()),
 			Reason:   r.GetReason(),
+			Reply:    replyOf(r.GetReply(), r.GetCode()),
 			Ran:      ranOf(r.GetStartedNs(), r.GetTookNs()),
 		})
 	}

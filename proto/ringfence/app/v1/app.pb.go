@@ -431,6 +431,7 @@ type Hello struct {
 	// Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
 	// slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
 	// conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+	// calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
 	// Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
 	// shorter by 2 %, for the counters of two machines.
 	Capabilities []string `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
@@ -814,6 +815,8 @@ type Delivery struct {
 	RedeliveryCount uint32 `protobuf:"varint,16,opt,name=redelivery_count,json=redeliveryCount,proto3" json:"redelivery_count,omitempty"`
 	// The second half of the fence, greater than that of any earlier delivery of the key with the same token. 0: the router does not say.
 	Turn uint64 `protobuf:"varint,17,opt,name=turn,proto3" json:"turn,omitempty"`
+	// Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+	Call *Call `protobuf:"bytes,18,opt,name=call,proto3" json:"call,omitempty"`
 	// Index into schema_versions plus 1, 0 when the producer gave no schema.
 	SchemaVersion uint32 `protobuf:"varint,21,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -969,11 +972,91 @@ func (x *Delivery) GetTurn() uint64 {
 	return 0
 }
 
+func (x *Delivery) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
 func (x *Delivery) GetSchemaVersion() uint32 {
 	if x != nil {
 		return x.SchemaVersion
 	}
 	return 0
+}
+
+// Call is what a delivery has that is a call of the key's handler instead of an event.
+type Call struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the handler, 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'.
+	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
+	// How long the caller still waits, in milliseconds from the sending of the frame.
+	TimeoutMs uint64 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// The caller's id of the call, empty when it gave none.
+	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// Hashes of the keys whose handlers wait for this call, the outermost first: to pass on with calls that the handler makes.
+	Path          []uint64 `protobuf:"fixed64,4,rep,packed,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Call) Reset() {
+	*x = Call{}
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Call) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Call) ProtoMessage() {}
+
+func (x *Call) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Call.ProtoReflect.Descriptor instead.
+func (*Call) Descriptor() ([]byte, []int) {
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Call) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Call) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *Call) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Call) GetPath() []uint64 {
+	if x != nil {
+		return x.Path
+	}
+	return nil
 }
 
 // Property is one property of an event.
@@ -989,7 +1072,7 @@ type Property struct {
 
 func (x *Property) Reset() {
 	*x = Property{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1084,7 @@ func (x *Property) String() string {
 func (*Property) ProtoMessage() {}
 
 func (x *Property) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1097,7 @@ func (x *Property) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Property.ProtoReflect.Descriptor instead.
 func (*Property) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Property) GetName() uint32 {
@@ -1044,7 +1127,7 @@ type Results struct {
 
 func (x *Results) Reset() {
 	*x = Results{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1139,7 @@ func (x *Results) String() string {
 func (*Results) ProtoMessage() {}
 
 func (x *Results) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1152,7 @@ func (x *Results) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Results.ProtoReflect.Descriptor instead.
 func (*Results) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Results) GetNumber() uint64 {
@@ -1097,6 +1180,11 @@ type Result struct {
 	AfterMs uint64 `protobuf:"varint,3,opt,name=after_ms,json=afterMs,proto3" json:"after_ms,omitempty"`
 	// RETRY, REJECT: why, in words.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// DONE, of a call: the reply, up to 1 MiB.
+	Reply []byte `protobuf:"bytes,5,opt,name=reply,proto3" json:"reply,omitempty"`
+	// RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+	// has no handler of that method; the caller is told so.
+	Code string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	// When the handler started, in nanoseconds of the boot clock of the worker's machine (Linux: CLOCK_BOOTTIME). 0: it did
 	// not start, or the router has not asked with the capability intervals.
 	StartedNs uint64 `protobuf:"varint,8,opt,name=started_ns,json=startedNs,proto3" json:"started_ns,omitempty"`
@@ -1108,7 +1196,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1208,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1221,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Result) GetDeliveryId() uint64 {
@@ -1164,6 +1252,20 @@ func (x *Result) GetReason() string {
 	return ""
 }
 
+func (x *Result) GetReply() []byte {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+func (x *Result) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 func (x *Result) GetStartedNs() uint64 {
 	if x != nil {
 		return x.StartedNs
@@ -1189,7 +1291,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1303,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1316,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Progress) GetDeliveryIds() []uint64 {
@@ -1235,7 +1337,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1349,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1362,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1285,7 +1387,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1399,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1412,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1344,7 +1446,7 @@ type Revoke struct {
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	// Why, for logs.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+	// Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
 	// answer CANCELLED: until it has answered, their keys wait for the deadline.
 	DeliveryIds   []uint64 `protobuf:"varint,4,rep,packed,name=delivery_ids,json=deliveryIds,proto3" json:"delivery_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1353,7 +1455,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1467,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1480,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Revoke) GetPartitions() []uint32 {
@@ -1420,7 +1522,7 @@ type Suspend struct {
 
 func (x *Suspend) Reset() {
 	*x = Suspend{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1534,7 @@ func (x *Suspend) String() string {
 func (*Suspend) ProtoMessage() {}
 
 func (x *Suspend) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1547,7 @@ func (x *Suspend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suspend.ProtoReflect.Descriptor instead.
 func (*Suspend) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Suspend) GetReason() string {
@@ -1464,7 +1566,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1578,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1591,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{15}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{16}
 }
 
 // GoAway says that this stream will end.
@@ -1505,7 +1607,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1619,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1632,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{16}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1560,7 +1662,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1674,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1687,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{17}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Drain) GetReason() string {
@@ -1658,7 +1760,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\n" +
 	"deliveries\x18\x05 \x03(\v2\x1a.ringfence.app.v1.DeliveryR\n" +
 	"deliveries\x12'\n" +
-	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\xd3\x04\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\xff\x04\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x12\x1c\n" +
@@ -1681,23 +1783,32 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\aattempt\x18\x0e \x01(\rR\aattempt\x12 \n" +
 	"\vtraceparent\x18\x0f \x01(\tR\vtraceparent\x12)\n" +
 	"\x10redelivery_count\x18\x10 \x01(\rR\x0fredeliveryCount\x12\x12\n" +
-	"\x04turn\x18\x11 \x01(\x04R\x04turn\x12%\n" +
-	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x12\x10\x15\"4\n" +
+	"\x04turn\x18\x11 \x01(\x04R\x04turn\x12*\n" +
+	"\x04call\x18\x12 \x01(\v2\x16.ringfence.app.v1.CallR\x04call\x12%\n" +
+	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x13\x10\x15\"a\n" +
+	"\x04Call\x12\x16\n" +
+	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x02 \x01(\x04R\ttimeoutMs\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04path\x18\x04 \x03(\x06R\x04path\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"U\n" +
 	"\aResults\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
-	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\xcc\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\xf6\x01\n" +
 	"\x06Result\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.ringfence.app.v1.ResultKindR\x04kind\x12\x19\n" +
 	"\bafter_ms\x18\x03 \x01(\x04R\aafterMs\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05reply\x18\x05 \x01(\fR\x05reply\x12\x12\n" +
+	"\x04code\x18\x06 \x01(\tR\x04code\x12\x1d\n" +
 	"\n" +
 	"started_ns\x18\b \x01(\x04R\tstartedNs\x12\x17\n" +
-	"\atook_ns\x18\t \x01(\x04R\x06tookNsJ\x04\b\x05\x10\b\"-\n" +
+	"\atook_ns\x18\t \x01(\x04R\x06tookNsJ\x04\b\a\x10\b\"-\n" +
 	"\bProgress\x12!\n" +
 	"\fdelivery_ids\x18\x01 \x03(\x04R\vdeliveryIds\"\x14\n" +
 	"\x04Ping\x12\f\n" +
@@ -1747,7 +1858,7 @@ func file_ringfence_app_v1_app_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_app_v1_app_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_app_v1_app_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_ringfence_app_v1_app_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_ringfence_app_v1_app_proto_goTypes = []any{
 	(ResultKind)(0),      // 0: ringfence.app.v1.ResultKind
 	(*WorkRequest)(nil),  // 1: ringfence.app.v1.WorkRequest
@@ -1757,43 +1868,45 @@ var file_ringfence_app_v1_app_proto_goTypes = []any{
 	(*Limits)(nil),       // 5: ringfence.app.v1.Limits
 	(*Deliveries)(nil),   // 6: ringfence.app.v1.Deliveries
 	(*Delivery)(nil),     // 7: ringfence.app.v1.Delivery
-	(*Property)(nil),     // 8: ringfence.app.v1.Property
-	(*Results)(nil),      // 9: ringfence.app.v1.Results
-	(*Result)(nil),       // 10: ringfence.app.v1.Result
-	(*Progress)(nil),     // 11: ringfence.app.v1.Progress
-	(*Ping)(nil),         // 12: ringfence.app.v1.Ping
-	(*Pong)(nil),         // 13: ringfence.app.v1.Pong
-	(*Revoke)(nil),       // 14: ringfence.app.v1.Revoke
-	(*Suspend)(nil),      // 15: ringfence.app.v1.Suspend
-	(*Resume)(nil),       // 16: ringfence.app.v1.Resume
-	(*GoAway)(nil),       // 17: ringfence.app.v1.GoAway
-	(*Drain)(nil),        // 18: ringfence.app.v1.Drain
+	(*Call)(nil),         // 8: ringfence.app.v1.Call
+	(*Property)(nil),     // 9: ringfence.app.v1.Property
+	(*Results)(nil),      // 10: ringfence.app.v1.Results
+	(*Result)(nil),       // 11: ringfence.app.v1.Result
+	(*Progress)(nil),     // 12: ringfence.app.v1.Progress
+	(*Ping)(nil),         // 13: ringfence.app.v1.Ping
+	(*Pong)(nil),         // 14: ringfence.app.v1.Pong
+	(*Revoke)(nil),       // 15: ringfence.app.v1.Revoke
+	(*Suspend)(nil),      // 16: ringfence.app.v1.Suspend
+	(*Resume)(nil),       // 17: ringfence.app.v1.Resume
+	(*GoAway)(nil),       // 18: ringfence.app.v1.GoAway
+	(*Drain)(nil),        // 19: ringfence.app.v1.Drain
 }
 var file_ringfence_app_v1_app_proto_depIdxs = []int32{
 	3,  // 0: ringfence.app.v1.WorkRequest.hello:type_name -> ringfence.app.v1.Hello
-	9,  // 1: ringfence.app.v1.WorkRequest.results:type_name -> ringfence.app.v1.Results
-	11, // 2: ringfence.app.v1.WorkRequest.progress:type_name -> ringfence.app.v1.Progress
-	12, // 3: ringfence.app.v1.WorkRequest.ping:type_name -> ringfence.app.v1.Ping
-	18, // 4: ringfence.app.v1.WorkRequest.drain:type_name -> ringfence.app.v1.Drain
+	10, // 1: ringfence.app.v1.WorkRequest.results:type_name -> ringfence.app.v1.Results
+	12, // 2: ringfence.app.v1.WorkRequest.progress:type_name -> ringfence.app.v1.Progress
+	13, // 3: ringfence.app.v1.WorkRequest.ping:type_name -> ringfence.app.v1.Ping
+	19, // 4: ringfence.app.v1.WorkRequest.drain:type_name -> ringfence.app.v1.Drain
 	4,  // 5: ringfence.app.v1.WorkResponse.welcome:type_name -> ringfence.app.v1.Welcome
 	6,  // 6: ringfence.app.v1.WorkResponse.deliveries:type_name -> ringfence.app.v1.Deliveries
-	13, // 7: ringfence.app.v1.WorkResponse.pong:type_name -> ringfence.app.v1.Pong
-	14, // 8: ringfence.app.v1.WorkResponse.revoke:type_name -> ringfence.app.v1.Revoke
-	15, // 9: ringfence.app.v1.WorkResponse.suspend:type_name -> ringfence.app.v1.Suspend
-	16, // 10: ringfence.app.v1.WorkResponse.resume:type_name -> ringfence.app.v1.Resume
-	17, // 11: ringfence.app.v1.WorkResponse.go_away:type_name -> ringfence.app.v1.GoAway
+	14, // 7: ringfence.app.v1.WorkResponse.pong:type_name -> ringfence.app.v1.Pong
+	15, // 8: ringfence.app.v1.WorkResponse.revoke:type_name -> ringfence.app.v1.Revoke
+	16, // 9: ringfence.app.v1.WorkResponse.suspend:type_name -> ringfence.app.v1.Suspend
+	17, // 10: ringfence.app.v1.WorkResponse.resume:type_name -> ringfence.app.v1.Resume
+	18, // 11: ringfence.app.v1.WorkResponse.go_away:type_name -> ringfence.app.v1.GoAway
 	5,  // 12: ringfence.app.v1.Welcome.limits:type_name -> ringfence.app.v1.Limits
 	7,  // 13: ringfence.app.v1.Deliveries.deliveries:type_name -> ringfence.app.v1.Delivery
-	8,  // 14: ringfence.app.v1.Delivery.properties:type_name -> ringfence.app.v1.Property
-	10, // 15: ringfence.app.v1.Results.results:type_name -> ringfence.app.v1.Result
-	0,  // 16: ringfence.app.v1.Result.kind:type_name -> ringfence.app.v1.ResultKind
-	1,  // 17: ringfence.app.v1.AppService.Work:input_type -> ringfence.app.v1.WorkRequest
-	2,  // 18: ringfence.app.v1.AppService.Work:output_type -> ringfence.app.v1.WorkResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 14: ringfence.app.v1.Delivery.properties:type_name -> ringfence.app.v1.Property
+	8,  // 15: ringfence.app.v1.Delivery.call:type_name -> ringfence.app.v1.Call
+	11, // 16: ringfence.app.v1.Results.results:type_name -> ringfence.app.v1.Result
+	0,  // 17: ringfence.app.v1.Result.kind:type_name -> ringfence.app.v1.ResultKind
+	1,  // 18: ringfence.app.v1.AppService.Work:input_type -> ringfence.app.v1.WorkRequest
+	2,  // 19: ringfence.app.v1.AppService.Work:output_type -> ringfence.app.v1.WorkResponse
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_app_v1_app_proto_init() }
@@ -1823,7 +1936,7 @@ func file_ringfence_app_v1_app_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_app_v1_app_proto_rawDesc), len(file_ringfence_app_v1_app_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,8 @@ const (
 	VerdictKind_VERDICT_KIND_ATTEMPTED VerdictKind = 7
 	// To the parking topic. A member that does not know this kind takes it as NOT_YET.
 	VerdictKind_VERDICT_KIND_PARKED VerdictKind = 8
+	// The answer to a call, see Verdict.outcome.
+	VerdictKind_VERDICT_KIND_ANSWERED VerdictKind = 9
 )
 
 // Enum value maps for VerdictKind.
@@ -59,6 +61,7 @@ var (
 		6: "VERDICT_KIND_OVERLOADED",
 		7: "VERDICT_KIND_ATTEMPTED",
 		8: "VERDICT_KIND_PARKED",
+		9: "VERDICT_KIND_ANSWERED",
 	}
 	VerdictKind_value = map[string]int32{
 		"VERDICT_KIND_UNSPECIFIED": 0,
@@ -70,6 +73,7 @@ var (
 		"VERDICT_KIND_OVERLOADED":  6,
 		"VERDICT_KIND_ATTEMPTED":   7,
 		"VERDICT_KIND_PARKED":      8,
+		"VERDICT_KIND_ANSWERED":    9,
 	}
 )
 
@@ -98,6 +102,67 @@ func (x VerdictKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use VerdictKind.Descriptor instead.
 func (VerdictKind) EnumDescriptor() ([]byte, []int) {
 	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+}
+
+// CallOutcome is what became of a call.
+type CallOutcome int32
+
+const (
+	// Not set: an error of the peer, taken as UNKNOWN.
+	CallOutcome_CALL_OUTCOME_UNSPECIFIED CallOutcome = 0
+	// The handler has returned a reply.
+	CallOutcome_CALL_OUTCOME_REPLIED CallOutcome = 1
+	// The handler has returned an error.
+	CallOutcome_CALL_OUTCOME_FAILED CallOutcome = 2
+	// The call has not run, and never will.
+	CallOutcome_CALL_OUTCOME_NOT_RUN CallOutcome = 3
+	// The call may have run, and may still run until its timeout.
+	CallOutcome_CALL_OUTCOME_UNKNOWN CallOutcome = 4
+)
+
+// Enum value maps for CallOutcome.
+var (
+	CallOutcome_name = map[int32]string{
+		0: "CALL_OUTCOME_UNSPECIFIED",
+		1: "CALL_OUTCOME_REPLIED",
+		2: "CALL_OUTCOME_FAILED",
+		3: "CALL_OUTCOME_NOT_RUN",
+		4: "CALL_OUTCOME_UNKNOWN",
+	}
+	CallOutcome_value = map[string]int32{
+		"CALL_OUTCOME_UNSPECIFIED": 0,
+		"CALL_OUTCOME_REPLIED":     1,
+		"CALL_OUTCOME_FAILED":      2,
+		"CALL_OUTCOME_NOT_RUN":     3,
+		"CALL_OUTCOME_UNKNOWN":     4,
+	}
+)
+
+func (x CallOutcome) Enum() *CallOutcome {
+	p := new(CallOutcome)
+	*p = x
+	return p
+}
+
+func (x CallOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CallOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_ringfence_peer_v1_peer_proto_enumTypes[1].Descriptor()
+}
+
+func (CallOutcome) Type() protoreflect.EnumType {
+	return &file_ringfence_peer_v1_peer_proto_enumTypes[1]
+}
+
+func (x CallOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CallOutcome.Descriptor instead.
+func (CallOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{1}
 }
 
 // ForwardRequest is one frame from the consumer node to the owner.
@@ -843,6 +908,8 @@ type Event struct {
 	LastError string `protobuf:"bytes,17,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// How often a worker crashed that had it.
 	Crashes uint32 `protobuf:"varint,18,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	// Set for a call. Only for an owner whose Hello has the capability "calls".
+	Call *Call `protobuf:"bytes,19,opt,name=call,proto3" json:"call,omitempty"`
 	// Index into schema_versions plus 1, 0 when the producer gave no schema.
 	SchemaVersion uint32 `protobuf:"varint,20,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1005,11 +1072,91 @@ func (x *Event) GetCrashes() uint32 {
 	return 0
 }
 
+func (x *Event) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
 func (x *Event) GetSchemaVersion() uint32 {
 	if x != nil {
 		return x.SchemaVersion
 	}
 	return 0
+}
+
+// Call is what an event has that is a call of the key's handler. It is never relayed.
+type Call struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the handler.
+	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
+	// How long the caller still waits, in milliseconds.
+	TimeoutMs uint64 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// The caller's id of the call. Empty: the call runs at most once, and is not sent again after it may have run.
+	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// Hashes of the keys whose handlers wait for this call, the outermost first.
+	Path          []uint64 `protobuf:"fixed64,4,rep,packed,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Call) Reset() {
+	*x = Call{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Call) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Call) ProtoMessage() {}
+
+func (x *Call) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Call.ProtoReflect.Descriptor instead.
+func (*Call) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Call) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Call) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *Call) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Call) GetPath() []uint64 {
+	if x != nil {
+		return x.Path
+	}
+	return nil
 }
 
 // Property is one property of an event.
@@ -1025,7 +1172,7 @@ type Property struct {
 
 func (x *Property) Reset() {
 	*x = Property{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1184,7 @@ func (x *Property) String() string {
 func (*Property) ProtoMessage() {}
 
 func (x *Property) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1197,7 @@ func (x *Property) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Property.ProtoReflect.Descriptor instead.
 func (*Property) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Property) GetName() uint32 {
@@ -1084,7 +1231,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1243,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1256,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Verdicts) GetNumber() uint64 {
@@ -1153,7 +1300,7 @@ type DoneSet struct {
 
 func (x *DoneSet) Reset() {
 	*x = DoneSet{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1312,7 @@ func (x *DoneSet) String() string {
 func (*DoneSet) ProtoMessage() {}
 
 func (x *DoneSet) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1325,7 @@ func (x *DoneSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneSet.ProtoReflect.Descriptor instead.
 func (*DoneSet) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DoneSet) GetHandle() uint64 {
@@ -1202,12 +1349,12 @@ type Verdict struct {
 	Handle uint64 `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// What is said.
 	Kind VerdictKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ringfence.peer.v1.VerdictKind" json:"kind,omitempty"`
-	// FAILED, NOT_YET, OVERLOADED: when to try again, in milliseconds. PARKED: likewise, for members that do not know this kind.
+	// FAILED, NOT_YET, OVERLOADED, ANSWERED: when to try again, in milliseconds. PARKED: likewise, for members that do not know this kind.
 	DelayMs uint64 `protobuf:"varint,3,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
 	// FAILED, REJECTED, ATTEMPTED, PARKED: the application's failures so far.
 	Attempts uint32 `protobuf:"varint,4,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// REJECTED: why. FAILED, ATTEMPTED: the newest error. PARKED: the mark of the letter, which names the park and the place
-	// of the event, and behind a blank the newest error.
+	// of the event, and behind a blank the newest error. ANSWERED: why there is no reply.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// FAILED, REJECTED, PARKED: the first error.
 	FirstError string `protobuf:"bytes,6,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
@@ -1216,14 +1363,20 @@ type Verdict struct {
 	// FAILED, REJECTED, PARKED: the member whose application, or whose operator, said so.
 	Owner string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
 	// ATTEMPTED, PARKED: how often a worker crashed that had the event.
-	Crashes       uint32 `protobuf:"varint,9,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	Crashes uint32 `protobuf:"varint,9,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	// ANSWERED: what became of the call.
+	Outcome CallOutcome `protobuf:"varint,10,opt,name=outcome,proto3,enum=ringfence.peer.v1.CallOutcome" json:"outcome,omitempty"`
+	// ANSWERED: the reply, up to 1 MiB.
+	Reply []byte `protobuf:"bytes,11,opt,name=reply,proto3" json:"reply,omitempty"`
+	// ANSWERED: the application's code of a failure, or the router's of a refusal.
+	Code          string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1388,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1401,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Verdict) GetHandle() uint64 {
@@ -1314,6 +1467,27 @@ func (x *Verdict) GetCrashes() uint32 {
 	return 0
 }
 
+func (x *Verdict) GetOutcome() CallOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return CallOutcome_CALL_OUTCOME_UNSPECIFIED
+}
+
+func (x *Verdict) GetReply() []byte {
+	if x != nil {
+		return x.Reply
+	}
+	return nil
+}
+
+func (x *Verdict) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 // Credit says that parked keys may be sent again.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1327,7 +1501,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1513,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1526,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Credit) GetKeys() [][]byte {
@@ -1369,7 +1543,8 @@ func (x *Credit) GetEvents() uint32 {
 	return 0
 }
 
-// Cancel ends the consumer node's interest in events (it spilled or settled them another way).
+// Cancel ends the consumer node's interest in events (it spilled or settled them another way), or in calls whose caller waits no longer:
+// those end without running, or are taken back from their handlers.
 type Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events.
@@ -1380,7 +1555,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1567,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1580,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetHandles() []uint64 {
@@ -1441,7 +1616,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1628,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1641,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Window) GetPartition() uint32 {
@@ -1536,7 +1711,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1723,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1736,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1582,7 +1757,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1769,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1782,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1628,7 +1803,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1815,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1828,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1715,7 +1890,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x120\n" +
 	"\x06events\x18\x05 \x03(\v2\x18.ringfence.peer.v1.EventR\x06events\x12\x14\n" +
 	"\x05relay\x18\x06 \x01(\bR\x05relay\x12'\n" +
-	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersions\"\xee\x04\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersions\"\x95\x05\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x10\n" +
@@ -1740,8 +1915,15 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"firstError\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x11 \x01(\tR\tlastError\x12\x18\n" +
-	"\acrashes\x18\x12 \x01(\rR\acrashes\x12%\n" +
-	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersionJ\x04\b\x13\x10\x14\"4\n" +
+	"\acrashes\x18\x12 \x01(\rR\acrashes\x12+\n" +
+	"\x04call\x18\x13 \x01(\v2\x17.ringfence.peer.v1.CallR\x04call\x12%\n" +
+	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersion\"a\n" +
+	"\x04Call\x12\x16\n" +
+	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x02 \x01(\x04R\ttimeoutMs\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04path\x18\x04 \x03(\x06R\x04path\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\xbd\x01\n" +
@@ -1752,7 +1934,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04done\x18\x04 \x03(\v2\x1a.ringfence.peer.v1.DoneSetR\x04done\"9\n" +
 	"\aDoneSet\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x16\n" +
-	"\x06events\x18\x02 \x01(\fR\x06events\"\xae\x02\n" +
+	"\x06events\x18\x02 \x01(\fR\x06events\"\x92\x03\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x122\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.ringfence.peer.v1.VerdictKindR\x04kind\x12\x19\n" +
@@ -1763,8 +1945,11 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"firstError\x121\n" +
 	"\x05epoch\x18\a \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\x12\x14\n" +
 	"\x05owner\x18\b \x01(\tR\x05owner\x12\x18\n" +
-	"\acrashes\x18\t \x01(\rR\acrashesJ\x04\b\n" +
-	"\x10\x12\"4\n" +
+	"\acrashes\x18\t \x01(\rR\acrashes\x128\n" +
+	"\aoutcome\x18\n" +
+	" \x01(\x0e2\x1e.ringfence.peer.v1.CallOutcomeR\aoutcome\x12\x14\n" +
+	"\x05reply\x18\v \x01(\fR\x05reply\x12\x12\n" +
+	"\x04code\x18\f \x01(\tR\x04codeJ\x04\b\r\x10\x12\"4\n" +
 	"\x06Credit\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
@@ -1787,7 +1972,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04Pong\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\" \n" +
 	"\x06GoAway\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason*\xfe\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason*\x99\x02\n" +
 	"\vVerdictKind\x12\x1c\n" +
 	"\x18VERDICT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11VERDICT_KIND_DONE\x10\x01\x12\x17\n" +
@@ -1797,7 +1982,14 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x14VERDICT_KIND_NOT_YET\x10\x05\x12\x1b\n" +
 	"\x17VERDICT_KIND_OVERLOADED\x10\x06\x12\x1a\n" +
 	"\x16VERDICT_KIND_ATTEMPTED\x10\a\x12\x17\n" +
-	"\x13VERDICT_KIND_PARKED\x10\b2c\n" +
+	"\x13VERDICT_KIND_PARKED\x10\b\x12\x19\n" +
+	"\x15VERDICT_KIND_ANSWERED\x10\t*\x92\x01\n" +
+	"\vCallOutcome\x12\x1c\n" +
+	"\x18CALL_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CALL_OUTCOME_REPLIED\x10\x01\x12\x17\n" +
+	"\x13CALL_OUTCOME_FAILED\x10\x02\x12\x18\n" +
+	"\x14CALL_OUTCOME_NOT_RUN\x10\x03\x12\x18\n" +
+	"\x14CALL_OUTCOME_UNKNOWN\x10\x042c\n" +
 	"\vPeerService\x12T\n" +
 	"\aForward\x12!.ringfence.peer.v1.ForwardRequest\x1a\".ringfence.peer.v1.ForwardResponse(\x010\x01B<Z:github.com/ringfence/router/proto/ringfence/peer/v1;peerv1b\x06proto3"
 
@@ -1813,58 +2005,62 @@ func file_ringfence_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_ringfence_peer_v1_peer_proto_rawDescData
 }
 
-var file_ringfence_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_ringfence_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(VerdictKind)(0),        // 0: ringfence.peer.v1.VerdictKind
-	(*ForwardRequest)(nil),  // 1: ringfence.peer.v1.ForwardRequest
-	(*ForwardResponse)(nil), // 2: ringfence.peer.v1.ForwardResponse
-	(*Hello)(nil),           // 3: ringfence.peer.v1.Hello
-	(*Setting)(nil),         // 4: ringfence.peer.v1.Setting
-	(*Proof)(nil),           // 5: ringfence.peer.v1.Proof
-	(*Position)(nil),        // 6: ringfence.peer.v1.Position
-	(*Events)(nil),          // 7: ringfence.peer.v1.Events
-	(*Event)(nil),           // 8: ringfence.peer.v1.Event
-	(*Property)(nil),        // 9: ringfence.peer.v1.Property
-	(*Verdicts)(nil),        // 10: ringfence.peer.v1.Verdicts
-	(*DoneSet)(nil),         // 11: ringfence.peer.v1.DoneSet
-	(*Verdict)(nil),         // 12: ringfence.peer.v1.Verdict
-	(*Credit)(nil),          // 13: ringfence.peer.v1.Credit
-	(*Cancel)(nil),          // 14: ringfence.peer.v1.Cancel
-	(*Window)(nil),          // 15: ringfence.peer.v1.Window
-	(*Ping)(nil),            // 16: ringfence.peer.v1.Ping
-	(*Pong)(nil),            // 17: ringfence.peer.v1.Pong
-	(*GoAway)(nil),          // 18: ringfence.peer.v1.GoAway
+	(CallOutcome)(0),        // 1: ringfence.peer.v1.CallOutcome
+	(*ForwardRequest)(nil),  // 2: ringfence.peer.v1.ForwardRequest
+	(*ForwardResponse)(nil), // 3: ringfence.peer.v1.ForwardResponse
+	(*Hello)(nil),           // 4: ringfence.peer.v1.Hello
+	(*Setting)(nil),         // 5: ringfence.peer.v1.Setting
+	(*Proof)(nil),           // 6: ringfence.peer.v1.Proof
+	(*Position)(nil),        // 7: ringfence.peer.v1.Position
+	(*Events)(nil),          // 8: ringfence.peer.v1.Events
+	(*Event)(nil),           // 9: ringfence.peer.v1.Event
+	(*Call)(nil),            // 10: ringfence.peer.v1.Call
+	(*Property)(nil),        // 11: ringfence.peer.v1.Property
+	(*Verdicts)(nil),        // 12: ringfence.peer.v1.Verdicts
+	(*DoneSet)(nil),         // 13: ringfence.peer.v1.DoneSet
+	(*Verdict)(nil),         // 14: ringfence.peer.v1.Verdict
+	(*Credit)(nil),          // 15: ringfence.peer.v1.Credit
+	(*Cancel)(nil),          // 16: ringfence.peer.v1.Cancel
+	(*Window)(nil),          // 17: ringfence.peer.v1.Window
+	(*Ping)(nil),            // 18: ringfence.peer.v1.Ping
+	(*Pong)(nil),            // 19: ringfence.peer.v1.Pong
+	(*GoAway)(nil),          // 20: ringfence.peer.v1.GoAway
 }
 var file_ringfence_peer_v1_peer_proto_depIdxs = []int32{
-	3,  // 0: ringfence.peer.v1.ForwardRequest.hello:type_name -> ringfence.peer.v1.Hello
-	7,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
-	16, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
-	15, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
-	14, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
-	5,  // 5: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
-	3,  // 6: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
-	10, // 7: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
-	17, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
-	13, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
-	18, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
-	4,  // 11: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
-	6,  // 12: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
-	8,  // 13: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
-	9,  // 14: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
-	12, // 15: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
-	6,  // 16: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
-	11, // 17: ringfence.peer.v1.Verdicts.done:type_name -> ringfence.peer.v1.DoneSet
-	0,  // 18: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
-	6,  // 19: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
-	6,  // 20: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
-	1,  // 21: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
-	2,  // 22: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	4,  // 0: ringfence.peer.v1.ForwardRequest.hello:type_name -> ringfence.peer.v1.Hello
+	8,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
+	18, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
+	17, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
+	16, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
+	6,  // 5: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
+	4,  // 6: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
+	12, // 7: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
+	19, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
+	15, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
+	20, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
+	5,  // 11: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
+	7,  // 12: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
+	9,  // 13: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
+	11, // 14: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
+	10, // 15: ringfence.peer.v1.Event.call:type_name -> ringfence.peer.v1.Call
+	14, // 16: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
+	7,  // 17: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
+	13, // 18: ringfence.peer.v1.Verdicts.done:type_name -> ringfence.peer.v1.DoneSet
+	0,  // 19: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
+	7,  // 20: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
+	1,  // 21: ringfence.peer.v1.Verdict.outcome:type_name -> ringfence.peer.v1.CallOutcome
+	7,  // 22: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
+	2,  // 23: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
+	3,  // 24: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
+	24, // [24:25] is the sub-list for method output_type
+	23, // [23:24] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_peer_v1_peer_proto_init() }
@@ -1892,8 +2088,8 @@ func file_ringfence_peer_v1_peer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_peer_v1_peer_proto_rawDesc), len(file_ringfence_peer_v1_peer_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   18,
+			NumEnums:      2,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

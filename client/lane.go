@@ -1,0 +1,212 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
+)
+
+// Lane calls handlers of keys, through one router of the group: see [Dial]. Its methods are safe for concurrent use.
+type Lane struct {
+	options options
+	conn    *grpc.ClientConn
+	service lanev1.LaneServiceClient
+}
+
+// Dial returns a Lane through the router at endpoint, which is as for [Run]. It connects with the first call, and again whenever the
+// connection breaks. Of the options, WithDialer, WithTLS and WithTokenFile count. Errors are of the kind [ErrArgument].
+func Dial(endpoint string, opts ...Option) (*Lane, error) {
+	r := &runner{options: defaults()}
+	for _, opt := range opts {
+		opt(&r.options)
+	}
+	r.instrument()
+	at, err := parseEndpoint(endpoint)
+	if err = errors.Join(err, r.options.validate()); err != nil {
+		return nil, err
+	}
+	r.endpoint = at
+	conn, err := r.dialRouter()
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &Lane{options: r.options, conn: conn, service: lanev1.NewLaneServiceClient(conn)}, nil
+}
+
+// Close ends the connection. Calls that wait return an error of the kind [ErrUnknown].
+func (l *Lane) Close() error { return l.conn.Close() }
+
+// The kinds of a [CallError].
+var (
+	// ErrCallFailed: the handler has returned an error, or panicked.
+	ErrCallFailed = errors.New("client: the call failed")
+	// ErrNotRun: the call has not run, and never will. It can be repeated.
+	ErrNotRun = errors.New("client: the call has not run")
+	// ErrUnknown: the call may have run, and may still run until its timeout. Only a call with an id can be repeated safely.
+	ErrUnknown = errors.New("client: the call may have run")
+	// ErrDoneBefore: a call with this id was answered before, and its reply is no longer known.
+	ErrDoneBefore = errors.New("client: the call was done before")
+)
+
+// The codes of a [CallError] of the kind ErrNotRun.
+const (
+	CodeTimeout     = event.CodeTimeout     // its time was up before it could begin
+	CodeOverloaded  = event.CodeOverloaded  // too many calls wait
+	CodeNoHandler   = event.CodeNoHandler   // the worker of the key has no handler of that method
+	CodeCycle       = event.CodeCycle       // a handler of the same key waits for it
+	CodeParked      = event.CodeParked      // an operator has parked the key
+	CodeTooLarge    = event.CodeTooLarge    // the payload does not fit
+	CodeUnreachable = event.CodeUnreachable // there is no router, or the owner of the key cannot be reached
+)
+
+// CallError says why a call has no reply. errors.Is matches its kind and its cause.
+type CallError struct {
+	Kind       error         // ErrCallFailed, ErrNotRun, ErrUnknown or ErrDoneBefore
+	Code       string        // ErrCallFailed: the handler's, see [FailCall]. ErrNotRun: one of the codes above
+	Text       string        // in words
+	RetryAfter time.Duration // ErrNotRun: when to call again; 0: as you like
+	Err        error         // the cause in this process, nil if the router has answered
+}
+
+// Error returns the kind, the code and the text.
+func (e *CallError) Error() string {
+	text := e.Kind.Error()
+	if e.Code != "" {
+		text += " (" + e.Code + ")"
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	return text
+}
+
+// Unwrap returns the kind and the cause.
+func (e *CallError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// A CallOption configures one call.
+type CallOption func(*lanev1.InvokeRequest)
+
+// WithCallID gives the call an id, up to 128 bytes. The call then runs at least once within its timeout, even if the owner of the key
+// dies, unless it is refused; and a repeat with the same key and id gets the reply of the first one, or [ErrDoneBefore].
+func WithCallID(id string) CallOption { return func(r *lanev1.InvokeRequest) { r.Id = id } }
+
+// WithCallTimeout sets how long the call may take: 1 ms to 10 minutes, 10 seconds by default, and never longer than the deadline of the
+// context.
+func WithCallTimeout(d time.Duration) CallOption {
+	return func(r *lanev1.InvokeRequest) { r.TimeoutMs = uint64(max(1, d.Milliseconds())) }
+}
+
+// answerGrace is how long the router's answer is waited for after the timeout of a call.
+const answerGrace = time.Second
+
+// timeoutDefault is the timeout of a call without an option.
+const timeoutDefault = 10 * time.Second
+
+// Invoke calls the handler that is registered for method at the owner of key, see [WithCall]. It runs when no event and no other call of
+// the key does, before events that wait. The error is nil or a [*CallError].
+//
+// Pass the context of a handler if you call from one: a call that would wait for the caller's own key is refused with the code
+// [CodeCycle].
+func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, opts ...CallOption) ([]byte, error) {
+	r := &lanev1.InvokeRequest{Key: []byte(key), Method: method, Payload: payload, Path: pathOf(ctx), TimeoutMs: uint64(timeoutDefault / time.Millisecond)}
+	for _, opt := range opts {
+		opt(r)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		r.TimeoutMs = min(r.TimeoutMs, uint64(max(1, time.Until(deadline).Milliseconds()))) //nolint:forbidigo // wall time, as contexts have it
+	}
+	r.Traceparent = l.traceparent(ctx)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond+answerGrace)
+	defer cancel()
+	token, err := l.options.token()
+	if err != nil {
+		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
+	}
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	answer, err := l.service.Invoke(ctx, r)
+	if err != nil {
+		return nil, notAnswered(ctx, err)
+	}
+	failure := &CallError{Code: answer.GetCode(), Text: answer.GetText(), RetryAfter: time.Duration(answer.GetRetryAfterMs()) * time.Millisecond}
+	switch answer.GetOutcome() {
+	case lanev1.Outcome_OUTCOME_REPLIED:
+		return answer.GetReply(), nil
+	case lanev1.Outcome_OUTCOME_FAILED:
+		failure.Kind = ErrCallFailed
+	case lanev1.Outcome_OUTCOME_NOT_RUN:
+		failure.Kind = ErrNotRun
+	case lanev1.Outcome_OUTCOME_DONE_BEFORE:
+		failure.Kind = ErrDoneBefore
+	default:
+		failure.Kind = ErrUnknown
+	}
+	return nil, failure
+}
+
+// notAnswered returns the error of a call that the router has not answered.
+func notAnswered(ctx context.Context, err error) error {
+	kind := refusal(err)
+	switch {
+	case ctx.Err() != nil:
+		return &CallError{Kind: ErrUnknown, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+	case errors.Is(kind, ErrUnauthenticated), isRefusal(err):
+		return &CallError{Kind: ErrNotRun, Text: status.Convert(err).Message(), Err: kind}
+	}
+	return &CallError{Kind: ErrUnknown, Text: status.Convert(err).Message(), Err: kind}
+}
+
+// pathOf returns the keys whose handlers wait for a call with this context.
+func pathOf(ctx context.Context) []uint64 {
+	e, _ := ctx.Value(handlingKey{}).(*Event)
+	if e == nil {
+		return nil
+	}
+	var path []uint64
+	if c := e.run.call; c != nil {
+		for _, key := range c.path {
+			path = append(path, uint64(key))
+		}
+	}
+	return slices.Clip(append(path, uint64(partition.HashOf(e.Key))))
+}
+
+// isRefusal reports whether a status says that no router has begun to do anything.
+func isRefusal(err error) bool {
+	s := status.Convert(err)
+	switch s.Code() {
+	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied, codes.ResourceExhausted:
+		return true
+	case codes.Unavailable: // gRPC's words for a call that got no connection
+		return strings.Contains(strings.ToLower(s.Message()), "error while dialing")
+	}
+	return false
+}
+
+// traceparent returns the trace context of ctx, "" without one.
+func (l *Lane) traceparent(ctx context.Context) string {
+	if l.options.propagator == nil {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	l.options.propagator.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}

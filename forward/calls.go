@@ -1,0 +1,73 @@
+package forward
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// A call is held like an event, by a handle of its own kind, and travels on the same streams, but:
+//
+//   - it waits for no event and no other call after a refusal, since its owner has a queue of its own for calls;
+//   - it is never relayed, and not sent to a peer whose release takes no calls, which would run it as an event;
+//   - one without an id of its caller is not sent again after the stream broke on which it was sent: it may have run;
+//   - a full owner ends it, since its caller knows better what to do than to wait.
+
+// Cancel is a call that nobody waits for any more.
+type Cancel struct {
+	Peer   Peer // who has it, [Local] or a peer
+	Handle event.Handle
+}
+
+// GiveUp ends a call whose caller waits no longer. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
+// owner is told. An unknown handle is ignored.
+func (t *Table) GiveUp(handle event.Handle, out *Moves) {
+	h, held := t.lookUp(handle)
+	if !held || !h.isCall() {
+		return
+	}
+	if sent := h.sentTo(); sent != nil {
+		t.ensureExtra(h).mayRun = true
+		out.Cancel = append(out.Cancel, Cancel{sent.lane.peer, handle})
+	}
+	t.settle(h, t.notAnswered(h, event.CodeTimeout, "its time was up"), out)
+}
+
+// notAnswered returns the verdict on a call that no owner has, or will answer.
+func (t *Table) notAnswered(h held, code, why string) event.Verdict {
+	if x := t.extraOf(h); x != nil && x.mayRun {
+		return event.Unknown(h.handle(), why)
+	}
+	return event.NotRun(h.handle(), code, why)
+}
+
+func (t *Table) refuseCall(h held, why string, out *Moves) {
+	t.settle(h, t.notAnswered(h, event.CodeUnreachable, why), out)
+}
+
+// refuseCalls ends the calls that are queued for a lane.
+func (t *Table) refuseCalls(l *lane, why string, out *Moves) {
+	for _, h := range l.queue.all() {
+		if h.isCall() {
+			t.refuseCall(h, why, out)
+		}
+	}
+}
+
+// mayRepeat settles a call that must not run twice, and whose stream broke after it was sent. It reports whether the call may be sent again.
+func (t *Table) mayRepeat(h held, out *Moves) bool {
+	x := t.extraOf(h)
+	if x == nil || !x.mayRun || !h.entry.Call(h.index).Once() {
+		return true
+	}
+	out.settle(t.ref(h), event.Unknown(h.handle(), "the stream to the owner of the key broke"))
+	t.end(h)
+	return false
+}
+
+// overloaded returns the verdict on a call whose owner has no room.
+func overloaded(h event.Handle, delay time.Duration) event.Verdict {
+	v := event.NotRun(h, event.CodeOverloaded, "too many calls wait, of this key or of its owner")
+	v.Detail.Delay = delay
+	return v
+}

@@ -1,0 +1,491 @@
+package mailbox
+
+import (
+	"math"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// visits are the calls: exclusive work on a key that no broker remembers, only a caller. They wait in the actor of their key, in a queue
+// of their own, run by the same rules as events, and make the key busy as events do. They go before waiting events; after
+// visitsInTurn of them one event goes. A failed event's pause does not hold them up.
+//
+// No event costs anything but a look at a flag while its key has no visits.
+type visits struct {
+	of      map[*actor]*visitors
+	by      map[address]uint32 // each caller that waits → the place of its call
+	n       int                // waiting or running
+	all     []visit            // of all that wait or run, some twice, and of some that are over
+	soonest clock.Instant      // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
+	replies replies
+}
+
+// visit names an item: the one with that place and id, if there is one.
+type visit struct {
+	place uint32
+	id    event.MessageID
+}
+
+// visitors are the visits of a key.
+type visitors struct {
+	head, tail *item // that wait, oldest first
+	n          int32
+	inTurn     uint8 // how many ran since an event did
+}
+
+// visitsInTurn is how many visits of a key run in a row while an event of it could.
+const visitsInTurn = 8
+
+// nobody is the sender in the place of a caller that has given up.
+const nobody Sender = math.MaxUint64 - 1
+
+func (v *visits) init(cfg Config) {
+	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
+	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
+}
+
+// The answers to calls that do not run here.
+var (
+	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
+	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
+	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
+)
+
+// acceptCall judges one call. A repeat of one that is here joins it; one of a call that was done gets the same answer.
+func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Position, e *event.Ref, call *event.Call, seen *lookup, out *Output) {
+	var s *span
+	bit := bitOf(seen.message)
+	if !call.Once() {
+		s = b.spans.find(seen.id, seen.message)
+		switch {
+		case s != nil && s.here.has(bit):
+			b.joinCall(b.search(b.actorSeen(seen), s, bit), from, call, out)
+			return
+		case s != nil && s.done.has(bit):
+			b.counters.Duplicates++
+			b.repeatAnswer(from, seen.message, out)
+			return
+		}
+	}
+	now, p := group.at, seen.part
+	switch {
+	case p == nil:
+		b.refuseMisplaced(from, e, out)
+		return
+	case !p.ours():
+		b.refuseForeign(from, senderEpoch, out)
+		return
+	}
+	a, id := b.actorSeen(seen), ring.HashOf(string(seen.name))
+	if detail := b.refusalOf(now, id, e, call); detail != nil {
+		out.say(from, event.Answered, detail)
+		return
+	}
+	if b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
+		a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax {
+		b.refuseOverload(from, out)
+		return
+	}
+	if a == nil {
+		a = b.activate(p, seen.name, seen.key, id)
+	}
+	it, place := b.items.get()
+	it.ref, it.actor, it.cohort, it.place, it.visit = *e, a, group, place, true
+	it.id, it.bytes, it.first, it.span = seen.message, uint32(seen.bytes), from, noSpan
+	if !call.Once() {
+		if s == nil {
+			s = b.spans.add(seen.id, seen.message)
+		}
+		s.here.add(bit)
+		it.span, it.bit = s.place, bit
+	}
+	b.bytes += seen.bytes
+	group.items++
+	b.counters.Calls++
+	b.visits.n++
+	b.visits.by[from] = place
+	b.watch(it, call.Deadline, out)
+	b.visitorsOf(a).pushBack(it)
+	b.refileVisited(now, a, out)
+}
+
+// refusalOf returns the answer to a call that must not wait here, nil if it may.
+func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call *event.Call) *event.Detail {
+	for _, before := range call.Path {
+		if before == id {
+			return cycle
+		}
+	}
+	switch {
+	case id.Partition() != e.Partition():
+		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	case !call.Deadline.After(now):
+		b.counters.Expired++
+		return tooOld
+	case b.parkOf(e.Key()).State != event.NotParked:
+		return parked
+	}
+	if err := call.Check(len(e.Event().Payload)); err != nil {
+		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
+	}
+	return nil
+}
+
+// watch lets a visit end at its deadline.
+func (b *Boxes) watch(it *item, deadline clock.Instant, out *Output) {
+	b.visits.all = append(b.visits.all, visit{it.place, it.id})
+	if deadline.Before(b.visits.soonest) {
+		b.visits.soonest = deadline
+		out.DueSooner = true
+	}
+	if n := len(b.visits.all); n > 64 && n > 4*b.visits.n {
+		b.forgetVisits()
+	}
+}
+
+// forgetVisits removes the names of visits that are over.
+func (b *Boxes) forgetVisits() {
+	kept := b.visits.all[:0]
+	for _, v := range b.visits.all {
+		if b.visitAt(v) != nil {
+			kept = append(kept, v)
+		}
+	}
+	b.visits.all = kept
+}
+
+// visitAt returns a visit, nil if it is over.
+func (b *Boxes) visitAt(v visit) *item {
+	if it := b.items.at(v.place); it.actor != nil && it.visit && it.id == v.id {
+		return it
+	}
+	return nil
+}
+
+// joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
+func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) {
+	if len(it.joined())+1 >= b.cfg.JoinsMax {
+		b.refuseOverload(from, out)
+		return
+	}
+	b.counters.Joined++
+	if it.others == nil {
+		it.others = new([]address)
+	}
+	*it.others = append(*it.others, from)
+	b.visits.by[from] = it.place
+	if e := it.ref.Event(); e.Call.Deadline.Before(call.Deadline) {
+		later, longer := *e, *e.Call
+		longer.Deadline = call.Deadline
+		later.Call = &longer
+		it.ref = event.RefTo(&later)
+		b.watch(it, call.Deadline, out)
+	}
+}
+
+// repeatAnswer answers a call that was done before.
+func (b *Boxes) repeatAnswer(to address, id event.MessageID, out *Output) {
+	if r := b.visits.replies.known[id]; r != nil {
+		out.say(to, event.Answered, &event.Detail{Reply: r})
+		return
+	}
+	out.say(to, event.Done, nil)
+}
+
+func (b *Boxes) visitorsOf(a *actor) *visitors {
+	v := b.visits.of[a]
+	if v == nil {
+		v = new(visitors)
+		b.visits.of[a], a.visited = v, true
+	}
+	return v
+}
+
+func (v *visitors) pushBack(it *item) {
+	if v.tail == nil {
+		v.head = it
+	} else {
+		v.tail.next = it
+	}
+	v.tail = it
+	v.n++
+}
+
+func (v *visitors) pushFront(it *item) {
+	it.next, v.head = v.head, it
+	if v.tail == nil {
+		v.tail = it
+	}
+	v.n++
+}
+
+// remove removes a visit from any place of the queue.
+func (v *visitors) remove(it *item) {
+	var before *item
+	for at := v.head; at != it; at = at.next {
+		before = at
+	}
+	if before == nil {
+		v.head = it.next
+	} else {
+		before.next = it.next
+	}
+	if v.tail == it {
+		v.tail = before
+	}
+	it.next = nil
+	v.n--
+}
+
+// refileVisited files a key again whose visits have changed, unless it runs.
+func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
+	if a.running == nil {
+		b.dequeueWaiting(a)
+		b.enqueue(now, a, out)
+	}
+}
+
+// nextOfBoth is next for a key with visits that wait.
+func (b *Boxes) nextOfBoth(now clock.Instant, a *actor, v *visitors) *item {
+	eventMay := a.head != nil && !a.heldUntil.After(now)
+	if !eventMay || v.inTurn < visitsInTurn {
+		for it := v.head; it != nil; it = it.next {
+			if it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
+				v.remove(it)
+				v.inTurn = min(v.inTurn+1, visitsInTurn)
+				return it
+			}
+		}
+	}
+	if !eventMay {
+		return nil
+	}
+	v.inTurn, a.heldUntil = 0, 0
+	return a.popFront()
+}
+
+// putOff files a key that was ready and has nothing that may run: its visits' time is up, which Tick finds, and its event waits for its retry.
+func (b *Boxes) putOff(now clock.Instant, a *actor) {
+	a.wait, a.since = WaitNothing, now
+	if a.head != nil {
+		var out Output // the retry was in Next before
+		a.wait = WaitRetry
+		b.hold(a, &out)
+	}
+}
+
+// expireVisits ends the visits whose time is up: those that wait have not run, and those that run are taken back.
+func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
+	if b.visits.soonest.After(now) {
+		return
+	}
+	soonest, kept := clock.Forever, b.visits.all[:0]
+	var ended []*item
+	for _, v := range b.visits.all {
+		it := b.visitAt(v)
+		if it == nil {
+			continue
+		}
+		switch deadline := it.ref.Event().Call.Deadline; {
+		case deadline.After(now):
+			soonest, kept = min(soonest, deadline), append(kept, v)
+		case it.delivery == 0:
+			ended = append(ended, it)
+		default:
+			b.takeVisitBack(it, out)
+		}
+	}
+	b.visits.all, b.visits.soonest = kept, soonest
+	for _, it := range ended {
+		if it.visit && it.actor != nil { // it may be named twice
+			b.counters.Expired++
+			b.endWaiting(now, it, event.Answered, tooOld, out)
+		}
+	}
+}
+
+func (b *Boxes) takeVisitBack(it *item, out *Output) {
+	b.counters.Recalled++
+	out.TakeBack = append(out.TakeBack, it.delivery)
+}
+
+// endWaiting ends a visit that waits.
+func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
+	a := it.actor
+	b.visits.of[a].remove(it)
+	b.endVisit(it, kind, detail, out)
+	b.refileVisited(now, a, out)
+}
+
+// endVisit answers the callers of a visit that is in no queue and does not run, and frees it.
+func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
+	b.visits.n--
+	delete(b.visits.by, it.first)
+	for _, from := range it.joined() {
+		delete(b.visits.by, from)
+	}
+	if it.span != noSpan {
+		s := b.spans.at(it.span)
+		s.here.remove(it.bit)
+		b.spans.drop(s)
+	}
+	b.answer(it, kind, detail, out)
+	b.release(it)
+}
+
+// refuseVisits ends the visits of a key that wait.
+func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Detail, out *Output) {
+	if !a.visited {
+		return
+	}
+	v := b.visits.of[a]
+	for it := v.head; it != nil; it = v.head {
+		v.remove(it)
+		b.endVisit(it, kind, detail, out)
+	}
+}
+
+// Cancel says that a sender waits for calls no more. A call that nobody else waits for ends, and gets no verdict: at once if it waits;
+// if it runs, out.TakeBack names it, and its key stays busy until Finish. Calls that are not here are ignored.
+func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
+	b.call++
+	for _, h := range calls {
+		place, here := b.visits.by[address{from, h}]
+		if !here {
+			continue
+		}
+		delete(b.visits.by, address{from, h})
+		it := b.items.at(place)
+		if !it.leave(address{from, h}) {
+			continue
+		}
+		if it.delivery == 0 {
+			b.endWaiting(now, it, event.Answered, nil, out)
+		} else {
+			b.takeVisitBack(it, out)
+		}
+	}
+	b.repayAll(out)
+}
+
+// leave removes a sender of an item. It reports whether none is left.
+func (it *item) leave(from address) (none bool) {
+	others := it.joined()
+	for i := range others {
+		if others[i] == from {
+			*it.others = append(others[:i], others[i+1:]...)
+			return false
+		}
+	}
+	it.first = address{sender: nobody}
+	if n := len(others); n > 0 {
+		it.first, *it.others = others[n-1], others[:n-1]
+		return false
+	}
+	return true
+}
+
+// finishVisit ends a delivery of a visit.
+func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *Output) {
+	a, p, e := it.actor, it.actor.part, it.ref.Event()
+	o := outcome.OfCall(e.Call.Once(), e.Call.Deadline.After(now) && it.first.sender != nobody, r)
+	b.recordVisit(now, it, r, o)
+	b.running--
+	it.delivery = 0
+	a.running, a.wait = nil, WaitNothing
+	p.running--
+
+	switch {
+	case o.Again && !p.ours():
+		b.endVisit(it, event.NotOwner, b.notOwner, out)
+	case o.Again:
+		v := b.visitorsOf(a)
+		v.inTurn -= min(v.inTurn, 1)
+		v.pushFront(it)
+		b.watch(it, e.Call.Deadline, out)
+	case o.Reply.Outcome == event.CallReplied:
+		b.counters.Answered++
+		b.remember(now, it, &o.Reply)
+		b.endVisit(it, event.Answered, &event.Detail{Reply: &o.Reply}, out)
+	default:
+		if o.Reply.Outcome == event.CallFailed {
+			b.counters.Answered++
+		}
+		b.endVisit(it, event.Answered, &event.Detail{Reason: o.Reason, Reply: &o.Reply}, out)
+	}
+	b.enqueue(now, a, out)
+	if p.gate != ownership.Open {
+		b.outlived(r.Kind)
+		out.Ended = append(out.Ended, p.number)
+	}
+}
+
+// remember keeps the id of a call that was done, and its reply, for repeats.
+func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
+	if it.span == noSpan {
+		return
+	}
+	p := it.actor.part
+	b.window.add(now, p.number, b.spans.at(it.span), it.bit)
+	if !p.ours() {
+		b.late = append(b.late, b.window.end-1)
+		p.leaves = b.window.end
+	}
+	b.visits.replies.add(it.id, r)
+}
+
+// replies are the replies of calls that were done, the newest ones.
+type replies struct {
+	bytesMax, bytes int
+	known           map[event.MessageID]*event.Reply
+	order           []event.MessageID // oldest first
+}
+
+// replyBytes is the overhead of a reply.
+const replyBytes = 256
+
+func (t *replies) add(id event.MessageID, r *event.Reply) {
+	if old := t.known[id]; old != nil { // its id was forgotten, and the call ran again
+		t.bytes += len(r.Payload) - len(old.Payload)
+		t.known[id] = r
+	} else {
+		t.known[id] = r
+		t.order = append(t.order, id)
+		t.bytes += replyBytes + len(r.Payload)
+	}
+	for t.bytes > t.bytesMax && len(t.order) > 0 {
+		t.bytes -= replyBytes + len(t.known[t.order[0]].Payload)
+		delete(t.known, t.order[0])
+		t.order = t.order[1:]
+	}
+}
+
+// recordVisit is record for a visit.
+func (b *Boxes) recordVisit(now clock.Instant, it *item, r *event.Result, o outcome.CallOutcome) {
+	if b.records == nil {
+		return
+	}
+	a := it.actor
+	took := now.Sub(a.since)
+	b.records.hot.Add(a.id, took)
+	b.records.times.Handled.Add(took)
+	end := history.Answered
+	switch {
+	case o.Again && a.part.ours():
+		end = history.Returned
+	case o.Again:
+		end = history.Moved
+	}
+	*b.records.attempts.Next(a.fails || history.Failed(r.Kind)) = history.Attempt{
+		Key: a.id, ID: it.id, Accepted: it.cohort.at, Delivered: a.since, Ended: now,
+		Fence: b.fenceOf(it), Number: 1, Result: r.Kind, End: end, TimedOut: r.TimedOut, Ran: r.Ran,
+	}
+	if len(b.records.fences) > 0 {
+		delete(b.records.fences, it.delivery)
+	}
+}

@@ -1,0 +1,74 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/mailbox"
+)
+
+// Call sends a call to the owner of its key. Its handle is one of [event.NewCallHandle], and Parts.Answered gets its verdict, once.
+func (p *Pipeline) Call(call *event.Event) {
+	e := event.NewEntry(event.Message{Event: call, Key: string(call.Key)})
+	e.First, e.Fresh = call.Handle, event.AllBits(1)
+	p.Holder.Hold(e)
+}
+
+// GiveUp ends a call whose caller waits no longer: Parts.Answered gets its verdict before it returns, unless it had one.
+func (p *Pipeline) GiveUp(call event.Handle) { p.Holder.GiveUp(call) }
+
+// Cancel implements forward.Sink.
+func (p *Pipeline) Cancel(calls []event.Handle) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Cancel(mailbox.Local, calls, out) })
+}
+
+// CancelFor implements forward.Acceptor.
+func (p *Pipeline) CancelFor(from forward.StreamID, calls []event.Handle) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Cancel(mailbox.Sender(from), calls, out) })
+}
+
+// answerCalls passes on the verdicts on calls, and returns all others. Mostly there are no calls, and the given ones are returned.
+func (p *Pipeline) answerCalls(done []event.Set, verdicts []event.Verdict) ([]event.Set, []event.Verdict) {
+	if p.answered == nil {
+		return done, verdicts
+	}
+	var calls []event.Verdict
+	isSet := func(s event.Set) bool { return s.First.IsCall() }
+	if slices.ContainsFunc(done, isSet) {
+		for _, s := range done {
+			if isSet(s) {
+				calls = append(calls, event.Verdict{Handle: s.First, Kind: event.Done}) // an entry of one call
+			}
+		}
+		done = slices.DeleteFunc(slices.Clone(done), isSet)
+	}
+	is := func(v event.Verdict) bool { return v.Handle.IsCall() }
+	if slices.ContainsFunc(verdicts, is) {
+		for _, v := range verdicts {
+			if is(v) {
+				calls = append(calls, v)
+			}
+		}
+		verdicts = slices.DeleteFunc(slices.Clone(verdicts), is)
+	}
+	if len(calls) > 0 {
+		p.answered(calls)
+	}
+	return done, verdicts
+}
+
+// refuseRelayedCalls answers the calls of an arrival that is to be passed on: no member of this release sends any. It returns the events.
+func (p *Pipeline) refuseRelayedCalls(a forward.Arrival) []event.Ref {
+	var refused []event.Verdict
+	for i := range a.Events {
+		if a.Events[i].Call() != nil {
+			refused = append(refused, event.NotRun(a.Events[i].Handle(), event.CodeUnreachable, "calls are not relayed"))
+		}
+	}
+	if len(refused) == 0 {
+		return a.Events
+	}
+	p.Peers.Answer(a.From, refused)
+	return slices.DeleteFunc(a.Events, func(r event.Ref) bool { return r.Call() != nil })
+}

@@ -1,0 +1,73 @@
+package hotframe
+
+import (
+	"encoding/binary"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// The fields of a Call, the same between routers and to the application.
+const (
+	callMethod  = 1
+	callTimeout = 2
+	callID      = 3
+	callPath    = 4
+)
+
+// CallTimeoutMax bounds the time that a caller may wait. A longer one in a frame counts as this one.
+const CallTimeoutMax = 10 * time.Minute
+
+// AppendCall appends a call as field num. Its deadline is written as the milliseconds that are left, rounded down.
+func AppendCall(b []byte, num protowire.Number, c *event.Call, now clock.Instant) []byte {
+	const room = 1 // for the length
+	b, begin := Begin(b, num, room)
+	b = AppendText(b, callMethod, c.Method)
+	b = AppendNumber(b, callTimeout, uint64(max(0, c.Deadline.Sub(now))/time.Millisecond))
+	b = AppendText(b, callID, c.ID)
+	if len(c.Path) > 0 {
+		path := make([]byte, 0, 8*event.CallPathMax)
+		for _, key := range c.Path {
+			path = binary.LittleEndian.AppendUint64(path, uint64(key))
+		}
+		b = AppendBytes(b, callPath, path)
+	}
+	return End(b, begin, room)
+}
+
+// ReadCall is the inverse of AppendCall, without the field's tag. The strings alias b. It returns nil if our writer would have encoded
+// the call in another way.
+func ReadCall(b []byte, now clock.Instant) *event.Call {
+	method, b := Chunk(b, callMethod)
+	timeout, b := Number(b, callTimeout)
+	id, b := Chunk(b, callID)
+	path, b := Chunk(b, callPath)
+	if len(b) > 0 || len(path)%8 != 0 || len(path) > 8*pathRead {
+		return nil
+	}
+	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout)}
+	for ; len(path) > 0; path = path[8:] {
+		c.Path = append(c.Path, partition.KeyHash(binary.LittleEndian.Uint64(path)))
+	}
+	return c
+}
+
+// pathRead is how many keys of a path are read: one more than is allowed, so that its receiver sees that there are too many.
+const pathRead = event.CallPathMax + 1
+
+// CallDeadline returns the deadline of a call with so many milliseconds left.
+func CallDeadline(now clock.Instant, ms uint64) clock.Instant {
+	return now.Add(time.Duration(min(ms, uint64(CallTimeoutMax/time.Millisecond))) * time.Millisecond)
+}
+
+// KeyHashes reads a path that the generated code has decoded, as far as ReadCall does.
+func KeyHashes(path []uint64) (hashes []partition.KeyHash) {
+	for _, key := range path[:min(len(path), pathRead)] {
+		hashes = append(hashes, partition.KeyHash(key))
+	}
+	return hashes
+}
