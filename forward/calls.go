@@ -71,3 +71,37 @@ func overloaded(h event.Handle, delay time.Duration) event.Verdict {
 	v.Detail.Delay = delay
 	return v
 }
+
+// Renew is a reservation that its owner is asked to renew.
+type Renew struct {
+	Peer Peer // who has it, [Local] or a peer
+	event.Renewal
+}
+
+// Renew asks the owner of a reservation for new permission. If it is not at an owner, nobody is asked, and no answer comes.
+func (t *Table) Renew(r event.Renewal, out *Moves) {
+	h, held := t.lookUp(r.Handle)
+	if !held || !h.isCall() {
+		return
+	}
+	if sent := h.sentTo(); sent != nil {
+		out.Renew = append(out.Renew, Renew{sent.lane.peer, r})
+	}
+}
+
+// Forget ends a reservation at this node alone: its owner is not told, and ends it when its permission has passed, unless its holder comes
+// back through another node.
+func (t *Table) Forget(handle event.Handle) {
+	if h, held := t.lookUp(handle); held && h.isCall() {
+		t.end(h)
+	}
+}
+
+// grant notes that a reservation has begun: if it is sent again, it may only be resumed, since its holder may still believe that it has it.
+func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
+	ev, call := *h.entry.Event(h.index), *h.entry.Call(h.index)
+	call.Resume = true
+	ev.Call = &call
+	t.ensureExtra(h).newer = &ev
+	out.Granted = append(out.Granted, *v)
+}

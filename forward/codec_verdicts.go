@@ -36,6 +36,9 @@ const (
 	verdictOutcome    = 10
 	verdictReply      = 11
 	verdictCode       = 12
+	verdictToken      = 13
+	verdictTurn       = 14
+	verdictRemaining  = 15
 )
 
 // verdictBatch is the verdicts of one frame. They are encoded as they come, so that they
@@ -204,6 +207,9 @@ func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
 			b = hotframe.AppendBytes(b, verdictReply, r.Payload)
 			b = hotframe.AppendText(b, verdictCode, r.Code)
 		}
+		if g := d.Grant; g != nil {
+			b = hotframe.AppendNumbers(b, verdictToken, uint64(g.Fence.Token), g.Fence.Turn, uint64(max(0, g.Remaining)))
+		}
 	}
 	return hotframe.End(b, begin, room)
 }
@@ -282,8 +288,11 @@ func readDetail(b []byte) (_ *event.Detail, rest []byte) {
 	outcome, b := hotframe.Number(b, verdictOutcome)
 	reply, b := hotframe.Chunk(b, verdictReply)
 	code, b := hotframe.Chunk(b, verdictCode)
+	token, b := hotframe.Number(b, verdictToken)
+	turn, b := hotframe.Number(b, verdictTurn)
+	remaining, b := hotframe.Number(b, verdictRemaining)
 	return detailOrNil(event.Detail{
-		Reply: replyOf(outcome, bytes.Clone(reply), string(code)),
+		Reply: replyOf(outcome, bytes.Clone(reply), string(code)), Grant: grantOf(int64(token), turn, remaining),
 		Delay: duration(delay), Attempts: uint32(attempts), Crashes: uint32(crashes),
 		Reason: string(reason), FirstError: string(first), Epoch: epoch, Owner: string(owner),
 	}), b
@@ -299,7 +308,7 @@ func detailOrNil(d event.Detail) *event.Detail {
 // kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
 // safe, loss is not.
 func kindOf(n uint64) event.VerdictKind {
-	if kind := uint32(n); kind > 0 && kind <= uint32(event.Answered) { // protobuf cuts excess bits of a kind off
+	if kind := uint32(n); kind > 0 && kind <= uint32(event.Granted) { // protobuf cuts excess bits of a kind off
 		return event.VerdictKind(kind)
 	}
 	return event.NotYet

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -41,7 +42,7 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 			return err
 		}
 		if c := m.GetCall(); c != nil {
-			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())}
+			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume()}
 		}
 		f.events = append(f.events, event.RefTo(ev))
 	}
@@ -169,9 +170,25 @@ func verdictOf(m *peerv1.Verdict) event.Verdict {
 		Detail: detailOrNil(event.Detail{
 			Delay: duration(m.GetDelayMs()), Attempts: m.GetAttempts(), Crashes: m.GetCrashes(),
 			Reason: m.GetReason(), FirstError: m.GetFirstError(), Epoch: positionOf(m.GetEpoch()), Owner: m.GetOwner(),
-			Reply: replyOf(uint64(m.GetOutcome()), m.GetReply(), m.GetCode()),
+			Reply: replyOf(uint64(m.GetOutcome()), m.GetReply(), m.GetCode()), Grant: grantOf(m.GetToken(), m.GetTurn(), m.GetRemainingNs()),
 		}),
 	}
+}
+
+// grantOf returns the beginning of a reservation, nil if all its fields are zero.
+func grantOf(token int64, turn, remaining uint64) *event.Grant {
+	if token == 0 && turn == 0 && remaining == 0 {
+		return nil
+	}
+	return &event.Grant{Fence: event.Fence{Token: token, Turn: turn}, Remaining: nanoseconds(remaining)}
+}
+
+// nanoseconds reads a duration; one that is longer than any permission counts as none.
+func nanoseconds(ns uint64) time.Duration {
+	if ns > uint64(time.Hour) {
+		return 0
+	}
+	return time.Duration(ns)
 }
 
 // replyOf returns the answer to a call, nil if all its fields are zero.

@@ -35,6 +35,12 @@ type Sink interface {
 	Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref)
 	// Cancel tells the local mailbox that nobody waits for calls any more that it has.
 	Cancel(calls []event.Handle)
+	// Granted gets the verdicts on reservations that have begun.
+	Granted(verdicts []event.Verdict)
+	// Renew asks the local mailbox for new permission of reservations that it has. The answers go to Renewed.
+	Renew(asked []event.Renewal)
+	// Renewed gets the owners' answers to [Pool.Renew].
+	Renewed(answers []event.Renewal)
 }
 
 // Evidence reports whether a peer is reachable: up once for each stream, down when it
@@ -153,6 +159,41 @@ func (p *Pool) perform(out *Moves) {
 	if len(out.Cancel) > 0 {
 		p.cancel(out.Cancel)
 	}
+	if len(out.Granted) > 0 {
+		p.sink.Granted(out.Granted)
+	}
+	if len(out.Renew) > 0 {
+		p.renew(out.Renew)
+	}
+}
+
+// renew asks the owners of reservations for new permission.
+func (p *Pool) renew(asked []Renew) {
+	p.peersMu.Lock()
+	var local []event.Renewal
+	for _, r := range asked {
+		if r.Peer == Local {
+			local = append(local, r.Renewal)
+		} else if s := p.peers[r.Peer]; s != nil {
+			s.renew(r.Renewal)
+		}
+	}
+	p.peersMu.Unlock()
+	if len(local) > 0 {
+		p.sink.Renew(local)
+	}
+}
+
+// Renew asks the owner of a reservation for new permission, see [Table.Renew].
+func (p *Pool) Renew(r event.Renewal) {
+	p.step(func(_ clock.Instant, out *Moves) { p.table.Renew(r, out) })
+}
+
+// Forget ends a reservation at this node alone, see [Table.Forget].
+func (p *Pool) Forget(reservation event.Handle) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table.Forget(reservation)
 }
 
 // cancel tells the owners of calls that nobody waits for these any more.
@@ -386,8 +427,9 @@ type peer struct {
 	link    atomic.Pointer[link] // of the present stream
 	calls   bool                 // the peer takes calls; written before the stream is up
 
-	mu        sync.Mutex     // guards cancelled
-	cancelled []event.Handle // calls that the peer has and nobody waits for
+	mu        sync.Mutex      // guards the fields below
+	cancelled []event.Handle  // calls that the peer has and nobody waits for
+	renewals  []event.Renewal // of reservations that the peer has
 }
 
 // cancelledMax bounds the calls whose cancelling waits for one stream. More are not told, and end by their timeouts.
@@ -403,12 +445,26 @@ func (s *peer) cancel(call event.Handle) {
 	s.wake()
 }
 
-// takeCancelled empties the queue.
-func (s *peer) takeCancelled() (calls []event.Handle) {
+// renew queues a renewal. Beyond renewalsMax it is dropped, and its holder asks again.
+func (s *peer) renew(r event.Renewal) {
+	s.mu.Lock()
+	if len(s.renewals) < renewalsMax {
+		s.renewals = append(s.renewals, r)
+	}
+	s.mu.Unlock()
+	s.wake()
+}
+
+// renewalsMax bounds the renewals that wait for one stream, and those of a frame.
+const renewalsMax = 4096
+
+// takeAsides empties the queues.
+func (s *peer) takeAsides() (calls []event.Handle, renewals []event.Renewal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls, s.cancelled = s.cancelled, nil
-	return calls
+	renewals, s.renewals = s.renewals, nil
+	return calls, renewals
 }
 
 func (s *peer) wake() {
@@ -456,7 +512,7 @@ func (s *peer) stream(ctx context.Context) error {
 	p.metrics.connects.WithLabelValues("ok").Inc()
 	l.open()
 
-	s.takeCancelled() // of an earlier stream
+	s.takeAsides() // of an earlier stream
 	s.link.Store(l)
 	s.up.Store(true)
 	p.metrics.streamsOut.Inc()
@@ -607,6 +663,12 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 			keys[i] = event.Key(key)
 		}
 		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
+	case *peerv1.ForwardResponse_Renewed:
+		answers, err := renewalsOf(frame.Renewed.GetHandles(), frame.Renewed.GetNumbers(), frame.Renewed.GetRemainingNs())
+		if err != nil {
+			return err
+		}
+		s.pool.sink.Renewed(answers)
 	case *peerv1.ForwardResponse_GoAway:
 		return fmt.Errorf("forward: the peer ends the stream: %s", peerText(frame.GoAway.GetReason()))
 	default:
@@ -627,7 +689,7 @@ type outEnd struct {
 // sendHot implements end.
 func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	p := e.peer.pool
-	if err := e.sendCancels(receipt); err != nil {
+	if err := e.sendAsides(receipt); err != nil {
 		return false, err
 	}
 	p.mu.Lock()
@@ -659,9 +721,18 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	return true, sendError(err)
 }
 
-// sendCancels sends the calls that nobody waits for.
-func (e *outEnd) sendCancels(receipt uint64) error {
-	calls := e.peer.takeCancelled()
+// sendAsides sends the renewals of reservations, and the calls that nobody waits for.
+func (e *outEnd) sendAsides(receipt uint64) error {
+	calls, renewals := e.peer.takeAsides()
+	if len(renewals) > 0 {
+		ask := &peerv1.Renewals{}
+		for _, r := range renewals {
+			ask.Handles, ask.Numbers = append(ask.Handles, uint64(r.Handle)), append(ask.Numbers, r.Number)
+		}
+		if err := e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Renewals{Renewals: ask}}); err != nil {
+			return sendError(err)
+		}
+	}
 	if len(calls) == 0 {
 		return nil
 	}

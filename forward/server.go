@@ -52,6 +52,9 @@ type Acceptor interface {
 	KeyOf(peer Peer) ed25519.PublicKey
 	// CancelFor says that nobody waits any more for calls that came on a stream. The slice is the receiver's.
 	CancelFor(from StreamID, calls []event.Handle)
+	// RenewFor asks for new permission of reservations that came on a stream. Each gets its answer by [Server.Renewed]. The slice is the
+	// receiver's.
+	RenewFor(from StreamID, asked []event.Renewal)
 	// Gone says that a stream has ended: no events come from it, and verdicts for it are
 	// dropped.
 	Gone(from StreamID)
@@ -295,6 +298,43 @@ type inbound struct {
 	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
 	credits []*peerv1.Credit
+	renewed *peerv1.Renewed
+}
+
+// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again.
+func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
+	in := s.inbound(to)
+	if in == nil {
+		return
+	}
+	in.mu.Lock()
+	if in.renewed == nil {
+		in.renewed = new(peerv1.Renewed)
+	}
+	for _, r := range answers {
+		if len(in.renewed.Handles) == renewalsMax {
+			break
+		}
+		in.renewed.Handles, in.renewed.Numbers = append(in.renewed.Handles, uint64(r.Handle)), append(in.renewed.Numbers, r.Number)
+		in.renewed.RemainingNs = append(in.renewed.RemainingNs, uint64(max(0, r.Remaining)))
+	}
+	in.mu.Unlock()
+	in.link.wake()
+}
+
+// renewalsOf reads renewals, or the answers to them.
+func renewalsOf(handles, numbers, remaining []uint64) ([]event.Renewal, error) {
+	if len(handles) > renewalsMax || len(numbers) != len(handles) || remaining != nil && len(remaining) != len(handles) {
+		return nil, fmt.Errorf("%w: %d renewals with %d numbers, want at most %d", errFrame, len(handles), len(numbers), renewalsMax)
+	}
+	all := make([]event.Renewal, len(handles))
+	for i := range handles {
+		all[i] = event.Renewal{Handle: event.Handle(handles[i]), Number: numbers[i]}
+		if remaining != nil {
+			all[i].Remaining = nanoseconds(remaining[i])
+		}
+	}
+	return all, nil
 }
 
 // creditsMax is how many credits wait for one stream; more are dropped.
@@ -313,9 +353,14 @@ func (in *inbound) credit(c *peerv1.Credit) {
 // sendCredits sends the credits that wait.
 func (in *inbound) sendCredits(receipt uint64) error {
 	in.mu.Lock()
-	credits := in.credits
-	in.credits = nil
+	credits, renewed := in.credits, in.renewed
+	in.credits, in.renewed = nil, nil
 	in.mu.Unlock()
+	if renewed != nil {
+		if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Renewed{Renewed: renewed}}); err != nil {
+			return sendError(err)
+		}
+	}
 	for _, c := range credits {
 		f := &peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Credit{Credit: c}}
 		if err := in.stream.SendMsg(f); err != nil {
@@ -419,6 +464,12 @@ func (in *inbound) handle(f *eventsFrame) error {
 			return fmt.Errorf("%w: a second Proof", errFrame)
 		}
 		in.proof = append([]byte{}, frame.Proof.GetSignature()...)
+	case *peerv1.ForwardRequest_Renewals:
+		asked, err := renewalsOf(frame.Renewals.GetHandles(), frame.Renewals.GetNumbers(), nil)
+		if err != nil {
+			return err
+		}
+		s.acceptor.RenewFor(in.id, asked)
 	case *peerv1.ForwardRequest_Cancel:
 		if n := len(frame.Cancel.GetHandles()); n > cancelledMax {
 			return fmt.Errorf("%w: a Cancel of %d calls, want at most %d", errFrame, n, cancelledMax)

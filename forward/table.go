@@ -187,7 +187,7 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		sent := h.sentTo()
 		with := sent != nil && sent.lane.peer == from
 		switch {
-		case v.Kind == event.Answered && !h.isCall():
+		case (v.Kind == event.Answered || v.Kind == event.Granted) && !h.isCall():
 			t.ignored++
 		case v.Kind == event.Done && (with || t.had(h, from)):
 			t.done(h, out)
@@ -197,6 +197,8 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 			t.ignored++
 		case v.Kind == event.Attempted:
 			t.note(h, v)
+		case v.Kind == event.Granted:
+			t.grant(h, v, out)
 		default:
 			t.refuse(now, h, sent, v, out)
 		}

@@ -119,7 +119,10 @@ func (b *boxes) WorkerUp(event.WorkerID) {}
 func (b *boxes) WorkerGone(event.WorkerID) {}
 
 // Take implements app.Boxes.
-func (b *boxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+func (b *boxes) Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	if w == event.Keeper { // there are no reservations
+		return dst
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.ready) > 0 && limit > 0 {
@@ -137,6 +140,9 @@ func (b *boxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.
 	}
 	return dst
 }
+
+// Grant implements app.Boxes.
+func (b *boxes) Grant(event.DeliveryID, event.Grant) {}
 
 // Finish implements app.Boxes.
 func (b *boxes) Finish(results []event.Result) {

@@ -44,6 +44,7 @@ func (m *Manual) Close() { m.session.stop() }
 // check. Run does this by itself; do not call it beside Run.
 func (s *Server) Expire() clock.Instant {
 	now, next := s.Now(), clock.Forever
+	next = s.expireReservations(now)
 	sessions := s.snapshot()
 	if len(sessions) == 0 {
 		return next

@@ -20,8 +20,10 @@ type Metrics struct {
 	timedOut   prometheus.Counter
 	suspects   prometheus.Gauge
 	silent     prometheus.Counter
-	refused    *prometheus.CounterVec
-	lines      *loglimit.Metrics
+
+	reservations prometheus.Gauge
+	refused      *prometheus.CounterVec
+	lines        *loglimit.Metrics
 }
 
 // NewMetrics registers the metrics with reg.
@@ -64,6 +66,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		suspects: f.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_app_suspects",
 			Help: "Deliveries of events that a worker had when it crashed: few of them run at a time.",
+		}),
+		reservations: f.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_app_reservations",
+			Help: "Reservations of keys that this member owns and that are held.",
 		}),
 		silent: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_silent_workers_total",

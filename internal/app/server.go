@@ -35,6 +35,8 @@ type Boxes interface {
 	Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery
 	// Finish ends deliveries with their results. It does not keep the slice.
 	Finish(results []event.Result)
+	// Grant says that a reservation has begun.
+	Grant(id event.DeliveryID, g event.Grant)
 }
 
 // Identity is this node's identity as sent to workers.
@@ -87,6 +89,8 @@ type Server struct {
 	suspects   suspects
 	suspected  atomic.Int32 // how many suspects run
 
+	reservations reservations
+
 	readers                   sync.WaitGroup
 	refusals, comings, goings *loglimit.Limit // lines that any caller can cause
 
@@ -108,9 +112,10 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 		cfg: cfg, id: id, Parts: parts,
 		refusals: limit("app_stream_ended", time.Second),
 		comings:  limit("app_worker_connected", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
-		sessions: make(map[event.WorkerID]*session),
-		changed:  make(chan struct{}, 1),
-		drain:    make(chan string, 1),
+		sessions:     make(map[event.WorkerID]*session),
+		reservations: newReservations(),
+		changed:      make(chan struct{}, 1),
+		drain:        make(chan string, 1),
 	}, nil
 }
 
@@ -182,6 +187,8 @@ func (s *Server) Run(ctx context.Context) error {
 		case reason := <-s.drain:
 			s.Parts.Drain(reason)
 		case <-s.changed:
+		case <-s.reservations.awake:
+			s.TakeReservations()
 		case <-timer.C:
 		}
 		if n := s.Workers(); n != ready {
@@ -267,6 +274,10 @@ func (s *Server) Unchecked() []Worker {
 // that are gone are ignored. It does not block.
 func (s *Server) Wake(workers ...event.WorkerID) {
 	for _, id := range workers {
+		if id == event.Keeper {
+			signal.Set(s.reservations.awake)
+			continue
+		}
 		s.mu.Lock()
 		w := s.sessions[id]
 		s.mu.Unlock()
@@ -278,6 +289,7 @@ func (s *Server) Wake(workers ...event.WorkerID) {
 
 // WakeAll wakes every worker: after the lease came back, for one.
 func (s *Server) WakeAll() {
+	signal.Set(s.reservations.awake)
 	for _, w := range s.snapshot() {
 		w.wake()
 	}
@@ -289,6 +301,10 @@ func (s *Server) WakeAll() {
 // partitions must be closed already. When it returns, every later Pong goes out after the
 // Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
+	s.revokeReservations(func(d *Outstanding) []event.Result {
+		_, back := d.Revoke(partitions, final, nil)
+		return back
+	})
 	for _, w := range s.snapshot() {
 		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.outstanding.Revoke(partitions, final, dst) }, partitions)
 	}
@@ -297,16 +313,21 @@ func (s *Server) Revoke(partitions ownership.Set, final bool) {
 
 // RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
 func (s *Server) RevokeAll() {
+	s.revokeReservations(func(d *Outstanding) []event.Result {
+		_, back := d.RevokeAll(nil)
+		return back
+	})
 	for _, w := range s.snapshot() {
 		w.revoke(w.outstanding.RevokeAll, nil)
 	}
 	s.notify()
 }
 
-// TakeBack takes single deliveries back for good, by their names in the mailboxes: waiting ones never start, running ones are cancelled at
+// TakeBack ends reservations, and takes other single deliveries back for good, by their names in the mailboxes: waiting ones never start, running ones are cancelled at
 // once, and one that is not answered by its deadline is over, lost. Those that have ended are ignored. When it returns, every later Pong
 // goes out after the Revoke. It does not block.
 func (s *Server) TakeBack(ids []event.DeliveryID) {
+	ids = s.release(ids)
 	for _, w := range s.snapshot() {
 		w.takeBack(ids)
 	}
@@ -316,6 +337,10 @@ func (s *Server) TakeBack(ids []event.DeliveryID) {
 // Force gives up on revoked deliveries of these partitions: their deadlines move no
 // more, and when they have passed the deliveries are over, lost.
 func (s *Server) Force(partitions ownership.Set) {
+	s.revokeReservations(func(d *Outstanding) []event.Result {
+		d.Force(partitions)
+		return nil
+	})
 	for _, w := range s.snapshot() {
 		w.force(partitions)
 	}

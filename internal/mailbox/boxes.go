@@ -113,6 +113,9 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 			b.wake(w, out)
 		}
 	}
+	if b.visits.keeper.ready.n > 0 {
+		b.wake(&b.visits.keeper, out)
+	}
 }
 
 // Next returns when Tick is due, or clock.Forever.

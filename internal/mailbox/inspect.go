@@ -148,6 +148,7 @@ type Counters struct {
 	Calls    uint64 // accepted calls
 	Answered uint64 // calls that were answered by their handlers
 	Expired  uint64 // calls whose time was up before they could run
+	Granted  uint64 // reservations that have begun
 	Recalled uint64 // calls that ran and were taken back, because their time was up or their caller gone
 
 	SkippedDone uint64 // deliveries that an operator has skipped, and that succeeded
@@ -235,6 +236,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Calls += d.Calls
 	c.Answered += d.Answered
 	c.Expired += d.Expired
+	c.Granted += d.Granted
 	c.Recalled += d.Recalled
 	return c
 }

@@ -155,6 +155,21 @@ func (m *Mailboxes) Cancel(from Sender, calls []event.Handle, out *Output) {
 	m.each(func(b *Boxes) { b.Cancel(now, from, calls, out) })
 }
 
+// Grant is [Boxes.Grant].
+func (m *Mailboxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
+	m.shards[uint64(id)%uint64(len(m.shards))].with(func(b *Boxes) { b.Grant(id, g, out) })
+}
+
+// Reserved is [Boxes.Reserved].
+func (m *Mailboxes) Reserved(from Sender, call event.Handle) (id event.DeliveryID) {
+	m.each(func(b *Boxes) {
+		if id == 0 {
+			id = b.Reserved(from, call)
+		}
+	})
+	return id
+}
+
 // SetGates is [Boxes.SetGates] for partitions of any shard. No delivery under an old gate
 // begins after it has returned.
 func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {

@@ -39,9 +39,7 @@ func (b *Boxes) hold(a *actor, out *Output) {
 
 // makeReady adds an actor whose first event may run to the queue of its worker.
 func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
-	if a.workers != b.workers.generation {
-		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
-	}
+	a.worker = b.workerOf(now, a)
 	a.since = now
 	if a.worker == nil {
 		a.wait = WaitWorker

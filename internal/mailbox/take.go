@@ -11,7 +11,10 @@ import (
 // returns it. Each of them runs from now on. It takes nothing for a worker that is not
 // up or while the lease has expired; Tick wakes w when the lease is back.
 func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
-	worker := b.workers.find(w)
+	worker := &b.visits.keeper
+	if w != event.Keeper {
+		worker = b.workers.find(w)
+	}
 	if worker == nil {
 		return dst
 	}
@@ -26,7 +29,7 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 			a.wait = WaitHandler // block the key rather than run it twice
 			continue
 		}
-		it := b.next(now, a)
+		it := b.next(now, worker, a)
 		if it == nil {
 			b.putOff(now, a)
 			continue
@@ -38,10 +41,10 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 }
 
 // next takes what runs next out of the queues of a ready key: the first event, or a visit. It returns nil if nothing may run now.
-func (b *Boxes) next(now clock.Instant, a *actor) *item {
+func (b *Boxes) next(now clock.Instant, w *worker, a *actor) *item {
 	if a.visited {
 		if v := b.visits.of[a]; v.n > 0 {
-			return b.nextOfBoth(now, a, v)
+			return b.nextOfBoth(now, w, a, v)
 		}
 	}
 	a.heldUntil = 0

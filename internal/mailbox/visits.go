@@ -11,17 +11,19 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// visits are the calls: exclusive work on a key that no broker remembers, only a caller. They wait in the actor of their key, in a queue
+// visits are the calls and the reservations: exclusive work on a key that no broker remembers, only a caller. They wait in the actor of their key, in a queue
 // of their own, run by the same rules as events, and make the key busy as events do. They go before waiting events; after
 // visitsInTurn of them one event goes. A failed event's pause does not hold them up.
 //
 // No event costs anything but a look at a flag while its key has no visits.
 type visits struct {
 	of      map[*actor]*visitors
-	by      map[address]uint32 // each caller that waits → the place of its call
-	n       int                // waiting or running
-	all     []visit            // of all that wait or run, some twice, and of some that are over
-	soonest clock.Instant      // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
+	by      map[address]uint32     // each caller that waits → the place of its call
+	n       int                    // waiting or running
+	all     []visit                // of all that wait or run, some twice, and of some that are over
+	fences  map[uint32]event.Fence // of the reservations that run, by place
+	keeper  worker                 // the worker of reservations
+	soonest clock.Instant          // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
 	replies replies
 }
 
@@ -46,6 +48,7 @@ const nobody Sender = math.MaxUint64 - 1
 
 func (v *visits) init(cfg Config) {
 	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
+	v.fences, v.keeper.id = make(map[uint32]event.Fence), event.Keeper
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
@@ -53,6 +56,7 @@ func (v *visits) init(cfg Config) {
 var (
 	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
+	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
 	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
 )
 
@@ -130,6 +134,9 @@ func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call
 	case b.parkOf(e.Key()).State != event.NotParked:
 		return parked
 	}
+	if call.Resume {
+		return over
+	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
 		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
 	}
@@ -169,6 +176,10 @@ func (b *Boxes) visitAt(v visit) *item {
 
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
 func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) {
+	if call.Reservation {
+		b.comeBack(it, from, call, out)
+		return
+	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {
 		b.refuseOverload(from, out)
 		return
@@ -179,13 +190,35 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 	}
 	*it.others = append(*it.others, from)
 	b.visits.by[from] = it.place
-	if e := it.ref.Event(); e.Call.Deadline.Before(call.Deadline) {
+	b.waitUntil(it, call.Deadline, out)
+}
+
+// waitUntil moves the deadline of a call, if that is later.
+func (b *Boxes) waitUntil(it *item, deadline clock.Instant, out *Output) {
+	if e := it.ref.Event(); e.Call.Deadline.Before(deadline) {
 		later, longer := *e, *e.Call
-		longer.Deadline = call.Deadline
+		longer.Deadline = deadline
 		later.Call = &longer
 		it.ref = event.RefTo(&later)
-		b.watch(it, call.Deadline, out)
+		b.watch(it, deadline, out)
 	}
+}
+
+// comeBack lets the holder of a reservation, or one who waits for it, go on from another place: whoever knows its id, which is secret, is
+// the same one. The former place is told that it is over there.
+func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) {
+	b.counters.Joined++
+	delete(b.visits.by, it.first)
+	if !b.isGone(it.first) {
+		out.say(it.first, event.Answered, over)
+	}
+	it.first = from
+	b.visits.by[from] = it.place
+	if fence, runs := b.visits.fences[it.place]; runs {
+		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
+		return
+	}
+	b.waitUntil(it, call.Deadline, out)
 }
 
 // repeatAnswer answers a call that was done before.
@@ -242,6 +275,43 @@ func (v *visitors) remove(it *item) {
 	v.n--
 }
 
+// isReservation reports whether a visit is one.
+func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
+
+// workerOf returns the worker of what runs next of a key: the keeper if it is a reservation.
+func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
+	if a.visited {
+		if v := b.visits.of[a]; !b.eventMay(now, a) || v.inTurn < visitsInTurn {
+			if it := v.first(now, func(*item) bool { return true }); it != nil && it.isReservation() {
+				a.workers = noWorkers
+				return &b.visits.keeper
+			}
+		}
+	}
+	if a.workers != b.workers.generation {
+		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
+	}
+	return a.worker
+}
+
+// noWorkers is no generation of workers: the key is given one anew when it needs one.
+const noWorkers = 1<<32 - 1
+
+// first returns the first visit whose time is not up, and that is wanted.
+func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
+	for it := v.head; it != nil; it = it.next {
+		if wanted(it) && it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
+			return it
+		}
+	}
+	return nil
+}
+
+// eventMay reports whether the first event of a key need not wait for its retry.
+func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
+	return a.head != nil && !a.heldUntil.After(now)
+}
+
 // refileVisited files a key again whose visits have changed, unless it runs.
 func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
 	if a.running == nil {
@@ -250,16 +320,14 @@ func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
 	}
 }
 
-// nextOfBoth is next for a key with visits that wait.
-func (b *Boxes) nextOfBoth(now clock.Instant, a *actor, v *visitors) *item {
-	eventMay := a.head != nil && !a.heldUntil.After(now)
+// nextOfBoth is next for a key with visits that wait. The keeper gets reservations alone, and all other workers none.
+func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) *item {
+	eventMay, keeper := b.eventMay(now, a) && w.id != event.Keeper, w.id == event.Keeper
 	if !eventMay || v.inTurn < visitsInTurn {
-		for it := v.head; it != nil; it = it.next {
-			if it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
-				v.remove(it)
-				v.inTurn = min(v.inTurn+1, visitsInTurn)
-				return it
-			}
+		if it := v.first(now, func(it *item) bool { return it.isReservation() == keeper }); it != nil {
+			v.remove(it)
+			v.inTurn = min(v.inTurn+1, visitsInTurn)
+			return it
 		}
 	}
 	if !eventMay {
@@ -272,7 +340,7 @@ func (b *Boxes) nextOfBoth(now clock.Instant, a *actor, v *visitors) *item {
 // putOff files a key that was ready and has nothing that may run: its visits' time is up, which Tick finds, and its event waits for its retry.
 func (b *Boxes) putOff(now clock.Instant, a *actor) {
 	a.wait, a.since = WaitNothing, now
-	if a.head != nil {
+	if a.head != nil && a.heldUntil.After(now) {
 		var out Output // the retry was in Next before
 		a.wait = WaitRetry
 		b.hold(a, &out)
@@ -296,7 +364,7 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 			soonest, kept = min(soonest, deadline), append(kept, v)
 		case it.delivery == 0:
 			ended = append(ended, it)
-		default:
+		case !it.isReservation(): // whose time is that of its wait
 			b.takeVisitBack(it, out)
 		}
 	}
@@ -325,6 +393,7 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 // endVisit answers the callers of a visit that is in no queue and does not run, and frees it.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
+	delete(b.visits.fences, it.place)
 	delete(b.visits.by, it.first)
 	for _, from := range it.joined() {
 		delete(b.visits.by, from)
@@ -373,6 +442,30 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 	b.repayAll(out)
 }
 
+// Grant tells the callers of a reservation that it has begun. A delivery that is over is ignored.
+func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
+	b.call++
+	it := b.find(id)
+	if it == nil || !it.visit {
+		return
+	}
+	b.visits.fences[it.place] = g.Fence
+	b.counters.Granted++
+	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
+}
+
+// Reserved returns the delivery of a reservation that a sender has here and that runs, 0 if there is none.
+func (b *Boxes) Reserved(from Sender, call event.Handle) event.DeliveryID {
+	place, here := b.visits.by[address{from, call}]
+	if !here {
+		return 0
+	}
+	if _, runs := b.visits.fences[place]; !runs {
+		return 0
+	}
+	return b.items.at(place).delivery
+}
+
 // leave removes a sender of an item. It reports whether none is left.
 func (it *item) leave(from address) (none bool) {
 	others := it.joined()
@@ -393,12 +486,13 @@ func (it *item) leave(from address) (none bool) {
 // finishVisit ends a delivery of a visit.
 func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p, e := it.actor, it.actor.part, it.ref.Event()
-	o := outcome.OfCall(e.Call.Once(), e.Call.Deadline.After(now) && it.first.sender != nobody, r)
+	o := outcome.OfCall(e.Call.Once() || e.Call.Reservation, e.Call.Deadline.After(now) && it.first.sender != nobody, r)
 	b.recordVisit(now, it, r, o)
 	b.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
 	p.running--
+	delete(b.visits.fences, it.place)
 
 	switch {
 	case o.Again && !p.ours():
@@ -427,7 +521,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 
 // remember keeps the id of a call that was done, and its reply, for repeats.
 func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
-	if it.span == noSpan {
+	if it.span == noSpan || it.isReservation() { // that is over, and may be made anew
 		return
 	}
 	p := it.actor.part

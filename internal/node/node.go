@@ -223,6 +223,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.pipeline, err = pipeline.New(pipeline.Parts{
 		Began: began, Skipped: n.skipped, Letters: n.unparks.settled,
 		Answered: func(verdicts []event.Verdict) { n.lane.Answered(verdicts) },
+		Renewed:  func(answers []event.Renewal) { n.lane.Renewed(answers) },
 		Ended:    n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {
@@ -251,6 +252,9 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 
 	laneMetrics := lane.NewMetrics(parts.Registry)
 	n.lane = lane.New(cfg.Lane, p, clock.Now, laneMetrics)
+	if cfg.Mode == Gossip {
+		n.lane.RefuseReservations()
+	}
 	laneMetrics.WatchWaiting(parts.Registry, n.lane)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)

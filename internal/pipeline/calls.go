@@ -72,3 +72,41 @@ func (p *Pipeline) refuseRelayedCalls(a forward.Arrival) []event.Ref {
 	p.Peers.Answer(a.From, refused)
 	return slices.DeleteFunc(a.Events, func(r event.Ref) bool { return r.Call() != nil })
 }
+
+// Granted implements forward.Sink.
+func (p *Pipeline) Granted(verdicts []event.Verdict) { p.answered(verdicts) }
+
+// RenewReservation asks the owner of a reservation for new permission. Parts.Renewed gets the answer, if one comes.
+func (p *Pipeline) RenewReservation(r event.Renewal) { p.Holder.Renew(r) }
+
+// ForgetReservation ends a reservation at this node alone: its holder may come back for it through another one.
+func (p *Pipeline) ForgetReservation(h event.Handle) { p.Holder.Forget(h) }
+
+// Renew implements forward.Sink.
+func (p *Pipeline) Renew(asked []event.Renewal) { p.renewed(p.renew(mailbox.Local, asked)) }
+
+// Renewed implements forward.Sink.
+func (p *Pipeline) Renewed(answers []event.Renewal) { p.renewed(answers) }
+
+// RenewFor implements forward.Acceptor.
+func (p *Pipeline) RenewFor(from forward.StreamID, asked []event.Renewal) {
+	p.Peers.Renewed(from, p.renew(mailbox.Sender(from), asked))
+}
+
+// renew answers renewals of reservations of keys that this node owns.
+func (p *Pipeline) renew(from mailbox.Sender, asked []event.Renewal) []event.Renewal {
+	ids := make([]event.DeliveryID, len(asked))
+	for i := range asked {
+		ids[i] = p.Boxes.Reserved(from, asked[i].Handle)
+	}
+	answers := slices.Clone(asked)
+	for i, remaining := range p.App.Renew(ids) {
+		answers[i].Remaining = remaining
+	}
+	return answers
+}
+
+// Grant implements app.Boxes.
+func (p *Pipeline) Grant(id event.DeliveryID, g event.Grant) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Grant(id, g, out) })
+}

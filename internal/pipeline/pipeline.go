@@ -42,6 +42,7 @@ type Workers interface {
 	RevokeAll()
 	Force(partitions ownership.Set)
 	TakeBack(deliveries []event.DeliveryID)
+	Renew(reservations []event.DeliveryID) []time.Duration
 }
 
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.
@@ -49,6 +50,7 @@ type Answerer interface {
 	Answer(to forward.StreamID, verdicts []event.Verdict)
 	Credit(to forward.StreamID, key *event.Key, events int)
 	SetEpoch(epoch event.Position)
+	Renewed(to forward.StreamID, answers []event.Renewal)
 }
 
 // Holder is stage 4: it keeps events until their verdicts, but no slice.
@@ -57,6 +59,8 @@ type Holder interface {
 	Settle(from forward.Peer, done []event.Set, verdicts []event.Verdict)
 	Credit(from forward.Peer, keys []event.Key, events int)
 	GiveUp(call event.Handle)
+	Renew(r event.Renewal)
+	Forget(reservation event.Handle)
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	Drop(handles []event.Handle)
@@ -89,8 +93,11 @@ type Parts struct {
 	Skipped func([]event.Skipped)
 	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack]. It must be quick and not keep the slice. Nil: none come.
 	Letters func([]event.Verdict)
-	// Answered gets the verdicts on calls of [Pipeline.Call]. It must be quick and not keep the slice. Nil: none are made.
+	// Answered gets the verdicts on calls of [Pipeline.Call], also those that reservations have begun. It must be quick and not keep the slice.
+	// Nil: none are made.
 	Answered func([]event.Verdict)
+	// Renewed gets the answers to [Pipeline.RenewReservation]. It must be quick and not keep the slice. Nil: none come.
+	Renewed func([]event.Renewal)
 	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
 	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
@@ -105,6 +112,7 @@ type Pipeline struct {
 	skipped  func([]event.Skipped)                 // nil: none
 	letters  func([]event.Verdict)                 // nil: none
 	answered func([]event.Verdict)                 // nil: none
+	renewed  func([]event.Renewal)                 // nil: none
 	began    func(clock.Instant, []event.Delivery) // nil: none
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
@@ -132,7 +140,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, answered: parts.Answered, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, answered: parts.Answered, renewed: parts.Renewed, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})

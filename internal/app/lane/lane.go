@@ -29,10 +29,14 @@ type Config struct {
 	CallsMax int `min:"1"`
 	// CallsBytesMax bounds the bytes of their payloads. A call that would exceed it is refused as overloaded.
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
+	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded.
+	ReservationsMax int `min:"1"`
 }
 
 // DefaultConfig returns the settings for production.
-func DefaultConfig() Config { return Config{CallsMax: 10_000, CallsBytesMax: 64 << 20} }
+func DefaultConfig() Config {
+	return Config{CallsMax: 10_000, CallsBytesMax: 64 << 20, ReservationsMax: 1000}
+}
 
 // Sender sends calls to the owners of their keys.
 type Sender interface {
@@ -40,6 +44,10 @@ type Sender interface {
 	Call(call *event.Event)
 	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one.
 	GiveUp(call event.Handle)
+	// RenewReservation asks the owner of a reservation for new permission. [Lane.Renewed] gets the answer, if one comes.
+	RenewReservation(r event.Renewal)
+	// ForgetReservation ends a reservation at this node alone, so that its holder may come back for it through another one.
+	ForgetReservation(h event.Handle)
 }
 
 // Request is a call, as a caller makes it.
@@ -88,19 +96,38 @@ type Lane struct {
 	now     func() clock.Instant
 	metrics *Metrics
 	nonce   uint64
+	shared  bool // reservations are refused: ownership is not exclusive
 
 	mu      sync.Mutex // guards the fields below
 	last    uint64     // serial number
-	waiting map[event.Handle]chan<- Answer
+	held    int        // reservations, granted or not
+	waiting map[event.Handle]waiter
 	bytes   int
 }
+
+// waiter is who waits for the verdicts on a call. Its methods are called under the lock, and must not block.
+type waiter interface {
+	// hear takes a verdict. It reports whether no more are wanted.
+	hear(v *event.Verdict) (last bool)
+	renewed(r *event.Renewal)
+}
+
+// caller waits for one answer.
+type caller chan Answer
+
+func (c caller) hear(v *event.Verdict) (last bool) {
+	c <- answerOf(v) // it has room for the one
+	return true
+}
+
+func (caller) renewed(*event.Renewal) {}
 
 // New returns a Lane. now reads the lease clock.
 func New(config Config, sender Sender, now func() clock.Instant, metrics *Metrics) *Lane {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	return &Lane{
-		config: config, sender: sender, now: now, metrics: metrics, nonce: binary.BigEndian.Uint64(nonce[:]), waiting: make(map[event.Handle]chan<- Answer),
+		config: config, sender: sender, now: now, metrics: metrics, nonce: binary.BigEndian.Uint64(nonce[:]), waiting: make(map[event.Handle]waiter),
 	}
 }
 
@@ -120,7 +147,7 @@ func (l *Lane) Invoke(ctx context.Context, r Request) (Answer, error) {
 }
 
 func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer {
-	answers := make(chan Answer, 1) // of one answer, which never blocks
+	answers := make(caller, 1)
 	serial, ok := l.enter(len(r.Payload), answers)
 	if !ok {
 		return refused(event.CodeOverloaded, "too many calls of this router's callers wait")
@@ -158,7 +185,7 @@ func refused(code, why string) Answer {
 }
 
 // enter admits a call, if there is room.
-func (l *Lane) enter(bytes int, answers chan<- Answer) (serial uint64, ok bool) {
+func (l *Lane) enter(bytes int, w waiter) (serial uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) >= l.config.CallsMax || l.bytes > 0 && l.bytes+bytes > l.config.CallsBytesMax {
@@ -166,7 +193,7 @@ func (l *Lane) enter(bytes int, answers chan<- Answer) (serial uint64, ok bool) 
 	}
 	l.last++
 	l.bytes += bytes
-	l.waiting[event.NewCallHandle(l.last)] = answers
+	l.waiting[event.NewCallHandle(l.last)] = w
 	return l.last, true
 }
 
@@ -190,9 +217,19 @@ func (l *Lane) Answered(verdicts []event.Verdict) {
 	defer l.mu.Unlock()
 	for i := range verdicts {
 		v := &verdicts[i]
-		if answers := l.waiting[v.Handle]; answers != nil {
+		if w := l.waiting[v.Handle]; w != nil && w.hear(v) {
 			delete(l.waiting, v.Handle)
-			answers <- answerOf(v)
+		}
+	}
+}
+
+// Renewed takes the owners' answers to renewals.
+func (l *Lane) Renewed(answers []event.Renewal) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range answers {
+		if w := l.waiting[answers[i].Handle]; w != nil {
+			w.renewed(&answers[i])
 		}
 	}
 }

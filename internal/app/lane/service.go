@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -24,16 +25,13 @@ type Service struct {
 // Invoke implements lanev1.LaneServiceServer.
 func (s *Service) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.InvokeResponse, error) {
 	greet.Greeted(ctx)
-	if len(r.GetPath()) > event.CallPathMax {
-		return nil, status.Errorf(codes.InvalidArgument, "lane: a call behind %d others: want at most %d", len(r.GetPath()), event.CallPathMax)
-	}
-	path := make([]partition.KeyHash, len(r.GetPath()))
-	for i, key := range r.GetPath() {
-		path[i] = partition.KeyHash(key)
+	path, err := pathOf(r.GetPath())
+	if err != nil {
+		return nil, err
 	}
 	a, err := s.Lane.Invoke(ctx, Request{
 		Key: event.Key(r.GetKey()), Method: r.GetMethod(), Payload: r.GetPayload(), ID: r.GetId(),
-		Timeout: time.Duration(min(r.GetTimeoutMs(), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond, Path: path, Traceparent: r.GetTraceparent(),
+		Timeout: milliseconds(r.GetTimeoutMs()), Path: path, Traceparent: r.GetTraceparent(),
 	})
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "lane: %v", err)
@@ -42,4 +40,112 @@ func (s *Service) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.
 		Outcome: lanev1.Outcome(a.Outcome), Reply: a.Payload, Code: a.Code, Text: a.Text,
 		RetryAfterMs: uint64((a.RetryAfter + time.Millisecond - 1) / time.Millisecond),
 	}, nil
+}
+
+// Reserve implements lanev1.LaneServiceServer.
+func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	ask := first.GetAsk()
+	if ask == nil {
+		return status.Error(codes.InvalidArgument, "lane: the first frame is not an Ask")
+	}
+	greet.Greeted(stream.Context())
+	path, err := pathOf(ask.GetPath())
+	if err != nil {
+		return err
+	}
+	r, err := s.Lane.Reserve(Ask{
+		Key: event.Key(ask.GetKey()), ID: string(ask.GetId()), Wait: milliseconds(ask.GetWaitMs()), Resume: ask.GetResume(), Path: path,
+	})
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "lane: %v", err)
+	}
+	defer r.Forget()
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	frames := make(chan Frame)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer cancel(nil)
+	reading.Go(func() { cancel(readFrames(ctx, stream, frames)) })
+	told := reservationStream{stream, ask.GetRawClock()}
+	return r.serve(ctx, Holder{Frames: frames, Tell: told.tell})
+}
+
+// readFrames passes on the frames of a holder, until the stream ends.
+func readFrames(ctx context.Context, stream lanev1.LaneService_ReserveServer, frames chan<- Frame) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return status.Error(codes.Canceled, "lane: the holder has ended the stream")
+		}
+		f := Frame{Release: m.GetRelease() != nil, Renew: m.GetRenew().GetK()}
+		if m.GetAsk() != nil || !f.Release && m.GetRenew() == nil {
+			return status.Error(codes.InvalidArgument, "lane: after the first frame, want a Renew or a Release")
+		}
+		select {
+		case frames <- f:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// reservationStream tells a holder.
+type reservationStream struct {
+	stream   lanev1.LaneService_ReserveServer
+	rawClock bool
+}
+
+func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, over *Answer) error {
+	if granted != nil {
+		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{
+			Token: granted.Fence.Token, Turn: granted.Fence.Turn, RemainingNs: int64(onHoldersClock(granted.Remaining, t.rawClock)),
+		}}})
+		if err != nil {
+			return err
+		}
+	}
+	if answered != nil {
+		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{
+			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)),
+		}}})
+		if err != nil {
+			return err
+		}
+	}
+	if over == nil {
+		return nil
+	}
+	end := &lanev1.Over{Code: over.Code, Text: over.Text, RetryAfterMs: uint64((over.RetryAfter + time.Millisecond - 1) / time.Millisecond)}
+	switch over.Outcome {
+	case event.CallReplied:
+		end.Code = codeReleased
+	case event.CallUnknown, event.CallFailed, event.CallDoneBefore:
+		end.Code = event.CodeLost
+	case event.CallNotRun:
+	}
+	return t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Over{Over: end}})
+}
+
+const codeReleased = "released"
+
+// pathOf reads the path of a request.
+func pathOf(wire []uint64) ([]partition.KeyHash, error) {
+	if len(wire) > event.CallPathMax {
+		return nil, status.Errorf(codes.InvalidArgument, "lane: a call behind %d others: want at most %d", len(wire), event.CallPathMax)
+	}
+	path := make([]partition.KeyHash, len(wire))
+	for i, key := range wire {
+		path[i] = partition.KeyHash(key)
+	}
+	return path, nil
+}
+
+// milliseconds reads a duration; more than fit are as many as fit.
+func milliseconds(ms uint64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
 }

@@ -3,9 +3,11 @@ package event
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/partition"
@@ -26,6 +28,10 @@ type Call struct {
 	ID       string              // of the caller's choice; "": see Once
 	Deadline clock.Instant       // by this process's clock: the caller waits no longer
 	Path     []partition.KeyHash // of the keys whose handlers wait for this call, the outermost first
+
+	// Reservation says that no handler runs, but the caller itself, at its own place: Method is "". Deadline bounds its wait alone.
+	// Resume says that it was granted before: a new one is not wanted.
+	Reservation, Resume bool
 }
 
 // Once reports whether the call must not run twice: nothing tells a repeat from another call.
@@ -37,13 +43,17 @@ const callOverhead = 64
 func (c *Call) bytes() int { return callOverhead + len(c.Method) + len(c.ID) + 8*len(c.Path) }
 
 func (c *Call) clone() *Call {
-	return &Call{Method: strings.Clone(c.Method), ID: strings.Clone(c.ID), Deadline: c.Deadline, Path: slices.Clone(c.Path)}
+	own := *c
+	own.Method, own.ID, own.Path = strings.Clone(c.Method), strings.Clone(c.ID), slices.Clone(c.Path)
+	return &own
 }
 
 // Check returns what is wrong with a call that an outsider has made.
 func (c *Call) Check(payload int) error {
 	switch {
-	case !IsMethod(c.Method):
+	case c.Reservation && (c.Method != "" || c.ID == "" || payload > 0):
+		return errors.New("a reservation with a method or a payload, or without an id")
+	case !c.Reservation && !IsMethod(c.Method):
 		return fmt.Errorf("method %.80q: want 1 to %d bytes of A-Z, a-z, 0-9, '.', '_' and '-'", c.Method, CallMethodMax)
 	case len(c.ID) > CallIDMax:
 		return fmt.Errorf("an id of %d bytes: want at most %d", len(c.ID), CallIDMax)
@@ -132,8 +142,22 @@ const (
 	CodeCycle       = "cycle"       // a handler of the same key waits for it
 	CodeParked      = "parked"      // an operator has parked the key
 	CodeTooLarge    = "too_large"   // the call has no room in a frame
+	CodeLost        = "lost"        // of a reservation: its permission has passed
 	CodeUnreachable = "unreachable" // the owner cannot be reached, or is of a release without calls
 )
+
+// Grant is the beginning of a reservation.
+type Grant struct {
+	Fence     Fence
+	Remaining time.Duration // of permission, from the asking on; 0: to be renewed first
+}
+
+// Renewal asks how long the holder of a reservation may go on.
+type Renewal struct {
+	Handle    Handle
+	Number    uint64        // of the asking frame, returned with the answer
+	Remaining time.Duration // in the answer: of permission, from the asking on; 0: no more than before
+}
 
 // Reply is the answer to a call. It is never written to.
 type Reply struct {

@@ -7,7 +7,10 @@ import (
 )
 
 // WorkerID is this process's name for one stream of its application. Never reused.
-type WorkerID uint64
+type WorkerID uint64 // from 1 for streams
+
+// Keeper is the worker of reservations: no stream of the application, but this router itself. Its keys wait apart, and it is always up.
+const Keeper WorkerID = 0
 
 // DeliveryID is this process's name for one hand-over of an event to a worker. Never reused.
 type DeliveryID uint64

@@ -8,18 +8,19 @@ import "time"
 type VerdictKind uint8
 
 // The kinds of verdict. The first three, Parked and Answered end the event's journey at its consumer node; Attempted
-// leaves it at its owner; all other kinds make the consumer node send it again. The numbers are
+// and Granted leave it at its owner; all other kinds make the consumer node send it again. The numbers are
 // those of the wire (ringfence.peer.v1.VerdictKind).
 const (
-	Done       VerdictKind = 1 // the application has done it: ack
-	Failed     VerdictKind = 2 // the application failed it; again after Delay, by way of the retry topic
-	Rejected   VerdictKind = 3 // to the dead letter topic, because of Reason
-	NotOwner   VerdictKind = 4 // this node does not own the partition (its newest epoch is Epoch)
-	NotYet     VerdictKind = 5 // this node has not read the epoch that you route by; again after Delay
-	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
-	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it stays at its owner
-	Parked     VerdictKind = 8 // to the parking topic, with its Mark in Reason; earlier versions take it as NotYet
-	Answered   VerdictKind = 9 // of a call: it has its Reply
+	Done       VerdictKind = 1  // the application has done it: ack
+	Failed     VerdictKind = 2  // the application failed it; again after Delay, by way of the retry topic
+	Rejected   VerdictKind = 3  // to the dead letter topic, because of Reason
+	NotOwner   VerdictKind = 4  // this node does not own the partition (its newest epoch is Epoch)
+	NotYet     VerdictKind = 5  // this node has not read the epoch that you route by; again after Delay
+	Overloaded VerdictKind = 6  // the key's mailbox or the node is full; again after Delay
+	Attempted  VerdictKind = 7  // the application failed it for the Attempts-th time; it stays at its owner
+	Parked     VerdictKind = 8  // to the parking topic, with its Mark in Reason; earlier versions take it as NotYet
+	Answered   VerdictKind = 9  // of a call: it has its Reply
+	Granted    VerdictKind = 10 // of a reservation: it has begun, and Answered follows at its end
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -43,6 +44,8 @@ func (k VerdictKind) String() string {
 		return "parked"
 	case Answered:
 		return "answered"
+	case Granted:
+		return "granted"
 	}
 	return "unknown"
 }
@@ -77,5 +80,6 @@ type Detail struct {
 	FirstError string        // Failed, Rejected, Parked: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
 	Reply      *Reply        // Answered
+	Grant      *Grant        // Granted
 	Owner      string        // Failed, Rejected, Parked: the deciding member
 }

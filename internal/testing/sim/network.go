@@ -97,6 +97,14 @@ func (h holder) GiveUp(call event.Handle) {
 	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.GiveUp(call, out) })
 }
 
+// Renew implements pipeline.Holder.
+func (h holder) Renew(r event.Renewal) {
+	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.Renew(r, out) })
+}
+
+// Forget implements pipeline.Holder.
+func (h holder) Forget(reservation event.Handle) { h.table.Forget(reservation) }
+
 // SetRoute implements pipeline.Holder.
 func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	h.epoch = route.Epoch()
@@ -165,6 +173,12 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	for _, c := range out.Cancel {
 		m.cancel(c)
 	}
+	if len(out.Granted) > 0 {
+		m.pipeline.Granted(out.Granted)
+	}
+	for _, r := range out.Renew {
+		m.renew(r)
+	}
 	m.armForward()
 }
 
@@ -179,6 +193,23 @@ func (m *member) cancel(c forward.Cancel) {
 		l.arrive(&l.there, l.from, l.to, func() {
 			if l.inUp {
 				l.to.pipeline.CancelFor(l.id, []event.Handle{c.Handle})
+			}
+		})
+	}
+}
+
+// renew asks the owner of a reservation for new permission.
+func (m *member) renew(r forward.Renew) {
+	asked := []event.Renewal{r.Renewal}
+	if r.Peer == forward.Local {
+		m.pipeline.Renew(asked)
+		return
+	}
+	if conn := m.conn(ownership.Incarnation(r.Peer)); conn != nil && conn.link != nil {
+		l := conn.link
+		l.arrive(&l.there, l.from, l.to, func() {
+			if l.inUp {
+				l.to.pipeline.RenewFor(l.id, asked)
 			}
 		})
 	}
@@ -491,5 +522,18 @@ func (m *member) silence(until time.Duration) {
 				l.cutLater(0, 10*time.Millisecond)
 			}
 		})
+	}
+}
+
+// Renewed implements pipeline.Answerer.
+func (a answerer) Renewed(to forward.StreamID, answers []event.Renewal) {
+	for _, l := range a.inbound {
+		if l.id == to && l.inUp {
+			l.arrive(&l.back, l.to, l.from, func() {
+				if l.outUp {
+					l.from.pipeline.Renewed(answers)
+				}
+			})
+		}
 	}
 }

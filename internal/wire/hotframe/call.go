@@ -17,10 +17,13 @@ const (
 	callTimeout = 2
 	callID      = 3
 	callPath    = 4
+
+	callReservation = 5
+	callResume      = 6
 )
 
 // CallTimeoutMax bounds the time that a caller may wait. A longer one in a frame counts as this one.
-const CallTimeoutMax = 10 * time.Minute
+const CallTimeoutMax = time.Hour
 
 // AppendCall appends a call as field num. Its deadline is written as the milliseconds that are left, rounded down.
 func AppendCall(b []byte, num protowire.Number, c *event.Call, now clock.Instant) []byte {
@@ -33,6 +36,12 @@ func AppendCall(b []byte, num protowire.Number, c *event.Call, now clock.Instant
 			path = binary.LittleEndian.AppendUint64(path, uint64(key))
 		}
 		call = AppendBytes(call, callPath, path)
+	}
+	if c.Reservation {
+		call = AppendNumber(call, callReservation, 1)
+	}
+	if c.Resume {
+		call = AppendNumber(call, callResume, 1)
 	}
 	return append(AppendLen(b, num, len(call)), call...)
 }
@@ -47,10 +56,12 @@ func ReadCall(b []byte, now clock.Instant) *event.Call {
 	timeout, b := Number(b, callTimeout)
 	id, b := Chunk(b, callID)
 	path, b := Chunk(b, callPath)
+	reservation, b := Number(b, callReservation)
+	resume, b := Number(b, callResume)
 	if len(b) > 0 || len(path)%8 != 0 || len(path) > 8*pathRead {
 		return nil
 	}
-	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout)}
+	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0}
 	for ; len(path) > 0; path = path[8:] {
 		c.Path = append(c.Path, partition.KeyHash(binary.LittleEndian.Uint64(path)))
 	}

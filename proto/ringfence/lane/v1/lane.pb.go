@@ -88,6 +88,571 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
 }
 
+// ReserveRequest is one frame from the holder to the router.
+type ReserveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the frame carries.
+	//
+	// Types that are valid to be assigned to Frame:
+	//
+	//	*ReserveRequest_Ask
+	//	*ReserveRequest_Renew
+	//	*ReserveRequest_Release
+	Frame         isReserveRequest_Frame `protobuf_oneof:"frame"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveRequest) Reset() {
+	*x = ReserveRequest{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveRequest) ProtoMessage() {}
+
+func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
+func (*ReserveRequest) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReserveRequest) GetFrame() isReserveRequest_Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *ReserveRequest) GetAsk() *Ask {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveRequest_Ask); ok {
+			return x.Ask
+		}
+	}
+	return nil
+}
+
+func (x *ReserveRequest) GetRenew() *Renew {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveRequest_Renew); ok {
+			return x.Renew
+		}
+	}
+	return nil
+}
+
+func (x *ReserveRequest) GetRelease() *Release {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveRequest_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
+type isReserveRequest_Frame interface {
+	isReserveRequest_Frame()
+}
+
+type ReserveRequest_Ask struct {
+	// Ask is the first frame of the stream, and only that.
+	Ask *Ask `protobuf:"bytes,1,opt,name=ask,proto3,oneof"`
+}
+
+type ReserveRequest_Renew struct {
+	// Renew asks for new permission.
+	Renew *Renew `protobuf:"bytes,2,opt,name=renew,proto3,oneof"`
+}
+
+type ReserveRequest_Release struct {
+	// Release ends the reservation, or the wait for it.
+	Release *Release `protobuf:"bytes,3,opt,name=release,proto3,oneof"`
+}
+
+func (*ReserveRequest_Ask) isReserveRequest_Frame() {}
+
+func (*ReserveRequest_Renew) isReserveRequest_Frame() {}
+
+func (*ReserveRequest_Release) isReserveRequest_Frame() {}
+
+// Ask asks for a reservation, or comes back for one.
+type Ask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key, 1 to 4096 bytes, any bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The holder's name of the reservation, 16 random bytes.
+	Id []byte `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// How long to wait for it, in milliseconds: up to an hour. 0: not at all.
+	WaitMs uint64 `protobuf:"varint,3,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	// The reservation was granted before, on another stream: only that one is wanted, no new one.
+	Resume bool `protobuf:"varint,4,opt,name=resume,proto3" json:"resume,omitempty"`
+	// As InvokeRequest.path.
+	Path []uint64 `protobuf:"fixed64,5,rep,packed,name=path,proto3" json:"path,omitempty"`
+	// The holder's deadlines run on a clock that NTP cannot slew, and that runs while the machine sleeps.
+	RawClock      bool `protobuf:"varint,6,opt,name=raw_clock,json=rawClock,proto3" json:"raw_clock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ask) Reset() {
+	*x = Ask{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ask) ProtoMessage() {}
+
+func (x *Ask) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ask.ProtoReflect.Descriptor instead.
+func (*Ask) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Ask) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Ask) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Ask) GetWaitMs() uint64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *Ask) GetResume() bool {
+	if x != nil {
+		return x.Resume
+	}
+	return false
+}
+
+func (x *Ask) GetPath() []uint64 {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *Ask) GetRawClock() bool {
+	if x != nil {
+		return x.RawClock
+	}
+	return false
+}
+
+// Renew asks how long the holder may go on.
+type Renew struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder's number for this frame; the holder remembers when, by its own clock, it sent it.
+	K             uint64 `protobuf:"varint,1,opt,name=k,proto3" json:"k,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renew) Reset() {
+	*x = Renew{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renew) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renew) ProtoMessage() {}
+
+func (x *Renew) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renew.ProtoReflect.Descriptor instead.
+func (*Renew) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Renew) GetK() uint64 {
+	if x != nil {
+		return x.K
+	}
+	return 0
+}
+
+// Release ends the reservation.
+type Release struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Release) Reset() {
+	*x = Release{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Release) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Release) ProtoMessage() {}
+
+func (x *Release) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Release.ProtoReflect.Descriptor instead.
+func (*Release) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{3}
+}
+
+// ReserveResponse is one frame from the router to the holder.
+type ReserveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the frame carries.
+	//
+	// Types that are valid to be assigned to Frame:
+	//
+	//	*ReserveResponse_Granted
+	//	*ReserveResponse_Renewed
+	//	*ReserveResponse_Over
+	Frame         isReserveResponse_Frame `protobuf_oneof:"frame"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveResponse) Reset() {
+	*x = ReserveResponse{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveResponse) ProtoMessage() {}
+
+func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
+func (*ReserveResponse) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReserveResponse) GetFrame() isReserveResponse_Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *ReserveResponse) GetGranted() *Granted {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveResponse_Granted); ok {
+			return x.Granted
+		}
+	}
+	return nil
+}
+
+func (x *ReserveResponse) GetRenewed() *Renewed {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveResponse_Renewed); ok {
+			return x.Renewed
+		}
+	}
+	return nil
+}
+
+func (x *ReserveResponse) GetOver() *Over {
+	if x != nil {
+		if x, ok := x.Frame.(*ReserveResponse_Over); ok {
+			return x.Over
+		}
+	}
+	return nil
+}
+
+type isReserveResponse_Frame interface {
+	isReserveResponse_Frame()
+}
+
+type ReserveResponse_Granted struct {
+	// Granted says that the holder has the key.
+	Granted *Granted `protobuf:"bytes,1,opt,name=granted,proto3,oneof"`
+}
+
+type ReserveResponse_Renewed struct {
+	// Renewed answers a Renew.
+	Renewed *Renewed `protobuf:"bytes,2,opt,name=renewed,proto3,oneof"`
+}
+
+type ReserveResponse_Over struct {
+	// Over is the last frame: there is no reservation, or none any more.
+	Over *Over `protobuf:"bytes,3,opt,name=over,proto3,oneof"`
+}
+
+func (*ReserveResponse_Granted) isReserveResponse_Frame() {}
+
+func (*ReserveResponse_Renewed) isReserveResponse_Frame() {}
+
+func (*ReserveResponse_Over) isReserveResponse_Frame() {}
+
+// Granted says that the holder has the key.
+type Granted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first half of the fence, which is greater than that of any earlier delivery, call or reservation of the key.
+	Token int64 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	// The second half of the fence.
+	Turn uint64 `protobuf:"varint,2,opt,name=turn,proto3" json:"turn,omitempty"`
+	// Nanoseconds of permission from the sending of Ask on; zero or less: renew before you begin.
+	RemainingNs   int64 `protobuf:"varint,3,opt,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Granted) Reset() {
+	*x = Granted{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Granted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Granted) ProtoMessage() {}
+
+func (x *Granted) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Granted.ProtoReflect.Descriptor instead.
+func (*Granted) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Granted) GetToken() int64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Granted) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *Granted) GetRemainingNs() int64 {
+	if x != nil {
+		return x.RemainingNs
+	}
+	return 0
+}
+
+// Renewed answers a Renew. The permission lasts from the sending of that Renew for the remaining time, and never less long than before.
+type Renewed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the Renew.
+	K uint64 `protobuf:"varint,1,opt,name=k,proto3" json:"k,omitempty"`
+	// Nanoseconds; zero or less: no more permission than before.
+	RemainingNs   int64 `protobuf:"varint,2,opt,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renewed) Reset() {
+	*x = Renewed{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renewed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renewed) ProtoMessage() {}
+
+func (x *Renewed) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
+func (*Renewed) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Renewed) GetK() uint64 {
+	if x != nil {
+		return x.K
+	}
+	return 0
+}
+
+func (x *Renewed) GetRemainingNs() int64 {
+	if x != nil {
+		return x.RemainingNs
+	}
+	return 0
+}
+
+// Over says that there is no reservation any more.
+type Over struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Why, in words.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// When to ask again, in milliseconds; 0: as the holder likes.
+	RetryAfterMs  uint64 `protobuf:"varint,3,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Over) Reset() {
+	*x = Over{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Over) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Over) ProtoMessage() {}
+
+func (x *Over) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Over.ProtoReflect.Descriptor instead.
+func (*Over) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Over) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Over) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Over) GetRetryAfterMs() uint64 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
 // InvokeRequest is one call.
 type InvokeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -112,7 +677,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -124,7 +689,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -137,7 +702,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InvokeRequest) GetKey() []byte {
@@ -208,7 +773,7 @@ type InvokeResponse struct {
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +785,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +798,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{1}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InvokeResponse) GetOutcome() Outcome {
@@ -275,7 +840,38 @@ var File_ringfence_lane_v1_lane_proto protoreflect.FileDescriptor
 
 const file_ringfence_lane_v1_lane_proto_rawDesc = "" +
 	"\n" +
-	"\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\xb8\x01\n" +
+	"\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\xaf\x01\n" +
+	"\x0eReserveRequest\x12*\n" +
+	"\x03ask\x18\x01 \x01(\v2\x16.ringfence.lane.v1.AskH\x00R\x03ask\x120\n" +
+	"\x05renew\x18\x02 \x01(\v2\x18.ringfence.lane.v1.RenewH\x00R\x05renew\x126\n" +
+	"\arelease\x18\x03 \x01(\v2\x1a.ringfence.lane.v1.ReleaseH\x00R\areleaseB\a\n" +
+	"\x05frame\"\x89\x01\n" +
+	"\x03Ask\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\x12\x17\n" +
+	"\await_ms\x18\x03 \x01(\x04R\x06waitMs\x12\x16\n" +
+	"\x06resume\x18\x04 \x01(\bR\x06resume\x12\x12\n" +
+	"\x04path\x18\x05 \x03(\x06R\x04path\x12\x1b\n" +
+	"\traw_clock\x18\x06 \x01(\bR\brawClock\"\x15\n" +
+	"\x05Renew\x12\f\n" +
+	"\x01k\x18\x01 \x01(\x04R\x01k\"\t\n" +
+	"\aRelease\"\xb9\x01\n" +
+	"\x0fReserveResponse\x126\n" +
+	"\agranted\x18\x01 \x01(\v2\x1a.ringfence.lane.v1.GrantedH\x00R\agranted\x126\n" +
+	"\arenewed\x18\x02 \x01(\v2\x1a.ringfence.lane.v1.RenewedH\x00R\arenewed\x12-\n" +
+	"\x04over\x18\x03 \x01(\v2\x17.ringfence.lane.v1.OverH\x00R\x04overB\a\n" +
+	"\x05frame\"V\n" +
+	"\aGranted\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x03R\x05token\x12\x12\n" +
+	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12!\n" +
+	"\fremaining_ns\x18\x03 \x01(\x03R\vremainingNs\":\n" +
+	"\aRenewed\x12\f\n" +
+	"\x01k\x18\x01 \x01(\x04R\x01k\x12!\n" +
+	"\fremaining_ns\x18\x02 \x01(\x03R\vremainingNs\"T\n" +
+	"\x04Over\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12$\n" +
+	"\x0eretry_after_ms\x18\x03 \x01(\x04R\fretryAfterMs\"\xb8\x01\n" +
 	"\rInvokeRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06method\x18\x02 \x01(\tR\x06method\x12\x18\n" +
@@ -297,9 +893,10 @@ const file_ringfence_lane_v1_lane_proto_rawDesc = "" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x13\n" +
 	"\x0fOUTCOME_NOT_RUN\x10\x03\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x04\x12\x17\n" +
-	"\x13OUTCOME_DONE_BEFORE\x10\x052\\\n" +
+	"\x13OUTCOME_DONE_BEFORE\x10\x052\xb2\x01\n" +
 	"\vLaneService\x12M\n" +
-	"\x06Invoke\x12 .ringfence.lane.v1.InvokeRequest\x1a!.ringfence.lane.v1.InvokeResponseB<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3"
+	"\x06Invoke\x12 .ringfence.lane.v1.InvokeRequest\x1a!.ringfence.lane.v1.InvokeResponse\x12T\n" +
+	"\aReserve\x12!.ringfence.lane.v1.ReserveRequest\x1a\".ringfence.lane.v1.ReserveResponse(\x010\x01B<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3"
 
 var (
 	file_ringfence_lane_v1_lane_proto_rawDescOnce sync.Once
@@ -314,21 +911,37 @@ func file_ringfence_lane_v1_lane_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_lane_v1_lane_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_lane_v1_lane_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_ringfence_lane_v1_lane_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_ringfence_lane_v1_lane_proto_goTypes = []any{
-	(Outcome)(0),           // 0: ringfence.lane.v1.Outcome
-	(*InvokeRequest)(nil),  // 1: ringfence.lane.v1.InvokeRequest
-	(*InvokeResponse)(nil), // 2: ringfence.lane.v1.InvokeResponse
+	(Outcome)(0),            // 0: ringfence.lane.v1.Outcome
+	(*ReserveRequest)(nil),  // 1: ringfence.lane.v1.ReserveRequest
+	(*Ask)(nil),             // 2: ringfence.lane.v1.Ask
+	(*Renew)(nil),           // 3: ringfence.lane.v1.Renew
+	(*Release)(nil),         // 4: ringfence.lane.v1.Release
+	(*ReserveResponse)(nil), // 5: ringfence.lane.v1.ReserveResponse
+	(*Granted)(nil),         // 6: ringfence.lane.v1.Granted
+	(*Renewed)(nil),         // 7: ringfence.lane.v1.Renewed
+	(*Over)(nil),            // 8: ringfence.lane.v1.Over
+	(*InvokeRequest)(nil),   // 9: ringfence.lane.v1.InvokeRequest
+	(*InvokeResponse)(nil),  // 10: ringfence.lane.v1.InvokeResponse
 }
 var file_ringfence_lane_v1_lane_proto_depIdxs = []int32{
-	0, // 0: ringfence.lane.v1.InvokeResponse.outcome:type_name -> ringfence.lane.v1.Outcome
-	1, // 1: ringfence.lane.v1.LaneService.Invoke:input_type -> ringfence.lane.v1.InvokeRequest
-	2, // 2: ringfence.lane.v1.LaneService.Invoke:output_type -> ringfence.lane.v1.InvokeResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	2,  // 0: ringfence.lane.v1.ReserveRequest.ask:type_name -> ringfence.lane.v1.Ask
+	3,  // 1: ringfence.lane.v1.ReserveRequest.renew:type_name -> ringfence.lane.v1.Renew
+	4,  // 2: ringfence.lane.v1.ReserveRequest.release:type_name -> ringfence.lane.v1.Release
+	6,  // 3: ringfence.lane.v1.ReserveResponse.granted:type_name -> ringfence.lane.v1.Granted
+	7,  // 4: ringfence.lane.v1.ReserveResponse.renewed:type_name -> ringfence.lane.v1.Renewed
+	8,  // 5: ringfence.lane.v1.ReserveResponse.over:type_name -> ringfence.lane.v1.Over
+	0,  // 6: ringfence.lane.v1.InvokeResponse.outcome:type_name -> ringfence.lane.v1.Outcome
+	9,  // 7: ringfence.lane.v1.LaneService.Invoke:input_type -> ringfence.lane.v1.InvokeRequest
+	1,  // 8: ringfence.lane.v1.LaneService.Reserve:input_type -> ringfence.lane.v1.ReserveRequest
+	10, // 9: ringfence.lane.v1.LaneService.Invoke:output_type -> ringfence.lane.v1.InvokeResponse
+	5,  // 10: ringfence.lane.v1.LaneService.Reserve:output_type -> ringfence.lane.v1.ReserveResponse
+	9,  // [9:11] is the sub-list for method output_type
+	7,  // [7:9] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_lane_v1_lane_proto_init() }
@@ -336,13 +949,23 @@ func file_ringfence_lane_v1_lane_proto_init() {
 	if File_ringfence_lane_v1_lane_proto != nil {
 		return
 	}
+	file_ringfence_lane_v1_lane_proto_msgTypes[0].OneofWrappers = []any{
+		(*ReserveRequest_Ask)(nil),
+		(*ReserveRequest_Renew)(nil),
+		(*ReserveRequest_Release)(nil),
+	}
+	file_ringfence_lane_v1_lane_proto_msgTypes[4].OneofWrappers = []any{
+		(*ReserveResponse_Granted)(nil),
+		(*ReserveResponse_Renewed)(nil),
+		(*ReserveResponse_Over)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_lane_v1_lane_proto_rawDesc), len(file_ringfence_lane_v1_lane_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

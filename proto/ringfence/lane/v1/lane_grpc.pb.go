@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	LaneService_Invoke_FullMethodName = "/ringfence.lane.v1.LaneService/Invoke"
+	LaneService_Invoke_FullMethodName  = "/ringfence.lane.v1.LaneService/Invoke"
+	LaneService_Reserve_FullMethodName = "/ringfence.lane.v1.LaneService/Reserve"
 )
 
 // LaneServiceClient is the client API for LaneService service.
@@ -33,6 +34,10 @@ const (
 type LaneServiceClient interface {
 	// Invoke calls a handler of a key, serially with the key's events and its other calls, and returns what became of the call.
 	Invoke(ctx context.Context, in *InvokeRequest, opts ...grpc.CallOption) (*InvokeResponse, error)
+	// Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+	// or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+	// last permission has passed, unless another stream comes back for it before.
+	Reserve(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReserveRequest, ReserveResponse], error)
 }
 
 type laneServiceClient struct {
@@ -53,6 +58,19 @@ func (c *laneServiceClient) Invoke(ctx context.Context, in *InvokeRequest, opts 
 	return out, nil
 }
 
+func (c *laneServiceClient) Reserve(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReserveRequest, ReserveResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &LaneService_ServiceDesc.Streams[0], LaneService_Reserve_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReserveRequest, ReserveResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LaneService_ReserveClient = grpc.BidiStreamingClient[ReserveRequest, ReserveResponse]
+
 // LaneServiceServer is the server API for LaneService service.
 // All implementations must embed UnimplementedLaneServiceServer
 // for forward compatibility.
@@ -62,6 +80,10 @@ func (c *laneServiceClient) Invoke(ctx context.Context, in *InvokeRequest, opts 
 type LaneServiceServer interface {
 	// Invoke calls a handler of a key, serially with the key's events and its other calls, and returns what became of the call.
 	Invoke(context.Context, *InvokeRequest) (*InvokeResponse, error)
+	// Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+	// or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+	// last permission has passed, unless another stream comes back for it before.
+	Reserve(grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]) error
 	mustEmbedUnimplementedLaneServiceServer()
 }
 
@@ -74,6 +96,9 @@ type UnimplementedLaneServiceServer struct{}
 
 func (UnimplementedLaneServiceServer) Invoke(context.Context, *InvokeRequest) (*InvokeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Invoke not implemented")
+}
+func (UnimplementedLaneServiceServer) Reserve(grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]) error {
+	return status.Error(codes.Unimplemented, "method Reserve not implemented")
 }
 func (UnimplementedLaneServiceServer) mustEmbedUnimplementedLaneServiceServer() {}
 func (UnimplementedLaneServiceServer) testEmbeddedByValue()                     {}
@@ -114,6 +139,13 @@ func _LaneService_Invoke_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LaneService_Reserve_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LaneServiceServer).Reserve(&grpc.GenericServerStream[ReserveRequest, ReserveResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LaneService_ReserveServer = grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]
+
 // LaneService_ServiceDesc is the grpc.ServiceDesc for LaneService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -126,6 +158,13 @@ var LaneService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _LaneService_Invoke_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Reserve",
+			Handler:       _LaneService_Reserve_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "ringfence/lane/v1/lane.proto",
 }

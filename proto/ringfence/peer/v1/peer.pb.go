@@ -47,21 +47,24 @@ const (
 	VerdictKind_VERDICT_KIND_PARKED VerdictKind = 8
 	// The answer to a call, see Verdict.outcome.
 	VerdictKind_VERDICT_KIND_ANSWERED VerdictKind = 9
+	// A reservation has begun. Not final: ANSWERED follows at its end.
+	VerdictKind_VERDICT_KIND_GRANTED VerdictKind = 10
 )
 
 // Enum value maps for VerdictKind.
 var (
 	VerdictKind_name = map[int32]string{
-		0: "VERDICT_KIND_UNSPECIFIED",
-		1: "VERDICT_KIND_DONE",
-		2: "VERDICT_KIND_FAILED",
-		3: "VERDICT_KIND_REJECTED",
-		4: "VERDICT_KIND_NOT_OWNER",
-		5: "VERDICT_KIND_NOT_YET",
-		6: "VERDICT_KIND_OVERLOADED",
-		7: "VERDICT_KIND_ATTEMPTED",
-		8: "VERDICT_KIND_PARKED",
-		9: "VERDICT_KIND_ANSWERED",
+		0:  "VERDICT_KIND_UNSPECIFIED",
+		1:  "VERDICT_KIND_DONE",
+		2:  "VERDICT_KIND_FAILED",
+		3:  "VERDICT_KIND_REJECTED",
+		4:  "VERDICT_KIND_NOT_OWNER",
+		5:  "VERDICT_KIND_NOT_YET",
+		6:  "VERDICT_KIND_OVERLOADED",
+		7:  "VERDICT_KIND_ATTEMPTED",
+		8:  "VERDICT_KIND_PARKED",
+		9:  "VERDICT_KIND_ANSWERED",
+		10: "VERDICT_KIND_GRANTED",
 	}
 	VerdictKind_value = map[string]int32{
 		"VERDICT_KIND_UNSPECIFIED": 0,
@@ -74,6 +77,7 @@ var (
 		"VERDICT_KIND_ATTEMPTED":   7,
 		"VERDICT_KIND_PARKED":      8,
 		"VERDICT_KIND_ANSWERED":    9,
+		"VERDICT_KIND_GRANTED":     10,
 	}
 )
 
@@ -179,6 +183,7 @@ type ForwardRequest struct {
 	//	*ForwardRequest_Ping
 	//	*ForwardRequest_Window
 	//	*ForwardRequest_Cancel
+	//	*ForwardRequest_Renewals
 	//	*ForwardRequest_Proof
 	Frame         isForwardRequest_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
@@ -274,6 +279,15 @@ func (x *ForwardRequest) GetCancel() *Cancel {
 	return nil
 }
 
+func (x *ForwardRequest) GetRenewals() *Renewals {
+	if x != nil {
+		if x, ok := x.Frame.(*ForwardRequest_Renewals); ok {
+			return x.Renewals
+		}
+	}
+	return nil
+}
+
 func (x *ForwardRequest) GetProof() *Proof {
 	if x != nil {
 		if x, ok := x.Frame.(*ForwardRequest_Proof); ok {
@@ -312,6 +326,11 @@ type ForwardRequest_Cancel struct {
 	Cancel *Cancel `protobuf:"bytes,6,opt,name=cancel,proto3,oneof"`
 }
 
+type ForwardRequest_Renewals struct {
+	// Renewals ask for new permission of reservations.
+	Renewals *Renewals `protobuf:"bytes,7,opt,name=renewals,proto3,oneof"`
+}
+
 type ForwardRequest_Proof struct {
 	// Proof shows that the caller is the incarnation of its Hello.
 	Proof *Proof `protobuf:"bytes,8,opt,name=proof,proto3,oneof"`
@@ -326,6 +345,8 @@ func (*ForwardRequest_Ping) isForwardRequest_Frame() {}
 func (*ForwardRequest_Window) isForwardRequest_Frame() {}
 
 func (*ForwardRequest_Cancel) isForwardRequest_Frame() {}
+
+func (*ForwardRequest_Renewals) isForwardRequest_Frame() {}
 
 func (*ForwardRequest_Proof) isForwardRequest_Frame() {}
 
@@ -344,6 +365,7 @@ type ForwardResponse struct {
 	//	*ForwardResponse_Pong
 	//	*ForwardResponse_Credit
 	//	*ForwardResponse_GoAway
+	//	*ForwardResponse_Renewed
 	Frame         isForwardResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,6 +460,15 @@ func (x *ForwardResponse) GetGoAway() *GoAway {
 	return nil
 }
 
+func (x *ForwardResponse) GetRenewed() *Renewed {
+	if x != nil {
+		if x, ok := x.Frame.(*ForwardResponse_Renewed); ok {
+			return x.Renewed
+		}
+	}
+	return nil
+}
+
 type isForwardResponse_Frame interface {
 	isForwardResponse_Frame()
 }
@@ -467,6 +498,11 @@ type ForwardResponse_GoAway struct {
 	GoAway *GoAway `protobuf:"bytes,6,opt,name=go_away,json=goAway,proto3,oneof"`
 }
 
+type ForwardResponse_Renewed struct {
+	// Renewed answers Renewals.
+	Renewed *Renewed `protobuf:"bytes,7,opt,name=renewed,proto3,oneof"`
+}
+
 func (*ForwardResponse_Hello) isForwardResponse_Frame() {}
 
 func (*ForwardResponse_Verdicts) isForwardResponse_Frame() {}
@@ -476,6 +512,8 @@ func (*ForwardResponse_Pong) isForwardResponse_Frame() {}
 func (*ForwardResponse_Credit) isForwardResponse_Frame() {}
 
 func (*ForwardResponse_GoAway) isForwardResponse_Frame() {}
+
+func (*ForwardResponse_Renewed) isForwardResponse_Frame() {}
 
 // Hello introduces a member. A member of another group, hash or version range is refused with a status that says so.
 type Hello struct {
@@ -1096,7 +1134,11 @@ type Call struct {
 	// The caller's id of the call. Empty: the call runs at most once, and is not sent again after it may have run.
 	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	// Hashes of the keys whose handlers wait for this call, the outermost first.
-	Path          []uint64 `protobuf:"fixed64,4,rep,packed,name=path,proto3" json:"path,omitempty"`
+	Path []uint64 `protobuf:"fixed64,4,rep,packed,name=path,proto3" json:"path,omitempty"`
+	// It is a reservation, which runs at its caller, not in a handler. It has no method.
+	Reservation bool `protobuf:"varint,5,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// A reservation that was granted before: only that one is wanted, no new one.
+	Resume        bool `protobuf:"varint,6,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1159,6 +1201,139 @@ func (x *Call) GetPath() []uint64 {
 	return nil
 }
 
+func (x *Call) GetReservation() bool {
+	if x != nil {
+		return x.Reservation
+	}
+	return false
+}
+
+func (x *Call) GetResume() bool {
+	if x != nil {
+		return x.Resume
+	}
+	return false
+}
+
+// Renewals ask how long the holders of reservations may go on.
+type Renewals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The handles of the reservations' events.
+	Handles []uint64 `protobuf:"varint,1,rep,packed,name=handles,proto3" json:"handles,omitempty"`
+	// The numbers of the asking frames, one for each, to be returned.
+	Numbers       []uint64 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renewals) Reset() {
+	*x = Renewals{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renewals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renewals) ProtoMessage() {}
+
+func (x *Renewals) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renewals.ProtoReflect.Descriptor instead.
+func (*Renewals) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Renewals) GetHandles() []uint64 {
+	if x != nil {
+		return x.Handles
+	}
+	return nil
+}
+
+func (x *Renewals) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+// Renewed answers Renewals.
+type Renewed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The handles.
+	Handles []uint64 `protobuf:"varint,1,rep,packed,name=handles,proto3" json:"handles,omitempty"`
+	// The numbers, one for each.
+	Numbers []uint64 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	// Nanoseconds of permission from the asking on, one for each; zero: no more than before.
+	RemainingNs   []uint64 `protobuf:"varint,3,rep,packed,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renewed) Reset() {
+	*x = Renewed{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renewed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renewed) ProtoMessage() {}
+
+func (x *Renewed) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
+func (*Renewed) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Renewed) GetHandles() []uint64 {
+	if x != nil {
+		return x.Handles
+	}
+	return nil
+}
+
+func (x *Renewed) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *Renewed) GetRemainingNs() []uint64 {
+	if x != nil {
+		return x.RemainingNs
+	}
+	return nil
+}
+
 // Property is one property of an event.
 type Property struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1172,7 +1347,7 @@ type Property struct {
 
 func (x *Property) Reset() {
 	*x = Property{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1359,7 @@ func (x *Property) String() string {
 func (*Property) ProtoMessage() {}
 
 func (x *Property) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1372,7 @@ func (x *Property) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Property.ProtoReflect.Descriptor instead.
 func (*Property) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Property) GetName() uint32 {
@@ -1231,7 +1406,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1418,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1431,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Verdicts) GetNumber() uint64 {
@@ -1300,7 +1475,7 @@ type DoneSet struct {
 
 func (x *DoneSet) Reset() {
 	*x = DoneSet{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1487,7 @@ func (x *DoneSet) String() string {
 func (*DoneSet) ProtoMessage() {}
 
 func (x *DoneSet) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1500,7 @@ func (x *DoneSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneSet.ProtoReflect.Descriptor instead.
 func (*DoneSet) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DoneSet) GetHandle() uint64 {
@@ -1369,14 +1544,20 @@ type Verdict struct {
 	// ANSWERED: the reply, up to 1 MiB.
 	Reply []byte `protobuf:"bytes,11,opt,name=reply,proto3" json:"reply,omitempty"`
 	// ANSWERED: the application's code of a failure, or the router's of a refusal.
-	Code          string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
+	Code string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
+	// GRANTED: the fencing token.
+	Token int64 `protobuf:"varint,13,opt,name=token,proto3" json:"token,omitempty"`
+	// GRANTED: the turn.
+	Turn uint64 `protobuf:"varint,14,opt,name=turn,proto3" json:"turn,omitempty"`
+	// GRANTED: nanoseconds of permission from the asking on.
+	RemainingNs   uint64 `protobuf:"varint,15,opt,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1569,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1582,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Verdict) GetHandle() uint64 {
@@ -1488,6 +1669,27 @@ func (x *Verdict) GetCode() string {
 	return ""
 }
 
+func (x *Verdict) GetToken() int64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Verdict) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *Verdict) GetRemainingNs() uint64 {
+	if x != nil {
+		return x.RemainingNs
+	}
+	return 0
+}
+
 // Credit says that parked keys may be sent again.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1501,7 +1703,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1715,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1728,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Credit) GetKeys() [][]byte {
@@ -1555,7 +1757,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1769,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1782,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetHandles() []uint64 {
@@ -1616,7 +1818,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1830,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1843,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Window) GetPartition() uint32 {
@@ -1711,7 +1913,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1925,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1938,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1757,7 +1959,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1971,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1984,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1803,7 +2005,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2017,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2030,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1842,24 +2044,26 @@ var File_ringfence_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1cringfence/peer/v1/peer.proto\x12\x11ringfence.peer.v1\"\xeb\x02\n" +
+	"\x1cringfence/peer/v1/peer.proto\x12\x11ringfence.peer.v1\"\xa0\x03\n" +
 	"\x0eForwardRequest\x12\x18\n" +
 	"\areceipt\x18\x01 \x01(\x04R\areceipt\x120\n" +
 	"\x05hello\x18\x02 \x01(\v2\x18.ringfence.peer.v1.HelloH\x00R\x05hello\x123\n" +
 	"\x06events\x18\x03 \x01(\v2\x19.ringfence.peer.v1.EventsH\x00R\x06events\x12-\n" +
 	"\x04ping\x18\x04 \x01(\v2\x17.ringfence.peer.v1.PingH\x00R\x04ping\x123\n" +
 	"\x06window\x18\x05 \x01(\v2\x19.ringfence.peer.v1.WindowH\x00R\x06window\x123\n" +
-	"\x06cancel\x18\x06 \x01(\v2\x19.ringfence.peer.v1.CancelH\x00R\x06cancel\x120\n" +
+	"\x06cancel\x18\x06 \x01(\v2\x19.ringfence.peer.v1.CancelH\x00R\x06cancel\x129\n" +
+	"\brenewals\x18\a \x01(\v2\x1b.ringfence.peer.v1.RenewalsH\x00R\brenewals\x120\n" +
 	"\x05proof\x18\b \x01(\v2\x18.ringfence.peer.v1.ProofH\x00R\x05proofB\a\n" +
-	"\x05frameJ\x04\b\a\x10\b\"\xc1\x02\n" +
+	"\x05frame\"\xf3\x02\n" +
 	"\x0fForwardResponse\x12\x18\n" +
 	"\areceipt\x18\x01 \x01(\x04R\areceipt\x120\n" +
 	"\x05hello\x18\x02 \x01(\v2\x18.ringfence.peer.v1.HelloH\x00R\x05hello\x129\n" +
 	"\bverdicts\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.VerdictsH\x00R\bverdicts\x12-\n" +
 	"\x04pong\x18\x04 \x01(\v2\x17.ringfence.peer.v1.PongH\x00R\x04pong\x123\n" +
 	"\x06credit\x18\x05 \x01(\v2\x19.ringfence.peer.v1.CreditH\x00R\x06credit\x124\n" +
-	"\ago_away\x18\x06 \x01(\v2\x19.ringfence.peer.v1.GoAwayH\x00R\x06goAwayB\a\n" +
-	"\x05frameJ\x04\b\a\x10\b\"\xe1\x02\n" +
+	"\ago_away\x18\x06 \x01(\v2\x19.ringfence.peer.v1.GoAwayH\x00R\x06goAway\x126\n" +
+	"\arenewed\x18\a \x01(\v2\x1a.ringfence.peer.v1.RenewedH\x00R\arenewedB\a\n" +
+	"\x05frame\"\xe1\x02\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x16\n" +
@@ -1917,13 +2121,22 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"last_error\x18\x11 \x01(\tR\tlastError\x12\x18\n" +
 	"\acrashes\x18\x12 \x01(\rR\acrashes\x12+\n" +
 	"\x04call\x18\x13 \x01(\v2\x17.ringfence.peer.v1.CallR\x04call\x12%\n" +
-	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersion\"a\n" +
+	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersion\"\x9b\x01\n" +
 	"\x04Call\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x02 \x01(\x04R\ttimeoutMs\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
-	"\x04path\x18\x04 \x03(\x06R\x04path\"4\n" +
+	"\x04path\x18\x04 \x03(\x06R\x04path\x12 \n" +
+	"\vreservation\x18\x05 \x01(\bR\vreservation\x12\x16\n" +
+	"\x06resume\x18\x06 \x01(\bR\x06resume\">\n" +
+	"\bRenewals\x12\x18\n" +
+	"\ahandles\x18\x01 \x03(\x04R\ahandles\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\x04R\anumbers\"`\n" +
+	"\aRenewed\x12\x18\n" +
+	"\ahandles\x18\x01 \x03(\x04R\ahandles\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\x04R\anumbers\x12!\n" +
+	"\fremaining_ns\x18\x03 \x03(\x04R\vremainingNs\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\xbd\x01\n" +
@@ -1934,7 +2147,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04done\x18\x04 \x03(\v2\x1a.ringfence.peer.v1.DoneSetR\x04done\"9\n" +
 	"\aDoneSet\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x16\n" +
-	"\x06events\x18\x02 \x01(\fR\x06events\"\x92\x03\n" +
+	"\x06events\x18\x02 \x01(\fR\x06events\"\xdf\x03\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x122\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.ringfence.peer.v1.VerdictKindR\x04kind\x12\x19\n" +
@@ -1949,7 +2162,10 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\aoutcome\x18\n" +
 	" \x01(\x0e2\x1e.ringfence.peer.v1.CallOutcomeR\aoutcome\x12\x14\n" +
 	"\x05reply\x18\v \x01(\fR\x05reply\x12\x12\n" +
-	"\x04code\x18\f \x01(\tR\x04codeJ\x04\b\r\x10\x12\"4\n" +
+	"\x04code\x18\f \x01(\tR\x04code\x12\x14\n" +
+	"\x05token\x18\r \x01(\x03R\x05token\x12\x12\n" +
+	"\x04turn\x18\x0e \x01(\x04R\x04turn\x12!\n" +
+	"\fremaining_ns\x18\x0f \x01(\x04R\vremainingNsJ\x04\b\x10\x10\x12\"4\n" +
 	"\x06Credit\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
@@ -1972,7 +2188,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04Pong\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\" \n" +
 	"\x06GoAway\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason*\x99\x02\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason*\xb3\x02\n" +
 	"\vVerdictKind\x12\x1c\n" +
 	"\x18VERDICT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11VERDICT_KIND_DONE\x10\x01\x12\x17\n" +
@@ -1983,7 +2199,9 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x17VERDICT_KIND_OVERLOADED\x10\x06\x12\x1a\n" +
 	"\x16VERDICT_KIND_ATTEMPTED\x10\a\x12\x17\n" +
 	"\x13VERDICT_KIND_PARKED\x10\b\x12\x19\n" +
-	"\x15VERDICT_KIND_ANSWERED\x10\t*\x92\x01\n" +
+	"\x15VERDICT_KIND_ANSWERED\x10\t\x12\x18\n" +
+	"\x14VERDICT_KIND_GRANTED\x10\n" +
+	"*\x92\x01\n" +
 	"\vCallOutcome\x12\x1c\n" +
 	"\x18CALL_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CALL_OUTCOME_REPLIED\x10\x01\x12\x17\n" +
@@ -2006,7 +2224,7 @@ func file_ringfence_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(VerdictKind)(0),        // 0: ringfence.peer.v1.VerdictKind
 	(CallOutcome)(0),        // 1: ringfence.peer.v1.CallOutcome
@@ -2019,48 +2237,52 @@ var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(*Events)(nil),          // 8: ringfence.peer.v1.Events
 	(*Event)(nil),           // 9: ringfence.peer.v1.Event
 	(*Call)(nil),            // 10: ringfence.peer.v1.Call
-	(*Property)(nil),        // 11: ringfence.peer.v1.Property
-	(*Verdicts)(nil),        // 12: ringfence.peer.v1.Verdicts
-	(*DoneSet)(nil),         // 13: ringfence.peer.v1.DoneSet
-	(*Verdict)(nil),         // 14: ringfence.peer.v1.Verdict
-	(*Credit)(nil),          // 15: ringfence.peer.v1.Credit
-	(*Cancel)(nil),          // 16: ringfence.peer.v1.Cancel
-	(*Window)(nil),          // 17: ringfence.peer.v1.Window
-	(*Ping)(nil),            // 18: ringfence.peer.v1.Ping
-	(*Pong)(nil),            // 19: ringfence.peer.v1.Pong
-	(*GoAway)(nil),          // 20: ringfence.peer.v1.GoAway
+	(*Renewals)(nil),        // 11: ringfence.peer.v1.Renewals
+	(*Renewed)(nil),         // 12: ringfence.peer.v1.Renewed
+	(*Property)(nil),        // 13: ringfence.peer.v1.Property
+	(*Verdicts)(nil),        // 14: ringfence.peer.v1.Verdicts
+	(*DoneSet)(nil),         // 15: ringfence.peer.v1.DoneSet
+	(*Verdict)(nil),         // 16: ringfence.peer.v1.Verdict
+	(*Credit)(nil),          // 17: ringfence.peer.v1.Credit
+	(*Cancel)(nil),          // 18: ringfence.peer.v1.Cancel
+	(*Window)(nil),          // 19: ringfence.peer.v1.Window
+	(*Ping)(nil),            // 20: ringfence.peer.v1.Ping
+	(*Pong)(nil),            // 21: ringfence.peer.v1.Pong
+	(*GoAway)(nil),          // 22: ringfence.peer.v1.GoAway
 }
 var file_ringfence_peer_v1_peer_proto_depIdxs = []int32{
 	4,  // 0: ringfence.peer.v1.ForwardRequest.hello:type_name -> ringfence.peer.v1.Hello
 	8,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
-	18, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
-	17, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
-	16, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
-	6,  // 5: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
-	4,  // 6: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
-	12, // 7: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
-	19, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
-	15, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
-	20, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
-	5,  // 11: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
-	7,  // 12: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
-	9,  // 13: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
-	11, // 14: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
-	10, // 15: ringfence.peer.v1.Event.call:type_name -> ringfence.peer.v1.Call
-	14, // 16: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
-	7,  // 17: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
-	13, // 18: ringfence.peer.v1.Verdicts.done:type_name -> ringfence.peer.v1.DoneSet
-	0,  // 19: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
-	7,  // 20: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
-	1,  // 21: ringfence.peer.v1.Verdict.outcome:type_name -> ringfence.peer.v1.CallOutcome
-	7,  // 22: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
-	2,  // 23: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
-	3,  // 24: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	20, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
+	19, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
+	18, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
+	11, // 5: ringfence.peer.v1.ForwardRequest.renewals:type_name -> ringfence.peer.v1.Renewals
+	6,  // 6: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
+	4,  // 7: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
+	14, // 8: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
+	21, // 9: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
+	17, // 10: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
+	22, // 11: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
+	12, // 12: ringfence.peer.v1.ForwardResponse.renewed:type_name -> ringfence.peer.v1.Renewed
+	5,  // 13: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
+	7,  // 14: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
+	9,  // 15: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
+	13, // 16: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
+	10, // 17: ringfence.peer.v1.Event.call:type_name -> ringfence.peer.v1.Call
+	16, // 18: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
+	7,  // 19: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
+	15, // 20: ringfence.peer.v1.Verdicts.done:type_name -> ringfence.peer.v1.DoneSet
+	0,  // 21: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
+	7,  // 22: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
+	1,  // 23: ringfence.peer.v1.Verdict.outcome:type_name -> ringfence.peer.v1.CallOutcome
+	7,  // 24: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
+	2,  // 25: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
+	3,  // 26: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
+	26, // [26:27] is the sub-list for method output_type
+	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_peer_v1_peer_proto_init() }
@@ -2074,6 +2296,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 		(*ForwardRequest_Ping)(nil),
 		(*ForwardRequest_Window)(nil),
 		(*ForwardRequest_Cancel)(nil),
+		(*ForwardRequest_Renewals)(nil),
 		(*ForwardRequest_Proof)(nil),
 	}
 	file_ringfence_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
@@ -2082,6 +2305,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 		(*ForwardResponse_Pong)(nil),
 		(*ForwardResponse_Credit)(nil),
 		(*ForwardResponse_GoAway)(nil),
+		(*ForwardResponse_Renewed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2089,7 +2313,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_peer_v1_peer_proto_rawDesc), len(file_ringfence_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
