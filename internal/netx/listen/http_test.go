@@ -391,6 +391,7 @@ func callsOf(t *testing.T, handler http.HandlerFunc, set func(*HTTP)) served {
 
 // A body below the path may be large, its connection is used again, and its deadline does not end the handler.
 func TestBodiesOfCalls(t *testing.T) {
+	t.Parallel()
 	var conns []string
 	s := callsOf(t, func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
@@ -440,6 +441,7 @@ func TestBodiesOfCalls(t *testing.T) {
 
 // The time to take an answer begins with the answer, however late it comes.
 func TestAnswersMayComeLate(t *testing.T) {
+	t.Parallel()
 	late := make(chan struct{})
 	s := callsOf(t, func(w http.ResponseWriter, _ *http.Request) {
 		<-late
