@@ -72,7 +72,7 @@ func invokeCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			defer caller.Close()
+			defer func() { _ = caller.Close() }() // all calls have ended
 			reply, err := caller.Invoke(cmd.Context(), key, args[1], payload, client.WithCallID(id), client.WithCallTimeout(timeout))
 			if err != nil {
 				return callOf(err)
@@ -98,11 +98,11 @@ func payloadOf(stdin io.Reader, data string) ([]byte, error) {
 		return []byte(data), nil
 	}
 	if path != "-" {
-		file, err := os.Open(path)
+		file, err := os.Open(path) //nolint:gosec // the user names it
 		if err != nil {
 			return nil, err
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }() // it was only read
 		stdin = file
 	}
 	return io.ReadAll(io.LimitReader(stdin, event.CallPayloadMax+1))
@@ -132,11 +132,11 @@ func callOf(err error) error {
 	switch {
 	case !errors.As(err, &failed):
 		return err
-	case failed.Kind == client.ErrCallFailed:
+	case errors.Is(err, client.ErrCallFailed):
 		return &callError{"FAILED", exitFailed, failed}
-	case failed.Kind == client.ErrNotRun:
+	case errors.Is(err, client.ErrNotRun):
 		return &callError{"NOT_RUN", exitNotRun, failed}
-	case failed.Kind == client.ErrDoneBefore:
+	case errors.Is(err, client.ErrDoneBefore):
 		return &callError{"DONE_BEFORE", exitUnknown, failed}
 	}
 	return &callError{"UNKNOWN", exitUnknown, failed}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -153,6 +154,18 @@ func TestLanePage(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(shown)
+	}
+	for _, b := range blocksOf(t, lanePage) {
+		if _, err := exec.LookPath("grpcurl"); err == nil && strings.HasPrefix(b.text, "grpcurl ") {
+			root, err := filepath.Abs("../..")
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer := runPage(t, "cd "+root+"\n"+strings.ReplaceAll(b.text, "127.0.0.1:16650", g.apps[0]), bin, root)
+			if !strings.Contains(answer, "OUTCOME_REPLIED") {
+				t.Errorf("grpcurl: %s", answer)
+			}
+		}
 	}
 }
 
