@@ -182,8 +182,9 @@ func (d *doctor) ports(ctx context.Context) {
 		{"gossip.listen", d.cfg.Gossip.Listen},
 		{"admin.listen", d.cfg.Admin.Listen},
 		{"debug.listen", d.cfg.Debug.Listen},
+		{"lane.listen", d.cfg.Lane.Listen},
 	} {
-		if p.key == "debug.listen" && d.cfg.Debug.Off() {
+		if p.key == "debug.listen" && d.cfg.Debug.Off() || p.key == "lane.listen" && d.cfg.Lane.Off() {
 			continue
 		}
 		err := free(ctx, p.address)

@@ -25,7 +25,9 @@ type listenerAuth struct {
 	guard                  listen.Guard // of the admin page
 	debugGuard             listen.Guard
 	adminToken             func() string
-	adminTLS               *tls.Config // nil: in the clear
+	adminTLS               *tls.Config  // nil: in the clear
+	laneGuard              listen.Guard // of calls by HTTP
+	laneTLS                *tls.Config  // nil: in the clear
 
 	metrics *listen.Metrics
 	tls     *mtls.Metrics
@@ -83,8 +85,34 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 		Metrics: e.metrics,
 	}
 	e.debugGuard = listen.Guard{Name: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
+	if err := e.guardLane(cfg.Lane, log); err != nil {
+		return nil, err
+	}
 	warnOfExposedListeners(cfg, log)
 	return e, nil
+}
+
+// guardLane reads the certificate and the token of the listener for calls, if there is one.
+func (e *listenerAuth) guardLane(cfg config.Lane, log *slog.Logger) error {
+	if cfg.Off() {
+		return nil
+	}
+	token := listen.NoToken
+	if cfg.TokenFile != "" {
+		var err error
+		if token, err = tokenIn("lane.token_file", cfg.TokenFile, log); err != nil {
+			return usageError{err}
+		}
+	}
+	if t := cfg.TLS; t.Enabled() {
+		store, err := mtls.Open("lane", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
+		if err != nil {
+			return usageError{fmt.Errorf("lane.tls: %w", err)}
+		}
+		e.laneTLS = store.Public()
+	}
+	e.laneGuard = listen.Guard{Name: "lane", Setting: "lane.token_file", Token: token, TLS: e.laneTLS != nil, Metrics: e.metrics}
+	return nil
 }
 
 // probePaths are asked by the kubelet.

@@ -45,6 +45,7 @@ func main() {
 
 func exitCode(err error) int {
 	var usage usageError
+	var call *callError
 	switch {
 	case err == nil:
 		return exitOK
@@ -56,6 +57,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, node.ErrIdentity):
 		return exitIdentity
+	case errors.As(err, &call):
+		return call.code
 	}
 	return exitFailed
 }
@@ -83,6 +86,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(actCommands()...)
+	root.AddCommand(invokeCommand())
 	root.AddCommand(groupCommand(), auditCommand())
 	root.AddCommand(forgetCommand())
 	root.AddCommand(deadLettersCommand(), replayCommand())

@@ -17,7 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/adminhttp"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/idlecpu"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
@@ -238,6 +240,9 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	}
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
+	if l.lane != nil {
+		log.Info("calls are taken by HTTP", "address", l.lane.Addr().String())
+	}
 	if b.listening != nil {
 		if err := b.listening(l.app.Addr(), log); err != nil {
 			return err
@@ -260,7 +265,10 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
 
-// serve runs the node, and its admin and debug pages until it has ended.
+// callRequestsPerSecond bounds the calls by HTTP, with those that are refused: far more than one router can make.
+const callRequestsPerSecond = 20_000
+
+// serve runs the node, and its admin and debug pages and its listener for calls until it has ended.
 func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, shown adminhttp.Options, logMetrics *loglimit.Metrics, log *slog.Logger) error {
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -275,6 +283,16 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 			Name: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 		}
 		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(adminhttp.NewDebugHandler())) })
+	}
+	if l.lane != nil {
+		calls := listen.HTTP{
+			Name: "lane", Listener: l.lane, TLS: l.laneTLS, ConnectionsMax: cfg.Lane.ConnectionsMax, Bodies: []string{"POST " + lane.BodyPath}, Header: lane.Refused(),
+			Bounds: listen.Bounds{
+				BodyBytesMax: event.CallPayloadMax, AnswerMax: lane.AnswerMax, RequestsPerSecond: callRequestsPerSecond, KeptMax: cfg.Lane.ConnectionsMax,
+			},
+			Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
+		}
+		group.Go(func() error { return calls.Serve(pages, l.laneGuard.Protect(&lane.Handler{Lane: n.Lane()})) })
 	}
 	err := n.Run(ctx)
 	stop()
@@ -367,8 +385,8 @@ func adminOf(n *node.Node, prover report.Prover, notice string, registry *promet
 
 // listeners are the ports of one member. The node closes those that it serves.
 type listeners struct {
-	app, peer, admin, debug net.Listener // debug may be nil
-	peerAddr                string       // at which others reach peer
+	app, peer, admin, debug, lane net.Listener // debug and lane may be nil
+	peerAddr                      string       // at which others reach peer
 
 	*listenerAuth
 }
@@ -391,6 +409,9 @@ func openListeners(ctx context.Context, cfg config.Config) (*listeners, error) {
 	l.admin = open("admin.listen", cfg.Admin.Listen)
 	if !cfg.Debug.Off() {
 		l.debug = open("debug.listen", cfg.Debug.Listen)
+	}
+	if !cfg.Lane.Off() {
+		l.lane = open("lane.listen", cfg.Lane.Listen)
 	}
 	if err == nil {
 		l.peerAddr, err = advertised(l.peer.Addr().(*net.TCPAddr), cfg.Node.AdvertiseIP)
@@ -435,7 +456,7 @@ func advertised(addr *net.TCPAddr, ip string) (string, error) {
 }
 
 func (l *listeners) close() {
-	for _, listener := range []net.Listener{l.app, l.peer, l.admin, l.debug} {
+	for _, listener := range []net.Listener{l.app, l.peer, l.admin, l.debug, l.lane} {
 		if listener != nil {
 			_ = listener.Close() // it may be closed already, which is fine
 		}

@@ -116,8 +116,28 @@ type App struct {
 
 // Lane configures the calls of keys' handlers that are made at this router.
 type Lane struct {
+	Listen         string // host:port for calls by HTTP, or off; beyond loopback only with lane.token_file and lane.tls
+	TLS            LaneTLS
+	ConnectionsMax int `min:"1"` // most open connections, and so the most calls by HTTP at once; a further one replaces one that waits for no answer, or is closed
+
+	// TokenFile is the file with the token that callers by HTTP must send as Authorization: Bearer TOKEN; it is read again when it
+	// changes. Empty: no token is required. Who may call may run every handler of every key.
+	TokenFile string
+
 	lane.Config
 }
+
+// LaneTLS names the files of the certificate of lane.listen. Callers need no certificate: they have the token.
+type LaneTLS struct {
+	CertFile string // certificate of lane.listen in PEM, read again when it changes; empty: no TLS
+	KeyFile  string // private key of the certificate, in PEM
+}
+
+// Enabled reports whether the listener has TLS.
+func (t LaneTLS) Enabled() bool { return t != LaneTLS{} }
+
+// Off reports whether there are no calls by HTTP.
+func (l Lane) Off() bool { return l.Listen == "" || l.Listen == "off" }
 
 // Handler configures the application's handlers.
 type Handler struct {
@@ -225,7 +245,7 @@ func Default() Config {
 		ControlLog: ControlLog{Namespace: "public/default", Version: ownership.LogVersionMax, Config: controllog.DefaultConfig()},
 		Acts:       act.DefaultConfig(),
 		Ring:       ring.DefaultConfig(),
-		Lane:       Lane{Config: lane.DefaultConfig()},
+		Lane:       Lane{Listen: "off", ConnectionsMax: 1024, Config: lane.DefaultConfig()},
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),
 		History:    history.DefaultConfig(),

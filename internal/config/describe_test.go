@@ -161,11 +161,12 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"admin: {listen: a, token: a, token_file: a, drain_token: a, drain_open: true, tls: {key_file: a}}",
 		"{admin: {tls: {cert_file: a}}, pulsar: {tls: {key_file: a}}}",
 		"debug: {listen: '0.0.0.0:1'}",
+		"lane: {listen: a, tls: {cert_file: a}}", "lane: {listen: '0.0.0.0:1', tls: {key_file: a}}",
 		"ownership: {lease: 1500us, beat_every: 1s, beat_spacing: 2s, guard: 1s, drain_timeout: 1h, lost_after: 1h}",
 		"control_log: {namespace: a, beats_max: 16}",
-		"mailbox: {shards: 4000, window_bytes_max: 128}",
+		"mailbox: {shards: 4000, window_bytes_max: 128, calls_max: 3999}",
 		"{retry: {backoff_min: 1h}, acts: {hold_for: 2h, hold_for_max: 1h}}",
-		"{app: {listen: '127.0.0.1:1'}, peer: {listen: ':1'}, gossip: {listen: '0.0.0.0:1'}, admin: {listen: '127.0.0.1:1'}, debug: {listen: '127.0.0.1:1'}}",
+		"{app: {listen: '127.0.0.1:1'}, peer: {listen: ':1'}, gossip: {listen: '0.0.0.0:1'}, admin: {listen: '127.0.0.1:1'}, debug: {listen: '127.0.0.1:1'}, lane: {listen: '127.0.0.1:1'}}",
 	} {
 		path := filepath.Join(t.TempDir(), "router.yaml")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

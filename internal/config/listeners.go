@@ -8,7 +8,7 @@ import (
 
 // Protection describes how one listener of a router is protected from strangers.
 type Protection struct {
-	Name        string // app, peer, gossip, admin or debug
+	Name        string // app, peer, gossip, admin, debug or lane
 	Address     string // as in the settings
 	ProtectedBy string // for people: "loopback", "TLS, name orders", "keys", "socket 0600", "nothing (insecure)"
 	Exposed     bool   // other machines can connect to Address without a certificate or key
@@ -20,6 +20,9 @@ func (c Config) Listeners() []Protection {
 	all := []Protection{c.appListener(), c.peerListener(), c.gossipListener(), c.adminListener()}
 	if !c.Debug.Off() {
 		all = append(all, c.debugListener())
+	}
+	if !c.Lane.Off() {
+		all = append(all, c.laneListener())
 	}
 	return all
 }
@@ -107,5 +110,22 @@ func (c Config) debugListener() Protection {
 	if c.Admin.Token != "" || c.Admin.TokenFile != "" {
 		p.ProtectedBy += "; token"
 	}
+	return p
+}
+
+func (c Config) laneListener() Protection {
+	p := Protection{Name: "lane", Address: c.Lane.Listen}
+	local, token, encrypted := listen.IsLocal(c.Lane.Listen), c.Lane.TokenFile != "", c.Lane.TLS.Enabled()
+	var by []string
+	if local {
+		by = append(by, "loopback")
+	}
+	if encrypted {
+		by = append(by, "TLS")
+	}
+	if token {
+		by = append(by, "token")
+	}
+	p.ProtectedBy, p.Exposed = strings.Join(by, "; "), !local && (!token || !encrypted)
 	return p
 }

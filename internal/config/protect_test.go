@@ -23,6 +23,10 @@ func TestListenersThatAreRefused(t *testing.T) {
 		"gossip without keys":          {`gossip: {rejoins_max: 9}`, `gossip.listen = "0.0.0.0:16652", want a loopback address, or gossip.encryption_keys_file set`},
 		"gossip that takes the clear":  {`gossip: {encryption_keys_file: /k, verify_incoming: false}`, "or gossip.insecure true"},
 		"debug page for others":        {`debug: {listen: "0.0.0.0:16654"}`, "debug.listen"},
+		"calls of others":              {`lane: {listen: "0.0.0.0:1"}`, `lane.listen = "0.0.0.0:1", want a loopback address, or lane.token_file and lane.tls set: other machines can reach it`},
+		"calls with a token alone":     {`lane: {listen: "10.0.0.7:1", token_file: /t}`, `lane.listen = "10.0.0.7:1", want a loopback address, or`},
+		"calls of everybody by TLS":    {`lane: {listen: ":1", tls: {cert_file: /c, key_file: /k}}`, `lane.listen = ":1", want a loopback address, or`},
+		"calls without a key":          {`lane: {listen: "127.0.0.1:1", tls: {cert_file: /c}}`, `lane.tls.key_file = "", want a value if lane.tls.cert_file is set`},
 		"two tokens":                   {`admin: {token: a, token_file: /b}`, `admin.token_file = "/b", want empty if admin.token`},
 		"a drain with and without":     {`admin: {drain_token: a, drain_open: true}`, "admin.drain_open = true, want false if admin.drain_token is set"},
 		"two keys":                     {`gossip: {encryption_keys: MDEyMzQ1Njc4OWFiY2RlZg==, encryption_keys_file: /b}`, `gossip.encryption_keys_file = "/b", want empty if gossip.encryption_keys`},
@@ -55,6 +59,7 @@ func TestListenersThatAreTaken(t *testing.T) {
 		`pulsar: {oauth2: {issuer_url: "https://i", key_file: /k, audience: a, scope: "x y"}}`,
 		`admin: {listen: "0.0.0.0:16653", token_file: /t, drain_open: true}`,
 		`gossip: {encryption_keys_file: /k, verify_incoming: false, verify_outgoing: false}`,
+		`lane: {listen: "off"}`, `lane: {listen: "[::1]:1"}`, `lane: {listen: "0.0.0.0:1", token_file: /t, tls: {cert_file: /c, key_file: /k}}`,
 	} {
 		if _, err := config.Load(config.Sources{File: yamlFile(t, file), Environ: enough}); err != nil {
 			t.Errorf("%s: %v", file, err)
@@ -126,6 +131,16 @@ admin: {token_file: /t}`,
 			file: `admin: {listen: "0.0.0.0:16653", token_file: /t, insecure: true}`,
 			want: map[string]string{"admin": "token in the clear (insecure)"},
 			open: []string{"peer", "gossip", "admin"},
+		},
+		"calls on loopback": {
+			file: `lane: {listen: "127.0.0.1:1", token_file: /t}`,
+			want: map[string]string{"lane": "loopback; token"},
+			open: []string{"peer", "gossip"},
+		},
+		"calls from elsewhere": {
+			file: `lane: {listen: "0.0.0.0:1", token_file: /t, tls: {cert_file: /c, key_file: /k}}`,
+			want: map[string]string{"lane": "TLS; token"},
+			open: []string{"peer", "gossip"},
 		},
 		"admin with nothing": {
 			file: `admin: {listen: "0.0.0.0:16653", insecure: true}`,

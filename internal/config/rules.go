@@ -92,6 +92,11 @@ var rules = slices.Concat([]rule{
 	setIf("admin.tls.key_file", "admin.tls.cert_file"),
 	{"debug.listen", nil, "HOST:PORT on a loopback address, or off: it shows all memory", debugIsLocal},
 
+	{"lane.listen", nil, "HOST:PORT, or off", laneListenIsAddress},
+	{"lane.listen", with("lane.token_file", "lane.tls.cert_file"), "a loopback address, or lane.token_file and lane.tls set: other machines can reach it (docs/security.md)", laneIsProtected},
+	setIf("lane.tls.cert_file", "lane.tls.key_file"),
+	setIf("lane.tls.key_file", "lane.tls.cert_file"),
+
 	{"ownership.lease", nil, "whole milliseconds", leaseIsWholeMilliseconds},
 	atMost("ownership.beat_every", 1.0/3, "ownership.lease"),
 	lessThan("ownership.beat_spacing", 1, "ownership.beat_every"),
@@ -103,10 +108,11 @@ var rules = slices.Concat([]rule{
 
 	{"mailbox.bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardBytesMin), shardHoldsEvent},
 	{"mailbox.window_bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardWindowBytesMin), shardHoldsWindow},
+	{"mailbox.calls_max", with("mailbox.shards"), "at least 1 for each of mailbox.shards", shardHoldsCall},
 	atMost("acts.hold_for", 1, "acts.hold_for_max"),
 	{"prove.enabled", with("node.group"), fmt.Sprintf("false, or node.group of at most %d bytes: the group of a proof has a longer name", membership.GroupBytesMax-ProofSuffixBytes), proveFitsGroup},
 	atLeast("retry.backoff_max", 1, "retry.backoff_min"),
-}, mutualTLS("app.tls"), mutualTLS("peer.tls"), ownPorts("app.listen", "peer.listen", "gossip.listen", "admin.listen", "debug.listen"))
+}, mutualTLS("app.tls"), mutualTLS("peer.tls"), ownPorts("app.listen", "peer.listen", "gossip.listen", "admin.listen", "debug.listen", "lane.listen"))
 
 // compared returns a rule that compares a setting with a multiple of another one.
 func compared(key, words string, factor float64, other string, holds func(value, limit float64) bool) rule {
@@ -329,6 +335,11 @@ func drainTokenOrOpen(c *reader) bool { return c.Admin.DrainToken == "" || !c.Ad
 func debugIsLocal(c *reader) bool {
 	return c.Debug.Off() || isAddress(c.Debug.Listen) && listen.IsLocal(c.Debug.Listen)
 }
+
+func laneListenIsAddress(c *reader) bool { return c.Lane.Off() || isAddress(c.Lane.Listen) }
+func laneIsProtected(c *reader) bool {
+	return c.Lane.Off() || !isAddress(c.Lane.Listen) || !c.laneListener().Exposed
+}
 func leaseIsWholeMilliseconds(c *reader) bool { return c.Ownership.Lease%time.Millisecond == 0 }
 
 func namespaceHasTenant(c *reader) bool {
@@ -339,6 +350,8 @@ func namespaceHasTenant(c *reader) bool {
 func shardHoldsEvent(c *reader) bool {
 	return c.Mailbox.BytesMax/max(1, c.Mailbox.Shards) >= mailbox.ShardBytesMin
 }
+
+func shardHoldsCall(c *reader) bool { return c.Mailbox.CallsMax >= c.Mailbox.Shards }
 
 func shardHoldsWindow(c *reader) bool {
 	return c.Mailbox.WindowBytesMax/max(1, c.Mailbox.Shards) >= mailbox.ShardWindowBytesMin

@@ -69,9 +69,9 @@ type KeyState struct {
 	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
 
-// Behind returns the number of events behind the one that runs, or runs next.
+// Behind returns the number of events behind the event or the call that runs, or runs next.
 func (k *KeyState) Behind() int {
-	if k.Wait == WaitHandler {
+	if k.Wait == WaitHandler || k.Call { // a call is not one of those that wait
 		return k.Depth
 	}
 	return k.Depth - 1

@@ -53,10 +53,12 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 	skipped := desc("skipped_events_total", "Events that operators have skipped, by end (dead_letter, done: a handler that ran already had done it).", "end")
 	parked := desc("parked_events_total", "Events that were sent to the parking topic because an operator has parked their key.")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
+	calls := desc("calls_total", "Calls at this owner, by step (accepted, answered by its handler, expired before it could begin, taken_back while it ran).", "step")
 	m := &Metrics{
 		boxes: boxes, traced: traced,
 		gauges: []gauge{
 			{desc("events", "Events here, waiting or running."), func(s Stats) int { return s.Events }},
+			{desc("calls", "Calls here, waiting or running."), func(s Stats) int { return s.Visits }},
 			{desc("running_events", "Events that run at a worker."), func(s Stats) int { return s.Running }},
 			{desc("active_keys", "Keys with events here."), func(s Stats) int { return s.Keys }},
 			{desc("ready_keys", "Keys that are ready and wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
@@ -88,6 +90,10 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
 			{skipped, "dead_letter", func(c Counters) uint64 { return c.Skipped }},
 			{skipped, "done", func(c Counters) uint64 { return c.SkippedDone }},
+			{calls, "accepted", func(c Counters) uint64 { return c.Calls }},
+			{calls, "answered", func(c Counters) uint64 { return c.Answered }},
+			{calls, "expired", func(c Counters) uint64 { return c.Expired }},
+			{calls, "taken_back", func(c Counters) uint64 { return c.Recalled }},
 			{parked, "", func(c Counters) uint64 { return c.Parked }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},

@@ -102,6 +102,8 @@ func FirstEvent(ctx context.Context, group *report.Group, key event.Key) (event.
 		return event.MessageID{}, fmt.Errorf("%w: %s, which owns the key, does not answer (%s): say which event", act.ErrUnreadable, k.Owner, first.Error)
 	case first.Wait == report.WaitsForNothing:
 		return event.MessageID{}, fmt.Errorf("%w: no event of the key runs or waits at its owner, %s", act.ErrNothing, first.Member)
+	case first.Call:
+		return event.MessageID{}, fmt.Errorf("%w: a call of the key runs or waits first at %s, which cannot be skipped: say which event", act.ErrNothing, first.Member)
 	}
 	return event.ParseMessageID(first.Event)
 }

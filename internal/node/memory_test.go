@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/history"
@@ -24,7 +25,7 @@ import (
 // Every part of the bound follows the settings that it stands for.
 func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	cfg, from := overloadedConfig()
-	cfg.Audit = audit.DefaultConfig()
+	cfg.Audit, cfg.Lane = audit.DefaultConfig(), lane.DefaultConfig()
 	before := MemoryBound(cfg, from)
 	cfg.App.WorkersMax *= 2
 	cfg.App.ReasonBytesMax *= 2
@@ -33,6 +34,9 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	cfg.Mailbox.BytesMax *= 2
 	cfg.Mailbox.FramesBytesMax *= 2
 	cfg.Mailbox.WindowBytesMax *= 2
+	cfg.Mailbox.RepliesBytesMax *= 2
+	cfg.Lane.CallsMax *= 2
+	cfg.Lane.CallsBytesMax *= 2
 	cfg.History.BytesMax *= 2
 	cfg.Audit.BytesMax *= 2
 	from.ReceiverQueueMax *= 2

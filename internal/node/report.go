@@ -286,6 +286,9 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	}
 	at.Seconds, at.Age = age(now, state.Since), age(now, state.Accepted)
 	at.Queued, at.Event, at.Failures, at.Worker = state.Behind(), state.Event.String(), state.Attempts, uint64(state.Worker)
+	if at.Call, at.Calls = state.Call, state.Calls; at.Call {
+		at.Event = "" // the id is that of no message, and nobody can skip it
+	}
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}

@@ -107,6 +107,8 @@ type ListedKey struct {
 	Behind   int     `json:"behind"`                     // events behind it
 	Event    string  `json:"event,omitempty"`            // its message id
 	Worker   uint64  `json:"worker,omitempty"`           // the stream that has it, or that the key sticks to
+	Call     bool    `json:"call,omitempty"`             // it is a call, not an event
+	Calls    int     `json:"calls,omitempty"`            // that wait, besides a running one
 
 	// Of the last ten seconds, if the key is hot.
 	Rate       float64  `json:"events_per_second,omitempty"`   // that were handled

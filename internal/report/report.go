@@ -254,6 +254,8 @@ type KeyAt struct {
 	Failures uint32    `json:"failures"`           // how often the application has failed it
 	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
 	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
+	Call     bool      `json:"call,omitempty"`     // it is a call, not an event
+	Calls    int       `json:"calls,omitempty"`    // that wait, besides a running one
 	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
 
 	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read

@@ -24,11 +24,16 @@ func (at *KeyAt) Words() []string {
 	}
 	var lines []string
 	switch {
+	case at.Wait != WaitsForNothing && at.Call:
+		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call came %s ago; %s behind it", WaitWords(*at), Seconds(at.Seconds), Seconds(at.Age), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
 			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), at.Failures, at.Queued))
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
+	}
+	if calls := callWords(at.Wait, at.Call, at.Calls); calls != "" {
+		lines = append(lines, calls)
 	}
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))
@@ -85,9 +90,34 @@ func WaitWords(at KeyAt) string {
 // Reason tells what the events of a listed key wait for in its mailbox, or where they are that no mailbox has.
 func (k *ListedKey) Reason() string {
 	if k.InMailbox() {
-		return WaitWords(KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
+		words := WaitWords(KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
+		if calls := callWords(k.Wait, k.Call, k.Calls); calls != "" {
+			words += "; " + calls
+		}
+		return words
 	}
 	return PlaceWords(Held{Place: k.Wait, With: k.With})
+}
+
+// callWords tells of the calls of a key, "" if it has none.
+func callWords(wait string, call bool, calls int) string {
+	switch runs := call && wait == "handler"; {
+	case runs && calls > 0:
+		return "a call runs, " + waiting(calls, "call")
+	case runs:
+		return "a call runs"
+	case calls > 0:
+		return waiting(calls, "call")
+	}
+	return ""
+}
+
+// waiting says how many wait.
+func waiting(n int, what string) string {
+	if n == 1 {
+		return "1 " + what + " waits"
+	}
+	return Plural(n, what) + " wait"
 }
 
 // PlaceWords tells where events are that no mailbox has.

@@ -27,7 +27,7 @@ const (
 type Config struct {
 	// CallsMax bounds the calls that wait for their answers. A further one is refused as overloaded.
 	CallsMax int `min:"1"`
-	// CallsBytesMax bounds the bytes of their payloads. A call that would exceed it is refused as overloaded.
+	// CallsBytesMax bounds the bytes of the payloads of such calls. A call that would exceed it is refused as overloaded.
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
 	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded.
 	ReservationsMax int `min:"1"`
@@ -150,7 +150,7 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	answers := make(caller, 1)
 	serial, ok := l.enter(len(r.Payload), answers)
 	if !ok {
-		return refused(event.CodeOverloaded, "too many calls of this router's callers wait")
+		return refused(event.CodeOverloaded, tooManyHere)
 	}
 	handle := event.NewCallHandle(serial)
 	defer l.leave(handle, len(r.Payload))
@@ -180,6 +180,8 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	}
 }
 
+const tooManyHere = "too many calls of this router's callers wait"
+
 func refused(code, why string) Answer {
 	return Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: code}, Text: why, RetryAfter: time.Second}
 }
@@ -188,7 +190,7 @@ func refused(code, why string) Answer {
 func (l *Lane) enter(bytes int, w waiter) (serial uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) >= l.config.CallsMax || l.bytes > 0 && l.bytes+bytes > l.config.CallsBytesMax {
+	if len(l.waiting) >= l.config.CallsMax || !l.hasRoom(bytes) {
 		return 0, false
 	}
 	l.last++
@@ -201,6 +203,28 @@ func (l *Lane) leave(h event.Handle, bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, h)
+	l.bytes -= bytes
+}
+
+func (l *Lane) hasRoom(bytes int) bool {
+	return l.bytes == 0 || l.bytes+bytes <= l.config.CallsBytesMax
+}
+
+// hold takes room for a payload that is still to come, if there is any.
+func (l *Lane) hold(bytes int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.hasRoom(bytes) {
+		return false
+	}
+	l.bytes += bytes
+	return true
+}
+
+// letGo gives such room back.
+func (l *Lane) letGo(bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.bytes -= bytes
 }
 

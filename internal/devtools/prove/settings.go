@@ -51,7 +51,7 @@ func settingsOf(c config.Config, run string, p ports) (config.Config, Topics) {
 	c.Peer.Listen = withPort(c.Peer.Listen, p.peer)
 	c.Gossip.Listen, c.Gossip.Advertise = withPort(c.Gossip.Listen, p.gossip), withPort(c.Gossip.Advertise, p.gossip)
 	c.Gossip.Seeds = nil // the control log names the members
-	c.Debug.Listen = "off"
+	c.Debug.Listen, c.Lane.Listen = "off", "off"
 	c.Acts.Enabled, c.Prove.Enabled, c.Audit.Enabled = false, false, true
 
 	resolved := c.Pulsar.Resolved()

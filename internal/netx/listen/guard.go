@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -32,8 +33,9 @@ func CheckToken(token string) error {
 // Changes need POST (or PUT), and [http.CrossOriginProtection] keeps pages of other sites from
 // them. The one exception is DrainPath: hooks of Kubernetes can only GET.
 type Guard struct {
-	Name  string
-	Token func() string // "" is none. Called for each request
+	Name    string
+	Setting string        // that holds the token, as refusals name it; "": admin.token
+	Token   func() string // "" is none. Called for each request
 
 	Probes []string // paths that everybody may read, also in the clear
 	// Open lists the paths that may be read without the token: on loopback if the
@@ -150,12 +152,14 @@ func (g Guard) judge(r *http.Request) *refusal {
 	case open, want == "" && loopback:
 		return nil
 	case want == "" && (!drain || g.DrainToken == ""):
-		return &refusal{http.StatusForbidden, token, "without admin.token this is for callers on loopback only"}
+		return &refusal{http.StatusForbidden, token, "without " + g.setting() + " this is for callers on loopback only"}
 	case given != "":
 		return &refusal{http.StatusUnauthorized, token, "wrong token"}
 	}
-	return &refusal{http.StatusUnauthorized, token, "this needs the header Authorization: Bearer TOKEN, with the token of admin.token"}
+	return &refusal{http.StatusUnauthorized, token, "this needs the header Authorization: Bearer TOKEN, with the token of " + g.setting()}
 }
+
+func (g Guard) setting() string { return cmp.Or(g.Setting, "admin.token") }
 
 // read reports whether a request only reads.
 func read(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }

@@ -2,15 +2,18 @@ package listen
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +44,14 @@ const (
 // shutdownGrace is how long requests that are being answered may continue.
 const shutdownGrace = time.Second
 
+// Bounds are the limits of an HTTP listener that differ between listeners. The zero value of each is that of a listener for people.
+type Bounds struct {
+	BodyBytesMax      int           // of a body, where one is wanted; 0: 64 KiB
+	AnswerMax         time.Duration // until a handler begins to answer; 0: as long as an answer may be taken
+	RequestsPerSecond int           // of all callers together; 0: 1000, of which 50 may be other than probes
+	KeptMax           int           // connections that are never closed for another one while a request that has passed a guard is answered; 0: a quarter of all
+}
+
 // HTTP is a listener for people, probes and monitoring. Strangers reach it, so each
 // connection has deadlines for all that it does, bodies are read only where they are
 // wanted, and a full listener closes the connection that has been slow for longest.
@@ -50,7 +61,9 @@ type HTTP struct {
 	TLS            *tls.Config // nil: in the clear
 	ConnectionsMax int
 	Probes         []string // paths with short answers, for callers that must not wait
-	Bodies         []string // "METHOD PATH" of the requests that may have a body
+	Bodies         []string // "METHOD PATH" of the requests that may have a body; a PATH that ends in / stands for all below it
+	Bounds         Bounds
+	Header         map[string]string // of every answer, unless the handler sets another value
 	Metrics        *Metrics
 	LogMetrics     *loglimit.Metrics
 	Log            *slog.Logger
@@ -66,10 +79,13 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 		Listener: h.Listener, name: h.Name, metrics: h.Metrics,
 		crowd: newCrowd(h.ConnectionsMax), conns: make(map[uint64]*httpConn), open: h.Metrics.connections.WithLabelValues(h.Name),
 	}
+	if h.Bounds.KeptMax > 0 {
+		l.crowd.keptMax = h.Bounds.KeptMax
+	}
 	server := &http.Server{
 		Handler:           h.bounded(handler),
 		ReadHeaderTimeout: headerTimeout,
-		WriteTimeout:      writeTimeout,
+		WriteTimeout:      h.Bounds.AnswerMax + writeTimeout,
 		IdleTimeout:       idleMax,
 		MaxHeaderBytes:    headerBytesMax,
 		Protocols:         new(http.Protocols),
@@ -108,10 +124,17 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 
 // bounded makes requests wait for their turn, and refuses unexpected bodies.
 func (h HTTP) bounded(handler http.Handler) http.Handler {
-	requests := rate.NewLimiter(requestsPerSecond, requestsPerSecond/10)
+	perSecond := cmp.Or(h.Bounds.RequestsPerSecond, requestsPerSecond)
+	requests := rate.NewLimiter(rate.Limit(perSecond), perSecond/10)
 	pages := rate.NewLimiter(pagesPerSecond, pagesPerSecond)
+	if h.Bounds.RequestsPerSecond > 0 {
+		pages = requests
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w = &counting{ResponseWriter: w, metrics: h.Metrics, name: h.Name}
+		for name, value := range h.Header {
+			w.Header().Set(name, value)
+		}
+		w = &counting{ResponseWriter: w, metrics: h.Metrics, name: h.Name, late: h.Bounds.AnswerMax > 0}
 		if conn, ok := r.Context().Value(connKey{}).(*httpConn); ok {
 			conn.asked()
 		}
@@ -119,7 +142,7 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 			return
 		}
 		turns := []*rate.Limiter{requests}
-		if !slices.Contains(h.Probes, r.URL.Path) {
+		if pages != requests && !slices.Contains(h.Probes, r.URL.Path) {
 			turns = append(turns, pages)
 		}
 		for _, turn := range turns {
@@ -144,14 +167,39 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 func (h HTTP) takesBody(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Connection", "close")
 	control := http.NewResponseController(w)
-	if !slices.Contains(h.Bodies, r.Method+" "+r.URL.Path) {
+	if !h.wantsBody(r) {
 		_ = control.SetReadDeadline(time.Unix(1, 0)) // if it cannot be set, this is no connection
 		http.Error(w, "no body is wanted here", http.StatusRequestEntityTooLarge)
 		return false
 	}
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:forbidigo // the deadlines of connections go by the wall clock
-	r.Body = http.MaxBytesReader(w, r.Body, bodyBytesMax)
+	r.Body = &boundedBody{http.MaxBytesReader(w, r.Body, int64(cmp.Or(h.Bounds.BodyBytesMax, bodyBytesMax))), w}
 	return true
+}
+
+// wantsBody reports whether a request is one of h.Bodies.
+func (h HTTP) wantsBody(r *http.Request) bool {
+	asked := r.Method + " " + r.URL.Path
+	return slices.ContainsFunc(h.Bodies, func(wanted string) bool {
+		return asked == wanted || strings.HasSuffix(wanted, "/") && strings.HasPrefix(asked, wanted)
+	})
+}
+
+// boundedBody is a body with a deadline. Once it was read to its end the deadline is lifted, since a connection whose deadline has passed
+// counts as closed by its client, and the connection may be used again.
+type boundedBody struct {
+	io.ReadCloser
+	answer http.ResponseWriter
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if errors.Is(err, io.EOF) {
+		_ = http.NewResponseController(b.answer).SetReadDeadline(time.Time{})
+		b.answer.Header().Del("Connection")
+	}
+	return n, err //nolint:wrapcheck // io.EOF is wanted as it is
 }
 
 type endingKey struct{}
@@ -170,15 +218,19 @@ func keep(ctx context.Context) {
 	}
 }
 
-// counting counts rejecting answers, by their status.
+// counting counts rejecting answers, by their status, and bounds the time to take an answer that may come late.
 type counting struct {
 	http.ResponseWriter
 	metrics *Metrics
 	name    string
+	late    bool // the time to take the answer begins with it, not with the request
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (c *counting) WriteHeader(status int) {
+	if c.late {
+		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)) //nolint:forbidigo // as for bodies
+	}
 	why := map[int]string{
 		http.StatusRequestEntityTooLarge: body, http.StatusTooManyRequests: tooMany, http.StatusMethodNotAllowed: method,
 	}[status]

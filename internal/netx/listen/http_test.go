@@ -376,3 +376,112 @@ func TestAnswersLearnOfTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// callsOf is a listener for calls: with bodies below a path, and answers that come late.
+func callsOf(t *testing.T, handler http.HandlerFunc, set func(*HTTP)) served {
+	t.Helper()
+	return serve(t, handler, func(h *HTTP) {
+		h.Bodies, h.Header = []string{"POST /v1/"}, map[string]string{"X-Outcome": "none"}
+		h.Bounds = Bounds{BodyBytesMax: 1 << 20, AnswerMax: time.Minute, RequestsPerSecond: 100_000, KeptMax: h.ConnectionsMax}
+		if set != nil {
+			set(h)
+		}
+	})
+}
+
+// A body below the path may be large, its connection is used again, and its deadline does not end the handler.
+func TestBodiesOfCalls(t *testing.T) {
+	t.Parallel()
+	var conns []string
+	s := callsOf(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		conns = append(conns, r.RemoteAddr)
+		if r.URL.Path == "/v1/slow" {
+			select {
+			case <-r.Context().Done():
+				t.Error("the deadline of its body has ended the request")
+			case <-time.After(bodyTimeout + 500*time.Millisecond):
+			}
+		}
+		fmt.Fprint(w, n, err)
+	}, nil)
+	client := http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for _, test := range []struct {
+		path string
+		body int
+		want string
+	}{
+		{"/v1/slow", 5, "5 <nil>"},
+		{"/v1/large", 1 << 20, "1048576 <nil>"},
+		{"/v1/larger", 1<<20 + 1, "1048576 http: request body too large"},
+	} {
+		answer, err := client.Post("http://"+s.address+test.path, "", strings.NewReader(strings.Repeat("x", test.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if string(text) != test.want || answer.Header.Get("X-Outcome") != "none" {
+			t.Errorf("%s: %q %v", test.path, text, answer.Header)
+		}
+	}
+	if conns[0] != conns[1] {
+		t.Error("the connection of a body was not used again")
+	}
+	answer, err := client.Post("http://"+s.address+"/v2/", "", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusRequestEntityTooLarge || answer.Header.Get("X-Outcome") != "none" {
+		t.Errorf("a body elsewhere: %s %v", answer.Status, answer.Header)
+	}
+}
+
+// The time to take an answer begins with the answer, however late it comes.
+func TestAnswersMayComeLate(t *testing.T) {
+	t.Parallel()
+	late := make(chan struct{})
+	s := callsOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-late
+		w.WriteHeader(http.StatusOK)
+		_, _ = io.WriteString(w, "late")
+	}, nil)
+	time.AfterFunc(writeTimeout+time.Second, func() { close(late) })
+	answer, err := http.Post("http://"+s.address+"/v1/", "", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); string(text) != "late" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// A full listener closes no connection whose request is being answered, and a caller that goes is noticed.
+func TestCallsAreNotClosedForOthers(t *testing.T) {
+	inside, gone := make(chan struct{}, 8), make(chan struct{}, 8)
+	s := callsOf(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		keep(r.Context()) // as a guard does
+		inside <- struct{}{}
+		<-r.Context().Done()
+		gone <- struct{}{}
+	}, func(h *HTTP) { h.ConnectionsMax, h.Bounds.KeptMax = 2, 2 })
+	calls := []net.Conn{s.dial(t), s.dial(t)}
+	for _, c := range calls {
+		write(t, c, "POST /v1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+		<-inside
+	}
+	if _, err := io.ReadAll(s.dial(t)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Logf("the third connection: %v", err)
+	}
+	if s.rejected(full) != 1 || s.rejected(evicted) != 0 {
+		t.Errorf("%v were too many, %v were closed for others", s.rejected(full), s.rejected(evicted))
+	}
+	for _, c := range calls {
+		c.Close()
+		<-gone
+	}
+}

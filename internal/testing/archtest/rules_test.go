@@ -29,7 +29,7 @@ var arrows = map[string]arrow{
 	"internal/netx/untrusted":     {nil, "the bottom: strings from any source"},
 	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "the rate of log lines, independent of their text"},
 	"internal/wire/framepool":     {nil, "the bottom: memory of frames, independent of their content"},
-	"internal/wire/hotframe":      {[]string{"internal/base/event"}, "fields of frames, independent of their numbers; an event brings its data into the cache"},
+	"internal/wire/hotframe":      {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition"}, "fields of frames, independent of their numbers; an event brings its data into the cache"},
 	"internal/base/partition":     {nil, "the bottom: a key in, its partition out"},
 	"internal/base/setting":       {nil, "the bottom: tags of fields, independent of their meaning"},
 	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, independent of their content"},
@@ -51,13 +51,14 @@ var arrows = map[string]arrow{
 	"internal/history/hotkeys":   {[]string{"ring"}, "pure: keys and times in, the greatest out"},
 	"internal/mailbox":           {slices.Concat(words, []string{"internal/history", "internal/history/hotkeys"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/wire/appwire", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
+	"internal/app/lane":          {words, "a face of the router to callers: who the owner of a key is, and how a call gets there, is behind its Sender"},
 
 	"spec": {nil, "tests alone: journals on one side, the model on the other"},
 
 	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out; node and sim perform them"},
 	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
-	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
+	"internal/wire/appwire": {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
 	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {

@@ -1,0 +1,234 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// The headers of calls by HTTP. Values of the answer have %XX for bytes that are not printable ASCII, and for the percent sign.
+const (
+	headerID          = "Idempotency-Key"   // the caller's id of the call
+	headerTimeout     = "Ringfence-Timeout" // how long the caller waits: seconds, or a duration such as 500ms
+	headerTraceparent = "Traceparent"
+	headerOutcome     = "Ringfence-Outcome" // of every answer
+	headerCode        = "Ringfence-Code"
+)
+
+// Of a listener that answers by a [Handler].
+const (
+	// BodyPath is the path below which a POST has a body, of at most event.CallPayloadMax bytes.
+	BodyPath = keysPath
+	// AnswerMax is how long an answer may take.
+	AnswerMax = TimeoutMax + ownerGrace + time.Second
+)
+
+const keysPath = "/v1/keys/"
+
+// Refused returns the headers of an answer that comes from in front of a [Handler]: the call has not run.
+func Refused() map[string]string { return map[string]string{headerOutcome: "NOT_RUN"} }
+
+// Handler is a Lane by HTTP/1.1: POST /v1/keys/KEY/calls/METHOD with the payload as the body. It bounds the bytes of the bodies that it
+// reads, but neither connections nor times: the listener does.
+type Handler struct {
+	Lane *Lane
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key, method, found := pathOf(r.URL.EscapedPath())
+	switch {
+	case !found:
+		refuse(w, http.StatusNotFound, "", "there is only POST /v1/keys/KEY/calls/METHOD, with the key and the method percent-encoded")
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		refuse(w, http.StatusMethodNotAllowed, "", "POST a call")
+		return
+	}
+	call, err := requestOf(r, key, method)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "", err.Error())
+		return
+	}
+	room := event.CallPayloadMax
+	if r.ContentLength >= 0 {
+		room = int(min(r.ContentLength, event.CallPayloadMax))
+	}
+	if !h.Lane.hold(room) {
+		a := refused(event.CodeOverloaded, tooManyHere)
+		h.Lane.metrics.answered(a.Outcome, 0)
+		answer(w, a)
+		return
+	}
+	call.Payload, err = payloadOf(r.Body, r.ContentLength)
+	h.Lane.letGo(room) // the call takes it again
+	switch {
+	case errors.Is(err, errTooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, event.CodeTooLarge, err.Error())
+		return
+	case err != nil:
+		refuse(w, http.StatusBadRequest, "", "the body did not arrive in time, or not whole")
+		return
+	}
+	a, err := h.Lane.Invoke(r.Context(), call)
+	switch {
+	case err != nil:
+		refuse(w, http.StatusBadRequest, "", err.Error())
+	case context.Cause(r.Context()) == nil: // otherwise nobody reads the answer
+		answer(w, a)
+	}
+}
+
+// pathOf returns the key and the method of an escaped path.
+func pathOf(path string) (key, method string, found bool) {
+	below, ok := strings.CutPrefix(path, keysPath)
+	parts := strings.Split(below, "/")
+	if !ok || len(parts) != 3 || parts[1] != "calls" {
+		return "", "", false
+	}
+	key, errKey := url.PathUnescape(parts[0])
+	method, errMethod := url.PathUnescape(parts[2])
+	return key, method, errKey == nil && errMethod == nil
+}
+
+// requestOf returns the call of a request, without its payload.
+func requestOf(r *http.Request, key, method string) (Request, error) {
+	id, hasID, err := headerOf(r.Header, headerID)
+	if err != nil {
+		return Request{}, err
+	}
+	if hasID && id == "" {
+		return Request{}, errors.New(headerID + " is empty: leave it out for a call without an id")
+	}
+	timeout, hasTimeout, err := headerOf(r.Header, headerTimeout)
+	if err != nil {
+		return Request{}, err
+	}
+	call := Request{Key: event.Key(key), Method: method, ID: id, Traceparent: r.Header.Get(headerTraceparent)}
+	if hasTimeout {
+		if call.Timeout, err = timeoutOf(timeout); err != nil {
+			return Request{}, err
+		}
+	}
+	return call, call.check()
+}
+
+// headerOf returns the value of a header that may be there once.
+func headerOf(h http.Header, name string) (value string, found bool, err error) {
+	switch values := h.Values(name); len(values) {
+	case 0:
+		return "", false, nil
+	case 1:
+		return values[0], true, nil
+	}
+	return "", false, errors.New(name + " is there twice")
+}
+
+// timeoutOf reads a number of seconds, or a duration with its unit.
+func timeoutOf(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		d, err = time.ParseDuration(text + "s")
+	}
+	if err != nil || d <= 0 || d > TimeoutMax {
+		return 0, errors.New(headerTimeout + ": want seconds, or a duration such as 500ms, of more than 0 and at most " + TimeoutMax.String())
+	}
+	return d, nil
+}
+
+var errTooLarge = errors.New("the payload has more than " + strconv.Itoa(event.CallPayloadMax) + " bytes")
+
+// payloadOf reads a body of at most event.CallPayloadMax bytes; length is less than 0 if it is not known.
+func payloadOf(body io.Reader, length int64) ([]byte, error) {
+	if length > event.CallPayloadMax {
+		return nil, errTooLarge
+	}
+	if length >= 0 {
+		payload := make([]byte, length)
+		_, err := io.ReadFull(body, payload)
+		return payload, err //nolint:wrapcheck // it is not told to the caller
+	}
+	payload, err := io.ReadAll(io.LimitReader(body, event.CallPayloadMax+1))
+	var tooLarge *http.MaxBytesError
+	if len(payload) > event.CallPayloadMax || errors.As(err, &tooLarge) {
+		return nil, errTooLarge
+	}
+	return payload, err //nolint:wrapcheck // it is not told to the caller
+}
+
+// refuse answers a request that no call was made of.
+func refuse(w http.ResponseWriter, status int, code, why string) {
+	w.Header().Set(headerOutcome, "NOT_RUN")
+	if code != "" {
+		w.Header().Set(headerCode, code)
+	}
+	http.Error(w, why, status)
+}
+
+// answer answers a call.
+func answer(w http.ResponseWriter, a Answer) {
+	h := w.Header()
+	h.Set(headerOutcome, strings.ToUpper(a.Outcome.String()))
+	h.Set("Cache-Control", "no-store")
+	if a.Outcome == event.CallReplied {
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Length", strconv.Itoa(len(a.Payload)))
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(a.Payload) // an error: the caller has gone
+		return
+	}
+	if a.Code != "" {
+		h.Set(headerCode, encoded(a.Code))
+	}
+	if a.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((a.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	http.Error(w, a.Text, statusOf(a))
+}
+
+// statusOf returns the status of an answer without a reply.
+func statusOf(a Answer) int {
+	switch a.Outcome {
+	case event.CallReplied:
+		return http.StatusOK
+	case event.CallFailed:
+		return http.StatusUnprocessableEntity
+	case event.CallDoneBefore:
+		return http.StatusConflict
+	case event.CallNotRun:
+		switch a.Code {
+		case event.CodeNoHandler:
+			return http.StatusNotFound
+		case event.CodeCycle:
+			return http.StatusLoopDetected
+		case event.CodeTooLarge:
+			return http.StatusRequestEntityTooLarge
+		}
+		return http.StatusServiceUnavailable
+	case event.CallUnknown:
+	}
+	return http.StatusGatewayTimeout
+}
+
+// encoded returns an application's text as the value of a header.
+func encoded(text string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(text) {
+		if c := text[i]; c > ' ' && c <= '~' && c != '%' {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
