@@ -75,6 +75,10 @@ func (h *hop) Accept(a Arrival) {
 func (h *hop) Gone(StreamID)                         {}
 func (h *hop) CancelFor(StreamID, []event.Handle)    {}
 func (h *hop) Cancel([]event.Handle)                 {}
+func (h *hop) Granted([]event.Verdict)               {}
+func (h *hop) Renew([]event.Renewal)                 {}
+func (h *hop) Renewed([]event.Renewal)               {}
+func (h *hop) RenewFor(StreamID, []event.Renewal)    {}
 func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
 func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
 func (h *hop) Deliver([]event.Ref)                   {}

@@ -44,3 +44,7 @@ type noSink struct{}
 func (noSink) Deliver([]event.Ref)                              {}
 func (noSink) Settle([]event.Set, []event.Verdict, []event.Ref) {}
 func (noSink) Cancel([]event.Handle)                            {}
+
+func (noSink) Granted([]event.Verdict) {}
+func (noSink) Renew([]event.Renewal)   {}
+func (noSink) Renewed([]event.Renewal) {}

@@ -140,6 +140,8 @@ type node struct {
 	evidence  []bool
 	gone      []StreamID
 	cancelled []address
+	granted   []event.Verdict
+	renewed   []event.Renewal
 	windows   [][]event.Finished
 	proven    []bool // of each of them
 	keys      map[Peer]ed25519.PublicKey
@@ -929,4 +931,29 @@ func (n *node) Cancel(calls []event.Handle) { n.CancelFor(0, calls) }
 type address struct {
 	from StreamID
 	call event.Handle
+}
+
+// RenewFor implements Acceptor: whoever asks gets a second.
+func (n *node) RenewFor(from StreamID, asked []event.Renewal) {
+	for i := range asked {
+		asked[i].Remaining = time.Second
+	}
+	n.server.Renewed(from, asked)
+}
+
+// Granted implements Sink.
+func (n *node) Granted(verdicts []event.Verdict) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.granted = append(n.granted, verdicts...)
+}
+
+// Renew implements Sink.
+func (n *node) Renew(asked []event.Renewal) { n.Renewed(asked) }
+
+// Renewed implements Sink.
+func (n *node) Renewed(answers []event.Renewal) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.renewed = append(n.renewed, answers...)
 }

@@ -21,6 +21,7 @@ func (a *arrivals) TakeOver(Peer, bool, []event.Finished) { a.windows++ }
 func (a *arrivals) KeyOf(Peer) ed25519.PublicKey          { return nil }
 func (a *arrivals) Gone(StreamID)                         {}
 func (a *arrivals) CancelFor(StreamID, []event.Handle)    {}
+func (a *arrivals) RenewFor(StreamID, []event.Renewal)    {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
 var stillMetrics = NewMetrics(prometheus.NewRegistry())

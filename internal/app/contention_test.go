@@ -94,3 +94,6 @@ func (e endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event
 	}
 	return dst
 }
+
+// Grant implements Boxes.
+func (b endless) Grant(event.DeliveryID, event.Grant) {}

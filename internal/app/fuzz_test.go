@@ -170,3 +170,5 @@ func FuzzWorkerStream(f *testing.F) {
 		}
 	})
 }
+
+func (*countingBoxes) Grant(event.DeliveryID, event.Grant) {}

@@ -758,3 +758,5 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 		}
 	}
 }
+
+func (b *stubBoxes) Grant(event.DeliveryID, event.Grant) {}

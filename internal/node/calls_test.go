@@ -77,6 +77,13 @@ func (g *group) startCalls(m *member, c *callees, more ...client.Option) *client
 			}
 			return nil, ctx.Err()
 		}),
+		client.WithCall("hold", func(ctx context.Context, call *client.Call) ([]byte, error) {
+			r, err := through.Reserve(ctx, string(call.Payload))
+			if err == nil {
+				r.Release()
+			}
+			return nil, err
+		}),
 		client.WithCall("again", func(ctx context.Context, call *client.Call) ([]byte, error) {
 			return through.Invoke(ctx, string(call.Payload), "echo", []byte("from "+call.Key))
 		}),

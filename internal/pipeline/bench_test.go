@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -156,3 +157,8 @@ func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property
 		b.Fatalf("%d events are settled, want %d", a.settled, want)
 	}
 }
+
+func (h holder) GiveUp(event.Handle)                    {}
+func (h holder) Renew(event.Renewal)                    {}
+func (h holder) Forget(event.Handle)                    {}
+func (nobody) Renew([]event.DeliveryID) []time.Duration { return nil }

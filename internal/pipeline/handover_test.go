@@ -207,3 +207,5 @@ func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 		t.Errorf("told %d ids, want 10", got)
 	}
 }
+
+func (deaf) Renewed(forward.StreamID, []event.Renewal) {}

@@ -208,3 +208,6 @@ func TestHTTPCallersThatGo(t *testing.T) {
 		t.Errorf("%d calls, given up: %v", len(o.calls), o.gone)
 	}
 }
+
+func (o *owner) RenewReservation(event.Renewal) {}
+func (o *owner) ForgetReservation(event.Handle) {}

@@ -25,7 +25,7 @@ type Service struct {
 // Invoke implements lanev1.LaneServiceServer.
 func (s *Service) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.InvokeResponse, error) {
 	greet.Greeted(ctx)
-	path, err := pathOf(r.GetPath())
+	path, err := hashesOf(r.GetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 		return status.Error(codes.InvalidArgument, "lane: the first frame is not an Ask")
 	}
 	greet.Greeted(stream.Context())
-	path, err := pathOf(ask.GetPath())
+	path, err := hashesOf(ask.GetPath())
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, o
 
 const codeReleased = "released"
 
-// pathOf reads the path of a request.
-func pathOf(wire []uint64) ([]partition.KeyHash, error) {
+// hashesOf reads the path of a request.
+func hashesOf(wire []uint64) ([]partition.KeyHash, error) {
 	if len(wire) > event.CallPathMax {
 		return nil, status.Errorf(codes.InvalidArgument, "lane: a call behind %d others: want at most %d", len(wire), event.CallPathMax)
 	}
