@@ -34,6 +34,9 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 			b.putOff(now, a)
 			continue
 		}
+		if w == event.Keeper {
+			a.part.changes++ // the worker of the key has not seen this turn
+		}
 		dst = append(dst, event.Delivery{})
 		b.dispatch(now, a, it, &dst[len(dst)-1])
 	}
@@ -62,6 +65,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
+	d.Generation = uint64(a.part.changes) + uint64(b.workers.generation) // both only grow
 	if d.Token != 0 { // without a token, the turns of two owners have no order
 		d.Turn = b.turn()
 	}
