@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"flag"
-	"fmt"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -198,7 +197,9 @@ func (c *caller) do(ctx context.Context, due clock.Instant) {
 func reason(err error) string {
 	var failure *client.CallError
 	if errors.As(err, &failure) {
-		return fmt.Sprintf("%v %s", failure.Kind, failure.Code)
+		if failure.Code != "" {
+			return failure.Code
+		}
 	}
 	return err.Error()
 }

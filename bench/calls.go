@@ -97,7 +97,9 @@ func (r round) phase(ctx context.Context, c *cluster, name string, args ...strin
 			return p, nil, fmt.Errorf("a caller: %v: %w", caller.cmd.ProcessState, errors.Join(ctx.Err(), c.lastWords()))
 		}
 	}
-	p, err = mergeCalls(paths)
+	if p, err = mergeCalls(paths); err != nil {
+		err = errors.Join(err, c.lastWords())
+	}
 	return p, cpuPerEvent(c.procs, from, to, float64(max(1, p.replies.Calls))), err
 }
 
