@@ -79,7 +79,7 @@ func runCaller(args []string) error {
 	c.pick = keyPickerOf(*distribution, *keys, c.node+1)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var here callee
+	here := callee{node: c.node}
 	if *mode == modeSetNX {
 		locks := newSetNX(*endpoint, *callers, &here)
 		defer locks.close()

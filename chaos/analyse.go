@@ -200,11 +200,13 @@ func (a *analyst) visit(s journal.Step) error {
 	} else {
 		a.measure(k, s)
 	}
-	if len(k.owners) == 0 || s.Token > k.token {
+	if n := len(k.owners); n == 0 || s.Token > k.owners[n-1].token {
 		k.owners = append(k.owners, ownerSince{s.Token, s.At})
 	}
-	a.last = s.At
-	k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	if !isCall(s.Event) { // calls come while the broker is away, and their keys' moves are measured with the next event
+		a.last = s.At
+		k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	}
 	k.running++
 	a.running[at{s.File, s.Handling}] = k
 	return nil
