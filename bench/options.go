@@ -196,7 +196,8 @@ func (o Options) validate() error {
 	}
 	for _, w := range o.Workloads {
 		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot, workloadCalls)
-		check(o.Suite != "" || (w == workloadCalls) == o.callsOnly(), "want the modes %s with the workload %s, and no others", callNames(), workloadCalls)
+		check(o.Suite != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls != (w == workloadCalls) }),
+			"want the modes %s with the workload %s, and no others", callNames(), workloadCalls)
 	}
 	check(o.Suite == "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls }), "no suite has the modes %s", callNames())
 	if o.Suite != "" {
