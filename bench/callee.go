@@ -128,7 +128,7 @@ type unaryServer struct {
 func (s *unaryServer) Invoke(_ context.Context, r *lanev1.InvokeRequest) (*lanev1.InvokeResponse, error) {
 	reply, err := s.worker.call(string(r.GetKey()), r.GetPayload())
 	if err != nil {
-		return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_FAILED, Text: err.Error()}, nil
+		return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_FAILED, Text: err.Error()}, nil //nolint:nilerr // it is an outcome
 	}
 	return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_REPLIED, Reply: reply}, nil
 }

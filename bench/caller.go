@@ -195,11 +195,8 @@ func (c *caller) do(ctx context.Context, due clock.Instant) {
 
 // reason sorts the errors of calls.
 func reason(err error) string {
-	var failure *client.CallError
-	if errors.As(err, &failure) {
-		if failure.Code != "" {
-			return failure.Code
-		}
+	if failure, ok := errors.AsType[*client.CallError](err); ok && failure.Code != "" {
+		return failure.Code
 	}
 	return err.Error()
 }

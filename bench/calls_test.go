@@ -33,8 +33,12 @@ func TestInvokeBringsItsComparisons(t *testing.T) {
 		t.Errorf("modes %v, %v", o.Modes, err)
 	}
 	for _, args := range [][]string{
-		{"--modes", "invoke,shared"}, {"--modes", "invoke", "--workloads", "kill"}, {"--modes", "shared", "--workloads", "calls"},
-		{"--modes", "invoke", "--suite", "core"}, {"--modes", "invoke", "--callers", "2"}, {"--modes", "invoke", "--callers", "20000"},
+		{"--modes", "invoke,shared"},
+		{"--modes", "invoke", "--workloads", "kill"},
+		{"--modes", "shared", "--workloads", "calls"},
+		{"--modes", "invoke", "--suite", "core"},
+		{"--modes", "invoke", "--callers", "2"},
+		{"--modes", "invoke", "--callers", "20000"},
 	} {
 		if _, err := parseWith(args...); err == nil {
 			t.Errorf("%v was taken", args)
@@ -43,7 +47,7 @@ func TestInvokeBringsItsComparisons(t *testing.T) {
 }
 
 // callTo makes calls to a bare server, and returns what both sides have counted.
-func callTo(t *testing.T, make func(*caller)) (*caller, tally) {
+func callTo(t *testing.T, call func(*caller)) (*caller, tally) {
 	t.Helper()
 	w := &worker{callee: callee{node: 1}}
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -66,7 +70,7 @@ func callTo(t *testing.T, make func(*caller)) (*caller, tally) {
 			return lane.Invoke(ctx, key, callMethod, payload)
 		},
 	}
-	make(c)
+	call(c)
 	return c, w.callee.tally()
 }
 

@@ -125,9 +125,10 @@ func (c *callers) try(ctx context.Context, caller int, key, name string, made *c
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.ctx, func() { cancel(errGaveUp) })()
-	if c.gives(l.member.number) {
-		defer time.AfterFunc(time.Duration(rand.Int64N(int64(giveUpMax))), func() { cancel(errGaveUp) }).Stop()
+	giveUp := func() { cancel(errGaveUp) }
+	defer context.AfterFunc(l.ctx, giveUp)() //nolint:contextcheck // it ends calls, and they inherit nothing from it
+	if after, hasty := c.patience(l.member.number); hasty {
+		defer time.AfterFunc(after, giveUp).Stop()
 	}
 	options := []client.CallOption{client.WithCallTimeout(callTimeout)}
 	if !made.once {
@@ -143,7 +144,7 @@ func (c *callers) try(ctx context.Context, caller int, key, name string, made *c
 	case failure == nil:
 		made.answer, made.code = unknown, err.Error()
 		return
-	case context.Cause(ctx) == errGaveUp && failure.Kind == client.ErrUnknown: //nolint:errorlint // it is compared with itself
+	case errors.Is(context.Cause(ctx), errGaveUp) && errors.Is(failure.Kind, client.ErrUnknown):
 		made.answer = givenUp
 	default:
 		made.answer, made.code = answerOf(failure), failure.Code
@@ -157,12 +158,12 @@ func (c *callers) try(ctx context.Context, caller int, key, name string, made *c
 }
 
 func answerOf(failure *client.CallError) answer {
-	switch failure.Kind {
-	case client.ErrCallFailed:
+	switch {
+	case errors.Is(failure.Kind, client.ErrCallFailed):
 		return failed
-	case client.ErrNotRun:
+	case errors.Is(failure.Kind, client.ErrNotRun):
 		return notRun
-	case client.ErrDoneBefore:
+	case errors.Is(failure.Kind, client.ErrDoneBefore):
 		return doneBefore
 	}
 	return unknown
@@ -202,11 +203,11 @@ func (c *callers) leave(caller int, l *route) {
 	}
 }
 
-// gives reports whether the callers of a member give their calls up.
-func (c *callers) gives(member int) bool {
+// patience returns how long a caller waits that gives its calls up, if those of the member do.
+func (c *callers) patience(member int) (after time.Duration, hasty bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.hasty[member]
+	return time.Duration(c.random.Int64N(int64(giveUpMax))), c.hasty[member]
 }
 
 // giveUp lets the callers at a member's router end all their calls, those under way at once, and later ones while they wait or run. How

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/devtools/journal"
@@ -249,14 +250,15 @@ func (r *result) summary(w io.Writer) {
 
 // String tells the calls in one line.
 func (c *callCounts) String() string {
-	text := fmt.Sprintf("%d, %d of them without an id; %d repeats; %d handlings, %d calls with an id ran again;", c.Made, c.Once, c.Repeats, c.Started, c.RanAgain)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d, %d of them without an id; %d repeats; %d handlings, %d calls with an id ran again;", c.Made, c.Once, c.Repeats, c.Started, c.RanAgain)
 	for _, a := range slices.Sorted(maps.Keys(c.Answers)) {
-		text += fmt.Sprintf(" %s %d", a, c.Answers[a])
+		fmt.Fprintf(&text, " %s %d", a, c.Answers[a])
 	}
 	for _, code := range slices.Sorted(maps.Keys(c.Codes)) {
-		text += fmt.Sprintf(" (%s %d)", code, c.Codes[code])
+		fmt.Fprintf(&text, " (%s %d)", code, c.Codes[code])
 	}
-	return text
+	return text.String()
 }
 
 // String tells a spread in one line.
