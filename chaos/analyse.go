@@ -286,7 +286,7 @@ func (a *analyst) noteSilence(now clock.Instant) {
 
 // countRefusals separates a sink's refusals because of another owner from those because of
 // another worker beside the same router: in the latter case no handling with a higher token had
-// begun.
+// begun. Only writes of events count among the latter.
 func (a *analyst) countRefusals(paths []string) error {
 	for _, path := range paths {
 		refusals, err := readRefusals(path)
@@ -299,6 +299,9 @@ func (a *analyst) countRefusals(paths []string) error {
 				return fmt.Errorf("%s%s: %q: %w", path, refusedSuffix, r.fence, err)
 			}
 			a.times.refused++
+			if isCall(r.event) {
+				continue // a handler that ignores the end of its call's time meets later ones of its own worker
+			}
 			k := a.keys[r.key]
 			if k == nil || !slices.ContainsFunc(k.owners, func(o ownerSince) bool { return o.token > fence.Token && o.at.Before(r.at) }) {
 				a.times.refusedSameToken++

@@ -144,3 +144,17 @@ func TestCallsDoNotDisturbTheTimesOfEvents(t *testing.T) {
 		t.Errorf("%d moves, takeovers %v, want 1 and %v", got.moves, got.takeovers, want)
 	}
 }
+
+// Writes of calls that a sink refuses say nothing about another worker of the same member.
+func TestRefusedCallsAreNoSignOfAnotherWorker(t *testing.T) {
+	runs, sent := script(t, []int{0}, line{0, 100, 101, 0, "a", 1})
+	lines := refusal{"redis", "write", "a", event.Fence{Token: 1, Turn: 1}.String(), "call:7", ms(200)}.String() +
+		refusal{"redis", "write", "a", event.Fence{Token: 1, Turn: 1}.String(), "0", ms(200)}.String()
+	if err := os.WriteFile(runs[0].file.Path+refusedSuffix, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := analyse(runs, nil, sent)
+	if err != nil || got.refused != 2 || got.refusedSameToken != 1 {
+		t.Errorf("%d refused, %d by one owner, %v; want 2 and 1", got.refused, got.refusedSameToken, err)
+	}
+}
