@@ -52,7 +52,7 @@ writeFileSync(
 import { testRouter, type TestOutcome } from "@ringfence/client/testing";
 const options: Options = { maxInFlight: 5, hooks: { finished: (event: Event, outcome) => void [event.key, outcome.kind] } };
 const handler: Handler = json<{ cents: number }>(async (event, order, signal) => void [event.fence.before(Fence.parse("")), order.cents + 1, signal.aborted]);
-const charge: CallHandler = async (call, signal) => Buffer.from(`${call.method} ${signal.aborted}`);
+const charge: CallHandler = async (call, signal) => Buffer.from(call.method + String(signal.aborted));
 export const calls: Options = { calls: { charge } };
 export const reply = () => new Lane().invoke("k", "charge", "1", { id: "1" }).then((bytes) => bytes.length);
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
