@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pathlib
+import pickle
 import queue
 import threading
 import time
@@ -404,7 +405,7 @@ def test_outcomes_of_a_router(outcome: Any, want: str) -> None:
 
     with LaneServer(answer) as server, ringfence.Lane(server.endpoint) as lane, pytest.raises(CallError) as caught:
         lane.invoke("k", "do")
-    error = caught.value
+    error = pickle.loads(pickle.dumps(caught.value))
     assert (error.outcome, error.code, error.text, error.retry_after) == (want, "c", "why", 1.5)
 
 

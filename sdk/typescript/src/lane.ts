@@ -61,6 +61,7 @@ export class Lane {
   readonly #client: Client;
   readonly #tokenFile: string;
   readonly #traces: Traces | false | undefined;
+  #installed: Promise<Traces | undefined> | undefined; // asked for once: to look for a package that is missing takes long
   #closed = false;
 
   /**
@@ -128,7 +129,7 @@ export class Lane {
 
   /** Returns the trace context of the caller, "" if the application uses no OpenTelemetry. */
   async #traceparent(): Promise<string> {
-    const api = this.#traces === undefined ? await installedTraces() : this.#traces || undefined;
+    const api = this.#traces === undefined ? await (this.#installed ??= installedTraces()) : this.#traces || undefined;
     if (api === undefined) return "";
     const carrier: Record<string, string> = {};
     api.propagation.inject(api.context.active(), carrier);

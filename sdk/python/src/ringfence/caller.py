@@ -65,7 +65,10 @@ class Lane:
     def __init__(
         self, endpoint: str | None = None, *, token_file: str | None = None, tls: TLS | None = None, logger: logging.Logger | None = None
     ) -> None:
-        """The arguments are as for :func:`run`; the files of ``tls`` are read here. Raises ArgumentError and Unreachable."""
+        """The arguments are as for :func:`run`, but ``token_file`` = "" is no token; the files of ``tls`` are read here.
+
+        Raises ArgumentError if the endpoint is none, and Unreachable if a file of ``tls`` cannot be read.
+        """
         options: dict[str, Any] = {"tls": tls, "logger": logger}
         if token_file is not None:
             options["token_file"] = token_file

@@ -88,6 +88,9 @@ class CallError(Error):
         self.retry_after = retry_after
         """not_run: seconds after which to call again; 0: as you like."""
 
+    def __reduce__(self) -> tuple[type[CallError], tuple[str, str, str, float]]:  # by default it would be made again of its text alone
+        return type(self), (self.outcome, self.code, self.text, self.retry_after)
+
 
 _OUTCOMES = {
     "failed": "the call failed",
