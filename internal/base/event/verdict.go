@@ -49,7 +49,7 @@ func (k VerdictKind) String() string {
 
 // Final reports whether the verdict ends the event's journey.
 func (k VerdictKind) Final() bool {
-	return k == Done || k == Failed || k == Rejected || k == Parked
+	return k == Done || k == Failed || k == Rejected || k == Parked || k == Answered
 }
 
 // Verdict is the owner's word about one event, on its way back to the consumer node. There is one
