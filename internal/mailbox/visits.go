@@ -338,6 +338,13 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 	b.release(it)
 }
 
+// takeVisitOut is takeOut for a visit.
+func (b *Boxes) takeVisitOut(now clock.Instant, it *item, out *Output) {
+	b.counters.Duplicates++
+	b.window.add(now, it.actor.part.number, b.spans.at(it.span), it.bit)
+	b.endWaiting(now, it, event.Done, nil, out)
+}
+
 // refuseVisits ends the visits of a key that wait.
 func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	if !a.visited {
