@@ -41,6 +41,20 @@ func (t *Table) notAnswered(h held, code, why string) event.Verdict {
 	return event.NotRun(h.handle(), code, why)
 }
 
+// corrected returns the verdict on a call as its caller may get it. An owner answers for itself: that it has not run a call, and never will. If
+// an earlier owner may have run it, nobody knows.
+func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
+	x := t.extraOf(h)
+	if x == nil || !x.mayRun {
+		return v
+	}
+	d := v.DetailOrZero()
+	if v.Kind == event.Rejected || v.Kind == event.Answered && d.Reply != nil && d.Reply.Outcome == event.CallNotRun {
+		return event.Unknown(v.Handle, "an earlier owner of the key may have run it; the present one: "+d.Reason)
+	}
+	return v
+}
+
 func (t *Table) refuseCall(h held, why string, out *Moves) {
 	t.settle(h, t.notAnswered(h, event.CodeUnreachable, why), out)
 }

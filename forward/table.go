@@ -449,6 +449,9 @@ func (t *Table) resend(events []held, out *Moves) {
 }
 
 func (t *Table) settle(h held, v event.Verdict, out *Moves) {
+	if h.isCall() {
+		v = t.corrected(h, v)
+	}
 	out.settle(t.ref(h), v)
 	t.end(h)
 }

@@ -53,6 +53,8 @@ func (v *visits) init(cfg Config) {
 var (
 	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
+	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
+	begun  = &event.Detail{Reason: "its handler was cut"}
 	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
 )
 
@@ -179,6 +181,9 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 	}
 	*it.others = append(*it.others, from)
 	b.visits.by[from] = it.place
+	if it.begun {
+		out.say(from, event.Attempted, begun)
+	}
 	if e := it.ref.Event(); e.Call.Deadline.Before(call.Deadline) {
 		later, longer := *e, *e.Call
 		longer.Deadline = call.Deadline
@@ -322,7 +327,8 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 	b.refileVisited(now, a, out)
 }
 
-// endVisit answers the callers of a visit that is in no queue and does not run, and frees it.
+// endVisit answers the callers of a visit that is in no queue and does not run, and frees it. They are not told that one has not run that
+// may have.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
 	delete(b.visits.by, it.first)
@@ -333,6 +339,9 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 		s := b.spans.at(it.span)
 		s.here.remove(it.bit)
 		b.spans.drop(s)
+	}
+	if it.begun && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
+		detail = mayRun
 	}
 	b.answer(it, kind, detail, out)
 	b.release(it)
@@ -407,6 +416,10 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 
+	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
+		it.begun = true
+		b.answer(it, event.Attempted, begun, out) // whoever sends it to another owner must know
+	}
 	switch {
 	case o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
