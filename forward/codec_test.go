@@ -483,7 +483,7 @@ func TestHostileSetsAllocateLittle(t *testing.T) {
 // A verdict of a later version makes us send the event again; a delay that does not
 // fit is a long one.
 func TestUnknownVerdictIsNotYet(t *testing.T) {
-	for _, kind := range []peerv1.VerdictKind{0, 9, 1000} {
+	for _, kind := range []peerv1.VerdictKind{0, 10, 1000} {
 		b := encode(t, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: &peerv1.Verdicts{
 			Number: 1, Verdicts: []*peerv1.Verdict{{Handle: 1, Kind: kind, DelayMs: math.MaxUint64}},
 		}}})
