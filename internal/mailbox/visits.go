@@ -176,10 +176,14 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 		return
 	}
 	b.counters.Joined++
-	if it.others == nil {
-		it.others = new([]address)
+	if it.first.sender == nobody {
+		it.first = from
+	} else {
+		if it.others == nil {
+			it.others = new([]address)
+		}
+		*it.others = append(*it.others, from)
 	}
-	*it.others = append(*it.others, from)
 	b.visits.by[from] = it.place
 	if it.begun {
 		out.say(from, event.Attempted, begun)
