@@ -13,7 +13,7 @@ import (
 type Metrics struct {
 	sentLocal, sentPeer, sentRelay prometheus.Counter
 	receivedPeer, receivedRelay    prometheus.Counter
-	verdicts                       [event.Parked + 1]prometheus.Counter // by kind; 0 is not used
+	verdicts                       [event.Answered + 1]prometheus.Counter // by kind; 0 is not used
 	framesOut, framesIn            prometheus.Counter
 	frameEvents                    prometheus.Histogram
 	receiptWait                    prometheus.Histogram
@@ -97,7 +97,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for reason, name := range refusalNames {
 		m.refused[reason] = refused.WithLabelValues(name)
 	}
-	for kind := event.Done; kind <= event.Parked; kind++ {
+	for kind := event.Done; kind <= event.Answered; kind++ {
 		m.verdicts[kind] = verdicts.WithLabelValues(kind.String())
 	}
 	for place := range places {
@@ -108,7 +108,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // count adds received verdicts by kind.
 func (m *Metrics) count(done []event.Set, verdicts []event.Verdict) {
-	var n [event.Parked + 1]int
+	var n [event.Answered + 1]int
 	for i := range done {
 		n[event.Done] += done[i].Events.Len()
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
@@ -94,7 +95,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 	cfg := Config{
 		Group: "orders", Name: name, Build: "test", PeerAddr: peerListener.Addr().String(),
 		App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig(), Retry: outcome.DefaultConfig(),
-		Ring: ring.DefaultConfig(), Timing: ownership.CalmTiming(), ControlLog: controllog.DefaultConfig(),
+		Ring: ring.DefaultConfig(), Timing: ownership.CalmTiming(), ControlLog: controllog.DefaultConfig(), Lane: lane.DefaultConfig(),
 		Membership: membership.DefaultConfig(), DrainTimeout: 20 * time.Second,
 	}
 	cfg.Membership.Listen = "127.0.0.1:0"

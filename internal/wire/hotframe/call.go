@@ -24,20 +24,21 @@ const CallTimeoutMax = 10 * time.Minute
 
 // AppendCall appends a call as field num. Its deadline is written as the milliseconds that are left, rounded down.
 func AppendCall(b []byte, num protowire.Number, c *event.Call, now clock.Instant) []byte {
-	const room = 1 // for the length
-	b, begin := Begin(b, num, room)
-	b = AppendText(b, callMethod, c.Method)
-	b = AppendNumber(b, callTimeout, uint64(max(0, c.Deadline.Sub(now))/time.Millisecond))
-	b = AppendText(b, callID, c.ID)
+	call := AppendText(make([]byte, 0, callRoom), callMethod, c.Method)
+	call = AppendNumber(call, callTimeout, uint64(max(0, c.Deadline.Sub(now))/time.Millisecond))
+	call = AppendText(call, callID, c.ID)
 	if len(c.Path) > 0 {
 		path := make([]byte, 0, 8*event.CallPathMax)
 		for _, key := range c.Path {
 			path = binary.LittleEndian.AppendUint64(path, uint64(key))
 		}
-		b = AppendBytes(b, callPath, path)
+		call = AppendBytes(call, callPath, path)
 	}
-	return End(b, begin, room)
+	return append(AppendLen(b, num, len(call)), call...)
 }
+
+// callRoom is the usual size of a call.
+const callRoom = 64
 
 // ReadCall is the inverse of AppendCall, without the field's tag. The strings alias b. It returns nil if our writer would have encoded
 // the call in another way.

@@ -1,0 +1,314 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app/lane"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// callees counts what handlers of calls do in one process.
+type callees struct {
+	mu       sync.Mutex
+	busy     map[string]int // handlers that run, by key
+	overlaps int
+	runs     map[string]int // by key and argument
+	gone     atomic.Int32   // handlers that were told that their caller is gone
+	events   atomic.Int32
+}
+
+func newCallees() *callees { return &callees{busy: map[string]int{}, runs: map[string]int{}} }
+
+// enter notes that a handler runs.
+func (c *callees) enter(key, what string) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.runs[key+"/"+what]++
+	if c.busy[key]++; c.busy[key] > 1 {
+		c.overlaps++
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.busy[key]--
+	}
+}
+
+func (c *callees) ran(key, what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.runs[key+"/"+what]
+}
+
+// startCalls connects an application that takes events and calls, and returns a lane through its router.
+func (g *group) startCalls(m *member, c *callees, more ...client.Option) *client.Lane {
+	g.t.Helper()
+	quiet := client.WithLogger(slog.New(slog.DiscardHandler))
+	through, err := client.Dial(m.endpoint, quiet)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = through.Close() })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	opts := append([]client.Option{
+		quiet, client.WithDrainGrace(5 * time.Second),
+		client.WithCall("echo", func(_ context.Context, call *client.Call) ([]byte, error) {
+			defer c.enter(call.Key, string(call.Payload))()
+			return fmt.Appendf(nil, "%s:%s", m.cfg.Name, call.Payload), nil
+		}),
+		client.WithCall("fail", func(context.Context, *client.Call) ([]byte, error) {
+			return nil, client.FailCall("broke", errors.New("no money"))
+		}),
+		client.WithCall("wait", func(ctx context.Context, call *client.Call) ([]byte, error) {
+			defer c.enter(call.Key, "wait")()
+			<-ctx.Done()
+			if errors.Is(context.Cause(ctx), client.ErrCallerGone) {
+				c.gone.Add(1)
+			}
+			return nil, ctx.Err()
+		}),
+		client.WithCall("again", func(ctx context.Context, call *client.Call) ([]byte, error) {
+			return through.Invoke(ctx, string(call.Payload), "echo", []byte("from "+call.Key))
+		}),
+	}, more...)
+	go func() {
+		defer close(done)
+		err := client.Run(ctx, m.endpoint, func(_ context.Context, e *client.Event) error {
+			defer c.enter(e.Key, string(e.Payload))()
+			c.events.Add(1)
+			time.Sleep(100 * time.Microsecond)
+			return nil
+		}, opts...)
+		if err != nil {
+			g.t.Errorf("application: %v", err)
+		}
+	}()
+	m.stopApp = sync.OnceFunc(func() { cancel(); <-done })
+	return through
+}
+
+// owned returns a key that a member owns.
+func (g *group) owned(m *member) string {
+	g.t.Helper()
+	for i := range 100_000 {
+		key := fmt.Sprintf("key-%d", i)
+		if t := m.Table(); t.Owner(ring.PartitionOf(key)).Name == m.cfg.Name {
+			return key
+		}
+	}
+	g.t.Fatal("it owns no key")
+	return ""
+}
+
+// TestCalls: calls through any member reach the owner of their key, run beside no event of it, and come back with what became of them.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a := g.start("a", nil)
+	b := g.start("b", nil)
+	la, lb := g.startCalls(a, c), g.startCalls(b, c)
+	g.ready(a, b)
+	own, other := g.owned(a), g.owned(b)
+
+	t.Run("replied", func(t *testing.T) {
+		for _, through := range []*client.Lane{la, lb} {
+			for key, owner := range map[string]string{own: "a", other: "b"} {
+				if reply, err := through.Invoke(t.Context(), key, "echo", []byte("x")); err != nil || string(reply) != owner+":x" {
+					t.Errorf("the reply for %s is %q, %v; want %s:x", key, reply, err, owner)
+				}
+			}
+		}
+	})
+	t.Run("empty", func(t *testing.T) {
+		if reply, err := la.Invoke(t.Context(), other, "echo", nil); err != nil || string(reply) != "b:" {
+			t.Errorf("the reply is %q, %v", reply, err)
+		}
+	})
+	failed := func(t *testing.T, err error, kind error, code string) {
+		t.Helper()
+		var failure *client.CallError
+		if !errors.As(err, &failure) || !errors.Is(err, kind) || failure.Code != code {
+			t.Errorf("the error is %v, want %v with code %q", err, kind, code)
+		}
+	}
+	t.Run("failed", func(t *testing.T) {
+		_, err := la.Invoke(t.Context(), other, "fail", nil)
+		failed(t, err, client.ErrCallFailed, "broke")
+	})
+	t.Run("no handler", func(t *testing.T) {
+		_, err := la.Invoke(t.Context(), other, "unheard", nil)
+		failed(t, err, client.ErrNotRun, client.CodeNoHandler)
+	})
+	t.Run("bad requests", func(t *testing.T) {
+		for _, err := range []error{
+			second(la.Invoke(t.Context(), "", "echo", nil)), second(la.Invoke(t.Context(), own, "no method", nil)),
+			second(la.Invoke(t.Context(), own, "echo", make([]byte, event.CallPayloadMax+1))),
+		} {
+			failed(t, err, client.ErrNotRun, "")
+		}
+	})
+	t.Run("the caller is gone", func(t *testing.T) {
+		for i, key := range []string{own, other} {
+			_, err := la.Invoke(t.Context(), key, "wait", nil, client.WithCallTimeout(100*time.Millisecond))
+			failed(t, err, client.ErrUnknown, "")
+			g.eventually("the handler is told", func() error {
+				if n := int(c.gone.Load()); n != i+1 {
+					return fmt.Errorf("%d handlers were", n)
+				}
+				return nil
+			})
+			if _, err := la.Invoke(t.Context(), key, "echo", []byte("after")); err != nil {
+				t.Errorf("the next call of the key: %v", err)
+			}
+		}
+	})
+	t.Run("behind one that waits", func(t *testing.T) {
+		begun := make(chan struct{})
+		var calling sync.WaitGroup
+		calling.Go(func() {
+			close(begun)
+			_, _ = la.Invoke(t.Context(), other, "wait", nil, client.WithCallTimeout(time.Second))
+		})
+		<-begun
+		g.eventually("it runs", func() error {
+			if c.ran(other, "wait") < 2 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		_, err := lb.Invoke(t.Context(), other, "echo", []byte("too late"), client.WithCallTimeout(50*time.Millisecond))
+		failed(t, err, client.ErrNotRun, client.CodeTimeout)
+		calling.Wait()
+		if c.ran(other, "too late") != 0 {
+			t.Error("a call ran that was answered as not run")
+		}
+	})
+	t.Run("from a handler", func(t *testing.T) {
+		if reply, err := la.Invoke(t.Context(), own, "again", []byte(other)); err != nil || string(reply) != "b:from "+own {
+			t.Errorf("the reply is %q, %v", reply, err)
+		}
+		_, err := la.Invoke(t.Context(), own, "again", []byte(own))
+		failed(t, err, client.ErrCallFailed, "")
+		if c.ran(own, "from "+own) != 0 {
+			t.Error("a call ran that waits for itself")
+		}
+	})
+	t.Run("once by its id", func(t *testing.T) {
+		for i, through := range []*client.Lane{la, lb, la} {
+			reply, err := through.Invoke(t.Context(), other, "echo", []byte("by id"), client.WithCallID("order-7"))
+			if err != nil || string(reply) != "b:by id" {
+				t.Errorf("reply %d is %q, %v", i, reply, err)
+			}
+		}
+		if n := c.ran(other, "by id"); n != 1 {
+			t.Errorf("it ran %d times", n)
+		}
+	})
+	t.Run("beside events", func(t *testing.T) {
+		var calling sync.WaitGroup
+		for i := range 8 {
+			calling.Go(func() {
+				for k := range 200 {
+					key, through := fmt.Sprintf("user-%d", k%10), []*client.Lane{la, lb}[(i+k)%2]
+					if _, err := through.Invoke(t.Context(), key, "echo", fmt.Appendf(nil, "%d-%d", i, k)); err != nil {
+						t.Errorf("call: %v", err)
+					}
+				}
+			})
+		}
+		g.publish(2000, 10)
+		calling.Wait()
+		g.settled()
+		if c.overlaps != 0 || c.events.Load() < 2000 {
+			t.Errorf("%d overlaps, %d events", c.overlaps, c.events.Load())
+		}
+	})
+	if s := a.boxes.Stats(); s.Visits != 0 || s.Bytes != 0 || s.Events != 0 {
+		t.Errorf("a keeps %+v", s)
+	}
+	if n := a.lane.Waiting(); n != 0 {
+		t.Errorf("%d callers wait", n)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestCallsMove: calls that wait while their key moves are answered, each once.
+func TestCallsMove(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a := g.start("a", nil)
+	la := g.startCalls(a, c)
+	g.ready(a)
+	ctx, stop := context.WithCancel(t.Context())
+	var calling sync.WaitGroup
+	var replied, odd atomic.Int32
+	for i := range 4 {
+		calling.Go(func() {
+			for k := 0; ctx.Err() == nil; k++ {
+				switch _, err := la.Invoke(t.Context(), fmt.Sprintf("user-%d", k%50), "echo", fmt.Appendf(nil, "%d-%d", i, k)); {
+				case err == nil:
+					replied.Add(1)
+				default:
+					odd.Add(1)
+					t.Logf("call: %v", err)
+				}
+			}
+		})
+	}
+	b := g.start("b", nil)
+	g.startCalls(b, c)
+	g.ready(a, b)
+	before := replied.Load()
+	g.eventually("calls are answered after the move", func() error {
+		if n := replied.Load() - before; n < 500 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	stop()
+	calling.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	twice := 0
+	for _, n := range c.runs {
+		if n > 1 {
+			twice++
+		}
+	}
+	if c.overlaps != 0 || twice != 0 || odd.Load() != 0 || len(c.runs) != int(replied.Load()) {
+		t.Errorf("%d overlaps, %d ran twice, %d without a reply, %d ran and %d were replied to", c.overlaps, twice, odd.Load(), len(c.runs), replied.Load())
+	}
+}
+
+// TestCallsOverloaded: a router's callers are bounded.
+func TestCallsOverloaded(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a := g.start("a", func(cfg *Config) { cfg.Lane = lane.Config{CallsMax: 1, CallsBytesMax: 1 << 20} })
+	la := g.startCalls(a, c)
+	g.ready(a)
+	var calling sync.WaitGroup
+	calling.Go(func() { _, _ = la.Invoke(t.Context(), "k", "wait", nil, client.WithCallTimeout(5*time.Second)) })
+	defer calling.Wait()
+	g.eventually("it runs", func() error {
+		if c.ran("k", "wait") == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	var failure *client.CallError
+	if _, err := la.Invoke(t.Context(), "other", "echo", nil); !errors.As(err, &failure) || failure.Code != client.CodeOverloaded || failure.RetryAfter == 0 {
+		t.Errorf("the error is %v", err)
+	}
+}
