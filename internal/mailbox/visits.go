@@ -427,6 +427,8 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	switch {
 	case o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
+	case o.Again && b.parkOf(a.key).State != event.NotParked:
+		b.endVisit(it, event.Answered, parked, out)
 	case o.Again:
 		v := b.visitorsOf(a)
 		v.inTurn -= min(v.inTurn, 1)
