@@ -50,7 +50,7 @@ func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
 	}
 	d := v.DetailOrZero()
 	if v.Kind == event.Rejected || v.Kind == event.Answered && d.Reply != nil && d.Reply.Outcome == event.CallNotRun {
-		return event.Unknown(v.Handle, "an earlier owner of the key may have run it; the present one: "+d.Reason)
+		return event.Unknown(v.Handle, "an earlier owner of the key may have run it; the present one says: "+d.Reason)
 	}
 	return v
 }
@@ -68,13 +68,14 @@ func (t *Table) refuseCalls(l *lane, why string, out *Moves) {
 	}
 }
 
-// mayRepeat settles a call that must not run twice, and whose stream broke after it was sent. It reports whether the call may be sent again.
+// mayRepeat settles a call that must not run twice, and that an owner may have begun which has it no longer. It reports whether the call may
+// be sent again.
 func (t *Table) mayRepeat(h held, out *Moves) bool {
 	x := t.extraOf(h)
 	if x == nil || !x.mayRun || !h.entry.Call(h.index).Once() {
 		return true
 	}
-	out.settle(t.ref(h), event.Unknown(h.handle(), "the stream to the owner of the key broke"))
+	out.settle(t.ref(h), event.Unknown(h.handle(), "an earlier owner of the key may have run it"))
 	t.end(h)
 	return false
 }

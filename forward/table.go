@@ -218,6 +218,9 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 	l, owner, detail := sent.lane, t.owners.of(h.entry.Partition(h.index)), v.DetailOrZero()
 	t.markPast(h, l.peer)
 	t.takeBack(sent, h.index)
+	if h.isCall() && !t.mayRepeat(h, out) {
+		return
+	}
 	t.resent++
 	switch {
 	case sent.relay: // it could not relay the event; another one is tried later
