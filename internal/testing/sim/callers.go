@@ -43,6 +43,7 @@ type calling struct {
 	timeout  time.Duration
 	repeats  int
 	outcome  event.CallOutcome // 0: none yet
+	gaveUp   bool
 	homeDied bool
 }
 
@@ -136,6 +137,7 @@ func (m *member) giveUpAt(c *calling, at clock.Instant, why string) {
 			return
 		}
 		m.w.count(why)
+		c.gaveUp = true
 		m.pipeline.GiveUp(c.handle)
 		if c.outcome == 0 {
 			m.w.fail("%s gives %v up, and gets no outcome", m, c)
@@ -323,6 +325,9 @@ func (w *world) checkAnswer(c *calling, a *lane.Answer) {
 	case event.CallUnknown:
 		if len(of.started) == 0 {
 			w.count("call_unknown_and_not_run")
+		}
+		if !c.gaveUp && w.now < c.made+c.timeout-c.timeout/50 {
+			w.count("call_cut")
 		}
 	default:
 		w.fail("%v gets no outcome: %v", c, a)

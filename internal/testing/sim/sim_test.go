@@ -76,7 +76,7 @@ func TestExclusive(t *testing.T) {
 			"settings_refused", "foreign_genesis", "note_other_settings", "lied", "note_prefix_differs",
 			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed",
 			"call_replied", "call_failed", "call_unknown", "call_done_before", "call_not_run_timeout", "call_not_run_no_handler", "call_not_run_cycle", "call_not_run_unreachable",
-			"call_repeated", "call_reply_shared", "call_started_again", "call_at_two_owners", "call_cancelled", "call_given_up", "call_timed_out", "call_home_died",
+			"call_repeated", "call_reply_shared", "call_started_again", "call_at_two_owners", "call_cancelled", "call_given_up", "call_timed_out", "call_home_died", "call_cut",
 			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
 		} {
 			if total[k] == 0 {
