@@ -19,8 +19,8 @@ const (
 	TimeoutDefault = 10 * time.Second
 	TimeoutMax     = 10 * time.Minute
 
-	// ownerGrace is how long the owner's answer is waited for after the timeout: it knows better than this node whether the call has run.
-	ownerGrace = 100 * time.Millisecond
+	// OwnerGrace is how long the owner's answer is waited for after the timeout: it knows better than this node whether the call has run.
+	OwnerGrace = 100 * time.Millisecond
 )
 
 // Config bounds the calls that are made at one node.
@@ -136,7 +136,7 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	}
 	l.sender.Call(call)
 
-	timeout := time.NewTimer(r.Timeout + ownerGrace)
+	timeout := time.NewTimer(r.Timeout + OwnerGrace)
 	defer timeout.Stop()
 	select {
 	case a := <-answers:
@@ -216,13 +216,13 @@ func (l *Lane) Answered(verdicts []event.Verdict) {
 		v := &verdicts[i]
 		if answers := l.waiting[v.Handle]; answers != nil {
 			delete(l.waiting, v.Handle)
-			answers <- answerOf(v)
+			answers <- AnswerOf(v)
 		}
 	}
 }
 
-// answerOf returns the answer that a verdict is.
-func answerOf(v *event.Verdict) Answer {
+// AnswerOf returns the answer that a verdict is.
+func AnswerOf(v *event.Verdict) Answer {
 	d := v.DetailOrZero()
 	switch {
 	case v.Kind == event.Answered && d.Reply != nil:
