@@ -103,7 +103,7 @@ var (
 				eventHandle, eventPartition, eventLedger, eventEntry, eventBatch, eventTopicPart, eventTopic, eventAttempts, eventPublished, eventTime,
 				eventRedelivery, eventRound, eventCrashes, eventSchema,
 			},
-			texts:    []protowire.Number{eventKey, eventPayload, eventFirstError, eventLastError},
+			texts: []protowire.Number{eventKey, eventPayload, eventFirstError, eventLastError},
 			messages: map[protowire.Number]shape{
 				eventProperties: {numbers: []protowire.Number{1}, texts: []protowire.Number{2}},
 				eventCall:       {numbers: []protowire.Number{2}, texts: []protowire.Number{1, 3}},

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"math"
+	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -118,12 +119,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 
 // refusalOf returns the answer to a call that must not wait here, nil if it may.
 func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call *event.Call) *event.Detail {
-	for _, before := range call.Path {
-		if before == id {
-			return cycle
-		}
-	}
 	switch {
+	case slices.Contains(call.Path, id):
+		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
 	case !call.Deadline.After(now):

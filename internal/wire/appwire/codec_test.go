@@ -340,8 +340,11 @@ func FuzzFromRouter(f *testing.F) {
 }
 
 func FuzzFromWorker(f *testing.F) {
-	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{{Delivery: 1, Kind: event.ResultDone}, {Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r", Reply: &event.CallReply{Code: "c"}},
-		{Delivery: 3, Kind: event.ResultDone, Reply: &event.CallReply{Payload: []byte("p")}}}}
+	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{
+		{Delivery: 1, Kind: event.ResultDone},
+		{Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r", Reply: &event.CallReply{Code: "c"}},
+		{Delivery: 3, Kind: event.ResultDone, Reply: &event.CallReply{Payload: []byte("p")}},
+	}}
 	f.Add(frame.marshal().Materialize())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fast, slow := FromWorker{Bounds: wide}, FromWorker{Bounds: wide}
