@@ -159,8 +159,8 @@ func (s *stream) failure(err, cut error) error {
 	return refusal(err)
 }
 
-func (r *runner) dialRouter() (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///router",
+func (r *runner) dialRouter(more ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///router", append(more,
 		r.credentials(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			conn, err := r.dial(ctx, r.endpoint.network, r.endpoint.address)
@@ -175,7 +175,7 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 		grpc.WithInitialWindowSize(windowSize),
 		grpc.WithInitialConnWindowSize(windowSize),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),
-	)
+	)...)
 }
 
 // credentials returns TLS credentials if WithTLS is set. Without it the connection does not

@@ -46,9 +46,11 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 // next takes what runs next out of the queues of a ready key: the first event, or a visit. It returns nil if nothing may run now.
 func (b *Boxes) next(now clock.Instant, w *worker, a *actor) *item {
 	if a.visited {
-		if v := b.visits.of[a]; v.n > 0 {
+		v := b.visits.of[a]
+		if v.n > 0 {
 			return b.nextOfBoth(now, w, a, v)
 		}
+		v.inTurn = 0
 	}
 	a.heldUntil = 0
 	return a.popFront()
