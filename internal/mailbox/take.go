@@ -68,7 +68,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
 	d.Generation = uint64(a.part.changes) + uint64(b.workers.generation) // both only grow
-	if d.Token != 0 { // without a token, the turns of two owners have no order
+	if d.Token != 0 {                                                    // without a token, the turns of two owners have no order
 		d.Turn = b.turn()
 	}
 }
