@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // DefaultConfig returns the settings for production.
-func DefaultConfig() Config { return Config{CallsMax: 10_000, CallsBytesMax: 64 << 20} }
+func DefaultConfig() Config { return Config{CallsMax: 10_000, CallsBytesMax: 32 << 20} }
 
 // Sender sends calls to the owners of their keys.
 type Sender interface {
