@@ -71,8 +71,8 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 	})
 }
 
-// TestStateStays: in the usual case there is a hit, and each doubt ends it.
-func TestStateStays(t *testing.T) {
+// TestStateRemains: in the usual case there is a hit, and each doubt ends it.
+func TestStateRemains(t *testing.T) {
 	all := &states{max: 10}
 	on := &stream{runner: &runner{states: all}}
 	turn := func(generation uint64, asks bool, err error) (loaded bool) {
