@@ -29,6 +29,7 @@ func newLocks(t *testing.T) *locks {
 	t.Helper()
 	l := &locks{newPod(t, ""), t.TempDir()}
 	l.startSidecar()
+	l.startApp() // a router without an application owns nothing
 	l.nothingIsLeft()
 	eventually.NoError(t, time.Minute, "the router grants a key", func() error {
 		if c := l.lock("--wait", "1s", "first", "--", "true"); l.code(c) != exitOK {
