@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -57,6 +58,8 @@ func charts(run Run) []chart {
 			all = append(all, latencyChart(r, "latency"+suffix, title))
 		case r.Workload == workloadKill:
 			all = append(all, killChart(r, "gap"+suffix, title))
+		case r.Workload == workloadCalls:
+			all = append(all, callsChart(r, "calls"+suffix))
 		}
 	}
 	all = append(all, curveChart(run, "nodes", "nodes", func(r Report) int { return r.Nodes }))
@@ -124,6 +127,25 @@ func latencyChart(r Report, file, title string) chart {
 			{"p50", quantile(func(q Quantiles) float64 { return q.P50 })},
 			{"p99", quantile(func(q Quantiles) float64 { return q.P99 })},
 			{"p99.9", quantile(func(q Quantiles) float64 { return q.P999 })},
+		},
+	}
+}
+
+func callsChart(r Report, file string) chart {
+	quantile := func(of func(Quantiles) float64) []float64 {
+		return values(r, func(m Result) float64 {
+			if m.Calls == nil {
+				return 0
+			}
+			return of(m.Calls.Call)
+		})
+	}
+	return chart{
+		file: file, title: fmt.Sprintf("Calls, %d a second", r.Rate), kind: dots, unit: "ms", names: modesOf(r),
+		parts: []part{
+			{"p50", quantile(func(q Quantiles) float64 { return q.P50 })},
+			{"p90", quantile(func(q Quantiles) float64 { return q.P90 })},
+			{"p99", quantile(func(q Quantiles) float64 { return q.P99 })},
 		},
 	}
 }

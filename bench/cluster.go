@@ -25,6 +25,7 @@ import (
 const (
 	roleApp    = "app"
 	roleRouter = "router"
+	roleCaller = "caller"
 	roleRedis  = "redis"
 	roleBroker = "broker" // in no mode: it is watched, not started
 )
@@ -44,6 +45,7 @@ type proc struct {
 
 	journal  string        // path of the application's journal, empty for none
 	latency  string        // path of its latencies, or of its timeline, empty for none
+	tally    string        // path of its tally of calls, empty for none
 	killedAt clock.Instant // 0: it was not
 
 	mu        sync.Mutex
@@ -57,10 +59,12 @@ type cluster struct {
 	options Options
 	mode    mode
 	topic   string
+	self    string // this binary
 	dir     string // for settings, logs, journals
 	procs   []*proc
 	nodes   [][]*proc // the processes that a kill of a node ends
 	admins  []string  // addresses of the routers' admin servers
+	callees []string  // addresses for callers: those of the routers, of the applications or of the Redis
 }
 
 // record selects the data that the applications of a cluster write.
@@ -89,6 +93,7 @@ func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec
 	if err != nil {
 		return c, err
 	}
+	c.self = self
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
@@ -96,12 +101,16 @@ func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec
 		c.procs = append(c.procs, &proc{role: roleBroker, pid: o.BrokerPID})
 	}
 	args := []string{"--mode", m.name, "--handler", o.Handler.name, "--topic", topic, "--pulsar", o.PulsarURL, "--stalled-keys", strconv.Itoa(o.StalledKeys), "--stall", o.Stall.String()}
-	if m.name == modeRedlock {
+	if m.hasRedis() {
 		redis, err := startRedis(ctx, c)
 		if err != nil {
 			return c, err
 		}
 		args = append(args, "--redis", redis)
+		if m.name == modeSetNX { // a caller runs its handler itself
+			c.callees = slices.Repeat([]string{redis}, o.Nodes)
+			return c, nil
+		}
 	}
 	for i := range o.Nodes {
 		if err := c.startNode(ctx, i, self, args, rec); err != nil {
@@ -114,7 +123,7 @@ func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec
 func (c *cluster) startNode(ctx context.Context, i int, self string, args []string, rec record) error {
 	var node []*proc
 	app := append([]string{workerCommand, "--name", fmt.Sprintf("app-%03d", i)}, args...)
-	if c.mode.name == modeRingfence {
+	if c.mode.hasRouters() {
 		config, endpoint, admin, err := routerConfig(c.options, c.topic, c.dir, i)
 		if err != nil {
 			return err
@@ -126,6 +135,11 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		}
 		node, c.admins = append(node, router), append(c.admins, admin)
 		app = append(app, "--endpoint", endpoint)
+		c.callees = append(c.callees, endpoint)
+	}
+	if c.mode.name == modeUnary {
+		app = append(app, "--endpoint", bareAddress(i))
+		c.callees = append(c.callees, bareAddress(i))
 	}
 	if c.mode.name == modeBare {
 		relay, err := c.launch(ctx, roleRouter, self, relayCommand,
@@ -136,7 +150,11 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		node = append(node, relay)
 		app = append(app, "--endpoint", bareAddress(i))
 	}
-	var journalPath, latencyPath string
+	var journalPath, latencyPath, tallyPath string
+	if c.mode.calls {
+		tallyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.tally", i))
+		app = append(app, "--tally", tallyPath, "--node", strconv.Itoa(i))
+	}
 	if rec.journals {
 		journalPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.journal", i))
 		app = append(app, "--journal", journalPath)
@@ -156,7 +174,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 	if err != nil {
 		return err
 	}
-	p.journal, p.latency = journalPath, latencyPath
+	p.journal, p.latency, p.tally = journalPath, latencyPath, tallyPath
 	c.nodes = append(c.nodes, append(node, p))
 	return nil
 }

@@ -101,6 +101,7 @@ func mergeLatencies(path string, start, end *hdrhistogram.Histogram) error {
 type Quantiles struct {
 	Count int64   `json:"count"`
 	P50   float64 `json:"p50_ms"`
+	P90   float64 `json:"p90_ms"`
 	P99   float64 `json:"p99_ms"`
 	P999  float64 `json:"p999_ms"`
 	Max   float64 `json:"max_ms"`
@@ -108,5 +109,5 @@ type Quantiles struct {
 
 func quantilesOf(h *hdrhistogram.Histogram) Quantiles {
 	ms := func(q float64) float64 { return float64(h.ValueAtPercentile(q)) / 1000 }
-	return Quantiles{Count: h.TotalCount(), P50: ms(50), P99: ms(99), P999: ms(99.9), Max: float64(h.Max()) / 1000}
+	return Quantiles{Count: h.TotalCount(), P50: ms(50), P90: ms(90), P99: ms(99), P999: ms(99.9), Max: float64(h.Max()) / 1000}
 }

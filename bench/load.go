@@ -30,8 +30,11 @@ const (
 const zipfExponent = 0.99
 
 // keyPicker returns a function that draws numbers of keys, the same ones in each run.
-func keyPicker(distribution string, keys int) func() int {
-	random := rand.New(rand.NewPCG(1, 1))
+func keyPicker(distribution string, keys int) func() int { return keyPickerOf(distribution, keys, 1) }
+
+// keyPickerOf is a keyPicker for one of several sources of load, which draw different keys.
+func keyPickerOf(distribution string, keys, source int) func() int {
+	random := rand.New(rand.NewPCG(1, uint64(source)))
 	switch distribution {
 	case distributionZipf:
 		upTo := zipf(keys)

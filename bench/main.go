@@ -19,6 +19,8 @@
 //   - stuck publishes at a fixed rate, first undisturbed, then with some keys whose handlers
 //     hang or fail, and measures the effect on all other keys.
 //   - hot does the same with one key that gets every second event, and cannot keep up.
+//   - calls calls handlers of keys, at a fixed rate and as fast as they are answered. It has
+//     modes of its own: invoke, and for comparison unary and setnx.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
 // come from a separate run, because a journal costs more than an event; for kill, from the run
@@ -54,6 +56,8 @@ func main() {
 	switch command {
 	case workerCommand:
 		exit(runWorker(os.Args[2:]))
+	case callerCommand:
+		exit(runCaller(os.Args[2:]))
 	case relayCommand:
 		exit(runRelay(os.Args[2:]))
 	case plotCommand:
@@ -111,17 +115,15 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 		}
 	}
 	list := experiments(o)
-	needs := func(name string) bool {
-		return slices.ContainsFunc(list, func(e experiment) bool {
-			return slices.ContainsFunc(e.options.Modes, func(m mode) bool { return m.name == name })
-		})
+	needs := func(what func(mode) bool) bool {
+		return slices.ContainsFunc(list, func(e experiment) bool { return slices.ContainsFunc(e.options.Modes, what) })
 	}
-	if needs(modeRedlock) {
+	if needs(mode.hasRedis) {
 		if _, err := findRedis(); err != nil {
 			return err
 		}
 	}
-	if o.Router == "" && needs(modeRingfence) {
+	if o.Router == "" && needs(mode.hasRouters) {
 		if o.Router, err = buildRouter(ctx, dir); err != nil {
 			return err
 		}
@@ -192,6 +194,8 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.stuck(ctx) })
 	case workloadHot:
 		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.hot(ctx) })
+	case workloadCalls:
+		results, err = measureCalls(ctx, b, e.options)
 	default:
 		results, err = measureDrain(ctx, b, e.options)
 	}
@@ -200,7 +204,7 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 	}
 	for _, m := range e.options.Modes {
 		r := results[m.name]
-		if r.Exclusivity == nil {
+		if r.Exclusivity == nil && !m.calls {
 			if r.Exclusivity, err = b.verify(ctx, e.options, m); err != nil {
 				return rep, fmt.Errorf("verify %s: %w", m.name, err)
 			}
@@ -252,6 +256,17 @@ func measureLatency(ctx context.Context, b *bench, o Options) (map[string]Result
 			samples[m.name] = append(samples[m.name], s)
 		})
 	return results(o, samples, latencyResult), err
+}
+
+func measureCalls(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
+	samples := map[string][]callsSample{}
+	err := interleave(b, o, workloadCalls, 1, o.LatencyRepetitions, func(r round) (callsSample, error) { return r.calls(ctx) },
+		func(number int, m mode, s callsSample) {
+			q := quantilesOf(s.call)
+			fmt.Fprintf(b.table, "%-*s round %d  p50 %.2f  p90 %.2f  p99 %.2f ms  %9.0f calls/s\n", modeWidth, m.name, number, q.P50, q.P90, q.P99, s.perSecond)
+			samples[m.name] = append(samples[m.name], s)
+		})
+	return results(o, samples, callsResult), err
 }
 
 func measureKill(ctx context.Context, b *bench, o Options) (map[string]Result, error) {

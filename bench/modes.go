@@ -17,6 +17,11 @@ const (
 	modeRedlock            = "redlock"
 	modeRingfence          = "ringfence"
 	modeBare               = "bare" // not an alternative but their lower bound, see relay
+
+	// Those of the workload calls.
+	modeInvoke = "invoke"
+	modeUnary  = "unary"
+	modeSetNX  = "setnx"
 )
 
 // How a producer makes entries.
@@ -48,6 +53,9 @@ type mode struct {
 
 	// floor marks a mode that is not an alternative for a team. It runs only when it is named.
 	floor bool
+
+	// calls marks a mode of the workload calls, in which there are no events.
+	calls bool
 }
 
 var modes = []mode{
@@ -58,12 +66,26 @@ var modes = []mode{
 	{name: modeRedlock, subscription: pulsar.Shared, batching: batchingDefault, share: 0.1},
 	{name: modeRingfence, subscription: pulsar.Shared, batching: batchingDefault, share: 1},
 	{name: modeBare, subscription: pulsar.Shared, batching: batchingDefault, share: 1, floor: true},
+	{name: modeInvoke, calls: true},
+	{name: modeUnary, calls: true},
+	{name: modeSetNX, calls: true},
 }
 
-// alternatives are the modes that a team could choose.
+// alternatives are the modes of events that a team could choose.
 func alternatives() []mode {
-	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.floor })
+	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.floor || m.calls })
 }
+
+// callModes are the modes of the workload calls.
+func callModes() []mode {
+	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return !m.calls })
+}
+
+// hasRouters reports whether each application of the mode has a router.
+func (m mode) hasRouters() bool { return m.name == modeRingfence || m.name == modeInvoke }
+
+// hasRedis reports whether the mode locks with a Redis.
+func (m mode) hasRedis() bool { return m.name == modeRedlock || m.name == modeSetNX }
 
 func modeNamed(name string) (mode, bool) {
 	for _, m := range modes {

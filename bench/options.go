@@ -17,6 +17,7 @@ const (
 	workloadKill    = "kill"
 	workloadStuck   = "stuck"
 	workloadHot     = "hot"
+	workloadCalls   = "calls"
 )
 
 // Options are the options of a run.
@@ -36,7 +37,8 @@ type Options struct {
 	GOGC         int           // of every process, on all sides
 	Repetitions  int
 
-	Rate               int           // events a second, of latency and kill
+	Rate               int           // events or calls a second, of all workloads but drain
+	Callers            int           // of calls: calls in flight in all when they come as fast as they are answered
 	WarmUp             time.Duration // before latency and kill count
 	Measure            time.Duration // how long latency and kill count
 	LatencyRepetitions int
@@ -94,8 +96,8 @@ func parse(args []string) (Options, error) {
 	var o Options
 	var names, workloads, work, routerBy, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&names, "modes", "", "what to run: all, which is all but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about)")
-	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all)")
+	f.StringVar(&names, "modes", "", "what to run: all, which is all of events but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about); invoke alone brings its comparisons along")
+	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all), calls (of handlers; that of the modes invoke, unary and setnx)")
 	f.StringVar(&o.Suite, "suite", "", "core or full: several runs, one after the other")
 	f.StringVar(&work, "handler", "none", "what the application does with an event: none, json, or how long it waits (1ms)")
 	f.IntVar(&o.Events, "events", 4_000_000, "events in the backlog of one repetition; slow modes get a part of them")
@@ -108,7 +110,8 @@ func parse(args []string) (Options, error) {
 	f.Float64Var(&o.Warm, "warm", 0.5, "share of the backlog that warms the processes up and does not count")
 	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
-	f.IntVar(&o.Rate, "rate", 5000, "events a second of all workloads but drain")
+	f.IntVar(&o.Rate, "rate", 5000, "events or calls a second of all workloads but drain")
+	f.IntVar(&o.Callers, "callers", 128, "calls: how many are in flight in all, when they come as fast as they are answered")
 	f.DurationVar(&o.WarmUp, "warm-up", 5*time.Second, "how long all workloads but drain run before they count")
 	f.DurationVar(&o.Measure, "measure", 10*time.Second, "how long they count; stuck and hot twice that long, undisturbed and disturbed")
 	f.IntVar(&o.LatencyRepetitions, "latency-repetitions", 2, "repetitions of all workloads but drain, all of which count")
@@ -141,8 +144,14 @@ func parse(args []string) (Options, error) {
 		errs = append(errs, fmt.Errorf("output %q is not one of table, json", output))
 	}
 	var err error
+	if names == "" && workloads == workloadCalls {
+		names = modeInvoke
+	}
 	if o.Modes, err = parseModes(names, o.Suite); err != nil {
 		errs = append(errs, err)
+	}
+	if workloads == workloadDrain && o.callsOnly() { // they have no other
+		o.Workloads = []string{workloadCalls}
 	}
 	if o.Handler, err = parseHandler(work); err != nil {
 		errs = append(errs, err)
@@ -155,6 +164,8 @@ func parseModes(names, suite string) ([]mode, error) {
 	switch {
 	case names == "all":
 		return alternatives(), nil
+	case names == modeInvoke:
+		return callModes(), nil
 	case names == "" && suite != "":
 		return nil, nil
 	case names == "":
@@ -184,8 +195,11 @@ func (o Options) validate() error {
 		check(slices.Contains(of, value), "%s %q is not one of %s", name, value, strings.Join(of, ", "))
 	}
 	for _, w := range o.Workloads {
-		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot)
+		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot, workloadCalls)
+		check(o.Suite != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls != (w == workloadCalls) }),
+			"want the modes %s with the workload %s, and no others", callNames(), workloadCalls)
 	}
+	check(o.Suite == "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls }), "no suite has the modes %s", callNames())
 	if o.Suite != "" {
 		oneOf("suite", o.Suite, suiteCore, suiteFull)
 	}
@@ -204,6 +218,7 @@ func (o Options) validate() error {
 	check(o.Warm >= 0 && o.Warm <= 0.8 && o.GOGC >= 10, "want --warm from 0 to 0.8, --gogc >= 10")
 	check(o.Rate >= 1 && o.WarmUp >= 0 && o.Measure >= time.Second && o.LatencyRepetitions >= 1,
 		"want --rate >= 1, --warm-up >= 0, --measure >= 1s, --latency-repetitions >= 1")
+	check(o.Callers >= o.Nodes && o.Callers <= callersMax, "want --callers from --nodes to %d", callersMax)
 	check(o.StalledKeys >= 0 && o.StalledKeys < o.Keys && o.Stall > 0, "want --stalled-keys from 0 to less than --keys, --stall > 0")
 	check(o.Stuck >= 0 && o.PoisonPill >= 0 && o.Stuck+o.PoisonPill <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
 		"want --stuck and --poison-pill from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
@@ -222,4 +237,18 @@ func (o Options) bareCan() bool {
 		}
 	}
 	return o.Handler.wait == 0 && o.StalledKeys == 0
+}
+
+// callsOnly reports whether all modes are those of calls.
+func (o Options) callsOnly() bool {
+	return len(o.Modes) > 0 && !slices.ContainsFunc(o.Modes, func(m mode) bool { return !m.calls })
+}
+
+// callNames are the names of the modes of calls.
+func callNames() string {
+	var names []string
+	for _, m := range callModes() {
+		names = append(names, m.name)
+	}
+	return strings.Join(names, ", ")
 }

@@ -36,6 +36,7 @@ type Report struct {
 	Nodes        int                `json:"nodes"`
 	App          string             `json:"app"`
 	Rate         int                `json:"rate_per_s,omitempty"`
+	Callers      int                `json:"callers,omitempty"` // calls in flight, as fast as they are answered
 	StalledKeys  int                `json:"stalled_keys,omitempty"`
 	SingleAcks   bool               `json:"single_acks,omitempty"` // the broker counts acks of single events in a batch
 	Modes        []Result           `json:"modes"`
@@ -61,6 +62,7 @@ type Result struct {
 	Latency   *Latency   `json:"latency,omitempty"`
 	Disturbed *Disturbed `json:"disturbed,omitempty"`
 	Kill      *Kill      `json:"kill,omitempty"`
+	Calls     *Calls     `json:"calls,omitempty"`
 
 	// Exclusivity comes from a separate run; with a kill from that run itself.
 	Exclusivity *Exclusivity `json:"exclusivity,omitempty"`
@@ -126,6 +128,9 @@ func newReport(o Options, name, workload string) Report {
 	}
 	if workload != workloadDrain {
 		r.Rate, r.Events = o.Rate, o.load().count
+	}
+	if workload == workloadCalls {
+		r.Callers = o.Callers
 	}
 	if workload == workloadStuck || workload == workloadHot {
 		r.Events = o.plan().to
@@ -218,6 +223,8 @@ func (r *Report) print(w io.Writer) {
 			}
 		case m.Disturbed != nil:
 			fmt.Fprintf(w, "%-*s %v  %v\n", modeWidth, m.Mode, m.Disturbed, m.Exclusivity)
+		case m.Calls != nil:
+			fmt.Fprintf(w, "%-*s %s\n", modeWidth, m.Mode, m.Calls.row(r, m.CPUPerEvent))
 		case m.Kill != nil:
 			k := m.Kill
 			fmt.Fprintf(w, "%-*s gap per key p99 %8.1f  worst %8.1f ms  redelivered %6d  lost %d  %v\n",
@@ -231,6 +238,11 @@ func (r *Report) print(w io.Writer) {
 		if m.Latency != nil && m.Latency.Added != nil {
 			a := m.Latency.Added
 			fmt.Fprintf(w, "%s - %s = p50 %+.2f, p99 %+.2f, p99.9 %+.2f ms\n", m.Mode, modeShared, a.P50, a.P99, a.P999)
+		}
+	}
+	for _, m := range r.Modes {
+		if m.Mode == modeInvoke && m.Calls != nil {
+			fmt.Fprintf(w, "%-*s %s\n", modeWidth, "goal of "+modeInvoke, m.Calls.goals(r.Rate))
 		}
 	}
 	for _, mode := range slices.Sorted(maps.Keys(r.Ratios)) {

@@ -41,6 +41,7 @@ type worker struct {
 	journal   *journal.Writer // nil: none
 	latencies *latencies      // nil: none
 	timeline  *timeline       // nil: none
+	callee    callee          // of calls
 	handled   atomic.Int64
 }
 
@@ -70,6 +71,8 @@ func runWorker(args []string) error {
 	f.IntVar(&w.disturbance.slow, "disturb-slow", 0, "keys whose handler takes --disturb-takes in the disturbed half")
 	f.IntVar(&w.disturbance.fails, "disturb-fails", 0, "keys after these whose handler fails")
 	f.DurationVar(&w.disturbance.takes, "disturb-takes", 0, "how long")
+	tallyPath := f.String("tally", "", "file for the tally of the calls, written at the end")
+	f.IntVar(&w.callee.node, "node", 0, "number of this node, for calls")
 	f.BoolVar(&w.singleAcks, "single-acks", false, "the broker counts acks of single events in a batch")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -100,6 +103,8 @@ func runWorker(args []string) error {
 		return err
 	}
 	switch {
+	case *tallyPath != "":
+		return w.callee.write(*tallyPath)
 	case w.timeline != nil:
 		return w.timeline.write(*timelinePath)
 	case w.latencies != nil:
@@ -111,6 +116,8 @@ func runWorker(args []string) error {
 func (w *worker) consume(ctx context.Context) error {
 	switch w.mode.name {
 	case modeRingfence:
+	case modeInvoke, modeUnary:
+		return w.serveCalls(ctx)
 	case modeBare:
 		return w.consumeBare(ctx)
 	default:

@@ -200,11 +200,13 @@ func (a *analyst) visit(s journal.Step) error {
 	} else {
 		a.measure(k, s)
 	}
-	if len(k.owners) == 0 || s.Token > k.token {
+	if n := len(k.owners); n == 0 || s.Token > k.owners[n-1].token {
 		k.owners = append(k.owners, ownerSince{s.Token, s.At})
 	}
-	a.last = s.At
-	k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	if !isCall(s.Event) { // calls come while the broker is away, and their keys' moves are measured with the next event
+		a.last = s.At
+		k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	}
 	k.running++
 	a.running[at{s.File, s.Handling}] = k
 	return nil
@@ -284,7 +286,7 @@ func (a *analyst) noteSilence(now clock.Instant) {
 
 // countRefusals separates a sink's refusals because of another owner from those because of
 // another worker beside the same router: in the latter case no handling with a higher token had
-// begun.
+// begun. Only writes of events count among the latter.
 func (a *analyst) countRefusals(paths []string) error {
 	for _, path := range paths {
 		refusals, err := readRefusals(path)
@@ -297,6 +299,9 @@ func (a *analyst) countRefusals(paths []string) error {
 				return fmt.Errorf("%s%s: %q: %w", path, refusedSuffix, r.fence, err)
 			}
 			a.times.refused++
+			if isCall(r.event) {
+				continue // a handler that ignores the end of its call's time meets later ones of its own worker
+			}
 			k := a.keys[r.key]
 			if k == nil || !slices.ContainsFunc(k.owners, func(o ownerSince) bool { return o.token > fence.Token && o.at.Before(r.at) }) {
 				a.times.refusedSameToken++

@@ -91,7 +91,7 @@ func runApp(ctx context.Context, args []string) error {
 	case script != "":
 		err = a.serve(ctx, script)
 	default:
-		err = client.Run(ctx, "", a.handle, client.WithMaxInFlight(handlersMax))
+		err = client.Run(ctx, "", a.handle, client.WithMaxInFlight(handlersMax), client.WithCall(callMethod, a.handleCall))
 	}
 	return errors.Join(err, a.journal.Close())
 }

@@ -23,6 +23,8 @@ type chaos struct {
 	broker  *broker
 	proxies *proxies
 
+	callers *callers
+
 	joiners joiners
 }
 
@@ -84,6 +86,8 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		err = c.slew(ctx, m, f)
 	case kindCrashWorker:
 		err = c.crashWorker(ctx, m, f)
+	case kindCallerGivesUp:
+		err = c.callers.giveUp(ctx, f)
 	}
 	done.Until = clock.Now()
 	if err != nil {

@@ -26,6 +26,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
+// routerEndpoint is where a router listens for applications and callers, in the namespace of its member.
+const routerEndpoint = "127.0.0.1:16650"
+
 const (
 	wholeMax = 90 * time.Second // until a group is whole again after a round
 	leaveMax = 50 * time.Second // for each process of a member that leaves

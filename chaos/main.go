@@ -20,6 +20,7 @@ type options struct {
 	Kinds    []kind
 	Members  int
 	Rate     int
+	Calls    int // per second
 	Keys     int
 	Share    float64 // of the keys, whose handlings write to the sinks
 	Stubborn bool
@@ -81,6 +82,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&list, "kinds", "", "kinds of faults, comma-separated: "+fmt.Sprint(kinds)+"; empty: all")
 	f.IntVar(&o.Members, "members", 5, "members at the beginning, 3 to 9")
 	f.IntVar(&o.Rate, "rate", 3000, "events per second")
+	f.IntVar(&o.Calls, "calls", 200, "calls of keys' handlers per second, beside the events; 0: none")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
@@ -110,6 +112,7 @@ func parse(args []string) (options, error) {
 	check(o.Faults >= 1, "--faults = %d, want at least 1", o.Faults)
 	check(o.Members >= scaleLeast && o.Members <= scaleMost, "--members = %d, want %d to %d", o.Members, scaleLeast, scaleMost)
 	check(o.Rate >= 1 && o.Keys >= 1, "--rate = %d and --keys = %d, want at least 1", o.Rate, o.Keys)
+	check(o.Calls >= 0, "--calls = %d, want at least 0", o.Calls)
 	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
@@ -125,6 +128,13 @@ func parse(args []string) (options, error) {
 		o.Kinds = slices.DeleteFunc(slices.Clone(o.Kinds), func(k kind) bool { return k == kindSlew })
 	}
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
+	if o.Control == controlShared || !slices.Contains(o.Apps, languages[0]) { // nobody would answer
+		o.Calls = 0
+	}
+	if o.Calls == 0 {
+		check(list == "" || !slices.Contains(o.Kinds, kindCallerGivesUp), "%s needs --calls, routers, and go among --apps", kindCallerGivesUp)
+		o.Kinds = slices.DeleteFunc(slices.Clone(o.Kinds), func(k kind) bool { return k == kindCallerGivesUp })
+	}
 	switch o.Control {
 	case "", controlGossip, controlNoWait, controlSlewed:
 	case controlShared:
@@ -137,7 +147,7 @@ func parse(args []string) (options, error) {
 
 // replay is the command that draws the same faults again.
 func (o options) replay() string {
-	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Keys, o.Share)
+	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --calls %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Calls, o.Keys, o.Share)
 	if len(o.Kinds) < len(kinds) && o.Control != controlShared {
 		list := make([]string, len(o.Kinds))
 		for i, k := range o.Kinds {

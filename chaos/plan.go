@@ -41,6 +41,8 @@ const (
 
 	kindPartitions  kind = "partitions"   // the events' topic gets more topic partitions
 	kindCrashWorker kind = "crash_worker" // one of the applications beside a router is killed or frozen
+
+	kindCallerGivesUp kind = "caller_gives_up" // the callers at a router end their calls
 )
 
 // profile is the planner's description of a kind.
@@ -65,7 +67,10 @@ const (
 	atControl = "control"
 	atEvents  = "events"
 
-	byKill   = "kill"   // SIGKILL
+	byKill    = "kill"   // SIGKILL
+	byCancel  = "cancel" // each call
+	byClosing = "close"  // the connection
+
 	byFreeze = "freeze" // SIGSTOP until long after its router gave its keys to the other worker, then SIGCONT
 )
 
@@ -90,12 +95,14 @@ var profiles = map[kind]profile{
 
 	kindPartitions:  {weight: 1, variants: []string{"more"}, broker: true},
 	kindCrashWorker: {weight: 4, variants: []string{byKill, byFreeze}},
+
+	kindCallerGivesUp: {weight: 2, variants: []string{byCancel, byClosing}},
 }
 
 // kinds lists all kinds in the order in which reports tell them.
 var kinds = []kind{
 	kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindSlow, kindBroker, kindUnload, kindDelete, kindRollover,
-	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker,
+	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker, kindCallerGivesUp,
 }
 
 // The bounds of the random draws.
@@ -110,7 +117,8 @@ const (
 	delayLeast, delayMax = 20 * time.Millisecond, 400 * time.Millisecond
 	freezeLeast          = silenceMax + 2*time.Second
 	freezeMax            = silenceMax + 8*time.Second
-	spreadMax            = 2 * time.Second // between the beginnings of the faults of a round
+	hastyLeast, hastyMax = time.Second, 5 * time.Second // how long callers give up
+	spreadMax            = 2 * time.Second              // between the beginnings of the faults of a round
 	quietLeast, quietMax = time.Second, 3 * time.Second
 )
 
@@ -305,6 +313,8 @@ func (d *drawer) fault(k kind, used map[int]bool) fault {
 	switch k {
 	case kindKill, kindPower, kindSlew:
 		f.Length = d.between(downLeast, downMax)
+	case kindCallerGivesUp:
+		f.Length = d.between(hastyLeast, hastyMax)
 	case kindPause:
 		f.Length = d.logarithmic(pauseLeast, pauseMax)
 	case kindCrashWorker:

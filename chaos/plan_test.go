@@ -149,7 +149,7 @@ func TestReplayDrawsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
+	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --calls 200 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
 	if o.replay() != want {
 		t.Errorf("got  %s\nwant %s", o.replay(), want)
 	}
@@ -178,6 +178,9 @@ func TestParseRefuses(t *testing.T) {
 		{"--members", "2"},
 		{"--members", "10"},
 		{"--rate", "0"},
+		{"--calls", "-1"},
+		{"--calls", "0", "--kinds", "kill,caller_gives_up"},
+		{"--apps", "python", "--kinds", "caller_gives_up"},
 		{"--sink-share", "2"},
 		{"--control", "none"},
 		{"--kinds", "rain"},

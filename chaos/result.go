@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/devtools/journal"
@@ -43,6 +44,8 @@ type result struct {
 
 	Joiners []joiner `json:"joiners,omitempty"` // routers with other settings than the group
 
+	Calls callCounts `json:"calls"`
+
 	Moves      int               `json:"moves"` // of keys from one owner to the next
 	MovedKeys  map[kind]int      `json:"moved_keys"`
 	TakeoverMS map[string]spread `json:"takeover_ms"`
@@ -66,10 +69,10 @@ type result struct {
 	verdict  string // of a run in which nothing is broken
 }
 
-func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication) *result {
+func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication, calls *callCounts) *result {
 	r := &result{
 		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
-		Events: report.Published, Unsure: sent.failed(), Handled: report.Events, Lost: report.Lost,
+		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled), Calls: *calls, Lost: report.Lost,
 		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken,
 		OverlapMaxMS: milliseconds(report.OverlapMax),
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
@@ -115,6 +118,7 @@ func (r *result) judge(o options) {
 		broken(r.Overlaps == 0, "the control run does not overlap: what sees no overlap here proves nothing elsewhere")
 		return
 	}
+	r.judgeCalls(o, broken)
 	moving := slices.ContainsFunc(slices.Collect(maps.Keys(r.Faults)), func(k kind) bool {
 		return profiles[k].graceful || k == kindKill || k == kindPower || k == kindDelete
 	})
@@ -137,6 +141,17 @@ func (r *result) judge(o options) {
 	}
 	r.judgeTimes(o, broken)
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v ms", r.Overlaps, r.OverlapMaxMS)
+}
+
+// judgeCalls records the broken promises to callers.
+func (r *result) judgeCalls(o options, broken func(is bool, format string, args ...any)) {
+	c := &r.Calls
+	broken(o.Calls > 0 && c.Answers[replied] == 0, "no call was replied to: this run proves nothing about calls")
+	broken(c.OnceAgain > 0, "once: %d calls without an id were started more than once, such as %q", c.OnceAgain, c.Examples)
+	broken(c.RunNotRun > 0, "not run: %d calls have run, and their callers heard that they never would, such as %q", c.RunNotRun, c.Examples)
+	broken(c.UnrunReplies > 0, "answers: %d calls have the answer of a handler that did not end so, such as %q", c.UnrunReplies, c.Examples)
+	broken(c.WrongReplies > 0, "answers: %d calls have the reply of another one, such as %q", c.WrongReplies, c.Examples)
+	broken(c.Strange > 0, "%d calls were handled that nobody made, such as %q", c.Strange, c.Examples)
 }
 
 // The times that --limits holds a run to, in milliseconds.
@@ -199,6 +214,7 @@ func (r *result) summary(w io.Writer) {
 		}
 	}
 	line("events", "%d, handled %d in %.0f s (%.0f/s), lost %d, duplicates %d, unsure %d", r.Events, r.Handled, r.Seconds, r.Rate, r.Lost, r.Duplicates, r.Unsure)
+	line("calls", "%v", &r.Calls)
 	line("overlaps", "%d, the longest %v ms; %d more stood still in a stopped process", r.Overlaps, r.OverlapMaxMS, r.Woken)
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
@@ -230,6 +246,19 @@ func (r *result) summary(w io.Writer) {
 	for _, b := range r.Broken {
 		line("BROKEN", "%s", b)
 	}
+}
+
+// String tells the calls in one line.
+func (c *callCounts) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d, %d of them without an id; %d repeats; %d handlings, %d calls with an id ran again;", c.Made, c.Once, c.Repeats, c.Started, c.RanAgain)
+	for _, a := range slices.Sorted(maps.Keys(c.Answers)) {
+		fmt.Fprintf(&text, " %s %d", a, c.Answers[a])
+	}
+	for _, code := range slices.Sorted(maps.Keys(c.Codes)) {
+		fmt.Fprintf(&text, " (%s %d)", code, c.Codes[code])
+	}
+	return text.String()
 }
 
 // String tells a spread in one line.

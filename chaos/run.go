@@ -51,7 +51,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	}
 	g := newGroup(o, dir, b, d.urls)
 	defer g.end()
-	c := &chaos{group: g, network: net, broker: b}
+	c := &chaos{group: g, network: net, broker: b, callers: newCallers(o, g)}
 	if slices.Contains(o.Kinds, kindSlow) {
 		if c.proxies, err = startProxies(ctx, g); err != nil {
 			return nil, err
@@ -77,7 +77,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	say("%v are sent, waiting until all are handled", p)
 	err = errors.Join(err, g.awaitSettled(ctx, settleMax)) // the journals tell more than either
 	g.end()
-	r, err := conclude(ctx, o, g, d, p.published(), outcomes, err)
+	r, err := conclude(ctx, o, g, d, p.published(), &c.callers.log, outcomes, err)
 	if err == nil {
 		r.Joiners, r.ClockRateError = c.joiners.all, g.steering
 	}
@@ -108,6 +108,7 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 	defer stop()
 	load, loading := errgroup.WithContext(loading)
 	load.Go(func() error { return p.run(loading) })
+	load.Go(func() error { return c.callers.run(loading) })
 	err = c.warmUp(ctx, o)
 	rounds := plan(o)
 	for i, r := range rounds {
@@ -239,7 +240,7 @@ func (d *databases) audit(ctx context.Context) (total fencedsink.Audit, err erro
 }
 
 // conclude reads the journals and the sinks.
-func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, outcomes []outcome, failed error) (*result, error) {
+func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, calls *callLog, outcomes []outcome, failed error) (*result, error) {
 	runs := g.runs()
 	say("reading %d journals", len(runs))
 	files := make([]journal.File, len(runs))
@@ -250,7 +251,7 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
-	if err := save(g.dir, outcomes, sent); err != nil {
+	if err := save(g.dir, outcomes, sent, calls); err != nil {
 		return nil, err
 	}
 	report, err := journal.Check(files, sent.confirmed)
@@ -261,7 +262,15 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
-	r := summarise(o, report, times, outcomes, sent)
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.Path
+	}
+	called, err := judgeCalls(paths, calls)
+	if err != nil {
+		return nil, err
+	}
+	r := summarise(o, report, times, outcomes, sent, called)
 	r.Journals = filepath.Join(g.dir, "journals")
 	r.failed = failed
 	audit, err := d.audit(ctx)
@@ -281,9 +290,9 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	return r, nil
 }
 
-// save writes, beside the journals, the faults and the published events with their times, for
+// save writes, beside the journals, the faults, the published events with their times, and the calls, for
 // later evaluation.
-func save(dir string, outcomes []outcome, sent *publication) error {
+func save(dir string, outcomes []outcome, sent *publication, calls *callLog) error {
 	text, err := json.MarshalIndent(outcomes, "", "\t")
 	if err != nil {
 		return err
@@ -299,7 +308,14 @@ func save(dir string, outcomes []outcome, sent *publication) error {
 	for n, at := range sent.sent {
 		fmt.Fprintln(lines, n, int64(at), int64(sent.atEnd[n]))
 	}
-	return errors.Join(lines.Flush(), file.Close())
+	if err := errors.Join(lines.Flush(), file.Close()); err != nil {
+		return err
+	}
+	if file, err = os.Create(filepath.Join(dir, "calls.txt")); err != nil {
+		return err
+	}
+	lines.Reset(file)
+	return errors.Join(calls.write(lines), lines.Flush(), file.Close())
 }
 
 // readable leaves out the applications that were killed before they made a journal.

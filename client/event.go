@@ -117,10 +117,12 @@ func (e *Event) Progress(ctx context.Context) error {
 // the context of its handler. The context allocates a standard context at the first call of
 // Done or Value, which most small handlers never make.
 type handlerContext struct {
-	stream *stream // of the event; its runner has the parent context; nil if no router delivered the event
-	state  atomic.Pointer[contextState]
-	call   *call             // nil: it is an event
-	item   inbox.Item[Event] // its mutable fields are guarded by the runner's lock
+	stream     *stream // of the event; its runner has the parent context; nil if no router delivered the event
+	state      atomic.Pointer[contextState]
+	call       *call             // nil: it is an event
+	generation uint64            // see State; 0: the router did not say
+	states     []any             // names of those that the handler has
+	item       inbox.Item[Event] // its mutable fields are guarded by the runner's lock
 }
 
 // contextState is an immutable state of a handler's context: with a standard context, or

@@ -3,16 +3,19 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
@@ -38,7 +41,9 @@ func Dial(endpoint string, opts ...Option) (*Lane, error) {
 		return nil, err
 	}
 	r.endpoint = at
-	conn, err := r.dialRouter()
+	conn, err := r.dialRouter(grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
+	}))
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -125,6 +130,9 @@ const timeoutDefault = 10 * time.Second
 // Pass the context of a handler if you call from one: a call that would wait for the caller's own key is refused with the code
 // [CodeCycle].
 func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, opts ...CallOption) ([]byte, error) {
+	if len(payload) > event.CallPayloadMax {
+		return nil, &CallError{Kind: ErrNotRun, Code: CodeTooLarge, Text: fmt.Sprintf("a payload of %d bytes: want at most %d", len(payload), event.CallPayloadMax)}
+	}
 	r := &lanev1.InvokeRequest{Key: []byte(key), Method: method, Payload: payload, Path: pathOf(ctx), TimeoutMs: uint64(timeoutDefault / time.Millisecond)}
 	for _, opt := range opts {
 		opt(r)
@@ -143,6 +151,13 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	answer, err := l.service.Invoke(ctx, r)
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
+		// The router has taken nothing in: too many calls of its callers are just beginning.
+		if backoff.Sleep(ctx, pauses.Next()) != nil {
+			break
+		}
+		answer, err = l.service.Invoke(ctx, r)
+	}
 	if err != nil {
 		return nil, notAnswered(ctx, err)
 	}
@@ -166,8 +181,10 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 func notAnswered(ctx context.Context, err error) error {
 	kind := refusal(err)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && status.Code(err) != codes.ResourceExhausted:
 		return &CallError{Kind: ErrUnknown, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+	case status.Code(err) == codes.ResourceExhausted:
+		return &CallError{Kind: ErrNotRun, Code: CodeOverloaded, Text: status.Convert(err).Message(), Err: kind}
 	case errors.Is(kind, ErrUnauthenticated), isRefusal(err):
 		return &CallError{Kind: ErrNotRun, Text: status.Convert(err).Message(), Err: kind}
 	}
@@ -193,7 +210,7 @@ func pathOf(ctx context.Context) []uint64 {
 func isRefusal(err error) bool {
 	s := status.Convert(err)
 	switch s.Code() {
-	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied, codes.ResourceExhausted:
+	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied:
 		return true
 	case codes.Unavailable: // gRPC's words for a call that got no connection
 		return strings.Contains(strings.ToLower(s.Message()), "error while dialing")

@@ -42,6 +42,7 @@ type options struct {
 	hooks        Hooks
 	calls        map[string]CallHandler
 	badCalls     []string
+	stateMax     int
 	ready        func(bool)                    // of WithReady; may be nil
 	tracer       trace.Tracer                  // nil: no spans
 	propagator   propagation.TextMapPropagator // nil: no trace context
@@ -55,6 +56,7 @@ type options struct {
 func defaults() options {
 	return options{
 		maxInFlight: 1000,
+		stateMax:    stateMaxDefault,
 		drainGrace:  30 * time.Second,
 		log:         slog.Default(),
 		dial:        new(net.Dialer).DialContext,
@@ -187,6 +189,7 @@ func (o *options) validate() error {
 	bad(o.log == nil, "WithLogger", " = nil")
 	bad((o.tracer == nil) != (o.propagator == nil), "WithTraces", ": want a provider and a propagator")
 	bad(o.dial == nil, "WithDialer", " = nil")
+	bad(o.stateMax < 0, "WithStateMax", " = %d, want >= 0", o.stateMax)
 	for _, method := range o.badCalls {
 		bad(true, "WithCall", " %q: want a handler, once, and a method of 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'", method)
 	}

@@ -31,6 +31,7 @@ type runner struct {
 	grace    sync.Once
 	ends     [2]*time.Timer // of the grace, and of the patience after it; set by startGrace
 	handlers sync.WaitGroup // goroutines of the pool
+	states   *states
 	watches  sync.WaitGroup // one for each stream that has running handlers
 
 	mu      sync.Mutex
@@ -45,7 +46,7 @@ type runner struct {
 
 func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
 	r := &runner{options: o, endpoint: at, handler: handler, stopping: func() bool { return ctx.Err() != nil }}
-	r.work = sync.NewCond(&r.mu)
+	r.work, r.states = sync.NewCond(&r.mu), &states{max: o.stateMax}
 	r.base, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.hard, r.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	return r
@@ -193,6 +194,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 		if returned {
 			return
 		}
+		r.states.ended(e, false)
 		// A panic, or runtime.Goexit; after the latter this goroutine ends.
 		if thrown := recover(); thrown != nil {
 			r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", thrown, "stack", string(debug.Stack()))
@@ -218,6 +220,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 	if e.run.call != nil {
 		callResult(e, err, result)
 	}
+	r.states.ended(e, err == nil)
 	returned = true
 }
 

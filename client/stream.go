@@ -159,8 +159,8 @@ func (s *stream) failure(err, cut error) error {
 	return refusal(err)
 }
 
-func (r *runner) dialRouter() (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///router",
+func (r *runner) dialRouter(more ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///router", append(more,
 		r.credentials(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			conn, err := r.dial(ctx, r.endpoint.network, r.endpoint.address)
@@ -175,7 +175,7 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 		grpc.WithInitialWindowSize(windowSize),
 		grpc.WithInitialConnWindowSize(windowSize),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),
-	)
+	)...)
 }
 
 // credentials returns TLS credentials if WithTLS is set. Without it the connection does not
@@ -365,6 +365,7 @@ func (s *stream) welcome(w *appv1.Welcome) error {
 func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
 	if partitions := setOf(r.GetPartitions()); r.GetAll() || len(partitions) > 0 {
 		s.inbox.Revoke(func(it *inbox.Item[Event]) bool { return r.GetAll() || partitions[it.Partition] })
+		s.runner.states.forget(s, func(p uint32) bool { return r.GetAll() || partitions[p] })
 	}
 	if single := setOf(r.GetDeliveryIds()); len(single) > 0 {
 		slow = s.inbox.Cut(func(it *inbox.Item[Event]) bool { return single[uint64(it.ID)] }, nil)
@@ -456,7 +457,7 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 		s.fillCall(e, d.Call)
 	}
 	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
-	e.run.stream = s
+	e.run.stream, e.run.generation = s, d.Generation
 }
 
 // notify wakes the sender.
@@ -586,6 +587,9 @@ func (o *options) capabilities() []string {
 	}
 	if len(o.calls) > 0 {
 		list = append(list, appwire.Calls)
+	}
+	if o.stateMax > 0 {
+		list = append(list, appwire.State)
 	}
 	return list
 }

@@ -41,6 +41,20 @@ func (t *Table) notAnswered(h held, code, why string) event.Verdict {
 	return event.NotRun(h.handle(), code, why)
 }
 
+// corrected returns the verdict on a call as its caller may get it. An owner answers for itself: that it has not run a call, and never will. If
+// an earlier owner may have run it, nobody knows.
+func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
+	x := t.extraOf(h)
+	if x == nil || !x.mayRun {
+		return v
+	}
+	d := v.DetailOrZero()
+	if v.Kind == event.Rejected || v.Kind == event.Answered && d.Reply != nil && d.Reply.Outcome == event.CallNotRun {
+		return event.Unknown(v.Handle, "an earlier owner of the key may have run it; the present one says: "+d.Reason)
+	}
+	return v
+}
+
 func (t *Table) refuseCall(h held, why string, out *Moves) {
 	t.settle(h, t.notAnswered(h, event.CodeUnreachable, why), out)
 }
@@ -54,13 +68,14 @@ func (t *Table) refuseCalls(l *lane, why string, out *Moves) {
 	}
 }
 
-// mayRepeat settles a call that must not run twice, and whose stream broke after it was sent. It reports whether the call may be sent again.
+// mayRepeat settles a call that must not run twice, and that an owner may have begun which has it no longer. It reports whether the call may
+// be sent again.
 func (t *Table) mayRepeat(h held, out *Moves) bool {
 	x := t.extraOf(h)
 	if x == nil || !x.mayRun || !h.entry.Call(h.index).Once() {
 		return true
 	}
-	out.settle(t.ref(h), event.Unknown(h.handle(), "the stream to the owner of the key broke"))
+	out.settle(t.ref(h), event.Unknown(h.handle(), "an earlier owner of the key may have run it"))
 	t.end(h)
 	return false
 }

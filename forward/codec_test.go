@@ -40,6 +40,12 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 		if ev.SchemaVersion != "" {
 			e.SchemaVersion = 1 + uint32(schemas.Index(ev.SchemaVersion))
 		}
+		if c := ev.Call; c != nil {
+			e.Call = &peerv1.Call{Method: c.Method, TimeoutMs: uint64(time.Duration(c.Deadline) / time.Millisecond), Id: c.ID}
+			for _, key := range c.Path {
+				e.Call.Path = append(e.Call.Path, uint64(key))
+			}
+		}
 		for _, p := range ev.Properties {
 			e.Properties = append(e.Properties, &peerv1.Property{Name: uint32(names.Index(p.Name)), Value: p.Value})
 		}
@@ -56,10 +62,14 @@ func protoVerdicts(f *verdictsFrame) *peerv1.ForwardResponse {
 	body := &peerv1.Verdicts{Number: f.number, Epoch: protoPosition(f.epoch)}
 	for _, v := range f.verdicts {
 		d := v.DetailOrZero()
-		body.Verdicts = append(body.Verdicts, &peerv1.Verdict{
+		verdict := &peerv1.Verdict{
 			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(d.Delay.Milliseconds()), Attempts: d.Attempts, Crashes: d.Crashes,
 			Reason: d.Reason, FirstError: d.FirstError, Epoch: protoPosition(d.Epoch), Owner: d.Owner,
-		})
+		}
+		if r := d.Reply; r != nil {
+			verdict.Outcome, verdict.Reply, verdict.Code = peerv1.CallOutcome(r.Outcome), r.Payload, r.Code
+		}
+		body.Verdicts = append(body.Verdicts, verdict)
 	}
 	for _, set := range f.done {
 		from, words := wordsOf(set)
@@ -101,7 +111,29 @@ func drawEvent(t *rapid.T) *event.Event {
 		name := rapid.SampledFrom([]string{"", "a", "b", "traceparent"}).Draw(t, "name")
 		ev.Properties = append(ev.Properties, event.Property{Name: name, Value: text.Draw(t, "value")})
 	}
+	if rapid.IntRange(0, 3).Draw(t, "call") == 0 {
+		ev.Call = drawCall(t)
+	}
 	return ev
+}
+
+// drawCall draws a call with a deadline that is as long after [atZero] as a frame can say.
+func drawCall(t *rapid.T) *event.Call {
+	text := rapid.OneOf(rapid.Just(""), rapid.String())
+	c := &event.Call{Method: text.Draw(t, "method"), ID: text.Draw(t, "call id")}
+	c.Deadline = clock.Instant(time.Duration(rapid.Int64Range(0, hotframe.CallTimeoutMax.Milliseconds()).Draw(t, "ms left")) * time.Millisecond)
+	for range rapid.IntRange(0, event.CallPathMax+1).Draw(t, "path") {
+		c.Path = append(c.Path, ring.KeyHash(rapid.Uint64().Draw(t, "key before")))
+	}
+	return c
+}
+
+// drawReply draws the answer to a call.
+func drawReply(t *rapid.T) *event.Reply {
+	return &event.Reply{
+		Outcome: event.CallOutcome(rapid.IntRange(1, 4).Draw(t, "outcome")), Payload: rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "reply"),
+		Code: rapid.OneOf(rapid.Just(""), rapid.String()).Draw(t, "code"),
+	}
 }
 
 func drawEvents(t *rapid.T) *eventsFrame {
@@ -128,7 +160,10 @@ func drawNext(t *rapid.T, ev *event.Event) *event.Event {
 	next.Key, next.EventTime = event.Key(rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "next key")), rapid.Int64().Draw(t, "event time")
 	next.Payload = rapid.SampledFrom([][]byte{nil, []byte("next")}).Draw(t, "next payload")
 	next.Attempts, next.Round, next.Crashes, next.FirstError, next.LastError = 0, 0, 0, "", ""
+	next.Call = nil
 	switch rapid.IntRange(0, 40).Draw(t, "differs in") {
+	case 13:
+		next.Call = drawCall(t)
 	case 0:
 		next.ID.Ledger++
 	case 1:
@@ -164,13 +199,16 @@ func drawVerdicts(t *rapid.T) *verdictsFrame {
 	for range rapid.IntRange(0, 20).Draw(t, "verdicts") {
 		v := event.Verdict{
 			Handle: event.Handle(rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50)).Draw(t, "handle")),
-			Kind:   event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind")),
+			Kind:   event.VerdictKind(rapid.IntRange(1, 9).Draw(t, "kind")),
 		}
 		if rapid.Bool().Draw(t, "detail") {
 			v.Detail = &event.Detail{
 				Delay:    time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond,
 				Attempts: rapid.Uint32().Draw(t, "attempts"), Crashes: rapid.Uint32().Draw(t, "crashes"), Reason: rapid.String().Draw(t, "reason"),
 				FirstError: rapid.String().Draw(t, "first error"), Epoch: drawPosition(t), Owner: rapid.String().Draw(t, "owner"),
+			}
+			if rapid.Bool().Draw(t, "answers") {
+				v.Detail.Reply = drawReply(t)
 			}
 		}
 		f.verdicts = append(f.verdicts, v)
@@ -198,8 +236,18 @@ func equalSets(a, b []event.Set) bool {
 // equalVerdicts compares verdicts and their details; none equals an empty one.
 func equalVerdicts(a, b []event.Verdict) bool {
 	return slices.EqualFunc(a, b, func(x, y event.Verdict) bool {
-		return x.Handle == y.Handle && x.Kind == y.Kind && x.DetailOrZero() == y.DetailOrZero()
+		d, e := x.DetailOrZero(), y.DetailOrZero()
+		replies := equalReplies(d.Reply, e.Reply)
+		d.Reply, e.Reply = nil, nil
+		return x.Handle == y.Handle && x.Kind == y.Kind && d == e && replies
 	})
+}
+
+func equalReplies(a, b *event.Reply) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Outcome == b.Outcome && bytes.Equal(a.Payload, b.Payload) && a.Code == b.Code
 }
 
 // equalEvents compares frames as a receiver sees them; a nil payload equals an empty one.
@@ -263,7 +311,7 @@ func TestEventsFrameIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawEvents(t)
 		b := encode(t, f)
-		if !new(eventsFrame).parseOurs(b, testFrameMax) {
+		if !(&eventsFrame{now: atZero}).parseOurs(b, testFrameMax) {
 			t.Fatal("our reader left our writer's frame to the generated code")
 		}
 		var got peerv1.ForwardRequest
@@ -483,7 +531,7 @@ func TestHostileSetsAllocateLittle(t *testing.T) {
 // A verdict of a later version makes us send the event again; a delay that does not
 // fit is a long one.
 func TestUnknownVerdictIsNotYet(t *testing.T) {
-	for _, kind := range []peerv1.VerdictKind{0, 9, 1000} {
+	for _, kind := range []peerv1.VerdictKind{0, 10, 1000} {
 		b := encode(t, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: &peerv1.Verdicts{
 			Number: 1, Verdicts: []*peerv1.Verdict{{Handle: 1, Kind: kind, DelayMs: math.MaxUint64}},
 		}}})
@@ -562,6 +610,8 @@ func FuzzEventsFrame(f *testing.F) {
 		&event.Event{Handle: 1, Key: "k", Topic: "t", Payload: []byte("p"), Properties: []event.Property{{Name: "n", Value: "v"}}, FirstError: "e"},
 		&event.Event{Handle: 2, ID: event.MessageID{Batch: 2}, Key: "k", Topic: "t", Payload: []byte("p")},
 		&event.Event{Handle: 3, ID: event.MessageID{Batch: 3}, Topic: "t", Properties: []event.Property{{Name: "n", Value: "v"}}},
+		&event.Event{Handle: 4, Key: "k", Payload: []byte("p"), Call: &event.Call{Method: "m", ID: "i", Deadline: clock.Instant(time.Second), Path: []ring.KeyHash{1, 1 << 63}}},
+		&event.Event{Handle: 5, Key: "k", Call: new(event.Call)},
 	)}))
 	f.Add(encode(f, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: &peerv1.Hello{Group: "g"}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -578,6 +628,9 @@ func FuzzEventsFrame(f *testing.F) {
 
 func FuzzVerdictsFrame(f *testing.F) {
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Delay: time.Second, Reason: "r", Owner: "o"}}}}))
+	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{
+		{Handle: 1, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied, Payload: []byte("p")}}}, event.NotRun(2, event.CodeCycle, "why"), event.Unknown(3, "why"),
+	}}))
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: doneOf(1), done: []event.Set{setOf(event.NewHandle(3, 0), 0, 65, 200), setOf(event.NewRelayedHandle(9, 0), event.EntryEventsMax-1)}}))
 	f.Add(encode(f, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: 1}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -588,6 +641,11 @@ func FuzzVerdictsFrame(f *testing.F) {
 		for i, v := range frame.verdicts { // as the writer writes them
 			d := v.DetailOrZero()
 			d.Reason, d.FirstError, d.Owner = hotframe.Text(clip(d.Reason)), hotframe.Text(clip(d.FirstError)), hotframe.Text(d.Owner)
+			if d.Reply != nil {
+				r := *d.Reply
+				r.Code = hotframe.Text(r.Code)
+				d.Reply = &r
+			}
 			frame.verdicts[i].Detail = &d
 		}
 		var again verdictsFrame

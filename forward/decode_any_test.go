@@ -14,6 +14,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
+	"github.com/ringfence/router/ring"
 )
 
 type fatal interface{ Fatalf(string, ...any) }
@@ -32,7 +33,7 @@ func agree(t fatal, b []byte, ours, generated error) {
 // bothEvents decodes b with the fast decoder, and fails if the generated code decodes something else.
 func bothEvents(t fatal, b []byte) (*eventsFrame, error) {
 	const frameMax = 1 << 20
-	got, want := new(eventsFrame), new(eventsFrame)
+	got, want := new(eventsFrame), &eventsFrame{now: atZero}
 	err, wantErr := got.parse(bytes.Clone(b), frameMax, atZero), want.parseAny(b, frameMax/propertyBytesMin)
 	agree(t, b, err, wantErr)
 	if wantErr == nil && (!equalEvents(got, want) || !sameOther(got.other, want.other)) {
@@ -78,6 +79,11 @@ func withText(f *eventsFrame) *eventsFrame {
 		for i, p := range ev.Properties {
 			ev.Properties[i] = event.Property{Name: hotframe.Text(p.Name), Value: hotframe.Text(p.Value)}
 		}
+		if ev.Call != nil {
+			call := *ev.Call
+			call.Method, call.ID = hotframe.Text(call.Method), hotframe.Text(call.ID)
+			ev.Call = &call
+		}
 	}
 	return f
 }
@@ -97,15 +103,18 @@ var (
 				eventHandle, eventPartition, eventLedger, eventEntry, eventBatch, eventTopicPart, eventTopic, eventAttempts, eventPublished, eventTime,
 				eventRedelivery, eventRound, eventCrashes, eventSchema,
 			},
-			texts:    []protowire.Number{eventKey, eventPayload, eventFirstError, eventLastError},
-			messages: map[protowire.Number]shape{eventProperties: {numbers: []protowire.Number{1}, texts: []protowire.Number{2}}},
+			texts: []protowire.Number{eventKey, eventPayload, eventFirstError, eventLastError},
+			messages: map[protowire.Number]shape{
+				eventProperties: {numbers: []protowire.Number{1}, texts: []protowire.Number{2}},
+				eventCall:       {numbers: []protowire.Number{2}, texts: []protowire.Number{1, 3}},
+			},
 		}},
 	}}}
 	responseShape = shape{numbers: []protowire.Number{1}, messages: map[protowire.Number]shape{fieldHot: {
 		numbers: []protowire.Number{verdictsNumber},
 		messages: map[protowire.Number]shape{verdictsEpoch: positionShape, verdictsVerdicts: {
-			numbers:  []protowire.Number{verdictHandle, verdictKind, verdictDelay, verdictAttempts, verdictCrashes},
-			texts:    []protowire.Number{verdictReason, verdictFirstError, verdictOwner},
+			numbers:  []protowire.Number{verdictHandle, verdictKind, verdictDelay, verdictAttempts, verdictCrashes, verdictOutcome},
+			texts:    []protowire.Number{verdictReason, verdictFirstError, verdictOwner, verdictReply, verdictCode},
 			messages: map[protowire.Number]shape{verdictEpoch: positionShape},
 		}, verdictsDone: {
 			numbers: []protowire.Number{doneHandle},
@@ -196,7 +205,7 @@ func TestForeignEventsFrames(t *testing.T) {
 		if err != nil || !equalEvents(got, f) {
 			t.Fatalf("read %+v (%v), want %+v", got, err, f)
 		}
-		if !new(eventsFrame).parseOurs(b, testFrameMax) {
+		if !(&eventsFrame{now: atZero}).parseOurs(b, testFrameMax) {
 			foreign++
 		}
 		b[rapid.IntRange(0, len(b)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
@@ -242,7 +251,7 @@ func TestStringsAreText(t *testing.T) {
 	if most := weightOf(&f.refs[0]); len(b) > most {
 		t.Errorf("encoded in %d bytes, weighs %d", len(b), most)
 	}
-	var read eventsFrame
+	read := eventsFrame{now: atZero}
 	if err := read.parseAny(b, testFrameMax); err != nil || !equalEvents(&read, withText(f)) {
 		t.Errorf("the generated code reads %+v, %v", read, err)
 	}
@@ -257,6 +266,9 @@ func TestStringsAreText(t *testing.T) {
 func FuzzEvent(f *testing.F) {
 	ev := &event.Event{Handle: 1 << 40, Key: "k", Topic: "t0", Payload: []byte("p"), Properties: []event.Property{{Name: "n0", Value: "v"}}, FirstError: "e", Crashes: 1}
 	body, _ := hotframe.Chunk((&eventsFrame{now: atZero}).appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
+	f.Add(body)
+	ev.Call = &event.Call{Method: "m", ID: "i", Deadline: 1e9, Path: []ring.KeyHash{1, 2}}
+	body, _ = hotframe.Chunk((&eventsFrame{now: atZero}).appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
 	f.Add(body)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		head := hotframe.AppendNumber(nil, eventsNumber, 1)

@@ -130,7 +130,7 @@ type extra struct {
 	firstError, lastError string
 	newer                 *event.Event // the event with the failures that were reported before it was sent again
 
-	mayRun bool // of a call: the stream broke on which it was sent
+	mayRun bool // of a call: the stream broke on which it was sent, or its owner has told that it began
 }
 
 // extraOf returns what few events have, nil if this one has nothing.
@@ -166,6 +166,10 @@ func (t *Table) markPast(h held, peer Peer) {
 // note keeps the failures that the owner reports.
 func (t *Table) note(h held, v *event.Verdict) {
 	x, d := t.ensureExtra(h), v.DetailOrZero()
+	if h.isCall() {
+		x.mayRun = true
+		return
+	}
 	if !x.told {
 		x.told, x.firstError = true, d.Reason
 	}

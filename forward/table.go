@@ -220,6 +220,9 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 	l, owner, detail := sent.lane, t.owners.of(h.entry.Partition(h.index)), v.DetailOrZero()
 	t.markPast(h, l.peer)
 	t.takeBack(sent, h.index)
+	if h.isCall() && !t.mayRepeat(h, out) {
+		return
+	}
 	t.resent++
 	switch {
 	case sent.relay: // it could not relay the event; another one is tried later
@@ -451,6 +454,9 @@ func (t *Table) resend(events []held, out *Moves) {
 }
 
 func (t *Table) settle(h held, v event.Verdict, out *Moves) {
+	if h.isCall() {
+		v = t.corrected(h, v)
+	}
 	out.settle(t.ref(h), v)
 	t.end(h)
 }

@@ -59,7 +59,11 @@ type model struct {
 	byKey    map[event.Key][]event.Handle // those that are not relayed, in their order
 	waited   map[event.Handle]bool        // before the last call, or held by it
 	handed   []event.Handle               // sent by the last call, in their order
-	serials  [2]uint64                    // of own and relayed entries
+	serials  [3]uint64                    // of own and relayed entries, and of calls
+	noCalls  map[Peer]bool                // by the release of their stream
+	mayRun   map[event.Handle]bool        // calls that an owner may have begun that has them no longer
+	refused  map[event.Handle]bool        // calls whose newest holder has refused them
+	counts   map[string]int               // of calls, by what became of them
 	epoch    int64
 	out      Moves
 	sent     int
@@ -76,6 +80,7 @@ func newModel() *model {
 		open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
 		byKey: map[event.Key][]event.Handle{}, waited: map[event.Handle]bool{},
+		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, counts: map[string]int{},
 	}
 	for n := range 4 {
 		m.peers = append(m.peers, peerNumber(n))
@@ -119,6 +124,9 @@ func (m *model) perform(t fataler) {
 		h := m.out.Settled[i].Handle()
 		if v.Handle != h || v.Kind == event.Done || !v.Kind.Final() && !h.IsRelayed() || m.out.Settled[i].Entry != m.entries[h.First()] {
 			t.Fatalf("event %d settled by %s on %d", h, v.Kind, v.Handle)
+		}
+		if h.IsCall() {
+			m.answered(t, &v)
 		}
 		m.end(t, h)
 	}
@@ -187,6 +195,9 @@ func (m *model) give(t fataler, peer Peer, ref event.Ref) {
 	if ev := ref.Event(); ev.Handle != h || ref.Entry != m.entries[h.First()] || ev.Key != ref.Entry.Key(h.Index()) {
 		t.Fatalf("event %d of key %q is given as %d", h, ev.Key, ev.Handle)
 	}
+	if h.IsCall() {
+		m.giveCall(t, peer, h)
+	}
 	m.sent++
 	m.handed = append(m.handed, h)
 	if m.with[peer][h] {
@@ -224,6 +235,9 @@ func (m *model) check(t fataler) {
 		}
 		in[place]++
 		held[h.First()] = true
+		if h.IsCall() {
+			m.checkCall(t, h, place)
+		}
 		if !h.IsRelayed() || place == Sent {
 			continue
 		}
@@ -309,7 +323,7 @@ func (m *model) entry(t *rapid.T, relayed bool) *event.Entry {
 
 // anyHandle is a handle that was given, is about to be given, or is none.
 func (m *model) anyHandle(t *rapid.T) event.Handle {
-	return rapid.SampledFrom(append([]event.Handle{0, m.nextFirst(false), m.nextFirst(true)}, m.handles...)).Draw(t, "handle")
+	return rapid.SampledFrom(append([]event.Handle{0, m.nextFirst(false), m.nextFirst(true), event.NewCallHandle(m.serials[2] + 1)}, m.handles...)).Draw(t, "handle")
 }
 
 type fataler interface {
@@ -364,8 +378,36 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		},
 		"up": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
+			calls := rapid.IntRange(0, 4).Draw(t, "no calls") > 0
+			if !m.up[peer] {
+				m.noCalls[peer] = !calls
+			}
 			m.up[peer] = true
-			m.table.PeerUp(m.now, peer, true, &m.out)
+			m.table.PeerUp(m.now, peer, calls, &m.out)
+		},
+		"call":    func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
+		"calls":   func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
+		"give up": func(t *rapid.T) { m.giveUp(t, m.anyHandle(t)) },
+		"give a call up": func(t *rapid.T) {
+			for _, h := range m.handles {
+				if h.IsCall() && m.open[h] {
+					m.giveUp(t, h)
+					return
+				}
+			}
+		},
+		"answer an event as a call": func(t *rapid.T) {
+			from := rapid.SampledFrom(append([]Peer{Local}, m.peers...)).Draw(t, "from")
+			for _, h := range m.withInOrder(from) {
+				if !h.IsCall() {
+					before := m.table.Stats()
+					before.Ignored++
+					if m.table.Settle(m.now, from, []event.Verdict{event.Unknown(h, "")}, &m.out); m.table.Stats() != before || !m.out.Empty() {
+						t.Fatalf("an event is answered as a call: %+v, want %+v", m.table.Stats(), before)
+					}
+					return
+				}
+			}
 		},
 		"down": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
@@ -408,6 +450,9 @@ func (m *model) take(t fataler, peer Peer) {
 	bytes := 0
 	for _, ref := range batch {
 		bytes += weightOf(&ref)
+		if relay && ref.Handle().IsCall() {
+			t.Fatalf("call %d goes to %s to be relayed", ref.Handle(), peer)
+		}
 		m.give(t, peer, ref)
 		owner := m.table.owners.of(ref.Partition()).peer
 		if relay == m.up[owner] || relay == (owner == peer) {
@@ -475,6 +520,9 @@ func (m *model) tick(t fataler) {
 func (m *model) down(t fataler, peer Peer) {
 	want := len(m.with[peer])
 	m.up[peer] = false
+	for h := range m.with[peer] {
+		m.mayRun[h] = true // asked of calls only
+	}
 	if got := m.table.PeerDown(m.now, peer, &m.out); got != want {
 		t.Fatalf("%s has not answered %d events, said to be %d", peer, want, got)
 	}
@@ -483,7 +531,14 @@ func (m *model) down(t fataler, peer Peer) {
 
 func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 	kinds := []event.VerdictKind{event.Done, event.Failed, event.Rejected, event.NotOwner, event.NotYet, event.Overloaded, event.Attempted}
+	if h.IsCall() {
+		kinds = []event.VerdictKind{event.Done, event.Rejected, event.NotOwner, event.NotYet, event.Overloaded, event.Attempted, event.Answered, event.Answered}
+	}
 	v := event.Verdict{Handle: h, Kind: rapid.SampledFrom(kinds).Draw(t, "kind")}
+	if v.Kind == event.Answered {
+		v.Detail = &event.Detail{Reply: &event.Reply{Outcome: rapid.SampledFrom([]event.CallOutcome{event.CallReplied, event.CallNotRun, event.CallNotRun, event.CallUnknown}).Draw(t, "outcome")}}
+		return v
+	}
 	if v.Kind != event.Done || rapid.Bool().Draw(t, "detail") {
 		v.Detail = &event.Detail{
 			Delay:    time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * time.Millisecond,
@@ -511,6 +566,12 @@ func (m *model) answer(t *rapid.T, from Peer) {
 		if v.Kind != event.Attempted {
 			delete(m.with[from], h)
 		}
+		for _, v := range verdicts {
+			if v.Handle == h && v.Kind == event.Attempted {
+				m.mayRun[h] = true
+			}
+		}
+		m.refused[h] = v.Kind == event.NotOwner || v.Kind == event.NotYet
 		if v.Kind == event.Overloaded {
 			m.refusals++
 		}
@@ -529,6 +590,7 @@ func (m *model) settleAll(t fataler) {
 			t.Fatalf("%d events are never settled: %+v", len(m.open), m.table.Stats())
 		}
 		for _, peer := range m.peers[1:] {
+			m.noCalls[peer] = m.noCalls[peer] && m.up[peer]
 			m.up[peer] = true
 			m.table.PeerUp(m.now, peer, true, &m.out)
 			m.take(t, peer)
@@ -565,7 +627,15 @@ func (m *model) settleAll(t fataler) {
 // time do, and is never under way twice.
 func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
-	proves := func() bool { return min(sent, relayed, refusals, inSets, strange) > 0 }
+	counts := map[string]int{}
+	proves := func() bool {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied"} {
+			if counts[what] == 0 {
+				return false
+			}
+		}
+		return min(sent, relayed, refusals, inSets, strange) > 0
+	}
 	history := func(t *rapid.T) {
 		m := newModel()
 		actions := m.actions()
@@ -577,11 +647,14 @@ func TestTableModel(t *testing.T) {
 		m.settleAll(t)
 		sent, relayed, refusals = sent+m.sent, relayed+m.viaThird, refusals+m.refusals
 		inSets, strange = inSets+m.inSets, strange+m.strange
+		for what, n := range m.counts {
+			counts[what] += n
+		}
 	}
 	for try := 0; try < 10 && !proves() && !t.Failed(); try++ { // few histories relay anything
 		rapid.Check(t, history)
 	}
 	if !proves() {
-		t.Errorf("sent %d, relayed %d, refused %d, done in sets %d, of them by earlier holders %d: this run proved nothing", sent, relayed, refusals, inSets, strange)
+		t.Errorf("sent %d, relayed %d, refused %d, done in sets %d, of them by earlier holders %d, calls %v: this run proved nothing", sent, relayed, refusals, inSets, strange, counts)
 	}
 }

@@ -331,3 +331,36 @@ func TestLaneIsNotExposed(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, says)
 	}
 }
+
+// TestCallsOfManyAreTaken: the bounds for strangers concern no caller: neither the first message of a connection, however large, nor hundreds
+// of calls that begin at once.
+func TestCallsOfManyAreTaken(t *testing.T) {
+	t.Parallel()
+	g := startLane(t, func() []string { return nil }, "pod-0")
+	g.serves(t)
+	large, err := client.Dial(g.apps[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = large.Close() }()
+	payload := append(bytes.Repeat([]byte(" "), 1<<20-2), "42"...)
+	if _, err := large.Invoke(t.Context(), "user-1", "charge", payload); err != nil {
+		t.Errorf("the first call of a connection, of 1 MiB: %v", err)
+	}
+	var calling sync.WaitGroup
+	for range 4 {
+		one, err := client.Dial(g.apps[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = one.Close() }()
+		for i := range 100 {
+			calling.Go(func() {
+				if _, err := one.Invoke(t.Context(), fmt.Sprintf("user-%d", i), "charge", []byte("1")); err != nil {
+					t.Errorf("one of 400 calls at once: %v", err)
+				}
+			})
+		}
+	}
+	calling.Wait()
+}

@@ -5,7 +5,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,9 +23,10 @@ import (
 )
 
 type instruction struct {
-	ID uint64 `json:"id"`
-	Do string `json:"do"`
-	Ms int    `json:"ms"`
+	ID    uint64 `json:"id"`
+	Do    string `json:"do"`
+	Ms    int    `json:"ms"`
+	Bytes int    `json:"bytes"`
 }
 
 // inFlight is the largest window of the protocol.
@@ -33,15 +36,17 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	if err := client.Run(ctx, "", client.JSON(handle), client.WithMaxInFlight(inFlight), client.WithLogger(log)); err != nil {
+	err := client.Run(ctx, "", client.JSON(handle), client.WithMaxInFlight(inFlight), client.WithLogger(log),
+		client.WithCall("echo", instructed(echo)), client.WithCall("obey", instructed(obey)))
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 func handle(ctx context.Context, e *client.Event, in instruction) error {
-	report("start", e, in)
-	defer report("end", e, in)
+	report("start", e.Key, in)
+	defer report("end", e.Key, in)
 	wait := time.Duration(in.Ms) * time.Millisecond
 	switch in.Do {
 	case "done":
@@ -70,10 +75,46 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	return fmt.Errorf("no such instruction: %q", in.Do)
 }
 
-func report(what string, e *client.Event, in instruction) {
+// instructed makes a handler of calls that decodes the payload, and reports as handle does.
+func instructed(handler func(ctx context.Context, c *client.Call, in instruction) ([]byte, error)) client.CallHandler {
+	return func(ctx context.Context, c *client.Call) ([]byte, error) {
+		var in instruction
+		if err := json.Unmarshal(c.Payload, &in); err != nil {
+			return nil, err
+		}
+		report("start", c.Key, in)
+		defer report("end", c.Key, in)
+		return handler(ctx, c, in)
+	}
+}
+
+func echo(_ context.Context, c *client.Call, _ instruction) ([]byte, error) { return c.Payload, nil }
+
+func obey(ctx context.Context, _ *client.Call, in instruction) ([]byte, error) {
+	switch in.Do {
+	case "done":
+		return nil, nil
+	case "reply":
+		return bytes.Repeat([]byte{'x'}, in.Bytes), nil
+	case "fail":
+		return nil, client.FailCall("told", errors.New("told to fail"+strings.Repeat(" é", 500)))
+	case "sleep":
+		select {
+		case <-time.After(time.Duration(in.Ms) * time.Millisecond):
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	case "crash":
+		panic("told to crash") //nolint:forbidigo // the rules are about panics too
+	}
+	return nil, fmt.Errorf("no such instruction: %q", in.Do)
+}
+
+func report(what, key string, in instruction) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-	fmt.Printf("%s %d %s %d\n", what, in.ID, e.Key, now.Nano()) //nolint:forbidigo // in one call, so that lines of handlers do not mix
+	fmt.Printf("%s %d %s %d\n", what, in.ID, key, now.Nano()) //nolint:forbidigo // in one call, so that lines of handlers do not mix
 }

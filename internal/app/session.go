@@ -188,6 +188,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	w.outstanding.asks = s.Handled != nil
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	w.calls = slices.Contains(h.GetCapabilities(), appwire.Calls)
+	w.frame.State = slices.Contains(h.GetCapabilities(), appwire.State)
 	conformant := slices.Contains(h.GetCapabilities(), appwire.Conformant)
 	if !conformant {
 		w.unchecked = cmp.Or(untrusted.Text(h.GetSdk()), "unnamed SDK")

@@ -17,6 +17,7 @@ type part struct {
 	gate     ownership.Gate
 	token    ownership.Token
 	running  int            // deliveries of any tenure that are not over
+	changes  uint32         // how often it was opened, or a key of it was given to the keeper, see Boxes.generation
 	withheld []ring.KeyHash // keys that may not run although the gate is open
 	actors   *actor         // all active keys of the partition, linked by inPart
 
@@ -86,6 +87,9 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
 	if c.Token != p.token {
 		b.keepFences(p)
+	}
+	if opens {
+		p.changes++
 	}
 	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {

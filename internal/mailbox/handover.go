@@ -67,6 +67,10 @@ func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 
 // takeOut ends a waiting event that another member has finished.
 func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
+	if it.visit {
+		b.takeVisitOut(now, it, out)
+		return
+	}
 	a := it.actor
 	b.dequeueWaiting(a)
 	if it == a.head {

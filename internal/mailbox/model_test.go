@@ -21,6 +21,9 @@ var modelConfig = Config{
 	DepthMax:        4,
 	BytesMax:        12 * (400 + placeBytes),
 	FramesBytesMax:  64 << 20,
+	KeyCallsMax:     3,
+	CallsMax:        6,
+	RepliesBytesMax: 3 * (replyBytes + 8),
 	JoinsMax:        3,
 	WindowBytesMax:  8 * recordBytes,
 	WindowAgeMax:    10 * time.Second,
@@ -52,6 +55,10 @@ type reference struct {
 	skips    map[refSkip]event.Skip
 	takeBack []event.DeliveryID // that the newest call should name
 	ended    []event.Skipped    // likewise
+
+	calls   []*refCall // a key's order is theirs
+	replies []refReply // the oldest first
+	inTurn  map[event.Key]int
 
 	parks  map[event.Key]event.Park
 	parked []refParked // that the newest call should send to the parking topic, in their order
@@ -104,10 +111,16 @@ func (e *refEvent) isLetter() bool {
 
 // park changes parks.
 func (r *reference) park(parks []event.Park) []addressed {
+	var said []addressed
 	for _, p := range parks {
 		r.parks[p.Key] = p
+		for _, c := range slices.Clone(r.calls) {
+			if c.event.Key == p.Key && c.running == 0 && p.State != event.NotParked {
+				said = append(said, r.endCall(c, notRun(*parked))...)
+			}
+		}
 	}
-	return r.leaveParked()
+	return append(said, r.leaveParked()...)
 }
 
 // leaveParked settles the waiting events of parked keys in their order, and puts a letter of an unparked key before its other events.
@@ -159,11 +172,13 @@ func (r *reference) count(match func(*refEvent) bool) (n int) {
 }
 
 func (r *reference) runningOn(p ring.Partition) int {
-	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Partition == p })
+	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Partition == p }) +
+		r.countCalls(func(c *refCall) bool { return c.running != 0 && c.event.Partition == p })
 }
 
 func (r *reference) runningOf(key event.Key) int {
-	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Key == key })
+	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Key == key }) +
+		r.countCalls(func(c *refCall) bool { return c.running != 0 && c.event.Key == key })
 }
 
 func (r *reference) depth(key event.Key) int {
@@ -173,6 +188,9 @@ func (r *reference) depth(key event.Key) int {
 func (r *reference) bytes() (n int) {
 	for _, e := range r.events {
 		n += e.event.Bytes() + placeBytes
+	}
+	for _, c := range r.calls {
+		n += c.event.Bytes() + placeBytes
 	}
 	return n
 }
@@ -344,6 +362,9 @@ func (r *reference) forget() {
 
 func (r *reference) takeOver(d event.Finished) (said []addressed) {
 	here, p := r.find(d.ID), d.Partition
+	if c := r.findCall(d.ID); c != nil {
+		return r.takeCallOver(d, c)
+	}
 	switch {
 	case here != nil && here.running != 0, r.remembers(d.ID):
 		return nil
@@ -370,6 +391,11 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 			if e.event.Partition == c.Partition && e.running == 0 {
 				r.remove(e)
 				said = append(said, r.say(e, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...)
+			}
+		}
+		for _, call := range slices.Clone(r.calls) {
+			if call.event.Partition == c.Partition && call.running == 0 {
+				said = append(said, r.endCall(call, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...)
 			}
 		}
 	}
@@ -444,6 +470,8 @@ type model struct {
 	mayTake    map[event.WorkerID]bool // was woken, and has not found its queue empty since
 	stuckTo    map[event.Key]event.WorkerID
 	fences     map[event.Key]event.Fence // of the newest delivery
+	knownCalls []*event.Event            // every call with an id that was ever made
+	calls      map[string]int            // what became of calls, and how
 	held       uint64                    // looks at a key that waited on hold
 	onPark     uint64                    // looks at a key that waited because of a park
 	letters    uint64                    // deliveries of letters
@@ -466,10 +494,10 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		T: t, boxes: New(modelConfig, modelRetry, "me"), keys: modelKeys,
 		now:     clock.Instant(rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "since the machine started")),
-		ref:     reference{parks: map[event.Key]event.Park{}, gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
+		ref:     reference{parks: map[event.Key]event.Park{}, gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, inTurn: map[event.Key]int{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
-		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{},
+		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{}, calls: map[string]int{},
 	}
 	for _, key := range m.keys {
 		if p := ring.PartitionOf(string(key)); !slices.Contains(m.partitions, p) {
@@ -577,6 +605,18 @@ func (m *model) newID() event.MessageID {
 // takeOver brings ids of earlier owners: of events that are here, that were, or that
 // never came.
 func (m *model) takeOver() {
+	for _, c := range m.ref.calls {
+		if !c.event.Call.Once() && m.chance(20, "a call") { // the id of any other is in no window
+			d := event.Finished{Partition: c.event.Partition, ID: c.event.ID, At: m.now}
+			if c.running == 0 {
+				m.calls["handed over"]++
+			}
+			want := m.ref.takeOver(d)
+			m.boxes.TakeOver(m.now, []event.Finished{d}, &m.out)
+			m.expect("TakeOver", want)
+			return
+		}
+	}
 	done := []event.Finished{{Partition: pick(m, m.partitions, "partition"), ID: m.newID(), At: m.now}}
 	for range rapid.IntRange(0, 3).Draw(m.T, "ids") {
 		if len(m.known) > 0 {
@@ -618,8 +658,14 @@ func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
 // started checks that a delivery is the one that the reference would allow.
 func (m *model) started(w event.WorkerID, d event.Delivery) {
 	key := d.Ref.Key()
+	if d.Call() != nil {
+		m.startedCall(w, d)
+		return
+	}
 	head := m.ref.head(key)
 	switch {
+	case m.ref.nextCall(m.now, key) != nil:
+		m.Fatalf("delivery of event %v before call %v", d.MessageID(), m.ref.nextCall(m.now, key).event.ID)
 	case head == nil:
 		m.Fatalf("delivery %d of a key that has none to run", d.ID)
 	case head.event.ID != d.MessageID():
@@ -647,7 +693,11 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 		m.letters++
 	}
 	m.stuckTo[key], m.fences[key] = w, d.Fence()
+	if len(m.ref.waitingCalls(key)) > 0 && m.ref.inTurn[key] >= 8 {
+		m.calls["event in turn"]++
+	}
 	head.running, head.heldUntil = d.ID, 0
+	m.ref.inTurn[key] = 0
 	m.deliveries = append(m.deliveries, d)
 }
 
@@ -668,6 +718,9 @@ func (m *model) finish() {
 				event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultCrashed,
 			}, "kind")
 			r.After = pick(m, []time.Duration{0, 0, 2 * time.Second, time.Minute}, "after")
+			if m.deliveries[i].Call() != nil {
+				r = m.callResult(r)
+			}
 			m.deliveries = slices.Delete(m.deliveries, i, i+1)
 			m.over = append(m.over, r.Delivery)
 			results = append(results, r)
@@ -681,6 +734,15 @@ func (m *model) finishAll(results []event.Result) {
 	var wantEnded []ring.Partition
 	wantIgnored := 0
 	for _, r := range results {
+		if c := m.ref.runningCall(r.Delivery); c != nil {
+			said, ended := m.ref.finishCall(m.now, c, r)
+			m.noteCalls(said)
+			want = append(append(want, said...), m.ref.leaveParked()...)
+			if ended {
+				wantEnded = append(wantEnded, c.event.Partition)
+			}
+			continue
+		}
 		i := slices.IndexFunc(m.ref.events, func(e *refEvent) bool { return e.running == r.Delivery })
 		if i < 0 {
 			wantIgnored++
@@ -701,6 +763,17 @@ func (m *model) finishAll(results []event.Result) {
 		m.Fatalf("%d results ignored, want %d", m.out.Ignored, wantIgnored)
 	}
 	m.expect("Finish", want)
+}
+
+// finishDone ends all deliveries as done.
+func (m *model) finishDone() {
+	var results []event.Result
+	for _, d := range m.deliveries {
+		results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		m.over = append(m.over, d.ID)
+	}
+	m.deliveries = nil
+	m.finishAll(results)
 }
 
 // gate moves a gate. Like rule 5, it opens none while something runs.
@@ -789,7 +862,7 @@ func (m *model) skip() {
 		}
 		if len(m.deliveries) > 0 && m.chance(60, "runs") {
 			d := pick(m, m.deliveries, "running")
-			e := d.Event()
+			e := d.Event() // perhaps a call, which cannot be skipped
 			s.Key, s.Event = e.Key, e.ID
 		}
 		s.Act[0] = byte(m.nextEntry)
@@ -866,8 +939,10 @@ func (m *model) tick() {
 
 func (m *model) tickNow() {
 	m.ref.window = slices.DeleteFunc(m.ref.window, func(d refDone) bool { return !d.at.Add(modelConfig.WindowAgeMax).After(m.now) })
+	want := m.ref.expireCalls(m.now)
+	m.noteCalls(want)
 	m.boxes.Tick(m.now, &m.out)
-	m.expect("Tick", nil)
+	m.expect("Tick", want)
 	if next := m.boxes.Next(); !next.After(m.now) {
 		m.Fatalf("after Tick at %d the next one is due at %d", m.now, next)
 	}
@@ -888,6 +963,9 @@ func (m *model) takeAll() {
 		if head != nil && !head.heldUntil.After(m.now) && m.ref.lets(key) {
 			m.Fatalf("event %v may run, and no worker gets it: %+v", head.event.ID, m.boxes.Inspect(key))
 		}
+		if c := m.ref.nextCall(m.now, key); c != nil && m.ref.lets(key) {
+			m.Fatalf("call %v may run, and no worker gets it: %+v", c.event.ID, m.boxes.Inspect(key))
+		}
 	}
 }
 
@@ -898,6 +976,9 @@ func (m *model) expect(call string, want []addressed) {
 		count[v]++
 	}
 	said := said(&m.out)
+	for i := range said {
+		said[i].verdict = plain(said[i].verdict)
+	}
 	m.checkParked(said)
 	for _, v := range said {
 		count[v]--
@@ -917,7 +998,7 @@ func (m *model) expect(call string, want []addressed) {
 	for _, w := range m.out.Wake {
 		m.mayTake[w] = true
 	}
-	if !slices.Equal(m.out.TakeBack, m.ref.takeBack) {
+	if got, want := asSet(m.out.TakeBack), asSet(m.ref.takeBack); !slices.Equal(got, want) {
 		m.Fatalf("%s: deliveries %v are to be taken back, want %v", call, m.out.TakeBack, m.ref.takeBack)
 	}
 	ends := map[event.Skipped]int{}
@@ -961,10 +1042,11 @@ func (m *model) checkParked(said []addressed) {
 func (m *model) check() {
 	want := Stats{
 		Counters: m.boxes.counters,
-		Events:   len(m.ref.events), Running: len(m.deliveries), Bytes: m.ref.bytes(), WindowIDs: m.ref.windowIDs(),
+		Events:   len(m.ref.events) + len(m.ref.calls), Visits: len(m.ref.calls), Running: len(m.deliveries), Bytes: m.ref.bytes(), WindowIDs: m.ref.windowIDs(),
 		Oldest: clock.Forever,
 	}
 	for _, key := range m.keys {
+		m.ref.rest(key)
 		s := m.boxes.Inspect(key)
 		m.checkKey(key, s)
 		switch s.Wait {
@@ -980,7 +1062,7 @@ func (m *model) check() {
 			m.onPark++
 		case WaitNothing, WaitHandler, WaitGate, WaitWorker:
 		}
-		if s.Wait != WaitNothing {
+		if s.Wait != WaitNothing || s.Calls > 0 { // of calls whose time is up, before Tick
 			want.Keys++
 		}
 		if busy := m.boxes.Busy(ring.PartitionOf(string(key))); slices.Contains(busy, ring.HashOf(string(key))) != (m.ref.runningOf(key) > 0) {
@@ -1009,26 +1091,29 @@ func (m *model) check() {
 func (m *model) checkKey(key event.Key, s KeyState) {
 	head := m.ref.head(key)
 	p := ring.PartitionOf(string(key))
+	calls := m.ref.waitingCalls(key)
+	live := slices.ContainsFunc(calls, func(c *refCall) bool { return c.event.Call.Deadline.After(m.now) })
+	waits := head != nil || len(calls) > 0 && m.ref.runningOf(key) == 0
 	var ok bool
 	switch s.Wait {
 	case WaitNothing:
-		ok = m.ref.depth(key) == 0 && m.ref.runningOf(key) == 0
+		ok = m.ref.depth(key) == 0 && m.ref.runningOf(key) == 0 && !live
 	case WaitHandler:
 		ok = m.ref.runningOf(key) == 1
 	case WaitGate:
-		ok = head != nil && m.ref.ours(p) && !m.ref.gateLets(key)
+		ok = waits && m.ref.ours(p) && !m.ref.gateLets(key)
 	case WaitHold:
-		ok = head != nil && m.ref.gateLets(key) && m.ref.onHold[key]
+		ok = waits && m.ref.gateLets(key) && m.ref.onHold[key]
 	case WaitPark:
 		ok = head != nil && m.ref.gateLets(key) && !m.ref.onHold[key] && m.ref.parkStops(key)
 	case WaitRetry:
-		ok = head != nil && m.ref.lets(key) && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
+		ok = head != nil && !live && m.ref.lets(key) && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
 	case WaitWorker:
-		ok = head != nil && m.ref.lets(key) && len(m.ref.workers) == 0
+		ok = waits && m.ref.lets(key) && len(m.ref.workers) == 0
 	case WaitSlot:
-		ok = head != nil && m.ref.lets(key) && m.mayTake[s.Worker]
+		ok = waits && m.ref.lets(key) && m.mayTake[s.Worker]
 	}
-	if !ok || s.Depth != m.ref.depth(key) || s.Gate != m.ref.gates[p].Gate {
+	if !ok || s.Calls != len(calls) || s.Depth != m.ref.depth(key) || s.Gate != m.ref.gates[p].Gate {
 		m.Fatalf("key waits for %v with %d events behind gate %v (may take: %v); the reference has %d waiting, %d running, gate %v, head %+v",
 			s.Wait, s.Depth, s.Gate, m.mayTake, m.ref.depth(key), m.ref.runningOf(key), m.ref.gates[p].Gate, head)
 	}
@@ -1050,12 +1135,7 @@ func (m *model) comeToRest() {
 	m.boxes.Park(m.now, parks, &m.out)
 	m.expect("Park", want)
 	for range 100 {
-		var results []event.Result
-		for _, d := range m.deliveries {
-			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
-		}
-		m.deliveries = nil
-		m.finishAll(results)
+		m.finishDone()
 		for _, p := range m.partitions {
 			m.setGate(p, ownership.Open)
 		}
@@ -1073,6 +1153,9 @@ func (m *model) comeToRest() {
 	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
 		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
 	}
+	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by) != 0 {
+		m.Fatalf("calls are left: %+v", v)
+	}
 	for p := range m.boxes.parts {
 		if m.boxes.parts[p].actors != nil {
 			m.Fatalf("an actor is left on partition %d", p)
@@ -1089,11 +1172,12 @@ func (m *model) comeToRest() {
 func TestBoxesMatchTheReference(t *testing.T) {
 	var total Counters
 	var held, onPark, letters uint64
+	calls := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
-			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
+			m.accept, m.accept, m.accept, m.call, m.call, m.cancel, m.cancel, m.serve, m.serve, m.rush, m.pass, m.take, m.take, m.take, m.finish, m.finish, m.finish,
 			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.park, m.park, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
@@ -1110,7 +1194,18 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		held += m.held
 		onPark += m.onPark
 		letters += m.letters
+		for what, n := range m.calls {
+			calls[what] += n
+		}
 	})
+	for _, what := range []string{
+		"replied", "failed", "unknown", "done before", "timeout", "overloaded", "no_handler", "cycle", "parked", "reply again", "joined", "joined one that began",
+		"cancelled while it waits", "cancelled while it runs", "unknown, after a cut", "handed over", "not owner", "event in turn", "before a retry",
+	} {
+		if calls[what] < 10 {
+			t.Errorf("%d calls %s: these histories proved little (%v)", calls[what], what, calls)
+		}
+	}
 	for what, n := range map[string]uint64{
 		"accepted": total.Accepted, "joined": total.Joined, "duplicates": total.Duplicates,
 		"overloaded": total.Overloaded, "not owner": total.NotOwner, "not yet": total.NotYet, "moved": total.Moved,

@@ -38,7 +38,7 @@ func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 		if a == nil {
 			continue
 		}
-		if it := a.running; it != nil && it.id == s.Event && b.skips.running[it.delivery] == nil {
+		if it := a.running; it != nil && !it.visit && it.id == s.Event && b.skips.running[it.delivery] == nil {
 			b.skips.running[it.delivery] = &s
 			out.TakeBack = append(out.TakeBack, it.delivery)
 		}

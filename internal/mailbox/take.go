@@ -34,6 +34,9 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 			b.putOff(now, a)
 			continue
 		}
+		if w == event.Keeper {
+			a.part.changes++ // the worker of the key has not seen this turn
+		}
 		dst = append(dst, event.Delivery{})
 		b.dispatch(now, a, it, &dst[len(dst)-1])
 	}
@@ -43,9 +46,11 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 // next takes what runs next out of the queues of a ready key: the first event, or a visit. It returns nil if nothing may run now.
 func (b *Boxes) next(now clock.Instant, w *worker, a *actor) *item {
 	if a.visited {
-		if v := b.visits.of[a]; v.n > 0 {
+		v := b.visits.of[a]
+		if v.n > 0 {
 			return b.nextOfBoth(now, w, a, v)
 		}
+		v.inTurn = 0
 	}
 	a.heldUntil = 0
 	return a.popFront()
@@ -62,7 +67,8 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
-	if d.Token != 0 { // without a token, the turns of two owners have no order
+	d.Generation = uint64(a.part.changes) + uint64(b.workers.generation) // both only grow
+	if d.Token != 0 {                                                    // without a token, the turns of two owners have no order
 		d.Turn = b.turn()
 	}
 }

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"math"
+	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -57,6 +58,8 @@ var (
 	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
 	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
+	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
+	begun  = &event.Detail{Reason: "its handler was cut"}
 	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
 )
 
@@ -120,12 +123,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 
 // refusalOf returns the answer to a call that must not wait here, nil if it may.
 func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call *event.Call) *event.Detail {
-	for _, before := range call.Path {
-		if before == id {
-			return cycle
-		}
-	}
 	switch {
+	case slices.Contains(call.Path, id):
+		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
 	case !call.Deadline.After(now):
@@ -185,11 +185,18 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 		return
 	}
 	b.counters.Joined++
-	if it.others == nil {
-		it.others = new([]address)
+	if it.first.sender == nobody {
+		it.first = from
+	} else {
+		if it.others == nil {
+			it.others = new([]address)
+		}
+		*it.others = append(*it.others, from)
 	}
-	*it.others = append(*it.others, from)
 	b.visits.by[from] = it.place
+	if it.begun {
+		out.say(from, event.Attempted, begun)
+	}
 	b.waitUntil(it, call.Deadline, out)
 }
 
@@ -390,7 +397,8 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 	b.refileVisited(now, a, out)
 }
 
-// endVisit answers the callers of a visit that is in no queue and does not run, and frees it.
+// endVisit answers the callers of a visit that is in no queue and does not run, and frees it. They are not told that one has not run that
+// may have.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
 	delete(b.visits.fences, it.place)
@@ -403,8 +411,18 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 		s.here.remove(it.bit)
 		b.spans.drop(s)
 	}
+	if it.begun && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
+		detail = mayRun
+	}
 	b.answer(it, kind, detail, out)
 	b.release(it)
+}
+
+// takeVisitOut is takeOut for a visit.
+func (b *Boxes) takeVisitOut(now clock.Instant, it *item, out *Output) {
+	b.counters.Duplicates++
+	b.window.add(now, it.actor.part.number, b.spans.at(it.span), it.bit)
+	b.endWaiting(now, it, event.Done, nil, out)
 }
 
 // refuseVisits ends the visits of a key that wait.
@@ -494,9 +512,15 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	p.running--
 	delete(b.visits.fences, it.place)
 
+	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
+		it.begun = true
+		b.answer(it, event.Attempted, begun, out) // whoever sends it to another owner must know
+	}
 	switch {
 	case o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
+	case o.Again && b.parkOf(a.key).State != event.NotParked:
+		b.endVisit(it, event.Answered, parked, out)
 	case o.Again:
 		v := b.visitorsOf(a)
 		v.inTurn -= min(v.inTurn, 1)

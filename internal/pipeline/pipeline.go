@@ -181,12 +181,17 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		case <-p.nearer:
 		case <-timer.C:
 		}
-		if p.Boxes.Next() <= p.now() {
-			p.with(p.Boxes.Tick)
-		}
+		p.Tick()
 		p.refuseLate()
 		p.Boxes.CountHotKeys()
 		timer.Reset(min(max(p.Boxes.Next().Sub(p.now()), resolution), look))
+	}
+}
+
+// Tick does the due work of the mailboxes, if there is any. Run does this by itself; do not call it beside Run.
+func (p *Pipeline) Tick() {
+	if p.Boxes.Next() <= p.now() {
+		p.with(p.Boxes.Tick)
 	}
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Generates the protobuf code of the package, which is committed, from proto/ringfence/app/v1/app.proto.
+# Generates the protobuf code of the package, which is committed, from proto/ringfence/app/v1/app.proto and proto/ringfence/lane/v1/lane.proto.
 #
 # Usage: sdk/java/generate.sh [--check]    --check compares instead, and fails if the committed code is not up to date
 
@@ -26,12 +26,14 @@ for artifact in "com.google.protobuf:protoc:$protobuf" "io.grpc:protoc-gen-grpc-
 done
 chmod +x "$protoc" "$plugin"
 
-# The proto file serves all languages: Java's options are added to a copy.
+# The proto files serve all languages: Java's options are added to copies.
 rm -rf build/proto build/generated
-mkdir -p build/proto/ringfence/app/v1 build/generated
-sed 's:^package .*;:&\noption java_package = "io.ringfence.client.proto";\noption java_multiple_files = true;:' \
-	../../proto/ringfence/app/v1/app.proto >build/proto/ringfence/app/v1/app.proto
-"$protoc" -I build/proto --plugin=protoc-gen-grpc-java="$plugin" --java_out=build/generated --grpc-java_out=@generated=omit:build/generated ringfence/app/v1/app.proto
+mkdir -p build/proto/ringfence/app/v1 build/proto/ringfence/lane/v1 build/generated
+for file in app/v1/app.proto lane/v1/lane.proto; do
+	sed 's:^package .*;:&\noption java_package = "io.ringfence.client.proto";\noption java_multiple_files = true;:' \
+		"../../proto/ringfence/$file" >"build/proto/ringfence/$file"
+done
+"$protoc" -I build/proto --plugin=protoc-gen-grpc-java="$plugin" --java_out=build/generated --grpc-java_out=@generated=omit:build/generated ringfence/app/v1/app.proto ringfence/lane/v1/lane.proto
 find build/generated -name '*.java' -exec sed -i 's/[[:space:]]*$//' {} +
 
 if [ "${1:-}" = --check ]; then

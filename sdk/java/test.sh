@@ -46,6 +46,7 @@ mkdir -p build/readme/src/main/java build/readme/src/test/java
 block() { awk -v word="$1" '/^```java/ { on = 1; text = ""; next } /^```/ { if (on && index(text, word)) printf "%s", text; on = 0 } on { text = text $0 "\n" }' README.md; }
 block 'class App' >build/readme/src/main/java/App.java
 block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
+block 'class ChargeTest' >build/readme/src/test/java/ChargeTest.java
 awk '/^```java/ { on = 1; next } /^```/ { on = 0 } on' ../../docs/quickstart.md >build/readme/src/main/java/Handler.java
 cat >build/readme/src/main/java/Line.java <<END
 import io.ringfence.client.Worker;

@@ -6,6 +6,7 @@ It writes a line when it starts and one when it ends. The argument chooses the s
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -18,9 +19,52 @@ MAX_IN_FLIGHT = 100_000  # the largest window of the protocol
 CHECK_EVERY = 0.01  # seconds
 
 
-def report(what: str, event: ringfence.Event, number: int) -> None:
+def report(what: str, event: ringfence.Event | ringfence.Call, number: int) -> None:
     line = f"{what} {number} {event.key_text} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\n"
     os.write(1, line.encode())  # in one piece, so that lines of handlers do not mix
+
+
+def answer(call: ringfence.Call, do: str, size: int) -> bytes | None:
+    if call.method == "echo":
+        return call.payload
+    if do == "reply":
+        return size * b"x"
+    if do == "fail":
+        raise ringfence.CallFailure("told", "told to fail" + 500 * " é")
+    if do == "crash":
+        raise SystemExit("told to crash")
+    if do != "done":
+        raise ValueError(f"no such instruction: {do}")
+    return None
+
+
+def call_in_thread(call: ringfence.Call) -> bytes | None:
+    instruction = json.loads(call.payload)
+    number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
+    report("start", call, number)
+    try:
+        if do != "sleep":
+            return answer(call, do, instruction.get("bytes", 0))
+        end = time.monotonic() + ms / 1000
+        while time.monotonic() < end:
+            call.check()
+            time.sleep(CHECK_EVERY)
+        return None
+    finally:
+        report("end", call, number)
+
+
+async def call_in_task(call: ringfence.Call) -> bytes | None:
+    instruction = json.loads(call.payload)
+    number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
+    report("start", call, number)
+    try:
+        if do != "sleep":
+            return answer(call, do, instruction.get("bytes", 0))
+        await asyncio.sleep(ms / 1000)
+        return None
+    finally:
+        report("end", call, number)
 
 
 def obey(event: ringfence.Event, do: str, ms: int) -> None:
@@ -80,6 +124,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.CRITICAL)
     style = sys.argv[1] if len(sys.argv) > 1 else "async"
     handlers: dict[str, ringfence.Handler] = {"async": in_task, "threads": in_thread}
+    of_calls: dict[str, ringfence.CallHandler] = {"async": call_in_task, "threads": call_in_thread}
     if style not in handlers:
         sys.exit(f"no style {style}: want async or threads")
-    ringfence.run(handlers[style], max_in_flight=MAX_IN_FLIGHT)
+    ringfence.run(handlers[style], max_in_flight=MAX_IN_FLIGHT, calls={"echo": of_calls[style], "obey": of_calls[style]})

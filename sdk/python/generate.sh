@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Writes src/ringfence/app/v1/app_pb2.py and its types from proto/ringfence/app/v1/app.proto. protoc 25 is used on purpose: the code of later ones refuses
+# Writes the code in src/ringfence/app/v1 and src/ringfence/lane/v1, and its types, from the files of the same names in proto. protoc 25 is used on purpose: the code of later ones refuses
 # runtimes of protobuf that are two major versions newer, and that of 25 has no such bound.
 #
 # Usage: ./generate.sh            writes the files
@@ -23,12 +23,12 @@ if [ "${1-}" = --check ]; then
 	rm -rf "$out"
 	mkdir -p "$out"
 fi
-"$venv/bin/python" -W ignore -m grpc_tools.protoc -I ../../proto --python_out="$out" --pyi_out="$out" ringfence/app/v1/app.proto
+"$venv/bin/python" -W ignore -m grpc_tools.protoc -I ../../proto --python_out="$out" --pyi_out="$out" ringfence/app/v1/app.proto ringfence/lane/v1/lane.proto
 
 if [ "${1-}" = --check ]; then
-	for file in app_pb2.py app_pb2.pyi; do
-		cmp -s "$out/ringfence/app/v1/$file" "src/ringfence/app/v1/$file" || {
-			echo "src/ringfence/app/v1/$file is not up to date: run sdk/python/generate.sh and commit what changes" >&2
+	for file in app/v1/app_pb2.py app/v1/app_pb2.pyi lane/v1/lane_pb2.py lane/v1/lane_pb2.pyi; do
+		cmp -s "$out/ringfence/$file" "src/ringfence/$file" || {
+			echo "src/ringfence/$file is not up to date: run sdk/python/generate.sh and commit what changes" >&2
 			exit 1
 		}
 	done

@@ -27,7 +27,7 @@ const (
 	// BodyPath is the path below which a POST has a body, of at most event.CallPayloadMax bytes.
 	BodyPath = keysPath
 	// AnswerMax is how long an answer may take.
-	AnswerMax = TimeoutMax + ownerGrace + time.Second
+	AnswerMax = TimeoutMax + OwnerGrace + time.Second
 )
 
 const keysPath = "/v1/keys/"

@@ -19,8 +19,8 @@ const (
 	TimeoutDefault = 10 * time.Second
 	TimeoutMax     = 10 * time.Minute
 
-	// ownerGrace is how long the owner's answer is waited for after the timeout: it knows better than this node whether the call has run.
-	ownerGrace = 100 * time.Millisecond
+	// OwnerGrace is how long the owner's answer is waited for after the timeout: it knows better than this node whether the call has run.
+	OwnerGrace = 100 * time.Millisecond
 )
 
 // Config bounds the calls that are made at one node.
@@ -116,7 +116,7 @@ type waiter interface {
 type caller chan Answer
 
 func (c caller) hear(v *event.Verdict) (last bool) {
-	c <- answerOf(v) // it has room for the one
+	c <- AnswerOf(v) // it has room for the one
 	return true
 }
 
@@ -163,7 +163,7 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	}
 	l.sender.Call(call)
 
-	timeout := time.NewTimer(r.Timeout + ownerGrace)
+	timeout := time.NewTimer(r.Timeout + OwnerGrace)
 	defer timeout.Stop()
 	select {
 	case a := <-answers:
@@ -258,8 +258,8 @@ func (l *Lane) Renewed(answers []event.Renewal) {
 	}
 }
 
-// answerOf returns the answer that a verdict is.
-func answerOf(v *event.Verdict) Answer {
+// AnswerOf returns the answer that a verdict is.
+func AnswerOf(v *event.Verdict) Answer {
 	d := v.DetailOrZero()
 	switch {
 	case v.Kind == event.Answered && d.Reply != nil:

@@ -86,7 +86,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	}
 	wait := max(a.Wait, waitMin)
 	// The owner's answer is waited for a little longer: it knows better whether the time was up first.
-	r.timeout = time.AfterFunc(wait+ownerGrace, r.giveUpWaiting)
+	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	l.sender.Call(&event.Event{
 		Handle: r.handle, ID: event.CallMessageID(a.Key, "reservation\x00"+a.ID, 0), Key: a.Key, Partition: partition.HashOf(string(a.Key)).Partition(),
 		Call: &event.Call{ID: a.ID, Deadline: l.now().Add(wait), Path: a.Path, Reservation: true, Resume: a.Resume},
@@ -119,7 +119,7 @@ func (r *Reservation) hear(v *event.Verdict) (last bool) {
 		r.granted = d.Grant
 		return false
 	}
-	a := answerOf(v)
+	a := AnswerOf(v)
 	r.over = &a
 	return true
 }

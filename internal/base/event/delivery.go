@@ -27,6 +27,9 @@ type Delivery struct {
 	Attempt   uint32 // counts the times that the application is given this event, from 1
 	Crashes   uint32 // how often a worker crashed that had the event
 	Size      uint32 // of the event in every memory bound, see Event.Bytes
+
+	// Generation is that of the key's partition and of the workers. While it and the token stay, a key has all its turns at one worker.
+	Generation uint64
 }
 
 // Fence returns the fence of the delivery.

@@ -13,14 +13,17 @@ import (
 	"github.com/ringfence/router/internal/base/partition"
 )
 
-// A handle is a serial number and an index. All handles of an entry have their first in common, and relayed events differ from all others.
+// A handle is a serial number and an index. All handles of an entry have their first in common, and those of relayed events and of calls differ from all others.
 func TestHandle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		index := rapid.IntRange(0, event.EntryEventsMax-1).Draw(t, "index")
-		serial := rapid.Uint64Range(1, 1<<46-1).Draw(t, "serial")
+		serial := rapid.Uint64Range(1, 1<<45-1).Draw(t, "serial")
 		own, relayed := event.NewHandle(serial, index), event.NewRelayedHandle(serial, index)
 		if own.IsRelayed() || !relayed.IsRelayed() || own == relayed {
 			t.Fatalf("handles %x and %x, relayed: %v, %v", uint64(own), uint64(relayed), own.IsRelayed(), relayed.IsRelayed())
+		}
+		if call := event.NewCallHandle(serial); !call.IsCall() || call.IsRelayed() || own.IsCall() || relayed.IsCall() || call.Index() != 0 || call.First() != call {
+			t.Fatalf("handle %x of a call; events' are %x and %x", uint64(call), uint64(own), uint64(relayed))
 		}
 		for _, h := range []event.Handle{own, relayed} {
 			if h.Index() != index || h.Serial() != serial || h.First().Index() != 0 || h.First()|event.Handle(index) != h {

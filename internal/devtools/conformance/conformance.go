@@ -56,6 +56,11 @@ var rules = []Rule{
 	{"reconnect", "After a broken stream its waiting deliveries never start, and its answers are not sent on the new one."},
 	{"old-deadline", "Pongs of a new stream do not move the deadlines of handlers of an older one."},
 	{"frozen", "A process that was stopped until after its deadline starts nothing before the next Pong."},
+	{"call-reply", "The answer of a call is DONE with the bytes that the handler of its method returned; that of an event has no reply."},
+	{"call-method", "A call of a method without a handler starts nothing, and is answered NOT_STARTED with the code no_handler."},
+	{"call-failure", "A call whose handler fails is answered RETRY with the reason and the handler's code, without a code if it gave none."},
+	{"call-revoked", "A running call in Revoke.delivery_ids is cancelled at once and answered CANCELLED, and a waiting one does not start."},
+	{"call-large", "A reply of 1 MiB is sent, a larger one is answered RETRY with the code too_large, and no frame has more than 2 MiB, however many replies wait."},
 	{"drain", "SIGTERM sends Drain; running handlers finish, waiting and later deliveries are answered NOT_STARTED, and the exit code is 0."},
 	{"drain-receipt", "A draining worker keeps sending Pings, and half-closes after the receipt of its last Results frame."},
 }
@@ -75,6 +80,7 @@ const (
 	Pass    Result = "pass"
 	Fail    Result = "fail"
 	Skipped Result = "skipped" // not judged; the reason says why
+	Absent  Result = "absent"  // not judged, since the worker does not declare the capability that the rule is about
 )
 
 // Options are what a run needs.
@@ -162,7 +168,7 @@ func Run(ctx context.Context, o Options) ([]Verdict, error) {
 
 // worse reports whether v replaces the verdict of another scene about the same rule.
 func (v Verdict) worse(than Verdict) bool {
-	order := []Result{Pass, Skipped, Fail}
+	order := []Result{Pass, Absent, Skipped, Fail}
 	return slices.Index(order, v.Result) > slices.Index(order, than.Result)
 }
 
@@ -178,7 +184,7 @@ func (s scene) checks(only []string) bool {
 	return len(only) == 0 || slices.ContainsFunc(s.rules, func(name string) bool { return slices.Contains(only, name) })
 }
 
-var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, loadScenes, processScenes)
+var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, loadScenes, processScenes)
 
 // play runs one scene with a worker of its own.
 func play(ctx context.Context, o Options, sc scene) ([]Verdict, error) {
@@ -205,6 +211,8 @@ func (r *router) verdicts(about []string) []Verdict {
 			continue
 		case skipped:
 			v.Result, v.Reason = Skipped, skip
+		case r.absent != "":
+			v.Result, v.Reason = Absent, r.absent
 		case r.dead != "":
 			v.Result, v.Reason = Skipped, "the scene ended early: "+r.dead+": "+r.failures[r.dead]
 		}
@@ -213,9 +221,9 @@ func (r *router) verdicts(about []string) []Verdict {
 	return found
 }
 
-// Passed reports whether all verdicts are pass.
+// Passed reports whether the worker keeps every rule that is about something that it declares.
 func Passed(verdicts []Verdict) bool {
-	return !slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Result != Pass })
+	return !slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Result != Pass && v.Result != Absent })
 }
 
 // names joins the names of rules.

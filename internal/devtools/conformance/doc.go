@@ -14,6 +14,10 @@
 //	start ID KEY CLOCK
 //	end ID KEY CLOCK
 //
+// A worker that takes calls registers two methods, whose payloads are instructions too, and whose handlers write the same lines: echo
+// returns its payload, and obey does one of done (an empty reply), reply (of as many bytes x as "bytes" says), fail (with the code
+// "told"), crash and sleep.
+//
 // If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
 // ignored. SIGTERM stops the worker in an orderly way.
 //

@@ -34,6 +34,8 @@ const (
 	batchMax     = 2048
 	frameMax     = 9 << 20
 	helloMax     = 4 << 10
+	workerMax    = 2 << 20  // bytes of a worker's frame
+	receiveMax   = 16 << 20 // bytes that are received, so that a frame that is too large is named
 	reasonMax    = 200
 	tailMax      = 300 // bytes of the worker's standard error in a reason
 	brief        = 600 * time.Millisecond
@@ -71,6 +73,7 @@ type router struct {
 	failures map[string]string
 	skips    map[string]string
 	dead     string // the rule that ended the scene
+	absent   string // why the worker does nothing that the scene is about
 }
 
 // line is what a handler has written.
@@ -85,7 +88,9 @@ type task struct {
 	ms        int
 	key       string // empty: one of its own
 	partition uint32
-	pad       int // more bytes of payload
+	pad       int    // more bytes of payload
+	method    string // of a call; empty: an event
+	reply     int    // bytes that the handler of a call is to return
 }
 
 // newRouter listens and starts the worker.
@@ -95,7 +100,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 		return nil, err
 	}
 	r := &router{
-		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true)), // they add to work
+		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
 		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
@@ -457,6 +462,9 @@ func (s *stream) take(f *appv1.WorkRequest, now int64) (reply []*appv1.WorkRespo
 	if hello := f.GetHello(); (hello != nil) != (s.frames == 1) {
 		r.violated("hello", "frame %d of a stream is %T", s.frames, f.GetFrame())
 	}
+	if n := proto.Size(f); n > workerMax {
+		r.violated("call-large", "frame %d of a stream has %d bytes: want at most %d", s.frames, n, workerMax)
+	}
 	switch n := f.GetReceipt(); {
 	case n > s.sent:
 		r.violated("receipts-exact", "receipt %d, and %d Deliveries frames were sent", n, s.sent)
@@ -621,7 +629,7 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 			ids = append(ids, id)
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
 				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(id),
-				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Turn: id,
+				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Turn: id, Call: t.call(id),
 			})
 		}
 	})
@@ -634,11 +642,22 @@ func (s *stream) give(t task) uint64 { return s.deliver(t)[0] }
 
 func (t task) payload(id uint64) []byte {
 	instruction := map[string]any{"id": id, "do": t.do, "ms": t.ms}
+	if t.reply > 0 {
+		instruction["bytes"] = t.reply
+	}
 	if t.pad > 0 {
 		instruction["pad"] = strings.Repeat("x", t.pad)
 	}
 	text, _ := json.Marshal(instruction) // cannot fail
 	return text
+}
+
+// call returns what makes a delivery a call, nil for an event.
+func (t task) call(id uint64) *appv1.Call {
+	if t.method == "" {
+		return nil
+	}
+	return &appv1.Call{Method: t.method, TimeoutMs: uint64(long.Milliseconds()), Id: fmt.Sprintf("call-%d", id)}
 }
 
 // receipted waits for the receipt of all Deliveries frames.

@@ -30,13 +30,17 @@ type StrangerBounds struct {
 	LastMax        time.Duration // how long such a connection lasts
 	CallsMax       int           // on connections with a Hello: calls at once whose first message is not here
 	CallMax        time.Duration // how long the first message of a call may take
+	Greets         string        // a prefix of methods whose callers are no strangers once their headers are here, with the token if there is one; "": none
 	StuckMax       time.Duration // how long a caller may take nothing while bytes for it wait; it comes up to twice as late
 }
 
 // AppStrangers returns the bounds of the application's listener. A Hello and its HTTP/2 frames
-// have some 600 bytes, a health check has 200.
+// have some 600 bytes, a health check has 200. The first message of who calls a handler may be as large as any.
 func AppStrangers() StrangerBounds {
-	return StrangerBounds{ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 8, CallMax: 10 * time.Second, StuckMax: 10 * time.Second}
+	return StrangerBounds{
+		ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 64, CallMax: 10 * time.Second, StuckMax: 10 * time.Second,
+		Greets: "/ringfence.lane.v1.LaneService/",
+	}
 }
 
 // PeerStrangers returns the bounds of the peers' listener. The Hello of a member has the
@@ -271,6 +275,9 @@ func (c *Callers) begin(ctx context.Context, info *tap.Info) (context.Context, e
 	known, ok := p.AuthInfo.(callerInfo)
 	if !ok {
 		return ctx, nil
+	}
+	if c.bounds.Greets != "" && strings.HasPrefix(info.FullMethodName, c.bounds.Greets) {
+		known.Greeted()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	one := &call{caller: known.caller, cancel: cancel}

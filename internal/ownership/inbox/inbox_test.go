@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -366,4 +367,25 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 			},
 		})
 	})
+}
+
+// End copies a result field by field.
+func TestAllOfAResultIsKept(t *testing.T) {
+	b, events := given(1)
+	ponged(b, second, second, time.Minute)
+	it := &b.Take(2 * second).item
+	want := event.Result{
+		Delivery: it.ID, Kind: event.ResultRetry, TimedOut: true, After: time.Second, Reason: "why",
+		Reply: &event.CallReply{Payload: []byte("reply"), Code: "told"}, Ran: event.Interval{Start: 1, Length: 2},
+	}
+	for i := range reflect.TypeFor[event.Result]().NumField() {
+		if reflect.ValueOf(want).Field(i).IsZero() {
+			t.Fatalf("the test sets no %s", reflect.TypeFor[event.Result]().Field(i).Name)
+		}
+	}
+	result := want
+	b.End(&events[0].item, &result)
+	if len(b.Results) != 1 || !reflect.DeepEqual(b.Results[0], want) {
+		t.Errorf("the results are %+v, want %+v", b.Results, want)
+	}
 }

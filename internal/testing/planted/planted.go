@@ -38,6 +38,7 @@ func bug(name, does string) Bug {
 // The bugs, in the order and by the numbers of the verification plan. Those after NoReaderReopen break rule 8 (ADR 0014), and
 // those after WithheldIsAcquired the rules that keep a group one group (ADR 0030). SlewedClock and UnshrunkRemaining break the
 // rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
+// Those after CopyForged break the promises about calls (ADR 0048).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, unconfirmed (attack 34)")
@@ -111,6 +112,11 @@ var (
 	WindowForged           = bug("window_forged", "ids of finished events are accepted from any sender, for any partition (ADR 0027)")
 	SameToken              = bug("same_token", "all deliveries of a tenure have one fence (ADR 0024)")
 	CopyForged             = bug("copy_forged", "a copy counts as the event that it names (ADR 0028)")
+	CallResentAfterBreak   = bug("call_resent_after_break", "a call without an id is sent again after the stream broke on which it was sent")
+	CallRelayed            = bug("call_relayed", "a call goes by way of a third member, or to a member whose release takes none")
+	CancelledIsNotRun      = bug("cancelled_is_not_run", "a call whose handler was cut counts as one that has not run")
+	StartedAfterTimeout    = bug("started_after_timeout", "a call begins though its time is up")
+	VisitBesideEvent       = bug("visit_beside_event", "a call begins while another delivery of its key runs")
 )
 
 // present is the planted bug. None is the only one in a build without the switches.

@@ -27,6 +27,7 @@ type application struct {
 	dialing  bool
 	defiant  bool   // its handlers ignore their deadlines
 	slewable bool   // its SDK reads a clock that NTP steers, and does not declare another
+	calls    bool   // its SDK has handlers of calls
 	pinged   func() // the scene's action while the next Ping is on its way
 }
 
@@ -65,6 +66,7 @@ type handling struct {
 	order     int // among all handlers, by their beginnings
 	attempt   uint32
 	result    event.Result
+	call      *event.Call // nil: it is an event
 	begun     time.Duration
 	cancelled bool
 	ended     bool
@@ -82,7 +84,7 @@ func (w *world) newApplication(p *pod) *application {
 	if w.chance(0.6) {
 		a.host = w.newHost()
 	}
-	a.slewable = a.id%3 == 0
+	a.slewable, a.calls = a.id%3 == 0, a.id%9 != 4
 	a.process = &process{loop: &w.loop}
 	a.process.later(w.between(0, 300*time.Millisecond), a.connect)
 	return a
@@ -101,10 +103,14 @@ func (a *application) clock() clock.Instant {
 
 // capabilities are the capabilities that the SDK declares.
 func (a *application) capabilities() []string {
-	if a.slewable {
-		return nil
+	var list []string
+	if !a.slewable {
+		list = append(list, appwire.RawClock)
 	}
-	return []string{appwire.RawClock}
+	if a.calls {
+		list = append(list, appwire.Calls)
+	}
+	return list
 }
 
 // connect dials the router of the pod until there is a stream.
@@ -262,7 +268,10 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 	c.given = number
 	for _, d := range given {
 		h := &handling{
-			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt,
+			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt, call: d.Call(),
+		}
+		if h.call != nil && !c.app.calls {
+			c.app.w.fail("%s gets %v, a call, and takes none", c.app, h)
 		}
 		h.item = inbox.Item[handling]{Of: h, ID: d.ID, Partition: uint32(d.Partition)}
 		c.inbox.Give(&h.item)
@@ -277,13 +286,16 @@ func (c *conn) control(f *appv1.WorkResponse) {
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost := c.inbox.Pong(c.app.clock(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
-		c.cancel(lost)
+		c.cancel(lost, "cancelled")
 		c.app.w.checkPong(c, p.GetDraining())
 	case *appv1.WorkResponse_Revoke:
 		r := frame.Revoke
 		c.inbox.Revoke(func(it *inbox.Item[handling]) bool {
 			return r.GetAll() || slices.Contains(r.GetPartitions(), it.Partition)
 		})
+		if single := r.GetDeliveryIds(); len(single) > 0 { // in these runs no handler times out, and nobody skips events
+			c.cancel(c.inbox.Cut(func(it *inbox.Item[handling]) bool { return slices.Contains(single, uint64(it.ID)) }, nil), "call_cancelled")
+		}
 		c.flush()
 	case *appv1.WorkResponse_Suspend:
 		c.inbox.Suspend()
@@ -313,6 +325,11 @@ func (c *conn) startAll() {
 func (c *conn) start(h *handling) {
 	w := c.app.w
 	h.begun = w.now
+	if h.call != nil && h.call.Method != callMethod {
+		c.inbox.End(&h.item, &event.Result{Kind: event.ResultNotStarted, Reason: "no handler", Reply: &event.CallReply{Code: event.CodeNoHandler}})
+		c.flush()
+		return
+	}
 	w.checkStart(h)
 	c.handlers = append(c.handlers, h)
 	var takes time.Duration
@@ -355,7 +372,7 @@ func (c *conn) watch() {
 	}
 	look := func() {
 		c.watching = false
-		c.cancel(c.inbox.Check(a.clock(), nil))
+		c.cancel(c.inbox.Check(a.clock(), nil), "cancelled")
 		c.watch()
 	}
 	due := a.host.until(now, next)
@@ -380,13 +397,13 @@ const (
 	returnWithin = 80 * time.Millisecond
 )
 
-// cancel cuts handlers whose deadline has passed. They return soon, unless they defy.
-func (c *conn) cancel(lost []*handling) {
+// cancel cuts handlers whose deadline has passed, or whose caller is gone. They return soon, unless they defy.
+func (c *conn) cancel(lost []*handling, why string) {
 	w := c.app.w
 	for _, h := range lost {
 		h.cancelled = true
-		w.count("cancelled")
-		w.tracef("%s: cancelled %v", c.app, h)
+		w.count(why)
+		w.tracef("%s: %s %v", c.app, why, h)
 		if c.app.defiant {
 			continue
 		}

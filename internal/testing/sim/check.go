@@ -19,6 +19,9 @@ import (
 func (w *world) checkStart(h *handling) {
 	w.count("started")
 	h.order = w.stats["started"]
+	if h.call != nil {
+		w.checkCallStart(h)
+	}
 	if w.tracing {
 		w.tracef("%s: starts %v", h.conn.app, h)
 	}
@@ -42,7 +45,7 @@ func (w *world) checkStart(h *handling) {
 }
 
 func (w *world) overlapping(o, h *handling) {
-	if w.p.defiant && o.cancelled && o.token < h.token {
+	if w.p.defiant && o.cancelled && o.fence().Before(h.fence()) {
 		w.overlap++ // allowed for a handler that ignores its deadline; the sink refuses its writes
 		return
 	}
@@ -64,6 +67,9 @@ func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 				w.count("done_again")
 			}
 		}
+	}
+	if h.call != nil {
+		w.checkCallEnd(h, &r)
 	}
 	if r.Kind == event.ResultCancelled {
 		return
@@ -95,6 +101,9 @@ type written struct {
 func (w *world) checkDied(h *handling) {
 	h.ended = true
 	w.count("handler_died")
+	if h.call != nil {
+		w.count("call_handler_died")
+	}
 	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
 }
 
@@ -597,6 +606,9 @@ func (w *world) unrest() string {
 		}
 		if n := m.ledger.Stats().Unsettled; n > 0 {
 			say("%s has %d events unsettled", m, n)
+		}
+		if n := len(m.calls); n > 0 {
+			say("%s waits for the outcomes of %d calls", m, n)
 		}
 		if n := m.table.Len(); n > 0 {
 			say("%s holds %d events", m, n)

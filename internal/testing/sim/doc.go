@@ -1,6 +1,6 @@
 // Package sim runs whole clusters in one event loop, from one seed, and checks the router's
-// promises: at most one handler per key at a time, no lost event, every event settled, tokens
-// that never fall, and progress once faults stop.
+// promises: at most one handler per key at a time, no lost event, every event settled, one true
+// outcome of every call, tokens that never fall, and progress once faults stop.
 //
 // It runs the production machines: ownership.Machine, mailbox.Mailboxes, forward.Table,
 // source.Ledger, app.Server with its sessions, internal/ownership/inbox of the SDK, and
@@ -21,6 +21,13 @@
 // and restart on lower ledgers: the generation rises only after a router has requested it at
 // its exit, and an operator stops all routers for that. A member may read a record that differs
 // from the other members' record, and a Beat may have a wrong prefix hash.
+//
+// Callers on the hosts of the routers make calls, about as many as batches are published: half of
+// them with an id, which some repeat, at the same node or another one, while the first is under way
+// or later; with timeouts from 50 ms to 20 s, and some give up sooner. A call without an id must run
+// at most once; one whose callers were all told that it has not run, never; and each caller gets one
+// outcome that the handlers bear out. In some runs every third router is of a release without calls,
+// and every ninth worker has no handlers of calls.
 //
 // Not simulated: the claims topic (a router knows the claims as of the start of its
 // incarnation), routers that write older log versions, and two groups on one subscription.

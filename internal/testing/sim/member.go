@@ -79,6 +79,11 @@ type member struct {
 	reading  *consumer // the same while it takes more
 	consumes bool      // consumeLater is under way
 
+	// The callers on its host.
+	old      bool // its release takes no calls
+	calls    map[event.Handle]*calling
+	lastCall uint64
+
 	settings   int           // as its process was started
 	freshUntil clock.Instant // until when it was FRESH, even if it no longer is
 
@@ -113,6 +118,7 @@ const pingEvery = 400 * time.Millisecond
 func mailboxConfig(shards int) mailbox.Config {
 	c := mailbox.DefaultConfig()
 	c.Shards, c.DepthMax, c.WindowBytesMax = shards, 6, shards<<20
+	c.KeyCallsMax, c.RepliesBytesMax = 6, shards*callRepliesBytes
 	return c
 }
 
@@ -128,7 +134,8 @@ func forwardConfig() forward.Config {
 
 // newMember starts a router process in a pod.
 func (w *world) newMember(p *pod) *member {
-	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now}
+	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now, calls: map[event.Handle]*calling{}}
+	m.old = w.p.olderReleases && m.id%3 == 2
 	m.process = &process{loop: &w.loop, settle: m.settle}
 	m.driver = &process{loop: &w.loop, settle: m.settle}
 	timing := w.p.timing
@@ -156,7 +163,7 @@ func (w *world) newMember(p *pod) *member {
 	if err != nil {
 		w.fail("%v", err)
 	}
-	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
+	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Answered: m.answered, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
 		m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
 			Boxes: made, Lease: made.Lease,
 			Workers: func(int) {}, Drain: func(string) {},
@@ -500,18 +507,9 @@ func (m *member) armBoxes() {
 	m.process.later(m.host.until(m.clock(), next)+m.w.between(0, 10*time.Millisecond), func() {
 		if m.boxesAt == next {
 			m.boxesAt = 0
-			if m.boxes.Next() <= m.clock() {
-				var out mailbox.Output
-				m.boxes.Tick(&out)
-				m.passTick(&out)
-			}
+			m.pipeline.Tick()
 		}
 	})
-}
-
-// passTick does the pipeline's work with the output of a Tick: it has no verdicts.
-func (m *member) passTick(out *mailbox.Output) {
-	m.app.Wake(out.Wake...)
 }
 
 // look detects changes at the application's streams, as app.Server.Run does.
@@ -675,6 +673,7 @@ func (m *member) kill(noticed bool) {
 		}
 		w.after(d, func() { w.broker.remove(c) })
 	}
+	m.loseCalls()
 	// These are not needed again, and long runs start many members.
 	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
 }

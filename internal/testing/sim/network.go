@@ -320,7 +320,7 @@ func (c *peerConn) open() {
 	to.inbound = append(to.inbound, l)
 	c.link = l
 	c.pauses.Reset()
-	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), true, out) })
+	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), !to.old, out) })
 	if c.listed {
 		m.evidence(c.inc, ownership.ReachAlive)
 	}
@@ -366,14 +366,22 @@ func (l *link) pump() {
 			m.w.count("relayed")
 		}
 		a := forward.Arrival{From: l.id, Peer: forward.Peer(m.inc), Epoch: m.epoch, Relay: relay}
+		var calls []*event.Event // with the time that is left in the place of the deadline
 		for _, ref := range batch {
 			wire := *ref.Event()
+			if wire.Call != nil {
+				m.w.checkSent(l, &wire, relay)
+				calls = append(calls, m.timeLeft(&wire))
+			}
 			a.Events = append(a.Events, event.RefTo(&wire))
 		}
 		l.unreceipted = true
 		l.arrive(&l.there, l.from, l.to, func() {
 			if !l.inUp {
 				return
+			}
+			for _, e := range calls {
+				e.Call.Deadline = l.to.clock().Add(time.Duration(e.Call.Deadline))
 			}
 			l.to.pipeline.Accept(a)
 			l.arrive(&l.back, l.to, l.from, func() {

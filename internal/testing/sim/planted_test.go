@@ -188,11 +188,12 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 }
 
 var hunts = map[planted.Bug]hunt{
-	planted.WindowForged: {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
-	planted.SameToken:    staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
-	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of a future event finishes, and then the event arrives", contract: forgedCopies},
-	planted.DrainRace:    staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
-	planted.DrainGenesis: staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
+	planted.WindowForged:         {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
+	planted.SameToken:            staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
+	planted.CopyForged:           {seeds: 1, in: "a contract: a copy of a future event finishes, and then the event arrives", contract: forgedCopies},
+	planted.CallResentAfterBreak: staged(20, 3, "streams between routers break while work takes long", only(breakPeer, cutPair), busy, promptLog),
+	planted.DrainRace:            staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
+	planted.DrainGenesis:         staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
 	planted.AppIgnoresDeadline: {
 		seeds: 20, length: 4 * time.Minute, control: true, in: "handlers that defy; a control: overlaps, and the sink refuses stale writes",
 		scene: and(only(killRouter, cutLog, pauseRouter, stallTail), busy, promptLog, func(w *world) { w.p.defiant = true }),

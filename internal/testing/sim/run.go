@@ -59,6 +59,7 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	}
 	w.publishing = true
 	w.after(0, w.publishOn)
+	w.after(0, w.callOn)
 	w.after(time.Second, w.watch)
 	w.runUntil(w.now + 12*time.Second)
 	for w.now < length && w.failure == "" {
@@ -88,7 +89,7 @@ func (w *world) draw() {
 	}
 	p.timing.DrainTimeout, p.timing.RemovedMax = 5*time.Second, 8*time.Second
 	p.drainMax = 25 * time.Second
-	p.mixed, p.skew = w.chance(0.2), w.chance(0.2)
+	p.mixed, p.skew, p.olderReleases = w.chance(0.2), w.chance(0.2), w.chance(0.15)
 	w.drawTrouble()
 }
 
@@ -206,8 +207,11 @@ func (w *world) quiet() {
 	w.publishing = true
 	w.runUntil(w.now + w.between(5*time.Second, 20*time.Second))
 	never := []string{"lost", "exit", "exit_settings", "genesis", "note_prefix_differs", "note_removed", "note_epoch"}
+	if !w.p.olderReleases {
+		never = append(never, "call_not_run_unreachable")
+	}
 	if w.p.appendMax <= 10*time.Millisecond { // a slow broker and a short lease do not go together
-		never = append(never, "note_lease_lapsed", "cancelled")
+		never = append(never, "note_lease_lapsed", "cancelled", "call_cut")
 	}
 	for _, k := range never {
 		if w.failure == "" && w.stats[k] > before[k] {

@@ -30,9 +30,10 @@ type params struct {
 	lostAck              float64
 	checkFails           float64
 
-	publishEvery time.Duration
-	pace         time.Duration // mean time between two faults
-	weights      [kinds]int    // of the kinds of fault
+	publishEvery  time.Duration // and so often calls are made
+	olderReleases bool          // some members take no calls
+	pace          time.Duration // mean time between two faults
+	weights       [kinds]int    // of the kinds of fault
 }
 
 // pod is a place where a router and its application run, with a name that outlives
@@ -73,7 +74,8 @@ type world struct {
 	opened  []ownership.Token         // partition → token of the newest tenure that opened
 	sink    map[event.Key]written     // the sink: the newest write, which has the greatest fence
 	fences  map[event.Key]event.Fence // of the handler that started last
-	overlap int                       // overlaps that defiant handlers made
+	calls   map[event.MessageID]*callID
+	overlap int // overlaps that defiant handlers made
 
 	hadGroup bool   // a group has worked on the subscription
 	hadGen   uint32 // the newest generation of its tokens
@@ -113,7 +115,7 @@ func newWorld(seed uint64, p params) *world {
 	w := &world{
 		loop: newLoop(seed), p: p, cuts: cuts{}, names: map[ownership.Incarnation]*member{},
 		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]written{},
-		fences: map[event.Key]event.Fence{},
+		fences: map[event.Key]event.Fence{}, calls: map[event.MessageID]*callID{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur the effects of some planted bugs
@@ -195,6 +197,9 @@ func (w *world) drawWork(h *handling) (time.Duration, event.Result) {
 		takes = w.between(2*time.Second, 12*time.Second)
 	case x < w.p.slow:
 		takes = w.between(200*time.Millisecond, 2500*time.Millisecond)
+	}
+	if h.call != nil {
+		return takes, w.drawReply(h)
 	}
 	r := event.Result{Kind: event.ResultDone}
 	switch x := w.rng.Float64(); {

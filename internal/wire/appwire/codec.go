@@ -23,6 +23,9 @@ const Conformant = "conformant"
 // Calls is the capability of a worker that takes calls.
 const Calls = "calls"
 
+// State is the capability of a worker that keeps state between the turns of a key.
+const State = "state"
+
 // Intervals is a capability of the router: it asks for [event.Result.Ran].
 const Intervals = "intervals"
 

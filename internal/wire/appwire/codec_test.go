@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -38,6 +38,12 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 		}
 		if ev.SchemaVersion != "" {
 			w.SchemaVersion = 1 + uint32(tables.Schemas.Index(ev.SchemaVersion))
+		}
+		if c := ev.Call; c != nil {
+			w.Call = &appv1.Call{Method: hotframe.Text(c.Method), TimeoutMs: uint64(c.Deadline.Sub(f.Now) / time.Millisecond), Id: hotframe.Text(c.ID)}
+			for _, key := range c.Path {
+				w.Call.Path = append(w.Call.Path, uint64(key))
+			}
 		}
 		for _, p := range ev.Properties {
 			w.Properties = append(w.Properties, &appv1.Property{Name: uint32(hotframe.IndexText(&tables.Names, p.Name)), Value: hotframe.Text(p.Value)})
@@ -61,6 +67,9 @@ func (f *ToWorker) decoded() []Delivery {
 			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: hotframe.Text(ev.Topic), Token: x.Token, PublishTime: ev.PublishTime, EventTime: ev.EventTime,
 			Attempt: x.Attempt, Traceparent: hotframe.Text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn, SchemaVersion: ev.SchemaVersion,
+		}
+		if c := ev.Call; c != nil {
+			d.Call = &Call{Method: hotframe.Text(c.Method), ID: hotframe.Text(c.ID), Timeout: c.Deadline.Sub(f.Now), Path: c.Path}
 		}
 		for _, p := range ev.Properties {
 			d.Properties = append(d.Properties, event.Property{Name: hotframe.Text(p.Name), Value: hotframe.Text(p.Value)})
@@ -97,6 +106,10 @@ func plain(ds []Delivery) string {
 		if len(d.Properties) == 0 {
 			d.Properties = nil
 		}
+		if d.Call != nil {
+			fmt.Fprintf(&b, "%#v: ", *d.Call)
+			d.Call = nil
+		}
 		fmt.Fprintf(&b, "%#v\n", d)
 	}
 	return b.String()
@@ -105,12 +118,44 @@ func plain(ds []Delivery) string {
 func (f *ToRouter) message() *appv1.WorkRequest {
 	r := &appv1.Results{Number: f.Number}
 	for _, x := range f.Results {
-		r.Results = append(r.Results, &appv1.Result{
+		result := &appv1.Result{
 			DeliveryId: uint64(x.Delivery), Kind: appv1.ResultKind(x.Kind), AfterMs: afterWire(x.After), Reason: hotframe.Text(x.Reason),
 			StartedNs: uint64(x.Ran.Start), TookNs: uint64(x.Ran.Length),
-		})
+		}
+		if x.Reply != nil {
+			result.Reply, result.Code = x.Reply.Payload, hotframe.Text(x.Reply.Code)
+		}
+		r.Results = append(r.Results, result)
 	}
 	return &appv1.WorkRequest{Receipt: f.Receipt, Frame: &appv1.WorkRequest_Results{Results: r}}
+}
+
+// drawCall draws a call, as long before its deadline as a frame can say.
+func drawCall(t *rapid.T, now clock.Instant, words *rapid.Generator[string]) *event.Call {
+	c := &event.Call{Method: words.Draw(t, "method"), ID: words.Draw(t, "call id")}
+	c.Deadline = now.Add(time.Duration(rapid.Int64Range(0, hotframe.CallTimeoutMax.Milliseconds()).Draw(t, "ms left")) * time.Millisecond)
+	for range rapid.IntRange(0, event.CallPathMax+1).Draw(t, "path") {
+		c.Path = append(c.Path, ring.KeyHash(rapid.Uint64().Draw(t, "key before")))
+	}
+	return c
+}
+
+// drawReply draws what the result of a call has, nil if that is nothing.
+func drawReply(t *rapid.T) *event.CallReply {
+	return replyOf(rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "reply"), rapid.OneOf(rapid.Just(""), rapid.String()).Draw(t, "code"))
+}
+
+// plainResults is the results with one form of emptiness.
+func plainResults(results []event.Result) string {
+	var b strings.Builder
+	for _, r := range results {
+		if r.Reply != nil {
+			fmt.Fprintf(&b, "%q %q ", r.Reply.Payload, r.Reply.Code)
+			r.Reply = nil
+		}
+		fmt.Fprintf(&b, "%+v\n", r)
+	}
+	return b.String()
 }
 
 func drawDeliveries(t *rapid.T) *ToWorker {
@@ -119,7 +164,9 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 	topics := rapid.SampledFrom([]string{"persistent://t/n/one", "persistent://t/n/two", ""})
 	tokens := rapid.SampledFrom([]int64{0, 1, -1, 1 << 62})
 	turns := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, 127, 128, math.MaxUint64}), rapid.Uint64())
+	now := clock.Instant(rapid.Int64Range(0, 1<<50).Draw(t, "now"))
 	return &ToWorker{
+		Now:     now,
 		Receipt: rapid.Uint64().Draw(t, "receipt"),
 		Number:  rapid.Uint64().Draw(t, "number"),
 		Deliveries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Delivery {
@@ -134,6 +181,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 					}), 0, 4).Draw(t, "properties"),
 					PublishTime: rapid.Int64().Draw(t, "publish"), EventTime: rapid.Int64().Draw(t, "event"), Redelivery: rapid.Uint32().Draw(t, "redelivery"),
 					SchemaVersion: rapid.SampledFrom([]string{"", "", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
+					Call:          rapid.OneOf(rapid.Just[*event.Call](nil), rapid.Custom(func(t *rapid.T) *event.Call { return drawCall(t, now, words) })).Draw(t, "call"),
 				}),
 			}
 		}), 0, 20).Draw(t, "deliveries"),
@@ -175,7 +223,7 @@ func TestResultsAgreeWithTheGeneratedCode(t *testing.T) {
 				return event.Result{
 					Delivery: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Kind: event.ResultKind(rapid.IntRange(1, 5).Draw(t, "kind")),
 					After: time.Duration(rapid.IntRange(0, 100_000).Draw(t, "after")) * time.Millisecond, Reason: rapid.String().Draw(t, "reason"),
-					Ran: ranOf(rapid.Uint64().Draw(t, "started"), rapid.Uint64().Draw(t, "took")),
+					Ran: ranOf(rapid.Uint64().Draw(t, "started"), rapid.Uint64().Draw(t, "took")), Reply: drawReply(t),
 				}
 			}), 0, 20).Draw(t, "results"),
 		}
@@ -195,8 +243,8 @@ func TestResultsAgreeWithTheGeneratedCode(t *testing.T) {
 		if err := (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(want)}, &read); err != nil {
 			t.Fatal(err)
 		}
-		if read.Receipt != f.Receipt || read.Number != f.Number || len(read.Results)+len(f.Results) > 0 && !reflect.DeepEqual(read.Results, f.Results) {
-			t.Fatalf("read %+v, want %+v", read, f)
+		if read.Receipt != f.Receipt || read.Number != f.Number || plainResults(read.Results) != plainResults(f.Results) {
+			t.Fatalf("read %+v\n%s\nwant %+v\n%s", read, plainResults(read.Results), f, plainResults(f.Results))
 		}
 	})
 }
@@ -265,6 +313,13 @@ func FuzzFromRouter(f *testing.F) {
 		frame := &ToWorker{Receipt: 1, Number: 2, Deliveries: deliveries}
 		f.Add(frame.marshal().Materialize())
 	}
+	calls := sample(2)
+	for i, call := range []*event.Call{{Method: "m", ID: "i", Deadline: clock.Instant(time.Second), Path: []ring.KeyHash{1, 1 << 63}}, {}} {
+		ev := *calls[i].Event()
+		ev.Call = call
+		calls[i].Ref = event.RefTo(&ev)
+	}
+	f.Add((&ToWorker{Number: 1, Deliveries: calls}).marshal().Materialize())
 	f.Add([]byte{3<<3 | 2, 0, 3<<3 | 2, 0}) // the same field twice: the generated code merges
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var quick, sure kept
@@ -285,7 +340,11 @@ func FuzzFromRouter(f *testing.F) {
 }
 
 func FuzzFromWorker(f *testing.F) {
-	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{{Delivery: 1, Kind: event.ResultDone}, {Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r"}}}
+	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{
+		{Delivery: 1, Kind: event.ResultDone},
+		{Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r", Reply: &event.CallReply{Code: "c"}},
+		{Delivery: 3, Kind: event.ResultDone, Reply: &event.CallReply{Payload: []byte("p")}},
+	}}
 	f.Add(frame.marshal().Materialize())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fast, slow := FromWorker{Bounds: wide}, FromWorker{Bounds: wide}
@@ -304,7 +363,7 @@ func FuzzFromWorker(f *testing.F) {
 		if (errFast == nil) != (errSlow == nil) {
 			t.Fatalf("ours: %v, generated: %v", errFast, errSlow)
 		}
-		if errFast == nil && (fast.Receipt != slow.Receipt || fast.Number != slow.Number || !proto.Equal(fast.Other, slow.Other) || fmt.Sprint(fast.Results) != fmt.Sprint(slow.Results)) {
+		if errFast == nil && (fast.Receipt != slow.Receipt || fast.Number != slow.Number || !proto.Equal(fast.Other, slow.Other) || plainResults(fast.Results) != plainResults(slow.Results)) {
 			t.Fatalf("ours %+v\ngenerated %+v", fast, slow)
 		}
 	})

@@ -115,6 +115,7 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 		}
 		d.Call, b = callOf(c), rest
 	}
+	d.Generation, b = hotframe.Number(b, 19)
 	schema, b := hotframe.Number(b, 21)
 	if len(b) > 0 || !utf8.Valid(trace) || uint64(uint32(schema)) > uint64(len(f.schemas)) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false

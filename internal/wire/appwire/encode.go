@@ -121,6 +121,9 @@ func (f *ToWorker) appendDelivery(b []byte, d *event.Delivery, ev *event.Event, 
 	if ev.Call != nil {
 		b = hotframe.AppendCall(b, 18, ev.Call, f.Now)
 	}
+	if f.State {
+		b = hotframe.AppendNumber(b, 19, d.Generation)
+	}
 	if ev.SchemaVersion != "" {
 		b = hotframe.AppendNumber(b, 21, 1+uint64(tables.Schemas.Index(ev.SchemaVersion)))
 	}

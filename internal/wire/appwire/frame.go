@@ -17,6 +17,7 @@ type ToWorker struct {
 	Receipt    uint64
 	Number     uint64 // counts the Deliveries frames of the stream from 1
 	Deliveries []event.Delivery
+	State      bool          // the worker wants generations
 	Now        clock.Instant // for the time that the callers of calls still wait
 }
 
@@ -63,6 +64,7 @@ type Delivery struct {
 	Turn           uint64
 	SchemaVersion  string // any bytes, "" when there is none
 	Call           *Call  // nil: it is an event
+	Generation     uint64 // 0: the router does not say
 }
 
 // Call is what a delivery has that is a call. Its strings alias the frame.
@@ -190,7 +192,7 @@ func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 		Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
 		Topic: topics[w.GetTopic()], Token: tokens[w.GetToken()],
 		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
-		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(),
+		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(), Generation: w.GetGeneration(),
 	}
 	if c := w.GetCall(); c != nil {
 		d.Call = callOf(&event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(0, c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())})

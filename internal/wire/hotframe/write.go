@@ -81,8 +81,9 @@ func appendTag(b []byte, num protowire.Number, typ byte) []byte {
 // Begin appends the beginning of field num, a message of a length that is not known yet. room is the
 // usual size of that length in bytes, 1 or 2. [End] needs the index begin.
 func Begin(b []byte, num protowire.Number, room int) (_ []byte, begin int) {
-	begin = len(b) + 1 + room
-	return append(b, byte(num<<3)|length, 0, 0)[:begin], begin
+	b = appendTag(b, num, length)
+	begin = len(b) + room
+	return append(b, 0, 0)[:begin], begin
 }
 
 // End ends the message that [Begin] began: it writes its length in front of it, and moves the

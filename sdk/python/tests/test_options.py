@@ -63,7 +63,7 @@ def test_bad_options(options: dict[str, Any], text: str) -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="no option max_inflight; the options are drain_grace"):
+    with pytest.raises(TypeError, match="no option max_inflight; the options are calls, drain_grace"):
         ringfence.Worker(lambda event: None, max_inflight=1)  # type: ignore[call-arg]
     with pytest.raises(ArgumentError, match="want a function"):
         ringfence.Worker("module:function")  # type: ignore[arg-type]

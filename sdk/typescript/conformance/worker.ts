@@ -4,19 +4,20 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemClock, UptimeClock } from "../src/clock.js";
-import { json, Reject, RetryAfter, run, type Event } from "../src/index.js";
+import { CallFailure, json, Reject, RetryAfter, run, type Call, type CallHandler, type Event } from "../src/index.js";
 
 interface Instruction {
   id: number;
   do: string;
   ms: number;
+  bytes?: number;
 }
 
 const clock = systemClock((text) => console.error(text));
 if (clock instanceof UptimeClock) clock.calibrate();
 
 /** In one call, so that lines do not mix. */
-function report(what: "start" | "end", event: Event, { id }: Instruction): void {
+function report(what: "start" | "end", event: Event | Call, { id }: Instruction): void {
   process.stdout.write(`${what} ${id} ${event.key} ${clock.bootNs()}\n`);
 }
 
@@ -53,4 +54,37 @@ const handler = json<Instruction>(async (event, instruction, signal) => {
   }
 });
 
-await run(handler, { maxInFlight: 100_000, logger: { info() {}, warn() {}, error: console.error } });
+/** Makes a handler of calls that reports as the handler of events does. */
+function instructed(answer: (call: Call, instruction: Instruction, signal: AbortSignal) => Promise<Uint8Array | undefined>): CallHandler {
+  return async (call, signal) => {
+    const instruction = JSON.parse(call.payload.toString()) as Instruction;
+    report("start", call, instruction);
+    try {
+      return await answer(call, instruction, signal);
+    } finally {
+      report("end", call, instruction);
+    }
+  };
+}
+
+const echo = instructed(async (call) => call.payload);
+const obeyCall = instructed(async (_, { do: what, ms, bytes = 0 }, signal) => {
+  switch (what) {
+    case "done":
+      return undefined;
+    case "reply":
+      return Buffer.alloc(bytes, "x");
+    case "fail":
+      throw new CallFailure("told", `told to fail${" é".repeat(500)}`);
+    case "crash":
+      throw Object.create(null);
+    case "sleep":
+      return sleep(ms, undefined, { signal });
+    default:
+      throw new Error(`no such instruction: ${what}`);
+  }
+});
+
+await run(handler, {
+  calls: { echo, obey: obeyCall }, maxInFlight: 100_000, logger: { info() {}, warn() {}, error: console.error },
+});

@@ -14,7 +14,7 @@ const template = {
   plugins: [{ local: [process.execPath, join(root, "node_modules/@bufbuild/protoc-gen-es/bin/protoc-gen-es")], out: made, opt: ["target=ts", "import_extension=js"] }],
 };
 const proto = join(root, "../../proto");
-execFileSync(join(root, "node_modules/.bin/buf"), ["generate", proto, "--path", join(proto, "ringfence/app/v1"), "--template", JSON.stringify(template)], { stdio: "inherit" });
+execFileSync(join(root, "node_modules/.bin/buf"), ["generate", proto, "--path", join(proto, "ringfence/app/v1"), "--path", join(proto, "ringfence/lane/v1"), "--template", JSON.stringify(template)], { stdio: "inherit" });
 
 if (!process.argv.includes("--check")) {
   rmSync(committed, { recursive: true, force: true });

@@ -35,7 +35,7 @@ cpSync(kept, folder, { recursive: true });
 assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
 
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
-assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "loop.mjs", "app.test.mjs"]);
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
 const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
 writeFileSync(join(folder, "quick.mjs"), quick);
@@ -48,10 +48,13 @@ assert.ok(first.length <= 10, `the first handler has ${first.length} lines, want
 // The types, all checks on, also of the declarations themselves.
 writeFileSync(
   join(folder, "types.mts"),
-  `import { deliveries, Fence, json, run, type Event, type Handler, type Options } from "@ringfence/client";
+  `import { deliveries, Fence, json, Lane, run, type CallHandler, type Event, type Handler, type Options } from "@ringfence/client";
 import { testRouter, type TestOutcome } from "@ringfence/client/testing";
 const options: Options = { maxInFlight: 5, hooks: { finished: (event: Event, outcome) => void [event.key, outcome.kind] } };
 const handler: Handler = json<{ cents: number }>(async (event, order, signal) => void [event.fence.before(Fence.parse("")), order.cents + 1, signal.aborted]);
+const charge: CallHandler = async (call, signal) => Buffer.from(call.method + String(signal.aborted));
+export const calls: Options = { calls: { charge } };
+export const reply = () => new Lane().invoke("k", "charge", "1", { id: "1" }).then((bytes) => bytes.length);
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
 export const kind: TestOutcome["kind"] = "lost";
 `,
@@ -60,7 +63,7 @@ const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, 
 writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
 execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 
-execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
+execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs", "charge.test.mjs"], { cwd: folder, stdio: "inherit" });
 
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 

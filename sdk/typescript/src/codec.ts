@@ -4,10 +4,11 @@
  * as much as all else that the SDK does for an event. All other frames go through the library.
  */
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import type { Arrival } from "./call.js";
 import { FrameTables, LeasedEvent, type EventOwner, type RawDelivery } from "./event.js";
 import { WorkRequestSchema, WorkResponseSchema, type WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import type { Result } from "./inbox.js";
-import { bytes, MalformedError, Reader, sizeOf, tag, varint, Writer } from "./wire.js";
+import { bytes, fixed64, MalformedError, Reader, sizeOf, tag, varint, Writer } from "./wire.js";
 
 /** One frame from the router. */
 export interface FromRouter {
@@ -104,7 +105,7 @@ function decodeDeliveries(r: Reader, tables: FrameTables, owner: EventOwner, fro
 /** Written and read for one delivery at a time. */
 const d: RawDelivery = {
   id: 0, partition: 0, keyAt: 0, keyEnd: 0, payloadAt: 0, payloadEnd: 0, propertyAt: undefined, ledger: 0, entry: 0, batch: 0,
-  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0,
+  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined,
 };
 
 function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): LeasedEvent {
@@ -112,6 +113,7 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
   d.partition = d.batch = d.topicPartition = d.topic = d.token = d.schemaVersion = d.publishMs = d.eventMs = d.attempt = d.redelivery = 0;
   d.keyAt = d.keyEnd = d.payloadAt = d.payloadEnd = 0;
   d.propertyAt = undefined;
+  d.call = undefined;
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, varint):
@@ -169,6 +171,12 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
       case tag(17, varint):
         d.turn = r.uint64();
         break;
+      case tag(18, bytes): {
+        const end = r.span();
+        d.call = decodeCall(new Reader(r.buffer, r.at, end));
+        r.at = end;
+        break;
+      }
       case tag(21, varint):
         d.schemaVersion = r.uint32();
         break;
@@ -177,6 +185,36 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
     }
   }
   return new LeasedEvent(d, owner, tables);
+}
+
+/** The time that is left counts from here. */
+function decodeCall(r: Reader): Arrival {
+  let method = "";
+  let id = "";
+  let timeoutMs = 0;
+  const path: bigint[] = [];
+  while (r.more()) {
+    switch (r.tag()) {
+      case tag(1, bytes):
+        method = r.text();
+        break;
+      case tag(2, varint):
+        timeoutMs = Number(r.uint64());
+        break;
+      case tag(3, bytes):
+        id = r.text();
+        break;
+      case tag(4, bytes):
+        for (const end = r.span(); r.at < end; ) path.push(r.fixed64());
+        break;
+      case tag(4, fixed64):
+        path.push(r.fixed64());
+        break;
+      default:
+        r.skip();
+    }
+  }
+  return { method, id, deadline: Date.now() + timeoutMs, path };
 }
 
 /** An index beside its list is an error of the router: a handler must not get another event's topic or token. */
@@ -205,18 +243,19 @@ export function encodeReceipt(receipt: number): Buffer {
 /** The most bytes before the results: two tags, a receipt, a length, a tag, a number. */
 const headMax = 40;
 
-/** The most bytes of one result, besides its reason. */
+/** The most bytes of one result, besides its reason and what it has for a call. */
 const resultMax = 64;
 
 /**
  * Encodes a Results frame with the first results of a list, at most `bytesMax` bytes of them and at least
- * one, and returns how many they are. Reasons are cut to `reasonMax` bytes of valid UTF-8.
+ * one; a reply that would go beyond them waits for the next frame. It returns how many they are. Reasons are cut to `reasonMax` bytes of valid UTF-8.
  */
 export function encodeResults(receipt: number, number: number, results: readonly Result[], reasonMax: number, bytesMax: number): { frame: Buffer; taken: number } {
   const w = new Writer(headMax + Math.min(24 * results.length, bytesMax), headMax);
   let taken = 0;
   for (; taken < results.length && w.at - headMax < bytesMax; taken++) {
     const r = results[taken]!;
+    if (r.reply !== undefined && taken > 0 && w.at - headMax + r.reply.length > bytesMax) break;
     w.reserve(resultMax);
     w.byte(tag(2, bytes));
     w.byte(0);
@@ -240,6 +279,19 @@ export function encodeResults(receipt: number, number: number, results: readonly
       w.byte(tag(4, bytes));
       w.number(reason.length);
       w.append(reason);
+    }
+    if (r.reply !== undefined) {
+      w.reserve(resultMax);
+      w.byte(tag(5, bytes));
+      w.number(r.reply.length);
+      w.append(r.reply);
+    }
+    if (r.code !== undefined && r.code !== "") {
+      const code = Buffer.from(r.code);
+      w.reserve(resultMax);
+      w.byte(tag(6, bytes));
+      w.number(code.length);
+      w.append(code);
     }
     w.close(begin);
   }

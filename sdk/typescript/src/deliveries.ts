@@ -1,4 +1,4 @@
-import { Reject, RetryAfter, textOf } from "./errors.js";
+import { Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { Event, LeasedEvent } from "./event.js";
 import type { Options } from "./options.js";
 import { Runner, type Source } from "./runner.js";
@@ -81,6 +81,7 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
   /** @internal */
   constructor(options: Options) {
     this.#runner = new Runner(options);
+    if (this.#runner.settings.calls.size > 0) throw new RingfenceError("argument", "calls: only run takes calls", "calls");
   }
 
   [Symbol.asyncIterator](): this {

@@ -24,6 +24,73 @@ export class RetryAfter extends Error {
 }
 
 /**
+ * Thrown by the handler of a call: the call failed, and the caller gets `code` with the message. Any other error fails
+ * the call too, with an empty code.
+ */
+export class CallFailure extends Error {
+  override name = "CallFailure";
+
+  /** @param code of your own, up to 64 bytes; a longer one is dropped. */
+  constructor(
+    readonly code: string,
+    message: string,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+}
+
+/**
+ * The reason of a signal: the caller waits no longer for the call that the handler answers. What the handler then returns is
+ * told to nobody.
+ */
+export class CallerGoneError extends Error {
+  override name = "CallerGoneError";
+
+  constructor() {
+    super("the caller waits no longer: what the handler returns is told to nobody");
+  }
+}
+
+/**
+ * What became of a call without a reply.
+ *
+ * - `failed`: the handler threw.
+ * - `not_run`: the call has not run, and never will; it can be repeated.
+ * - `unknown`: it may have run, and may still run until its timeout. Only a call with an id can be repeated safely.
+ * - `done_before`: a call with its id was answered before, and its reply is no longer known.
+ */
+export type CallOutcome = "failed" | "not_run" | "unknown" | "done_before";
+
+const callOutcomes: Record<CallOutcome, string> = {
+  failed: "the call failed",
+  not_run: "the call has not run",
+  unknown: "the call may have run",
+  done_before: "the call was done before",
+};
+
+/** Lane.invoke rejects with it: the call has no reply. */
+export class CallError extends Error {
+  override name = "CallError";
+
+  constructor(
+    readonly outcome: CallOutcome,
+    /**
+     * failed: the code of the handler's CallFailure, else "". not_run: timeout, overloaded, no_handler, cycle, parked, too_large or
+     * unreachable; "" if the router refused the request.
+     */
+    readonly code = "",
+    /** Why, in words. */
+    readonly text = "",
+    /** not_run: when to call again, in milliseconds; 0: as you like. */
+    readonly retryAfterMs = 0,
+    options?: ErrorOptions,
+  ) {
+    super(`${callOutcomes[outcome]}${code && ` (${code})`}${text && `: ${text}`}`, options);
+  }
+}
+
+/**
  * The reason of a handler's signal: the lease on the key has ended. Another handler may work on the
  * key now: write nothing.
  */

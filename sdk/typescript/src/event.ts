@@ -1,3 +1,4 @@
+import type { Arrival } from "./call.js";
 import { Item, type DeliveryId, type Kind } from "./inbox.js";
 import { signalOf, type Cancellable } from "./signal.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
@@ -39,6 +40,8 @@ export interface Event {
   readonly messageId: MessageId;
   /** The full name of the topic that the event was first sent to. */
   readonly topic: string;
+  /** The method of a call, "" for an event. Interceptors and hooks see calls as events, whose messageId, topic and times say nothing. */
+  readonly method: string;
   /** Greater than that of any earlier delivery of the key. Pass it to your database with every write. */
   readonly fence: Fence;
   /** fence.token, for a database that keeps one number for each key. It does not refuse earlier deliveries by the same owner. */
@@ -190,6 +193,10 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   /** @internal */ eventMs: number;
   readonly attempt: number;
   readonly redelivery: number;
+  /** Set for a call. @internal */
+  readonly call: Arrival | undefined;
+  /** Of a call whose handler has returned. @internal */
+  reply: Uint8Array | undefined = undefined;
 
   cause: Error | undefined = undefined;
   controller: AbortController | undefined = undefined;
@@ -227,6 +234,11 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     this.eventMs = d.eventMs;
     this.attempt = d.attempt;
     this.redelivery = d.redelivery;
+    this.call = d.call;
+  }
+
+  get method(): string {
+    return this.call?.method ?? "";
   }
 
   get key(): string {
@@ -340,6 +352,7 @@ export interface RawDelivery {
   eventMs: number;
   attempt: number;
   redelivery: number;
+  call: Arrival | undefined;
 }
 
 /** Reads the properties whose spans are in `at`. */

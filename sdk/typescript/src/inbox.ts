@@ -34,6 +34,10 @@ export interface Result {
   startedNs: number;
   /** How long it ran, in nanoseconds of the same clock. */
   tookNs: number;
+  /** Kind.Done, of a call: the reply. */
+  reply?: Uint8Array;
+  /** Of a call that failed or has no handler: why, for programs. */
+  code?: string;
 }
 
 /** The inbox's part of a delivery. Users extend it with their own. Only an Inbox writes to it. */
@@ -132,11 +136,12 @@ export class Inbox<T extends Item> {
   }
 
   /** Answers a delivery whose handler has ended. */
-  end(item: T, kind: Kind, afterMs = 0, reason = "", startedNs = 0, tookNs = 0): void {
+  end(item: T, kind: Kind, afterMs = 0, reason = "", startedNs = 0, tookNs = 0, call?: Pick<Result, "reply" | "code">): void {
     item.deadline = this.deadline(item);
     item.list?.remove(item);
     if (this.#broken) return; // only an answer on the same stream counts
-    this.results.push({ id: item.id, kind, afterMs, reason, startedNs, tookNs });
+    const result: Result = { id: item.id, kind, afterMs, reason, startedNs, tookNs };
+    this.results.push(call === undefined ? result : { ...result, ...call });
   }
 
   /** Answers a delivery that does not start. */

@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { wrongCalls, type CallHandler } from "./call.js";
 import type { Clock } from "./clock.js";
 import { RingfenceError } from "./errors.js";
 import type { Event } from "./event.js";
@@ -56,7 +57,8 @@ export interface Session {
 
 /** How the handler of an event ended. */
 export interface Outcome {
-  readonly kind: "done" | "retry" | "reject" | "cancelled";
+  /** not_started: a call of a method without a handler. */
+  readonly kind: "done" | "retry" | "reject" | "cancelled" | "not_started";
   /** What the handler threw; undefined for "done". */
   readonly error: unknown;
   /** How long the handler ran. */
@@ -104,6 +106,11 @@ export interface Options {
   /** Functions around the handler; the first one is the outermost. */
   interceptors?: readonly Interceptor[];
   hooks?: Hooks;
+  /**
+   * The handlers of calls by their methods, for run. A method has 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'. All workers of a
+   * group should have the same ones, since a call goes to the worker of its key, whatever methods that has.
+   */
+  calls?: Readonly<Record<string, CallHandler>>;
   /** Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. */
   ready?(is: boolean): void;
   /**
@@ -122,7 +129,7 @@ export interface Options {
 }
 
 const optionNames: ReadonlySet<string> = new Set<keyof Options>([
-  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "ready", "traces", "tls",
+  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "calls", "ready", "traces", "tls",
   "tokenFile", "connect", "clock",
 ]);
 
@@ -137,6 +144,7 @@ export interface Settings {
   readonly logger: Logger;
   readonly interceptors: readonly Interceptor[];
   readonly hooks: Hooks;
+  readonly calls: ReadonlyMap<string, CallHandler>;
   readonly tokenFile: string;
   readonly options: Options;
 }
@@ -151,12 +159,13 @@ export function settingsOf(options: Options): Settings {
     if (is) wrong.push([argument, `${argument} ${text}`]);
   };
   for (const name of Object.keys(options)) bad(!optionNames.has(name), name, "is no option");
-  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], tls, signal, logger = stderrLogger } = options;
+  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, tls, signal, logger = stderrLogger } = options;
   bad(!Number.isInteger(maxInFlight) || maxInFlight < 1 || maxInFlight > 100_000, "maxInFlight", `is ${maxInFlight}, want 1 to 100000`);
   bad(!(drainGraceMs >= 0 && drainGraceMs < 2 ** 31), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
   bad(typeof name !== "string", "name", "is no string");
   bad(!["info", "warn", "error"].every((level) => typeof logger?.[level as "info"] === "function"), "logger", "has no methods info, warn and error");
   bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains something that is no function");
+  bad(wrongCalls(calls) !== "", "calls", wrongCalls(calls));
   bad(signal !== undefined && typeof signal.addEventListener !== "function", "signal", "is no AbortSignal");
   bad(tls !== undefined && !(tls.ca && tls.cert && tls.key), "tls", "has no ca, cert and key: the router requires a certificate of the application");
   const endpoint = options.endpoint || process.env[endpointEnv] || defaultEndpoint;
@@ -168,6 +177,7 @@ export function settingsOf(options: Options): Settings {
     leaveGroup: options.leaveGroup ?? false,
     handleSignals: options.handleSignals ?? signal === undefined,
     hooks: options.hooks ?? {},
+    calls: new Map(Object.entries(calls)),
     tokenFile: options.tokenFile ?? process.env[tokenFileEnv] ?? "",
     options,
   };

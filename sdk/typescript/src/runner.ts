@@ -1,5 +1,6 @@
 import { systemClock, type Clock } from "./clock.js";
-import { DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
+import { codeOf, NoHandler, withCalls } from "./call.js";
+import { CallFailure, DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
 import type { Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
@@ -22,7 +23,7 @@ const patience = 1000;
 const failuresEvery = 1000;
 
 const outcomes: Record<Kind, Outcome["kind"]> = {
-  [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.Cancelled]: "cancelled", [Kind.NotStarted]: "cancelled",
+  [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.Cancelled]: "cancelled", [Kind.NotStarted]: "not_started",
 };
 
 /** How deliveries are started: by calls of a handler, or by an iterator that asks for them. */
@@ -253,13 +254,16 @@ export class Runner implements SessionUser {
   failed(event: LeasedEvent, thrown: unknown): void {
     if (event.cause !== undefined) {
       this.#finish(event, Kind.Cancelled, 0, "", thrown);
+    } else if (thrown instanceof NoHandler) {
+      event.startedNs = 0; // nothing has run
+      this.#finish(event, Kind.NotStarted, 0, textOf(thrown), thrown);
     } else if (thrown instanceof Reject) {
       this.#finish(event, Kind.Reject, 0, textOf(thrown), thrown);
     } else if (thrown instanceof RetryAfter) {
       const { afterMs } = thrown;
       this.#finish(event, Kind.Retry, afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0, textOf(thrown), thrown);
     } else {
-      this.#logFailure(event, thrown);
+      if (!(event.call !== undefined && thrown instanceof CallFailure)) this.#logFailure(event, thrown);
       this.#finish(event, Kind.Retry, 0, textOf(thrown), thrown);
     }
   }
@@ -277,7 +281,8 @@ export class Runner implements SessionUser {
   #finish(event: LeasedEvent, kind: Kind, afterMs: number, reason: string, error: unknown): void {
     const session = event.owner as Session;
     const tookNs = event.startedNs > 0 ? this.clock.bootNs() - event.startedNs : 0;
-    session.inbox.end(event, kind, afterMs, reason, event.startedNs, tookNs);
+    if (event.call === undefined) session.inbox.end(event, kind, afterMs, reason, event.startedNs, tookNs);
+    else session.inbox.end(event, kind, 0, reason, event.startedNs, tookNs, callResult(event, kind, error));
     this.#running--;
     event.endSpan?.(kind);
     this.settings.hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun });
@@ -301,7 +306,8 @@ export class Calls implements Source {
     private readonly runner: Runner,
     handler: Handler,
   ) {
-    this.#handler = intercepted(handler, runner.settings);
+    if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
+    this.#handler = intercepted(withCalls(runner.settings.calls, handler), runner.settings);
   }
 
   ready(): boolean {
@@ -322,13 +328,18 @@ export class Calls implements Source {
   }
 }
 
+/** Returns what the answer of a call has besides that of an event. */
+function callResult(event: LeasedEvent, kind: Kind, thrown: unknown): { reply?: Uint8Array; code?: string } {
+  if (kind === Kind.Done) return event.reply === undefined ? {} : { reply: event.reply };
+  return kind === Kind.Cancelled ? {} : { code: codeOf(thrown) };
+}
+
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }
 
 /** Puts the interceptors around a handler. */
 function intercepted(handler: Handler, { interceptors }: Settings): Handler {
-  if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
   for (const [i, interceptor] of [...interceptors.entries()].reverse()) {
     handler = interceptor(handler);
     if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} returned no function`, "interceptors");

@@ -1,7 +1,7 @@
 import type { Clock } from "./clock.js";
 import { UptimeClock } from "./clock.js";
 import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
-import { HandlerTimeoutError, KeyLostError, refusal, RingfenceError } from "./errors.js";
+import { CallerGoneError, HandlerTimeoutError, KeyLostError, refusal, RingfenceError } from "./errors.js";
 import type { EventOwner, LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type DeliveryId, type Item } from "./inbox.js";
@@ -104,11 +104,11 @@ export class Session implements EventOwner {
       this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", err instanceof Error ? err.message : String(err), "", { cause: err }));
       return;
     }
-    const { name, maxInFlight } = this.#user.settings;
+    const { name, maxInFlight, calls } = this.#user.settings;
     this.#send(encodeRequest(0, {
       case: "hello",
       // Not raw_clock: NTP can slew the clock (clock.ts).
-      value: { worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: ["conformant"] },
+      value: { worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: calls.size > 0 ? ["conformant", "calls"] : ["conformant"] },
     }));
     this.#ping();
     this.#schedulePings(pingDefault);
@@ -223,7 +223,7 @@ export class Session implements EventOwner {
     const ids = new Set(revoke.deliveryIds.map(narrow));
     const slow: LeasedEvent[] = [];
     this.inbox.cut((item: Item) => ids.has(item.id), slow);
-    for (const event of slow) this.cancel(event, new HandlerTimeoutError());
+    for (const event of slow) this.cancel(event, event.call === undefined ? new HandlerTimeoutError() : new CallerGoneError());
   }
 
   /** Starts handlers as long as some may start. */

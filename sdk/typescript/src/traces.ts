@@ -27,8 +27,8 @@ interface Getter<T> {
  * read without it.
  */
 export interface Traces {
-  readonly context: { with<T>(context: Context, call: () => T): T };
-  readonly propagation: { fields(): string[]; extract<T>(context: Context, carrier: T, getter: Getter<T>): Context };
+  readonly context: { active(): Context; with<T>(context: Context, call: () => T): T };
+  readonly propagation: { fields(): string[]; inject(context: Context, carrier: Record<string, string>): void; extract<T>(context: Context, carrier: T, getter: Getter<T>): Context };
   readonly trace: {
     getTracer(name: string): { startSpan(name: string, options: { kind: number }, context: Context): Span };
     setSpan(context: Context, span: Span): Context;
@@ -73,7 +73,7 @@ export class Tracer {
   start(event: LeasedEvent): { active: Context; end: (kind: Kind) => void } {
     const { propagation, trace, SpanKind, ROOT_CONTEXT } = this.api;
     const parent = propagation.extract(ROOT_CONTEXT, event, getter);
-    const span = trace.getTracer("@ringfence/client").startSpan(`process ${event.topic}`, { kind: SpanKind.CONSUMER }, parent);
+    const span = trace.getTracer("@ringfence/client").startSpan(event.call === undefined ? `process ${event.topic}` : `call ${event.method}`, { kind: SpanKind.CONSUMER }, parent);
     if (span.isRecording()) {
       const attributes = {
         "messaging.system": "pulsar",

@@ -40,15 +40,11 @@ const unchanged = (frame: Buffer): Buffer => frame;
 /** Returns a function that opens streams by gRPC, each over a connection of its own. */
 export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Connect {
   const options: ChannelOptions = {
-    "grpc.enable_retries": 0, // the runner connects again by itself, and a stream is not repeatable
-    "grpc.enable_http_proxy": 0, // the router is beside the application
-    "grpc.service_config_disable_resolution": 1,
+    ...channelOptions(tls),
     "grpc.use_local_subchannel_pool": 1,
     "grpc.max_receive_message_length": frameMax,
-    "grpc.max_send_message_length": -1,
     "grpc-node.flow_control_window": windowBytes,
   };
-  if (tls?.serverName !== undefined) options["grpc.ssl_target_name_override"] = tls.serverName;
   return (token, events) => {
     const client = new Client(endpoint, channelCredentials(tls), options);
     const metadata = new Metadata();
@@ -73,7 +69,19 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
   };
 }
 
-function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
+/** Options of all connections to a router. */
+export function channelOptions(tls: TlsOptions | undefined): ChannelOptions {
+  const options: ChannelOptions = {
+    "grpc.enable_retries": 0, // a stream is not repeatable, and of a call only its caller knows
+    "grpc.enable_http_proxy": 0, // the router is beside the application
+    "grpc.service_config_disable_resolution": 1,
+    "grpc.max_send_message_length": -1,
+  };
+  if (tls?.serverName !== undefined) options["grpc.ssl_target_name_override"] = tls.serverName;
+  return options;
+}
+
+export function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
   if (tls === undefined) return credentials.createInsecure();
   return credentials.createSsl(bufferOf(tls.ca), bufferOf(tls.key), bufferOf(tls.cert));
 }

@@ -2,7 +2,7 @@
 
 /** The wire types. */
 export const varint = 0;
-const fixed64 = 1;
+export const fixed64 = 1;
 export const bytes = 2;
 const fixed32 = 5;
 
@@ -92,6 +92,14 @@ export class Reader {
   sint32(): number {
     const value = this.uint32();
     return (value >>> 1) ^ -(value & 1);
+  }
+
+  /** Reads a fixed64. */
+  fixed64(): bigint {
+    if (this.at + 8 > this.end) throw new MalformedError("a field exceeds its frame");
+    const value = this.buffer.readBigUInt64LE(this.at);
+    this.at += 8;
+    return value;
   }
 
   /** Reads the length of a field of bytes, and returns where it ends; `at` is where it begins. */

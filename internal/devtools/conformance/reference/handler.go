@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,9 @@ import (
 
 // handle is the handler, and what an SDK makes of its end.
 func (s *session) handle(d *delivery) (result *appv1.Result) {
+	if d.GetCall() != nil && !s.is("calls-are-events") {
+		return s.handleCall(d)
+	}
 	in := d.instruction
 	result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE}
 	failed := func(err error) {
@@ -62,6 +66,69 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 		failed(fmt.Errorf("no such instruction: %q", in.Do))
 	}
 	return result
+}
+
+const (
+	replyMax    = 1 << 20
+	replyHalf   = replyMax / 2
+	codeTold    = "told"
+	codeUnknown = "no_handler"
+	codeLarge   = "too_large"
+)
+
+// handleCall runs the handler of a call's method.
+func (s *session) handleCall(d *delivery) *appv1.Result {
+	failed := func(code, reason string) *appv1.Result {
+		if s.is("no-code") {
+			code = ""
+		}
+		return &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_RETRY, Reason: reason, Code: code}
+	}
+	method := d.GetCall().GetMethod()
+	if method != "echo" && method != "obey" && !s.is("any-method") {
+		if s.is("unknown-method-fails") {
+			return failed(codeUnknown, "there is no handler of this method")
+		}
+		return &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_NOT_STARTED, Code: codeUnknown}
+	}
+	s.print("start", d)
+	defer s.print("end", d)
+	var reply []byte
+	switch in := d.instruction; {
+	case method == "echo":
+		reply = d.GetPayload()
+	case in.Do == "done":
+	case in.Do == "reply":
+		reply = bytes.Repeat([]byte{'x'}, in.Bytes)
+	case in.Do == "fail":
+		return failed(codeTold, "told to fail")
+	case in.Do == "crash":
+		if s.is("crash-has-code") {
+			return failed("crashed", "told to crash")
+		}
+		return failed("", "told to crash")
+	case in.Do == "sleep":
+		timer := time.NewTimer(time.Duration(in.Ms) * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-d.lost:
+			return failed("", "the caller waits no longer")
+		}
+	default:
+		return failed("", fmt.Sprintf("no such instruction: %q", in.Do))
+	}
+	most := replyMax
+	if s.is("half-a-reply") {
+		most = replyHalf
+	}
+	if len(reply) > most && !s.is("replies-of-any-size") {
+		return failed(codeLarge, "the reply is too large")
+	}
+	if s.is("no-reply") {
+		reply = nil
+	}
+	return &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE, Reply: reply}
 }
 
 // reasonLong makes a reason too long for a frame.

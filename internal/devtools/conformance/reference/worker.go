@@ -68,6 +68,16 @@ var Faults = map[string]string{
 	"starts-of-old-stream":  "reconnect",          // starts waiting deliveries of the old stream
 	"revives-old":           "old-deadline",       // moves deadlines of the old stream
 	"clock-stops":           "frozen",             // a clock that stands still while the process is stopped
+	"no-reply":              "call-reply",         // answers DONE without the reply
+	"calls-are-events":      "call-reply",         // gives calls to the handler of events
+	"any-method":            "call-method",        // has one handler for all methods
+	"unknown-method-fails":  "call-method",        // answers RETRY for a method without a handler
+	"no-code":               "call-failure",       // drops the code of a failure
+	"crash-has-code":        "call-failure",       // makes a code for a crash
+	"ignores-callers":       "call-revoked",       // ignores Revoke.delivery_ids for calls
+	"replies-of-any-size":   "call-large",         // sends a reply of more than 1 MiB
+	"half-a-reply":          "call-large",         // refuses a reply of 1 MiB
+	"one-frame":             "call-large",         // puts all results that wait for a receipt into one frame
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream
@@ -82,6 +92,7 @@ const (
 	redial     = 50 * time.Millisecond
 
 	conformant = "conformant"
+	calls      = "calls"
 	intervals  = "intervals"
 )
 
@@ -149,6 +160,8 @@ type instruction struct {
 	ID uint64 `json:"id"`
 	Do string `json:"do"`
 	Ms int    `json:"ms"`
+
+	Bytes int `json:"bytes"`
 }
 
 type session struct {
@@ -166,6 +179,7 @@ type session struct {
 	closed                             bool // half-closed: a frame sent now would reset the stream
 	intervals                          bool
 	refused                            map[uint32]bool
+	gathered                           []*appv1.Result // with the fault one-frame: results that wait for a receipt
 }
 
 // session is the life of one stream. It returns how long the router wants it to wait.
@@ -232,7 +246,7 @@ func (w *worker) capabilities() []string {
 	if w.is("undeclared") {
 		return nil
 	}
-	return []string{conformant}
+	return []string{conformant, calls}
 }
 
 // send sends a frame. The lock is held, as in all methods below but read and watch.
@@ -351,6 +365,11 @@ func (s *session) take(f *appv1.WorkResponse) error {
 			s.pause = time.Duration(frame.GoAway.GetRetryAfterMs()) * time.Millisecond
 		}
 	}
+	if s.got >= s.sent && len(s.gathered) > 0 {
+		results := s.gathered
+		s.gathered = nil
+		s.results(results...)
+	}
 	s.startAll()
 	s.endIfDrained()
 	return nil
@@ -410,7 +429,7 @@ func (s *session) pong(p *appv1.Pong) {
 
 func (s *session) revoke(f *appv1.Revoke) {
 	for id, d := range s.held {
-		single := slices.Contains(f.GetDeliveryIds(), id) && !s.is("ignores-single")
+		single := slices.Contains(f.GetDeliveryIds(), id) && !s.is("ignores-single") && !(d.GetCall() != nil && s.is("ignores-callers"))
 		if !f.GetAll() && !slices.Contains(f.GetPartitions(), d.GetPartition()) && !single {
 			continue
 		}
@@ -500,6 +519,10 @@ func (s *session) answer(d *delivery, result *appv1.Result) {
 }
 
 func (s *session) results(results ...*appv1.Result) {
+	if s.is("one-frame") && s.got < s.sent {
+		s.gathered = append(s.gathered, results...)
+		return
+	}
 	number := s.sent + 1
 	if s.is("results-from-zero") {
 		number = s.sent

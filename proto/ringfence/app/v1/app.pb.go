@@ -432,6 +432,7 @@ type Hello struct {
 	// slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
 	// conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
 	// calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+	// state: it keeps state between the turns of a key, and wants Delivery.generation.
 	// Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
 	// shorter by 2 %, for the counters of two machines.
 	Capabilities []string `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
@@ -817,6 +818,9 @@ type Delivery struct {
 	Turn uint64 `protobuf:"varint,17,opt,name=turn,proto3" json:"turn,omitempty"`
 	// Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
 	Call *Call `protobuf:"bytes,18,opt,name=call,proto3" json:"call,omitempty"`
+	// Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+	// Only for workers with the capability state.
+	Generation uint64 `protobuf:"varint,19,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Index into schema_versions plus 1, 0 when the producer gave no schema.
 	SchemaVersion uint32 `protobuf:"varint,21,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -977,6 +981,13 @@ func (x *Delivery) GetCall() *Call {
 		return x.Call
 	}
 	return nil
+}
+
+func (x *Delivery) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 func (x *Delivery) GetSchemaVersion() uint32 {
@@ -1760,7 +1771,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\n" +
 	"deliveries\x18\x05 \x03(\v2\x1a.ringfence.app.v1.DeliveryR\n" +
 	"deliveries\x12'\n" +
-	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\xff\x04\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\x9f\x05\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x12\x1c\n" +
@@ -1784,8 +1795,11 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\vtraceparent\x18\x0f \x01(\tR\vtraceparent\x12)\n" +
 	"\x10redelivery_count\x18\x10 \x01(\rR\x0fredeliveryCount\x12\x12\n" +
 	"\x04turn\x18\x11 \x01(\x04R\x04turn\x12*\n" +
-	"\x04call\x18\x12 \x01(\v2\x16.ringfence.app.v1.CallR\x04call\x12%\n" +
-	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x13\x10\x15\"a\n" +
+	"\x04call\x18\x12 \x01(\v2\x16.ringfence.app.v1.CallR\x04call\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x13 \x01(\x04R\n" +
+	"generation\x12%\n" +
+	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x14\x10\x15\"a\n" +
 	"\x04Call\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
 	"\n" +

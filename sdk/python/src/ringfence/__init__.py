@@ -20,13 +20,25 @@ asyncio handler is cancelled as a task is; in a plain one :meth:`Event.check` ra
 ``check`` reads the clock itself, so call it before a write that must not be late. What such a handler raises counts as neither failure
 nor success; returning counts as success.
 
+**Calls.** Another process may call a handler of a key, which runs when no event and no other call of the key is handled, and wait for
+its reply. A worker registers a handler for each method, and :class:`Lane` calls it::
+
+    ringfence.run(handle, calls={"charge": charge})  # def charge(call: ringfence.Call) -> bytes
+
+    ringfence.Lane().invoke("user-7", "charge", b"4200")
+
 Pass ``event.fence.text`` to your database with every write, and refuse a write whose fence is less than the greatest one seen for that
 key (docs/sinks.md): no lease can stop a process that is frozen between your last check and the write.
 """
 
+from ringfence.call import AsyncCallHandler, Call, CallHandler, PlainCallHandler
+from ringfence.caller import Lane
 from ringfence.errors import (
     ArgumentError,
     Broken,
+    CallerGone,
+    CallError,
+    CallFailure,
     Cancelled,
     DrainTimeout,
     Error,
@@ -56,8 +68,14 @@ __all__ = [
     "TLS",
     "TOKEN_FILE_ENV",
     "ArgumentError",
+    "AsyncCallHandler",
     "AsyncHandler",
     "Broken",
+    "Call",
+    "CallError",
+    "CallFailure",
+    "CallHandler",
+    "CallerGone",
     "Cancelled",
     "DrainTimeout",
     "Error",
@@ -69,8 +87,10 @@ __all__ = [
     "HandlersStillRunning",
     "Hooks",
     "KeyLost",
+    "Lane",
     "MessageID",
     "Options",
+    "PlainCallHandler",
     "PlainHandler",
     "Refused",
     "Reject",

@@ -28,6 +28,18 @@ class RetryAfter(Exception):
         self.delay = max(seconds, 0.0)
 
 
+class CallFailure(Exception):
+    """Raised by the handler of a call: the call failed, and the caller gets ``code`` with the text.
+
+    The code is yours, up to 64 bytes; a longer one is dropped. Any other exception fails the call too, with an empty code. Without
+    ``reason`` the text is that of the cause, as in ``raise CallFailure("no_stock") from error``.
+    """
+
+    def __init__(self, code: str, reason: object = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 class Cancelled(BaseException):
     """Raised by :meth:`Event.check`: stop at once, and write nothing.
 
@@ -43,6 +55,10 @@ class HandlerTimeout(Cancelled):
     """The handler took longer than the router's ``handler.timeout`` without :meth:`Event.progress`. It counts as a failure."""
 
 
+class CallerGone(Cancelled):
+    """The caller waits no longer for the call that the handler answers. What the handler then returns is told to nobody."""
+
+
 class DrainTimeout(Cancelled):
     """The handler did not end within the drain grace."""
 
@@ -53,6 +69,35 @@ class Error(Exception):
 
 class ArgumentError(Error, ValueError):
     """An argument or option is out of range; the text begins with its name."""
+
+
+class CallError(Error):
+    """Raised by :meth:`Lane.invoke`: the call has no reply."""
+
+    def __init__(self, outcome: str, code: str = "", text: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(f"{_OUTCOMES[outcome]}{code and f' ({code})'}{text and f': {text}'}")
+        self.outcome = outcome
+        """failed: the handler raised. not_run: the call has not run, and never will; it can be repeated. unknown: it may have run, and may
+        still run until its timeout; only a call with an id can be repeated safely. done_before: a call with its id was answered before,
+        and its reply is no longer known."""
+        self.code = code
+        """failed: the code of the handler's :class:`CallFailure`, else empty. not_run: timeout, overloaded, no_handler, cycle, parked,
+        too_large or unreachable; empty if the router refused the request."""
+        self.text = text
+        """Why, in words."""
+        self.retry_after = retry_after
+        """not_run: seconds after which to call again; 0: as you like."""
+
+    def __reduce__(self) -> tuple[type[CallError], tuple[str, str, str, float]]:  # by default it would be made again of its text alone
+        return type(self), (self.outcome, self.code, self.text, self.retry_after)
+
+
+_OUTCOMES = {
+    "failed": "the call failed",
+    "not_run": "the call has not run",
+    "unknown": "the call may have run",
+    "done_before": "the call was done before",
+}
 
 
 class HandlersStillRunning(Error):

@@ -70,6 +70,20 @@ def _time(milliseconds: int) -> datetime.datetime:
         return datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 
 
+class Arrival(NamedTuple):
+    """What an event has that is a call, as it was received."""
+
+    method: str
+    id: str
+    deadline: float  # seconds since 1970
+    path: tuple[int, ...]
+
+    @classmethod
+    def of(cls, call: app_pb2.Call, now: float) -> Arrival:
+        """Copies the wire's form, which must not keep its frame in memory."""
+        return cls(call.method, call.id, now + call.timeout_ms / 1000, tuple(call.path))
+
+
 class Event(Item):
     """One event as the producer sent it, with the router's data about its delivery.
 
@@ -108,6 +122,9 @@ class Event(Item):
     _stream: Stream | None
     _cause: Cancelled | None  # why the handler must stop
     _steps: Any  # of the task that runs the handler; set by a LoopPool alone
+    # Of calls alone. They are in __dict__, so that events pay nothing for them.
+    _call: Arrival | None = None
+    _reply: bytes = b""
 
     def __init__(
         self,
@@ -178,6 +195,11 @@ class Event(Item):
             if candidate.lower() == name:
                 return value
         return ""
+
+    @property
+    def method(self) -> str:
+        """The method of a call, empty for an event. Hooks see calls as events, whose message_id, topic and times say nothing."""
+        return "" if self._call is None else self._call.method
 
     @property
     def cause(self) -> Cancelled | None:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, overload
 
-from ringfence.errors import Reject, RetryAfter
+from ringfence.call import NO_HANDLER, NoHandler, code_of
+from ringfence.errors import CallFailure, Reject, RetryAfter
 from ringfence.event import Event
-from ringfence.inbox import CANCELLED, REJECT, RETRY, Answer
+from ringfence.inbox import CANCELLED, DONE, NOT_STARTED, REJECT, RETRY, Answer
 from ringfence.options import Result
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Handler = Union[PlainHandler, AsyncHandler]
 V = TypeVar("V")
 
 _AFTER_MS_MAX = (1 << 63) - 1
-_KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled"}
+_KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled", NOT_STARTED: "not_started"}
 
 
 def is_async(handler: Handler) -> bool:
@@ -38,13 +39,15 @@ def kind_of(event: Event, error: BaseException) -> int:
     """Returns the kind of answer for what a handler raised. After a cancellation it is no failure."""
     if event._cause is not None:
         return CANCELLED
+    if isinstance(error, NoHandler):
+        return NOT_STARTED
     return REJECT if isinstance(error, Reject) else RETRY
 
 
 def text_of(error: BaseException) -> str:
     """Returns the reason for an exception of a handler."""
     try:
-        if not isinstance(error, (Reject, RetryAfter)):
+        if not isinstance(error, (Reject, RetryAfter, CallFailure, NoHandler)):
             text = str(error)
             return f"{type(error).__name__}: {text}" if text else type(error).__name__
         text = str(error)
@@ -60,12 +63,25 @@ def answer_of(settings: Settings, event: Event, error: BaseException) -> Answer:
     kind = kind_of(event, error)
     if kind == CANCELLED:
         return Answer(event.id, CANCELLED)
+    if event._call is not None:
+        if kind == NOT_STARTED:
+            return Answer(event.id, NOT_STARTED, reason=text_of(error), code=NO_HANDLER)
+        if not isinstance(error, (CallFailure, Reject, RetryAfter)):
+            settings.log.error("the handler of a call failed: method %s", event.method, exc_info=error)
+        return Answer(event.id, kind, reason=text_of(error), code=code_of(error))
     after_ms = 0
     if isinstance(error, RetryAfter):
         after_ms = min(math.ceil(error.delay * 1000), _AFTER_MS_MAX)
     elif kind == RETRY:
         settings.log.error("handler failed: message %s, attempt %d", event.message_id, event.attempt, exc_info=error)
     return Answer(event.id, kind, after_ms, text_of(error))
+
+
+def reply_of(event: Event) -> Answer | None:
+    """Returns the answer for a call whose handler has returned, None for an event: it is done."""
+    if event._call is None or not event._reply:
+        return None
+    return Answer(event.id, DONE, reply=event._reply)
 
 
 def with_hooks(settings: Settings, handler: Handler) -> Handler:

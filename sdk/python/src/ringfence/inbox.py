@@ -61,6 +61,8 @@ class Answer(NamedTuple):
     reason: str = ""
     started_ns: int = 0
     took_ns: int = 0
+    reply: bytes = b""
+    code: str = ""
 
 
 W = TypeVar("W", bound=Waiting)

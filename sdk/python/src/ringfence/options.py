@@ -14,6 +14,7 @@ from ringfence.clock import LeaseClock, system_clock
 from ringfence.errors import ArgumentError, SessionError, Unauthenticated
 
 if TYPE_CHECKING:
+    from ringfence.call import CallHandler
     from ringfence.event import Event
 
 ENDPOINT_ENV = "RINGFENCE_APP_ENDPOINT"
@@ -62,7 +63,7 @@ class Result(NamedTuple):
     """How the handler of an event ended."""
 
     kind: str
-    """done, retry, reject or cancelled"""
+    """done, retry, reject or cancelled; not_started: a call of a method without a handler"""
     error: BaseException | None
     """What the handler raised."""
     seconds: float
@@ -100,6 +101,9 @@ class Options(TypedDict, total=False):
     leave_group: bool
     """Makes the router leave its group when the worker stops: it hands all its keys over in order. For an application that ends
     then. False by default."""
+    calls: Mapping[str, CallHandler] | None
+    """The handlers of calls by their methods, in the style of the handler of events. A method has 1 to 64 of A-Z, a-z, 0-9, '.', '_'
+    and '-'. All workers of a group should have the same ones, since a call goes to the worker of its key, whatever methods that has."""
     token_file: str | None
     """A file with the token that a router with app.token_file requires, read anew for each stream. By default the environment
     variable RINGFENCE_APP_TOKEN_FILE names it; None or an empty name: no token."""
@@ -134,6 +138,7 @@ class Settings:
     hooks: Hooks
     ready: Callable[[bool], object] | None
     traces: bool | None
+    calls: Mapping[str, CallHandler]
     log: logging.Logger
     clock: LeaseClock
 
@@ -180,6 +185,7 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         hooks=options.get("hooks") or Hooks(),
         ready=options.get("ready"),
         traces=options.get("traces"),
+        calls=dict(options.get("calls") or {}),
         log=log,
         clock=clock or system_clock(),
     )

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ringfence.clock import boot_ns
 from ringfence.errors import Cancelled
 from ringfence.event import Event
-from ringfence.handlers import AsyncHandler, PlainHandler, answer_of
-from ringfence.inbox import Answer, Inbox
+from ringfence.handlers import AsyncHandler, PlainHandler, answer_of, reply_of
+from ringfence.inbox import NOT_STARTED, Answer, Inbox
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
@@ -110,6 +110,7 @@ class ThreadPool:
         runner, handler, context = self._runner, self._handler, self._context
         fast, work, threads = runner.settings.clock.fast, self._work, runner.settings.threads
         acquire, release, copy = runner.lock.acquire, runner.lock.release, context.copy
+        calls = bool(runner.settings.calls)
         event: Event | None = None
         answer: Answer | None = None
         woken = True
@@ -164,6 +165,8 @@ class ThreadPool:
                 if value is not None and inspect.isawaitable(value):
                     _close(value)
                     answer = answer_of(runner.settings, event, TypeError(_AWAITABLE))
+                elif calls:
+                    answer = reply_of(event)
             if began:
                 answer = _timed(event, answer, began, boot_ns())
 
@@ -263,7 +266,7 @@ class LoopPool:
         runner, handler = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler)
         clock, lock = runner.settings.clock, runner.lock
         ticks = clock.ticks
-        copy_context, size = contextvars.copy_context, len(self._variables)
+        copy_context, size, calls = contextvars.copy_context, len(self._variables), bool(runner.settings.calls)
         event: Event | None
         ending = False  # the task must not run another handler
         woken = True
@@ -323,6 +326,9 @@ class LoopPool:
                 except BaseException as error:
                     answer = self._answer(event, error)
                     ending = isinstance(error, asyncio.CancelledError)
+                else:
+                    if calls:
+                        answer = reply_of(event)
                 steps.event = None
                 ended = ticks()
                 if event._cause is None:  # a cancellation that comes now is too late, and only logged
@@ -415,7 +421,7 @@ class _Steps(Coroutine[Any, Any, None]):
 def _timed(event: Event, answer: Answer | None, began: int, ended: int) -> Answer | None:
     """Notes when a handler ran, as the router asks, in its event or its answer."""
     event.started_ns, event.took_ns = began, max(ended - began, 0)
-    return None if answer is None else answer._replace(started_ns=event.started_ns, took_ns=event.took_ns)
+    return answer if answer is None or answer.kind == NOT_STARTED else answer._replace(started_ns=event.started_ns, took_ns=event.took_ns)
 
 
 def _close(value: object) -> None:

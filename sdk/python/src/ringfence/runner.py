@@ -13,6 +13,7 @@ import grpc
 
 from ringfence.errors import (
     Broken,
+    CallerGone,
     Cancelled,
     DrainTimeout,
     Error,
@@ -136,7 +137,7 @@ class Runner:
         settings = self.settings
         try:
             token = settings.token()
-            channel = self._dial()
+            channel = dial(settings, _CHANNEL_OPTIONS)
         except SessionError as failure:
             return None, failure
         stream = Stream(self)
@@ -170,15 +171,6 @@ class Runner:
         if reason is None:
             reason = Broken("the router closed the stream") if stream.welcomed else Refused("the router closed the stream")
         return stream, reason
-
-    def _dial(self) -> grpc.Channel:
-        settings = self.settings
-        if settings.tls is None:
-            return grpc.insecure_channel(settings.target, options=_CHANNEL_OPTIONS)
-        options = list(_CHANNEL_OPTIONS)
-        if settings.tls.server_name:
-            options.append(("grpc.ssl_target_name_override", settings.tls.server_name))
-        return grpc.secure_channel(settings.target, _credentials(settings.tls), options=options)
 
     def connected(self, session: Session) -> None:
         """Tells the application about a session, before its first event."""
@@ -305,8 +297,18 @@ class Runner:
         self._over()
 
 
+def dial(settings: Settings, options: list[tuple[str, Any]]) -> grpc.Channel:
+    """Returns a channel to the router, which connects with its first call. Raises Unreachable if a file of the option tls cannot be read."""
+    if settings.tls is None:
+        return grpc.insecure_channel(settings.target, options=options)
+    if settings.tls.server_name:
+        options = [*options, ("grpc.ssl_target_name_override", settings.tls.server_name)]
+    return grpc.secure_channel(settings.target, _credentials(settings.tls), options=options)
+
+
 _TEXTS = {
     KeyLost: "the lease on the key has ended: write nothing",
+    CallerGone: "the caller waits no longer: what the handler returns is told to nobody",
     HandlerTimeout: "the handler took longer than the router's handler.timeout: write nothing",
     DrainTimeout: "the drain grace has ended: write nothing",
 }

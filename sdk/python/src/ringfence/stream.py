@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ringfence import clock
 from ringfence.app.v1 import app_pb2 as pb
 from ringfence.encode import results_frame
-from ringfence.errors import HandlerTimeout, KeyLost, VersionMismatch
-from ringfence.event import Event
+from ringfence.errors import CallerGone, HandlerTimeout, KeyLost, VersionMismatch
+from ringfence.event import Arrival, Event
 from ringfence.inbox import NEVER, Answer, Inbox
 from ringfence.options import Session
 from ringfence.version import SDK
@@ -26,7 +26,7 @@ PING_DEFAULT = 0.2  # seconds between Pings, until the Welcome says otherwise
 REASON_MAX_DEFAULT = 1 << 10  # bytes of a reason, until the Welcome says otherwise
 PING_NEVER = 1e9  # seconds before any time at which a Ping was sent
 RESULTS_MAX = 32_768  # in one frame
-RESULT_BYTES_MAX = 1 << 20  # of the reasons in one frame, about
+RESULT_BYTES_MAX = 1 << 20  # of the reasons and replies in one frame, about, unless one reply is larger
 RESULT_BYTES = 64  # of an answer besides its reason, at most
 
 
@@ -74,7 +74,7 @@ class Stream:
             sdk=SDK,
             version_min=PROTOCOL_VERSION,
             version_max=PROTOCOL_VERSION,
-            capabilities=["conformant", "raw_clock"] if clock.RAW else ["conformant"],
+            capabilities=self._capabilities(),
         )
         yield pb.WorkRequest(hello=hello).SerializeToString()
         pinged = -PING_NEVER  # when the last Ping was sent, for timing alone: deadlines count by the lease clock
@@ -98,6 +98,9 @@ class Stream:
                     self._wake.get(timeout=wait)
                 except queue.Empty:
                     pass
+
+    def _capabilities(self) -> list[str]:
+        return ["conformant"] + ["raw_clock"] * clock.RAW + ["calls"] * bool(self.runner.settings.calls)
 
     def _next(self) -> tuple[bytes | None, bool]:
         """Returns the next frame if one is due, and whether there will be none any more.
@@ -137,6 +140,8 @@ class Stream:
                 reason=self._cut(answer.reason),
                 started_ns=answer.started_ns,
                 took_ns=answer.took_ns,
+                reply=answer.reply,
+                code=answer.code,
             )
         return results_frame(receipt, results, *done), False
 
@@ -144,15 +149,26 @@ class Stream:
         """Removes as many results as fit into a frame: those that are DONE, with their times, and the others. The lock is held."""
         inbox = self.inbox
         done, answers = (inbox.done, inbox.starts, inbox.tooks), inbox.answers
-        if len(inbox.done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
+        if len(inbox.done) + len(answers) <= RESULTS_MAX and self._fitting(answers, len(inbox.done)) >= len(answers):
             inbox.done, inbox.starts, inbox.tooks, inbox.answers = [], [], [], []
             return done, answers
         room = RESULTS_MAX - min(len(inbox.done), RESULTS_MAX)
-        n = min(room, max(1, RESULT_BYTES_MAX // (RESULT_BYTES + self._reason_max)))
+        n = min(room, self._fitting(answers, min(len(inbox.done), RESULTS_MAX)))
         inbox.done, inbox.starts, inbox.tooks = (column[RESULTS_MAX:] for column in done)
         inbox.answers = answers[n:]
         ids, starts, tooks = (column[:RESULTS_MAX] for column in done)
         return (ids, starts, tooks), answers[:n]
+
+    def _fitting(self, answers: list[Answer], done: int) -> int:
+        """Returns how many answers fit into a frame beside so many that are only DONE: at least one if the frame has nothing else."""
+        if not self.runner.settings.calls:  # then none has a reply
+            return max(1, RESULT_BYTES_MAX // (RESULT_BYTES + self._reason_max))
+        left = RESULT_BYTES_MAX - done * RESULT_BYTES // 2  # a DONE has half of what an answer has
+        for n, answer in enumerate(answers):
+            left -= RESULT_BYTES + self._reason_max + len(answer.reply)
+            if left < 0 and (n or done):
+                return n
+        return len(answers)
 
     def _cut(self, reason: str) -> str:
         """Returns a reason that is UTF-8 of at most as many bytes as the router wants."""
@@ -194,6 +210,7 @@ class Stream:
         if kind == "deliveries":
             frame = response.deliveries
             new = Event.__new__
+            calls, received = bool(runner.settings.calls), time.time()
 
             def start(deliveries: list[pb.Delivery]) -> list[Event]:
                 events: list[Event] = []
@@ -205,6 +222,8 @@ class Stream:
                     event._frame = frame
                     event._stream = self
                     event._cause = None
+                    if calls and delivery.HasField("call"):
+                        event._call = Arrival.of(delivery.call, received)
                     add(event)
                 return events
 
@@ -244,7 +263,8 @@ class Stream:
         if lost:
             runner.cancel(lost, KeyLost)
         if slow:
-            runner.cancel(slow, HandlerTimeout)
+            runner.cancel([event for event in slow if event._call is None], HandlerTimeout)
+            runner.cancel([event for event in slow if event._call is not None], CallerGone)
         if kind == "welcome":
             self._welcome(response.welcome)
         elif kind == "go_away":

@@ -30,10 +30,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from ringfence.app.v1 import app_pb2 as pb
+from ringfence.call import NO_HANDLER, TIMEOUT_DEFAULT
 from ringfence.clock import LeaseClock
-from ringfence.event import Event, Fence, MessageID
+from ringfence.event import Arrival, Event, Fence, MessageID
 from ringfence.handlers import Handler
+from ringfence.lane.v1 import lane_pb2 as lane
 from ringfence.worker import Worker
+from ringfence.xxh64 import xxh64
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,6 +73,10 @@ class Outcome(NamedTuple):
     """retry: the delay in seconds that the handler asked for, 0 for none."""
     reason: str = ""
     """retry and reject: the text of the exception."""
+    reply: bytes = b""
+    """done, of a call: the reply."""
+    code: str = ""
+    """retry and reject, of a call: the code of the failure. not_started: no_handler if the worker has no handler of the method."""
 
 
 class Delivery:
@@ -102,6 +109,10 @@ class Delivery:
     async def wait_outcome(self, timeout: float = OUTCOME_WAIT) -> Outcome:
         """Is :meth:`outcome` for a coroutine: it does not block the event loop."""
         return await asyncio.to_thread(self.outcome, timeout)
+
+    def give_up(self) -> None:
+        """Takes a call back, as when its caller waits no longer: its handler is cancelled with CallerGone, if it runs."""
+        self._router._give_up(self)
 
     def redeliver(self) -> Delivery:
         """Gives the same event to the handler again, as a router would, once this delivery has ended.
@@ -161,7 +172,7 @@ class _Stream:
         self.window = 0  # 0: no Hello yet
         self.number = 0
         self.deliveries: dict[int, Delivery] = {}
-        self.draining = self.over = False
+        self.draining = self.over = self.calls = False
 
     def send(self, response: pb.WorkResponse) -> None:
         self.out.put(response.SerializeToString())
@@ -172,6 +183,7 @@ class _Stream:
         router = self.router
         if kind == "hello":
             self.window = request.hello.max_in_flight
+            self.calls = "calls" in request.hello.capabilities
             limits = pb.Limits(max_in_flight=self.window, frame_max_bytes=FRAME_MAX, ping_interval_ms=PING_INTERVAL_MS, reason_max_bytes=1 << 10)
             welcome = pb.Welcome(node="testing", group="testing", worker=request.hello.worker or "worker", version=1, limits=limits)
             self.send(pb.WorkResponse(welcome=welcome))
@@ -219,7 +231,15 @@ class Router:
             options=[("grpc.max_receive_message_length", FRAME_MAX), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)],
         )
         work: grpc.RpcMethodHandler[pb.WorkRequest, bytes] = grpc.stream_stream_rpc_method_handler(self._work, pb.WorkRequest.FromString, None)
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("ringfence.app.v1.AppService", {"Work": work})])
+        invoke: grpc.RpcMethodHandler[lane.InvokeRequest, lane.InvokeResponse] = grpc.unary_unary_rpc_method_handler(
+            self._invoke, lane.InvokeRequest.FromString, lane.InvokeResponse.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler("ringfence.app.v1.AppService", {"Work": work}),
+                grpc.method_handlers_generic_handler("ringfence.lane.v1.LaneService", {"Invoke": invoke}),
+            ]
+        )
         self._port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
         self._watch: threading.Thread | None = None
@@ -282,6 +302,18 @@ class Router:
             fence=fence,
         )
         return self._add(Delivery(self, event, attempt))
+
+    def call(
+        self, key: bytes | str, method: str, payload: bytes | str = b"", *, id: str = "", timeout: float = TIMEOUT_DEFAULT, path: tuple[int, ...] = ()
+    ) -> Delivery:
+        """Queues a call for the handler of its method, behind what waits for the key already. The reply is in its outcome.
+
+        :class:`ringfence.Lane` with :attr:`endpoint` calls through the real protocol instead. Nobody waits here: :meth:`Delivery.give_up` is
+        what a caller does when ``timeout`` is over.
+        """
+        event = Event(key, payload)
+        event._call = Arrival(method, id, timeout, path)
+        return self._add(Delivery(self, event, 1))
 
     def lose(self, key: bytes | str) -> None:
         """Moves a key away: its waiting deliveries are not started, and its running handler is cancelled with KeyLost.
@@ -394,6 +426,8 @@ class Router:
             names: list[str] = []
             schemas: list[bytes] = []
             for box in self._boxes.values():
+                while box.running is None and box.queue and box.queue[0]._event._call is not None and not stream.calls:
+                    box.queue.popleft()._end(Outcome("not_started", reason="the worker takes no calls", code=NO_HANDLER))
                 if box.running is None and box.queue and len(stream.deliveries) < stream.window:
                     delivery = box.queue.popleft()
                     self._last += 1
@@ -430,6 +464,7 @@ class Router:
             attempt=delivery._attempt,
             redelivery_count=event.redelivery,
             schema_version=0 if event.schema_version is None else _index(schemas, event.schema_version) + 1,
+            call=_call(event._call),
         )
 
     def _finish(self, stream: _Stream, result: pb.Result) -> None:
@@ -441,7 +476,17 @@ class Router:
         kind = _KINDS.get(result.kind, "retry")
         if kind == "cancelled" and delivery._timed_out:
             kind = "timed_out"
-        delivery._end(Outcome(kind, result.after_ms / 1000, result.reason))
+        delivery._end(Outcome(kind, result.after_ms / 1000, result.reason, result.reply, result.code))
+
+    def _give_up(self, delivery: Delivery) -> None:
+        with self._lock:
+            box = self._box(delivery._event.key)
+            if delivery in box.queue:
+                box.queue.remove(delivery)
+                delivery._end(Outcome("not_started"))
+            elif delivery._stream is not None and not delivery.over:
+                revoke = pb.Revoke(delivery_ids=[delivery._id], reason="the caller waits no longer")
+                delivery._stream.send(pb.WorkResponse(revoke=revoke))
 
     def _break_off(self, stream: _Stream) -> None:
         """Records the end of a stream. The lock is held."""
@@ -471,6 +516,31 @@ class Router:
                     if late:
                         revoke = pb.Revoke(delivery_ids=[delivery._id for delivery in late], reason="handler.timeout")
                         stream.send(pb.WorkResponse(revoke=revoke))
+
+    # Calls of a Lane.
+
+    def _invoke(self, request: lane.InvokeRequest, context: grpc.ServicerContext) -> lane.InvokeResponse:
+        """Answers one call, as a router does."""
+        if not request.key or not request.method:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a key or a method")
+        with self._lock:
+            box = self._box(request.key)
+            if box.running is not None and xxh64(request.key) in request.path:
+                return lane.InvokeResponse(outcome=lane.OUTCOME_NOT_RUN, code="cycle", text="a handler of the same key waits for it")
+        timeout = request.timeout_ms / 1000 or TIMEOUT_DEFAULT
+        delivery = self.call(request.key, request.method, request.payload, id=request.id, timeout=timeout, path=tuple(request.path))
+        if not delivery._over.wait(timeout):
+            delivery.give_up()
+            if not delivery.over:
+                return lane.InvokeResponse(outcome=lane.OUTCOME_UNKNOWN, text="its time was up while its handler ran")
+        outcome = delivery.outcome()
+        if outcome.kind == "done":
+            return lane.InvokeResponse(outcome=lane.OUTCOME_REPLIED, reply=outcome.reply)
+        if outcome.kind in ("retry", "reject"):
+            return lane.InvokeResponse(outcome=lane.OUTCOME_FAILED, code=outcome.code, text=outcome.reason)
+        if outcome.kind == "not_started":
+            return lane.InvokeResponse(outcome=lane.OUTCOME_NOT_RUN, code=outcome.code or "timeout", text=outcome.reason)
+        return lane.InvokeResponse(outcome=lane.OUTCOME_UNKNOWN, text=f"its handler was {outcome.kind}")
 
     # Streams.
 
@@ -506,6 +576,13 @@ def _until_broken(requests: Iterator[pb.WorkRequest]) -> Iterator[pb.WorkRequest
         except (StopIteration, grpc.RpcError):
             return
         yield request
+
+
+def _call(arrival: Arrival | None) -> pb.Call | None:
+    """Returns the wire's form. The deadline of a call of this router is its timeout, since only its worker counts from now on."""
+    if arrival is None:
+        return None
+    return pb.Call(method=arrival.method, timeout_ms=int(arrival.deadline * 1000), id=arrival.id, path=arrival.path)
 
 
 def _index(values: list[Any], value: object) -> int:

@@ -67,7 +67,7 @@ def _spans(wanted: bool | None) -> Callable[[Event], AbstractContextManager[None
             "ringfence.attempt": event.attempt,
         }
         with tracer.start_as_current_span(
-            f"process {event.topic}",
+            f"call {event.method}" if event.method else f"process {event.topic}",
             context=parent,
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,

@@ -7,6 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
+from ringfence.call import check_calls, with_calls
 from ringfence.errors import ArgumentError
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, with_hooks
 from ringfence.options import check
@@ -45,8 +46,9 @@ class Worker:
         if not callable(handler):
             raise ArgumentError(f"handler = {handler!r}, want a function")
         self._settings = check(endpoint, options, clock)
+        check_calls(self._settings.calls, handler)
         self._is_async = is_async(handler)
-        self._handler = with_hooks(self._settings, with_traces(self._settings, handler))
+        self._handler = with_hooks(self._settings, with_traces(self._settings, with_calls(self._settings.calls, handler)))
         self._runner = Runner(self._settings)
         self._done = threading.Event()
         self._started = False

@@ -15,4 +15,4 @@
  *
  * @packageDocumentation
  */
-export { TestDelivery, TestRouter, testRouter, type EventInit, type TestContext, type TestOutcome, type TestRouterOptions } from "./router.js";
+export { TestDelivery, TestRouter, testRouter, type CallInit, type EventInit, type TestContext, type TestOutcome, type TestRouterOptions } from "./router.js";

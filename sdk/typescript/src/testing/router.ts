@@ -1,14 +1,17 @@
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
-import { Server, ServerCredentials, status as codes, type ServerDuplexStream } from "@grpc/grpc-js";
+import { Server, ServerCredentials, status as codes, type sendUnaryData, type ServerDuplexStream, type ServerUnaryCall } from "@grpc/grpc-js";
+import { callTimeoutDefault } from "../call.js";
 import type { Clock } from "../clock.js";
 import { deliveries, type Deliveries } from "../deliveries.js";
 import { Fence, type MessageId, type Property } from "../event.js";
-import { ResultKind, WorkRequestSchema, WorkResponseSchema, type Delivery, type Result, type WorkRequest } from "../gen/ringfence/app/v1/app_pb.js";
+import { CallSchema, ResultKind, WorkRequestSchema, WorkResponseSchema, type Delivery, type Result, type WorkRequest } from "../gen/ringfence/app/v1/app_pb.js";
+import { InvokeRequestSchema, InvokeResponseSchema, Outcome as LaneOutcome, type InvokeRequest } from "../gen/ringfence/lane/v1/lane_pb.js";
 import type { Handler } from "../handler.js";
 import type { Instant } from "../inbox.js";
 import type { Options } from "../options.js";
 import { run } from "../run.js";
 import type { Connect, WireEvents } from "../transport.js";
+import { xxh64 } from "../xxh64.js";
 
 /** The time between the router's clock and the end of its lease, in milliseconds. */
 const lease = 3_600_000;
@@ -51,6 +54,18 @@ export interface EventInit {
   fence?: Fence;
 }
 
+/** A call to deliver. */
+export interface CallInit {
+  key: string | Uint8Array;
+  method: string;
+  payload?: string | Uint8Array;
+  id?: string;
+  /** What the handler is told. The router itself takes nothing back: see TestDelivery.giveUp. 10 seconds by default. */
+  timeoutMs?: number;
+  /** Hashes of the keys whose handlers wait for the call. */
+  path?: readonly bigint[];
+}
+
 /** How a delivery ended. */
 export interface TestOutcome {
   /**
@@ -65,6 +80,10 @@ export interface TestOutcome {
   /** When the handler ran, in nanoseconds, if the router has the capability "intervals"; else 0. */
   readonly startedNs: bigint;
   readonly tookNs: bigint;
+  /** The reply of a call that is done. */
+  readonly reply?: Buffer;
+  /** The code of a call that failed, or has no handler. */
+  readonly code?: string;
 }
 
 const kinds: Record<ResultKind, TestOutcome["kind"]> = {
@@ -88,6 +107,7 @@ export class TestDelivery {
     /** @internal */ readonly init: EventInit,
     /** @internal */ readonly attempt: number,
     /** @internal */ readonly entry: bigint,
+    /** @internal */ readonly call: CallInit | undefined = undefined,
   ) {}
 
   /** Whether the delivery has ended. */
@@ -106,6 +126,11 @@ export class TestDelivery {
     } finally {
       clearTimeout(timer);
     }
+  }
+
+  /** Takes a call back, as when its caller waits no longer: the signal of its handler aborts with a CallerGoneError, if it runs. */
+  giveUp(): void {
+    this.router.giveUp(this);
   }
 
   /** Gives the event to the handler again, as the router would: with a greater fence, and with the next attempt if the handler failed. */
@@ -212,6 +237,48 @@ export class TestRouter {
     return this.#add(new TestDelivery(this, init, init.attempt ?? 1, ++this.#entries));
   }
 
+  /** Queues a call for the handler of its method, behind what waits for the key already. Its reply is in its outcome. */
+  call(init: CallInit): TestDelivery {
+    const { key, payload = "" } = init;
+    return this.#add(new TestDelivery(this, { key, payload }, 1, 0n, init));
+  }
+
+  /** @internal */
+  giveUp(delivery: TestDelivery): void {
+    const box = this.#boxes.get(Buffer.from(delivery.init.key).toString("latin1"))!;
+    const i = box.queue.indexOf(delivery);
+    if (i < 0) {
+      for (const stream of this.#streams) stream.takeBack(delivery);
+      return;
+    }
+    box.queue.splice(i, 1);
+    if (box.queue.length === 0 && this.#ready.includes(box)) this.#ready.splice(this.#ready.indexOf(box), 1);
+    delivery.end(endOf("not_started"));
+  }
+
+  /** Answers a call of a Lane, as a router does. */
+  async #invoke({ key, method, payload, id, timeoutMs, path }: InvokeRequest) {
+    const running = this.#boxes.get(Buffer.from(key).toString("latin1"))?.running;
+    if (running !== undefined && path.includes(xxh64(Buffer.from(key)))) {
+      return { outcome: LaneOutcome.NOT_RUN, code: "cycle", text: "a handler of the same key waits for it" };
+    }
+    const delivery = this.call({ key, method, payload, id, timeoutMs: Number(timeoutMs), path });
+    const timer = setTimeout(() => delivery.giveUp(), Number(timeoutMs) || callTimeoutDefault);
+    const { kind, reply, code = "", reason: text } = await delivery.outcome();
+    clearTimeout(timer);
+    switch (kind) {
+      case "done":
+        return { outcome: LaneOutcome.REPLIED, reply: reply! };
+      case "retry":
+      case "reject":
+        return { outcome: LaneOutcome.FAILED, code, text };
+      case "not_started":
+        return { outcome: LaneOutcome.NOT_RUN, code: code || "timeout", text };
+      default:
+        return { outcome: LaneOutcome.UNKNOWN, text: `its handler was ${kind}` };
+    }
+  }
+
   /** @internal */
   redeliver(before: TestDelivery, failed: boolean): TestDelivery {
     return this.#add(new TestDelivery(this, before.init, before.attempt + (failed ? 1 : 0), before.entry));
@@ -278,7 +345,7 @@ export class TestRouter {
   }
 
   /**
-   * Also serves workers by gRPC, such as other processes, until stop. Their leases run on their own clock.
+   * Also serves workers and callers by gRPC, such as other processes, until stop. The workers' leases run on their own clock.
    * @param address host:port or unix:///path; by default a free port on loopback.
    * @returns the endpoint.
    */
@@ -297,6 +364,22 @@ export class TestRouter {
     server.addService(
       { work: { path: "/ringfence.app.v1.AppService/Work", requestStream: true, responseStream: true, requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged } },
       { work },
+    );
+    server.addService(
+      {
+        invoke: {
+          path: "/ringfence.lane.v1.LaneService/Invoke", requestStream: false, responseStream: false, requestSerialize: unchanged, requestDeserialize: unchanged,
+          responseSerialize: unchanged, responseDeserialize: unchanged,
+        },
+      },
+      {
+        invoke: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
+          this.#invoke(fromBinary(InvokeRequestSchema, call.request)).then(
+            (response) => answer(null, Buffer.from(toBinary(InvokeResponseSchema, create(InvokeResponseSchema, response)))),
+            (err: Error) => answer({ code: codes.INTERNAL, details: err.message }),
+          );
+        },
+      },
     );
     const port = await new Promise<number>((resolve, reject) => server.bindAsync(address, credentials, (err, bound) => (err ? reject(err) : resolve(bound))));
     this.#servers.push(server);
@@ -380,7 +463,7 @@ export class TestRouter {
           deliveryId: id, partition: box.partition, key: Buffer.from(box.key, "latin1"), payload: Buffer.from(init.payload ?? ""),
           ledgerId: messageId.ledger ?? 1n, entryId: messageId.entry ?? delivery.entry, batchIndex: messageId.batch ?? -1, topicPartition: messageId.topicPartition ?? -1,
           publishTimeMs: BigInt((init.publishTime ?? new Date()).getTime()), eventTimeMs: BigInt(init.eventTime?.getTime() ?? 0),
-          attempt: delivery.attempt, redeliveryCount: init.redelivery ?? 0, turn: fence.turn,
+          attempt: delivery.attempt, redeliveryCount: init.redelivery ?? 0, turn: fence.turn, ...callOf(delivery.call),
         },
       });
     }
@@ -434,6 +517,13 @@ export function testRouter(t: TestContext, options: TestRouterOptions = {}): Tes
   return router;
 }
 
+/** Returns what makes a delivery a call. */
+function callOf(init: CallInit | undefined): { call?: NonNullable<Delivery["call"]> } {
+  if (init === undefined) return {};
+  const { method, id = "", timeoutMs = callTimeoutDefault, path = [] } = init;
+  return { call: create(CallSchema, { method, id, timeoutMs: BigInt(Math.floor(timeoutMs)), path: [...path] }) };
+}
+
 function endOf(kind: TestOutcome["kind"]): TestOutcome {
   return { kind, afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
 }
@@ -471,6 +561,7 @@ class Stream {
   #welcomed = false;
   #over = false;
   #draining = false;
+  #calls = false; // the worker takes calls
   #window = 0;
   #number = 0n; // of the newest Deliveries frame
   #receipt = 0n; // of the newest one that the worker has received
@@ -505,6 +596,7 @@ class Stream {
         const { maxInFlight, worker } = frame.value;
         if (maxInFlight < 1 || maxInFlight > 100_000) return `max_in_flight is ${maxInFlight}`;
         this.#welcomed = true;
+        this.#calls = frame.value.capabilities.includes("calls");
         this.#window = Math.min(maxInFlight, this.router.config.maxInFlight);
         this.send({
           case: "welcome",
@@ -541,7 +633,17 @@ class Stream {
     const open = this.#open.get(result.deliveryId);
     if (open === undefined) return;
     this.#open.delete(result.deliveryId);
-    this.router.finish(open, { kind: kinds[result.kind], afterMs: Number(result.afterMs), reason: result.reason, startedNs: result.startedNs, tookNs: result.tookNs });
+    this.router.finish(open, {
+      kind: kinds[result.kind], afterMs: Number(result.afterMs), reason: result.reason, startedNs: result.startedNs, tookNs: result.tookNs,
+      ...(open.delivery.call === undefined ? {} : { reply: Buffer.from(result.reply), code: result.code }),
+    });
+  }
+
+  /** Takes a delivery back if it is one of this stream. */
+  takeBack(delivery: TestDelivery): void {
+    for (const [id, open] of this.#open) {
+      if (open.delivery === delivery) this.send({ case: "revoke", value: { deliveryIds: [id], reason: "the caller waits no longer" } });
+    }
   }
 
   /** Starts the timeout of a handler anew. */
@@ -556,7 +658,12 @@ class Stream {
   /** Sends deliveries, as far as the protocol lets it. */
   pump(): void {
     if (this.#over || this.#draining || this.#receipt < this.#number) return;
-    const taken = this.router.take(this.#window - this.#open.size);
+    const all = this.router.take(this.#window - this.#open.size);
+    const taken = all.filter(({ open }) => this.#calls || open.delivery.call === undefined);
+    for (const { open } of all) {
+      if (!taken.some((one) => one.open === open)) this.router.finish(open, { ...endOf("not_started"), reply: Buffer.alloc(0), code: "no_handler" });
+    }
+    if (taken.length < all.length) queueMicrotask(() => this.router.pump()); // more of their keys may wait
     if (taken.length === 0) return;
     const tables = { topics: new Index<string>(), tokens: new Index<bigint>(), names: new Index<string>() };
     const schemaVersions: Uint8Array[] = [];

@@ -120,7 +120,7 @@ class Deliveries(_message.Message):
     def __init__(self, number: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., names: _Optional[_Iterable[str]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., schema_versions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "schema_version")
+    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "call", "schema_version")
     DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class Delivery(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     delivery_id: int
     partition: int
@@ -156,8 +157,21 @@ class Delivery(_message.Message):
     traceparent: str
     redelivery_count: int
     turn: int
+    call: Call
     schema_version: int
-    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("method", "timeout_ms", "id", "path")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    timeout_ms: int
+    id: str
+    path: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., id: _Optional[str] = ..., path: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Property(_message.Message):
     __slots__ = ("name", "value")
@@ -176,20 +190,24 @@ class Results(_message.Message):
     def __init__(self, number: _Optional[int] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("delivery_id", "kind", "after_ms", "reason", "started_ns", "took_ns")
+    __slots__ = ("delivery_id", "kind", "after_ms", "reason", "reply", "code", "started_ns", "took_ns")
     DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     STARTED_NS_FIELD_NUMBER: _ClassVar[int]
     TOOK_NS_FIELD_NUMBER: _ClassVar[int]
     delivery_id: int
     kind: ResultKind
     after_ms: int
     reason: str
+    reply: bytes
+    code: str
     started_ns: int
     took_ns: int
-    def __init__(self, delivery_id: _Optional[int] = ..., kind: _Optional[_Union[ResultKind, str]] = ..., after_ms: _Optional[int] = ..., reason: _Optional[str] = ..., started_ns: _Optional[int] = ..., took_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, delivery_id: _Optional[int] = ..., kind: _Optional[_Union[ResultKind, str]] = ..., after_ms: _Optional[int] = ..., reason: _Optional[str] = ..., reply: _Optional[bytes] = ..., code: _Optional[str] = ..., started_ns: _Optional[int] = ..., took_ns: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("delivery_ids",)

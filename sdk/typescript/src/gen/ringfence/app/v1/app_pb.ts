@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file ringfence/app/v1/app.proto.
  */
 export const file_ringfence_app_v1_app: GenFile = /*@__PURE__*/
-  fileDesc("ChpyaW5nZmVuY2UvYXBwL3YxL2FwcC5wcm90bxIQcmluZ2ZlbmNlLmFwcC52MSKBAgoLV29ya1JlcXVlc3QSDwoHcmVjZWlwdBgBIAEoBBIoCgVoZWxsbxgCIAEoCzIXLnJpbmdmZW5jZS5hcHAudjEuSGVsbG9IABIsCgdyZXN1bHRzGAMgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5SZXN1bHRzSAASLgoIcHJvZ3Jlc3MYBCABKAsyGi5yaW5nZmVuY2UuYXBwLnYxLlByb2dyZXNzSAASJgoEcGluZxgFIAEoCzIWLnJpbmdmZW5jZS5hcHAudjEuUGluZ0gAEigKBWRyYWluGAYgASgLMhcucmluZ2ZlbmNlLmFwcC52MS5EcmFpbkgAQgcKBWZyYW1lIuUCCgxXb3JrUmVzcG9uc2USDwoHcmVjZWlwdBgBIAEoBBIsCgd3ZWxjb21lGAIgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5XZWxjb21lSAASMgoKZGVsaXZlcmllcxgDIAEoCzIcLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcmllc0gAEiYKBHBvbmcYBCABKAsyFi5yaW5nZmVuY2UuYXBwLnYxLlBvbmdIABIqCgZyZXZva2UYBSABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJldm9rZUgAEiwKB3N1c3BlbmQYBiABKAsyGS5yaW5nZmVuY2UuYXBwLnYxLlN1c3BlbmRIABIqCgZyZXN1bWUYByABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VtZUgAEisKB2dvX2F3YXkYCCABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLkdvQXdheUgAQgcKBWZyYW1lIpwBCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSFQoNbWF4X2luX2ZsaWdodBgCIAEoDRIZChFtYXhfYmF0Y2hfcGVyX2tleRgDIAEoDRILCgNzZGsYBCABKAkSFAoMY2FwYWJpbGl0aWVzGAUgAygJEhMKC3ZlcnNpb25fbWluGAYgASgNEhMKC3ZlcnNpb25fbWF4GAcgASgNSgQICBAJIocBCgdXZWxjb21lEgwKBG5vZGUYASABKAkSDQoFZ3JvdXAYAiABKAkSKAoGbGltaXRzGAMgASgLMhgucmluZ2ZlbmNlLmFwcC52MS5MaW1pdHMSDwoHdmVyc2lvbhgEIAEoDRIOCgZ3b3JrZXIYBSABKAkSFAoMY2FwYWJpbGl0aWVzGAYgAygJImwKBkxpbWl0cxIVCg1tYXhfaW5fZmxpZ2h0GAEgASgNEhcKD2ZyYW1lX21heF9ieXRlcxgCIAEoDRIYChBwaW5nX2ludGVydmFsX21zGAMgASgNEhgKEHJlYXNvbl9tYXhfYnl0ZXMYBCABKA0imgEKCkRlbGl2ZXJpZXMSDgoGbnVtYmVyGAEgASgEEg4KBnRvcGljcxgCIAMoCRIOCgZ0b2tlbnMYAyADKAMSDQoFbmFtZXMYBCADKAkSLgoKZGVsaXZlcmllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcnkSFwoPc2NoZW1hX3ZlcnNpb25zGAcgAygMSgQIBhAHIo0DCghEZWxpdmVyeRITCgtkZWxpdmVyeV9pZBgBIAEoBBIRCglwYXJ0aXRpb24YAiABKA0SCwoDa2V5GAMgASgMEg8KB3BheWxvYWQYBCABKAwSLgoKcHJvcGVydGllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuUHJvcGVydHkSEQoJbGVkZ2VyX2lkGAYgASgDEhAKCGVudHJ5X2lkGAcgASgDEhMKC2JhdGNoX2luZGV4GAggASgREhcKD3RvcGljX3BhcnRpdGlvbhgJIAEoERINCgV0b3BpYxgKIAEoDRINCgV0b2tlbhgLIAEoDRIXCg9wdWJsaXNoX3RpbWVfbXMYDCABKAMSFQoNZXZlbnRfdGltZV9tcxgNIAEoAxIPCgdhdHRlbXB0GA4gASgNEhMKC3RyYWNlcGFyZW50GA8gASgJEhgKEHJlZGVsaXZlcnlfY291bnQYECABKA0SDAoEdHVybhgRIAEoBBIWCg5zY2hlbWFfdmVyc2lvbhgVIAEoDUoECBIQFSInCghQcm9wZXJ0eRIMCgRuYW1lGAEgASgNEg0KBXZhbHVlGAIgASgJIkQKB1Jlc3VsdHMSDgoGbnVtYmVyGAEgASgEEikKB3Jlc3VsdHMYAiADKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VsdCKWAQoGUmVzdWx0EhMKC2RlbGl2ZXJ5X2lkGAEgASgEEioKBGtpbmQYAiABKA4yHC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VsdEtpbmQSEAoIYWZ0ZXJfbXMYAyABKAQSDgoGcmVhc29uGAQgASgJEhIKCnN0YXJ0ZWRfbnMYCCABKAQSDwoHdG9va19ucxgJIAEoBEoECAUQCCIgCghQcm9ncmVzcxIUCgxkZWxpdmVyeV9pZHMYASADKAQiEQoEUGluZxIJCgFrGAEgASgEIjkKBFBvbmcSCQoBaxgBIAEoBBIUCgxyZW1haW5pbmdfbnMYAiABKAMSEAoIZHJhaW5pbmcYAyADKAQiTwoGUmV2b2tlEhIKCnBhcnRpdGlvbnMYASADKA0SCwoDYWxsGAIgASgIEg4KBnJlYXNvbhgDIAEoCRIUCgxkZWxpdmVyeV9pZHMYBCADKAQiGQoHU3VzcGVuZBIOCgZyZWFzb24YASABKAkiCAoGUmVzdW1lIjAKBkdvQXdheRIOCgZyZWFzb24YASABKAkSFgoOcmV0cnlfYWZ0ZXJfbXMYAiABKA0iJQoFRHJhaW4SDgoGcmVhc29uGAEgASgJEgwKBG5vZGUYAiABKAgqpgEKClJlc3VsdEtpbmQSGwoXUkVTVUxUX0tJTkRfVU5TUEVDSUZJRUQQABIUChBSRVNVTFRfS0lORF9ET05FEAESFQoRUkVTVUxUX0tJTkRfUkVUUlkQAhIWChJSRVNVTFRfS0lORF9SRUpFQ1QQAxIbChdSRVNVTFRfS0lORF9OT1RfU1RBUlRFRBAEEhkKFVJFU1VMVF9LSU5EX0NBTkNFTExFRBAFMlcKCkFwcFNlcnZpY2USSQoEV29yaxIdLnJpbmdmZW5jZS5hcHAudjEuV29ya1JlcXVlc3QaHi5yaW5nZmVuY2UuYXBwLnYxLldvcmtSZXNwb25zZSgBMAFCOlo4Z2l0aHViLmNvbS9yaW5nZmVuY2Uvcm91dGVyL3Byb3RvL3JpbmdmZW5jZS9hcHAvdjE7YXBwdjFiBnByb3RvMw");
+  fileDesc("ChpyaW5nZmVuY2UvYXBwL3YxL2FwcC5wcm90bxIQcmluZ2ZlbmNlLmFwcC52MSKBAgoLV29ya1JlcXVlc3QSDwoHcmVjZWlwdBgBIAEoBBIoCgVoZWxsbxgCIAEoCzIXLnJpbmdmZW5jZS5hcHAudjEuSGVsbG9IABIsCgdyZXN1bHRzGAMgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5SZXN1bHRzSAASLgoIcHJvZ3Jlc3MYBCABKAsyGi5yaW5nZmVuY2UuYXBwLnYxLlByb2dyZXNzSAASJgoEcGluZxgFIAEoCzIWLnJpbmdmZW5jZS5hcHAudjEuUGluZ0gAEigKBWRyYWluGAYgASgLMhcucmluZ2ZlbmNlLmFwcC52MS5EcmFpbkgAQgcKBWZyYW1lIuUCCgxXb3JrUmVzcG9uc2USDwoHcmVjZWlwdBgBIAEoBBIsCgd3ZWxjb21lGAIgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5XZWxjb21lSAASMgoKZGVsaXZlcmllcxgDIAEoCzIcLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcmllc0gAEiYKBHBvbmcYBCABKAsyFi5yaW5nZmVuY2UuYXBwLnYxLlBvbmdIABIqCgZyZXZva2UYBSABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJldm9rZUgAEiwKB3N1c3BlbmQYBiABKAsyGS5yaW5nZmVuY2UuYXBwLnYxLlN1c3BlbmRIABIqCgZyZXN1bWUYByABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VtZUgAEisKB2dvX2F3YXkYCCABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLkdvQXdheUgAQgcKBWZyYW1lIpwBCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSFQoNbWF4X2luX2ZsaWdodBgCIAEoDRIZChFtYXhfYmF0Y2hfcGVyX2tleRgDIAEoDRILCgNzZGsYBCABKAkSFAoMY2FwYWJpbGl0aWVzGAUgAygJEhMKC3ZlcnNpb25fbWluGAYgASgNEhMKC3ZlcnNpb25fbWF4GAcgASgNSgQICBAJIocBCgdXZWxjb21lEgwKBG5vZGUYASABKAkSDQoFZ3JvdXAYAiABKAkSKAoGbGltaXRzGAMgASgLMhgucmluZ2ZlbmNlLmFwcC52MS5MaW1pdHMSDwoHdmVyc2lvbhgEIAEoDRIOCgZ3b3JrZXIYBSABKAkSFAoMY2FwYWJpbGl0aWVzGAYgAygJImwKBkxpbWl0cxIVCg1tYXhfaW5fZmxpZ2h0GAEgASgNEhcKD2ZyYW1lX21heF9ieXRlcxgCIAEoDRIYChBwaW5nX2ludGVydmFsX21zGAMgASgNEhgKEHJlYXNvbl9tYXhfYnl0ZXMYBCABKA0imgEKCkRlbGl2ZXJpZXMSDgoGbnVtYmVyGAEgASgEEg4KBnRvcGljcxgCIAMoCRIOCgZ0b2tlbnMYAyADKAMSDQoFbmFtZXMYBCADKAkSLgoKZGVsaXZlcmllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcnkSFwoPc2NoZW1hX3ZlcnNpb25zGAcgAygMSgQIBhAHIrMDCghEZWxpdmVyeRITCgtkZWxpdmVyeV9pZBgBIAEoBBIRCglwYXJ0aXRpb24YAiABKA0SCwoDa2V5GAMgASgMEg8KB3BheWxvYWQYBCABKAwSLgoKcHJvcGVydGllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuUHJvcGVydHkSEQoJbGVkZ2VyX2lkGAYgASgDEhAKCGVudHJ5X2lkGAcgASgDEhMKC2JhdGNoX2luZGV4GAggASgREhcKD3RvcGljX3BhcnRpdGlvbhgJIAEoERINCgV0b3BpYxgKIAEoDRINCgV0b2tlbhgLIAEoDRIXCg9wdWJsaXNoX3RpbWVfbXMYDCABKAMSFQoNZXZlbnRfdGltZV9tcxgNIAEoAxIPCgdhdHRlbXB0GA4gASgNEhMKC3RyYWNlcGFyZW50GA8gASgJEhgKEHJlZGVsaXZlcnlfY291bnQYECABKA0SDAoEdHVybhgRIAEoBBIkCgRjYWxsGBIgASgLMhYucmluZ2ZlbmNlLmFwcC52MS5DYWxsEhYKDnNjaGVtYV92ZXJzaW9uGBUgASgNSgQIExAVIkQKBENhbGwSDgoGbWV0aG9kGAEgASgJEhIKCnRpbWVvdXRfbXMYAiABKAQSCgoCaWQYAyABKAkSDAoEcGF0aBgEIAMoBiInCghQcm9wZXJ0eRIMCgRuYW1lGAEgASgNEg0KBXZhbHVlGAIgASgJIkQKB1Jlc3VsdHMSDgoGbnVtYmVyGAEgASgEEikKB3Jlc3VsdHMYAiADKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VsdCKzAQoGUmVzdWx0EhMKC2RlbGl2ZXJ5X2lkGAEgASgEEioKBGtpbmQYAiABKA4yHC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VsdEtpbmQSEAoIYWZ0ZXJfbXMYAyABKAQSDgoGcmVhc29uGAQgASgJEg0KBXJlcGx5GAUgASgMEgwKBGNvZGUYBiABKAkSEgoKc3RhcnRlZF9ucxgIIAEoBBIPCgd0b29rX25zGAkgASgESgQIBxAIIiAKCFByb2dyZXNzEhQKDGRlbGl2ZXJ5X2lkcxgBIAMoBCIRCgRQaW5nEgkKAWsYASABKAQiOQoEUG9uZxIJCgFrGAEgASgEEhQKDHJlbWFpbmluZ19ucxgCIAEoAxIQCghkcmFpbmluZxgDIAMoBCJPCgZSZXZva2USEgoKcGFydGl0aW9ucxgBIAMoDRILCgNhbGwYAiABKAgSDgoGcmVhc29uGAMgASgJEhQKDGRlbGl2ZXJ5X2lkcxgEIAMoBCIZCgdTdXNwZW5kEg4KBnJlYXNvbhgBIAEoCSIICgZSZXN1bWUiMAoGR29Bd2F5Eg4KBnJlYXNvbhgBIAEoCRIWCg5yZXRyeV9hZnRlcl9tcxgCIAEoDSIlCgVEcmFpbhIOCgZyZWFzb24YASABKAkSDAoEbm9kZRgCIAEoCCqmAQoKUmVzdWx0S2luZBIbChdSRVNVTFRfS0lORF9VTlNQRUNJRklFRBAAEhQKEFJFU1VMVF9LSU5EX0RPTkUQARIVChFSRVNVTFRfS0lORF9SRVRSWRACEhYKElJFU1VMVF9LSU5EX1JFSkVDVBADEhsKF1JFU1VMVF9LSU5EX05PVF9TVEFSVEVEEAQSGQoVUkVTVUxUX0tJTkRfQ0FOQ0VMTEVEEAUyVwoKQXBwU2VydmljZRJJCgRXb3JrEh0ucmluZ2ZlbmNlLmFwcC52MS5Xb3JrUmVxdWVzdBoeLnJpbmdmZW5jZS5hcHAudjEuV29ya1Jlc3BvbnNlKAEwAUI6WjhnaXRodWIuY29tL3JpbmdmZW5jZS9yb3V0ZXIvcHJvdG8vcmluZ2ZlbmNlL2FwcC92MTthcHB2MWIGcHJvdG8z");
 
 /**
  * WorkRequest is one frame from the worker to the router.
@@ -205,6 +205,7 @@ export type Hello = Message<"ringfence.app.v1.Hello"> & {
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    *
@@ -515,6 +516,13 @@ export type Delivery = Message<"ringfence.app.v1.Delivery"> & {
   turn: bigint;
 
   /**
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   *
+   * @generated from field: ringfence.app.v1.Call call = 18;
+   */
+  call?: Call;
+
+  /**
    * Index into schema_versions plus 1, 0 when the producer gave no schema.
    *
    * @generated from field: uint32 schema_version = 21;
@@ -528,6 +536,48 @@ export type Delivery = Message<"ringfence.app.v1.Delivery"> & {
  */
 export const DeliverySchema: GenMessage<Delivery> = /*@__PURE__*/
   messageDesc(file_ringfence_app_v1_app, 6);
+
+/**
+ * Call is what a delivery has that is a call of the key's handler instead of an event.
+ *
+ * @generated from message ringfence.app.v1.Call
+ */
+export type Call = Message<"ringfence.app.v1.Call"> & {
+  /**
+   * The name of the handler, 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'.
+   *
+   * @generated from field: string method = 1;
+   */
+  method: string;
+
+  /**
+   * How long the caller still waits, in milliseconds from the sending of the frame.
+   *
+   * @generated from field: uint64 timeout_ms = 2;
+   */
+  timeoutMs: bigint;
+
+  /**
+   * The caller's id of the call, empty when it gave none.
+   *
+   * @generated from field: string id = 3;
+   */
+  id: string;
+
+  /**
+   * Hashes of the keys whose handlers wait for this call, the outermost first: to pass on with calls that the handler makes.
+   *
+   * @generated from field: repeated fixed64 path = 4;
+   */
+  path: bigint[];
+};
+
+/**
+ * Describes the message ringfence.app.v1.Call.
+ * Use `create(CallSchema)` to create a new message.
+ */
+export const CallSchema: GenMessage<Call> = /*@__PURE__*/
+  messageDesc(file_ringfence_app_v1_app, 7);
 
 /**
  * Property is one property of an event.
@@ -555,7 +605,7 @@ export type Property = Message<"ringfence.app.v1.Property"> & {
  * Use `create(PropertySchema)` to create a new message.
  */
 export const PropertySchema: GenMessage<Property> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 7);
+  messageDesc(file_ringfence_app_v1_app, 8);
 
 /**
  * Results answer deliveries, in any order.
@@ -583,7 +633,7 @@ export type Results = Message<"ringfence.app.v1.Results"> & {
  * Use `create(ResultsSchema)` to create a new message.
  */
 export const ResultsSchema: GenMessage<Results> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 8);
+  messageDesc(file_ringfence_app_v1_app, 9);
 
 /**
  * Result answers one delivery.
@@ -620,6 +670,21 @@ export type Result = Message<"ringfence.app.v1.Result"> & {
   reason: string;
 
   /**
+   * DONE, of a call: the reply, up to 1 MiB.
+   *
+   * @generated from field: bytes reply = 5;
+   */
+  reply: Uint8Array;
+
+  /**
+   * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+   * has no handler of that method; the caller is told so.
+   *
+   * @generated from field: string code = 6;
+   */
+  code: string;
+
+  /**
    * When the handler started, in nanoseconds of the boot clock of the worker's machine (Linux: CLOCK_BOOTTIME). 0: it did
    * not start, or the router has not asked with the capability intervals.
    *
@@ -640,7 +705,7 @@ export type Result = Message<"ringfence.app.v1.Result"> & {
  * Use `create(ResultSchema)` to create a new message.
  */
 export const ResultSchema: GenMessage<Result> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 9);
+  messageDesc(file_ringfence_app_v1_app, 10);
 
 /**
  * Progress reports that the work on these deliveries continues, so that their timeouts start anew.
@@ -661,7 +726,7 @@ export type Progress = Message<"ringfence.app.v1.Progress"> & {
  * Use `create(ProgressSchema)` to create a new message.
  */
 export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 10);
+  messageDesc(file_ringfence_app_v1_app, 11);
 
 /**
  * Ping asks how long the worker may go on.
@@ -682,7 +747,7 @@ export type Ping = Message<"ringfence.app.v1.Ping"> & {
  * Use `create(PingSchema)` to create a new message.
  */
 export const PingSchema: GenMessage<Ping> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 11);
+  messageDesc(file_ringfence_app_v1_app, 12);
 
 /**
  * Pong answers a Ping. The deadline is the worker's own send time of that Ping plus remaining.
@@ -717,7 +782,7 @@ export type Pong = Message<"ringfence.app.v1.Pong"> & {
  * Use `create(PongSchema)` to create a new message.
  */
 export const PongSchema: GenMessage<Pong> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 12);
+  messageDesc(file_ringfence_app_v1_app, 13);
 
 /**
  * Revoke takes partitions back. Their deliveries that have not started are answered NOT_STARTED; the deadlines of those
@@ -748,7 +813,7 @@ export type Revoke = Message<"ringfence.app.v1.Revoke"> & {
   reason: string;
 
   /**
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    *
    * @generated from field: repeated uint64 delivery_ids = 4;
@@ -761,7 +826,7 @@ export type Revoke = Message<"ringfence.app.v1.Revoke"> & {
  * Use `create(RevokeSchema)` to create a new message.
  */
 export const RevokeSchema: GenMessage<Revoke> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 13);
+  messageDesc(file_ringfence_app_v1_app, 14);
 
 /**
  * Suspend asks the worker to start no new handlers; running ones continue.
@@ -782,7 +847,7 @@ export type Suspend = Message<"ringfence.app.v1.Suspend"> & {
  * Use `create(SuspendSchema)` to create a new message.
  */
 export const SuspendSchema: GenMessage<Suspend> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 14);
+  messageDesc(file_ringfence_app_v1_app, 15);
 
 /**
  * Resume ends a Suspend.
@@ -797,7 +862,7 @@ export type Resume = Message<"ringfence.app.v1.Resume"> & {
  * Use `create(ResumeSchema)` to create a new message.
  */
 export const ResumeSchema: GenMessage<Resume> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 15);
+  messageDesc(file_ringfence_app_v1_app, 16);
 
 /**
  * GoAway says that this stream will end.
@@ -825,7 +890,7 @@ export type GoAway = Message<"ringfence.app.v1.GoAway"> & {
  * Use `create(GoAwaySchema)` to create a new message.
  */
 export const GoAwaySchema: GenMessage<GoAway> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 16);
+  messageDesc(file_ringfence_app_v1_app, 17);
 
 /**
  * Drain asks the router for no further deliveries on this stream.
@@ -853,7 +918,7 @@ export type Drain = Message<"ringfence.app.v1.Drain"> & {
  * Use `create(DrainSchema)` to create a new message.
  */
 export const DrainSchema: GenMessage<Drain> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 17);
+  messageDesc(file_ringfence_app_v1_app, 18);
 
 /**
  * ResultKind is the outcome of a delivery.

@@ -1,10 +1,12 @@
 package io.ringfence.client;
 
 import com.google.protobuf.ByteString;
+import com.google.protobuf.InvalidProtocolBufferException;
 import io.ringfence.client.Frame.Cursor;
 import io.ringfence.client.proto.Deliveries;
 import io.ringfence.client.proto.Delivery;
 import io.ringfence.client.proto.WorkResponse;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.Instant;
@@ -38,18 +40,20 @@ public final class Event extends Inbox.Item {
     private static final int TRACEPARENT = 15;
     private static final int REDELIVERY_COUNT = 16;
     private static final int TURN = 17;
+    private static final int CALL = 18;
     private static final int SCHEMA_VERSION = 21;
     private static final int PROPERTY_NAME = 1;
     private static final int PROPERTY_VALUE = 2;
 
     /** Why a handler must stop. */
     enum Cancellation {
-        KEY_LOST, HANDLER_TIMEOUT, DRAIN_TIMEOUT;
+        KEY_LOST, HANDLER_TIMEOUT, CALLER_GONE, DRAIN_TIMEOUT;
 
         HandlerCancelledException exception() {
             return switch (this) {
                 case KEY_LOST -> new KeyLostException();
                 case HANDLER_TIMEOUT -> new HandlerTimeoutException();
+                case CALLER_GONE -> new CallerGoneException();
                 case DRAIN_TIMEOUT -> new DrainTimeoutException();
             };
         }
@@ -78,6 +82,9 @@ public final class Event extends Inbox.Item {
     private int attempt;
     private int redelivery;
     private long turn;
+
+    /** What it has that is a call; null for an event. */
+    Call.Arrival arrival;
 
     private byte[] payload; // the first copy; guarded by this
     private volatile List<Property> properties;
@@ -129,10 +136,36 @@ public final class Event extends Inbox.Item {
                 }
                 case REDELIVERY_COUNT << 3 -> redelivery = (int) in.varint();
                 case TURN << 3 -> turn = in.varint();
+                case CALL << 3 | 2 -> {
+                    int size = in.size();
+                    arrival = arrivalOf(frame.bytes, in.at, size);
+                    in.at += size;
+                }
                 case SCHEMA_VERSION << 3 -> schemaVersion = (int) in.varint();
                 default -> in.skip(tag);
             }
         }
+    }
+
+    /** Decodes a call. Calls are few, so protobuf's own code does it. The time that is left counts from now. */
+    private static Call.Arrival arrivalOf(byte[] bytes, int at, int size) {
+        try {
+            var call = io.ringfence.client.proto.Call.parseFrom(ByteBuffer.wrap(bytes, at, size));
+            long[] path = call.getPathList().stream().mapToLong(Long::longValue).toArray();
+            long ms = Math.min(Integer.MAX_VALUE, Math.max(0, call.getTimeoutMs()));
+            return new Call.Arrival(call.getMethod(), call.getId(), Instant.now().plusMillis(ms), path);
+        } catch (InvalidProtocolBufferException e) {
+            throw new IllegalArgumentException("the router sent a call that is no protobuf", e);
+        }
+    }
+
+    /**
+     * Returns the method of a call. Hooks and interceptors see calls as events, whose message id, topic and times say nothing.
+     *
+     * @return the method, empty for an event
+     */
+    public String method() {
+        return arrival == null ? "" : arrival.method();
     }
 
     /**
@@ -584,6 +617,12 @@ public final class Event extends Inbox.Item {
         public Builder schemaVersion(byte[] version) {
             frame.clearSchemaVersions().addSchemaVersions(ByteString.copyFrom(version));
             delivery.setSchemaVersion(1);
+            return this;
+        }
+
+        /** Makes it a call. */
+        Builder call(io.ringfence.client.proto.Call call) {
+            delivery.setCall(call);
             return this;
         }
 

@@ -118,15 +118,15 @@ final class Frame {
     }
 
     String topic(int index) {
-        return index < topics.size() ? topics.get(index) : "";
+        return index >= 0 && index < topics.size() ? topics.get(index) : "";
     }
 
     String name(int index) {
-        return index < names.size() ? names.get(index) : "";
+        return index >= 0 && index < names.size() ? names.get(index) : "";
     }
 
     long token(int index) {
-        return index < tokenCount ? tokens[index] : 0;
+        return index >= 0 && index < tokenCount ? tokens[index] : 0;
     }
 
     /** The schema version of an index plus 1; null for 0. */

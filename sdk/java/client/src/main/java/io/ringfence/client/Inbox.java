@@ -34,6 +34,10 @@ final class Inbox<T extends Inbox.Item> {
         long startedNs;
         /** How long the handler ran in ns. */
         long tookNs;
+        /** DONE, of a call: the reply; null for an empty one. */
+        byte[] reply;
+        /** Of a call that failed or has no handler: why, for programs; may be null. */
+        String code;
 
         private Chain chain; // the one that it is in, null for none
         private Item previous;

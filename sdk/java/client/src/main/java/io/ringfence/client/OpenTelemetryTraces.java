@@ -11,8 +11,10 @@ import io.opentelemetry.context.Context;
 import io.opentelemetry.context.Scope;
 import io.opentelemetry.context.propagation.TextMapGetter;
 import io.opentelemetry.context.propagation.TextMapPropagator;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 
 /**
  * Gives each handler a span in the trace of its event. The span is the current one while the handler runs, so its calls of
@@ -67,6 +69,16 @@ public final class OpenTelemetryTraces implements Interceptor {
         return openTelemetry.getPropagators().getTextMapPropagator().fields().isEmpty() ? null : new OpenTelemetryTraces(openTelemetry);
     }
 
+    /** Returns the current trace context, empty without one. */
+    static String currentTraceparent() {
+        if (!GlobalOpenTelemetry.isSet()) { // get would set it
+            return "";
+        }
+        Map<String, String> carrier = new HashMap<>();
+        GlobalOpenTelemetry.get().getPropagators().getTextMapPropagator().inject(Context.current(), carrier, Map::put);
+        return carrier.getOrDefault("traceparent", "");
+    }
+
     @Override
     public Handler intercept(Handler next) {
         return event -> handle(next, event);
@@ -74,7 +86,7 @@ public final class OpenTelemetryTraces implements Interceptor {
 
     private void handle(Handler next, Event event) throws Exception {
         Context parent = propagator.extract(Context.root(), event, PROPERTIES);
-        Span span = tracer.spanBuilder("process " + event.topic()).setParent(parent).setSpanKind(SpanKind.CONSUMER).startSpan();
+        Span span = tracer.spanBuilder(event.method().isEmpty() ? "process " + event.topic() : "call " + event.method()).setParent(parent).setSpanKind(SpanKind.CONSUMER).startSpan();
         if (span.isRecording()) {
             span.setAttribute(SYSTEM, "pulsar").setAttribute(OPERATION_TYPE, "process").setAttribute(OPERATION_NAME, "process")
                     .setAttribute(DESTINATION, event.topic()).setAttribute(MESSAGE_ID, event.messageId().toString())

@@ -18,11 +18,13 @@ final class ResultsFrame {
     private static final int KIND = 2;
     private static final int AFTER_MS = 3;
     private static final int REASON = 4;
+    private static final int REPLY = 5;
+    private static final int CODE = 6;
     private static final int STARTED_NS = 8;
     private static final int TOOK_NS = 9;
 
     private static final int VARINT_MAX = 10; // bytes
-    private static final int NUMBERS_MAX = 5 * (1 + VARINT_MAX) + 2 * (1 + VARINT_MAX); // bytes of a result less its reason
+    private static final int NUMBERS_MAX = 5 * (1 + VARINT_MAX) + 4 * (1 + VARINT_MAX); // bytes of a result less its reason, reply and code
 
     private final long receipt;
     private byte[] body; // the fields of Results
@@ -42,23 +44,22 @@ final class ResultsFrame {
     /** Adds an answer, whose reason is cut to {@code reasonBytesMax} of UTF-8. */
     void add(Inbox.Item item, int reasonBytesMax) {
         byte[] reason = item.reason == null || item.reason.isEmpty() ? null : cut(item.reason, reasonBytesMax);
-        int most = NUMBERS_MAX + (reason == null ? 0 : reason.length);
+        byte[] reply = item.reply == null || item.reply.length == 0 ? null : item.reply;
+        byte[] code = item.code == null || item.code.isEmpty() ? null : cut(item.code, Call.CODE_MAX);
+        int most = NUMBERS_MAX + length(reason) + length(reply) + length(code);
         if (body.length - size < most) {
             body = Arrays.copyOf(body, Math.max(2 * body.length, size + most));
         }
         int length = fieldSize(item.id) + 2 + fieldSize(item.afterMs) + fieldSize(item.startedNs) + fieldSize(item.tookNs)
-                + (reason == null ? 0 : 1 + varintSize(reason.length) + reason.length);
+                + bytesSize(reason) + bytesSize(reply) + bytesSize(code);
         varint(RESULT << 3 | 2);
         varint(length);
         field(DELIVERY_ID, item.id);
         field(KIND, item.kind.number);
         field(AFTER_MS, item.afterMs);
-        if (reason != null) {
-            varint(REASON << 3 | 2);
-            varint(reason.length);
-            System.arraycopy(reason, 0, body, size, reason.length);
-            size += reason.length;
-        }
+        bytes(REASON, reason);
+        bytes(REPLY, reply);
+        bytes(CODE, code);
         field(STARTED_NS, item.startedNs);
         field(TOOK_NS, item.tookNs);
     }
@@ -90,6 +91,24 @@ final class ResultsFrame {
             varint(field << 3);
             varint(value);
         }
+    }
+
+    /** Writes a field, unless it is null. There is room. */
+    private void bytes(int field, byte[] value) {
+        if (value != null) {
+            varint(field << 3 | 2);
+            varint(value.length);
+            System.arraycopy(value, 0, body, size, value.length);
+            size += value.length;
+        }
+    }
+
+    private static int length(byte[] value) {
+        return value == null ? 0 : value.length;
+    }
+
+    private static int bytesSize(byte[] value) {
+        return value == null ? 0 : 1 + varintSize(value.length) + value.length;
     }
 
     private static int fieldSize(long value) {

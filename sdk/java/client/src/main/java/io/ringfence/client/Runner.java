@@ -340,11 +340,17 @@ final class Runner {
             handler.handle(event);
             event.returns();
             event.kind = ResultKind.DONE;
+        } catch (NoHandlerException none) {
+            failure = none;
+            event.returns();
+            event.kind = ResultKind.NOT_STARTED;
+            event.reason = none.getMessage();
+            event.code = Call.NO_HANDLER;
         } catch (Throwable thrown) { // also an Error: the answer is a retry, and the process lives on
             failure = thrown;
             answer(event, thrown, event.returns());
         }
-        if (asked) {
+        if (asked && event.kind != ResultKind.NOT_STARTED) {
             event.startedNs = began;
             event.tookNs = Math.max(0, clock.bootNanos() - began);
         }
@@ -366,6 +372,7 @@ final class Runner {
 
     /** Turns what a handler threw into the answer to the router. An exception after a cancellation is not a failure. */
     private void answer(Event event, Throwable thrown, Event.Cancellation cancelled) {
+        event.reply = null; // perhaps an interceptor has thrown
         if (cancelled != null) {
             event.kind = ResultKind.CANCELLED;
             return;
@@ -375,7 +382,9 @@ final class Runner {
         if (verdict instanceof RejectException) {
             event.kind = ResultKind.REJECT;
         } else if (verdict instanceof RetryAfterException retry) {
-            event.afterMs = retry.delay().toMillis();
+            event.afterMs = event.arrival == null ? retry.delay().toMillis() : 0; // a call is not tried again
+        } else if (event.arrival != null) {
+            event.code = Call.codeOf(verdict);
         }
         boolean foreseen = verdict != null;
         try {
@@ -387,11 +396,11 @@ final class Runner {
                 () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
     }
 
-    /** Returns the first RejectException or RetryAfterException among an exception and its causes, or null. */
+    /** Returns the first RejectException, RetryAfterException or CallFailureException among an exception and its causes, or null. */
     static Throwable verdictOf(Throwable thrown) {
         Throwable cause = thrown;
         for (int i = 0; cause != null && i < CAUSES_MAX; i++, cause = cause.getCause()) {
-            if (cause instanceof RejectException || cause instanceof RetryAfterException) {
+            if (cause instanceof RejectException || cause instanceof RetryAfterException || cause instanceof CallFailureException) {
                 return cause;
             }
         }

@@ -48,13 +48,13 @@ final class Stream {
     /** How long a receipt or a result waits to share a frame. */
     private static final long HOLD_MAX_NANOS = 200_000;
 
-    /** Bounds a Results frame. The router takes 2 MiB. */
+    /** Bounds a Results frame, unless one reply is larger. The router takes 2 MiB. */
     private static final int RESULT_BYTES_MAX = 1 << 20;
 
     private static final Duration PING_EVERY = Duration.ofMillis(200); // until the router's Welcome sets another interval
     private static final int REASON_BYTES_MAX = 1 << 10; // until the router's Welcome sets another bound
 
-    private static final Metadata.Key<String> AUTHORIZATION = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+    static final Metadata.Key<String> AUTHORIZATION = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
     private static final WorkRequest HALF_CLOSE = WorkRequest.newBuilder().build(); // this very object
 
     private final Runner runner;
@@ -113,6 +113,9 @@ final class Stream {
         if (runner.clock.isRaw()) {
             hello.addCapabilities("raw_clock");
         }
+        if (!o.calls.isEmpty()) {
+            hello.addCapabilities("calls");
+        }
         runner.lock.lock();
         try {
             control.add(WorkRequest.newBuilder().setHello(hello));
@@ -166,7 +169,7 @@ final class Stream {
     }
 
     /** What a status says, in one line, with its innermost cause: gRPC describes a handshake that failed as "io exception" and a list of its pipeline. */
-    private static String text(Status status) {
+    static String text(Status status) {
         StringBuilder text = new StringBuilder(status.getCode().name());
         if (status.getDescription() != null) {
             text.append(": ").append(status.getDescription().lines().findFirst().orElse(""));
@@ -266,7 +269,13 @@ final class Stream {
         }
         runner.go(woken);
         runner.cancel(lost, Event.Cancellation.KEY_LOST);
-        runner.cancel(slow, Event.Cancellation.HANDLER_TIMEOUT);
+        if (!slow.isEmpty()) {
+            List<Event> calls = new ArrayList<>(slow);
+            calls.removeIf(event -> event.arrival == null);
+            slow.removeAll(calls);
+            runner.cancel(slow, Event.Cancellation.HANDLER_TIMEOUT);
+            runner.cancel(calls, Event.Cancellation.CALLER_GONE);
+        }
         if (first) {
             runner.options.connected(runner, session); // before its first event
         }
@@ -497,8 +506,14 @@ final class Stream {
     /** Takes results, as many as fit into a frame. The lock is held. */
     private ResultsFrame results() {
         ResultsFrame frame = new ResultsFrame(given, sent, inbox.results.size());
+        boolean any = false;
         while (!inbox.results.isEmpty() && frame.size() < RESULT_BYTES_MAX) {
+            byte[] reply = inbox.results.peek().reply;
+            if (any && reply != null && frame.size() + reply.length > RESULT_BYTES_MAX) {
+                break;
+            }
             frame.add(inbox.results.poll(), reasonBytesMax);
+            any = true;
         }
         return frame;
     }

@@ -11,7 +11,9 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
@@ -316,6 +318,8 @@ public final class Worker implements AutoCloseable {
         Duration drainGrace = DRAIN_GRACE_DEFAULT;
         boolean leaveGroup;
         Logger logger = System.getLogger("io.ringfence.client");
+        final Map<String, CallHandler> calls = new HashMap<>();
+        private final List<String> badCalls = new ArrayList<>();
         private final List<Interceptor> interceptors = new ArrayList<>();
         private boolean traces = true;
         Hooks hooks = NO_HOOKS;
@@ -433,6 +437,21 @@ public final class Worker implements AutoCloseable {
         }
 
         /**
+         * Registers the handler of calls of a method. All workers of a group should have the same ones, since a call goes to the worker of
+         * its key, whatever methods that has. Threads, interceptors and hooks are as for events.
+         *
+         * @param method 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', once each
+         * @param handler the handler
+         * @return this
+         */
+        public Builder call(String method, CallHandler handler) {
+            if (handler == null || !Call.isMethod(method) || calls.putIfAbsent(method, handler) != null) {
+                badCalls.add("\"" + method + "\""); // refused by start, with all other options
+            }
+            return this;
+        }
+
+        /**
          * Puts interceptors around the handler. The first one is the outermost: it is called first and returns last. A
          * second call adds inner ones.
          *
@@ -541,9 +560,8 @@ public final class Worker implements AutoCloseable {
          */
         public Worker start() {
             List<String> refused = new ArrayList<>();
-            Endpoint at = null;
             try {
-                at = endpointOrDefault();
+                endpointOrDefault();
             } catch (IllegalArgumentException e) {
                 refused.add(e.getMessage());
             }
@@ -551,6 +569,7 @@ public final class Worker implements AutoCloseable {
             refuse(refused, maxInFlight < 1 || maxInFlight > IN_FLIGHT_MAX, "maxInFlight = " + maxInFlight + ", want 1 to " + IN_FLIGHT_MAX);
             refuse(refused, maxThreads < 0, "maxThreads, want 1 or more");
             refuse(refused, drainGrace == null || drainGrace.isNegative(), "drainGrace = " + drainGrace + ", want 0 or more");
+            refuse(refused, !badCalls.isEmpty(), "call: " + String.join(", ", badCalls) + ": want a handler for each method, once, and methods of 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'");
             refuse(refused, logger == null, "logger = null");
             refuse(refused, hooks == null, "hooks = null");
             refuse(refused, ready == null, "ready = null");
@@ -562,16 +581,8 @@ public final class Worker implements AutoCloseable {
                 throw new IllegalArgumentException(String.join("; ", refused));
             }
             int threadsMax = maxThreads > 0 ? maxThreads : wantsVirtual ? maxInFlight : Math.min(maxInFlight, THREADS_DEFAULT);
-            if (!tokenFileSet) {
-                String path = System.getenv(TOKEN_FILE_ENV);
-                tokenFile = path == null || path.isEmpty() ? null : Path.of(path);
-            }
-            where = at.toString();
-            if (channels == null && credentials == null && !at.isLocal()) {
-                logger.log(Level.WARNING, "the endpoint {0} is not on this machine, and the connection is not encrypted: set tls", where);
-            }
             Handler wrapped = intercepted();
-            Supplier<ManagedChannel> dial = channels != null ? channels : new Channels(at, credentials);
+            Supplier<ManagedChannel> dial = connection();
             Worker worker = new Worker(this, wrapped, threads, threadsMax, dial);
             worker.supervisor.start();
             return worker;
@@ -606,6 +617,20 @@ public final class Worker implements AutoCloseable {
             }
         }
 
+        /** Returns what dials the router, after the token file and the endpoint have been found. */
+        Supplier<ManagedChannel> connection() {
+            Endpoint at = endpointOrDefault();
+            if (!tokenFileSet) {
+                String path = System.getenv(TOKEN_FILE_ENV);
+                tokenFile = path == null || path.isEmpty() ? null : Path.of(path);
+            }
+            where = at.toString();
+            if (channels == null && credentials == null && !at.isLocal()) {
+                logger.log(Level.WARNING, "the endpoint {0} is not on this machine, and the connection is not encrypted: set tls", where);
+            }
+            return channels != null ? channels : new Channels(at, credentials);
+        }
+
         private static void refuse(List<String> refused, boolean is, String what) {
             if (is) {
                 refused.add(what);
@@ -628,7 +653,7 @@ public final class Worker implements AutoCloseable {
                     all.add(0, global);
                 }
             }
-            Handler wrapped = handler;
+            Handler wrapped = calls.isEmpty() ? handler : withCalls(Map.copyOf(calls), handler);
             for (int i = all.size() - 1; i >= 0; i--) {
                 wrapped = all.get(i) == null ? null : all.get(i).intercept(wrapped);
                 if (wrapped == null) {
@@ -636,6 +661,25 @@ public final class Worker implements AutoCloseable {
                 }
             }
             return wrapped;
+        }
+
+        /** Returns a handler of events and calls. The reply of a call is in its event. */
+        private static Handler withCalls(Map<String, CallHandler> calls, Handler events) {
+            return event -> {
+                if (event.arrival == null) {
+                    events.handle(event);
+                    return;
+                }
+                CallHandler handler = calls.get(event.method());
+                if (handler == null) {
+                    throw new NoHandlerException();
+                }
+                byte[] reply = handler.call(new Call(event));
+                if (reply != null && reply.length > Call.REPLY_MAX) {
+                    throw new CallFailureException(Call.TOO_LARGE, "a reply of " + reply.length + " bytes: want at most " + Call.REPLY_MAX);
+                }
+                event.reply = reply;
+            };
         }
 
         private static Interceptor globalTraces() {

@@ -1,5 +1,7 @@
 package io.ringfence.conformance;
 
+import io.ringfence.client.Call;
+import io.ringfence.client.CallFailureException;
 import io.ringfence.client.Event;
 import io.ringfence.client.LeaseClock;
 import io.ringfence.client.RejectException;
@@ -10,6 +12,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -19,24 +22,26 @@ import java.util.regex.Pattern;
  */
 public final class ConformanceWorker {
     /** An instruction is flat JSON of numbers and one word: this SDK brings no library for JSON. */
-    private static final Pattern FIELD = Pattern.compile("\"(id|do|ms)\"\\s*:\\s*\"?([a-z_0-9]+)\"?");
+    private static final Pattern FIELD = Pattern.compile("\"(id|do|ms|bytes)\"\\s*:\\s*\"?([a-z_0-9]+)\"?");
 
     private static final FileOutputStream OUT = new FileOutputStream(FileDescriptor.out);
 
-    private record Instruction(long id, String verb, long ms) {
+    private record Instruction(long id, String verb, long ms, int bytes) {
         static Instruction parse(byte[] payload) {
             long id = 0;
             String verb = "";
             long ms = 0;
+            int bytes = 0;
             Matcher field = FIELD.matcher(new String(payload, StandardCharsets.UTF_8));
             while (field.find()) {
                 switch (field.group(1)) {
                     case "id" -> id = Long.parseLong(field.group(2));
                     case "ms" -> ms = Long.parseLong(field.group(2));
+                    case "bytes" -> bytes = Integer.parseInt(field.group(2));
                     default -> verb = field.group(2);
                 }
             }
-            return new Instruction(id, verb, ms);
+            return new Instruction(id, verb, ms, bytes);
         }
     }
 
@@ -48,16 +53,53 @@ public final class ConformanceWorker {
      * @param arguments none
      */
     public static void main(String[] arguments) {
-        Worker.builder(ConformanceWorker::handle).maxInFlight(Worker.IN_FLIGHT_MAX).run();
+        Worker.builder(ConformanceWorker::handle).maxInFlight(Worker.IN_FLIGHT_MAX)
+                .call("echo", call -> instructed(call, instruction -> call.payload()))
+                .call("obey", call -> instructed(call, ConformanceWorker::answer)).run();
     }
 
     private static void handle(Event event) throws Exception {
         Instruction instruction = Instruction.parse(event.payload());
-        report("start", event, instruction);
+        report("start", event.key(), instruction);
         try {
             obey(event, instruction);
         } finally {
-            report("end", event, instruction);
+            report("end", event.key(), instruction);
+        }
+    }
+
+    /** What a handler of calls does with its instruction. */
+    private interface Answer {
+        byte[] to(Instruction instruction) throws Exception;
+    }
+
+    private static byte[] instructed(Call call, Answer answer) throws Exception {
+        Instruction instruction = Instruction.parse(call.payload());
+        report("start", call.key(), instruction);
+        try {
+            return answer.to(instruction);
+        } finally {
+            report("end", call.key(), instruction);
+        }
+    }
+
+    private static byte[] answer(Instruction instruction) throws Exception {
+        switch (instruction.verb) {
+            case "done" -> {
+                return null;
+            }
+            case "reply" -> {
+                byte[] reply = new byte[instruction.bytes];
+                Arrays.fill(reply, (byte) 'x');
+                return reply;
+            }
+            case "fail" -> throw new CallFailureException("told", "told to fail" + " é".repeat(500));
+            case "crash" -> throw new StackOverflowError("told to crash");
+            case "sleep" -> {
+                Thread.sleep(instruction.ms); // interrupted when the caller waits no longer
+                return null;
+            }
+            default -> throw new IllegalArgumentException("no such instruction: " + instruction.verb);
         }
     }
 
@@ -88,8 +130,8 @@ public final class ConformanceWorker {
     }
 
     /** Writes a line in one piece, so that the lines of handlers do not mix. */
-    private static void report(String what, Event event, Instruction instruction) throws IOException {
-        String line = what + " " + instruction.id + " " + event.key() + " " + LeaseClock.system().bootNanos() + "\n";
+    private static void report(String what, String key, Instruction instruction) throws IOException {
+        String line = what + " " + instruction.id + " " + key + " " + LeaseClock.system().bootNanos() + "\n";
         byte[] bytes = line.getBytes(StandardCharsets.UTF_8);
         synchronized (OUT) {
             OUT.write(bytes);

@@ -4,19 +4,25 @@ import com.google.protobuf.ByteString;
 import io.grpc.BindableService;
 import io.grpc.Server;
 import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import io.grpc.inprocess.InProcessChannelBuilder;
 import io.grpc.inprocess.InProcessServerBuilder;
 import io.grpc.stub.StreamObserver;
 import io.ringfence.client.Event;
 import io.ringfence.client.Fence;
 import io.ringfence.client.Handler;
+import io.ringfence.client.Lane;
 import io.ringfence.client.LeaseClock;
 import io.ringfence.client.MessageId;
 import io.ringfence.client.Property;
 import io.ringfence.client.Worker;
 import io.ringfence.client.proto.AppServiceGrpc;
+import io.ringfence.client.proto.Call;
 import io.ringfence.client.proto.Deliveries;
 import io.ringfence.client.proto.Hello;
+import io.ringfence.client.proto.InvokeRequest;
+import io.ringfence.client.proto.InvokeResponse;
+import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.Limits;
 import io.ringfence.client.proto.Pong;
 import io.ringfence.client.proto.Result;
@@ -70,6 +76,8 @@ public final class TestRouter implements AutoCloseable {
     /** How long {@link Delivery#outcome}, {@link #start} and {@link #lose} wait before they fail the test. */
     public static final Duration WAIT_MAX = Duration.ofSeconds(30);
 
+    private static final InvokeResponse NOT_RUN = InvokeResponse.newBuilder().setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_NOT_RUN).build();
+
     private static final int PARTITIONS = 4_093;
     private static final int PING_INTERVAL_MS = 20;
     private static final int REASON_BYTES_MAX = 500;
@@ -112,7 +120,7 @@ public final class TestRouter implements AutoCloseable {
         this.handlerTimeout = handlerTimeout;
         until = now() + LEASE.toNanos();
         try {
-            server = InProcessServerBuilder.forName(address).addService(new Service()).build().start();
+            server = InProcessServerBuilder.forName(address).addService(new Service()).addService(new LaneService()).build().start();
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
@@ -201,6 +209,34 @@ public final class TestRouter implements AutoCloseable {
      */
     public Delivery deliver(Event event) {
         return add(new Delivery(event, event.attempt()));
+    }
+
+    /**
+     * Delivers a call, as its owner does, behind what waits for the key already. Its reply is in its outcome. Nobody waits for it here:
+     * {@link Delivery#giveUp} is what its caller does when it waits no longer. {@link #lane} calls by the real protocol.
+     *
+     * @param key its key
+     * @param method its method
+     * @param payload its argument
+     * @return the delivery
+     */
+    public Delivery call(String key, String method, byte[] payload) {
+        return call(Event.of(key).payload(payload).build(), Call.newBuilder().setMethod(method).setTimeoutMs(WAIT_MAX.toMillis()).build());
+    }
+
+    private Delivery call(Event event, Call call) {
+        Delivery delivery = new Delivery(event, 1);
+        delivery.call = call;
+        return add(delivery);
+    }
+
+    /**
+     * Returns a lane to this router.
+     *
+     * @return the lane; close it
+     */
+    public Lane lane() {
+        return Lane.builder().channels(() -> InProcessChannelBuilder.forName(address).build()).tokenFile(null).dial();
     }
 
     private synchronized Delivery add(Delivery delivery) {
@@ -335,10 +371,15 @@ public final class TestRouter implements AutoCloseable {
             if (!session.takes() || ready.isEmpty()) {
                 continue;
             }
-            Deliveries.Builder frame = Deliveries.newBuilder().setNumber(++session.framesSent);
+            Deliveries.Builder frame = Deliveries.newBuilder().setNumber(session.framesSent + 1);
             while (!ready.isEmpty() && session.running.size() < session.window && frame.getDeliveriesCount() < DELIVERIES_MAX) {
                 Box box = ready.poll();
                 Delivery delivery = box.queue.poll();
+                if (delivery.call != null && !session.calls) {
+                    delivery.code = "no_handler";
+                    finish(box, delivery, new Outcome(Outcome.Kind.NOT_STARTED, Duration.ZERO, "the worker takes no calls"));
+                    continue;
+                }
                 box.running = delivery;
                 delivery.box = box;
                 delivery.session = session;
@@ -347,7 +388,10 @@ public final class TestRouter implements AutoCloseable {
                 session.running.put(id, delivery);
                 delivery.write(frame, id, new Fence(1 + tokens.getOrDefault(box.partition, 0L), id));
             }
-            session.send(WorkResponse.newBuilder().setDeliveries(frame));
+            if (frame.getDeliveriesCount() > 0) {
+                session.framesSent++;
+                session.send(WorkResponse.newBuilder().setDeliveries(frame));
+            }
         }
     }
 
@@ -433,6 +477,53 @@ public final class TestRouter implements AutoCloseable {
         }
     }
 
+    /**
+     * Returns the router's service for lanes, beside {@link #service}.
+     *
+     * @return the service
+     */
+    public BindableService laneService() {
+        return new LaneService();
+    }
+
+    private final class LaneService extends LaneServiceGrpc.LaneServiceImplBase {
+        @Override
+        public void invoke(InvokeRequest request, StreamObserver<InvokeResponse> out) {
+            long ms = request.getTimeoutMs() > 0 ? request.getTimeoutMs() : TimeUnit.SECONDS.toMillis(10);
+            Call call = Call.newBuilder().setMethod(request.getMethod()).setId(request.getId()).setTimeoutMs(ms).addAllPath(request.getPathList()).build();
+            Delivery delivery = call(Event.of(request.getKey().toByteArray()).payload(request.getPayload().toByteArray()).build(), call);
+            delivery.future.orTimeout(ms, TimeUnit.MILLISECONDS);
+            delivery.future.whenComplete((outcome, late) -> {
+                if (outcome != null) {
+                    answer(out, responseOf(delivery, outcome));
+                } else if (delivery.takeBack()) {
+                    answer(out, NOT_RUN.toBuilder().setCode("timeout").setText("its time was up before it could begin"));
+                } else {
+                    answer(out, InvokeResponse.newBuilder().setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_UNKNOWN).setText("its time was up while its handler ran"));
+                }
+            });
+        }
+
+        private InvokeResponse.Builder responseOf(Delivery delivery, Outcome outcome) {
+            InvokeResponse.Builder response = InvokeResponse.newBuilder().setCode(delivery.code).setText(outcome.reason());
+            return switch (outcome.kind()) {
+                case DONE -> response.setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_REPLIED).setReply(ByteString.copyFrom(delivery.reply));
+                case RETRY, REJECT -> response.setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_FAILED);
+                case NOT_STARTED -> response.setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_NOT_RUN);
+                default -> response.setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_UNKNOWN).setText("its handler was " + outcome.kind());
+            };
+        }
+
+        private void answer(StreamObserver<InvokeResponse> out, InvokeResponse.Builder response) {
+            try {
+                out.onNext(response.build());
+                out.onCompleted();
+            } catch (StatusRuntimeException gone) { // the caller waits no longer
+                return;
+            }
+        }
+    }
+
     /** The stream of one worker. Its fields are guarded by the router's lock. */
     private final class Session implements StreamObserver<WorkRequest> {
         private final StreamObserver<WorkResponse> out;
@@ -443,6 +534,7 @@ public final class TestRouter implements AutoCloseable {
         private long results; // Results frames received
         private boolean draining;
         private boolean gone;
+        private boolean calls; // the worker takes calls
 
         Session(StreamObserver<WorkResponse> out) {
             this.out = out;
@@ -498,6 +590,7 @@ public final class TestRouter implements AutoCloseable {
 
         private void hello(Hello hello) {
             window = hello.getMaxInFlight();
+            calls = hello.getCapabilitiesList().contains("calls");
             sessions.add(this);
             connections++;
             Limits limits = Limits.newBuilder().setMaxInFlight(window).setFrameMaxBytes(FRAME_BYTES_MAX)
@@ -553,6 +646,9 @@ public final class TestRouter implements AutoCloseable {
         private Session session;
         private long since; // when it was delivered, or its newest Progress
         private boolean timedOut;
+        private Call call; // null: an event. Set before it is added
+        private volatile byte[] reply = new byte[0]; // this and the code are set before the outcome
+        private volatile String code = "";
 
         Delivery(Event event, int attempt) {
             this.event = event;
@@ -578,20 +674,53 @@ public final class TestRouter implements AutoCloseable {
                     .setLedgerId(message.ledger()).setEntryId(message.entry()).setBatchIndex(message.batch()).setTopicPartition(message.topicPartition())
                     .setTopic(frame.getTopicsCount()).setToken(frame.getTokensCount()).setTurn(fence.turn())
                     .setPublishTimeMs(event.publishTime().toEpochMilli()).setAttempt(attempt).setRedeliveryCount(event.redelivery());
+            if (call != null) {
+                delivery.setCall(call);
+            }
             frame.addTopics(event.topic()).addTokens(fence.token());
         }
 
         private Outcome outcomeOf(Result result) {
             Duration after = Duration.ofMillis(result.getAfterMs());
+            reply = result.getReply().toByteArray();
+            code = result.getCode();
             return switch (result.getKind()) {
                 case RESULT_KIND_DONE -> new Outcome(Outcome.Kind.DONE, after, "");
                 case RESULT_KIND_REJECT -> new Outcome(Outcome.Kind.REJECT, after, result.getReason());
-                case RESULT_KIND_NOT_STARTED -> new Outcome(Outcome.Kind.NOT_STARTED, after, "");
+                case RESULT_KIND_NOT_STARTED -> new Outcome(Outcome.Kind.NOT_STARTED, after, result.getReason());
                 // A handler that took longer than handler.timeout has failed.
                 case RESULT_KIND_CANCELLED -> timedOut ? new Outcome(Outcome.Kind.RETRY, after, "handler.timeout")
                         : new Outcome(Outcome.Kind.CANCELLED, after, "");
                 default -> new Outcome(Outcome.Kind.RETRY, after, result.getReason());
             };
+        }
+
+        /** Takes a call back, as when its caller waits no longer: its handler is cancelled with CallerGoneException, if it runs. */
+        public void giveUp() {
+            if (takeBack()) {
+                end(Outcome.Kind.NOT_STARTED);
+            }
+        }
+
+        /** Takes the delivery out of its queue, or tells the worker to cancel it. Returns whether it was in the queue. */
+        private boolean takeBack() {
+            synchronized (TestRouter.this) {
+                for (Box other : boxes.values()) {
+                    if (other.queue.remove(this)) {
+                        ready.removeIf(one -> one == other && one.queue.isEmpty());
+                        return true;
+                    }
+                }
+                if (session != null) {
+                    session.running.forEach((id, delivery) -> {
+                        if (delivery == this) {
+                            Revoke revoke = Revoke.newBuilder().addDeliveryIds(id).setReason("the caller waits no longer").build();
+                            session.send(WorkResponse.newBuilder().setRevoke(revoke));
+                        }
+                    });
+                }
+                return false;
+            }
         }
 
         private void end(Outcome.Kind kind) {
@@ -614,6 +743,26 @@ public final class TestRouter implements AutoCloseable {
             } catch (ExecutionException e) {
                 throw new AssertionError(e);
             }
+        }
+
+        /**
+         * Waits for the end of a call, as {@link #outcome} does, and returns its reply.
+         *
+         * @return the reply, empty unless the outcome is DONE
+         */
+        public byte[] reply() {
+            outcome();
+            return reply;
+        }
+
+        /**
+         * Waits for the end of a call, as {@link #outcome} does, and returns the code of its failure.
+         *
+         * @return the code, no_handler if the worker has no handler of the method; empty if there is none
+         */
+        public String code() {
+            outcome();
+            return code;
         }
 
         /**

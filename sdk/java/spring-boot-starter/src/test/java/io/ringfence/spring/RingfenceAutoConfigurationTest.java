@@ -2,6 +2,7 @@ package io.ringfence.spring;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.ringfence.client.Call;
 import io.ringfence.client.Event;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RetryAfterException;
@@ -83,6 +84,13 @@ class RingfenceAutoConfigurationTest {
             assertThat(router.deliver(Event.of("carol").topic("persistent://a/b/c").payload("four")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
             assertThat(listeners.seen).containsExactly("alice 7", "hello", 4);
         });
+    }
+
+    @Test
+    void aCustomizerRegistersTheHandlersOfCalls(TestRouter router) {
+        application(router).withUserConfiguration(ListenersConfiguration.class)
+                .withBean("calls", RingfenceCustomizer.class, () -> options -> options.call("echo", Call::payload)).run(context ->
+                        assertThat(router.call("alice", "echo", new byte[] {1}).reply()).containsExactly(1));
     }
 
     @Test

@@ -47,6 +47,7 @@ private static final long serialVersionUID = 0L;
             io.ringfence.client.proto.Delivery.class, io.ringfence.client.proto.Delivery.Builder.class);
   }
 
+  private int bitField0_;
   public static final int DELIVERY_ID_FIELD_NUMBER = 1;
   private long deliveryId_ = 0L;
   /**
@@ -380,6 +381,44 @@ private static final long serialVersionUID = 0L;
     return turn_;
   }
 
+  public static final int CALL_FIELD_NUMBER = 18;
+  private io.ringfence.client.proto.Call call_;
+  /**
+   * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   * @return Whether the call field is set.
+   */
+  @java.lang.Override
+  public boolean hasCall() {
+    return ((bitField0_ & 0x00000001) != 0);
+  }
+  /**
+   * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   * @return The call.
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.Call getCall() {
+    return call_ == null ? io.ringfence.client.proto.Call.getDefaultInstance() : call_;
+  }
+  /**
+   * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.CallOrBuilder getCallOrBuilder() {
+    return call_ == null ? io.ringfence.client.proto.Call.getDefaultInstance() : call_;
+  }
+
   public static final int SCHEMA_VERSION_FIELD_NUMBER = 21;
   private int schemaVersion_ = 0;
   /**
@@ -460,6 +499,9 @@ private static final long serialVersionUID = 0L;
     if (turn_ != 0L) {
       output.writeUInt64(17, turn_);
     }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      output.writeMessage(18, getCall());
+    }
     if (schemaVersion_ != 0) {
       output.writeUInt32(21, schemaVersion_);
     }
@@ -539,6 +581,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt64Size(17, turn_);
     }
+    if (((bitField0_ & 0x00000001) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(18, getCall());
+    }
     if (schemaVersion_ != 0) {
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(21, schemaVersion_);
@@ -592,6 +638,11 @@ private static final long serialVersionUID = 0L;
         != other.getRedeliveryCount()) return false;
     if (getTurn()
         != other.getTurn()) return false;
+    if (hasCall() != other.hasCall()) return false;
+    if (hasCall()) {
+      if (!getCall()
+          .equals(other.getCall())) return false;
+    }
     if (getSchemaVersion()
         != other.getSchemaVersion()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
@@ -647,6 +698,10 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + TURN_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getTurn());
+    if (hasCall()) {
+      hash = (37 * hash) + CALL_FIELD_NUMBER;
+      hash = (53 * hash) + getCall().hashCode();
+    }
     hash = (37 * hash) + SCHEMA_VERSION_FIELD_NUMBER;
     hash = (53 * hash) + getSchemaVersion();
     hash = (29 * hash) + getUnknownFields().hashCode();
@@ -772,13 +827,20 @@ private static final long serialVersionUID = 0L;
 
     // Construct using io.ringfence.client.proto.Delivery.newBuilder()
     private Builder() {
-
+      maybeForceBuilderInitialization();
     }
 
     private Builder(
         com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
       super(parent);
-
+      maybeForceBuilderInitialization();
+    }
+    private void maybeForceBuilderInitialization() {
+      if (com.google.protobuf.GeneratedMessageV3
+              .alwaysUseFieldBuilders) {
+        getPropertiesFieldBuilder();
+        getCallFieldBuilder();
+      }
     }
     @java.lang.Override
     public Builder clear() {
@@ -807,6 +869,11 @@ private static final long serialVersionUID = 0L;
       traceparent_ = "";
       redeliveryCount_ = 0;
       turn_ = 0L;
+      call_ = null;
+      if (callBuilder_ != null) {
+        callBuilder_.dispose();
+        callBuilder_ = null;
+      }
       schemaVersion_ = 0;
       return this;
     }
@@ -902,9 +969,17 @@ private static final long serialVersionUID = 0L;
       if (((from_bitField0_ & 0x00010000) != 0)) {
         result.turn_ = turn_;
       }
+      int to_bitField0_ = 0;
       if (((from_bitField0_ & 0x00020000) != 0)) {
+        result.call_ = callBuilder_ == null
+            ? call_
+            : callBuilder_.build();
+        to_bitField0_ |= 0x00000001;
+      }
+      if (((from_bitField0_ & 0x00040000) != 0)) {
         result.schemaVersion_ = schemaVersion_;
       }
+      result.bitField0_ |= to_bitField0_;
     }
 
     @java.lang.Override
@@ -1026,6 +1101,9 @@ private static final long serialVersionUID = 0L;
       }
       if (other.getTurn() != 0L) {
         setTurn(other.getTurn());
+      }
+      if (other.hasCall()) {
+        mergeCall(other.getCall());
       }
       if (other.getSchemaVersion() != 0) {
         setSchemaVersion(other.getSchemaVersion());
@@ -1149,9 +1227,16 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00010000;
               break;
             } // case 136
+            case 146: {
+              input.readMessage(
+                  getCallFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              bitField0_ |= 0x00020000;
+              break;
+            } // case 146
             case 168: {
               schemaVersion_ = input.readUInt32();
-              bitField0_ |= 0x00020000;
+              bitField0_ |= 0x00040000;
               break;
             } // case 168
             default: {
@@ -2235,6 +2320,163 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
+    private io.ringfence.client.proto.Call call_;
+    private com.google.protobuf.SingleFieldBuilderV3<
+        io.ringfence.client.proto.Call, io.ringfence.client.proto.Call.Builder, io.ringfence.client.proto.CallOrBuilder> callBuilder_;
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     * @return Whether the call field is set.
+     */
+    public boolean hasCall() {
+      return ((bitField0_ & 0x00020000) != 0);
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     * @return The call.
+     */
+    public io.ringfence.client.proto.Call getCall() {
+      if (callBuilder_ == null) {
+        return call_ == null ? io.ringfence.client.proto.Call.getDefaultInstance() : call_;
+      } else {
+        return callBuilder_.getMessage();
+      }
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public Builder setCall(io.ringfence.client.proto.Call value) {
+      if (callBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        call_ = value;
+      } else {
+        callBuilder_.setMessage(value);
+      }
+      bitField0_ |= 0x00020000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public Builder setCall(
+        io.ringfence.client.proto.Call.Builder builderForValue) {
+      if (callBuilder_ == null) {
+        call_ = builderForValue.build();
+      } else {
+        callBuilder_.setMessage(builderForValue.build());
+      }
+      bitField0_ |= 0x00020000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public Builder mergeCall(io.ringfence.client.proto.Call value) {
+      if (callBuilder_ == null) {
+        if (((bitField0_ & 0x00020000) != 0) &&
+          call_ != null &&
+          call_ != io.ringfence.client.proto.Call.getDefaultInstance()) {
+          getCallBuilder().mergeFrom(value);
+        } else {
+          call_ = value;
+        }
+      } else {
+        callBuilder_.mergeFrom(value);
+      }
+      if (call_ != null) {
+        bitField0_ |= 0x00020000;
+        onChanged();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public Builder clearCall() {
+      bitField0_ = (bitField0_ & ~0x00020000);
+      call_ = null;
+      if (callBuilder_ != null) {
+        callBuilder_.dispose();
+        callBuilder_ = null;
+      }
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public io.ringfence.client.proto.Call.Builder getCallBuilder() {
+      bitField0_ |= 0x00020000;
+      onChanged();
+      return getCallFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    public io.ringfence.client.proto.CallOrBuilder getCallOrBuilder() {
+      if (callBuilder_ != null) {
+        return callBuilder_.getMessageOrBuilder();
+      } else {
+        return call_ == null ?
+            io.ringfence.client.proto.Call.getDefaultInstance() : call_;
+      }
+    }
+    /**
+     * <pre>
+     * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Call call = 18;</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        io.ringfence.client.proto.Call, io.ringfence.client.proto.Call.Builder, io.ringfence.client.proto.CallOrBuilder>
+        getCallFieldBuilder() {
+      if (callBuilder_ == null) {
+        callBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            io.ringfence.client.proto.Call, io.ringfence.client.proto.Call.Builder, io.ringfence.client.proto.CallOrBuilder>(
+                getCall(),
+                getParentForChildren(),
+                isClean());
+        call_ = null;
+      }
+      return callBuilder_;
+    }
+
     private int schemaVersion_ ;
     /**
      * <pre>
@@ -2260,7 +2502,7 @@ private static final long serialVersionUID = 0L;
     public Builder setSchemaVersion(int value) {
 
       schemaVersion_ = value;
-      bitField0_ |= 0x00020000;
+      bitField0_ |= 0x00040000;
       onChanged();
       return this;
     }
@@ -2273,7 +2515,7 @@ private static final long serialVersionUID = 0L;
      * @return This builder for chaining.
      */
     public Builder clearSchemaVersion() {
-      bitField0_ = (bitField0_ & ~0x00020000);
+      bitField0_ = (bitField0_ & ~0x00040000);
       schemaVersion_ = 0;
       onChanged();
       return this;

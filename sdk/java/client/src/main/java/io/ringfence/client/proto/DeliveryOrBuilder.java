@@ -224,6 +224,33 @@ public interface DeliveryOrBuilder extends
 
   /**
    * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   * @return Whether the call field is set.
+   */
+  boolean hasCall();
+  /**
+   * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   * @return The call.
+   */
+  io.ringfence.client.proto.Call getCall();
+  /**
+   * <pre>
+   * Set for a call: payload is its argument, and the result may have a reply. Only for workers with the capability calls.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Call call = 18;</code>
+   */
+  io.ringfence.client.proto.CallOrBuilder getCallOrBuilder();
+
+  /**
+   * <pre>
    * Index into schema_versions plus 1, 0 when the producer gave no schema.
    * </pre>
    *

@@ -180,6 +180,7 @@ private static final long serialVersionUID = 0L;
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -196,6 +197,7 @@ private static final long serialVersionUID = 0L;
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -211,6 +213,7 @@ private static final long serialVersionUID = 0L;
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -227,6 +230,7 @@ private static final long serialVersionUID = 0L;
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -1040,6 +1044,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1057,6 +1062,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1072,6 +1078,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1088,6 +1095,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1105,6 +1113,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1128,6 +1137,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1150,6 +1160,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1172,6 +1183,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1191,6 +1203,7 @@ private static final long serialVersionUID = 0L;
      * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+     * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>

@@ -73,6 +73,7 @@ public interface HelloOrBuilder extends
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -87,6 +88,7 @@ public interface HelloOrBuilder extends
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -100,6 +102,7 @@ public interface HelloOrBuilder extends
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -114,6 +117,7 @@ public interface HelloOrBuilder extends
    * Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+   * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>

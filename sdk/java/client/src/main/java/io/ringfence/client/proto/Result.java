@@ -23,6 +23,8 @@ private static final long serialVersionUID = 0L;
   private Result() {
     kind_ = 0;
     reason_ = "";
+    reply_ = com.google.protobuf.ByteString.EMPTY;
+    code_ = "";
   }
 
   @java.lang.Override
@@ -148,6 +150,70 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int REPLY_FIELD_NUMBER = 5;
+  private com.google.protobuf.ByteString reply_ = com.google.protobuf.ByteString.EMPTY;
+  /**
+   * <pre>
+   * DONE, of a call: the reply, up to 1 MiB.
+   * </pre>
+   *
+   * <code>bytes reply = 5;</code>
+   * @return The reply.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString getReply() {
+    return reply_;
+  }
+
+  public static final int CODE_FIELD_NUMBER = 6;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object code_ = "";
+  /**
+   * <pre>
+   * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+   * has no handler of that method; the caller is told so.
+   * </pre>
+   *
+   * <code>string code = 6;</code>
+   * @return The code.
+   */
+  @java.lang.Override
+  public java.lang.String getCode() {
+    java.lang.Object ref = code_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs =
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      code_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+   * has no handler of that method; the caller is told so.
+   * </pre>
+   *
+   * <code>string code = 6;</code>
+   * @return The bytes for code.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getCodeBytes() {
+    java.lang.Object ref = code_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b =
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      code_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
   public static final int STARTED_NS_FIELD_NUMBER = 8;
   private long startedNs_ = 0L;
   /**
@@ -205,6 +271,12 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(reason_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 4, reason_);
     }
+    if (!reply_.isEmpty()) {
+      output.writeBytes(5, reply_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(code_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 6, code_);
+    }
     if (startedNs_ != 0L) {
       output.writeUInt64(8, startedNs_);
     }
@@ -234,6 +306,13 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(reason_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(4, reason_);
+    }
+    if (!reply_.isEmpty()) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBytesSize(5, reply_);
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(code_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(6, code_);
     }
     if (startedNs_ != 0L) {
       size += com.google.protobuf.CodedOutputStream
@@ -265,6 +344,10 @@ private static final long serialVersionUID = 0L;
         != other.getAfterMs()) return false;
     if (!getReason()
         .equals(other.getReason())) return false;
+    if (!getReply()
+        .equals(other.getReply())) return false;
+    if (!getCode()
+        .equals(other.getCode())) return false;
     if (getStartedNs()
         != other.getStartedNs()) return false;
     if (getTookNs()
@@ -290,6 +373,10 @@ private static final long serialVersionUID = 0L;
         getAfterMs());
     hash = (37 * hash) + REASON_FIELD_NUMBER;
     hash = (53 * hash) + getReason().hashCode();
+    hash = (37 * hash) + REPLY_FIELD_NUMBER;
+    hash = (53 * hash) + getReply().hashCode();
+    hash = (37 * hash) + CODE_FIELD_NUMBER;
+    hash = (53 * hash) + getCode().hashCode();
     hash = (37 * hash) + STARTED_NS_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getStartedNs());
@@ -435,6 +522,8 @@ private static final long serialVersionUID = 0L;
       kind_ = 0;
       afterMs_ = 0L;
       reason_ = "";
+      reply_ = com.google.protobuf.ByteString.EMPTY;
+      code_ = "";
       startedNs_ = 0L;
       tookNs_ = 0L;
       return this;
@@ -483,9 +572,15 @@ private static final long serialVersionUID = 0L;
         result.reason_ = reason_;
       }
       if (((from_bitField0_ & 0x00000010) != 0)) {
-        result.startedNs_ = startedNs_;
+        result.reply_ = reply_;
       }
       if (((from_bitField0_ & 0x00000020) != 0)) {
+        result.code_ = code_;
+      }
+      if (((from_bitField0_ & 0x00000040) != 0)) {
+        result.startedNs_ = startedNs_;
+      }
+      if (((from_bitField0_ & 0x00000080) != 0)) {
         result.tookNs_ = tookNs_;
       }
     }
@@ -548,6 +643,14 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000008;
         onChanged();
       }
+      if (other.getReply() != com.google.protobuf.ByteString.EMPTY) {
+        setReply(other.getReply());
+      }
+      if (!other.getCode().isEmpty()) {
+        code_ = other.code_;
+        bitField0_ |= 0x00000020;
+        onChanged();
+      }
       if (other.getStartedNs() != 0L) {
         setStartedNs(other.getStartedNs());
       }
@@ -600,14 +703,24 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000008;
               break;
             } // case 34
+            case 42: {
+              reply_ = input.readBytes();
+              bitField0_ |= 0x00000010;
+              break;
+            } // case 42
+            case 50: {
+              code_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00000020;
+              break;
+            } // case 50
             case 64: {
               startedNs_ = input.readUInt64();
-              bitField0_ |= 0x00000010;
+              bitField0_ |= 0x00000040;
               break;
             } // case 64
             case 72: {
               tookNs_ = input.readUInt64();
-              bitField0_ |= 0x00000020;
+              bitField0_ |= 0x00000080;
               break;
             } // case 72
             default: {
@@ -880,6 +993,147 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
+    private com.google.protobuf.ByteString reply_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * DONE, of a call: the reply, up to 1 MiB.
+     * </pre>
+     *
+     * <code>bytes reply = 5;</code>
+     * @return The reply.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getReply() {
+      return reply_;
+    }
+    /**
+     * <pre>
+     * DONE, of a call: the reply, up to 1 MiB.
+     * </pre>
+     *
+     * <code>bytes reply = 5;</code>
+     * @param value The reply to set.
+     * @return This builder for chaining.
+     */
+    public Builder setReply(com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      reply_ = value;
+      bitField0_ |= 0x00000010;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * DONE, of a call: the reply, up to 1 MiB.
+     * </pre>
+     *
+     * <code>bytes reply = 5;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearReply() {
+      bitField0_ = (bitField0_ & ~0x00000010);
+      reply_ = getDefaultInstance().getReply();
+      onChanged();
+      return this;
+    }
+
+    private java.lang.Object code_ = "";
+    /**
+     * <pre>
+     * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+     * has no handler of that method; the caller is told so.
+     * </pre>
+     *
+     * <code>string code = 6;</code>
+     * @return The code.
+     */
+    public java.lang.String getCode() {
+      java.lang.Object ref = code_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        code_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+     * has no handler of that method; the caller is told so.
+     * </pre>
+     *
+     * <code>string code = 6;</code>
+     * @return The bytes for code.
+     */
+    public com.google.protobuf.ByteString
+        getCodeBytes() {
+      java.lang.Object ref = code_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b =
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        code_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+     * has no handler of that method; the caller is told so.
+     * </pre>
+     *
+     * <code>string code = 6;</code>
+     * @param value The code to set.
+     * @return This builder for chaining.
+     */
+    public Builder setCode(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      code_ = value;
+      bitField0_ |= 0x00000020;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+     * has no handler of that method; the caller is told so.
+     * </pre>
+     *
+     * <code>string code = 6;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearCode() {
+      code_ = getDefaultInstance().getCode();
+      bitField0_ = (bitField0_ & ~0x00000020);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+     * has no handler of that method; the caller is told so.
+     * </pre>
+     *
+     * <code>string code = 6;</code>
+     * @param value The bytes for code to set.
+     * @return This builder for chaining.
+     */
+    public Builder setCodeBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      code_ = value;
+      bitField0_ |= 0x00000020;
+      onChanged();
+      return this;
+    }
+
     private long startedNs_ ;
     /**
      * <pre>
@@ -907,7 +1161,7 @@ private static final long serialVersionUID = 0L;
     public Builder setStartedNs(long value) {
 
       startedNs_ = value;
-      bitField0_ |= 0x00000010;
+      bitField0_ |= 0x00000040;
       onChanged();
       return this;
     }
@@ -921,7 +1175,7 @@ private static final long serialVersionUID = 0L;
      * @return This builder for chaining.
      */
     public Builder clearStartedNs() {
-      bitField0_ = (bitField0_ & ~0x00000010);
+      bitField0_ = (bitField0_ & ~0x00000040);
       startedNs_ = 0L;
       onChanged();
       return this;
@@ -952,7 +1206,7 @@ private static final long serialVersionUID = 0L;
     public Builder setTookNs(long value) {
 
       tookNs_ = value;
-      bitField0_ |= 0x00000020;
+      bitField0_ |= 0x00000080;
       onChanged();
       return this;
     }
@@ -965,7 +1219,7 @@ private static final long serialVersionUID = 0L;
      * @return This builder for chaining.
      */
     public Builder clearTookNs() {
-      bitField0_ = (bitField0_ & ~0x00000020);
+      bitField0_ = (bitField0_ & ~0x00000080);
       tookNs_ = 0L;
       onChanged();
       return this;

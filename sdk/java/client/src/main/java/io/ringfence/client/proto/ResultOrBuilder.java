@@ -69,6 +69,38 @@ public interface ResultOrBuilder extends
 
   /**
    * <pre>
+   * DONE, of a call: the reply, up to 1 MiB.
+   * </pre>
+   *
+   * <code>bytes reply = 5;</code>
+   * @return The reply.
+   */
+  com.google.protobuf.ByteString getReply();
+
+  /**
+   * <pre>
+   * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+   * has no handler of that method; the caller is told so.
+   * </pre>
+   *
+   * <code>string code = 6;</code>
+   * @return The code.
+   */
+  java.lang.String getCode();
+  /**
+   * <pre>
+   * RETRY and REJECT, of a call: the application's code of the failure, up to 64 bytes. NOT_STARTED, of a call: "no_handler" if the worker
+   * has no handler of that method; the caller is told so.
+   * </pre>
+   *
+   * <code>string code = 6;</code>
+   * @return The bytes for code.
+   */
+  com.google.protobuf.ByteString
+      getCodeBytes();
+
+  /**
+   * <pre>
    * When the handler started, in nanoseconds of the boot clock of the worker's machine (Linux: CLOCK_BOOTTIME). 0: it did
    * not start, or the router has not asked with the capability intervals.
    * </pre>

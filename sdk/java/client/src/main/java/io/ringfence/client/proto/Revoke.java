@@ -157,7 +157,7 @@ private static final long serialVersionUID = 0L;
       emptyLongList();
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *
@@ -171,7 +171,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *
@@ -183,7 +183,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *
@@ -927,7 +927,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -941,7 +941,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -953,7 +953,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -966,7 +966,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -986,7 +986,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -1004,7 +1004,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *
@@ -1023,7 +1023,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+     * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
      * answer CANCELLED: until it has answered, their keys wait for the deadline.
      * </pre>
      *

@@ -69,7 +69,7 @@ public interface RevokeOrBuilder extends
 
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *
@@ -79,7 +79,7 @@ public interface RevokeOrBuilder extends
   java.util.List<java.lang.Long> getDeliveryIdsList();
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *
@@ -89,7 +89,7 @@ public interface RevokeOrBuilder extends
   int getDeliveryIdsCount();
   /**
    * <pre>
-   * Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+   * Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
    * answer CANCELLED: until it has answered, their keys wait for the deadline.
    * </pre>
    *

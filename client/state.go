@@ -1,0 +1,166 @@
+package client
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// State returns what the last turn of the event's or call's key has left in this process, or else what load returns. ctx is the context of a handler, or
+// derived from it. T is the type of the state: a key may have states of several types.
+//
+// The handler may change what it gets, and need not give it back. It stays for the next turn of the key if this handler returns nil, and it is
+// returned there if that is the next turn of the key anywhere: so a handler reads what the handler before it has written, without a query. A
+// turn whose handler does not ask for the state ends it. So does any doubt: an error, a panic, a cancelled handler, a key that has moved or
+// was reserved, a worker that has come or gone, a router of an older release. State is never durable: write to your database what must last, with
+// the fence.
+//
+// The states of at most [WithStateMax] keys are kept, those that were used last. State returns an error of load as it is.
+func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (*T, error) {
+	e, _ := ctx.Value(handlingKey{}).(*Event)
+	if e == nil || e.run.stream == nil { // not in a handler, or in one of a test
+		return load(ctx)
+	}
+	all := e.run.stream.runner.states
+	if v := all.get(e, typeOf[T]{}); v != nil {
+		return v.(*T), nil
+	}
+	v, err := load(ctx)
+	if err == nil && v != nil {
+		all.put(e, typeOf[T]{}, v)
+	}
+	return v, err
+}
+
+// typeOf is a comparable name of a type.
+type typeOf[T any] struct{}
+
+// WithStateMax sets of how many keys states are kept, see [State]: 100000 by default. With 0 State always loads.
+func WithStateMax(n int) Option { return func(o *options) { o.stateMax = n } }
+
+// stateMaxDefault is the number of keys with states without an option.
+const stateMaxDefault = 100_000
+
+// states are what the last turns of keys have left. It is safe for concurrent use.
+type states struct {
+	max int
+	n   atomic.Int64 // of keys: a handler that uses no state looks only here
+
+	mu     sync.Mutex
+	byKey  map[string]*list.Element // of *kept
+	recent list.List                // the last used first
+}
+
+// kept is the states of one key.
+type kept struct {
+	key        string
+	partition  uint32
+	stream     *stream
+	token      int64
+	generation uint64
+	user       *Event      // the handler that has them; nil: none
+	values     map[any]any // by typeOf
+	used       map[any]any // those of values that the user has asked for
+}
+
+// isOf reports whether the turn of e is the next one of the key, anywhere, after the turn that left the states.
+func (k *kept) isOf(e *Event) bool {
+	return k.user == nil && k.generation == e.run.generation && k.token == e.Fence.Token && k.stream == e.run.stream
+}
+
+// get returns a state for a handler, nil if there is none that is sure to be the newest.
+func (s *states) get(e *Event, name any) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.byKey[e.Key]
+	if at == nil {
+		return nil
+	}
+	k := at.Value.(*kept)
+	if k.user != e {
+		if !k.isOf(e) {
+			s.remove(at)
+			return nil
+		}
+		k.user, k.used = e, make(map[any]any)
+		s.recent.MoveToFront(at)
+	}
+	v := k.values[name]
+	if v != nil {
+		k.used[name] = v
+	}
+	return v
+}
+
+// put keeps a state that a handler has loaded.
+func (s *states) put(e *Event, name, value any) {
+	if s.max == 0 || e.run.generation == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.byKey[e.Key]
+	if at != nil && at.Value.(*kept).user != e {
+		s.remove(at)
+		at = nil
+	}
+	if at == nil {
+		if s.byKey == nil {
+			s.byKey = make(map[string]*list.Element)
+		}
+		at = s.recent.PushFront(&kept{
+			key: e.Key, partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
+			user: e, values: make(map[any]any), used: make(map[any]any),
+		})
+		s.byKey[e.Key] = at
+		s.n.Add(1)
+	}
+	k := at.Value.(*kept)
+	k.values[name], k.used[name] = value, value
+	for s.recent.Len() > s.max {
+		s.remove(s.recent.Back())
+	}
+}
+
+func (s *states) remove(at *list.Element) {
+	s.recent.Remove(at)
+	delete(s.byKey, at.Value.(*kept).key)
+	s.n.Add(-1)
+}
+
+// ended is for the end of every handler: what it has asked for stays if it has done its work, and all else of its key goes.
+func (s *states) ended(e *Event, done bool) {
+	if s.n.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.byKey[e.Key]
+	if at == nil {
+		return
+	}
+	k := at.Value.(*kept)
+	switch {
+	case k.user == e && done && len(k.used) > 0:
+		k.user, k.values, k.used = nil, k.used, nil
+	case k.user == nil || k.user == e: // otherwise this handler had lost the key to another one
+		s.remove(at)
+	}
+}
+
+// forget drops the states of partitions that are taken back.
+func (s *states) forget(of *stream, hit func(partition uint32) bool) {
+	if s.n.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := s.recent.Front(); at != nil; {
+		next := at.Next()
+		if k := at.Value.(*kept); k.stream == of && hit(k.partition) {
+			s.remove(at)
+		}
+		at = next
+	}
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+type cart struct{ n int }
+
+// TestStateIsOfTheTurnBefore: whatever turns come, State returns what the turn before has left, or loads.
+func TestStateIsOfTheTurnBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := &states{max: rapid.IntRange(1, 3).Draw(t, "max")}
+		streams := []*stream{{runner: &runner{states: all}}, {runner: &runner{states: all}}}
+		last := map[string]*cart{} // by key: what the last turn left, nil: nothing that may be used
+		where := map[string]string{}
+		loads, hits := 0, 0
+		t.Repeat(map[string]func(*rapid.T){
+			"turn": func(t *rapid.T) {
+				e := &Event{Key: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "key")}
+				e.run.stream = rapid.SampledFrom(streams).Draw(t, "stream")
+				e.run.generation, e.Fence.Token = rapid.Uint64Range(0, 2).Draw(t, "generation"), rapid.Int64Range(1, 2).Draw(t, "token")
+				e.run.item.Of, e.run.item.Partition = e, uint32(e.Key[0])
+				asks, fails := rapid.Bool().Draw(t, "asks"), rapid.IntRange(0, 3).Draw(t, "fails") == 0
+				here := fmt.Sprintf("%p %d %d", e.run.stream, e.run.generation, e.Fence.Token)
+				if asks {
+					loaded := false
+					got, err := State(context.WithValue(context.Background(), handlingKey{}, e), func(context.Context) (*cart, error) {
+						loaded = true
+						return &cart{loads}, nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !loaded && (got != last[e.Key] || where[e.Key] != here) {
+						t.Fatalf("the turn got %v, which the turn before did not leave here", got)
+					}
+					if loaded {
+						loads++
+					} else {
+						hits++
+					}
+					last[e.Key] = got
+				}
+				all.ended(e, !fails)
+				where[e.Key] = here
+				if fails || !asks || e.run.generation == 0 {
+					last[e.Key] = nil
+				}
+			},
+			"revoke": func(t *rapid.T) {
+				p := uint32(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")[0])
+				of := rapid.SampledFrom(streams).Draw(t, "stream")
+				all.forget(of, func(q uint32) bool { return q == p })
+				for key := range last {
+					if uint32(key[0]) == p && all.byKey[key] != nil && all.byKey[key].Value.(*kept).stream == of {
+						t.Fatal("a state stayed after its partition was taken back")
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				if len(all.byKey) > all.max || len(all.byKey) != all.recent.Len() || int(all.n.Load()) != len(all.byKey) {
+					t.Fatalf("%d keys, %d in the list, %d counted, want at most %d", len(all.byKey), all.recent.Len(), all.n.Load(), all.max)
+				}
+			},
+		})
+	})
+}
+
+// TestStateStays: in the usual case there is a hit, and each doubt ends it.
+func TestStateStays(t *testing.T) {
+	all := &states{max: 10}
+	on := &stream{runner: &runner{states: all}}
+	turn := func(generation uint64, asks bool, err error) (loaded bool) {
+		e := &Event{Key: "k"}
+		e.run.stream, e.run.generation, e.Fence.Token, e.run.item.Of = on, generation, 1, e
+		if asks {
+			ctx := context.WithValue(t.Context(), handlingKey{}, e)
+			load := func(context.Context) (*cart, error) { loaded = true; return new(cart), nil }
+			c, _ := State(ctx, load)
+			c.n++
+			if again, _ := State(ctx, load); again != c && generation != 0 {
+				t.Error("a handler that asks twice gets two states")
+			}
+		}
+		all.ended(e, err == nil)
+		return loaded
+	}
+	for i, c := range []struct {
+		generation uint64
+		asks       bool
+		err        error
+		loads      bool
+	}{
+		{1, true, nil, true}, {1, true, nil, false}, {1, true, errors.New("no"), false}, {1, true, nil, true}, {1, false, nil, false},
+		{1, true, nil, true}, {2, true, nil, true}, {2, true, nil, false}, {0, true, nil, true}, {0, true, nil, true},
+	} {
+		if loaded := turn(c.generation, c.asks, c.err); loaded != c.loads {
+			t.Errorf("turn %d: loaded = %v", i, loaded)
+		}
+	}
+	failed := errors.New("no database")
+	e := &Event{Key: "k"}
+	e.run.stream, e.run.item.Of = on, e
+	if _, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { return nil, failed }); !errors.Is(err, failed) {
+		t.Errorf("the error of load is %v", err)
+	}
+}

@@ -1,0 +1,118 @@
+package forward
+
+import (
+	"fmt"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// This file contains the calls of the model.
+
+// call makes an entry of a call.
+func (m *model) call(t *rapid.T) *event.Entry {
+	m.serials[2]++
+	key, h := rapid.IntRange(0, 9).Draw(t, "key"), event.NewCallHandle(m.serials[2])
+	ev := &event.Event{
+		Handle: h, Key: event.Key(fmt.Sprint("key", key)), Partition: ring.Partition(key),
+		Payload: make([]byte, rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, 1500)).Draw(t, "payload")),
+		Call:    &event.Call{Method: "m", Deadline: m.now.Add(time.Hour)},
+	}
+	if rapid.Bool().Draw(t, "id") {
+		ev.Call.ID = "id"
+	}
+	e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
+	e.First, e.Fresh = h, event.AllBits(1)
+	m.handles = append(m.handles, h)
+	m.open[h] = true
+	m.entries[h], m.heldAt[h] = e, m.now
+	return e
+}
+
+func (m *model) isOnce(h event.Handle) bool { return m.entries[h].Call(0).Once() }
+
+// giveCall: no call goes to a peer that takes none, and one without an id goes to no further owner after one may have begun it.
+func (m *model) giveCall(t fataler, peer Peer, h event.Handle) {
+	if m.noCalls[peer] {
+		t.Fatalf("call %d is given to %s, whose release takes none", h, peer)
+	}
+	if m.mayRun[h] && m.isOnce(h) {
+		t.Fatalf("call %d without an id is given to %s, and an earlier owner may have run it", h, peer)
+	}
+	if m.mayRun[h] {
+		m.counts["sent again"]++
+	}
+	if m.refused[h] {
+		m.counts["refused"]++
+	}
+	m.refused[h] = false
+}
+
+// checkCall: a call waits only for a stream, a route, or after its own refusal.
+func (m *model) checkCall(t fataler, h event.Handle, place Place) {
+	_, has := m.table.route.(fixedRoute)
+	noOwner := !has
+	if has {
+		_, located := m.table.route.Locate(m.partitionOf(h))
+		noOwner = !located
+	}
+	switch {
+	case place == Full, place == Delayed && !m.refused[h], place == Refused && !m.refused[h] && !noOwner:
+		t.Fatalf("call %d is %s, and was not refused", h, place)
+	case m.isOnce(h) && m.mayRun[h] && place != Sent:
+		t.Fatalf("call %d without an id is %s, and an earlier owner may have run it", h, place)
+	}
+	if owner := m.table.owners.of(m.partitionOf(h)); place == Queued && (m.up[owner.peer] && m.noCalls[owner.peer] || owner.via != nil) {
+		t.Fatalf("call %d waits for %s, which takes no calls, or cannot be reached", h, owner.peer)
+	}
+}
+
+// answered checks the end of a call.
+func (m *model) answered(t fataler, v *event.Verdict) {
+	d := v.DetailOrZero()
+	if v.Kind == event.Rejected && m.mayRun[v.Handle] || v.Kind == event.Answered && d.Reply.Outcome == event.CallNotRun && m.mayRun[v.Handle] {
+		t.Fatalf("call %d has not run, says %+v, and an earlier owner may have run it", v.Handle, d)
+	}
+	if v.Kind != event.Answered {
+		return
+	}
+	switch what := d.Reply.Outcome; {
+	case d.Reply.Code != "":
+		m.counts[d.Reply.Code]++
+	case d.Reason == "an earlier owner of the key may have run it":
+		m.counts["no stream, unknown"]++
+	case what == event.CallUnknown && d.Reason != "" && d.Reason != "its time was up":
+		m.counts["corrected"]++
+	default:
+		m.counts[what.String()]++
+	}
+}
+
+// giveUp gives a call up, or something that is none.
+func (m *model) giveUp(t fataler, h event.Handle) {
+	m.table.GiveUp(h, &m.out)
+	if !h.IsCall() || !m.open[h] {
+		if !m.out.Empty() || len(m.out.Cancel) > 0 {
+			t.Fatalf("given up %d, which is no call that is held: %+v", h, m.out)
+		}
+		return
+	}
+	var want []Cancel
+	for peer, with := range m.with {
+		if with[h] {
+			want = []Cancel{{peer, h}}
+			m.counts["cancelled"]++
+		}
+	}
+	outcome := event.CallNotRun
+	if m.mayRun[h] || len(want) > 0 {
+		outcome = event.CallUnknown
+	}
+	m.counts["given up"]++
+	if len(m.out.Cancel) != len(want) || len(want) > 0 && m.out.Cancel[0] != want[0] || len(m.out.Verdicts) != 1 || m.out.Verdicts[0].DetailOrZero().Reply.Outcome != outcome {
+		t.Fatalf("given up call %d: cancels %+v, want %+v; settled %+v, want %v", h, m.out.Cancel, want, m.out.Verdicts, outcome)
+	}
+}

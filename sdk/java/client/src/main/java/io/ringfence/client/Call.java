@@ -1,0 +1,155 @@
+package io.ringfence.client;
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Optional;
+
+/**
+ * A request for a handler of a key, whose caller waits for the reply. It belongs to its handler until the handler returns. Its
+ * methods are safe for concurrent use.
+ */
+public final class Call {
+    /** Bytes of a reply. */
+    static final int REPLY_MAX = 1 << 20;
+    /** Bytes of the code of a failure. */
+    static final int CODE_MAX = 64;
+
+    static final Duration TIMEOUT_DEFAULT = Duration.ofSeconds(10);
+
+    static final String NO_HANDLER = "no_handler";
+    static final String TOO_LARGE = "too_large";
+
+    /** What an event has that is a call. */
+    record Arrival(String method, String id, Instant deadline, long[] path) {}
+
+    final Event event;
+
+    Call(Event event) {
+        this.event = event;
+    }
+
+    /**
+     * Returns a call that no router delivered, without an id, for a test that calls a handler.
+     *
+     * @param key its key
+     * @param method its method
+     * @param payload its argument
+     * @return a call that is never cancelled
+     */
+    public static Call of(String key, String method, byte[] payload) {
+        return new Call(Event.of(key).payload(payload).call(io.ringfence.client.proto.Call.newBuilder()
+                .setMethod(method).setTimeoutMs(TIMEOUT_DEFAULT.toMillis()).build()).build());
+    }
+
+    /** Whether a text is the name of a method. */
+    static boolean isMethod(String text) {
+        return text != null && text.matches("[A-Za-z0-9._-]{1,64}");
+    }
+
+    /** The code of what the handler of a call has thrown, empty if it has none that fits. */
+    static String codeOf(Throwable thrown) {
+        if (!(thrown instanceof CallFailureException failure)) {
+            return "";
+        }
+        return failure.code().getBytes(StandardCharsets.UTF_8).length <= CODE_MAX ? failure.code() : "";
+    }
+
+    /**
+     * Returns the key: while the handler runs, no event and no other call of it is handled.
+     *
+     * @return the key as UTF-8; bytes that are not become U+FFFD, see {@link #keyBytes}
+     */
+    public String key() {
+        return event.key();
+    }
+
+    /**
+     * Returns the bytes of the key.
+     *
+     * @return up to 4,096 bytes of any value, a copy
+     */
+    public byte[] keyBytes() {
+        return event.keyBytes();
+    }
+
+    /**
+     * Returns the name under which the handler is registered.
+     *
+     * @return the method
+     */
+    public String method() {
+        return event.method();
+    }
+
+    /**
+     * Returns the argument. Each call returns the same array; the handler may write to it.
+     *
+     * @return the payload, not null
+     */
+    public byte[] payload() {
+        return event.payload();
+    }
+
+    /**
+     * Returns the caller's id of the call. Only a call with an id may run twice, with two fences.
+     *
+     * @return the id, empty if the caller gave none
+     */
+    public String id() {
+        return event.arrival.id;
+    }
+
+    /**
+     * Returns when the caller stops waiting. The handler is cancelled then.
+     *
+     * @return wall time by this machine's clock
+     */
+    public Instant deadline() {
+        return event.arrival.deadline;
+    }
+
+    /**
+     * Returns the fence, which is greater than that of any earlier delivery of the key, event or call. Pass it to your database with
+     * every write.
+     *
+     * @return the fence
+     */
+    public Fence fence() {
+        return event.fence();
+    }
+
+    /**
+     * Returns the present end of the handler's lease, as {@link Event#leaseUntil} does.
+     *
+     * @return wall time; empty for a call that no router delivered
+     */
+    public Optional<Instant> leaseUntil() {
+        return event.leaseUntil();
+    }
+
+    /**
+     * Reports whether the handler must stop and write nothing, as {@link Event#isCancelled} does.
+     *
+     * @return whether the key is lost, the caller waits no longer, or the drain has ended
+     */
+    public boolean isCancelled() {
+        return event.isCancelled();
+    }
+
+    /**
+     * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block.
+     *
+     * @throws KeyLostException if another handler may work on the key now
+     * @throws CallerGoneException if the caller waits no longer
+     * @throws DrainTimeoutException if the handler outlasted the drain grace
+     */
+    public void checkActive() {
+        event.checkActive();
+    }
+
+    @Override
+    public String toString() { // without the key and the payload, which must not get into logs
+        return "Call[" + method() + "]";
+    }
+}

@@ -1,0 +1,323 @@
+package io.ringfence.client;
+
+import com.google.protobuf.ByteString;
+import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ConnectivityState;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.MetadataUtils;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.CallException.Outcome;
+import io.ringfence.client.proto.InvokeRequest;
+import io.ringfence.client.proto.InvokeResponse;
+import io.ringfence.client.proto.LaneServiceGrpc;
+import java.io.FileNotFoundException;
+import java.net.ConnectException;
+import java.net.UnknownHostException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+
+/**
+ * Calls handlers of keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ * Its methods are safe for concurrent use.
+ *
+ * <pre>{@code
+ * try (Lane lane = Lane.dial("127.0.0.1:16650")) {
+ *     byte[] reply = lane.invoke("user-7", "charge", payload, CallOptions.NONE.id("order-8"));
+ * }
+ * }</pre>
+ */
+public final class Lane implements AutoCloseable {
+    /** How long the router's answer is waited for after the timeout of a call. */
+    private static final Duration GRACE = Duration.ofSeconds(1);
+
+    private static final String UNREACHABLE = "unreachable";
+    private static final int CAUSES_MAX = 16;
+
+    private final Worker.Builder options;
+    private final Supplier<ManagedChannel> channels;
+    private final ManagedChannel channel;
+
+    private Lane(Worker.Builder options, Supplier<ManagedChannel> channels) {
+        this.options = options;
+        this.channels = channels;
+        this.channel = channels.get();
+    }
+
+    /**
+     * Returns a lane through a router, with default options.
+     *
+     * @param endpoint host:port, unix:///path or unix:/path; null or empty for the default, as for {@link Worker.Builder#endpoint}
+     * @return the lane
+     * @throws IllegalArgumentException if the endpoint is none
+     */
+    public static Lane dial(String endpoint) {
+        return builder().endpoint(endpoint).dial();
+    }
+
+    /**
+     * Begins a lane with options.
+     *
+     * @return a builder
+     */
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /** The options of a lane. Its methods return the builder itself. It is not safe for concurrent use. */
+    public static final class Builder {
+        private final Worker.Builder options = Worker.builder(null);
+
+        private Builder() {}
+
+        /**
+         * Sets the address of the router, as {@link Worker.Builder#endpoint} does.
+         *
+         * @param endpoint host:port, unix:///path or unix:/path; null or empty for the default
+         * @return this
+         */
+        public Builder endpoint(String endpoint) {
+            options.endpoint(endpoint);
+            return this;
+        }
+
+        /**
+         * Names a file with the token that a router with app.token_file requires, as {@link Worker.Builder#tokenFile} does. The file is
+         * read for each call.
+         *
+         * @param file the file; null for no token
+         * @return this
+         */
+        public Builder tokenFile(Path file) {
+            options.tokenFile(file);
+            return this;
+        }
+
+        /**
+         * Encrypts the connection, as {@link Worker.Builder#tls} does.
+         *
+         * @param credentials gRPC's credentials
+         * @return this
+         */
+        public Builder tls(ChannelCredentials credentials) {
+            options.tls(credentials);
+            return this;
+        }
+
+        /**
+         * Replaces the connection to the router, for test routers.
+         *
+         * @param channels makes a channel, once; the lane shuts it down
+         * @return this
+         */
+        public Builder channels(Supplier<ManagedChannel> channels) {
+            options.channels(channels);
+            return this;
+        }
+
+        /**
+         * Returns the lane.
+         *
+         * @return the lane
+         * @throws IllegalArgumentException if the endpoint is none
+         */
+        public Lane dial() {
+            return new Lane(options, options.connection());
+        }
+    }
+
+    /** Ends the connection. Calls that wait throw, with the outcome UNKNOWN. */
+    @Override
+    public void close() {
+        channel.shutdownNow();
+        if (channels instanceof Channels ours) {
+            ours.close();
+        }
+    }
+
+    /**
+     * Is {@link #invoke(byte[], String, byte[], CallOptions)} without options.
+     *
+     * @param key the key
+     * @param method the method
+     * @param payload the argument, up to 1 MiB
+     * @return the reply
+     * @throws CallException if there is none
+     */
+    public byte[] invoke(String key, String method, byte[] payload) {
+        return invoke(key, method, payload, CallOptions.NONE);
+    }
+
+    /**
+     * Is {@link #invoke(byte[], String, byte[], CallOptions)} for a key of text.
+     *
+     * @param key the key
+     * @param method the method
+     * @param payload the argument, up to 1 MiB
+     * @param options the options
+     * @return the reply
+     * @throws CallException if there is none
+     */
+    public byte[] invoke(String key, String method, byte[] payload, CallOptions options) {
+        return invoke(key.getBytes(StandardCharsets.UTF_8), method, payload, options);
+    }
+
+    /**
+     * Calls the handler that is registered for a method at the owner of a key, and returns its reply. The handler runs when no event and
+     * no other call of the key does, before events that wait. An interruption ends the wait; the call may have run then.
+     *
+     * @param key the key, any bytes
+     * @param method the method
+     * @param payload the argument, up to 1 MiB
+     * @param options the options
+     * @return the reply
+     * @throws CallException if there is none
+     */
+    public byte[] invoke(byte[] key, String method, byte[] payload, CallOptions options) {
+        CompletableFuture<byte[]> reply = invokeAsync(key, method, payload, options);
+        try {
+            return reply.get();
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof CallException failure) {
+                failure.addSuppressed(new Throwable("called here")); // the other stack is that of a thread of gRPC
+                throw failure;
+            }
+            throw new CallException(Outcome.UNKNOWN, "", e.getCause().toString(), Duration.ZERO, e.getCause());
+        } catch (InterruptedException e) {
+            reply.cancel(false);
+            Thread.currentThread().interrupt();
+            throw new CallException(Outcome.UNKNOWN, "", "the thread that waited was interrupted", Duration.ZERO, e);
+        }
+    }
+
+    /**
+     * Is {@link #invoke(byte[], String, byte[], CallOptions)} without waiting. To cancel the future takes the call back, which may have run
+     * then.
+     *
+     * @param key the key, any bytes
+     * @param method the method
+     * @param payload the argument, up to 1 MiB
+     * @param options the options
+     * @return the reply, or a {@link CallException}
+     */
+    public CompletableFuture<byte[]> invokeAsync(byte[] key, String method, byte[] payload, CallOptions options) {
+        CompletableFuture<byte[]> reply = new CompletableFuture<>();
+        Metadata headers = new Metadata();
+        try {
+            String token = this.options.token();
+            if (token != null) {
+                headers.put(Stream.AUTHORIZATION, "Bearer " + token);
+            }
+        } catch (RingfenceException e) {
+            reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", e.getMessage(), Duration.ZERO, e));
+            return reply;
+        }
+        InvokeRequest.Builder request = InvokeRequest.newBuilder().setKey(ByteString.copyFrom(key)).setMethod(method)
+                .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTimeoutMs(Math.max(1, options.timeout.toMillis()))
+                .setTraceparent(traceparent());
+        addPath(request, options.caller);
+        if (channel.isShutdown()) {
+            reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", "the lane was closed", Duration.ZERO, null));
+            return reply;
+        }
+        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+            channel.resetConnectBackoff(); // gRPC's own pause grows to two minutes
+        }
+        // Not in the thread that reads: what the application does with the reply must not hold up others.
+        io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(ForkJoinPool.commonPool())
+                .withDeadlineAfter(options.timeout.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS);
+        ClientCall<InvokeRequest, InvokeResponse> call = MetadataUtils.newAttachHeadersInterceptor(headers)
+                .interceptCall(LaneServiceGrpc.getInvokeMethod(), within, channel);
+        ClientCalls.asyncUnaryCall(call, request.build(), new StreamObserver<>() {
+            @Override
+            public void onNext(InvokeResponse response) {
+                answer(reply, response);
+            }
+
+            @Override
+            public void onError(Throwable failure) {
+                reply.completeExceptionally(notAnswered(Status.fromThrowable(failure), failure));
+            }
+
+            @Override
+            public void onCompleted() {
+                reply.completeExceptionally(new CallException(Outcome.UNKNOWN, "", "the router sent no response", Duration.ZERO, null)); // unless it did
+            }
+        });
+        reply.whenComplete((bytes, failure) -> {
+            if (reply.isCancelled()) {
+                call.cancel("the caller waits no longer", null);
+            }
+        });
+        return reply;
+    }
+
+    /** Adds the keys whose handlers wait for a call that this handler makes, the outermost first. */
+    static void addPath(InvokeRequest.Builder request, Event caller) {
+        if (caller == null) {
+            return;
+        }
+        if (caller.arrival != null) {
+            for (long key : caller.arrival.path()) {
+                request.addPath(key);
+            }
+        }
+        request.addPath(Xxh64.hash(caller.keyBytes()));
+    }
+
+    private static void answer(CompletableFuture<byte[]> reply, InvokeResponse response) {
+        Outcome outcome = switch (response.getOutcome()) {
+            case OUTCOME_REPLIED -> null;
+            case OUTCOME_FAILED -> Outcome.FAILED;
+            case OUTCOME_NOT_RUN -> Outcome.NOT_RUN;
+            case OUTCOME_DONE_BEFORE -> Outcome.DONE_BEFORE;
+            default -> Outcome.UNKNOWN;
+        };
+        if (outcome == null) {
+            reply.complete(response.getReply().toByteArray());
+        } else {
+            reply.completeExceptionally(new CallException(outcome, response.getCode(), response.getText(), Duration.ofMillis(response.getRetryAfterMs()), null));
+        }
+    }
+
+    /** The exception for a call that the router has not answered. */
+    private static CallException notAnswered(Status status, Throwable failure) {
+        String text = Stream.text(status);
+        return switch (status.getCode()) {
+            case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED ->
+                new CallException(Outcome.NOT_RUN, "", text, Duration.ZERO, failure);
+            case UNAVAILABLE -> neverSent(status.getCause()) ? new CallException(Outcome.NOT_RUN, UNREACHABLE, text, Duration.ZERO, failure)
+                    : new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
+            default -> new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
+        };
+    }
+
+    /** Whether a call failed because there was no connection for it. */
+    private static boolean neverSent(Throwable cause) {
+        Throwable at = cause;
+        for (int i = 0; at != null && i < CAUSES_MAX; i++, at = at.getCause()) {
+            if (at instanceof ConnectException || at instanceof UnknownHostException || at instanceof FileNotFoundException) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** The trace context of the caller, empty if the application uses no OpenTelemetry. */
+    private static String traceparent() {
+        try {
+            return OpenTelemetryTraces.currentTraceparent();
+        } catch (LinkageError absent) { // OpenTelemetry is not on the class path, or older than GlobalOpenTelemetry.isSet
+            return "";
+        }
+    }
+}

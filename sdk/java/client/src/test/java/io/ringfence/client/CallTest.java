@@ -1,0 +1,282 @@
+package io.ringfence.client;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.ByteString;
+import io.grpc.Context;
+import io.grpc.Contexts;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.Server;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
+import io.grpc.Status;
+import io.grpc.inprocess.InProcessChannelBuilder;
+import io.grpc.inprocess.InProcessServerBuilder;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.CallException.Outcome;
+import io.ringfence.client.proto.Deliveries;
+import io.ringfence.client.proto.Delivery;
+import io.ringfence.client.proto.InvokeRequest;
+import io.ringfence.client.proto.InvokeResponse;
+import io.ringfence.client.proto.LaneServiceGrpc;
+import io.ringfence.client.proto.ResultKind;
+import io.ringfence.client.proto.WorkRequest;
+import io.ringfence.client.proto.WorkResponse;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Calls on the wire, and the lane by which they are made. */
+class CallTest {
+    private static final byte[] NOTHING = new byte[0];
+    private static final long WAIT_SECONDS = 30;
+
+    @Test
+    void xxh64() {
+        Map<String, Long> hashes = Map.of("", 0xef46db3751d8e999L, "a", 0xd24ec4f1a98c6e5bL, "abc", 0x44bc2cf5ad770999L,
+                "message digest", 0x066ed728fceeb3beL, "abcdefghijklmnopqrstuvwxyz", 0xcfe1f278fa89835cL,
+                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", 0xaaa46907d3047814L,
+                "1234567890".repeat(8), 0xe04a477f19ee145dL, "y".repeat(100), 0xcd300b25f4b8a0bfL);
+        hashes.forEach((text, hash) -> assertEquals(hash, Xxh64.hash(text.getBytes(StandardCharsets.UTF_8)), text));
+    }
+
+    private static Event arrived(io.ringfence.client.proto.Call call) {
+        return Frame.parse(WorkResponse.newBuilder().setDeliveries(Deliveries.newBuilder().setNumber(1)
+                .addDeliveries(Delivery.newBuilder().setDeliveryId(1).setKey(ByteString.copyFromUtf8("a")).setCall(call).setSchemaVersion(1))).build().toByteArray())
+                .events.get(0);
+    }
+
+    @Test
+    void decodesCalls() {
+        Instant before = Instant.now();
+        Event event = arrived(io.ringfence.client.proto.Call.newBuilder().setMethod("do").setTimeoutMs(60_000).setId("id-1").addPath(1).addPath(-1).build());
+        Call call = new Call(event);
+        assertEquals("do", event.method());
+        assertEquals("do", call.method());
+        assertEquals("id-1", call.id());
+        assertFalse(call.deadline().isBefore(before.plusSeconds(60)));
+        assertFalse(call.deadline().isAfter(Instant.now().plusSeconds(60)));
+        assertArrayEquals(new long[] {1, -1}, event.arrival.path());
+        assertEquals("Call[do]", call.toString());
+
+        InvokeRequest.Builder request = InvokeRequest.newBuilder();
+        Lane.addPath(request, event);
+        assertEquals(List.of(1L, -1L, 0xd24ec4f1a98c6e5bL), request.getPathList());
+        request.clear();
+        Lane.addPath(request, Event.of("a").build());
+        Lane.addPath(request, null);
+        assertEquals(List.of(0xd24ec4f1a98c6e5bL), request.getPathList());
+        assertEquals("", Event.of("a").build().method());
+    }
+
+    @Test
+    void aCallThatIsNoProtobufIsRefused() {
+        byte[] frame = WorkResponse.newBuilder().setDeliveries(Deliveries.newBuilder().setNumber(1).addDeliveries(
+                Delivery.newBuilder().setCall(io.ringfence.client.proto.Call.newBuilder().setMethod("xxxx")))).build().toByteArray();
+        frame[frame.length - 5] = 0x7f; // the length of the method
+        assertThrows(IllegalArgumentException.class, () -> Frame.parse(frame));
+    }
+
+    @Test
+    void encodesReplies() throws Exception {
+        Event done = Event.of("k").build();
+        done.id = 1;
+        done.kind = io.ringfence.client.ResultKind.DONE;
+        done.reply = new byte[Call.REPLY_MAX];
+        done.startedNs = 5;
+        Event failed = Event.of("k").build();
+        failed.id = 2;
+        failed.kind = io.ringfence.client.ResultKind.RETRY;
+        failed.reason = "é";
+        failed.code = "told";
+        ResultsFrame frame = new ResultsFrame(7, 1, 2);
+        frame.add(done, 100);
+        frame.add(failed, 100);
+        var results = WorkRequest.parseFrom(frame.toBytes()).getResults();
+        assertEquals(Call.REPLY_MAX, results.getResults(0).getReply().size());
+        assertEquals(5, results.getResults(0).getStartedNs());
+        assertEquals(ResultKind.RESULT_KIND_RETRY, results.getResults(1).getKind());
+        assertEquals("é", results.getResults(1).getReason());
+        assertEquals("told", results.getResults(1).getCode());
+        assertTrue(results.getResults(1).getReply().isEmpty());
+    }
+
+    @Test
+    void wrongHandlersAreRefused() {
+        CallHandler handler = call -> NOTHING;
+        for (String method : List.of("", "a b", "a\n", "x".repeat(65))) {
+            IllegalArgumentException refused = assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).call(method, handler).start());
+            assertTrue(refused.getMessage().contains("call: \"" + method + "\""), refused.getMessage());
+        }
+        assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).call("do", null).start());
+        assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).call("do", handler).call("do", handler).start());
+        assertThrows(IllegalArgumentException.class, () -> CallOptions.NONE.timeout(Duration.ZERO));
+        assertThrows(IllegalArgumentException.class, () -> Lane.dial("nowhere"));
+    }
+
+    @Test
+    void aHandlerCanBeCalledInATest() {
+        Call call = Call.of("user-7", "charge", new byte[] {1});
+        assertEquals("user-7", call.key());
+        assertArrayEquals(new byte[] {1}, call.payload());
+        assertEquals("", call.id());
+        assertFalse(call.isCancelled());
+        call.checkActive();
+    }
+
+    /** A router that answers each Invoke as the test says, and a lane to it. */
+    private static final class Routed implements AutoCloseable {
+        private static final Metadata.Key<String> AUTHORIZATION = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+
+        final BlockingQueue<InvokeRequest> requests = new LinkedBlockingQueue<>();
+        final BlockingQueue<String> tokens = new LinkedBlockingQueue<>();
+        final BlockingQueue<Long> left = new LinkedBlockingQueue<>();
+        private final Server server;
+        final Lane lane;
+
+        Routed(Path tokenFile, Function<InvokeRequest, Object> answer) throws Exception {
+            String name = "lane-" + UUID.randomUUID();
+            server = InProcessServerBuilder.forName(name).intercept(new ServerInterceptor() {
+                @Override
+                public <Q, R> ServerCall.Listener<Q> interceptCall(ServerCall<Q, R> call, Metadata headers, ServerCallHandler<Q, R> next) {
+                    String token = headers.get(AUTHORIZATION);
+                    tokens.add(token == null ? "" : token);
+                    left.add(Context.current().getDeadline().timeRemaining(TimeUnit.MILLISECONDS));
+                    return Contexts.interceptCall(Context.current(), call, headers, next);
+                }
+            }).addService(new LaneServiceGrpc.LaneServiceImplBase() {
+                @Override
+                public void invoke(InvokeRequest request, StreamObserver<InvokeResponse> out) {
+                    requests.add(request);
+                    Object is = answer.apply(request);
+                    if (is instanceof Status status) {
+                        out.onError(status.withDescription("as told").asRuntimeException());
+                    } else if (is instanceof InvokeResponse response) {
+                        out.onNext(response);
+                        out.onCompleted();
+                    }
+                }
+            }).build().start();
+            ManagedChannel channel = InProcessChannelBuilder.forName(name).build();
+            lane = Lane.builder().channels(() -> channel).tokenFile(tokenFile).dial();
+        }
+
+        @Override
+        public void close() {
+            lane.close();
+            server.shutdownNow();
+        }
+    }
+
+    @Test
+    void statusesAreOutcomes() throws Exception {
+        List<Status.Code> refusals = List.of(Status.Code.INVALID_ARGUMENT, Status.Code.UNIMPLEMENTED, Status.Code.UNAUTHENTICATED,
+                Status.Code.PERMISSION_DENIED, Status.Code.RESOURCE_EXHAUSTED);
+        for (Status.Code code : Status.Code.values()) {
+            if (code == Status.Code.OK) {
+                continue;
+            }
+            try (Routed router = new Routed(null, request -> code.toStatus())) {
+                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING));
+                assertEquals(refusals.contains(code) ? Outcome.NOT_RUN : Outcome.UNKNOWN, failure.outcome(), code.name());
+                assertTrue(failure.getMessage().contains("as told"), failure.getMessage());
+            }
+        }
+    }
+
+    @Test
+    void outcomesOfARouter() throws Exception {
+        List<Outcome> want = List.of(Outcome.UNKNOWN, Outcome.FAILED, Outcome.NOT_RUN, Outcome.UNKNOWN, Outcome.DONE_BEFORE, Outcome.UNKNOWN);
+        int[] numbers = {0, 2, 3, 4, 5, 99};
+        for (int i = 0; i < numbers.length; i++) {
+            int number = numbers[i];
+            try (Routed router = new Routed(null, request -> InvokeResponse.newBuilder().setOutcomeValue(number).setCode("c").setText("why").setRetryAfterMs(1500).build())) {
+                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING));
+                assertEquals(want.get(i), failure.outcome(), "outcome " + number);
+                assertEquals("c", failure.code());
+                assertEquals("why", failure.text());
+                assertEquals(Duration.ofMillis(1500), failure.retryAfter());
+            }
+        }
+    }
+
+    @Test
+    void aLaneSendsWhatTheCallerSays(@TempDir Path folder) throws Exception {
+        Path token = folder.resolve("token");
+        Files.writeString(token, "one\n");
+        byte[] reply = new byte[Call.REPLY_MAX];
+        InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).setReply(ByteString.copyFrom(reply)).build();
+        try (Routed router = new Routed(token, request -> response)) {
+            CallOptions options = CallOptions.NONE.id("id-1").timeout(Duration.ofMillis(2500)).caller(Event.of("a").build());
+            assertArrayEquals(reply, router.lane.invoke("é", "do", new byte[] {1}, options));
+            InvokeRequest request = router.requests.take();
+            assertEquals(InvokeRequest.newBuilder().setKey(ByteString.copyFromUtf8("é")).setMethod("do").setPayload(ByteString.copyFrom(new byte[] {1}))
+                    .setId("id-1").setTimeoutMs(2500).addPath(0xd24ec4f1a98c6e5bL).build(), request);
+            assertEquals("Bearer one", router.tokens.take());
+            long left = router.left.take();
+            assertTrue(left > 2500 && left <= 3500, "the router's own answer comes first: " + left);
+            Files.writeString(token, "two");
+            router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.caller(Call.of("a", "do", NOTHING)));
+            request = router.requests.take();
+            assertEquals("Bearer two", router.tokens.take());
+            assertEquals(10_000, request.getTimeoutMs());
+            assertEquals(List.of(0xd24ec4f1a98c6e5bL), request.getPathList());
+            Files.delete(token);
+            CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING));
+            assertEquals(Outcome.NOT_RUN, failure.outcome());
+            assertTrue(failure.text().contains("token file"), failure.text());
+        }
+    }
+
+    @Test
+    void aWaitThatIsInterruptedOrCancelledTakesTheCallBack() throws Exception {
+        CountDownLatch gone = new CountDownLatch(2);
+        try (Routed router = new Routed(null, request -> {
+            Context.current().addListener(context -> gone.countDown(), Runnable::run);
+            return null; // no answer
+        })) {
+            Thread.currentThread().interrupt();
+            CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING));
+            assertTrue(Thread.interrupted());
+            assertEquals(Outcome.UNKNOWN, failure.outcome());
+            CompletableFuture<byte[]> reply = router.lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE);
+            router.requests.take();
+            reply.cancel(false);
+            router.lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMillis(1)));
+            assertTrue(gone.await(WAIT_SECONDS, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test
+    void withoutARouterACallHasNotRun(@TempDir Path folder) {
+        for (String endpoint : List.of("127.0.0.1:1", "unix://" + folder.resolve("none.sock"))) {
+            Lane lane = Lane.dial(endpoint);
+            for (int i = 0; i < 2; i++) {
+                CallException failure = assertThrows(CallException.class, () -> lane.invoke("k", "do", NOTHING));
+                assertEquals(Outcome.NOT_RUN, failure.outcome(), failure.getMessage());
+                assertEquals("unreachable", failure.code());
+            }
+            lane.close();
+            assertEquals("the lane was closed", assertThrows(CallException.class, () -> lane.invoke("k", "do", NOTHING)).text());
+        }
+    }
+}

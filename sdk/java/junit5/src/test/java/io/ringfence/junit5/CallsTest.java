@@ -1,0 +1,183 @@
+package io.ringfence.junit5;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.ringfence.client.Call;
+import io.ringfence.client.CallException;
+import io.ringfence.client.CallFailureException;
+import io.ringfence.client.CallHandler;
+import io.ringfence.client.CallOptions;
+import io.ringfence.client.CallerGoneException;
+import io.ringfence.client.Event;
+import io.ringfence.client.Handler;
+import io.ringfence.client.HandlerCancelledException;
+import io.ringfence.client.Hooks;
+import io.ringfence.client.KeyLostException;
+import io.ringfence.client.Lane;
+import io.ringfence.client.RejectException;
+import io.ringfence.client.Result;
+import io.ringfence.client.RetryAfterException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.DynamicTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestFactory;
+
+/** Calls against the router in memory. */
+@RingfenceTest
+class CallsTest {
+    private static final long WAIT_SECONDS = 30;
+    private static final Handler IGNORE = event -> { };
+    private static final int REPLY_MAX = 1 << 20;
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static CallHandler failing(Exception failure) {
+        return call -> {
+            throw failure;
+        };
+    }
+
+    @TestFactory
+    Stream<DynamicTest> outcomes() {
+        Map<String, CallHandler> handlers = Map.of(
+                "DONE 5 bytes, code , ", Call::payload,
+                "DONE 0 bytes, code , ", call -> null,
+                "DONE 1048576 bytes, code , ", call -> new byte[REPLY_MAX],
+                "RETRY 0 bytes, code too_large, a reply of 1048577 bytes: want at most 1048576", call -> new byte[REPLY_MAX + 1],
+                "RETRY 0 bytes, code no_stock, none left", failing(new CallFailureException("no_stock", "none left")),
+                "RETRY 0 bytes, code inside, java.lang.IllegalStateException: around", failing(new IllegalStateException("around", new CallFailureException("inside", "x")) {
+                    private static final long serialVersionUID = 1;
+
+                    @Override
+                    public String getMessage() {
+                        return "java.lang.IllegalStateException: around";
+                    }
+                }),
+                "RETRY 0 bytes, code , long", failing(new CallFailureException("é".repeat(33), "long")),
+                "RETRY 0 bytes, code , java.io.IOException: no database", failing(new java.io.IOException("no database")),
+                "RETRY 0 bytes, code , later", failing(new RetryAfterException(Duration.ofSeconds(5), "later")),
+                "REJECT 0 bytes, code , never", failing(new RejectException("never")));
+        return handlers.entrySet().stream().map(entry -> DynamicTest.dynamicTest(entry.getKey(), () -> {
+            try (TestRouter router = new TestRouter()) {
+                router.start(IGNORE, options -> options.call("do", entry.getValue()));
+                TestRouter.Delivery call = router.call("k", "do", bytes("hello"));
+                assertEquals(Duration.ZERO, call.outcome().after());
+                assertEquals(entry.getKey(), call.outcome().kind() + " " + call.reply().length + " bytes, code " + call.code() + ", " + call.outcome().reason());
+                assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("k")).outcome().kind());
+            }
+        }));
+    }
+
+    @Test
+    void aMethodWithoutAHandler(TestRouter router) {
+        router.start(IGNORE, options -> options.call("do", Call::payload));
+        TestRouter.Delivery call = router.call("k", "other", bytes(""));
+        assertEquals(new Outcome(Outcome.Kind.NOT_STARTED, Duration.ZERO, "this worker has no handler of the method"), call.outcome());
+        assertEquals("no_handler", call.code());
+    }
+
+    @Test
+    void aWorkerWithoutCalls(TestRouter router) {
+        router.start(IGNORE);
+        TestRouter.Delivery call = router.call("k", "do", bytes(""));
+        TestRouter.Delivery event = router.deliver(Event.of("k"));
+        assertEquals("no_handler", call.code());
+        assertEquals(Outcome.Kind.DONE, event.outcome().kind());
+    }
+
+    /** Starts a worker whose handler waits until it is cancelled. */
+    private static BlockingQueue<Object> waiting(TestRouter router, CountDownLatch started) {
+        BlockingQueue<Object> causes = new LinkedBlockingQueue<>();
+        router.start(IGNORE, options -> options.call("do", call -> {
+            started.countDown();
+            try {
+                Thread.sleep(TimeUnit.SECONDS.toMillis(WAIT_SECONDS));
+            } catch (InterruptedException e) {
+                HandlerCancelledException cause = assertThrows(HandlerCancelledException.class, call::checkActive);
+                causes.add(cause);
+                throw cause;
+            }
+            return null;
+        }));
+        return causes;
+    }
+
+    @Test
+    void aCallerThatIsGone(TestRouter router) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        BlockingQueue<Object> causes = waiting(router, started);
+        TestRouter.Delivery call = router.call("k", "do", bytes(""));
+        assertTrue(started.await(WAIT_SECONDS, TimeUnit.SECONDS));
+        TestRouter.Delivery waits = router.call("k", "do", bytes(""));
+        waits.giveUp();
+        call.giveUp();
+        assertEquals(CallerGoneException.class, causes.poll(WAIT_SECONDS, TimeUnit.SECONDS).getClass());
+        assertEquals(Outcome.Kind.CANCELLED, call.outcome().kind());
+        assertEquals(Outcome.Kind.NOT_STARTED, waits.outcome().kind());
+    }
+
+    @Test
+    void aLostKey(TestRouter router) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        BlockingQueue<Object> causes = waiting(router, started);
+        TestRouter.Delivery call = router.call("k", "do", bytes(""));
+        assertTrue(started.await(WAIT_SECONDS, TimeUnit.SECONDS));
+        router.lose("k");
+        assertEquals(KeyLostException.class, causes.poll(WAIT_SECONDS, TimeUnit.SECONDS).getClass());
+        assertEquals(Outcome.Kind.CANCELLED, call.outcome().kind());
+    }
+
+    @Test
+    void hooksAndInterceptorsSeeCalls(TestRouter router) {
+        List<String> seen = new java.util.concurrent.CopyOnWriteArrayList<>();
+        CountDownLatch all = new CountDownLatch(3);
+        router.start(IGNORE, options -> options.call("do", Call::payload).interceptors(next -> event -> {
+            seen.add("interceptor " + event.method());
+            next.handle(event);
+        }).hooks(new Hooks() {
+            @Override
+            public void finished(Event event, Result result) {
+                seen.add("hook " + event.method() + " " + result.kind());
+                all.countDown();
+            }
+        }));
+        router.call("k", "do", bytes("")).outcome();
+        router.call("k", "other", bytes("")).outcome();
+        router.deliver(Event.of("k")).outcome();
+        assertEquals(List.of("interceptor do", "hook do DONE", "interceptor other", "hook other NOT_STARTED", "interceptor ", "hook  DONE"), seen);
+    }
+
+    @Test
+    void aLane(TestRouter router) {
+        router.start(IGNORE, options -> options.call("echo", call -> bytes(call.key() + " " + call.id() + " " + new String(call.payload(), StandardCharsets.UTF_8)))
+                .call("fail", failing(new CallFailureException("no_stock", "none left"))).call("sleep", call -> {
+                    Thread.sleep(TimeUnit.SECONDS.toMillis(WAIT_SECONDS));
+                    return null;
+                }));
+        try (Lane lane = router.lane()) {
+            assertArrayEquals(bytes("k id-1 x"), lane.invoke("k", "echo", bytes("x"), CallOptions.NONE.id("id-1")));
+            CallException failed = assertThrows(CallException.class, () -> lane.invoke("k", "fail", bytes("")));
+            assertEquals("the call failed (no_stock): none left", failed.getMessage());
+            assertEquals(CallException.Outcome.FAILED, failed.outcome());
+            CallException unknown = assertThrows(CallException.class, () -> lane.invoke("k", "other", bytes("")));
+            assertEquals(CallException.Outcome.NOT_RUN, unknown.outcome());
+            assertEquals("no_handler", unknown.code());
+            CallException late = assertThrows(CallException.class, () -> lane.invoke("k", "sleep", bytes(""), CallOptions.NONE.timeout(Duration.ofMillis(100))));
+            assertEquals(CallException.Outcome.UNKNOWN, late.outcome());
+            assertArrayEquals(bytes("k  "), lane.invoke("k", "echo", bytes("")), "the handler was cancelled, and its key is free");
+        }
+    }
+}

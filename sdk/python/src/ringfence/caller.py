@@ -1,0 +1,213 @@
+"""Calling handlers of keys: Lane."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ringfence.call import TIMEOUT_DEFAULT, Call
+from ringfence.errors import ArgumentError, CallError, SessionError
+from ringfence.event import Event
+from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.options import check
+from ringfence.runner import FRAME_MAX, dial
+from ringfence.xxh64 import xxh64
+
+if TYPE_CHECKING:
+    from ringfence.options import TLS
+
+METHOD = "/ringfence.lane.v1.LaneService/Invoke"
+GRACE = 1.0
+"""Seconds that the router's answer is waited for after the timeout of a call."""
+UNREACHABLE = "unreachable"
+
+_CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", FRAME_MAX),  # the status of a reply that is larger would look like a refusal of the router
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),  # only the caller knows whether a call may run twice
+    ("grpc.enable_http_proxy", 0),  # the router is on this machine, or reached by mutual TLS
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+_OUTCOMES = {
+    pb.OUTCOME_FAILED: "failed",
+    pb.OUTCOME_NOT_RUN: "not_run",
+    pb.OUTCOME_DONE_BEFORE: "done_before",
+}  # all others: unknown
+
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+_NO_CONNECTION = ("failed to connect to all addresses", "DNS resolution failed")  # gRPC's words for a call that was never sent
+
+
+class Lane:
+    """Calls handlers of keys, through one router of the group::
+
+        lane = ringfence.Lane()
+        receipt = lane.invoke("user-7", "charge", b"4200", id="order-8")
+
+    It connects with the first call, and again whenever the connection breaks. All methods may be called from any thread.
+    """
+
+    def __init__(
+        self, endpoint: str | None = None, *, token_file: str | None = None, tls: TLS | None = None, logger: logging.Logger | None = None
+    ) -> None:
+        """The arguments are as for :func:`run`, but ``token_file`` = "" is no token; the files of ``tls`` are read here.
+
+        Raises ArgumentError if the endpoint is none, and Unreachable if a file of ``tls`` cannot be read.
+        """
+        options: dict[str, Any] = {"tls": tls, "logger": logger}
+        if token_file is not None:
+            options["token_file"] = token_file
+        self._settings = check(endpoint, options)
+        self._channel = dial(self._settings, _CHANNEL_OPTIONS)
+        self._invoke: grpc.UnaryUnaryMultiCallable[pb.InvokeRequest, pb.InvokeResponse] = self._channel.unary_unary(
+            METHOD, pb.InvokeRequest.SerializeToString, pb.InvokeResponse.FromString
+        )
+
+    def close(self) -> None:
+        """Ends the connection. Calls that wait raise CallError, with the outcome unknown."""
+        self._channel.close()
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def invoke(
+        self,
+        key: bytes | str,
+        method: str,
+        payload: bytes | str = b"",
+        *,
+        id: str | None = None,
+        timeout: float = TIMEOUT_DEFAULT,
+        caller: Event | Call | None = None,
+    ) -> bytes:
+        """Calls the handler that is registered for ``method`` at the owner of ``key``, and returns its reply. It blocks.
+
+        The handler runs when no event and no other call of the key does, before events that wait. Raises CallError if there is no
+        reply, and ArgumentError if ``timeout`` is no number of seconds greater than 0; routers allow 10 minutes at most.
+
+        With an ``id``, of up to 128 bytes, the call runs at least once within its timeout, even if the owner of the key dies, unless
+        it is refused; and a repeat with the same key and id gets the reply of the first one, or the outcome done_before. Without one
+        it runs at most once.
+
+        ``caller`` is the event or the call whose handler calls: a call that would wait for the caller's own key is then refused, with the
+        code cycle, and does not wait for its timeout.
+        """
+        return _reply(self._begin(key, method, payload, id, timeout, caller))
+
+    async def invoke_async(
+        self,
+        key: bytes | str,
+        method: str,
+        payload: bytes | str = b"",
+        *,
+        id: str | None = None,
+        timeout: float = TIMEOUT_DEFAULT,
+        caller: Event | Call | None = None,
+    ) -> bytes:
+        """Is :meth:`invoke` for a coroutine. If its task is cancelled the call is taken back, and may have run."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not answered.done():
+                answered.set_result(None)
+
+        def done(_: object) -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop was closed: nobody waits
+                pass
+
+        future = self._begin(key, method, payload, id, timeout, caller)
+        future.add_done_callback(done)
+        try:
+            await answered
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return _reply(future)
+
+    def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
+        """Sends a call, and returns gRPC's future of its response."""
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+            raise ArgumentError(f"timeout = {timeout!r}, want a number of seconds greater than 0")
+        request = pb.InvokeRequest(
+            key=key.encode(errors="surrogateescape") if isinstance(key, str) else key,
+            method=method,
+            payload=payload.encode() if isinstance(payload, str) else payload,
+            id=id or "",
+            timeout_ms=max(1, int(timeout * 1000)),
+            path=path_of(caller),
+            traceparent=_traceparent(self._settings.traces),
+        )
+        try:
+            token = self._settings.token()
+        except SessionError as failure:
+            raise CallError("not_run", text=str(failure)) from failure
+        metadata = (("authorization", f"Bearer {token}"),) if token else None
+        try:
+            return self._invoke.future(request, timeout=timeout + GRACE, metadata=metadata)
+        except ValueError as failure:  # gRPC's word for a channel that is closed
+            raise CallError("not_run", text="the lane was closed") from failure
+
+
+def path_of(caller: Event | Call | None) -> list[int]:
+    """Returns the keys whose handlers wait for a call that this handler makes, the outermost first."""
+    if caller is None:
+        return []
+    event = caller._event if isinstance(caller, Call) else caller
+    return [*(event._call.path if event._call is not None else ()), xxh64(event.key)]
+
+
+def _reply(future: Any) -> bytes:
+    """Waits for the response, and returns its reply. Raises CallError if it has none."""
+    try:
+        response = future.result()
+    except grpc.RpcError as failure:
+        raise _not_answered(failure) from failure
+    except grpc.FutureCancelledError as failure:
+        raise CallError("unknown", text="the lane was closed") from failure
+    if response.outcome == pb.OUTCOME_REPLIED:
+        return bytes(response.reply)
+    raise CallError(_OUTCOMES.get(response.outcome, "unknown"), response.code, response.text, response.retry_after_ms / 1000)
+
+
+def _not_answered(failure: grpc.RpcError) -> CallError:
+    """Returns the error for a call that the router has not answered."""
+    code, text = failure.code(), failure.details() or ""
+    if code in _REFUSALS:
+        return CallError("not_run", text=text or code.name)
+    if code == grpc.StatusCode.UNAVAILABLE and any(words in text for words in _NO_CONNECTION):
+        return CallError("not_run", UNREACHABLE, text)
+    return CallError("unknown", text=f"{code.name}: {text}" if text else code.name)
+
+
+def _traceparent(wanted: bool | None) -> str:
+    """Returns the trace context of the caller, empty if the application uses no OpenTelemetry."""
+    if wanted is False:
+        return ""
+    try:
+        from opentelemetry import propagate
+    except ImportError:
+        return ""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier.get("traceparent", "")

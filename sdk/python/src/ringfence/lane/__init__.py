@@ -1,0 +1,1 @@
+"""The protocol between a router and the callers of handlers of keys."""

@@ -1,0 +1,159 @@
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { Client, Metadata, status as codes, type ServiceError } from "@grpc/grpc-js";
+import { callTimeoutDefault, LeasedCall, type Call } from "./call.js";
+import { CallError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
+import { LeasedEvent, type Event } from "./event.js";
+import { InvokeRequestSchema, InvokeResponseSchema, Outcome, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
+import { readToken, settingsOf, type Options } from "./options.js";
+import { installedTraces, type Traces } from "./traces.js";
+import { channelCredentials, channelOptions } from "./transport.js";
+import { xxh64 } from "./xxh64.js";
+
+const path = "/ringfence.lane.v1.LaneService/Invoke";
+
+/** How long the router's answer is waited for after the timeout of a call, in milliseconds. */
+const grace = 1000;
+
+/** The longest time that a timer can wait, in milliseconds. Routers allow 10 minutes. */
+const timeoutMax = 2 ** 31 - 1 - grace;
+
+const outcomes: Partial<Record<Outcome, CallOutcome>> = {
+  [Outcome.FAILED]: "failed",
+  [Outcome.NOT_RUN]: "not_run",
+  [Outcome.DONE_BEFORE]: "done_before",
+}; // all others: unknown
+
+/** The statuses with which a router refuses a request before it does anything. */
+const refusals = new Set([codes.INVALID_ARGUMENT, codes.UNIMPLEMENTED, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.RESOURCE_EXHAUSTED]);
+
+/** gRPC's words for a call that was never sent. */
+const noConnection = /^(No connection established|Name resolution failed)/;
+
+/** Options of a Lane, which are those of run. */
+export type LaneOptions = Pick<Options, "tls" | "tokenFile" | "traces">;
+
+/** Options of one call. */
+export interface InvokeOptions {
+  /**
+   * The caller's id of the call, up to 128 bytes. The call then runs at least once within its timeout, even if the owner of the key
+   * dies, unless it is refused; and a repeat with the same key and id gets the reply of the first one, or the outcome done_before.
+   * Without one it runs at most once.
+   */
+  id?: string;
+  /** How long the call may take, in milliseconds: 10000 by default. Routers allow 10 minutes at most. */
+  timeoutMs?: number;
+  /** Takes the call back when it aborts. The call may have run then. */
+  signal?: AbortSignal;
+  /**
+   * The event or the call whose handler calls. A call that would wait for the caller's own key is then refused, with the code cycle, and
+   * does not wait for its timeout.
+   */
+  caller?: Event | Call;
+}
+
+/**
+ * Calls handlers of keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ *
+ *     const lane = new Lane();
+ *     const reply = await lane.invoke("user-7", "charge", Buffer.from("4200"), { id: "order-8" });
+ */
+export class Lane {
+  readonly #client: Client;
+  readonly #tokenFile: string;
+  readonly #traces: Traces | false | undefined;
+  #installed: Promise<Traces | undefined> | undefined; // asked for once: to look for a package that is missing takes long
+  #closed = false;
+
+  /**
+   * @param endpoint as in Options.
+   * @throws RingfenceError with the code "argument".
+   */
+  constructor(endpoint?: string, options: LaneOptions = {}) {
+    for (const name of Object.keys(options)) {
+      if (!["tls", "tokenFile", "traces"].includes(name)) throw new RingfenceError("argument", `${name} is no option of a Lane`, name);
+    }
+    const settings = settingsOf(endpoint === undefined ? { ...options } : { ...options, endpoint });
+    this.#tokenFile = settings.tokenFile;
+    this.#traces = options.traces;
+    const { tls } = options;
+    // Without a bound for what is received: its status would look like a refusal of the router.
+    this.#client = new Client(settings.endpoint, channelCredentials(tls), {
+      ...channelOptions(tls), "grpc.max_receive_message_length": -1, "grpc.initial_reconnect_backoff_ms": 50, "grpc.max_reconnect_backoff_ms": 2000,
+    });
+  }
+
+  /** Ends the connection. Calls that wait reject, with the outcome unknown. */
+  close(): void {
+    this.#closed = true;
+    this.#client.close();
+  }
+
+  /**
+   * Calls the handler that is registered for `method` at the owner of `key`, and resolves with its reply. The handler runs when no event
+   * and no other call of the key does, before events that wait. Rejects with a CallError if there is no reply.
+   * @throws RingfenceError with the code "argument" if timeoutMs is out of range.
+   */
+  async invoke(key: string | Uint8Array, method: string, payload: string | Uint8Array = "", options: InvokeOptions = {}): Promise<Buffer> {
+    const { id = "", timeoutMs = callTimeoutDefault, signal, caller } = options;
+    if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw new RingfenceError("argument", `timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
+    const metadata = new Metadata();
+    try {
+      const token = readToken(this.#tokenFile);
+      if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+    } catch (err) {
+      throw new CallError("not_run", "", textOf(err), 0, { cause: err });
+    }
+    const request = create(InvokeRequestSchema, {
+      key: Buffer.from(key), method, payload: Buffer.from(payload), id, timeoutMs: BigInt(Math.max(1, Math.floor(timeoutMs))), path: pathOf(caller),
+      traceparent: await this.#traceparent(),
+    });
+    if (this.#closed) throw new CallError("not_run", "", "the lane was closed");
+    if (signal?.aborted) throw new CallError("not_run", "", textOf(signal.reason), 0, { cause: signal.reason });
+    return replyOf(await this.#send(request, metadata, Math.ceil(timeoutMs) + grace, signal));
+  }
+
+  #send(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {
+    return new Promise((resolve, reject) => {
+      const encode = (message: InvokeRequest) => Buffer.from(toBinary(InvokeRequestSchema, message));
+      const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
+      const call = this.#client.makeUnaryRequest(path, encode, decode, request, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+        signal?.removeEventListener("abort", cancel);
+        if (signal?.aborted && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", textOf(signal.reason), 0, { cause: signal.reason }));
+        else if (failure !== null) reject(notAnswered(failure));
+        else resolve(response!);
+      });
+      const cancel = () => call.cancel();
+      signal?.addEventListener("abort", cancel, { once: true });
+    });
+  }
+
+  /** Returns the trace context of the caller, "" if the application uses no OpenTelemetry. */
+  async #traceparent(): Promise<string> {
+    const api = this.#traces === undefined ? await (this.#installed ??= installedTraces()) : this.#traces || undefined;
+    if (api === undefined) return "";
+    const carrier: Record<string, string> = {};
+    api.propagation.inject(api.context.active(), carrier);
+    return carrier.traceparent ?? "";
+  }
+}
+
+/** Returns the keys whose handlers wait for a call that this handler makes, the outermost first. */
+export function pathOf(caller: Event | Call | undefined): bigint[] {
+  if (caller === undefined) return [];
+  const event = caller instanceof LeasedCall ? caller.event : caller;
+  const before = event instanceof LeasedEvent ? (event.call?.path ?? []) : [];
+  return [...before, xxh64(event.keyBytes)];
+}
+
+function replyOf({ outcome, reply, code, text, retryAfterMs }: InvokeResponse): Buffer {
+  if (outcome === Outcome.REPLIED) return Buffer.from(reply.buffer, reply.byteOffset, reply.byteLength);
+  throw new CallError(outcomes[outcome] ?? "unknown", code, text, Number(retryAfterMs));
+}
+
+/** Returns the error for a call that the router has not answered. */
+function notAnswered(failure: ServiceError): CallError {
+  const { code, details } = failure;
+  if (refusals.has(code)) return new CallError("not_run", "", details || codes[code], 0, { cause: failure });
+  if (code === codes.UNAVAILABLE && noConnection.test(details)) return new CallError("not_run", "unreachable", details, 0, { cause: failure });
+  return new CallError("unknown", "", details ? `${codes[code]}: ${details}` : codes[code], 0, { cause: failure });
+}
