@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// lockTerm is how much permission is left when the command is told to end: renewals come every 500 ms and give more than a second, so that
-	// at least one has failed and the next one has had its time.
+	// lockTerm is how much permission is left when the command is told to end, or a quarter of what there was, if that is less. Renewals come
+	// when two thirds of it are left, at the latest: so one has failed, and the next one has had its time.
 	lockTerm = 400 * time.Millisecond
 
 	// lockStart bounds the answers of a watchdog that starts.
@@ -113,6 +113,7 @@ type locked struct {
 	ended    chan struct{} // closed when the command has ended
 	deadline clock.Instant // that the watchdog knows
 	told     clock.Instant // that the watchdog was told and has not confirmed, 0: none
+	most     time.Duration // the longest permission there was
 	lost     string        // why the command shall end, "" while it shall not
 }
 
@@ -132,7 +133,7 @@ func (l *locked) run() error {
 		return err
 	}
 	defer unlock()
-	if err = l.tell(tellGroup, func() int64 { return int64(l.child.Process.Pid) }); err == nil && clock.Now().After(l.deadline.Add(-lockTerm)) {
+	if err = l.tell(tellGroup, func() int64 { return int64(l.child.Process.Pid) }); err == nil && l.short(clock.Now()) {
 		err = &lockError{exitNotLocked, "the command has not run: by the time that it could, the key was lost"}
 	}
 	if err != nil {
@@ -159,8 +160,13 @@ func (l *locked) run() error {
 // until is the deadline of the reservation. Whatever delays this process meanwhile makes it earlier.
 func (l *locked) until() clock.Instant {
 	now := clock.Now()
-	return now.Add(time.Until(l.reservation.Until())) //nolint:forbidigo // as Until has it
+	left := time.Until(l.reservation.Until()) //nolint:forbidigo // as Until has it
+	l.most = max(l.most, left)
+	return now.Add(left)
 }
+
+// short reports whether so little permission is left that it will not be renewed in time.
+func (l *locked) short(now clock.Instant) bool { return l.deadline.Sub(now) < min(lockTerm, l.most/4) }
 
 // tell tells a watchdog something before the command begins, and waits until it has heard it.
 func (l *locked) tell(word string, number func() int64) error {
@@ -245,15 +251,14 @@ func (l *locked) watch() {
 
 // look keeps the deadline.
 func (l *locked) look(now clock.Instant) {
-	left := l.deadline.Sub(now)
-	switch {
+	switch short := l.short(now); {
 	case l.late(now):
 		l.lose("the permission has passed")
 		l.signal(syscall.SIGKILL)
 	case l.lost != "":
-	case left < lockTerm && l.told > 0:
+	case short && l.told > 0:
 		l.lose("its watchdog does not answer")
-	case left < lockTerm:
+	case short:
 		l.lose("it was not renewed in time")
 	case l.told == 0:
 		const news = time.Millisecond

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ type locks struct {
 func newLocks(t *testing.T) *locks {
 	t.Helper()
 	l := &locks{newPod(t, ""), t.TempDir()}
-	l.startSidecar()
+	l.sidecar = l.start([]string{"RINGFENCE__OWNERSHIP__PROFILE=" + cmp.Or(os.Getenv("LOCK_TEST_PROFILE"), "calm")}, "demo", "member", "--config", l.file, "--broker", l.address)
 	l.startApp() // a router without an application owns nothing
 	l.nothingIsLeft()
 	eventually.NoError(t, time.Minute, "the router grants a key", func() error {
@@ -100,11 +101,14 @@ func (l *locks) times(name string) (all []int64) {
 	return all
 }
 
-// begins waits until a file has times.
-func (l *locks) begins(names ...string) {
+// begins waits until a command has written into its files.
+func (l *locks) begins(c *podProcess, names ...string) {
 	l.t.Helper()
 	for _, name := range names {
 		eventually.NoError(l.t, eventually.Most, name+" begins", func() error {
+			if !c.lives() {
+				return fmt.Errorf("%w: it has ended: %s", eventually.ErrInVain, c.shown)
+			}
 			if len(l.times(name)) < 3 {
 				return fmt.Errorf("processes: %v", l.processes())
 			}
@@ -155,7 +159,7 @@ func TestLock(t *testing.T) {
 	}
 	t.Run("no wait", func(t *testing.T) {
 		holder := l.lock("user-3", "--", "sh", "-c", `trap 'exit 7' TERM; while :; do date +%s%N >> $DIR/holder; sleep 0.01; done`)
-		l.begins("holder")
+		l.begins(holder, "holder")
 		began := clock.Now()
 		c := l.lock("-n", "user-3", "--", "touch", filepath.Join(l.dir, "wrong"))
 		if l.code(c) != exitNotLocked || !strings.Contains(c.shown.String(), "the key was not got (timeout)") {
@@ -222,7 +226,7 @@ func TestLockEndsItsCommandInTime(t *testing.T) {
 		"killed": {func(l *locks, c *podProcess) { l.signal(c, syscall.SIGKILL) }, -1, ""},
 		"stopped": {func(l *locks, c *podProcess) {
 			l.signal(c, syscall.SIGSTOP)
-			time.Sleep(3 * time.Second)
+			time.Sleep(5 * time.Second) // longer than any permission
 			l.signal(c, syscall.SIGCONT)
 		}, exitLost, "the key was lost while the command ran: "},
 		"without its watchdog":    {func(l *locks, _ *podProcess) { l.toWatchdog(syscall.SIGKILL) }, exitLost, "its watchdog has ended"},
@@ -232,7 +236,7 @@ func TestLockEndsItsCommandInTime(t *testing.T) {
 			t.Parallel()
 			l := newLocks(t)
 			c := l.lock("user-1", "--", "sh", "-c", stubborn)
-			l.begins("child", "grandchild")
+			l.begins(c, "child", "grandchild")
 			time.Sleep(700 * time.Millisecond) // at least one renewal
 			at := time.Now().UnixNano()
 			next := make(chan *podProcess, 1)
@@ -283,7 +287,7 @@ func TestLockLosesItsRouter(t *testing.T) {
 	}
 	l := newLocks(t)
 	c := l.lock("user-1", "--", "sh", "-c", stubborn)
-	l.begins("child", "grandchild")
+	l.begins(c, "child", "grandchild")
 	time.Sleep(700 * time.Millisecond)
 	at := time.Now().UnixNano()
 	l.signal(l.sidecar, syscall.SIGKILL)
@@ -293,7 +297,7 @@ func TestLockLosesItsRouter(t *testing.T) {
 	if len(l.times("told")) == 0 {
 		t.Error("the command got no SIGTERM")
 	}
-	const lease = 2 * time.Second // and no deadline is later
+	const lease = 4 * time.Second // and no deadline is later
 	l.dead(at, at+int64(lease))
 }
 
