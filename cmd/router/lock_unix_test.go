@@ -166,6 +166,9 @@ func TestLock(t *testing.T) {
 			t.Errorf("exit code %d, %q", c.ProcessState.ExitCode(), c.shown)
 		}
 		t.Logf("-n was answered after %v", clock.Now().Sub(began))
+		if out, says, code := cli(t, "locate", "user-3", "--admin="+l.admin); code != exitOK || !strings.Contains(out, "is reserved, for ") || !strings.Contains(out, "0 events wait behind it") {
+			t.Errorf("locate: exit code %d: %s%s", code, out, says)
+		}
 		waiting := l.lock("user-3", "--", "true")
 		time.Sleep(300 * time.Millisecond)
 		l.signal(waiting, syscall.SIGINT)
