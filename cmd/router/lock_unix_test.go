@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -332,5 +333,36 @@ func TestWatchdog(t *testing.T) {
 	}
 	if !d.hear(tellEnd) {
 		t.Error("the end does not end it")
+	}
+}
+
+// TestWatchdogKillsInTime: a watchdog whose parent says nothing more kills at the deadline it knows, and no later.
+func TestWatchdogKillsInTime(t *testing.T) {
+	t.Parallel()
+	latest := -time.Hour
+	for range 10 {
+		d, err := startDog()
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := exec.CommandContext(t.Context(), "sleep", "60")
+		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		deadline := clock.Now().Add(300 * time.Millisecond)
+		d.say(tellUntil, int64(deadline.Add(d.ahead)))
+		d.say(tellGroup, int64(child.Process.Pid))
+		_ = child.Wait() // it is killed
+		late := clock.Now().Sub(deadline)
+		latest = max(latest, late)
+		if late < -lockKill-50*time.Millisecond { // its clock was ahead of ours, as far as we could see
+			t.Errorf("it has killed %v before the deadline", -late)
+		}
+		d.end()
+	}
+	t.Logf("the latest end was seen %v after its deadline", latest)
+	if latest > time.Second { // of a busy machine
+		t.Errorf("it has killed %v after the deadline", latest)
 	}
 }

@@ -32,7 +32,7 @@ const (
 	lockTick = 10 * time.Millisecond
 
 	// lockKill is how long before the deadline SIGKILL is sent.
-	lockKill = 3 * lockTick
+	lockKill = 5 * lockTick
 
 	// lockOrphanMax is how long a command may go on after router lock has died.
 	lockOrphanMax = time.Second
