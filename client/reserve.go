@@ -90,7 +90,7 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 		r.lost(err)
 		return nil, err
 	}
-	go r.keep(s) //nolint:gosec // Release ends it, and waits for it
+	go r.keep(s) // Release ends it, and waits for it
 	return r, nil
 }
 

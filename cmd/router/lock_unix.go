@@ -160,7 +160,7 @@ func (l *locked) run() error {
 // until is the deadline of the reservation. Whatever delays this process meanwhile makes it earlier.
 func (l *locked) until() clock.Instant {
 	now := clock.Now()
-	left := time.Until(l.reservation.Until()) //nolint:forbidigo // as Until has it
+	left := time.Until(l.reservation.Until())
 	l.most = max(l.most, left)
 	return now.Add(left)
 }
@@ -229,7 +229,7 @@ func (l *locked) watch() {
 		case <-l.ended:
 			return
 		case s := <-l.signals:
-			l.signal(s.(syscall.Signal)) //nolint:forcetypeassert,errcheck // on unix each is one
+			l.signal(s.(syscall.Signal)) //nolint:forcetypeassert // on unix each is one
 		case ahead, ok := <-answers:
 			switch late := l.late(clock.Now()); {
 			case !ok:
@@ -317,7 +317,7 @@ func (l *locked) lendTerminal() (takeBack func()) {
 	if !ok {
 		return func() {}
 	}
-	terminal := int(in.Fd()) //nolint:gosec // a descriptor is small
+	terminal := int(in.Fd())
 	own := unix.Getpgrp()
 	if has, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil || has != own {
 		return func() {}
