@@ -208,9 +208,13 @@ func (s *holding) await(ctx context.Context) error {
 func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.lane.options.clock.Now()
 	var until clock.Instant
-	if g := f.GetGranted(); g != nil && g.GetRemainingNs() > 0 {
-		until = s.asked.Add(time.Duration(g.GetRemainingNs()))
+	if g := f.GetGranted(); g != nil {
+		// The wait for it has used up some of it, or all. With little left the holder renews before it begins.
+		if remaining := time.Duration(g.GetRemainingNs()); s.asked.Add(remaining).Sub(now) > remaining/2 {
+			until = s.asked.Add(remaining)
+		}
 	}
 	if a := f.GetRenewed(); a != nil {
 		if at, known := s.pings[a.GetK()]; known && a.GetRemainingNs() > 0 {
@@ -222,7 +226,6 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 			}
 		}
 	}
-	now := s.lane.options.clock.Now()
 	if s.until != 0 && !now.Before(s.until) {
 		return false // a passed deadline is never extended
 	}
