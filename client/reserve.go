@@ -33,6 +33,7 @@ type Reservation struct {
 
 	mu    sync.Mutex // guards the fields below
 	until clock.Instant
+	every time.Duration            // the interval of renewals
 	pings map[uint64]clock.Instant // renewals without an answer
 	k     uint64
 }
@@ -52,7 +53,7 @@ func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
 
-// renewEvery is the interval of renewals. Leases are several times as long.
+// renewEvery is the longest interval of renewals. Where leases are short, it is a third of the permission that was given last.
 const renewEvery = 500 * time.Millisecond
 
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
@@ -65,7 +66,7 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
 	r := &Reservation{
-		lane: l, key: key, id: id, path: pathOf(ctx), released: make(chan struct{}), ended: make(chan struct{}), pings: make(map[uint64]clock.Instant),
+		lane: l, key: key, id: id, path: pathOf(ctx), released: make(chan struct{}), ended: make(chan struct{}), every: renewEvery, pings: make(map[uint64]clock.Instant),
 	}
 	r.release = sync.OnceFunc(func() { close(r.released) })
 	ask := &lanev1.Ask{Key: []byte(key), Id: id, Path: r.path, RawClock: !clock.Slewable()}
@@ -220,7 +221,7 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 		return false // a passed deadline is never extended
 	}
 	if until > s.until && now.Before(until) {
-		s.until = until
+		s.until, s.every = until, max(checkEvery, min(renewEvery, until.Sub(now)/3))
 	}
 	return s.until != 0
 }
@@ -243,7 +244,7 @@ func (s *holding) renew() {
 // keep renews the reservation until it is released or lost.
 func (r *Reservation) keep(s *holding) {
 	defer close(r.ended)
-	renewals := time.NewTicker(renewEvery)
+	renewals := time.NewTimer(r.interval())
 	defer renewals.Stop()
 	watch := time.NewTicker(checkEvery)
 	defer watch.Stop()
@@ -268,6 +269,7 @@ func (r *Reservation) keep(s *holding) {
 			}
 		case <-renewals.C:
 			s.renew()
+			renewals.Reset(r.interval())
 		case <-redial:
 			redial = nil
 			next, err := r.open(r.ctx, &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable()})
@@ -309,6 +311,13 @@ func (s *holding) awaitEnd() {
 			}
 		}
 	}
+}
+
+// interval is the time until the next renewal.
+func (r *Reservation) interval() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.every
 }
 
 // overdue reports whether the permission has passed.
