@@ -128,14 +128,13 @@ func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call
 		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	case call.Resume: // of a reservation that is not here, whatever its wait was
+		return over
 	case !call.Deadline.After(now):
 		b.counters.Expired++
 		return tooOld
 	case b.parkOf(e.Key()).State != event.NotParked:
 		return parked
-	}
-	if call.Resume {
-		return over
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
 		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
