@@ -365,8 +365,9 @@ func (v *reserving) renew() {
 }
 
 func (v *reserving) renewOn() {
+	begun := v.turn
 	v.by.process.later(v.every, func() {
-		if !v.over {
+		if !v.over && v.turn == begun {
 			v.renew()
 			v.renewOn()
 		}
@@ -385,6 +386,7 @@ func (v *reserving) begin() {
 	}
 	w.checkStart(v.turn)
 	v.by.process.later(v.takes, v.release)
+	v.renewOn() // more often than while it waited
 	v.watch()
 }
 
