@@ -23,6 +23,7 @@ type visits struct {
 	n       int                    // waiting or running
 	all     []visit                // of all that wait or run, some twice, and of some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
+	moved   map[uint32]struct{}    // places of reservations that run, and whose holders came back before they were granted
 	keeper  worker                 // the worker of reservations
 	soonest clock.Instant          // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
 	replies replies
@@ -49,7 +50,7 @@ const nobody Sender = math.MaxUint64 - 1
 
 func (v *visits) init(cfg Config) {
 	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
-	v.fences, v.keeper.id = make(map[uint32]event.Fence), event.Keeper
+	v.fences, v.moved, v.keeper.id = make(map[uint32]event.Fence), make(map[uint32]struct{}), event.Keeper
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
@@ -223,6 +224,9 @@ func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) 
 	if fence, runs := b.visits.fences[it.place]; runs {
 		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
 		return
+	}
+	if it.delivery != 0 {
+		b.visits.moved[it.place] = struct{}{}
 	}
 	b.waitUntil(it, call.Deadline, out)
 }
@@ -459,12 +463,17 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 	b.repayAll(out)
 }
 
-// Grant tells the callers of a reservation that it has begun. A delivery that is over is ignored.
+// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from the holder's asking: one
+// that has asked from another place since the delivery was taken may have done so after the permission was computed, and gets none.
 func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	b.call++
 	it := b.find(id)
 	if it == nil || !it.visit {
 		return
+	}
+	if _, moved := b.visits.moved[it.place]; moved {
+		delete(b.visits.moved, it.place)
+		g.Remaining = 0
 	}
 	b.visits.fences[it.place] = g.Fence
 	b.counters.Granted++
@@ -510,6 +519,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 	delete(b.visits.fences, it.place)
+	delete(b.visits.moved, it.place)
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
 		it.begun = true
