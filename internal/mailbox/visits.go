@@ -72,7 +72,7 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		s = b.spans.find(seen.id, seen.message)
 		switch {
 		case s != nil && s.here.has(bit):
-			b.joinCall(b.search(b.actorSeen(seen), s, bit), from, call, out)
+			b.joinCall(group.at, b.search(b.actorSeen(seen), s, bit), from, call, out)
 			return
 		case s != nil && s.done.has(bit):
 			b.counters.Duplicates++
@@ -175,9 +175,9 @@ func (b *Boxes) visitAt(v visit) *item {
 }
 
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
-func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) {
+func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	if call.Reservation {
-		b.comeBack(it, from, call, out)
+		b.comeBack(now, it, from, call, out)
 		return
 	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {
@@ -197,23 +197,26 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 	if it.begun {
 		out.say(from, event.Attempted, begun)
 	}
-	b.waitUntil(it, call.Deadline, out)
+	b.waitUntil(now, it, call.Deadline, out)
 }
 
-// waitUntil moves the deadline of a call, if that is later.
-func (b *Boxes) waitUntil(it *item, deadline clock.Instant, out *Output) {
+// waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have passed it over.
+func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, out *Output) {
 	if e := it.ref.Event(); e.Call.Deadline.Before(deadline) {
 		later, longer := *e, *e.Call
 		longer.Deadline = deadline
 		later.Call = &longer
 		it.ref = event.RefTo(&later)
 		b.watch(it, deadline, out)
+		if !e.Call.Deadline.After(now) {
+			b.refileVisited(now, it.actor, out)
+		}
 	}
 }
 
 // comeBack lets the holder of a reservation, or one who waits for it, go on from another place: whoever knows its id, which is secret, is
 // the same one. The former place is told that it is over there.
-func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) {
+func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
 	if !b.isGone(it.first) {
@@ -228,7 +231,7 @@ func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) 
 	if it.delivery != 0 {
 		b.visits.moved[it.place] = struct{}{}
 	}
-	b.waitUntil(it, call.Deadline, out)
+	b.waitUntil(now, it, call.Deadline, out)
 }
 
 // repeatAnswer answers a call that was done before.
