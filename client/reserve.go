@@ -198,17 +198,21 @@ func (s *holding) await(ctx context.Context) error {
 	}
 }
 
-// extend takes new permission. It reports whether the holder may work now.
+// extend takes new permission. It reports whether the holder may work now. It does not begin with the rest of a permission of which most passed
+// while it waited: that could end before the first renewal.
 func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var until clock.Instant
+	var remaining time.Duration
 	if g := f.GetGranted(); g != nil && g.GetRemainingNs() > 0 {
-		until = s.asked.Add(time.Duration(g.GetRemainingNs()))
+		remaining = time.Duration(g.GetRemainingNs())
+		until = s.asked.Add(remaining)
 	}
 	if a := f.GetRenewed(); a != nil {
 		if at, known := s.pings[a.GetK()]; known && a.GetRemainingNs() > 0 {
-			until = at.Add(time.Duration(a.GetRemainingNs()))
+			remaining = time.Duration(a.GetRemainingNs())
+			until = at.Add(remaining)
 		}
 		for k := range s.pings {
 			if k <= a.GetK() {
@@ -220,7 +224,7 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	if s.until != 0 && !now.Before(s.until) {
 		return false // a passed deadline is never extended
 	}
-	if until > s.until && now.Before(until) {
+	if until > s.until && now.Before(until) && (s.until != 0 || until.Sub(now) > remaining/2) {
 		s.until, s.every = until, max(checkEvery, min(renewEvery, until.Sub(now)/3))
 	}
 	return s.until != 0
