@@ -122,7 +122,6 @@ func (r *reserver) reserve() {
 	w.tracef("%v: makes %v", r, v)
 	v.ask(false)
 	v.renewOn()
-	v.mustHear()
 }
 
 // ask opens a stream to any router, and asks: for the key, or to come back.
@@ -193,6 +192,7 @@ func (m *member) reserve(s *stay) {
 	m.lastCall++
 	s.handle = event.NewCallHandle(m.lastCall)
 	m.reserved[s.handle] = s
+	s.mustHear()
 	begun, wait := m.clock(), max(v.wait, 100*time.Millisecond)
 	m.pipeline.Call(&event.Event{
 		Handle: s.handle, ID: v.message, Key: v.key, Partition: ring.PartitionOf(string(v.key)),
@@ -339,6 +339,10 @@ func (v *reserving) extend(asked clock.Instant, remaining time.Duration) {
 	now, until := v.by.clock(), asked.Add(v.by.onHoldersClock(remaining))
 	if v.until != 0 && !now.Before(v.until) || until <= v.until || !now.Before(until) {
 		return // a passed deadline is never extended
+	}
+	if v.turn == nil && until.Sub(now) <= remaining/2 {
+		v.by.w.count("reservation_renewed_first")
+		return
 	}
 	v.until = until
 	v.every = min(renewEvery, until.Sub(now)/3)
@@ -603,11 +607,12 @@ func (w *world) checkGranted(v *reserving, s *stay, g event.Grant) {
 }
 
 // mustHear: whoever waits is answered within the wait, while its home lives.
-func (v *reserving) mustHear() {
-	w, s := v.by.w, v.at
+func (s *stay) mustHear() {
+	v, w := s.of, s.home.w
 	bound := max(v.wait, 100*time.Millisecond)*101/99 + lane.OwnerGrace + time.Second
+	before := v.answers
 	w.after(bound, func() {
-		if v.answers == 0 && !v.over && s.up && w.sound(s.home) && v.by.process.stopped+bound < w.now {
+		if v.answers == before && !v.over && s.up && w.sound(s.home) && v.by.process.stopped+bound < w.now {
 			w.fail("%v has no answer from %s after %v", v, s.home, bound)
 		}
 	})
