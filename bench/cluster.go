@@ -144,10 +144,6 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		app = append(app, "--endpoint", endpoint)
 		c.callees = append(c.callees, endpoint)
 	}
-	if c.mode.workload == workloadReservations { // nobody handles anything
-		c.nodes = append(c.nodes, node)
-		return nil
-	}
 	if c.mode.name == modeUnary {
 		app = append(app, "--endpoint", bareAddress(i))
 		c.callees = append(c.callees, bareAddress(i))
