@@ -28,7 +28,7 @@ const (
 	holdTick    = 20 * time.Millisecond
 )
 
-// newHolders makes the processes that hold reservations. They live beside the first members, and ask the routers of all.
+// newHolders makes the processes that hold reservations. They live beside the first members, and ask the routers of all that are there at the beginning.
 func (g *group) newHolders() (all []*worker) {
 	if g.options.Reservations == 0 {
 		return nil
@@ -54,9 +54,9 @@ func (g *group) launchHolder(w *worker, name string, seed uint64) (binary string
 	w.newest = len(g.apps)
 	g.apps = append(g.apps, appRun{member: ofNoMember, file: journal.File{Path: path}})
 	g.mu.Unlock()
-	routers := make([]string, len(g.members))
-	for i, m := range g.members {
-		routers[i] = m.name
+	routers := make([]string, g.options.Members)
+	for i := range routers {
+		routers[i] = memberName(i)
 	}
 	return "/proc/self/exe", []string{
 		roleHolder, "--journal", path, "--name", name, "--keys", strconv.Itoa(g.options.Keys), "--at-once", strconv.Itoa((g.options.Reservations + holdersCount - 1) / holdersCount),

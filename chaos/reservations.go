@@ -59,6 +59,7 @@ type reservationCounts struct {
 	// The broken promises.
 	Twice    int      `json:"twice"`    // names that were granted twice, or both granted and refused
 	Backward int      `json:"backward"` // grants with a fence that was not greater than that of each earlier handling of the key
+	Early    int      `json:"early"`    // handlings that began before the newest deadline of a reservation of the key that had no end, also if its holder was dead
 	Overdue  int      `json:"overdue"`  // of holders that were not stopped, and went on after their deadline
 	Examples []string `json:"broken,omitempty"`
 }
@@ -70,7 +71,7 @@ const overdueMax = time.Second
 func judgeReservations(files []journal.File) (*reservationCounts, error) {
 	j := &reservationJudge{
 		files: files, counts: &reservationCounts{Codes: map[string]int{}}, fences: map[event.Key]event.Fence{},
-		open: map[at]*reserved{}, names: map[string]bool{},
+		open: map[at]*reserved{}, holding: map[event.Key]*reserved{}, names: map[string]bool{},
 	}
 	paths := make([]string, len(files))
 	for i, f := range files {
@@ -101,10 +102,13 @@ type reservationJudge struct {
 	fences map[event.Key]event.Fence // the greatest so far
 	open   map[at]*reserved
 	names  map[string]bool
+
+	holding map[event.Key]*reserved // the newest reservation without an end
 }
 
 type reserved struct {
 	name     string
+	key      event.Key
 	deadline clock.Instant
 }
 
@@ -125,6 +129,9 @@ func (j *reservationJudge) visit(s journal.Step) error {
 		return nil // of no reservation
 	}
 	delete(j.open, here)
+	if j.holding[r.key] == r {
+		delete(j.holding, r.key)
+	}
 	if s.Outcome == journal.Done {
 		j.counts.Released++
 	} else {
@@ -143,11 +150,16 @@ func (j *reservationJudge) begin(here at, s journal.Step) {
 	if !known || before.Before(fence) {
 		j.fences[s.Key] = fence
 	}
+	if r := j.holding[s.Key]; r != nil && s.At.Before(r.deadline) {
+		j.counts.Early++
+		j.example("%s began %v before the deadline of %s", s.Event, r.deadline.Sub(s.At), r.name)
+	}
 	if !isReservation(s.Event) {
 		return
 	}
 	j.counts.Granted++
-	j.open[here] = &reserved{name: s.Event}
+	r := &reserved{name: s.Event, key: s.Key}
+	j.open[here], j.holding[s.Key] = r, r
 	j.name(s.Event)
 	if known && !before.Before(fence) && !j.stopped(s.File, s.At.Add(-journal.WakeMax), s.At) {
 		j.counts.Backward++

@@ -50,6 +50,9 @@ func TestJudgeReservations(t *testing.T) {
 		"long after its deadline":    {lines: []string{first, "D 2 1 90", "D 3 1 80", "E 1000000091 1 done"}, broken: "deadlines"},
 		"soon after its deadline":    {lines: []string{first, "D 2 1 90", "E 1000000090 1 cancelled"}},
 		"stopped at its deadline":    {lines: []string{first, "D 2 1 90", "E 5000000000 1 cancelled"}, stops: []journal.Stop{{From: 50, Until: 4999999999}}},
+		"early":                      {lines: []string{first, "D 2 1 90", `S 89 2 7 2 "17" "k"`, "E 95 2 done"}, broken: "deadlines"},
+		"at the deadline":            {lines: []string{first, "D 2 1 90", `S 90 2 7 2 "17" "k"`, "E 95 2 done"}},
+		"after its end":              {lines: []string{first, "D 2 1 90", "E 3 1 done", `S 4 2 7 2 "17" "k"`, "E 95 2 done"}},
 		"events and calls alone":     {lines: []string{`S 1 1 7 1 "call:1" "k"`, "E 9 1 done"}, want: "0 granted: 0 released, 0 lost, 0 cut with their holder; 0 refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -163,6 +163,7 @@ func (r *result) judgeReservations(o options, broken func(is bool, format string
 	broken(o.Reservations > 0 && c.Released == 0, "no reservation was granted and released: this run proves nothing about reservations")
 	broken(c.Twice > 0, "once: %d reservations had two answers, such as %q", c.Twice, c.Examples)
 	broken(c.Backward > 0, "fences: %d reservations had one that was not greater than those before, such as %q", c.Backward, c.Examples)
+	broken(c.Early > 0, "deadlines: %d times a key was given away before that of its reservation, such as %q", c.Early, c.Examples)
 	broken(c.Overdue > 0, "deadlines: %d holders went on after theirs, such as %q", c.Overdue, c.Examples)
 }
 
