@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"strings"
 	"time"
 
@@ -89,7 +88,7 @@ func (r reserver) lock(ctx context.Context, key string) (held, error) {
 		return held{}, err
 	}
 	return held{fence: got.Fence(), release: func(context.Context) error {
-		if lost := context.Cause(got.Context()); lost != nil {
+		if lost := context.Cause(got.Context()); lost != nil { //nolint:contextcheck // the reservation's own says whether it is held
 			return lost
 		}
 		got.Release()
@@ -123,7 +122,10 @@ func (l *redisLocker) lock(ctx context.Context, key string) (held, error) {
 	return held{}, errTaken
 }
 
-func retryDelay(int) time.Duration { return retryLeast + mathrand.N(retryMost-retryLeast) }
+// retryDelay has jitter, as lockDelay.
+func retryDelay(int) time.Duration {
+	return retryLeast + time.Duration(time.Now().UnixNano())%(retryMost-retryLeast)
+}
 
 // redsyncLocker takes a lock by redsync, with its defaults but for the number of tries.
 type redsyncLocker struct{ locks *redsync.Redsync }
