@@ -72,8 +72,8 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 	})
 }
 
-// TestStateStays: in the usual case there is a hit, and each doubt ends it.
-func TestStateStays(t *testing.T) {
+// TestStateIsKept: in the usual case there is a hit, and each doubt ends it.
+func TestStateIsKept(t *testing.T) {
 	all := &states{max: 10}
 	on := &stream{runner: &runner{states: all}}
 	turn := func(generation uint64, asks bool, err error) (loaded bool) {
