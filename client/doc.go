@@ -38,6 +38,13 @@
 // frozen between your last check and the write, while another process handles the key, on
 // another machine or beside the same router; the fence can.
 //
+// # Calls, reservations and state
+//
+// [WithCall] registers the handler of a call, which runs for a key serially with the key's
+// events; [Lane.Invoke] calls it, from any process. [Lane.Reserve] holds a key: no handler of
+// it runs until [Reservation.Release]. [State] keeps what a handler has loaded in memory, for
+// the next turn of the key, as long as nothing else can have changed it.
+//
 // # Around the handler
 //
 // [WithInterceptors] wraps every call of the handler; the first interceptor is the outermost.

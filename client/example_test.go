@@ -289,6 +289,45 @@ func TestExampleOfATest(t *testing.T) {
 	asTest(t)
 }
 
+// A script that must not run beside the handlers of a key.
+func ExampleLane_Reserve() {
+	script := func(ctx context.Context) error {
+		lane, err := client.Dial("") // RINGFENCE_APP_ENDPOINT, or 127.0.0.1:16650
+		if err != nil {
+			return err
+		}
+		defer func() { _ = lane.Close() }()
+		r, err := lane.Reserve(ctx, "user-1", client.WithWait(30*time.Second))
+		var failure *client.CallError
+		if errors.As(err, &failure) && failure.Code == client.CodeTimeout {
+			return fmt.Errorf("the key was not free in time: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		defer r.Release()
+		return store.Add(r.Context(), "user-1", r.Fence(), 500) // the context ends if the key is lost
+	}
+	_ = script
+}
+
+// A handler that reads its account from the database once, and then works on what its last turn has left.
+func ExampleState() {
+	type account struct{ cents int }
+	load := func(ctx context.Context) (*account, error) {
+		return new(account), ctx.Err() // SELECT cents FROM account WHERE key = ...
+	}
+	handler := client.JSON(func(ctx context.Context, e *client.Event, o order) error {
+		a, err := client.State(ctx, load)
+		if err != nil {
+			return err
+		}
+		a.cents += o.Cents
+		return store.Add(ctx, e.Key, e.Fence, a.cents) // an error drops the state
+	})
+	_ = handler
+}
+
 func ExampleRetryAfter() {
 	err := client.RetryAfter(errors.New("rate limited"), 30*time.Second)
 	fmt.Println(err)

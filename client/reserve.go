@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -80,12 +81,17 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 		opt(ask)
 	}
 	r.ctx, r.lost = context.WithCancelCause(context.WithoutCancel(ctx))
-	s, err := r.open(ctx, ask)
-	if err != nil {
-		r.lost(err)
-		return nil, err
+	s, of := r.newStream(ctx)
+	stop := context.AfterFunc(ctx, s.end) // to open may take long
+	err := s.open(of, ask)
+	stop()
+	if err == nil {
+		err = s.await(ctx)
 	}
-	if err := s.await(ctx); err != nil {
+	if ctx.Err() != nil && err != nil {
+		err = &CallError{Kind: ErrNotReserved, Code: CodeTimeout, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+	}
+	if err != nil {
 		s.end()
 		r.lost(err)
 		return nil, err
@@ -96,7 +102,25 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 
 // Context ends when the reservation does: with the cause [ErrKeyLost] if it is lost, with context.Canceled after Release. It has the values of the
 // context of Reserve, but does not end with it.
-func (r *Reservation) Context() context.Context { return r.ctx }
+//
+// Its Err reads the clock itself, as that of a handler's context does: call it before a write that must not be late.
+func (r *Reservation) Context() context.Context { return reservedContext{r.ctx, r} }
+
+// reservedContext is the context of a reservation.
+type reservedContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	reservation *Reservation
+}
+
+// Err implements context.Context. It reports a passed deadline even before the watch does, as when the process has just thawed.
+func (c reservedContext) Err() error {
+	if err := c.Context.Err(); err != nil || !c.reservation.overdue() {
+		return err
+	}
+	c.reservation.lost(ErrKeyLost)
+	return c.Context.Err()
+}
 
 // Fence is greater than that of any earlier delivery, call or reservation of the key.
 func (r *Reservation) Fence() Fence { return r.fence }
@@ -124,27 +148,31 @@ type holding struct {
 	err    error // why frames is closed
 }
 
-// open opens a stream, and asks.
-func (r *Reservation) open(ctx context.Context, ask *lanev1.Ask) (*holding, error) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	token, err := r.lane.options.token()
-	if err != nil {
-		cancel()
-		return nil, notReserved(err)
+// newStream returns a stream that is not open yet, and its context.
+func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Context) {
+	of, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	return &holding{Reservation: r, frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}, of
+}
+
+// open opens the stream, and asks. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
+func (s *holding) open(ctx context.Context, ask *lanev1.Ask) error {
+	token, err := s.lane.options.token()
+	if err == nil {
+		if token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+		}
+		s.asked = s.lane.options.clock.Now()
+		s.stream, err = s.lane.service.Reserve(ctx)
 	}
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-	}
-	s := &holding{Reservation: r, asked: r.lane.options.clock.Now(), frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}
-	if s.stream, err = r.lane.service.Reserve(ctx); err == nil {
+	if err == nil {
 		err = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
 	}
 	if err != nil {
-		cancel()
-		return nil, notReserved(err)
+		s.end()
+		return notReserved(err)
 	}
 	go s.read(ctx)
-	return s, nil
+	return nil
 }
 
 func (s *holding) read(ctx context.Context) {
@@ -164,8 +192,16 @@ func (s *holding) read(ctx context.Context) {
 	}
 }
 
+// notReserved returns the error of an ask that the router has not answered.
 func notReserved(err error) error {
-	return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: status.Convert(err).Message(), Err: refusal(err)}
+	code, kind := CodeUnreachable, refusal(err)
+	switch {
+	case status.Code(err) == codes.ResourceExhausted:
+		code = CodeOverloaded
+	case errors.Is(err, ErrUnauthenticated), errors.Is(kind, ErrUnauthenticated), status.Code(err) != codes.Unavailable && isRefusal(err):
+		code = ""
+	}
+	return &CallError{Kind: ErrNotReserved, Code: code, Text: status.Convert(err).Message(), Err: kind}
 }
 
 // await waits for the grant, and for permission to begin.
@@ -177,7 +213,7 @@ func (s *holding) await(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}}) // otherwise its end tells
-			return &CallError{Kind: ErrNotReserved, Code: CodeTimeout, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+			return context.Cause(ctx)
 		case <-renewals.C:
 			if granted {
 				s.renew()
@@ -260,40 +296,50 @@ func (r *Reservation) keep(s *holding) {
 	defer watch.Stop()
 	again := backoff.Backoff{Min: 20 * time.Millisecond, Max: renewEvery}
 	var redial <-chan time.Time
-	end := func(cause error) {
-		r.lost(cause)
+	var next *holding             // that is being opened
+	opened := make(chan error, 1) // of next
+	defer func() {
 		s.end()
-	}
+		if next != nil {
+			next.end()
+			<-opened
+		}
+	}()
 	for {
 		select {
 		case <-r.released:
 			_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
 			r.lost(context.Canceled)
 			s.awaitEnd()
-			s.end()
 			return
 		case <-watch.C:
 			if r.overdue() {
-				end(ErrKeyLost)
+				r.lost(ErrKeyLost)
 				return
 			}
 		case <-renewals.C:
 			s.renew()
 		case <-redial:
 			redial = nil
-			next, err := r.open(r.ctx, &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable()})
+			var of context.Context
+			next, of = r.newStream(r.ctx)
+			go func(s *holding) { // to open may take longer than the permission lasts
+				opened <- s.open(of, &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable()})
+			}(next)
+		case err := <-opened:
 			if err != nil {
 				redial = time.After(again.Next())
-				continue
+			} else {
+				s.end()
+				s = next
 			}
-			s.end()
-			s = next
+			next = nil
 		case f, ok := <-s.frames:
 			switch {
 			case !ok: // the stream broke; the reservation goes on until its deadline
 				s.frames, redial = nil, time.After(again.Next())
 			case f.GetOver() != nil:
-				end(fmt.Errorf("%w: %s", ErrKeyLost, f.GetOver().GetText()))
+				r.lost(fmt.Errorf("%w: %s", ErrKeyLost, f.GetOver().GetText()))
 				return
 			default:
 				again.Reset()

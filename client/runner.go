@@ -211,7 +211,9 @@ func (r *runner) call(e *Event, result *event.Result) {
 	if r.hooks.Started != nil {
 		r.hooks.Started(e)
 	}
-	if err = r.handler(&e.run, e); err == nil {
+	err = r.handler(&e.run, e)
+	done := r.states.done(e, err)
+	if err == nil {
 		_ = e.run.end(context.Canceled) // an earlier cause does not matter: the work is done
 		result.Kind = event.ResultDone
 	} else {
@@ -220,7 +222,7 @@ func (r *runner) call(e *Event, result *event.Result) {
 	if e.run.call != nil {
 		callResult(e, err, result)
 	}
-	r.states.ended(e, err == nil)
+	r.states.ended(e, done)
 	returned = true
 }
 

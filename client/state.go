@@ -59,6 +59,7 @@ type kept struct {
 	stream     *stream
 	token      int64
 	generation uint64
+	newest     Fence       // of the newest turn that has asked
 	user       *Event      // the handler that has them; nil: none
 	values     map[any]any // by typeOf
 	used       map[any]any // those of values that the user has asked for
@@ -79,11 +80,14 @@ func (s *states) get(e *Event, name any) any {
 	}
 	k := at.Value.(*kept)
 	if k.user != e {
+		if e.Fence.Before(k.newest) {
+			return nil // it has lost its key to a later turn, and goes on
+		}
 		if !k.isOf(e) {
 			s.remove(at)
 			return nil
 		}
-		k.user, k.used = e, make(map[any]any)
+		k.user, k.used, k.newest = e, make(map[any]any), e.Fence
 		s.recent.MoveToFront(at)
 	}
 	v := k.values[name]
@@ -102,6 +106,9 @@ func (s *states) put(e *Event, name, value any) {
 	defer s.mu.Unlock()
 	at := s.byKey[e.Key]
 	if at != nil && at.Value.(*kept).user != e {
+		if e.Fence.Before(at.Value.(*kept).newest) {
+			return
+		}
 		s.remove(at)
 		at = nil
 	}
@@ -111,7 +118,7 @@ func (s *states) put(e *Event, name, value any) {
 		}
 		at = s.recent.PushFront(&kept{
 			key: e.Key, partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
-			user: e, values: make(map[any]any), used: make(map[any]any),
+			newest: e.Fence, user: e, values: make(map[any]any), used: make(map[any]any),
 		})
 		s.byKey[e.Key] = at
 		s.n.Add(1)
@@ -127,6 +134,12 @@ func (s *states) remove(at *list.Element) {
 	s.recent.Remove(at)
 	delete(s.byKey, at.Value.(*kept).key)
 	s.n.Add(-1)
+}
+
+// done reports whether what a handler leaves may stay: it has returned nil while the key was still its own. One that had lost it may have
+// written after the next turn had read.
+func (s *states) done(e *Event, err error) bool {
+	return err == nil && (s.n.Load() == 0 || e.run.Err() == nil)
 }
 
 // ended is for the end of every handler: what it has asked for stays if it has done its work, and all else of its key goes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -71,8 +72,8 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 	})
 }
 
-// TestStateRemains: in the usual case there is a hit, and each doubt ends it.
-func TestStateRemains(t *testing.T) {
+// TestStateIsKept: in the usual case there is a hit, and each doubt ends it.
+func TestStateIsKept(t *testing.T) {
 	all := &states{max: 10}
 	on := &stream{runner: &runner{states: all}}
 	turn := func(generation uint64, asks bool, err error) (loaded bool) {
@@ -108,5 +109,52 @@ func TestStateRemains(t *testing.T) {
 	e.run.stream, e.run.item.Of = on, e
 	if _, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { return nil, failed }); !errors.Is(err, failed) {
 		t.Errorf("the error of load is %v", err)
+	}
+}
+
+// TestStateOfAHandlerThatGoesOn: a handler that has lost its key leaves nothing, and takes nothing from the turn after it.
+func TestStateOfAHandlerThatGoesOn(t *testing.T) {
+	all := &states{max: 10}
+	s, now := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+	s.runner.states = all
+	ask := func(e *Event) (loaded bool) {
+		e.run.generation = 1
+		_, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { loaded = true; return new(cart), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return loaded
+	}
+	lost := take(s)
+	lost.Key, lost.Fence = "k", Fence{Token: 1, Turn: 1}
+	ask(lost)
+	now.pass(time.Minute) // its deadline
+	turn := func(number uint64) *Event {
+		e := &Event{Key: "k", Fence: Fence{Token: 1, Turn: number}}
+		e.run.stream, e.run.item.Of = s, e
+		return e
+	}
+	second := turn(2)
+	if !ask(second) {
+		t.Error("the next turn got the state of a handler that still runs")
+	}
+	if !ask(lost) {
+		t.Error("the handler that goes on got the state of the next turn")
+	}
+	if ask(second) {
+		t.Error("the handler that goes on took the state of the next turn")
+	}
+	all.ended(second, true)
+	if !ask(lost) {
+		t.Error("the handler that goes on got what the next turn had left")
+	}
+	all.ended(lost, all.done(lost, nil))
+	if third := turn(3); !ask(third) {
+		t.Error("what the two left is not in one order")
+	} else {
+		all.ended(third, true)
+	}
+	if all.done(lost, nil) {
+		t.Error("a handler has done its work after its deadline")
 	}
 }

@@ -50,3 +50,5 @@ handles() {
 handles handler.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
 handles line.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
 handles quick.py '(attempt 1)'
+handles total.py 'total [0-9]*, fence [0-9]\{19\}\.[0-9]\{20\}'
+[ "$(cat total)" = 20 ] || { cat total.py.log >&2; echo "the reserved key was held twice at once: the total is $(cat total) after 20 events" >&2; exit 1; }

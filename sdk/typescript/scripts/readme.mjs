@@ -35,7 +35,7 @@ cpSync(kept, folder, { recursive: true });
 assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
 
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
-assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "loop.mjs", "app.test.mjs"]);
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
 const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
 writeFileSync(join(folder, "quick.mjs"), quick);
@@ -55,6 +55,10 @@ const handler: Handler = json<{ cents: number }>(async (event, order, signal) =>
 const charge: CallHandler = async (call, signal) => Buffer.from(call.method + String(signal.aborted));
 export const calls: Options = { calls: { charge } };
 export const reply = () => new Lane().invoke("k", "charge", "1", { id: "1" }).then((bytes) => bytes.length);
+export const held = async (): Promise<string> => {
+  await using r = await new Lane().reserve("k", { wait: 5 });
+  return String(r.signal.aborted) + r.fence.toString() + (await r.release());
+};
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
 export const kind: TestOutcome["kind"] = "lost";
 `,
@@ -81,3 +85,11 @@ for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", 
   assert.equal(output.trim(), said, name);
   await router.stop();
 }
+
+// One key, held by handlers beside three members of a real router.
+const router = process.env.ROUTER ?? join(root, "build/router");
+if (process.env.ROUTER === undefined) execFileSync("go", ["build", "-o", router, "./cmd/router"], { cwd: join(root, "../.."), stdio: "inherit" });
+const limited = join(root, "../../tools/limited.sh");
+const said = execFileSync(limited, ["600", router, "dev", "--rate", "100", "--events", "50", "--", process.execPath, "total.mjs"], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
+assert.equal(readFileSync(join(folder, "total"), "utf8"), "x".repeat(50), "the reserved key was held twice at once");
+assert.equal(said.toString().match(/total \d+, fence \d{19}\.\d{20}/g)?.length, 50);

@@ -90,15 +90,36 @@ export class CallError extends Error {
   }
 }
 
+/** Lane.reserve rejects with it: the key was not reserved. */
+export class NotReservedError extends Error {
+  override name = "NotReservedError";
+
+  constructor(
+    /**
+     * timeout: it was not free in time. Else overloaded, cycle, parked, unreachable, not_exclusive (the routers' ownership.mode is gossip), or lost
+     * (granted, and over before it could begin); "" if the router refused the request.
+     */
+    readonly code: string,
+    /** Why, in words. */
+    readonly text = "",
+    /** When to ask again, in milliseconds; 0: as you like. */
+    readonly retryAfterMs = 0,
+    options?: ErrorOptions,
+  ) {
+    super(`the key is not reserved${code && ` (${code})`}${text && `: ${text}`}`, options);
+  }
+}
+
 /**
- * The reason of a handler's signal: the lease on the key has ended. Another handler may work on the
+ * The reason of the signal of a handler or a reservation: the lease on the key has ended. Another handler may work on the
  * key now: write nothing.
  */
 export class KeyLostError extends Error {
   override name = "KeyLostError";
 
-  constructor() {
-    super("the key is lost: another handler may work on it now, write nothing");
+  /** @param why in words, of a reservation. */
+  constructor(why = "") {
+    super(`the key is lost: another handler may work on it now, write nothing${why && ` (${why})`}`);
   }
 }
 

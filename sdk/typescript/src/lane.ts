@@ -1,10 +1,12 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { Client, Metadata, status as codes, type ServiceError } from "@grpc/grpc-js";
+import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
 import { callTimeoutDefault, LeasedCall, type Call } from "./call.js";
-import { CallError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
+import { systemClock, type Clock } from "./clock.js";
+import { CallError, NotReservedError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
 import { LeasedEvent, type Event } from "./event.js";
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, type Options } from "./options.js";
+import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import { installedTraces, type Traces } from "./traces.js";
 import { channelCredentials, channelOptions } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
@@ -51,8 +53,18 @@ export interface InvokeOptions {
   caller?: Event | Call;
 }
 
+/** Options of one reservation. */
+export interface ReserveOptions {
+  /** How long to wait for the key, in milliseconds: up to an hour. By default it must be free. */
+  wait?: number;
+  /** Ends the wait when it aborts. A reservation that was granted goes on. */
+  signal?: AbortSignal;
+  /** As for InvokeOptions: the event or the call whose handler reserves. */
+  caller?: Event | Call;
+}
+
 /**
- * Calls handlers of keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ * Calls handlers of keys, and reserves keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
  *
  *     const lane = new Lane();
  *     const reply = await lane.invoke("user-7", "charge", Buffer.from("4200"), { id: "order-8" });
@@ -61,6 +73,7 @@ export class Lane {
   readonly #client: Client;
   readonly #tokenFile: string;
   readonly #traces: Traces | false | undefined;
+  readonly #clock: () => Clock; // read by reservations alone
   #installed: Promise<Traces | undefined> | undefined; // asked for once: to look for a package that is missing takes long
   #closed = false;
 
@@ -70,9 +83,11 @@ export class Lane {
    */
   constructor(endpoint?: string, options: LaneOptions = {}) {
     for (const name of Object.keys(options)) {
-      if (!["tls", "tokenFile", "traces"].includes(name)) throw new RingfenceError("argument", `${name} is no option of a Lane`, name);
+      if (!["tls", "tokenFile", "traces", "clock"].includes(name)) throw new RingfenceError("argument", `${name} is no option of a Lane`, name);
     }
-    const settings = settingsOf(endpoint === undefined ? { ...options } : { ...options, endpoint });
+    const { clock, ...rest } = options as LaneOptions & { clock?: Clock }; // the clock is for tests
+    const settings = settingsOf(endpoint === undefined ? rest : { ...rest, endpoint });
+    this.#clock = () => clock ?? systemClock((text) => settings.logger.warn(text, {}));
     this.#tokenFile = settings.tokenFile;
     this.#traces = options.traces;
     const { tls } = options;
@@ -82,7 +97,7 @@ export class Lane {
     });
   }
 
-  /** Ends the connection. Calls that wait reject, with the outcome unknown. */
+  /** Ends the connection. Calls that wait reject, with the outcome unknown; reservations are lost when their permission ends. */
   close(): void {
     this.#closed = true;
     this.#client.close();
@@ -110,6 +125,44 @@ export class Lane {
     if (this.#closed) throw new CallError("not_run", "", "the lane was closed");
     if (signal?.aborted) throw new CallError("not_run", "", textOf(signal.reason), 0, { cause: signal.reason });
     return replyOf(await this.#send(request, metadata, Math.ceil(timeoutMs) + grace, signal));
+  }
+
+  /**
+   * Reserves a key: no handler of it runs, and nobody else holds it, until `release`.
+   *
+   *     await using r = await lane.reserve("user-7", { wait: 30_000 });
+   *     await store.repair("user-7", { fence: r.fence.toString(), signal: r.signal });
+   *
+   * It is renewed in the background, and lost if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives
+   * the key up, and after an hour: stop working when `r.signal` aborts, and pass `r.fence` to your database with every write.
+   * Rejects with a NotReservedError if there is no reservation.
+   * @throws RingfenceError with the code "argument" if wait is out of range, or leases have no clock.
+   */
+  async reserve(key: string | Uint8Array, options: ReserveOptions = {}): Promise<Reservation> {
+    const { wait = 0, signal, caller } = options;
+    if (!(wait >= 0 && wait <= waitMax)) throw new RingfenceError("argument", `wait is ${wait}, want 0 or more milliseconds`, "wait");
+    let clock: Clock;
+    try {
+      clock = this.#clock();
+    } catch (err) {
+      throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
+    }
+    const holder = new Holder({ clock, open: () => this.#open() }, { key: Buffer.from(key), waitMs: wait, path: pathOf(caller), signal });
+    await holder.begin();
+    return new Reservation(holder);
+  }
+
+  #open(): ClientDuplexStream<Buffer, Buffer> {
+    if (this.#closed) throw new NotReservedError("", "the lane was closed");
+    const metadata = new Metadata();
+    try {
+      const token = readToken(this.#tokenFile);
+      if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+    } catch (err) {
+      throw new NotReservedError("", textOf(err), 0, { cause: err });
+    }
+    const same = (frame: Buffer): Buffer => frame;
+    return this.#client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, same, same, metadata);
   }
 
   #send(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {

@@ -27,6 +27,12 @@ its reply. A worker registers a handler for each method, and :class:`Lane` calls
 
     ringfence.Lane().invoke("user-7", "charge", b"4200")
 
+**Reservations.** Who is no handler can hold a key: no handler of it runs meanwhile, on any machine::
+
+    with ringfence.Lane().reserve("user-7", wait=30) as r:
+        r.check()  # raises KeyLost if the key is lost
+        store.apply("user-7", r.fence.text, b"repaired")
+
 Pass ``event.fence.text`` to your database with every write, and refuse a write whose fence is less than the greatest one seen for that
 key (docs/sinks.md): no lease can stop a process that is frozen between your last check and the write.
 """
@@ -46,6 +52,7 @@ from ringfence.errors import (
     HandlersStillRunning,
     HandlerTimeout,
     KeyLost,
+    NotReserved,
     Refused,
     Reject,
     RetryAfter,
@@ -59,6 +66,7 @@ from ringfence.errors import (
 from ringfence.event import Event, Fence, MessageID
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, json_handler
 from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, Session
+from ringfence.reservation import AsyncReservation, Reservation
 from ringfence.version import VERSION as __version__
 from ringfence.worker import Worker, run, serve
 
@@ -70,6 +78,7 @@ __all__ = [
     "ArgumentError",
     "AsyncCallHandler",
     "AsyncHandler",
+    "AsyncReservation",
     "Broken",
     "Call",
     "CallError",
@@ -89,11 +98,13 @@ __all__ = [
     "KeyLost",
     "Lane",
     "MessageID",
+    "NotReserved",
     "Options",
     "PlainCallHandler",
     "PlainHandler",
     "Refused",
     "Reject",
+    "Reservation",
     "Result",
     "RetryAfter",
     "Session",

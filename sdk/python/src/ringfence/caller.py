@@ -1,8 +1,9 @@
-"""Calling handlers of keys: Lane."""
+"""Calling handlers of keys, and reserving keys: Lane."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from ringfence.errors import ArgumentError, CallError, SessionError
 from ringfence.event import Event
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
+from ringfence.reservation import METHOD as RESERVE
+from ringfence.reservation import AsyncReservation, Holder, Reservation, check_wait
 from ringfence.runner import FRAME_MAX, dial
 from ringfence.xxh64 import xxh64
 
@@ -77,9 +80,10 @@ class Lane:
         self._invoke: grpc.UnaryUnaryMultiCallable[pb.InvokeRequest, pb.InvokeResponse] = self._channel.unary_unary(
             METHOD, pb.InvokeRequest.SerializeToString, pb.InvokeResponse.FromString
         )
+        self._reserve = self._channel.stream_stream(RESERVE, pb.ReserveRequest.SerializeToString, pb.ReserveResponse.FromString)
 
     def close(self) -> None:
-        """Ends the connection. Calls that wait raise CallError, with the outcome unknown."""
+        """Ends the connection. Calls that wait raise CallError, with the outcome unknown; reservations are lost when their permission ends."""
         self._channel.close()
 
     def __enter__(self) -> Lane:
@@ -145,12 +149,38 @@ class Lane:
             raise
         return _reply(future)
 
+    def reserve(self, key: bytes | str, *, wait: float = 0.0, caller: Event | Call | None = None) -> Reservation:
+        """Reserves a key: no handler of it runs, and nobody else holds it, until :meth:`Reservation.release`. It blocks::
+
+            with lane.reserve("user-7", wait=30) as r:
+                store.repair("user-7", fence=r.fence.text)
+
+        ``wait`` is how many seconds to wait for the key, up to an hour; by default it must be free. The reservation is renewed in the
+        background. It is lost if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up, and
+        after an hour: stop working when ``r.lost`` is set or ``r.check()`` raises KeyLost, and pass ``r.fence`` to your database with every write.
+
+        Raises NotReserved if there is no reservation. ``caller`` is as for :meth:`invoke`.
+        """
+        return Reservation(_bytes(key), self._holder(key, wait, caller))
+
+    def reserve_async(self, key: bytes | str, *, wait: float = 0.0, caller: Event | Call | None = None) -> AsyncReservation:
+        """Is :meth:`reserve` for coroutines: ``async with lane.reserve_async("user-7", wait=30) as r``, or ``r = await ...``.
+
+        If its task is cancelled meanwhile, the wait ends.
+        """
+        return AsyncReservation(_bytes(key), self._holder(key, wait, caller))
+
+    def _holder(self, key: bytes | str, wait: float, caller: Event | Call | None) -> Any:
+        """Returns what starts a holder of a key."""
+        check_wait(wait)
+        return functools.partial(Holder, self._settings, self._reserve, _bytes(key), wait, path_of(caller))
+
     def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
         """Sends a call, and returns gRPC's future of its response."""
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ArgumentError(f"timeout = {timeout!r}, want a number of seconds greater than 0")
         request = pb.InvokeRequest(
-            key=key.encode(errors="surrogateescape") if isinstance(key, str) else key,
+            key=_bytes(key),
             method=method,
             payload=payload.encode() if isinstance(payload, str) else payload,
             id=id or "",
@@ -167,6 +197,10 @@ class Lane:
             return self._invoke.future(request, timeout=timeout + GRACE, metadata=metadata)
         except ValueError as failure:  # gRPC's word for a channel that is closed
             raise CallError("not_run", text="the lane was closed") from failure
+
+
+def _bytes(key: bytes | str) -> bytes:
+    return key.encode(errors="surrogateescape") if isinstance(key, str) else key
 
 
 def path_of(caller: Event | Call | None) -> list[int]:

@@ -100,6 +100,23 @@ _OUTCOMES = {
 }
 
 
+class NotReserved(Error):
+    """Raised by :meth:`Lane.reserve`: the key was not reserved."""
+
+    def __init__(self, code: str, text: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(f"the key is not reserved{code and f' ({code})'}{text and f': {text}'}")
+        self.code = code
+        """timeout: it was not free in time. Else overloaded, cycle, parked, unreachable, not_exclusive (the routers' ownership.mode is gossip), or
+        lost (granted, and over before it could begin); empty if the router refused the request."""
+        self.text = text
+        """Why, in words."""
+        self.retry_after = retry_after
+        """Seconds after which to ask again; 0: as you like."""
+
+    def __reduce__(self) -> tuple[type[NotReserved], tuple[str, str, float]]:
+        return type(self), (self.code, self.text, self.retry_after)
+
+
 class HandlersStillRunning(Error):
     """Handlers ignored even the cancellation after the drain grace."""
 

@@ -120,7 +120,7 @@ class Deliveries(_message.Message):
     def __init__(self, number: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., names: _Optional[_Iterable[str]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., schema_versions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "call", "schema_version")
+    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "call", "generation", "schema_version")
     DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class Delivery(_message.Message):
     REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     delivery_id: int
     partition: int
@@ -158,8 +159,9 @@ class Delivery(_message.Message):
     redelivery_count: int
     turn: int
     call: Call
+    generation: int
     schema_version: int
-    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., generation: _Optional[int] = ..., schema_version: _Optional[int] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("method", "timeout_ms", "id", "path")

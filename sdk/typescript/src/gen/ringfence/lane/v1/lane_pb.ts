@@ -12,7 +12,287 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file ringfence/lane/v1/lane.proto.
  */
 export const file_ringfence_lane_v1_lane: GenFile = /*@__PURE__*/
-  fileDesc("ChxyaW5nZmVuY2UvbGFuZS92MS9sYW5lLnByb3RvEhFyaW5nZmVuY2UubGFuZS52MSKAAQoNSW52b2tlUmVxdWVzdBILCgNrZXkYASABKAwSDgoGbWV0aG9kGAIgASgJEg8KB3BheWxvYWQYAyABKAwSCgoCaWQYBCABKAkSEgoKdGltZW91dF9tcxgFIAEoBBIMCgRwYXRoGAYgAygGEhMKC3RyYWNlcGFyZW50GAcgASgJIoABCg5JbnZva2VSZXNwb25zZRIrCgdvdXRjb21lGAEgASgOMhoucmluZ2ZlbmNlLmxhbmUudjEuT3V0Y29tZRINCgVyZXBseRgCIAEoDBIMCgRjb2RlGAMgASgJEgwKBHRleHQYBCABKAkSFgoOcmV0cnlfYWZ0ZXJfbXMYBSABKAQqjgEKB091dGNvbWUSFwoTT1VUQ09NRV9VTlNQRUNJRklFRBAAEhMKD09VVENPTUVfUkVQTElFRBABEhIKDk9VVENPTUVfRkFJTEVEEAISEwoPT1VUQ09NRV9OT1RfUlVOEAMSEwoPT1VUQ09NRV9VTktOT1dOEAQSFwoTT1VUQ09NRV9ET05FX0JFRk9SRRAFMlwKC0xhbmVTZXJ2aWNlEk0KBkludm9rZRIgLnJpbmdmZW5jZS5sYW5lLnYxLkludm9rZVJlcXVlc3QaIS5yaW5nZmVuY2UubGFuZS52MS5JbnZva2VSZXNwb25zZUI8WjpnaXRodWIuY29tL3JpbmdmZW5jZS9yb3V0ZXIvcHJvdG8vcmluZ2ZlbmNlL2xhbmUvdjE7bGFuZXYxYgZwcm90bzM");
+  fileDesc("ChxyaW5nZmVuY2UvbGFuZS92MS9sYW5lLnByb3RvEhFyaW5nZmVuY2UubGFuZS52MSKaAQoOUmVzZXJ2ZVJlcXVlc3QSJQoDYXNrGAEgASgLMhYucmluZ2ZlbmNlLmxhbmUudjEuQXNrSAASKQoFcmVuZXcYAiABKAsyGC5yaW5nZmVuY2UubGFuZS52MS5SZW5ld0gAEi0KB3JlbGVhc2UYAyABKAsyGi5yaW5nZmVuY2UubGFuZS52MS5SZWxlYXNlSABCBwoFZnJhbWUiYAoDQXNrEgsKA2tleRgBIAEoDBIKCgJpZBgCIAEoDBIPCgd3YWl0X21zGAMgASgEEg4KBnJlc3VtZRgEIAEoCBIMCgRwYXRoGAUgAygGEhEKCXJhd19jbG9jaxgGIAEoCCISCgVSZW5ldxIJCgFrGAEgASgEIgkKB1JlbGVhc2UioQEKD1Jlc2VydmVSZXNwb25zZRItCgdncmFudGVkGAEgASgLMhoucmluZ2ZlbmNlLmxhbmUudjEuR3JhbnRlZEgAEi0KB3JlbmV3ZWQYAiABKAsyGi5yaW5nZmVuY2UubGFuZS52MS5SZW5ld2VkSAASJwoEb3ZlchgDIAEoCzIXLnJpbmdmZW5jZS5sYW5lLnYxLk92ZXJIAEIHCgVmcmFtZSI8CgdHcmFudGVkEg0KBXRva2VuGAEgASgDEgwKBHR1cm4YAiABKAQSFAoMcmVtYWluaW5nX25zGAMgASgDIioKB1JlbmV3ZWQSCQoBaxgBIAEoBBIUCgxyZW1haW5pbmdfbnMYAiABKAMiOgoET3ZlchIMCgRjb2RlGAEgASgJEgwKBHRleHQYAiABKAkSFgoOcmV0cnlfYWZ0ZXJfbXMYAyABKAQigAEKDUludm9rZVJlcXVlc3QSCwoDa2V5GAEgASgMEg4KBm1ldGhvZBgCIAEoCRIPCgdwYXlsb2FkGAMgASgMEgoKAmlkGAQgASgJEhIKCnRpbWVvdXRfbXMYBSABKAQSDAoEcGF0aBgGIAMoBhITCgt0cmFjZXBhcmVudBgHIAEoCSKAAQoOSW52b2tlUmVzcG9uc2USKwoHb3V0Y29tZRgBIAEoDjIaLnJpbmdmZW5jZS5sYW5lLnYxLk91dGNvbWUSDQoFcmVwbHkYAiABKAwSDAoEY29kZRgDIAEoCRIMCgR0ZXh0GAQgASgJEhYKDnJldHJ5X2FmdGVyX21zGAUgASgEKo4BCgdPdXRjb21lEhcKE09VVENPTUVfVU5TUEVDSUZJRUQQABITCg9PVVRDT01FX1JFUExJRUQQARISCg5PVVRDT01FX0ZBSUxFRBACEhMKD09VVENPTUVfTk9UX1JVThADEhMKD09VVENPTUVfVU5LTk9XThAEEhcKE09VVENPTUVfRE9ORV9CRUZPUkUQBTKyAQoLTGFuZVNlcnZpY2USTQoGSW52b2tlEiAucmluZ2ZlbmNlLmxhbmUudjEuSW52b2tlUmVxdWVzdBohLnJpbmdmZW5jZS5sYW5lLnYxLkludm9rZVJlc3BvbnNlElQKB1Jlc2VydmUSIS5yaW5nZmVuY2UubGFuZS52MS5SZXNlcnZlUmVxdWVzdBoiLnJpbmdmZW5jZS5sYW5lLnYxLlJlc2VydmVSZXNwb25zZSgBMAFCPFo6Z2l0aHViLmNvbS9yaW5nZmVuY2Uvcm91dGVyL3Byb3RvL3JpbmdmZW5jZS9sYW5lL3YxO2xhbmV2MWIGcHJvdG8z");
+
+/**
+ * ReserveRequest is one frame from the holder to the router.
+ *
+ * @generated from message ringfence.lane.v1.ReserveRequest
+ */
+export type ReserveRequest = Message<"ringfence.lane.v1.ReserveRequest"> & {
+  /**
+   * What the frame carries.
+   *
+   * @generated from oneof ringfence.lane.v1.ReserveRequest.frame
+   */
+  frame: {
+    /**
+     * Ask is the first frame of the stream, and only that.
+     *
+     * @generated from field: ringfence.lane.v1.Ask ask = 1;
+     */
+    value: Ask;
+    case: "ask";
+  } | {
+    /**
+     * Renew asks for new permission.
+     *
+     * @generated from field: ringfence.lane.v1.Renew renew = 2;
+     */
+    value: Renew;
+    case: "renew";
+  } | {
+    /**
+     * Release ends the reservation, or the wait for it.
+     *
+     * @generated from field: ringfence.lane.v1.Release release = 3;
+     */
+    value: Release;
+    case: "release";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message ringfence.lane.v1.ReserveRequest.
+ * Use `create(ReserveRequestSchema)` to create a new message.
+ */
+export const ReserveRequestSchema: GenMessage<ReserveRequest> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 0);
+
+/**
+ * Ask asks for a reservation, or comes back for one.
+ *
+ * @generated from message ringfence.lane.v1.Ask
+ */
+export type Ask = Message<"ringfence.lane.v1.Ask"> & {
+  /**
+   * The key, 1 to 4096 bytes, any bytes.
+   *
+   * @generated from field: bytes key = 1;
+   */
+  key: Uint8Array;
+
+  /**
+   * The holder's name of the reservation, 16 random bytes.
+   *
+   * @generated from field: bytes id = 2;
+   */
+  id: Uint8Array;
+
+  /**
+   * How long to wait for it, in milliseconds: up to an hour. 0: not at all.
+   *
+   * @generated from field: uint64 wait_ms = 3;
+   */
+  waitMs: bigint;
+
+  /**
+   * The reservation was granted before, on another stream: only that one is wanted, no new one.
+   *
+   * @generated from field: bool resume = 4;
+   */
+  resume: boolean;
+
+  /**
+   * As InvokeRequest.path.
+   *
+   * @generated from field: repeated fixed64 path = 5;
+   */
+  path: bigint[];
+
+  /**
+   * The holder's deadlines run on a clock that NTP cannot slew, and that runs while the machine sleeps.
+   *
+   * @generated from field: bool raw_clock = 6;
+   */
+  rawClock: boolean;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Ask.
+ * Use `create(AskSchema)` to create a new message.
+ */
+export const AskSchema: GenMessage<Ask> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 1);
+
+/**
+ * Renew asks how long the holder may go on.
+ *
+ * @generated from message ringfence.lane.v1.Renew
+ */
+export type Renew = Message<"ringfence.lane.v1.Renew"> & {
+  /**
+   * The holder's number for this frame; the holder remembers when, by its own clock, it sent it.
+   *
+   * @generated from field: uint64 k = 1;
+   */
+  k: bigint;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Renew.
+ * Use `create(RenewSchema)` to create a new message.
+ */
+export const RenewSchema: GenMessage<Renew> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 2);
+
+/**
+ * Release ends the reservation.
+ *
+ * @generated from message ringfence.lane.v1.Release
+ */
+export type Release = Message<"ringfence.lane.v1.Release"> & {
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Release.
+ * Use `create(ReleaseSchema)` to create a new message.
+ */
+export const ReleaseSchema: GenMessage<Release> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 3);
+
+/**
+ * ReserveResponse is one frame from the router to the holder.
+ *
+ * @generated from message ringfence.lane.v1.ReserveResponse
+ */
+export type ReserveResponse = Message<"ringfence.lane.v1.ReserveResponse"> & {
+  /**
+   * What the frame carries.
+   *
+   * @generated from oneof ringfence.lane.v1.ReserveResponse.frame
+   */
+  frame: {
+    /**
+     * Granted says that the holder has the key.
+     *
+     * @generated from field: ringfence.lane.v1.Granted granted = 1;
+     */
+    value: Granted;
+    case: "granted";
+  } | {
+    /**
+     * Renewed answers a Renew.
+     *
+     * @generated from field: ringfence.lane.v1.Renewed renewed = 2;
+     */
+    value: Renewed;
+    case: "renewed";
+  } | {
+    /**
+     * Over is the last frame: there is no reservation, or none any more.
+     *
+     * @generated from field: ringfence.lane.v1.Over over = 3;
+     */
+    value: Over;
+    case: "over";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message ringfence.lane.v1.ReserveResponse.
+ * Use `create(ReserveResponseSchema)` to create a new message.
+ */
+export const ReserveResponseSchema: GenMessage<ReserveResponse> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 4);
+
+/**
+ * Granted says that the holder has the key.
+ *
+ * @generated from message ringfence.lane.v1.Granted
+ */
+export type Granted = Message<"ringfence.lane.v1.Granted"> & {
+  /**
+   * The first half of the fence, which is greater than that of any earlier delivery, call or reservation of the key.
+   *
+   * @generated from field: int64 token = 1;
+   */
+  token: bigint;
+
+  /**
+   * The second half of the fence.
+   *
+   * @generated from field: uint64 turn = 2;
+   */
+  turn: bigint;
+
+  /**
+   * Nanoseconds of permission from the sending of Ask on; zero or less: renew before you begin.
+   *
+   * @generated from field: int64 remaining_ns = 3;
+   */
+  remainingNs: bigint;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Granted.
+ * Use `create(GrantedSchema)` to create a new message.
+ */
+export const GrantedSchema: GenMessage<Granted> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 5);
+
+/**
+ * Renewed answers a Renew. The permission lasts from the sending of that Renew for the remaining time, and never less long than before.
+ *
+ * @generated from message ringfence.lane.v1.Renewed
+ */
+export type Renewed = Message<"ringfence.lane.v1.Renewed"> & {
+  /**
+   * The number of the Renew.
+   *
+   * @generated from field: uint64 k = 1;
+   */
+  k: bigint;
+
+  /**
+   * Nanoseconds; zero or less: no more permission than before.
+   *
+   * @generated from field: int64 remaining_ns = 2;
+   */
+  remainingNs: bigint;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Renewed.
+ * Use `create(RenewedSchema)` to create a new message.
+ */
+export const RenewedSchema: GenMessage<Renewed> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 6);
+
+/**
+ * Over says that there is no reservation any more.
+ *
+ * @generated from message ringfence.lane.v1.Over
+ */
+export type Over = Message<"ringfence.lane.v1.Over"> & {
+  /**
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   *
+   * @generated from field: string code = 1;
+   */
+  code: string;
+
+  /**
+   * Why, in words.
+   *
+   * @generated from field: string text = 2;
+   */
+  text: string;
+
+  /**
+   * When to ask again, in milliseconds; 0: as the holder likes.
+   *
+   * @generated from field: uint64 retry_after_ms = 3;
+   */
+  retryAfterMs: bigint;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.Over.
+ * Use `create(OverSchema)` to create a new message.
+ */
+export const OverSchema: GenMessage<Over> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 7);
 
 /**
  * InvokeRequest is one call.
@@ -76,7 +356,7 @@ export type InvokeRequest = Message<"ringfence.lane.v1.InvokeRequest"> & {
  * Use `create(InvokeRequestSchema)` to create a new message.
  */
 export const InvokeRequestSchema: GenMessage<InvokeRequest> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 0);
+  messageDesc(file_ringfence_lane_v1_lane, 8);
 
 /**
  * InvokeResponse is what became of a call.
@@ -125,7 +405,7 @@ export type InvokeResponse = Message<"ringfence.lane.v1.InvokeResponse"> & {
  * Use `create(InvokeResponseSchema)` to create a new message.
  */
 export const InvokeResponseSchema: GenMessage<InvokeResponse> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 1);
+  messageDesc(file_ringfence_lane_v1_lane, 9);
 
 /**
  * Outcome is what became of a call.
@@ -198,6 +478,18 @@ export const LaneService: GenService<{
     methodKind: "unary";
     input: typeof InvokeRequestSchema;
     output: typeof InvokeResponseSchema;
+  },
+  /**
+   * Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+   * or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+   * last permission has passed, unless another stream comes back for it before.
+   *
+   * @generated from rpc ringfence.lane.v1.LaneService.Reserve
+   */
+  reserve: {
+    methodKind: "bidi_streaming";
+    input: typeof ReserveRequestSchema;
+    output: typeof ReserveResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_ringfence_lane_v1_lane, 0);

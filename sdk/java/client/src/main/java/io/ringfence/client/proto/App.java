@@ -149,7 +149,7 @@ public final class App {
       "liveries\022\016\n\006number\030\001 \001(\004\022\016\n\006topics\030\002 \003(\t" +
       "\022\016\n\006tokens\030\003 \003(\003\022\r\n\005names\030\004 \003(\t\022.\n\ndeliv" +
       "eries\030\005 \003(\0132\032.ringfence.app.v1.Delivery\022" +
-      "\027\n\017schema_versions\030\007 \003(\014J\004\010\006\020\007\"\263\003\n\010Deliv" +
+      "\027\n\017schema_versions\030\007 \003(\014J\004\010\006\020\007\"\307\003\n\010Deliv" +
       "ery\022\023\n\013delivery_id\030\001 \001(\004\022\021\n\tpartition\030\002 " +
       "\001(\r\022\013\n\003key\030\003 \001(\014\022\017\n\007payload\030\004 \001(\014\022.\n\npro" +
       "perties\030\005 \003(\0132\032.ringfence.app.v1.Propert" +
@@ -159,34 +159,35 @@ public final class App {
       "blish_time_ms\030\014 \001(\003\022\025\n\revent_time_ms\030\r \001" +
       "(\003\022\017\n\007attempt\030\016 \001(\r\022\023\n\013traceparent\030\017 \001(\t" +
       "\022\030\n\020redelivery_count\030\020 \001(\r\022\014\n\004turn\030\021 \001(\004" +
-      "\022$\n\004call\030\022 \001(\0132\026.ringfence.app.v1.Call\022\026" +
-      "\n\016schema_version\030\025 \001(\rJ\004\010\023\020\025\"D\n\004Call\022\016\n\006" +
-      "method\030\001 \001(\t\022\022\n\ntimeout_ms\030\002 \001(\004\022\n\n\002id\030\003" +
-      " \001(\t\022\014\n\004path\030\004 \003(\006\"\'\n\010Property\022\014\n\004name\030\001" +
-      " \001(\r\022\r\n\005value\030\002 \001(\t\"D\n\007Results\022\016\n\006number" +
-      "\030\001 \001(\004\022)\n\007results\030\002 \003(\0132\030.ringfence.app." +
-      "v1.Result\"\263\001\n\006Result\022\023\n\013delivery_id\030\001 \001(" +
-      "\004\022*\n\004kind\030\002 \001(\0162\034.ringfence.app.v1.Resul" +
-      "tKind\022\020\n\010after_ms\030\003 \001(\004\022\016\n\006reason\030\004 \001(\t\022" +
-      "\r\n\005reply\030\005 \001(\014\022\014\n\004code\030\006 \001(\t\022\022\n\nstarted_" +
-      "ns\030\010 \001(\004\022\017\n\007took_ns\030\t \001(\004J\004\010\007\020\010\" \n\010Progr" +
-      "ess\022\024\n\014delivery_ids\030\001 \003(\004\"\021\n\004Ping\022\t\n\001k\030\001" +
-      " \001(\004\"9\n\004Pong\022\t\n\001k\030\001 \001(\004\022\024\n\014remaining_ns\030" +
-      "\002 \001(\003\022\020\n\010draining\030\003 \003(\004\"O\n\006Revoke\022\022\n\npar" +
-      "titions\030\001 \003(\r\022\013\n\003all\030\002 \001(\010\022\016\n\006reason\030\003 \001" +
-      "(\t\022\024\n\014delivery_ids\030\004 \003(\004\"\031\n\007Suspend\022\016\n\006r" +
-      "eason\030\001 \001(\t\"\010\n\006Resume\"0\n\006GoAway\022\016\n\006reaso" +
-      "n\030\001 \001(\t\022\026\n\016retry_after_ms\030\002 \001(\r\"%\n\005Drain" +
-      "\022\016\n\006reason\030\001 \001(\t\022\014\n\004node\030\002 \001(\010*\246\001\n\nResul" +
-      "tKind\022\033\n\027RESULT_KIND_UNSPECIFIED\020\000\022\024\n\020RE" +
-      "SULT_KIND_DONE\020\001\022\025\n\021RESULT_KIND_RETRY\020\002\022" +
-      "\026\n\022RESULT_KIND_REJECT\020\003\022\033\n\027RESULT_KIND_N" +
-      "OT_STARTED\020\004\022\031\n\025RESULT_KIND_CANCELLED\020\0052" +
-      "W\n\nAppService\022I\n\004Work\022\035.ringfence.app.v1" +
-      ".WorkRequest\032\036.ringfence.app.v1.WorkResp" +
-      "onse(\0010\001BW\n\031io.ringfence.client.protoP\001Z" +
-      "8github.com/ringfence/router/proto/ringf" +
-      "ence/app/v1;appv1b\006proto3"
+      "\022$\n\004call\030\022 \001(\0132\026.ringfence.app.v1.Call\022\022" +
+      "\n\ngeneration\030\023 \001(\004\022\026\n\016schema_version\030\025 \001" +
+      "(\rJ\004\010\024\020\025\"D\n\004Call\022\016\n\006method\030\001 \001(\t\022\022\n\ntime" +
+      "out_ms\030\002 \001(\004\022\n\n\002id\030\003 \001(\t\022\014\n\004path\030\004 \003(\006\"\'" +
+      "\n\010Property\022\014\n\004name\030\001 \001(\r\022\r\n\005value\030\002 \001(\t\"" +
+      "D\n\007Results\022\016\n\006number\030\001 \001(\004\022)\n\007results\030\002 " +
+      "\003(\0132\030.ringfence.app.v1.Result\"\263\001\n\006Result" +
+      "\022\023\n\013delivery_id\030\001 \001(\004\022*\n\004kind\030\002 \001(\0162\034.ri" +
+      "ngfence.app.v1.ResultKind\022\020\n\010after_ms\030\003 " +
+      "\001(\004\022\016\n\006reason\030\004 \001(\t\022\r\n\005reply\030\005 \001(\014\022\014\n\004co" +
+      "de\030\006 \001(\t\022\022\n\nstarted_ns\030\010 \001(\004\022\017\n\007took_ns\030" +
+      "\t \001(\004J\004\010\007\020\010\" \n\010Progress\022\024\n\014delivery_ids\030" +
+      "\001 \003(\004\"\021\n\004Ping\022\t\n\001k\030\001 \001(\004\"9\n\004Pong\022\t\n\001k\030\001 " +
+      "\001(\004\022\024\n\014remaining_ns\030\002 \001(\003\022\020\n\010draining\030\003 " +
+      "\003(\004\"O\n\006Revoke\022\022\n\npartitions\030\001 \003(\r\022\013\n\003all" +
+      "\030\002 \001(\010\022\016\n\006reason\030\003 \001(\t\022\024\n\014delivery_ids\030\004" +
+      " \003(\004\"\031\n\007Suspend\022\016\n\006reason\030\001 \001(\t\"\010\n\006Resum" +
+      "e\"0\n\006GoAway\022\016\n\006reason\030\001 \001(\t\022\026\n\016retry_aft" +
+      "er_ms\030\002 \001(\r\"%\n\005Drain\022\016\n\006reason\030\001 \001(\t\022\014\n\004" +
+      "node\030\002 \001(\010*\246\001\n\nResultKind\022\033\n\027RESULT_KIND" +
+      "_UNSPECIFIED\020\000\022\024\n\020RESULT_KIND_DONE\020\001\022\025\n\021" +
+      "RESULT_KIND_RETRY\020\002\022\026\n\022RESULT_KIND_REJEC" +
+      "T\020\003\022\033\n\027RESULT_KIND_NOT_STARTED\020\004\022\031\n\025RESU" +
+      "LT_KIND_CANCELLED\020\0052W\n\nAppService\022I\n\004Wor" +
+      "k\022\035.ringfence.app.v1.WorkRequest\032\036.ringf" +
+      "ence.app.v1.WorkResponse(\0010\001BW\n\031io.ringf" +
+      "ence.client.protoP\001Z8github.com/ringfenc" +
+      "e/router/proto/ringfence/app/v1;appv1b\006p" +
+      "roto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -233,7 +234,7 @@ public final class App {
     internal_static_ringfence_app_v1_Delivery_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Delivery_descriptor,
-        new java.lang.String[] { "DeliveryId", "Partition", "Key", "Payload", "Properties", "LedgerId", "EntryId", "BatchIndex", "TopicPartition", "Topic", "Token", "PublishTimeMs", "EventTimeMs", "Attempt", "Traceparent", "RedeliveryCount", "Turn", "Call", "SchemaVersion", });
+        new java.lang.String[] { "DeliveryId", "Partition", "Key", "Payload", "Properties", "LedgerId", "EntryId", "BatchIndex", "TopicPartition", "Topic", "Token", "PublishTimeMs", "EventTimeMs", "Attempt", "Traceparent", "RedeliveryCount", "Turn", "Call", "Generation", "SchemaVersion", });
     internal_static_ringfence_app_v1_Call_descriptor =
       getDescriptor().getMessageTypes().get(7);
     internal_static_ringfence_app_v1_Call_fieldAccessorTable = new

@@ -419,6 +419,22 @@ private static final long serialVersionUID = 0L;
     return call_ == null ? io.ringfence.client.proto.Call.getDefaultInstance() : call_;
   }
 
+  public static final int GENERATION_FIELD_NUMBER = 19;
+  private long generation_ = 0L;
+  /**
+   * <pre>
+   * Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+   * Only for workers with the capability state.
+   * </pre>
+   *
+   * <code>uint64 generation = 19;</code>
+   * @return The generation.
+   */
+  @java.lang.Override
+  public long getGeneration() {
+    return generation_;
+  }
+
   public static final int SCHEMA_VERSION_FIELD_NUMBER = 21;
   private int schemaVersion_ = 0;
   /**
@@ -501,6 +517,9 @@ private static final long serialVersionUID = 0L;
     }
     if (((bitField0_ & 0x00000001) != 0)) {
       output.writeMessage(18, getCall());
+    }
+    if (generation_ != 0L) {
+      output.writeUInt64(19, generation_);
     }
     if (schemaVersion_ != 0) {
       output.writeUInt32(21, schemaVersion_);
@@ -585,6 +604,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(18, getCall());
     }
+    if (generation_ != 0L) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt64Size(19, generation_);
+    }
     if (schemaVersion_ != 0) {
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(21, schemaVersion_);
@@ -643,6 +666,8 @@ private static final long serialVersionUID = 0L;
       if (!getCall()
           .equals(other.getCall())) return false;
     }
+    if (getGeneration()
+        != other.getGeneration()) return false;
     if (getSchemaVersion()
         != other.getSchemaVersion()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
@@ -702,6 +727,9 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + CALL_FIELD_NUMBER;
       hash = (53 * hash) + getCall().hashCode();
     }
+    hash = (37 * hash) + GENERATION_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
+        getGeneration());
     hash = (37 * hash) + SCHEMA_VERSION_FIELD_NUMBER;
     hash = (53 * hash) + getSchemaVersion();
     hash = (29 * hash) + getUnknownFields().hashCode();
@@ -874,6 +902,7 @@ private static final long serialVersionUID = 0L;
         callBuilder_.dispose();
         callBuilder_ = null;
       }
+      generation_ = 0L;
       schemaVersion_ = 0;
       return this;
     }
@@ -977,6 +1006,9 @@ private static final long serialVersionUID = 0L;
         to_bitField0_ |= 0x00000001;
       }
       if (((from_bitField0_ & 0x00040000) != 0)) {
+        result.generation_ = generation_;
+      }
+      if (((from_bitField0_ & 0x00080000) != 0)) {
         result.schemaVersion_ = schemaVersion_;
       }
       result.bitField0_ |= to_bitField0_;
@@ -1104,6 +1136,9 @@ private static final long serialVersionUID = 0L;
       }
       if (other.hasCall()) {
         mergeCall(other.getCall());
+      }
+      if (other.getGeneration() != 0L) {
+        setGeneration(other.getGeneration());
       }
       if (other.getSchemaVersion() != 0) {
         setSchemaVersion(other.getSchemaVersion());
@@ -1234,9 +1269,14 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00020000;
               break;
             } // case 146
+            case 152: {
+              generation_ = input.readUInt64();
+              bitField0_ |= 0x00040000;
+              break;
+            } // case 152
             case 168: {
               schemaVersion_ = input.readUInt32();
-              bitField0_ |= 0x00040000;
+              bitField0_ |= 0x00080000;
               break;
             } // case 168
             default: {
@@ -2477,6 +2517,53 @@ private static final long serialVersionUID = 0L;
       return callBuilder_;
     }
 
+    private long generation_ ;
+    /**
+     * <pre>
+     * Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+     * Only for workers with the capability state.
+     * </pre>
+     *
+     * <code>uint64 generation = 19;</code>
+     * @return The generation.
+     */
+    @java.lang.Override
+    public long getGeneration() {
+      return generation_;
+    }
+    /**
+     * <pre>
+     * Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+     * Only for workers with the capability state.
+     * </pre>
+     *
+     * <code>uint64 generation = 19;</code>
+     * @param value The generation to set.
+     * @return This builder for chaining.
+     */
+    public Builder setGeneration(long value) {
+
+      generation_ = value;
+      bitField0_ |= 0x00040000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+     * Only for workers with the capability state.
+     * </pre>
+     *
+     * <code>uint64 generation = 19;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearGeneration() {
+      bitField0_ = (bitField0_ & ~0x00040000);
+      generation_ = 0L;
+      onChanged();
+      return this;
+    }
+
     private int schemaVersion_ ;
     /**
      * <pre>
@@ -2502,7 +2589,7 @@ private static final long serialVersionUID = 0L;
     public Builder setSchemaVersion(int value) {
 
       schemaVersion_ = value;
-      bitField0_ |= 0x00040000;
+      bitField0_ |= 0x00080000;
       onChanged();
       return this;
     }
@@ -2515,7 +2602,7 @@ private static final long serialVersionUID = 0L;
      * @return This builder for chaining.
      */
     public Builder clearSchemaVersion() {
-      bitField0_ = (bitField0_ & ~0x00040000);
+      bitField0_ = (bitField0_ & ~0x00080000);
       schemaVersion_ = 0;
       onChanged();
       return this;

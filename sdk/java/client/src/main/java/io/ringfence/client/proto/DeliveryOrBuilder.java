@@ -251,6 +251,17 @@ public interface DeliveryOrBuilder extends
 
   /**
    * <pre>
+   * Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
+   * Only for workers with the capability state.
+   * </pre>
+   *
+   * <code>uint64 generation = 19;</code>
+   * @return The generation.
+   */
+  long getGeneration();
+
+  /**
+   * <pre>
    * Index into schema_versions plus 1, 0 when the producer gave no schema.
    * </pre>
    *

@@ -181,6 +181,7 @@ private static final long serialVersionUID = 0L;
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -198,6 +199,7 @@ private static final long serialVersionUID = 0L;
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -214,6 +216,7 @@ private static final long serialVersionUID = 0L;
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -231,6 +234,7 @@ private static final long serialVersionUID = 0L;
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -1045,6 +1049,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1063,6 +1068,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1079,6 +1085,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1096,6 +1103,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1114,6 +1122,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1138,6 +1147,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1161,6 +1171,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1184,6 +1195,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>
@@ -1204,6 +1216,7 @@ private static final long serialVersionUID = 0L;
      * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
      * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
      * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+     * state: it keeps state between the turns of a key, and wants Delivery.generation.
      * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
      * shorter by 2 %, for the counters of two machines.
      * </pre>

@@ -74,6 +74,7 @@ public interface HelloOrBuilder extends
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -89,6 +90,7 @@ public interface HelloOrBuilder extends
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -103,6 +105,7 @@ public interface HelloOrBuilder extends
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>
@@ -118,6 +121,7 @@ public interface HelloOrBuilder extends
    * slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
    * conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
    * calls: it takes calls; without it a call that comes to the worker's key is answered with "no handler".
+   * state: it keeps state between the turns of a key, and wants Delivery.generation.
    * Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
    * shorter by 2 %, for the counters of two machines.
    * </pre>

@@ -47,6 +47,37 @@ public final class LaneServiceGrpc {
     return getInvokeMethod;
   }
 
+  private static volatile io.grpc.MethodDescriptor<io.ringfence.client.proto.ReserveRequest,
+      io.ringfence.client.proto.ReserveResponse> getReserveMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "Reserve",
+      requestType = io.ringfence.client.proto.ReserveRequest.class,
+      responseType = io.ringfence.client.proto.ReserveResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.BIDI_STREAMING)
+  public static io.grpc.MethodDescriptor<io.ringfence.client.proto.ReserveRequest,
+      io.ringfence.client.proto.ReserveResponse> getReserveMethod() {
+    io.grpc.MethodDescriptor<io.ringfence.client.proto.ReserveRequest, io.ringfence.client.proto.ReserveResponse> getReserveMethod;
+    if ((getReserveMethod = LaneServiceGrpc.getReserveMethod) == null) {
+      synchronized (LaneServiceGrpc.class) {
+        if ((getReserveMethod = LaneServiceGrpc.getReserveMethod) == null) {
+          LaneServiceGrpc.getReserveMethod = getReserveMethod =
+              io.grpc.MethodDescriptor.<io.ringfence.client.proto.ReserveRequest, io.ringfence.client.proto.ReserveResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.BIDI_STREAMING)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "Reserve"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  io.ringfence.client.proto.ReserveRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  io.ringfence.client.proto.ReserveResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new LaneServiceMethodDescriptorSupplier("Reserve"))
+              .build();
+        }
+      }
+    }
+    return getReserveMethod;
+  }
+
   /**
    * Creates a new async stub that supports all call types for the service
    */
@@ -123,6 +154,18 @@ public final class LaneServiceGrpc {
         io.grpc.stub.StreamObserver<io.ringfence.client.proto.InvokeResponse> responseObserver) {
       io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getInvokeMethod(), responseObserver);
     }
+
+    /**
+     * <pre>
+     * Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+     * or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+     * last permission has passed, unless another stream comes back for it before.
+     * </pre>
+     */
+    default io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveRequest> reserve(
+        io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveResponse> responseObserver) {
+      return io.grpc.stub.ServerCalls.asyncUnimplementedStreamingCall(getReserveMethod(), responseObserver);
+    }
   }
 
   /**
@@ -170,6 +213,19 @@ public final class LaneServiceGrpc {
       io.grpc.stub.ClientCalls.asyncUnaryCall(
           getChannel().newCall(getInvokeMethod(), getCallOptions()), request, responseObserver);
     }
+
+    /**
+     * <pre>
+     * Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+     * or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+     * last permission has passed, unless another stream comes back for it before.
+     * </pre>
+     */
+    public io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveRequest> reserve(
+        io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveResponse> responseObserver) {
+      return io.grpc.stub.ClientCalls.asyncBidiStreamingCall(
+          getChannel().newCall(getReserveMethod(), getCallOptions()), responseObserver);
+    }
   }
 
   /**
@@ -200,6 +256,20 @@ public final class LaneServiceGrpc {
     public io.ringfence.client.proto.InvokeResponse invoke(io.ringfence.client.proto.InvokeRequest request) throws io.grpc.StatusException {
       return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
           getChannel(), getInvokeMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Reserve holds a key: no handler of it runs, and nobody else holds it. One stream is one reservation; it says Ask, and is answered Granted
+     * or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
+     * last permission has passed, unless another stream comes back for it before.
+     * </pre>
+     */
+    @io.grpc.ExperimentalApi("https://github.com/grpc/grpc-java/issues/10918")
+    public io.grpc.stub.BlockingClientCall<io.ringfence.client.proto.ReserveRequest, io.ringfence.client.proto.ReserveResponse>
+        reserve() {
+      return io.grpc.stub.ClientCalls.blockingBidiStreamingCall(
+          getChannel(), getReserveMethod(), getCallOptions());
     }
   }
 
@@ -267,6 +337,7 @@ public final class LaneServiceGrpc {
   }
 
   private static final int METHODID_INVOKE = 0;
+  private static final int METHODID_RESERVE = 1;
 
   private static final class MethodHandlers<Req, Resp> implements
       io.grpc.stub.ServerCalls.UnaryMethod<Req, Resp>,
@@ -299,6 +370,9 @@ public final class LaneServiceGrpc {
     public io.grpc.stub.StreamObserver<Req> invoke(
         io.grpc.stub.StreamObserver<Resp> responseObserver) {
       switch (methodId) {
+        case METHODID_RESERVE:
+          return (io.grpc.stub.StreamObserver<Req>) serviceImpl.reserve(
+              (io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveResponse>) responseObserver);
         default:
           throw new AssertionError();
       }
@@ -314,6 +388,13 @@ public final class LaneServiceGrpc {
               io.ringfence.client.proto.InvokeRequest,
               io.ringfence.client.proto.InvokeResponse>(
                 service, METHODID_INVOKE)))
+        .addMethod(
+          getReserveMethod(),
+          io.grpc.stub.ServerCalls.asyncBidiStreamingCall(
+            new MethodHandlers<
+              io.ringfence.client.proto.ReserveRequest,
+              io.ringfence.client.proto.ReserveResponse>(
+                service, METHODID_RESERVE)))
         .build();
   }
 
@@ -363,6 +444,7 @@ public final class LaneServiceGrpc {
           serviceDescriptor = result = io.grpc.ServiceDescriptor.newBuilder(SERVICE_NAME)
               .setSchemaDescriptor(new LaneServiceFileDescriptorSupplier())
               .addMethod(getInvokeMethod())
+              .addMethod(getReserveMethod())
               .build();
         }
       }

@@ -1,0 +1,483 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/clock"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
+)
+
+// lender is a router that answers each stream of Reserve as the test says, in a synctest bubble.
+type lender struct {
+	lanev1.UnimplementedLaneServiceServer
+
+	t     *testing.T
+	serve func(s *lending) error
+
+	mu      sync.Mutex
+	streams int
+	cut     bool          // no connection can be made any more
+	frozen  time.Duration // by which the lease clock is ahead of the timers, as in a process that has just thawed
+	begun   time.Time
+}
+
+// lending is the router's end of one stream.
+type lending struct {
+	lanev1.LaneService_ReserveServer
+
+	n   int // of the stream, from 1
+	ask *lanev1.Ask
+}
+
+func (l *lender) Reserve(stream lanev1.LaneService_ReserveServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.streams++
+	s := &lending{LaneService_ReserveServer: stream, n: l.streams, ask: first.GetAsk()}
+	l.mu.Unlock()
+	if s.ask == nil {
+		l.t.Error("the first frame is not an Ask")
+	}
+	return l.serve(s)
+}
+
+// Now, Renewed and Ended make it the lease clock of its lane.
+func (l *lender) Now() clock.Instant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return clock.Instant(time.Since(l.begun) + l.frozen + 1)
+}
+
+func (*lender) Renewed(clock.Instant) {}
+func (*lender) Ended()                {}
+
+// thaw makes it later, without a timer that has fired.
+func (l *lender) thaw(after time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen += after
+}
+
+// unplug ends all connections; further ones hang.
+func (l *lender) unplug(server *grpc.Server) {
+	l.mu.Lock()
+	l.cut = true
+	l.mu.Unlock()
+	server.Stop()
+}
+
+// lend runs a test with a lane to a lender.
+func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, lane *client.Lane, l *lender, server *grpc.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lender{t: t, serve: serve, begun: time.Now()}
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+		lanev1.RegisterLaneServiceServer(server, l)
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(listener) })
+		lane, err := client.Dial("router:1", client.WithLeaseClock(l), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			l.mu.Lock()
+			cut := l.cut
+			l.mu.Unlock()
+			if cut {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return listener.DialContext(ctx)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer serving.Wait()
+		defer server.Stop()
+		defer func() { _ = lane.Close() }()
+		test(t, lane, l, server)
+	})
+}
+
+func (s *lending) grant(remaining time.Duration) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 7, Turn: 8, RemainingNs: int64(remaining)}}})
+}
+
+func (s *lending) renewed(k uint64, remaining time.Duration) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{K: k, RemainingNs: int64(remaining)}}})
+}
+
+func (s *lending) over(code, text string) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Over{Over: &lanev1.Over{Code: code, Text: text, RetryAfterMs: 1500}}})
+}
+
+// keep answers each renewal with the remaining time, until the holder releases or goes.
+func (s *lending) keep(remaining time.Duration) error {
+	for {
+		f, err := s.Recv()
+		switch {
+		case errors.Is(err, io.EOF), err == nil && f.GetRelease() != nil:
+			return s.over("released", "")
+		case err != nil:
+			return err
+		}
+		if err := s.renewed(f.GetRenew().GetK(), remaining); err != nil {
+			return err
+		}
+	}
+}
+
+// drop reads frames and answers none, until the holder goes.
+func (s *lending) drop() error {
+	for {
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
+const lease = 1760 * time.Millisecond
+
+// lostAfter waits until a reservation is lost, and checks when that is.
+func lostAfter(t *testing.T, r *client.Reservation, begun time.Time, want time.Duration) {
+	t.Helper()
+	<-r.Context().Done()
+	if took := time.Since(begun); took < want || took > want+50*time.Millisecond {
+		t.Errorf("it was lost after %v, want %v, and 50 ms more at most", took, want)
+	}
+	if cause := context.Cause(r.Context()); !errors.Is(cause, client.ErrKeyLost) {
+		t.Errorf("the cause is %v", cause)
+	}
+}
+
+func reserve(t *testing.T, lane *client.Lane, opts ...client.ReserveOption) *client.Reservation {
+	t.Helper()
+	r, err := lane.Reserve(t.Context(), "user-1", opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestReservationIsHeldUntilItsRelease: it is granted at once, renewed for longer than a lease, and over when it is released.
+func TestReservationIsHeldUntilItsRelease(t *testing.T) {
+	asks, over := make(chan *lanev1.Ask, 1), make(chan struct{})
+	lend(t, func(s *lending) error {
+		asks <- s.ask
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		defer close(over)
+		return s.keep(lease)
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		type name struct{}
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "of the caller"))
+		r, err := lane.Reserve(ctx, "user-1", client.WithWait(30*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := <-asks
+		if string(ask.GetKey()) != "user-1" || len(ask.GetId()) != 16 || ask.GetWaitMs() != 30_000 || ask.GetResume() || ask.GetRawClock() == clock.Slewable() {
+			t.Errorf("the ask is %v", ask)
+		}
+		if r.Fence() != (client.Fence{Token: 7, Turn: 8}) {
+			t.Errorf("the fence is %v", r.Fence())
+		}
+		cancel() // the reservation goes on
+		time.Sleep(10 * lease)
+		if r.Context().Err() != nil || r.Context().Value(name{}) != "of the caller" {
+			t.Errorf("%v: %v", r.Context().Err(), context.Cause(r.Context()))
+		}
+		if left := time.Until(r.Until()); left <= lease-600*time.Millisecond || left > lease {
+			t.Errorf("%v are left", left)
+		}
+		child, stop := context.WithTimeout(r.Context(), time.Hour)
+		defer stop()
+		r.Release()
+		r.Release()
+		<-over
+		if !errors.Is(r.Context().Err(), context.Canceled) || !errors.Is(context.Cause(child), context.Canceled) || errors.Is(context.Cause(child), client.ErrKeyLost) {
+			t.Errorf("after the release: %v", context.Cause(r.Context()))
+		}
+	})
+}
+
+// TestReservationAfterALongWait: a grant without permission is renewed before Reserve returns, and counts from that renewal.
+func TestReservationAfterALongWait(t *testing.T) {
+	const answer = 300 * time.Millisecond
+	lend(t, func(s *lending) error {
+		time.Sleep(20 * time.Second)
+		if err := s.grant(0); err != nil {
+			return err
+		}
+		f, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		time.Sleep(answer)
+		if err := s.renewed(f.GetRenew().GetK(), lease); err != nil {
+			return err
+		}
+		return s.drop()
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		begun := time.Now()
+		r := reserve(t, lane, client.WithWait(time.Minute))
+		if took := time.Since(begun); took != 20*time.Second+answer {
+			t.Errorf("it was given after %v", took)
+		}
+		lostAfter(t, r, begun, 20*time.Second+lease)
+	})
+}
+
+// TestReservationIsLostWithoutAnAnswer: permission counts from the ask, or from the renewal that was answered; silence moves nothing.
+func TestReservationIsLostWithoutAnAnswer(t *testing.T) {
+	const late = 700 * time.Millisecond
+	for name, test := range map[string]struct {
+		grant func(s *lending) error
+		want  time.Duration
+	}{
+		"none": {func(s *lending) error { return s.grant(lease) }, lease},
+		"a late grant": {func(s *lending) error {
+			time.Sleep(late)
+			return s.grant(lease)
+		}, lease},
+		"one, late": {func(s *lending) error {
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			f, err := s.Recv() // sent after 500 ms
+			if err != nil {
+				return err
+			}
+			time.Sleep(late)
+			return s.renewed(f.GetRenew().GetK(), lease)
+		}, 500*time.Millisecond + lease},
+		"without more permission": {func(s *lending) error {
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			return s.keep(0)
+		}, lease},
+		"less than before": {func(s *lending) error {
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			return s.keep(time.Millisecond)
+		}, lease},
+		"of a renewal that was not sent": {func(s *lending) error {
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			return s.renewed(1000, time.Hour)
+		}, lease},
+		"after the deadline": {func(s *lending) error {
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			time.Sleep(lease)
+			return s.renewed(1, time.Hour)
+		}, lease},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lend(t, func(s *lending) error {
+				if err := test.grant(s); err != nil {
+					return err
+				}
+				return s.drop()
+			}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+				begun := time.Now()
+				lostAfter(t, reserve(t, lane), begun, test.want)
+			})
+		})
+	}
+}
+
+// TestReservationThatIsOverIsLostAtOnce: the router's word ends it, and its words are in the cause.
+func TestReservationThatIsOverIsLostAtOnce(t *testing.T) {
+	lend(t, func(s *lending) error {
+		if err := s.grant(time.Hour); err != nil {
+			return err
+		}
+		time.Sleep(time.Second)
+		return s.over("lost", "its owner is gone")
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		begun := time.Now()
+		r := reserve(t, lane)
+		lostAfter(t, r, begun, time.Second)
+		if text := context.Cause(r.Context()).Error(); text != client.ErrKeyLost.Error()+": its owner is gone" {
+			t.Errorf("the cause is %q", text)
+		}
+		r.Release()
+	})
+}
+
+// TestReservationSurvivesABrokenStream: its holder comes back with the same id, wants no new one, and goes on; but not after its deadline.
+func TestReservationSurvivesABrokenStream(t *testing.T) {
+	var id string
+	lend(t, func(s *lending) error {
+		if s.n == 1 {
+			id = string(s.ask.GetId())
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			time.Sleep(time.Second)
+			return status.Error(codes.Unavailable, "the router is stopping")
+		}
+		if !s.ask.GetResume() || string(s.ask.GetId()) != id || string(s.ask.GetKey()) != "user-1" {
+			t.Errorf("the ask on stream %d is %v", s.n, s.ask)
+		}
+		if s.n < 4 { // routers that are still starting
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		return s.keep(lease)
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		r := reserve(t, lane)
+		time.Sleep(10 * lease)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("it was lost: %v", context.Cause(r.Context()))
+		}
+		r.Release()
+	})
+}
+
+// TestReservationIsLostAtItsDeadlineWhateverTheConnectionDoes: no attempt to come back may hold its end up.
+func TestReservationIsLostAtItsDeadlineWhateverTheConnectionDoes(t *testing.T) {
+	const refused, hangs = "every stream is refused", "the attempt to connect hangs"
+	for _, name := range []string{refused, hangs} {
+		t.Run(name, func(t *testing.T) {
+			lend(t, func(s *lending) error {
+				if s.n > 1 {
+					return status.Error(codes.Unavailable, "not here")
+				}
+				if err := s.grant(lease); err != nil {
+					return err
+				}
+				if name == refused {
+					return status.Error(codes.Unavailable, "the router is stopping")
+				}
+				return s.drop()
+			}, func(t *testing.T, lane *client.Lane, l *lender, server *grpc.Server) {
+				begun := time.Now()
+				r := reserve(t, lane)
+				if name == hangs {
+					time.Sleep(lease - 500*time.Millisecond)
+					l.unplug(server)
+				}
+				lostAfter(t, r, begun, lease)
+				r.Release()
+			})
+		})
+	}
+}
+
+// TestReservationInAProcessThatThaws: Err of its context says so before the watch does, and no answer revives it.
+func TestReservationInAProcessThatThaws(t *testing.T) {
+	lend(t, func(s *lending) error {
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		return s.keep(time.Hour)
+	}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+		r := reserve(t, lane)
+		if r.Context().Err() != nil {
+			t.Fatal("it is lost from the beginning")
+		}
+		l.thaw(lease)
+		if err := r.Context().Err(); !errors.Is(err, context.Canceled) || !errors.Is(context.Cause(r.Context()), client.ErrKeyLost) {
+			t.Errorf("%v: %v", err, context.Cause(r.Context()))
+		}
+		time.Sleep(time.Second)
+		if cause := context.Cause(r.Context()); !errors.Is(cause, client.ErrKeyLost) {
+			t.Errorf("later: %v", cause)
+		}
+		r.Release()
+	})
+}
+
+// TestReservationThatIsRefused: the error says why.
+func TestReservationThatIsRefused(t *testing.T) {
+	over := func(code string) func(s *lending) error {
+		return func(s *lending) error { return s.over(code, "as told") }
+	}
+	statusOf := func(code codes.Code) func(s *lending) error {
+		return func(*lending) error { return status.Error(code, "as told") }
+	}
+	for name, test := range map[string]struct {
+		serve func(s *lending) error
+		code  string
+		after time.Duration
+		cause error
+	}{
+		"timeout":            {over("timeout"), client.CodeTimeout, 1500 * time.Millisecond, nil},
+		"overloaded":         {over("overloaded"), client.CodeOverloaded, 1500 * time.Millisecond, nil},
+		"cycle":              {over("cycle"), client.CodeCycle, 1500 * time.Millisecond, nil},
+		"not exclusive":      {over("not_exclusive"), client.CodeNotExclusive, 1500 * time.Millisecond, nil},
+		"bad request":        {statusOf(codes.InvalidArgument), "", 0, client.ErrRefused},
+		"an older router":    {statusOf(codes.Unimplemented), "", 0, client.ErrRefused},
+		"bad token":          {statusOf(codes.Unauthenticated), "", 0, client.ErrUnauthenticated},
+		"too many streams":   {statusOf(codes.ResourceExhausted), client.CodeOverloaded, 0, client.ErrTooManyWorkers},
+		"a router that ends": {statusOf(codes.Unavailable), client.CodeUnreachable, 0, client.ErrUnreachable},
+		"granted, and over": {func(s *lending) error {
+			if err := s.grant(0); err != nil {
+				return err
+			}
+			return s.over("lost", "as told")
+		}, "lost", 1500 * time.Millisecond, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lend(t, test.serve, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+				_, err := lane.Reserve(t.Context(), "user-1")
+				var failure *client.CallError
+				if !errors.As(err, &failure) || !errors.Is(err, client.ErrNotReserved) || failure.Code != test.code || failure.Text != "as told" || failure.RetryAfter != test.after {
+					t.Fatalf("the error is %+v", err)
+				}
+				if test.cause != nil && !errors.Is(err, test.cause) {
+					t.Errorf("the cause is %v, want %v", failure.Err, test.cause)
+				}
+			})
+		})
+	}
+}
+
+// TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection yet.
+func TestReservationThatIsNotWaitedFor(t *testing.T) {
+	for _, connects := range []bool{true, false} {
+		gone := make(chan struct{}, 1)
+		lend(t, func(s *lending) error {
+			err := s.drop()
+			gone <- struct{}{}
+			return err
+		}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+			l.cut = !connects
+			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+			defer cancel()
+			begun := time.Now()
+			_, err := lane.Reserve(ctx, "user-1", client.WithWait(time.Minute))
+			var failure *client.CallError
+			if !errors.As(err, &failure) || failure.Code != client.CodeTimeout || !errors.Is(err, client.ErrNotReserved) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the error is %v", err)
+			}
+			if took := time.Since(begun); took != 400*time.Millisecond {
+				t.Errorf("it was waited for %v", took)
+			}
+			if connects {
+				<-gone // the router learns of it
+			}
+		})
+	}
+}

@@ -1,0 +1,459 @@
+"""Holding a key without a handler: reservations.
+
+A reservation is one thread that steps a :class:`Permission`: it takes what the router says, renews, compares the deadline with the clock, and
+comes back on another stream when one breaks. Callers of both styles talk to that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from ringfence.clock import RAW
+from ringfence.errors import ArgumentError, KeyLost, NotReserved, SessionError
+from ringfence.event import Fence
+from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.runner import CHECK_EVERY
+
+if TYPE_CHECKING:
+    from ringfence.options import Settings
+
+METHOD = "/ringfence.lane.v1.LaneService/Reserve"
+RENEW_EVERY = 0.5
+"""Seconds between two renewals. Leases are several times as long."""
+GRACE = 1.0
+"""Seconds that the router's answer is waited for after the wait for a key."""
+BEGIN_MAX = 10.0
+"""Seconds from a grant until there is permission to begin."""
+RELEASE_MAX = 0.5
+"""Seconds that the router's last frame is waited for after a release."""
+PAUSE_MIN, PAUSE_MAX = 0.02, 0.5
+"""Seconds before the next stream when one breaks: doubled from the first to the second value."""
+RENEWALS_MAX = 64
+"""Renewals without an answer that are remembered."""
+
+_ID_BYTES = 16
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT: "",
+    grpc.StatusCode.UNIMPLEMENTED: "",
+    grpc.StatusCode.UNAUTHENTICATED: "",
+    grpc.StatusCode.PERMISSION_DENIED: "",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "overloaded",
+}  # all others: unreachable
+
+
+class Permission:
+    """How long a holder may go on. It reads no clock: instants are nanoseconds, and come from outside."""
+
+    def __init__(self) -> None:
+        self.until: int | None = None
+        """The deadline; None before there is any permission."""
+        self._asked = 0
+        self._renewals: dict[int, int] = {}
+        self._k = 0
+
+    def ask(self, now: int) -> None:
+        """Notes when the Ask of the present stream is sent; call it before."""
+        self._asked = now
+
+    def renew(self, now: int) -> int:
+        """Notes when a Renew is sent, and returns its number; call it before."""
+        self._k += 1
+        if len(self._renewals) < RENEWALS_MAX:
+            self._renewals[self._k] = now
+        return self._k
+
+    def granted(self, remaining: int, now: int) -> None:
+        """Takes the permission of a Granted on the present stream."""
+        self._extend(self._asked, remaining, now)
+
+    def renewed(self, k: int, remaining: int, now: int) -> None:
+        """Takes the permission of a Renewed."""
+        sent = self._renewals.get(k)
+        self._renewals = {number: at for number, at in self._renewals.items() if number > k}
+        if sent is not None:
+            self._extend(sent, remaining, now)
+
+    def _extend(self, sent: int, remaining: int, now: int) -> None:
+        if remaining <= 0 or self.overdue(now):  # a passed deadline is never extended
+            return
+        until = sent + remaining
+        if now < until and (self.until is None or until > self.until):
+            self.until = until
+
+    def overdue(self, now: int) -> bool:
+        """Whether there was permission, and it has passed."""
+        return self.until is not None and now >= self.until
+
+
+class _Link:
+    """One stream of a reservation. Its frames go into the holder's queue, with the link itself; None is its end."""
+
+    def __init__(self, call: Callable[..., Any], metadata: Any, ask: pb.Ask, into: queue.SimpleQueue[Any]) -> None:
+        self.failure: grpc.RpcError | None = None
+        self._frames: queue.SimpleQueue[pb.ReserveRequest | None] = queue.SimpleQueue()
+        self._frames.put(pb.ReserveRequest(ask=ask))
+        self._call = call(self._requests(), metadata=metadata)  # it returns at once, also without a connection
+        self._into = into
+        threading.Thread(target=self._read, name="ringfence-reservation-reader", daemon=True).start()
+
+    def _requests(self) -> Iterator[pb.ReserveRequest]:
+        while (frame := self._frames.get()) is not None:
+            yield frame
+
+    def _read(self) -> None:
+        try:
+            for frame in self._call:
+                self._into.put((self, frame))
+        except grpc.RpcError as failure:
+            self.failure = failure
+        self._into.put((self, None))
+
+    def send(self, frame: pb.ReserveRequest) -> None:
+        self._frames.put(frame)
+
+    def end(self) -> None:
+        self._call.cancel()
+        self._frames.put(None)
+
+
+class Holder:
+    """The thread that gets and keeps one reservation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        call: Callable[..., Any],
+        key: bytes,
+        wait: float,
+        path: list[int],
+        *,
+        begun: Callable[[NotReserved | None], None],
+        lost: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        """begun is called once, with None or why there is no reservation; lost at most once after that; ended last, by the thread."""
+        self.fence = Fence(0, 0)
+        self.cause: str | None = None
+        """Why it is lost; None before."""
+        self._settings = settings
+        self._clock = settings.clock
+        self._stream = call
+        self._wait = wait
+        self._begun, self._on_lost, self._ended = begun, lost, ended
+        self._ask = pb.Ask(key=key, id=secrets.token_bytes(_ID_BYTES), wait_ms=round(wait * 1000), path=path, raw_clock=RAW)
+        self._permission = Permission()
+        self._lock = threading.Lock()  # guards cause, and released
+        self._released = False
+        self._link: _Link | None = None  # the newest
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (link, frame), (link, None), or None: release
+        threading.Thread(target=self._run, name="ringfence-reservation", daemon=True).start()
+
+    def release(self) -> None:
+        """Ends the reservation, or the wait for it. It does not block."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        self._news.put(None)
+
+    def overdue(self) -> bool:
+        """Whether the permission has passed, by the clock."""
+        return self._permission.overdue(self._clock.now())
+
+    def lose(self, cause: str) -> None:
+        """Tells the application that the key is lost, unless it has released it."""
+        with self._lock:
+            if self.cause is not None or self._released:
+                return
+            self.cause = cause
+        self._on_lost()
+
+    @property
+    def released(self) -> bool:
+        return self._released
+
+    def seconds_left(self) -> float:
+        until = self._permission.until
+        return 0.0 if until is None else max(0.0, (until - self._clock.now()) / 1e9)
+
+    def _run(self) -> None:
+        try:
+            self._link = self._open()
+            if self._await(self._link):
+                self._begun(None)
+                self._keep()
+        except NotReserved as failure:
+            self._begun(failure)
+        except Exception as failure:  # of this SDK: nobody may wait for a thread that has ended, nor go on
+            self.lose(repr(failure))
+            self._begun(NotReserved("", repr(failure)))
+        finally:
+            if self._link is not None:
+                self._link.end()
+            self._ended()
+
+    def _open(self) -> _Link:
+        """Opens a stream. Raises NotReserved if that cannot even be tried."""
+        try:
+            token = self._settings.token()
+        except SessionError as failure:
+            raise NotReserved("", str(failure)) from failure
+        self._permission.ask(self._clock.now())
+        try:
+            return _Link(self._stream, (("authorization", f"Bearer {token}"),) if token else None, self._ask, self._news)
+        except ValueError as failure:  # gRPC's word for a channel that is closed
+            raise NotReserved("", "the lane was closed") from failure
+
+    def _renew(self, link: _Link) -> None:
+        k = self._permission.renew(self._clock.now())
+        link.send(pb.ReserveRequest(renew=pb.Renew(k=k)))
+
+    def _next(self, seconds: float) -> Any:
+        """Returns the next of the news; it raises queue.Empty when the time is up."""
+        return self._news.get(timeout=min(max(seconds, 0.001), threading.TIMEOUT_MAX))
+
+    def _await(self, link: _Link) -> bool:
+        """Waits for the grant, and for permission to begin. Returns False if it was released before."""
+        left = _Ticks(self._clock, self._wait + GRACE)
+        granted = False
+        renewal = _Ticks(self._clock, math.inf)
+        while True:
+            try:
+                news = self._next(min(left.seconds(), renewal.seconds()))
+            except queue.Empty:
+                if left.seconds() <= 0:
+                    link.send(pb.ReserveRequest(release=pb.Release()))
+                    raise NotReserved("unreachable", "the router has not answered in time") from None
+                if renewal.seconds() <= 0:
+                    renewal = _Ticks(self._clock, RENEW_EVERY)
+                    self._renew(link)
+                continue
+            if news is None:
+                self._say_release(link)
+                return False
+            _, frame = news
+            if frame is None:
+                raise _refused(link.failure)
+            if frame.HasField("over"):
+                raise NotReserved(frame.over.code, frame.over.text, frame.over.retry_after_ms / 1000)
+            self._extend(frame)
+            if frame.HasField("granted"):
+                self.fence = Fence(frame.granted.token, frame.granted.turn)
+            if self._permission.until is not None:
+                return True
+            if frame.HasField("granted") and not granted:  # it took long until the grant
+                granted = True
+                left, renewal = _Ticks(self._clock, BEGIN_MAX), _Ticks(self._clock, RENEW_EVERY)
+                self._renew(link)
+
+    def _extend(self, frame: pb.ReserveResponse) -> None:
+        now = self._clock.now()
+        if frame.HasField("granted"):
+            self._permission.granted(frame.granted.remaining_ns, now)
+        elif frame.HasField("renewed"):
+            self._permission.renewed(frame.renewed.k, frame.renewed.remaining_ns, now)
+
+    def _keep(self) -> None:
+        """Renews the reservation until it is released or lost."""
+        assert self._link is not None
+        link = self._link
+        renewal = _Ticks(self._clock, RENEW_EVERY)
+        redial: _Ticks | None = None
+        pause = 0.0
+        while True:
+            try:
+                news = self._next(CHECK_EVERY)
+            except queue.Empty:
+                news = ()
+            if self.overdue():
+                self.lose("its permission has passed")
+                return
+            if news is None:
+                self._say_release(link)
+                return
+            if news and news[0] is link:
+                frame = news[1]
+                if frame is None:  # the stream broke; the reservation goes on until its deadline
+                    pause = min(max(2 * pause, PAUSE_MIN), PAUSE_MAX)
+                    redial = _Ticks(self._clock, pause)
+                elif frame.HasField("over"):
+                    self.lose(frame.over.text or frame.over.code)
+                    return
+                else:
+                    pause = 0.0
+                    self._extend(frame)
+                    if frame.HasField("granted"):
+                        self._renew(link)
+            if redial is not None and redial.seconds() <= 0:
+                redial = None
+                self._ask.resume = True
+                try:
+                    link.end()
+                    link = self._link = self._open()
+                except NotReserved:
+                    pause = min(2 * pause, PAUSE_MAX)
+                    redial = _Ticks(self._clock, pause)
+            if redial is None and renewal.seconds() <= 0:
+                renewal = _Ticks(self._clock, RENEW_EVERY)
+                self._renew(link)
+
+    def _say_release(self, link: _Link) -> None:
+        """Releases, and waits for the router's last frame."""
+        link.send(pb.ReserveRequest(release=pb.Release()))
+        left = _Ticks(self._clock, RELEASE_MAX)
+        while left.seconds() > 0:
+            try:
+                news = self._next(left.seconds())
+            except queue.Empty:
+                return
+            if news is not None and news[0] is link and (news[1] is None or news[1].HasField("over")):
+                return
+
+
+class _Ticks:
+    """A span of time that begins now."""
+
+    def __init__(self, clock: Any, seconds: float) -> None:
+        self._clock = clock
+        self._end = math.inf if math.isinf(seconds) else clock.now() + seconds * 1e9
+
+    def seconds(self) -> float:
+        """Returns how many are left."""
+        return float((self._end - self._clock.now()) / 1e9)
+
+
+def _refused(failure: grpc.RpcError | None) -> NotReserved:
+    """Returns the error for an ask that the router has not answered."""
+    if failure is None:
+        return NotReserved("unreachable", "the router ended the stream")
+    code, text = failure.code(), failure.details() or ""
+    return NotReserved(_REFUSALS.get(code, "unreachable"), text or code.name)
+
+
+def check_wait(wait: float) -> None:
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
+        raise ArgumentError(f"wait = {wait!r}, want a number of seconds of at least 0")
+
+
+class _Held:
+    """What reservations of both styles have."""
+
+    _holder: Holder
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+
+    @property
+    def fence(self) -> Fence:
+        """Is greater than that of any earlier delivery, call or reservation of the key."""
+        return self._holder.fence
+
+    @property
+    def lease_until(self) -> datetime.datetime:
+        """When the reservation ends if it is renewed no more."""
+        return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=self._holder.seconds_left())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the key is lost. It reads the clock itself."""
+        if self._holder.cause is None and self._holder.overdue():
+            self._holder.lose("its permission has passed")
+        return self._holder.cause is not None
+
+    def check(self) -> None:
+        """Raises KeyLost if the key is lost, or was released: stop at once, and write nothing. It reads the clock itself: call it before a write."""
+        if self._holder.released:
+            raise KeyLost("the reservation was released")
+        if self.is_lost:
+            raise KeyLost(f"the reservation is lost: {self._holder.cause}")
+
+
+class Reservation(_Held):
+    """A key that this process holds: no handler of the key runs, and nobody else holds it, until :meth:`release` or until it is lost.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self, key: bytes, start: Callable[..., Holder]) -> None:
+        super().__init__(key)
+        self.lost = threading.Event()
+        """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
+        self._over = threading.Event()
+        begun: queue.SimpleQueue[NotReserved | None] = queue.SimpleQueue()
+        self._holder = start(begun=begun.put, lost=self.lost.set, ended=self._over.set)
+        try:
+            failure = begun.get()
+        except BaseException:  # KeyboardInterrupt
+            self._holder.release()
+            raise
+        if failure is not None:
+            raise failure
+
+    def release(self) -> None:
+        """Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing."""
+        self._holder.release()
+        self._over.wait()
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class AsyncReservation(_Held):
+    """Is :class:`Reservation` for coroutines. :meth:`Lane.reserve_async` returns it, to be awaited or used with ``async with``."""
+
+    def __init__(self, key: bytes, start: Callable[..., Holder]) -> None:
+        super().__init__(key)
+        self._start = start
+        self.lost = asyncio.Event()
+        """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
+        self._over = asyncio.Event()
+
+    def __await__(self) -> Generator[Any, None, AsyncReservation]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> AsyncReservation:
+        return await self._begin()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+    async def _begin(self) -> AsyncReservation:
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[NotReserved | None] = loop.create_future()
+
+        def tell(function: Callable[..., Any], *arguments: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(function, *arguments)
+            except RuntimeError:  # the loop was closed: nobody waits
+                pass
+
+        def answer(failure: NotReserved | None) -> None:
+            if not begun.done():
+                begun.set_result(failure)
+
+        self._holder = self._start(begun=lambda failure: tell(answer, failure), lost=lambda: tell(self.lost.set), ended=lambda: tell(self._over.set))
+        try:
+            failure = await begun
+        except asyncio.CancelledError:
+            self._holder.release()
+            raise
+        if failure is not None:
+            raise failure
+        return self
+
+    async def release(self) -> None:
+        """Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing."""
+        self._holder.release()
+        await self._over.wait()

@@ -1,0 +1,477 @@
+"""Reservations: the permission of a holder, and both styles against a router that answers as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import pathlib
+import pickle
+import queue
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+
+import ringfence
+from ringfence import ArgumentError, Event, Fence, KeyLost, NotReserved
+from ringfence.clock import RAW, LeaseClock, system_clock
+from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.reservation import RENEWALS_MAX, Permission
+
+WAIT = 30.0
+LEASE = 0.8  # seconds of the routers here
+LATE = 1.0  # seconds that a busy machine may be late
+SECOND = 1_000_000_000
+
+
+# The permission, which needs no clock.
+
+
+def test_permission_counts_from_the_ask() -> None:
+    p = Permission()
+    p.ask(100)
+    p.granted(50, 120)
+    assert p.until == 150
+    assert not p.overdue(149)
+    assert p.overdue(150)
+
+
+def test_a_grant_after_a_long_wait_gives_none() -> None:
+    for remaining in (0, -5, 50):
+        p = Permission()
+        p.ask(100)
+        p.granted(remaining, 1000)
+        assert p.until is None
+        k = p.renew(1001)
+        p.renewed(k, 50, 1010)
+        assert p.until == 1051
+
+
+def test_renewals_extend_from_their_sending() -> None:
+    p = Permission()
+    p.ask(0)
+    p.granted(100, 1)
+    first, second = p.renew(10), p.renew(20)
+    p.renewed(second, 100, 50)
+    assert p.until == 120
+    p.renewed(first, 1000, 51)  # older: it was answered with the second
+    p.renewed(99, 1000, 52)  # never sent
+    p.renewed(second, 1000, 53)  # twice
+    assert p.until == 120
+    p.renewed(p.renew(60), 0, 61)
+    p.renewed(p.renew(62), 10, 63)  # less than before
+    assert p.until == 120
+
+
+def test_a_passed_deadline_is_never_extended() -> None:
+    p = Permission()
+    p.ask(0)
+    p.granted(100, 1)
+    k = p.renew(90)
+    p.renewed(k, 100, 100)
+    assert p.until == 100
+    p.ask(101)
+    p.granted(1000, 102)
+    assert p.until == 100
+
+
+def test_a_bound_on_renewals() -> None:
+    p = Permission()
+    p.ask(0)
+    p.granted(10_000, 0)
+    for at in range(RENEWALS_MAX + 1):
+        p.renew(at)
+    p.renewed(RENEWALS_MAX + 1, 1 << 60, 100)
+    assert p.until == 10_000
+
+
+def test_permission_at_random() -> None:
+    """Whatever comes, there is no more permission than the router has given, counted from before it was asked."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        p, now, owner, lost = Permission(), 0, 0, False  # owner: until when the router has promised, at most
+        p.ask(now)
+        asked, sent = now, dict[int, int]()
+        for _ in range(60):
+            now += rng.choice([0, 1, 5, 30])
+            lost = lost or p.overdue(now)
+            before = p.until
+            match rng.randrange(4):
+                case 0:
+                    sent[p.renew(now)] = now
+                case 1:
+                    asked = now
+                    p.ask(now)
+                case 2:
+                    remaining = rng.randrange(-5, 60)
+                    owner = max(owner, asked + remaining)
+                    p.granted(remaining, now)
+                case 3:
+                    k, remaining = rng.randrange(1, 40), rng.randrange(-5, 60)
+                    if k in sent:
+                        owner = max(owner, sent[k] + remaining)
+                    p.renewed(k, remaining, now)
+            assert p.until is None or p.until <= owner, seed
+            assert before is None or (p.until is not None and p.until >= before), seed
+            assert not lost or p.until == before, seed
+
+
+# Both styles, and a router.
+
+
+class Stream:
+    """The router's end of one stream of Reserve."""
+
+    def __init__(self, number: int, requests: Iterator[pb.ReserveRequest], context: grpc.ServicerContext) -> None:
+        self.number, self.requests, self.context = number, requests, context
+        self.ask = next(requests).ask
+        self.token = dict(context.invocation_metadata()).get("authorization")
+
+    def granted(self, seconds: float = LEASE) -> pb.ReserveResponse:
+        return pb.ReserveResponse(granted=pb.Granted(token=7, turn=8, remaining_ns=int(seconds * SECOND)))
+
+    def renewed(self, k: int, seconds: float = LEASE) -> pb.ReserveResponse:
+        return pb.ReserveResponse(renewed=pb.Renewed(k=k, remaining_ns=int(seconds * SECOND)))
+
+    def over(self, code: str, text: str = "as told") -> pb.ReserveResponse:
+        return pb.ReserveResponse(over=pb.Over(code=code, text=text, retry_after_ms=1500))
+
+    def keep(self, seconds: float = LEASE) -> Iterator[pb.ReserveResponse]:
+        """Answers each renewal, until the holder releases or goes."""
+        for request in self.requests:
+            if request.HasField("release"):
+                yield self.over("released", "")
+                return
+            yield self.renewed(request.renew.k, seconds)
+
+    def silence(self) -> Iterator[pb.ReserveResponse]:
+        for _ in self.requests:
+            pass
+        yield from ()
+
+    def fail(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> Iterator[pb.ReserveResponse]:
+        self.context.abort(code, "as told")
+        yield from ()
+
+
+Serve = Callable[[Stream], Iterator[pb.ReserveResponse]]
+
+
+class Lender:
+    """A router that answers each stream of Reserve as the test says, and a lane to it."""
+
+    def __init__(self, serve: Serve, **options: Any) -> None:
+        self.streams: queue.SimpleQueue[Stream] = queue.SimpleQueue()
+        self.released = threading.Event()
+        self._count = 0
+        self._serve = serve
+        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        method: Any = grpc.stream_stream_rpc_method_handler(self._reserve, pb.ReserveRequest.FromString, pb.ReserveResponse.SerializeToString)
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("ringfence.lane.v1.LaneService", {"Reserve": method})])
+        self.lane = ringfence.Lane(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}", **options)
+        self._server.start()
+
+    def _reserve(self, requests: Iterator[pb.ReserveRequest], context: grpc.ServicerContext) -> Iterator[pb.ReserveResponse]:
+        def seen() -> Iterator[pb.ReserveRequest]:
+            for request in requests:
+                if request.HasField("release"):
+                    self.released.set()
+                yield request
+
+        self._count += 1
+        stream = Stream(self._count, seen(), context)
+        self.streams.put(stream)
+        yield from self._serve(stream)
+
+    def __enter__(self) -> Lender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lane.close()
+        self.stop()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+
+@pytest.fixture(params=["threads", "async"])
+def style(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Held:
+    """A reservation of either style, for a test that waits with coroutines."""
+
+    def __init__(self, of: ringfence.Reservation | ringfence.AsyncReservation) -> None:
+        self.of = of
+
+    async def lost(self, within: float) -> bool:
+        if isinstance(self.of, ringfence.Reservation):
+            return await asyncio.to_thread(self.of.lost.wait, within)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.of.lost.wait(), within)
+        return self.of.lost.is_set()
+
+
+@contextlib.asynccontextmanager
+async def reserve(style: str, lane: ringfence.Lane, **options: Any) -> AsyncIterator[Held]:
+    if style == "async":
+        async with lane.reserve_async("user-1", **options) as r:
+            yield Held(r)
+    else:
+        held = await asyncio.to_thread(lane.reserve, "user-1", **options)
+        try:
+            yield Held(held)
+        finally:
+            await asyncio.to_thread(held.release)
+
+
+async def lost_after(held: Held, begun: float, want: float) -> None:
+    assert await held.lost(WAIT)
+    took = time.monotonic() - begun
+    assert want - 0.01 <= took <= want + LATE
+    assert held.of.is_lost
+    with pytest.raises(KeyLost):
+        held.of.check()
+
+
+def test_it_is_held_until_its_release(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        yield from s.keep()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            async with reserve(style, router.lane, wait=30, caller=Event("a")) as held:
+                ask = router.streams.get(timeout=WAIT).ask
+                assert (ask.key, len(ask.id), ask.wait_ms, ask.resume, ask.raw_clock) == (b"user-1", 16, 30_000, False, RAW)
+                assert list(ask.path) == [0xD24EC4F1A98C6E5B]
+                assert (held.of.fence, held.of.key) == (Fence(7, 8), b"user-1")
+                assert not await held.lost(3 * LEASE)
+                held.of.check()
+                assert 0 < held.of.lease_until.timestamp() - time.time() <= LEASE
+                assert not router.released.is_set()
+            assert router.released.is_set()
+            assert not held.of.is_lost
+            with pytest.raises(KeyLost, match="released"):
+                held.of.check()
+
+    asyncio.run(main())
+
+
+def test_a_grant_after_a_long_wait_is_renewed_first(style: str) -> None:
+    answered: list[float] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted(0)
+        request = next(s.requests)
+        time.sleep(0.2)
+        answered.append(time.monotonic())
+        yield s.renewed(request.renew.k)
+        yield from s.keep()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            async with reserve(style, router.lane) as held:
+                assert answered, "it began without permission"
+                held.of.check()
+
+    asyncio.run(main())
+
+
+def test_without_an_answer_it_is_lost_at_the_deadline(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        time.sleep(0.3)  # which does not add to the permission
+        yield s.granted()
+        yield from s.silence()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            begun = time.monotonic()
+            async with reserve(style, router.lane) as held:
+                await lost_after(held, begun, LEASE)
+
+    asyncio.run(main())
+
+
+def test_it_is_lost_at_once_when_it_is_over(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted(3600)
+        time.sleep(0.2)
+        yield s.over("lost", "its owner is gone")
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            begun = time.monotonic()
+            async with reserve(style, router.lane) as held:
+                await lost_after(held, begun, 0.2)
+                with pytest.raises(KeyLost, match="its owner is gone"):
+                    held.of.check()
+
+    asyncio.run(main())
+
+
+def test_it_outlasts_a_broken_stream(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        if s.number == 1:
+            yield s.granted()
+            time.sleep(0.2)
+            yield from s.fail()
+        elif s.number < 4:
+            yield from s.fail()  # routers that are still starting
+        else:
+            yield s.granted()
+            yield from s.keep()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            async with reserve(style, router.lane) as held:
+                assert not await held.lost(3 * LEASE)
+                held.of.check()
+            asks = [router.streams.get(timeout=WAIT).ask for _ in range(4)]
+            assert [ask.resume for ask in asks] == [False, True, True, True]
+            assert {ask.id for ask in asks} == {asks[0].id}
+            assert router.released.is_set()
+
+    asyncio.run(main())
+
+
+def test_no_way_back_ends_it_at_the_deadline(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        yield from s.silence()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            begun = time.monotonic()
+            async with reserve(style, router.lane) as held:
+                await asyncio.to_thread(router.stop)
+                await lost_after(held, begun, LEASE)
+
+    asyncio.run(main())
+
+
+class Thawing(LeaseClock):
+    """The system's clock, and what the process was frozen for."""
+
+    def __init__(self) -> None:
+        self.frozen, self._system = 0, system_clock()
+
+    def now(self) -> int:
+        return self._system.now() + self.frozen
+
+
+def test_check_asks_the_clock(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted(60)
+        yield from s.keep(3600)
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            clock = Thawing()
+            router.lane._settings = dataclasses.replace(router.lane._settings, clock=clock)
+            async with reserve(style, router.lane) as held:
+                held.of.check()
+                clock.frozen = 7200 * SECOND
+                with pytest.raises(KeyLost):
+                    held.of.check()
+                assert await held.lost(WAIT)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("code", ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive"])
+def test_refusals(code: str, style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.over(code)
+
+    async def main() -> None:
+        with Lender(serve) as router, pytest.raises(NotReserved) as caught:
+            async with reserve(style, router.lane):
+                pass
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert (error.code, error.text, error.retry_after) == (code, "as told", 1.5)
+        assert str(error) == f"the key is not reserved ({code}): as told"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, ""),
+        (grpc.StatusCode.UNIMPLEMENTED, ""),
+        (grpc.StatusCode.UNAUTHENTICATED, ""),
+        (grpc.StatusCode.PERMISSION_DENIED, ""),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded"),
+        (grpc.StatusCode.UNAVAILABLE, "unreachable"),
+    ],
+)
+def test_statuses(status: grpc.StatusCode, code: str) -> None:
+    with Lender(lambda s: s.fail(status)) as router, pytest.raises(NotReserved) as caught:
+        router.lane.reserve("k")
+    assert (caught.value.code, caught.value.text) == (code, "as told")
+
+
+def test_no_router_and_a_closed_lane(style: str) -> None:
+    async def main() -> None:
+        lane = ringfence.Lane("127.0.0.1:1")
+        for code, text in (("unreachable", "the key is not reserved"), ("", "the lane was closed")):
+            with pytest.raises(NotReserved, match=text) as caught:
+                async with reserve(style, lane):
+                    pass
+            assert caught.value.code == code
+            lane.close()
+
+    asyncio.run(main())
+
+
+def test_a_router_that_does_not_answer() -> None:
+    with Lender(lambda s: s.silence()) as router, pytest.raises(NotReserved) as caught:
+        router.lane.reserve("k", wait=0.1)
+    assert caught.value.code == "unreachable"
+
+
+def test_a_cancelled_task_waits_no_longer() -> None:
+    async def main() -> None:
+        with Lender(lambda s: s.keep()) as router:
+            task = asyncio.ensure_future(router.lane.reserve_async("k", wait=60)._begin())
+            await asyncio.to_thread(router.streams.get, True, WAIT)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(router.released.wait, WAIT)
+
+    asyncio.run(main())
+
+
+def test_the_token_of_each_stream(tmp_path: pathlib.Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        if s.number == 1:
+            token.write_text("two")
+            yield from s.fail()
+        yield from s.keep()
+
+    with Lender(serve, token_file=str(token)) as router:
+        with router.lane.reserve("k"):
+            assert [router.streams.get(timeout=WAIT).token for _ in range(2)] == ["Bearer one", "Bearer two"]
+        token.unlink()
+        with pytest.raises(NotReserved, match="token file"):
+            router.lane.reserve("k")
+
+
+def test_bad_waits() -> None:
+    with ringfence.Lane("127.0.0.1:1") as lane:
+        for wait in (-1, float("nan"), float("inf"), True, "1"):
+            with pytest.raises(ArgumentError, match="wait"):
+                lane.reserve("k", wait=wait)  # type: ignore[arg-type]

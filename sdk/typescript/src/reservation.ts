@@ -1,0 +1,282 @@
+import { randomBytes } from "node:crypto";
+import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { status as codes, type ClientDuplexStream, type StatusObject } from "@grpc/grpc-js";
+import type { Clock } from "./clock.js";
+import { KeyLostError, NotReservedError, textOf } from "./errors.js";
+import { Fence } from "./event.js";
+import { ReserveRequestSchema, ReserveResponseSchema, type ReserveResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
+import type { Instant } from "./inbox.js";
+import { Permission } from "./permission.js";
+import { checkEvery } from "./session.js";
+import { signalOf, type Cancellable } from "./signal.js";
+
+export const reservePath = "/ringfence.lane.v1.LaneService/Reserve";
+
+/** How often a reservation is renewed, in milliseconds. Leases are several times as long. */
+const renewEvery = 500;
+
+/** How long the router's answer is waited for after the wait for a key, in milliseconds. */
+const grace = 1000;
+
+/** How long it may take from a grant until there is permission to begin, in milliseconds. */
+const beginMax = 10_000;
+
+/** How long the router's last frame is waited for after a release, in milliseconds. */
+const releaseMax = 500;
+
+/** The pauses before the next stream when one breaks, in milliseconds: doubled from the first to the second. */
+const pauseMin = 20;
+const pauseMax = 500;
+
+/** The longest time that a timer can wait, in milliseconds. Routers allow an hour. */
+export const waitMax = 2 ** 31 - 1 - grace;
+
+/** The codes of statuses with which a router refuses an ask. All others: unreachable. */
+const refusals: Partial<Record<number, string>> = {
+  [codes.INVALID_ARGUMENT]: "", [codes.UNIMPLEMENTED]: "", [codes.UNAUTHENTICATED]: "", [codes.PERMISSION_DENIED]: "", [codes.RESOURCE_EXHAUSTED]: "overloaded",
+};
+
+type Stream = ClientDuplexStream<Buffer, Buffer>;
+
+/** What a reservation needs of its lane. */
+export interface Opener {
+  readonly clock: Clock;
+  /** Opens a stream. It does not wait. @throws NotReservedError */
+  open(): Stream;
+}
+
+/** Who asks for what. */
+export interface Asking {
+  key: Uint8Array;
+  waitMs: number;
+  path: bigint[];
+  /** Ends the wait. */
+  signal: AbortSignal | undefined;
+}
+
+/**
+ * A key that this process holds: no handler of the key runs, and nobody else holds it, until {@link release} or until it is lost.
+ * Lane.reserve makes it.
+ */
+export class Reservation {
+  readonly #holder: Holder;
+
+  /**
+   * Aborts with a KeyLostError when the key is lost: stop at once, and write nothing. That is at most 50 ms after the last permission
+   * has passed, or when the router says so; `aborted` and `throwIfAborted` ask the clock. After a release it aborts with an AbortError.
+   */
+  readonly signal: AbortSignal;
+
+  /** @internal */
+  constructor(holder: Holder) {
+    this.#holder = holder;
+    this.signal = signalOf(holder);
+  }
+
+  /** Is greater than that of any earlier delivery, call or reservation of the key. */
+  get fence(): Fence {
+    return this.#holder.fence;
+  }
+
+  /** When the reservation ends if it is renewed no more. For planning only. */
+  get leaseUntil(): Date {
+    return new Date(Date.now() + this.#holder.leftMs());
+  }
+
+  /** Ends the reservation. It resolves when its router knows, after half a second at most. Further calls do nothing. */
+  release(): Promise<void> {
+    return this.#holder.release();
+  }
+
+  /** Is release, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+}
+
+/** Gets and keeps one reservation. */
+export class Holder implements Cancellable {
+  cause: Error | undefined = undefined;
+  controller: AbortController | undefined = undefined;
+  fence = new Fence(0n, 0n);
+
+  readonly #opener: Opener;
+  readonly #asking: Asking;
+  readonly #id = randomBytes(16);
+  readonly #permission = new Permission();
+  #begun: { resolve(): void; reject(failure: NotReservedError): void } | undefined; // until there is permission, or none will come
+  #granted = false;
+  #stream: Stream | undefined; // the newest; those before it are not heard any more
+  #ticks: NodeJS.Timeout | undefined;
+  #renewAt: Instant = Infinity;
+  #redialAt: Instant = Infinity;
+  #pauseMs = 0;
+  #released: Promise<void> | undefined;
+  #over: (() => void) | undefined; // of a release that waits
+
+  constructor(opener: Opener, asking: Asking) {
+    this.#opener = opener;
+    this.#asking = asking;
+  }
+
+  /** Waits for the key, and for permission to begin. */
+  async begin(): Promise<void> {
+    const { signal, waitMs } = this.#asking;
+    let timer: NodeJS.Timeout | undefined;
+    const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
+    const late = () => this.#fail(new NotReservedError("unreachable", "the router has not answered in time"));
+    try {
+      await new Promise<void>((resolve, reject) => {
+        this.#begun = { resolve, reject };
+        timer = setTimeout(() => (this.#granted ? (timer = setTimeout(late, beginMax)) : late()), waitMs + grace);
+        signal?.addEventListener("abort", giveUp, { once: true });
+        if (signal?.aborted) giveUp();
+        else this.#open(false);
+      });
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", giveUp);
+    }
+  }
+
+  /** Whether it is held: not lost, not released. */
+  get #held(): boolean {
+    return this.#begun === undefined && this.cause === undefined;
+  }
+
+  ask(): void {
+    if (this.#held && this.#permission.overdue(this.#opener.clock.now())) this.#lose("its permission has passed");
+  }
+
+  leftMs(): number {
+    return Math.max(0, (this.#permission.until ?? 0) - this.#opener.clock.now());
+  }
+
+  release(): Promise<void> {
+    return (this.#released ??= this.#release());
+  }
+
+  async #release(): Promise<void> {
+    if (this.cause !== undefined) return;
+    this.cause = new DOMException("the reservation was released", "AbortError");
+    clearInterval(this.#ticks);
+    const over = new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, releaseMax);
+      this.#over = () => (clearTimeout(timer), resolve());
+    });
+    if (this.#redialAt === Infinity) this.#send({ case: "release", value: {} });
+    else this.#over!(); // there is no stream to say it on
+    this.controller?.abort(this.cause);
+    await over;
+    this.#stream?.cancel();
+  }
+
+  #open(resume: boolean): void {
+    const { key, waitMs, path } = this.#asking;
+    this.#permission.ask(this.#opener.clock.sent());
+    let stream: Stream;
+    try {
+      stream = this.#opener.open();
+    } catch (err) {
+      if (err instanceof NotReservedError) return this.#broke(err);
+      throw err;
+    }
+    this.#stream = stream;
+    this.#redialAt = Infinity;
+    stream.on("data", (bytes: Buffer) => {
+      if (stream === this.#stream) this.#hear(fromBinary(ReserveResponseSchema, bytes));
+    });
+    stream.on("error", () => {}); // the status says the same, and comes also without an error
+    stream.on("status", ({ code, details }: StatusObject) => {
+      if (stream === this.#stream) this.#broke(new NotReservedError(refusals[code] ?? "unreachable", details || codes[code]));
+    });
+    // Not rawClock: NTP can slew the clock (clock.ts).
+    this.#send({ case: "ask", value: { key, id: this.#id, waitMs: BigInt(Math.floor(waitMs)), resume, path } });
+  }
+
+  #send(frame: NonNullable<MessageInitShape<typeof ReserveRequestSchema>["frame"]>): void {
+    this.#stream?.write(Buffer.from(toBinary(ReserveRequestSchema, create(ReserveRequestSchema, { frame }))));
+  }
+
+  #renew(): void {
+    const { clock } = this.#opener;
+    const k = this.#permission.renew(clock.sent());
+    this.#renewAt = clock.now() + renewEvery;
+    this.#send({ case: "renew", value: { k } });
+  }
+
+  #hear({ frame }: ReserveResponse): void {
+    if (frame.case === "over") {
+      const { code, text, retryAfterMs } = frame.value;
+      this.#over?.();
+      this.#fail(new NotReservedError(code, text, Number(retryAfterMs)));
+      this.#lose(text || code);
+      return;
+    }
+    if (this.#begun === undefined && !this.#held) return; // it is being released
+    this.ask(); // whether it was lost before
+    if (this.cause !== undefined) return;
+    const now = this.#opener.clock.now();
+    if (frame.case === "renewed") this.#permission.renewed(frame.value.k, Number(frame.value.remainingNs) / 1e6, now);
+    if (frame.case === "granted") {
+      this.#permission.granted(Number(frame.value.remainingNs) / 1e6, now);
+      if (this.#begun !== undefined) this.fence = new Fence(frame.value.token, frame.value.turn);
+      this.#granted = true;
+      this.#ticks ??= setInterval(() => this.#tick(), checkEvery);
+      this.#renewAt = now + renewEvery;
+    }
+    this.#pauseMs = 0;
+    const began = this.#begun !== undefined && this.#permission.until !== undefined;
+    if (began) {
+      const { resolve } = this.#begun!;
+      this.#begun = undefined;
+      resolve();
+    } else if (frame.case === "granted") {
+      this.#renew(); // it took long until the grant, or this stream is a new one
+    }
+  }
+
+  /** Compares the deadline with the clock, and does what is due. */
+  #tick(): void {
+    this.ask();
+    if (this.cause !== undefined) return;
+    const now = this.#opener.clock.now();
+    if (now >= this.#redialAt) this.#open(true);
+    else if (now >= this.#renewAt && this.#redialAt === Infinity) this.#renew();
+  }
+
+  /** The stream has ended, or could not be opened. A reservation that is held goes on until its deadline. */
+  #broke(failure: NotReservedError): void {
+    this.#stream = undefined;
+    this.#over?.();
+    this.#fail(failure);
+    this.#pauseMs = Math.min(Math.max(2 * this.#pauseMs, pauseMin), pauseMax);
+    this.#redialAt = this.#opener.clock.now() + this.#pauseMs;
+  }
+
+  /** Ends the wait for the key, if that is not over. */
+  #fail(failure: NotReservedError): void {
+    const begun = this.#begun;
+    if (begun === undefined) return;
+    this.#begun = undefined;
+    this.cause = failure;
+    begun.reject(failure);
+    this.#send({ case: "release", value: {} });
+    this.#stop();
+  }
+
+  #lose(why: string): void {
+    if (!this.#held) return;
+    this.cause = new KeyLostError(why);
+    this.controller?.abort(this.cause);
+    this.#stop();
+  }
+
+  #stop(): void {
+    clearInterval(this.#ticks);
+    const stream = this.#stream;
+    this.#stream = undefined;
+    stream?.end(); // what was written before it goes out first
+    if (stream !== undefined) setTimeout(() => stream.cancel(), releaseMax).unref();
+  }
+}

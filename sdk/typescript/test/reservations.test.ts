@@ -1,0 +1,358 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, it } from "node:test";
+import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { Server, ServerCredentials, status, type ServerDuplexStream } from "@grpc/grpc-js";
+import { MonotonicClock } from "../src/clock.js";
+import { ReserveRequestSchema, ReserveResponseSchema, type Ask } from "../src/gen/ringfence/lane/v1/lane_pb.js";
+import { Fence, KeyLostError, Lane, NotReservedError, RingfenceError, type Event, type LaneOptions, type Reservation } from "../src/index.js";
+import { Permission, renewalsMax } from "../src/permission.js";
+import { testRouter } from "../src/testing/index.js";
+import { randomly } from "./randomly.js";
+
+describe("the permission of a holder", () => {
+  it("counts from the ask", () => {
+    const p = new Permission();
+    p.ask(100);
+    p.granted(50, 120);
+    assert.deepEqual([p.until, p.overdue(149.9), p.overdue(150)], [150, false, true]);
+  });
+
+  it("is not there after a long wait", () => {
+    for (const remaining of [0, -5, 50, NaN]) {
+      const p = new Permission();
+      p.ask(100);
+      p.granted(remaining, 1000);
+      assert.equal(p.until, undefined);
+      p.renewed(p.renew(1001), 50, 1010);
+      assert.equal(p.until, 1051);
+    }
+  });
+
+  it("is extended from the sending of a renewal, and never shortened", () => {
+    const p = new Permission();
+    p.ask(0);
+    p.granted(100, 1);
+    const [first, second] = [p.renew(10), p.renew(20)];
+    p.renewed(second, 100, 50);
+    assert.equal(p.until, 120);
+    p.renewed(first, 1000, 51); // older: it was answered with the second
+    p.renewed(99n, 1000, 52); // never sent
+    p.renewed(second, 1000, 53); // twice
+    p.renewed(p.renew(60), 0, 61);
+    p.renewed(p.renew(62), 10, 63);
+    assert.equal(p.until, 120);
+  });
+
+  it("is never extended after its deadline", () => {
+    const p = new Permission();
+    p.ask(0);
+    p.granted(100, 1);
+    p.renewed(p.renew(90), 100, 100);
+    p.ask(101);
+    p.granted(1000, 102);
+    assert.equal(p.until, 100);
+  });
+
+  it("remembers so many renewals", () => {
+    const p = new Permission();
+    p.ask(0);
+    p.granted(10_000, 0);
+    for (let at = 0; at <= renewalsMax; at++) p.renew(at);
+    p.renewed(BigInt(renewalsMax + 1), 1e9, 100);
+    assert.equal(p.until, 10_000);
+  });
+
+  randomly("is no more than the router has given, counted from before it was asked", 500, (draw) => {
+    const p = new Permission();
+    const sent = new Map<bigint, number>();
+    let [now, asked, owner, lost] = [0, 0, 0, false];
+    p.ask(now);
+    for (let i = 0; i < 60; i++) {
+      now += [0, 1, 5, 30][draw(0, 3)]!;
+      lost ||= p.overdue(now);
+      const before = p.until;
+      const remaining = draw(-5, 59);
+      switch (draw(0, 3)) {
+        case 0:
+          sent.set(p.renew(now), now);
+          break;
+        case 1:
+          p.ask((asked = now));
+          break;
+        case 2:
+          owner = Math.max(owner, asked + remaining);
+          p.granted(remaining, now);
+          break;
+        default: {
+          const k = BigInt(draw(1, 40));
+          if (sent.has(k)) owner = Math.max(owner, sent.get(k)! + remaining);
+          p.renewed(k, remaining, now);
+        }
+      }
+      assert.ok(p.until === undefined || p.until <= owner);
+      assert.ok(before === undefined || p.until! >= before);
+      assert.ok(!lost || p.until === before);
+    }
+  });
+});
+
+/** How long the routers here give permission, and how late a busy machine may be, in milliseconds. */
+const lease = 800;
+const late = 1000;
+
+type Frame = MessageInitShape<typeof ReserveResponseSchema>["frame"];
+
+/** The router's end of one stream. */
+interface Lending {
+  readonly n: number;
+  readonly ask: Ask;
+  readonly token: unknown;
+  /** Called with the number of each Renew. */
+  renewed: (k: bigint) => void;
+  grant(ms?: number): void;
+  renew(k: bigint, ms?: number): void;
+  over(code: string, text?: string): void;
+  fail(code?: number): void;
+  /** Answers each renewal. */
+  keep(ms?: number): void;
+}
+
+/** A router that answers each stream of Reserve as the test says, and a lane to it. */
+async function lender(t: { after(end: () => void): void }, serve: (s: Lending) => void, options: LaneOptions & { clock?: MonotonicClock } = {}) {
+  const streams: Lending[] = [];
+  const server = new Server();
+  const same = (frame: Buffer): Buffer => frame;
+  const state = { streams, releases: 0, server, lane: undefined as unknown as Lane };
+  server.addService(
+    { reserve: { path: "/ringfence.lane.v1.LaneService/Reserve", requestStream: true, responseStream: true, requestSerialize: same, requestDeserialize: same, responseSerialize: same, responseDeserialize: same } },
+    {
+      reserve: (call: ServerDuplexStream<Buffer, Buffer>) => {
+        const send = (frame: Frame) => call.write(Buffer.from(toBinary(ReserveResponseSchema, create(ReserveResponseSchema, { frame: frame! }))));
+        const ns = (ms: number) => BigInt(Math.round(ms * 1e6));
+        let lending: Lending | undefined;
+        call.on("error", () => {});
+        call.on("end", () => call.end());
+        call.on("data", (bytes: Buffer) => {
+          const { frame } = fromBinary(ReserveRequestSchema, bytes);
+          if (frame.case === "ask") {
+            const self: Lending = (lending = {
+              n: streams.length + 1, ask: frame.value, token: call.metadata.get("authorization")[0], renewed: () => {},
+              grant: (ms = lease) => send({ case: "granted", value: { token: 7n, turn: 8n, remainingNs: ns(ms) } }),
+              renew: (k, ms = lease) => send({ case: "renewed", value: { k, remainingNs: ns(ms) } }),
+              over: (code, text = "as told") => {
+                send({ case: "over", value: { code, text, retryAfterMs: 1500n } });
+                call.end();
+              },
+              fail: (code = status.UNAVAILABLE) => void call.emit("error", { code, details: "as told" }),
+              keep: (ms = lease) => void (self.renewed = (k) => self.renew(k, ms)),
+            });
+            streams.push(self);
+            serve(self);
+          } else if (frame.case === "renew") lending!.renewed(frame.value.k);
+          else if (frame.case === "release") {
+            state.releases++;
+            lending!.over("released", "");
+          }
+        });
+      },
+    },
+  );
+  const port = await new Promise<number>((resolve, reject) => server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (err, bound) => (err ? reject(err) : resolve(bound))));
+  state.lane = new Lane(`127.0.0.1:${port}`, options);
+  t.after(() => {
+    state.lane.close();
+    server.forceShutdown();
+  });
+  return state;
+}
+
+/** Waits until a reservation is lost, and checks when that is. */
+async function lostAfter(r: Reservation, begun: number, want: number): Promise<KeyLostError> {
+  if (!r.signal.aborted) await new Promise((resolve) => r.signal.addEventListener("abort", resolve, { once: true }));
+  const took = performance.now() - begun;
+  assert.ok(took >= want - 25 && took <= want + late, `lost after ${took} ms, want ${want}`); // both readings of the clock are on the safe side, by 23 ms at most
+  assert.ok(r.signal.reason instanceof KeyLostError, String(r.signal.reason));
+  assert.throws(() => r.signal.throwIfAborted(), KeyLostError);
+  return r.signal.reason;
+}
+
+describe("a reservation", () => {
+  it("is held until its release", async (t) => {
+    const router = await lender(t, (s) => (s.keep(), s.grant()));
+    let caller: Event | undefined;
+    const worker = testRouter(t);
+    await worker.start((event) => void (caller = event));
+    await worker.deliver({ key: "a" }).outcome();
+    const r = await router.lane.reserve("user-1", { wait: 30_000, caller: caller! });
+    const { ask } = router.streams[0]!;
+    assert.deepEqual([Buffer.from(ask.key).toString(), ask.id.length, ask.waitMs, ask.resume, ask.rawClock, ask.path], ["user-1", 16, 30_000n, false, false, [0xd24ec4f1a98c6e5bn]]);
+    assert.deepEqual(r.fence, new Fence(7n, 8n));
+    await sleep(3 * lease);
+    assert.equal(r.signal.aborted, false);
+    const left = r.leaseUntil.getTime() - Date.now();
+    assert.ok(left > 0 && left <= lease, String(left));
+    assert.equal(router.releases, 0);
+    const heard = new Promise((resolve) => r.signal.addEventListener("abort", resolve));
+    await Promise.all([r.release(), r.release(), heard]);
+    await r.release();
+    assert.equal(router.releases, 1);
+    assert.deepEqual([r.signal.aborted, r.signal.reason.name], [true, "AbortError"]);
+  });
+
+  it("is released at the end of its block", async (t) => {
+    const router = await lender(t, (s) => (s.keep(), s.grant()));
+    {
+      await using r = await router.lane.reserve("user-1");
+      assert.equal(r.signal.aborted, false);
+    }
+    assert.equal(router.releases, 1);
+  });
+
+  it("is renewed before it begins if it was granted after a long wait", async (t) => {
+    let answered = false;
+    const router = await lender(t, (s) => {
+      s.renewed = async (k) => {
+        await sleep(200);
+        answered = true;
+        s.renew(k);
+      };
+      s.grant(0);
+    });
+    const r = await router.lane.reserve("user-1", { wait: 1000 });
+    assert.ok(answered, "it began without permission");
+    await r.release();
+  });
+
+  it("is lost at its deadline without an answer, counted from the ask", async (t) => {
+    const router = await lender(t, (s) => void setTimeout(() => s.grant(), 300));
+    const begun = performance.now();
+    await lostAfter(await router.lane.reserve("user-1"), begun, lease);
+  });
+
+  it("is lost at its deadline if renewals give no more permission, or come too late", async (t) => {
+    const router = await lender(t, (s) => {
+      s.renewed = (k) => {
+        s.renew(k, 0);
+        setTimeout(() => s.renew(k, 3_600_000), lease);
+      };
+      s.grant();
+    });
+    const begun = performance.now();
+    await lostAfter(await router.lane.reserve("user-1"), begun, lease);
+  });
+
+  it("is lost at once when it is over", async (t) => {
+    const router = await lender(t, (s) => {
+      s.grant(3_600_000);
+      setTimeout(() => s.over("lost", "its owner is gone"), 200);
+    });
+    const begun = performance.now();
+    const r = await router.lane.reserve("user-1");
+    assert.match((await lostAfter(r, begun, 200)).message, /its owner is gone/);
+    await r.release();
+  });
+
+  it("outlasts a broken stream", async (t) => {
+    const router = await lender(t, (s) => {
+      if (s.n === 1) {
+        s.grant();
+        setTimeout(() => s.fail(), 200);
+      } else if (s.n < 4) s.fail(); // routers that are still starting
+      else (s.keep(), s.grant());
+    });
+    const r = await router.lane.reserve("user-1");
+    await sleep(3 * lease);
+    assert.equal(r.signal.aborted, false);
+    await r.release();
+    assert.deepEqual(router.streams.map((s) => s.ask.resume), [false, true, true, true]);
+    assert.equal(new Set(router.streams.map((s) => Buffer.from(s.ask.id).toString("hex"))).size, 1);
+    assert.equal(router.releases, 1);
+  });
+
+  it("is lost at its deadline if there is no way back", async (t) => {
+    const router = await lender(t, (s) => s.grant());
+    const begun = performance.now();
+    const r = await router.lane.reserve("user-1");
+    router.server.forceShutdown();
+    await lostAfter(r, begun, lease);
+  });
+
+  it("asks the clock in a process that has just thawed", async (t) => {
+    class Thawing extends MonotonicClock {
+      frozen = 0;
+      override now() {
+        return super.now() + this.frozen;
+      }
+    }
+    const clock = new Thawing();
+    const router = await lender(t, (s) => (s.keep(3_600_000), s.grant(60_000)), { clock });
+    for (const listens of [false, true]) {
+      const r = await router.lane.reserve("user-1");
+      let heard = false;
+      if (listens) r.signal.addEventListener("abort", () => (heard = true));
+      assert.equal(r.signal.aborted, false);
+      clock.frozen += 7_200_000;
+      assert.deepEqual([r.signal.aborted, heard, r.signal.reason instanceof KeyLostError], [true, listens, true]);
+    }
+  });
+
+  for (const code of ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive"]) {
+    it(`is refused: ${code}`, async (t) => {
+      const router = await lender(t, (s) => s.over(code));
+      await assert.rejects(router.lane.reserve("k"), { name: "NotReservedError", code, text: "as told", retryAfterMs: 1500, message: `the key is not reserved (${code}): as told` });
+    });
+  }
+
+  for (const [name, code] of Object.entries({ INVALID_ARGUMENT: "", UNIMPLEMENTED: "", UNAUTHENTICATED: "", PERMISSION_DENIED: "", RESOURCE_EXHAUSTED: "overloaded", UNAVAILABLE: "unreachable" })) {
+    it(`makes of the status ${name}: "${code}"`, async (t) => {
+      const router = await lender(t, (s) => s.fail(status[name as keyof typeof status]));
+      await assert.rejects(router.lane.reserve("k"), { name: "NotReservedError", code, text: "as told" });
+    });
+  }
+
+  it("is not waited for when its signal aborts, nor for a router that does not answer", async (t) => {
+    const router = await lender(t, () => {});
+    const abort = new AbortController();
+    setTimeout(() => abort.abort(new Error("enough")), 100);
+    await assert.rejects(router.lane.reserve("k", { wait: 60_000, signal: abort.signal }), { code: "timeout", text: "enough" });
+    await assert.rejects(router.lane.reserve("k", { signal: abort.signal }), { code: "timeout", text: "enough" });
+    while (router.releases < 1) await sleep(10);
+    await assert.rejects(router.lane.reserve("k", { wait: 50 }), { code: "unreachable" });
+  });
+
+  it("says that there is no router, or that the lane is closed", async () => {
+    const lane = new Lane("127.0.0.1:1");
+    await assert.rejects(lane.reserve("k"), { name: "NotReservedError", code: "unreachable" });
+    for (const wait of [-1, NaN, Infinity]) await assert.rejects(lane.reserve("k", { wait }), RingfenceError);
+    lane.close();
+    await assert.rejects(lane.reserve("k"), (err) => err instanceof NotReservedError && err.code === "" && err.text === "the lane was closed");
+  });
+
+  it("sends the token of each stream", async (t) => {
+    const folder = mkdtempSync(join(tmpdir(), "ringfence-lane-"));
+    t.after(() => rmSync(folder, { recursive: true }));
+    const tokenFile = join(folder, "token");
+    writeFileSync(tokenFile, "one\n");
+    const router = await lender(
+      t,
+      (s) => {
+        s.keep();
+        s.grant();
+        if (s.n > 1) return;
+        writeFileSync(tokenFile, "two");
+        s.fail();
+      },
+      { tokenFile },
+    );
+    const r = await router.lane.reserve("k");
+    while (router.streams.length < 2) await sleep(10);
+    assert.deepEqual(router.streams.map((s) => s.token), ["Bearer one", "Bearer two"]);
+    await r.release();
+    unlinkSync(tokenFile);
+    await assert.rejects(router.lane.reserve("k"), { code: "", text: /token file/ });
+  });
+});
