@@ -387,19 +387,3 @@ func (t *exampleT) end() {
 		cleanup()
 	}
 }
-
-func ExampleLane_Reserve() {
-	lane, err := client.Dial("") // RINGFENCE_APP_ENDPOINT, or 127.0.0.1:16650
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	_ = func(ctx context.Context) error {
-		r, err := lane.Reserve(ctx, "user-1", client.WithWait(30*time.Second))
-		if err != nil {
-			return err // client.ErrNotReserved: nothing is held
-		}
-		defer r.Release()
-		return store.Add(r.Context(), "user-1", r.Fence(), 5) // stop when the context ends: the key is lost
-	}
-}
