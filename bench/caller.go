@@ -60,7 +60,7 @@ type callsFile struct {
 func runCaller(args []string) error {
 	c := &caller{call: newHistogram(), due: newHistogram(), file: callsFile{Failed: map[string]uint64{}}}
 	f := flag.NewFlagSet(callerCommand, flag.ContinueOnError)
-	mode := f.String("mode", "", "one of "+callNames())
+	mode := f.String("mode", "", "one of "+namesOnly(workloadCalls))
 	endpoint := f.String("endpoint", "", "what to call: a router, an application, or the Redis of the locks")
 	keys := f.Int("keys", 1, "distinct keys")
 	distribution := f.String("distribution", distributionUniform, "of the calls over the keys")

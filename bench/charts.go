@@ -60,6 +60,8 @@ func charts(run Run) []chart {
 			all = append(all, killChart(r, "gap"+suffix, title))
 		case r.Workload == workloadCalls:
 			all = append(all, callsChart(r, "calls"+suffix))
+		case r.Workload == workloadReservations:
+			all = append(all, reservationsChart(r, "reservations"+suffix))
 		}
 	}
 	all = append(all, curveChart(run, "nodes", "nodes", func(r Report) int { return r.Nodes }))
@@ -146,6 +148,26 @@ func callsChart(r Report, file string) chart {
 			{"p50", quantile(func(q Quantiles) float64 { return q.P50 })},
 			{"p90", quantile(func(q Quantiles) float64 { return q.P90 })},
 			{"p99", quantile(func(q Quantiles) float64 { return q.P99 })},
+		},
+	}
+}
+
+func reservationsChart(r Report, file string) chart {
+	of := func(value func(*Reservations) float64) []float64 {
+		return values(r, func(m Result) float64 {
+			if m.Reservations == nil {
+				return 0
+			}
+			return value(m.Reservations)
+		})
+	}
+	return chart{
+		file: file, title: "Reservations: a pair, and a hand-over", kind: dots, unit: "ms", names: modesOf(r),
+		parts: []part{
+			{"pair, p50", of(func(h *Reservations) float64 { return h.Pair.P50 })},
+			{"pair, p99", of(func(h *Reservations) float64 { return h.Pair.P99 })},
+			{"hand-over, p50", of(func(h *Reservations) float64 { return h.HandOver.P50 })},
+			{"hand-over, p99", of(func(h *Reservations) float64 { return h.HandOver.P99 })},
 		},
 	}
 }

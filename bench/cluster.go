@@ -27,6 +27,8 @@ const (
 	roleRouter = "router"
 	roleCaller = "caller"
 	roleRedis  = "redis"
+	roleHolder = "holder"
+	roleEtcd   = "etcd"
 	roleBroker = "broker" // in no mode: it is watched, not started
 )
 
@@ -64,7 +66,7 @@ type cluster struct {
 	procs   []*proc
 	nodes   [][]*proc // the processes that a kill of a node ends
 	admins  []string  // addresses of the routers' admin servers
-	callees []string  // addresses for callers: those of the routers, of the applications or of the Redis
+	callees []string  // addresses for callers and holders: those of the routers, of the applications, of the Redis or of the etcd
 }
 
 // record selects the data that the applications of a cluster write.
@@ -107,10 +109,15 @@ func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec
 			return c, err
 		}
 		args = append(args, "--redis", redis)
-		if m.name == modeSetNX { // a caller runs its handler itself
+		if m.name != modeRedlock { // there are no applications
 			c.callees = slices.Repeat([]string{redis}, o.Nodes)
 			return c, nil
 		}
+	}
+	if m.hasEtcd() {
+		etcd, err := startEtcd(ctx, c)
+		c.callees = slices.Repeat([]string{etcd}, o.Nodes)
+		return c, err
 	}
 	for i := range o.Nodes {
 		if err := c.startNode(ctx, i, self, args, rec); err != nil {
@@ -151,7 +158,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		app = append(app, "--endpoint", bareAddress(i))
 	}
 	var journalPath, latencyPath, tallyPath string
-	if c.mode.calls {
+	if c.mode.workload == workloadCalls {
 		tallyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.tally", i))
 		app = append(app, "--tally", tallyPath, "--node", strconv.Itoa(i))
 	}

@@ -21,6 +21,8 @@
 //   - hot does the same with one key that gets every second event, and cannot keep up.
 //   - calls calls handlers of keys, at a fixed rate and as fast as they are answered. It has
 //     modes of its own: invoke, and for comparison unary and setnx.
+//   - reservations reserves keys and releases them: one at a time, as many as are granted, and many
+//     for one key. It has modes of its own: reserve, and for comparison redis, redsync and etcd.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
 // come from a separate run, because a journal costs more than an event; for kill, from the run
@@ -58,6 +60,8 @@ func main() {
 		exit(runWorker(os.Args[2:]))
 	case callerCommand:
 		exit(runCaller(os.Args[2:]))
+	case holderCommand:
+		exit(runHolders(os.Args[2:]))
 	case relayCommand:
 		exit(runRelay(os.Args[2:]))
 	case plotCommand:
@@ -123,6 +127,11 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 			return err
 		}
 	}
+	if needs(mode.hasEtcd) {
+		if o.etcd, err = buildEtcd(ctx); err != nil {
+			return err
+		}
+	}
 	if o.Router == "" && needs(mode.hasRouters) {
 		if o.Router, err = buildRouter(ctx, dir); err != nil {
 			return err
@@ -130,7 +139,7 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	}
 	result := newRun(ctx, o)
 	for i := range list {
-		list[i].options.Router = o.Router
+		list[i].options.Router, list[i].options.etcd = o.Router, o.etcd
 	}
 	err = b.runAll(ctx, list, &result)
 	if o.JSON {
@@ -196,6 +205,8 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.hot(ctx) })
 	case workloadCalls:
 		results, err = measureCalls(ctx, b, e.options)
+	case workloadReservations:
+		results, err = measureReservations(ctx, b, e.options)
 	default:
 		results, err = measureDrain(ctx, b, e.options)
 	}
@@ -204,7 +215,7 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 	}
 	for _, m := range e.options.Modes {
 		r := results[m.name]
-		if r.Exclusivity == nil && !m.calls {
+		if r.Exclusivity == nil && m.workload == "" {
 			if r.Exclusivity, err = b.verify(ctx, e.options, m); err != nil {
 				return rep, fmt.Errorf("verify %s: %w", m.name, err)
 			}
@@ -267,6 +278,17 @@ func measureCalls(ctx context.Context, b *bench, o Options) (map[string]Result, 
 			samples[m.name] = append(samples[m.name], s)
 		})
 	return results(o, samples, callsResult), err
+}
+
+func measureReservations(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
+	samples := map[string][]reservationsSample{}
+	err := interleave(b, o, workloadReservations, 1, o.LatencyRepetitions, func(r round) (reservationsSample, error) { return r.reservations(ctx) },
+		func(number int, m mode, s reservationsSample) {
+			pair, over := quantilesOf(s.alone.pair), quantilesOf(s.contended.handOver)
+			fmt.Fprintf(b.table, "%-*s round %d  pair p50 %.2f  p99 %.2f ms  %9.0f pairs/s  hand-over p50 %.2f  p99 %.2f ms\n", modeWidth, m.name, number, pair.P50, pair.P99, s.perSecond, over.P50, over.P99)
+			samples[m.name] = append(samples[m.name], s)
+		})
+	return results(o, samples, reservationsResult), err
 }
 
 func measureKill(ctx context.Context, b *bench, o Options) (map[string]Result, error) {

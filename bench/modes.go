@@ -22,6 +22,12 @@ const (
 	modeInvoke = "invoke"
 	modeUnary  = "unary"
 	modeSetNX  = "setnx"
+
+	// Those of the workload reservations.
+	modeReserve = "reserve"
+	modeRedis   = "redis"
+	modeRedsync = "redsync"
+	modeEtcd    = "etcd"
 )
 
 // How a producer makes entries.
@@ -54,8 +60,8 @@ type mode struct {
 	// floor marks a mode that is not an alternative for a team. It runs only when it is named.
 	floor bool
 
-	// calls marks a mode of the workload calls, in which there are no events.
-	calls bool
+	// workload is the only one of a mode without events. Empty: it has events, and any workload with them.
+	workload string
 }
 
 var modes = []mode{
@@ -66,26 +72,37 @@ var modes = []mode{
 	{name: modeRedlock, subscription: pulsar.Shared, batching: batchingDefault, share: 0.1},
 	{name: modeRingfence, subscription: pulsar.Shared, batching: batchingDefault, share: 1},
 	{name: modeBare, subscription: pulsar.Shared, batching: batchingDefault, share: 1, floor: true},
-	{name: modeInvoke, calls: true},
-	{name: modeUnary, calls: true},
-	{name: modeSetNX, calls: true},
+	{name: modeInvoke, workload: workloadCalls},
+	{name: modeUnary, workload: workloadCalls},
+	{name: modeSetNX, workload: workloadCalls},
+	{name: modeReserve, workload: workloadReservations},
+	{name: modeRedis, workload: workloadReservations},
+	{name: modeRedsync, workload: workloadReservations},
+	{name: modeEtcd, workload: workloadReservations},
 }
 
 // alternatives are the modes of events that a team could choose.
 func alternatives() []mode {
-	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.floor || m.calls })
+	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.floor || m.workload != "" })
 }
 
-// callModes are the modes of the workload calls.
-func callModes() []mode {
-	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return !m.calls })
+// modesOnly are the modes that have a workload of their own.
+func modesOnly(workload string) []mode {
+	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.workload != workload })
 }
 
-// hasRouters reports whether each application of the mode has a router.
-func (m mode) hasRouters() bool { return m.name == modeRingfence || m.name == modeInvoke }
+// hasRouters reports whether the mode has a router on each node.
+func (m mode) hasRouters() bool {
+	return slices.Contains([]string{modeRingfence, modeInvoke, modeReserve}, m.name)
+}
 
 // hasRedis reports whether the mode locks with a Redis.
-func (m mode) hasRedis() bool { return m.name == modeRedlock || m.name == modeSetNX }
+func (m mode) hasRedis() bool {
+	return slices.Contains([]string{modeRedlock, modeSetNX, modeRedis, modeRedsync}, m.name)
+}
+
+// hasEtcd reports whether the mode locks with an etcd.
+func (m mode) hasEtcd() bool { return m.name == modeEtcd }
 
 func modeNamed(name string) (mode, bool) {
 	for _, m := range modes {

@@ -18,6 +18,8 @@ const (
 	workloadStuck   = "stuck"
 	workloadHot     = "hot"
 	workloadCalls   = "calls"
+
+	workloadReservations = "reservations"
 )
 
 // Options are the options of a run.
@@ -38,7 +40,8 @@ type Options struct {
 	Repetitions  int
 
 	Rate               int           // events or calls a second, of all workloads but drain
-	Callers            int           // of calls: calls in flight in all when they come as fast as they are answered
+	Callers            int           // of calls and reservations: how many are in flight in all when they come as fast as they are answered
+	Waiters            int           // of reservations: how many want one key
 	WarmUp             time.Duration // before latency and kill count
 	Measure            time.Duration // how long latency and kill count
 	LatencyRepetitions int
@@ -54,6 +57,7 @@ type Options struct {
 	VerifyEvents int // events of the run that looks for overlaps; 0: no such run
 	VerifyKeys   int
 
+	etcd      string // its binary, of the modes that have one
 	Router    string
 	RouterBy  []string // a command that runs the routers, and its first arguments; empty: none
 	App       string   // tcp or unix
@@ -96,8 +100,8 @@ func parse(args []string) (Options, error) {
 	var o Options
 	var names, workloads, work, routerBy, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&names, "modes", "", "what to run: all, which is all of events but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about); invoke alone brings its comparisons along")
-	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all), calls (of handlers; that of the modes invoke, unary and setnx)")
+	f.StringVar(&names, "modes", "", "what to run: all, which is all of events but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about); invoke alone, and reserve alone, bring their comparisons along")
+	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all), calls (of handlers; that of the modes invoke, unary and setnx), reservations (of keys; that of the modes reserve, redis, redsync and etcd)")
 	f.StringVar(&o.Suite, "suite", "", "core or full: several runs, one after the other")
 	f.StringVar(&work, "handler", "none", "what the application does with an event: none, json, or how long it waits (1ms)")
 	f.IntVar(&o.Events, "events", 4_000_000, "events in the backlog of one repetition; slow modes get a part of them")
@@ -111,7 +115,8 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
 	f.IntVar(&o.Rate, "rate", 5000, "events or calls a second of all workloads but drain")
-	f.IntVar(&o.Callers, "callers", 128, "calls: how many are in flight in all, when they come as fast as they are answered")
+	f.IntVar(&o.Callers, "callers", 128, "calls, reservations: how many are in flight in all, when they come as fast as they are answered")
+	f.IntVar(&o.Waiters, "waiters", 20, "reservations: how many want one key at the same time")
 	f.DurationVar(&o.WarmUp, "warm-up", 5*time.Second, "how long all workloads but drain run before they count")
 	f.DurationVar(&o.Measure, "measure", 10*time.Second, "how long they count; stuck and hot twice that long, undisturbed and disturbed")
 	f.IntVar(&o.LatencyRepetitions, "latency-repetitions", 2, "repetitions of all workloads but drain, all of which count")
@@ -144,14 +149,14 @@ func parse(args []string) (Options, error) {
 		errs = append(errs, fmt.Errorf("output %q is not one of table, json", output))
 	}
 	var err error
-	if names == "" && workloads == workloadCalls {
-		names = modeInvoke
+	if names == "" {
+		names = bringers[workloads]
 	}
 	if o.Modes, err = parseModes(names, o.Suite); err != nil {
 		errs = append(errs, err)
 	}
-	if workloads == workloadDrain && o.callsOnly() { // they have no other
-		o.Workloads = []string{workloadCalls}
+	if own := o.ownWorkload(); workloads == workloadDrain && own != "" { // they have no other
+		o.Workloads = []string{own}
 	}
 	if o.Handler, err = parseHandler(work); err != nil {
 		errs = append(errs, err)
@@ -159,13 +164,18 @@ func parse(args []string) (Options, error) {
 	return o, errors.Join(append(errs, o.validate())...)
 }
 
+// bringers are the modes that bring all others of their workload along.
+var bringers = map[string]string{workloadCalls: modeInvoke, workloadReservations: modeReserve}
+
 // parseModes reads --modes. A suite without it has modes of its own.
 func parseModes(names, suite string) ([]mode, error) {
 	switch {
 	case names == "all":
 		return alternatives(), nil
 	case names == modeInvoke:
-		return callModes(), nil
+		return modesOnly(workloadCalls), nil
+	case names == modeReserve:
+		return modesOnly(workloadReservations), nil
 	case names == "" && suite != "":
 		return nil, nil
 	case names == "":
@@ -195,11 +205,17 @@ func (o Options) validate() error {
 		check(slices.Contains(of, value), "%s %q is not one of %s", name, value, strings.Join(of, ", "))
 	}
 	for _, w := range o.Workloads {
-		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot, workloadCalls)
-		check(o.Suite != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls != (w == workloadCalls) }),
-			"want the modes %s with the workload %s, and no others", callNames(), workloadCalls)
+		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot, workloadCalls, workloadReservations)
+		own := ""
+		if bringers[w] != "" {
+			own = w
+		}
+		check(o.Suite != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.workload != own }),
+			"want the modes %s with the workload %s, %s with %s, and no others with either",
+			namesOnly(workloadCalls), workloadCalls, namesOnly(workloadReservations), workloadReservations)
 	}
-	check(o.Suite == "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.calls }), "no suite has the modes %s", callNames())
+	check(o.Suite == "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.workload != "" }),
+		"no suite has the modes %s, %s", namesOnly(workloadCalls), namesOnly(workloadReservations))
 	if o.Suite != "" {
 		oneOf("suite", o.Suite, suiteCore, suiteFull)
 	}
@@ -219,6 +235,7 @@ func (o Options) validate() error {
 	check(o.Rate >= 1 && o.WarmUp >= 0 && o.Measure >= time.Second && o.LatencyRepetitions >= 1,
 		"want --rate >= 1, --warm-up >= 0, --measure >= 1s, --latency-repetitions >= 1")
 	check(o.Callers >= o.Nodes && o.Callers <= callersMax, "want --callers from --nodes to %d", callersMax)
+	check(o.Waiters >= 2 && o.Waiters <= waitersMax, "want --waiters from 2 to %d", waitersMax)
 	check(o.StalledKeys >= 0 && o.StalledKeys < o.Keys && o.Stall > 0, "want --stalled-keys from 0 to less than --keys, --stall > 0")
 	check(o.Stuck >= 0 && o.PoisonPill >= 0 && o.Stuck+o.PoisonPill <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
 		"want --stuck and --poison-pill from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
@@ -239,15 +256,18 @@ func (o Options) bareCan() bool {
 	return o.Handler.wait == 0 && o.StalledKeys == 0
 }
 
-// callsOnly reports whether all modes are those of calls.
-func (o Options) callsOnly() bool {
-	return len(o.Modes) > 0 && !slices.ContainsFunc(o.Modes, func(m mode) bool { return !m.calls })
+// ownWorkload is the workload of the modes, if it is the only one of all of them.
+func (o Options) ownWorkload() string {
+	if len(o.Modes) == 0 || slices.ContainsFunc(o.Modes, func(m mode) bool { return m.workload != o.Modes[0].workload }) {
+		return ""
+	}
+	return o.Modes[0].workload
 }
 
-// callNames are the names of the modes of calls.
-func callNames() string {
+// namesOnly are the names of the modes that have a workload of their own.
+func namesOnly(workload string) string {
 	var names []string
-	for _, m := range callModes() {
+	for _, m := range modesOnly(workload) {
 		names = append(names, m.name)
 	}
 	return strings.Join(names, ", ")

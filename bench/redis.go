@@ -38,12 +38,11 @@ func startRedis(ctx context.Context, c *cluster) (address string, err error) {
 	if err != nil {
 		return "", err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
+	free, err := freeAddresses(1)
 	if err != nil {
 		return "", err
 	}
-	address = listener.Addr().String()
-	listener.Close()
+	address = free[0]
 	_, port, _ := net.SplitHostPort(address) // it came from the listener
 	data := filepath.Join(c.dir, "redis")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -61,6 +60,19 @@ func startRedis(ctx context.Context, c *cluster) (address string, err error) {
 		return "", fmt.Errorf("redis-server at %s: %w", address, err)
 	}
 	return address, nil
+}
+
+// freeAddresses returns loopback addresses with ports that nobody listens on.
+func freeAddresses(n int) (free []string, err error) {
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = listener.Close() }() // at the end, so that no two are the same
+		free = append(free, listener.Addr().String())
+	}
+	return free, nil
 }
 
 // Settings that a team that locks with Redis would choose for handlers of milliseconds. The

@@ -36,7 +36,8 @@ type Report struct {
 	Nodes        int                `json:"nodes"`
 	App          string             `json:"app"`
 	Rate         int                `json:"rate_per_s,omitempty"`
-	Callers      int                `json:"callers,omitempty"` // calls in flight, as fast as they are answered
+	Callers      int                `json:"callers,omitempty"` // calls or reservations in flight, as fast as they are answered
+	Waiters      int                `json:"waiters,omitempty"` // for one key
 	StalledKeys  int                `json:"stalled_keys,omitempty"`
 	SingleAcks   bool               `json:"single_acks,omitempty"` // the broker counts acks of single events in a batch
 	Modes        []Result           `json:"modes"`
@@ -63,6 +64,8 @@ type Result struct {
 	Disturbed *Disturbed `json:"disturbed,omitempty"`
 	Kill      *Kill      `json:"kill,omitempty"`
 	Calls     *Calls     `json:"calls,omitempty"`
+
+	Reservations *Reservations `json:"reservations,omitempty"`
 
 	// Exclusivity comes from a separate run; with a kill from that run itself.
 	Exclusivity *Exclusivity `json:"exclusivity,omitempty"`
@@ -131,6 +134,9 @@ func newReport(o Options, name, workload string) Report {
 	}
 	if workload == workloadCalls {
 		r.Callers = o.Callers
+	}
+	if workload == workloadReservations {
+		r.Callers, r.Waiters, r.Rate, r.Events = o.Callers, o.Waiters, 0, 0
 	}
 	if workload == workloadStuck || workload == workloadHot {
 		r.Events = o.plan().to
@@ -225,6 +231,8 @@ func (r *Report) print(w io.Writer) {
 			fmt.Fprintf(w, "%-*s %v  %v\n", modeWidth, m.Mode, m.Disturbed, m.Exclusivity)
 		case m.Calls != nil:
 			fmt.Fprintf(w, "%-*s %s\n", modeWidth, m.Mode, m.Calls.row(r, m.CPUPerEvent))
+		case m.Reservations != nil:
+			fmt.Fprintf(w, "%-*s %s\n", modeWidth, m.Mode, m.Reservations.row(r, m.CPUPerEvent))
 		case m.Kill != nil:
 			k := m.Kill
 			fmt.Fprintf(w, "%-*s gap per key p99 %8.1f  worst %8.1f ms  redelivered %6d  lost %d  %v\n",
@@ -244,6 +252,9 @@ func (r *Report) print(w io.Writer) {
 		if m.Mode == modeInvoke && m.Calls != nil {
 			fmt.Fprintf(w, "%-*s %s\n", modeWidth, "goal of "+modeInvoke, m.Calls.goals(r.Rate))
 		}
+	}
+	if text := r.goalsOfReservations(); text != "" {
+		fmt.Fprintf(w, "%-*s %s\n", modeWidth, "goals of "+modeReserve, text)
 	}
 	for _, mode := range slices.Sorted(maps.Keys(r.Ratios)) {
 		fmt.Fprintf(w, "ringfence / %s = %.2f\n", mode, r.Ratios[mode])

@@ -118,6 +118,11 @@ func (w *worker) consume(ctx context.Context) error {
 	case modeRingfence:
 	case modeInvoke, modeUnary:
 		return w.serveCalls(ctx)
+	case modeReserve: // it handles nothing, but a router owns no keys without an application
+		var report sync.WaitGroup
+		defer report.Wait()
+		report.Go(func() { w.reportProgress(ctx) })
+		return client.Run(ctx, w.endpoint, func(context.Context, *client.Event) error { return errEvent })
 	case modeBare:
 		return w.consumeBare(ctx)
 	default:

@@ -148,6 +148,9 @@ type beginning struct {
 	at     clock.Instant
 }
 
+// ofNoMember is the number of the member of a holder's journal.
+const ofNoMember = -1
+
 type at struct {
 	file     int
 	handling journal.Handling
@@ -190,12 +193,12 @@ func (a *analyst) visit(s journal.Step) error {
 		a.current++
 	}
 	begun := a.begun[s.Token]
-	if member := a.runs[s.File].member; !slices.ContainsFunc(begun, func(b beginning) bool { return b.member == member }) {
+	if member := a.runs[s.File].member; member != ofNoMember && !slices.ContainsFunc(begun, func(b beginning) bool { return b.member == member }) {
 		a.begun[s.Token] = append(begun, beginning{member, s.At})
 	}
 	k := a.keys[s.Key]
 	if k == nil {
-		k = &keyTimes{token: s.Token}
+		k = &keyTimes{token: s.Token, member: ofNoMember}
 		a.keys[s.Key] = k
 	} else {
 		a.measure(k, s)
@@ -203,7 +206,7 @@ func (a *analyst) visit(s journal.Step) error {
 	if n := len(k.owners); n == 0 || s.Token > k.owners[n-1].token {
 		k.owners = append(k.owners, ownerSince{s.Token, s.At})
 	}
-	if !isCall(s.Event) { // calls come while the broker is away, and their keys' moves are measured with the next event
+	if !isCall(s.Event) && !isReservation(s.Event) { // these come while the broker is away, and their keys' moves are measured with the next event
 		a.last = s.At
 		k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
 	}

@@ -88,6 +88,13 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		err = c.crashWorker(ctx, m, f)
 	case kindCallerGivesUp:
 		err = c.callers.giveUp(ctx, f)
+	case kindHolderKill:
+		done.From, err = killAll(ctx, []*process{c.group.holders[f.Worker].process}, f.Length)
+	case kindHolderStop:
+		w := c.group.holders[f.Worker]
+		c.group.freeze(w)
+		err = backoff.Sleep(ctx, f.Length)
+		c.group.thaw(w)
 	}
 	done.Until = clock.Now()
 	if err != nil {

@@ -42,6 +42,8 @@ type group struct {
 	sinks   [2]string // URLs of Postgres and Redis, empty without
 	members []*member
 
+	holders []*worker // of reservations
+
 	joiner *member // has other settings each time, and no place among the members
 
 	mu       sync.Mutex
@@ -75,6 +77,7 @@ func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
 		g.members = append(g.members, g.newMember(n))
 	}
 	g.joiner = g.newMember(scaleMost)
+	g.holders = g.newHolders()
 	return g
 }
 
@@ -433,6 +436,7 @@ func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
 // end ends everything, without ceremony.
 func (g *group) end() {
 	var all sync.WaitGroup
+	all.Go(g.endHolders)
 	for _, m := range g.members {
 		all.Go(func() {
 			m.endWorkers(10 * time.Second)

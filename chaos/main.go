@@ -15,20 +15,21 @@ import (
 
 // options are the options of a run.
 type options struct {
-	Faults   int
-	Seed     uint64
-	Kinds    []kind
-	Members  int
-	Rate     int
-	Calls    int // per second
-	Keys     int
-	Share    float64 // of the keys, whose handlings write to the sinks
-	Stubborn bool
-	Apps     []string // languages of the applications, which take turns
-	Control  string
-	Limits   bool
-	Keep     string
-	JSON     bool
+	Faults       int
+	Seed         uint64
+	Kinds        []kind
+	Members      int
+	Rate         int
+	Calls        int // per second
+	Reservations int // held or waited for at once
+	Keys         int
+	Share        float64 // of the keys, whose handlings write to the sinks
+	Stubborn     bool
+	Apps         []string // languages of the applications, which take turns
+	Control      string
+	Limits       bool
+	Keep         string
+	JSON         bool
 }
 
 // The control runs: the values of --control.
@@ -42,10 +43,14 @@ const (
 // languages are those that applications can have. Each but Go has a script in chaos/apps.
 var languages = []string{"go", "python", "node", "java"}
 
+// reservationsMax bounds --reservations: a router refuses more than 1,000 holders.
+const reservationsMax = 400
+
 // The hidden commands of the children.
 const (
 	roleInside = "inside"
 	roleApp    = "app"
+	roleHolder = "holder"
 )
 
 func main() {
@@ -55,6 +60,8 @@ func main() {
 	switch args := os.Args[1:]; {
 	case len(args) > 0 && args[0] == roleApp:
 		err = runApp(ctx, args[1:])
+	case len(args) > 0 && args[0] == roleHolder:
+		err = runHolder(ctx, args[1:])
 	case len(args) > 1 && args[0] == roleInside:
 		err = runInside(ctx, args[1], args[2:])
 	default:
@@ -83,6 +90,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.Members, "members", 5, "members at the beginning, 3 to 9")
 	f.IntVar(&o.Rate, "rate", 3000, "events per second")
 	f.IntVar(&o.Calls, "calls", 200, "calls of keys' handlers per second, beside the events; 0: none")
+	f.IntVar(&o.Reservations, "reservations", 40, "reservations of keys that are held or waited for at once, by four processes; 0: none")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
@@ -113,6 +121,7 @@ func parse(args []string) (options, error) {
 	check(o.Members >= scaleLeast && o.Members <= scaleMost, "--members = %d, want %d to %d", o.Members, scaleLeast, scaleMost)
 	check(o.Rate >= 1 && o.Keys >= 1, "--rate = %d and --keys = %d, want at least 1", o.Rate, o.Keys)
 	check(o.Calls >= 0, "--calls = %d, want at least 0", o.Calls)
+	check(o.Reservations >= 0 && o.Reservations <= reservationsMax, "--reservations = %d, want 0 to %d", o.Reservations, reservationsMax)
 	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
@@ -135,6 +144,14 @@ func parse(args []string) (options, error) {
 		check(list == "" || !slices.Contains(o.Kinds, kindCallerGivesUp), "%s needs --calls, routers, and go among --apps", kindCallerGivesUp)
 		o.Kinds = slices.DeleteFunc(slices.Clone(o.Kinds), func(k kind) bool { return k == kindCallerGivesUp })
 	}
+	if o.Control == controlShared || o.Control == controlGossip { // nobody would grant one
+		o.Reservations = 0
+	}
+	if o.Reservations == 0 {
+		ofHolders := func(k kind) bool { return profiles[k].holder }
+		check(list == "" || !slices.ContainsFunc(o.Kinds, ofHolders), "%s and %s need --reservations, and routers that are exclusive", kindHolderKill, kindHolderStop)
+		o.Kinds = slices.DeleteFunc(slices.Clone(o.Kinds), ofHolders)
+	}
 	switch o.Control {
 	case "", controlGossip, controlNoWait, controlSlewed:
 	case controlShared:
@@ -147,7 +164,7 @@ func parse(args []string) (options, error) {
 
 // replay is the command that draws the same faults again.
 func (o options) replay() string {
-	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --calls %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Calls, o.Keys, o.Share)
+	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --calls %d --reservations %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Calls, o.Reservations, o.Keys, o.Share)
 	if len(o.Kinds) < len(kinds) && o.Control != controlShared {
 		list := make([]string, len(o.Kinds))
 		for i, k := range o.Kinds {

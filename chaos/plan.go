@@ -43,6 +43,9 @@ const (
 	kindCrashWorker kind = "crash_worker" // one of the applications beside a router is killed or frozen
 
 	kindCallerGivesUp kind = "caller_gives_up" // the callers at a router end their calls
+
+	kindHolderKill kind = "holder_kill" // SIGKILL of a process that holds reservations
+	kindHolderStop kind = "holder_stop" // SIGSTOP, later SIGCONT
 )
 
 // profile is the planner's description of a kind.
@@ -51,6 +54,7 @@ type profile struct {
 	variants []string // the variants of the fault; one is drawn
 	lone     bool     // it affects the whole group, and has a round of its own
 	broker   bool     // it happens at the broker: one at a time
+	holder   bool     // it is done to a holder of reservations, and to no member
 	graceful bool     // nothing is broken: the times of planned changes are measured
 }
 
@@ -97,12 +101,15 @@ var profiles = map[kind]profile{
 	kindCrashWorker: {weight: 4, variants: []string{byKill, byFreeze}},
 
 	kindCallerGivesUp: {weight: 2, variants: []string{byCancel, byClosing}},
+
+	kindHolderKill: {weight: 2, variants: []string{byKill}, holder: true},
+	kindHolderStop: {weight: 3, variants: []string{byFreeze}, holder: true},
 }
 
 // kinds lists all kinds in the order in which reports tell them.
 var kinds = []kind{
 	kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindSlow, kindBroker, kindUnload, kindDelete, kindRollover,
-	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker, kindCallerGivesUp,
+	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker, kindCallerGivesUp, kindHolderKill, kindHolderStop,
 }
 
 // The bounds of the random draws.
@@ -128,7 +135,7 @@ type fault struct {
 	Kind    kind          `json:"kind"`
 	Variant string        `json:"variant"`
 	Member  int           `json:"member"`           // number of the victim; of all kinds that have one
-	Worker  int           `json:"worker,omitempty"` // number of its application, of crash_worker
+	Worker  int           `json:"worker,omitempty"` // number of its application, of crash_worker; number of the holder, of the kinds of holders
 	After   time.Duration `json:"after_ns"`
 	Length  time.Duration `json:"length_ns,omitempty"` // of a pause, a cut, slow links, or until a killed process is started again
 	Delay   time.Duration `json:"delay_ns,omitempty"`  // of packets on slow links
@@ -144,11 +151,14 @@ func memberName(n int) string { return fmt.Sprint("m", n) }
 func (f fault) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", f.Kind, f.Variant)
-	if p := profiles[f.Kind]; !p.broker && !p.lone {
+	if p := profiles[f.Kind]; !p.broker && !p.lone && !p.holder {
 		fmt.Fprintf(&b, " of %s", memberName(f.Member))
 	}
 	if f.Kind == kindCrashWorker {
 		fmt.Fprintf(&b, "'s application %d", f.Worker)
+	}
+	if profiles[f.Kind].holder {
+		fmt.Fprintf(&b, " of holder %d", f.Worker)
 	}
 	if f.Length > 0 {
 		fmt.Fprintf(&b, ", %v", f.Length.Round(10*time.Millisecond))
@@ -165,6 +175,9 @@ type round struct {
 
 // lone reports whether the times of the round's one fault may be measured.
 func (r round) lone() bool { return len(r.Faults) == 1 }
+
+// holdersCount is the number of processes that hold reservations.
+const holdersCount = 4
 
 // leavers are the kinds of which some faults leave work behind.
 var leavers = []kind{kindKill, kindPause, kindCut, kindHalfCut, kindCrashWorker}
@@ -304,18 +317,24 @@ func (d *drawer) round() round {
 func (d *drawer) fault(k kind, used map[int]bool) fault {
 	p := profiles[k]
 	f := fault{Kind: k, Variant: p.variants[d.random.IntN(len(p.variants))]}
-	if !p.broker && !p.lone {
-		for f.Member = d.random.IntN(d.members); used[f.Member] && len(used) < d.members; {
+	if p.holder {
+		for f.Worker = d.random.IntN(holdersCount); used[ofHolder(f.Worker)]; {
+			f.Worker = (f.Worker + 1) % holdersCount
+		}
+		used[ofHolder(f.Worker)] = true
+	}
+	if !p.broker && !p.lone && !p.holder {
+		for f.Member = d.random.IntN(d.members); used[f.Member] && d.free(used); {
 			f.Member = (f.Member + 1) % d.members
 		}
 		used[f.Member] = true
 	}
 	switch k {
-	case kindKill, kindPower, kindSlew:
+	case kindKill, kindPower, kindSlew, kindHolderKill:
 		f.Length = d.between(downLeast, downMax)
 	case kindCallerGivesUp:
 		f.Length = d.between(hastyLeast, hastyMax)
-	case kindPause:
+	case kindPause, kindHolderStop:
 		f.Length = d.logarithmic(pauseLeast, pauseMax)
 	case kindCrashWorker:
 		f.Worker = d.random.IntN(workersMax)
@@ -331,6 +350,19 @@ func (d *drawer) fault(k kind, used map[int]bool) fault {
 	}
 	return f
 }
+
+// free reports whether a member is no victim yet.
+func (d *drawer) free(used map[int]bool) bool {
+	for n := range d.members {
+		if !used[n] {
+			return true
+		}
+	}
+	return false
+}
+
+// ofHolder is the number of a holder among the victims of a round, beside those of members.
+func ofHolder(n int) int { return -1 - n }
 
 func (d *drawer) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(d.random.Int64N(int64(most-least)+1))

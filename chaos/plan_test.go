@@ -87,6 +87,16 @@ func checkRound(t *rapid.T, r round, members int) {
 		if p.lone || p.broker {
 			continue
 		}
+		if p.holder {
+			if f.Worker < 0 || f.Worker >= holdersCount || f.Length == 0 {
+				t.Errorf("%v: no such holder, or no length", f)
+			}
+			if victims[ofHolder(f.Worker)] {
+				t.Errorf("%v: the second fault of this holder", f)
+			}
+			victims[ofHolder(f.Worker)] = true
+			continue
+		}
 		if victims[f.Member] {
 			t.Errorf("%v: the second fault of this member", f)
 		}
@@ -149,7 +159,7 @@ func TestReplayDrawsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --calls 200 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
+	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --calls 200 --reservations 40 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
 	if o.replay() != want {
 		t.Errorf("got  %s\nwant %s", o.replay(), want)
 	}
@@ -180,6 +190,10 @@ func TestParseRefuses(t *testing.T) {
 		{"--rate", "0"},
 		{"--calls", "-1"},
 		{"--calls", "0", "--kinds", "kill,caller_gives_up"},
+		{"--reservations", "-1"},
+		{"--reservations", "401"},
+		{"--reservations", "0", "--kinds", "kill,holder_stop"},
+		{"--control", "gossip", "--kinds", "holder_kill"},
 		{"--apps", "python", "--kinds", "caller_gives_up"},
 		{"--sink-share", "2"},
 		{"--control", "none"},

@@ -50,3 +50,28 @@ func readRefusals(journal string) (all []refusal, err error) {
 	}
 	return all, errors.Join(err, lines.Err())
 }
+
+// refusedHoldsSuffix is added to the path of a holder's journal: there it lists what it asked for in vain.
+const refusedHoldsSuffix = ".holds"
+
+// refusedHold is a line of that list.
+type refusedHold struct{ name, code string }
+
+func (r refusedHold) String() string { return fmt.Sprintf("%s %q\n", r.name, r.code) }
+
+// readRefusedHolds reads the list beside a journal, as readRefusals does.
+func readRefusedHolds(path string) (all []refusedHold, err error) {
+	content, err := os.ReadFile(path + refusedHoldsSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	lines := bufio.NewScanner(bytes.NewReader(content[:bytes.LastIndexByte(content, '\n')+1]))
+	for lines.Scan() {
+		var r refusedHold
+		if _, err := fmt.Sscanf(lines.Text(), "%s %q", &r.name, &r.code); err != nil {
+			return nil, fmt.Errorf("%s%s: %q: %w", path, refusedHoldsSuffix, lines.Text(), err)
+		}
+		all = append(all, r)
+	}
+	return all, errors.Join(err, lines.Err())
+}

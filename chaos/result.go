@@ -46,6 +46,8 @@ type result struct {
 
 	Calls callCounts `json:"calls"`
 
+	Reservations reservationCounts `json:"reservations"`
+
 	Moves      int               `json:"moves"` // of keys from one owner to the next
 	MovedKeys  map[kind]int      `json:"moved_keys"`
 	TakeoverMS map[string]spread `json:"takeover_ms"`
@@ -69,10 +71,10 @@ type result struct {
 	verdict  string // of a run in which nothing is broken
 }
 
-func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication, calls *callCounts) *result {
+func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication, calls *callCounts, reserved *reservationCounts) *result {
 	r := &result{
 		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
-		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled), Calls: *calls, Lost: report.Lost,
+		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled) - uint64(reserved.Released), Calls: *calls, Reservations: *reserved, Lost: report.Lost,
 		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken,
 		OverlapMaxMS: milliseconds(report.OverlapMax),
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
@@ -119,6 +121,7 @@ func (r *result) judge(o options) {
 		return
 	}
 	r.judgeCalls(o, broken)
+	r.judgeReservations(o, broken)
 	moving := slices.ContainsFunc(slices.Collect(maps.Keys(r.Faults)), func(k kind) bool {
 		return profiles[k].graceful || k == kindKill || k == kindPower || k == kindDelete
 	})
@@ -152,6 +155,16 @@ func (r *result) judgeCalls(o options, broken func(is bool, format string, args 
 	broken(c.UnrunReplies > 0, "answers: %d calls have the answer of a handler that did not end so, such as %q", c.UnrunReplies, c.Examples)
 	broken(c.WrongReplies > 0, "answers: %d calls have the reply of another one, such as %q", c.WrongReplies, c.Examples)
 	broken(c.Strange > 0, "%d calls were handled that nobody made, such as %q", c.Strange, c.Examples)
+}
+
+// judgeReservations records the broken promises to holders.
+func (r *result) judgeReservations(o options, broken func(is bool, format string, args ...any)) {
+	c := &r.Reservations
+	broken(o.Reservations > 0 && c.Released == 0, "no reservation was granted and released: this run proves nothing about reservations")
+	broken(c.Twice > 0, "once: %d reservations had two answers, such as %q", c.Twice, c.Examples)
+	broken(c.Backward > 0, "fences: %d reservations had one that was not greater than those before, such as %q", c.Backward, c.Examples)
+	broken(c.Early > 0, "deadlines: %d times a key was given away before that of its reservation, such as %q", c.Early, c.Examples)
+	broken(c.Overdue > 0, "deadlines: %d holders went on after theirs, such as %q", c.Overdue, c.Examples)
 }
 
 // The times that --limits holds a run to, in milliseconds.
@@ -215,6 +228,7 @@ func (r *result) summary(w io.Writer) {
 	}
 	line("events", "%d, handled %d in %.0f s (%.0f/s), lost %d, duplicates %d, unsure %d", r.Events, r.Handled, r.Seconds, r.Rate, r.Lost, r.Duplicates, r.Unsure)
 	line("calls", "%v", &r.Calls)
+	line("reservations", "%v", &r.Reservations)
 	line("overlaps", "%d, the longest %v ms; %d more stood still in a stopped process", r.Overlaps, r.OverlapMaxMS, r.Woken)
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)

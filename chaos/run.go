@@ -65,6 +65,9 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err := g.awaitWhole(ctx); err != nil {
 		return nil, err
 	}
+	if err := g.startHolders(); err != nil {
+		return nil, err
+	}
 	p, err := newPublisher(ctx, o, b.url)
 	if err != nil {
 		return nil, err
@@ -74,6 +77,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	g.endHolders()
 	say("%v are sent, waiting until all are handled", p)
 	err = errors.Join(err, g.awaitSettled(ctx, settleMax)) // the journals tell more than either
 	g.end()
@@ -270,7 +274,11 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
-	r := summarise(o, report, times, outcomes, sent, called)
+	reserved, err := judgeReservations(files)
+	if err != nil {
+		return nil, err
+	}
+	r := summarise(o, report, times, outcomes, sent, called, reserved)
 	r.Journals = filepath.Join(g.dir, "journals")
 	r.failed = failed
 	audit, err := d.audit(ctx)
@@ -280,6 +288,9 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken = audit.Accepted, audit.Stale, audit.SameToken
 	if r.AuditHandlings, r.AuditOverlaps, err = g.auditedTotal(); err != nil {
 		return nil, err
+	}
+	for _, w := range g.holders {
+		r.Oddities = append(r.Oddities, w.oddities()...)
 	}
 	for _, m := range g.members {
 		r.Oddities = append(r.Oddities, m.router.oddities()...)

@@ -48,8 +48,8 @@ func WithCall(method string, handler CallHandler) Option {
 	}
 }
 
-// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller waits no longer. What the handler then
-// returns is told to nobody.
+// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller waits no longer, or when the handler has
+// taken longer than the router's handler.timeout. What the handler then returns is told to nobody.
 var ErrCallerGone = errors.New("client: the caller waits no longer")
 
 // CallFailure is an error with a code for the caller.

@@ -185,6 +185,8 @@ func notAnswered(ctx context.Context, err error) error {
 		return &CallError{Kind: ErrUnknown, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
 	case status.Code(err) == codes.ResourceExhausted:
 		return &CallError{Kind: ErrNotRun, Code: CodeOverloaded, Text: status.Convert(err).Message(), Err: kind}
+	case status.Code(err) == codes.Unavailable && isRefusal(err):
+		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: status.Convert(err).Message(), Err: kind}
 	case errors.Is(kind, ErrUnauthenticated), isRefusal(err):
 		return &CallError{Kind: ErrNotRun, Text: status.Convert(err).Message(), Err: kind}
 	}

@@ -32,6 +32,8 @@ type Reservation struct {
 	release  func()
 	ended    chan struct{} // closed when the goroutine has ended
 
+	every time.Duration // until the next renewal; used by one goroutine at a time
+
 	mu    sync.Mutex // guards the fields below
 	until clock.Instant
 	pings map[uint64]clock.Instant // renewals without an answer
@@ -53,8 +55,12 @@ func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
 
-// renewEvery is the interval of renewals. Leases are several times as long.
-const renewEvery = 500 * time.Millisecond
+// renewEvery is the longest interval of renewals. It is shorter with the short leases of ownership.profile fast: a third of what the last
+// answer gave, so that one renewal may fail.
+const (
+	renewEvery = 500 * time.Millisecond
+	renewLeast = 20 * time.Millisecond
+)
 
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
 // [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up. It lasts an hour at most.
@@ -67,6 +73,7 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	_, _ = rand.Read(id) // never fails
 	r := &Reservation{
 		lane: l, key: key, id: id, path: pathOf(ctx), released: make(chan struct{}), ended: make(chan struct{}), pings: make(map[uint64]clock.Instant),
+		every: renewEvery,
 	}
 	r.release = sync.OnceFunc(func() { close(r.released) })
 	ask := &lanev1.Ask{Key: []byte(key), Id: id, Path: r.path, RawClock: !clock.Slewable()}
@@ -237,9 +244,13 @@ func (s *holding) await(ctx context.Context) error {
 func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.lane.options.clock.Now()
 	var until clock.Instant
-	if g := f.GetGranted(); g != nil && g.GetRemainingNs() > 0 {
-		until = s.asked.Add(time.Duration(g.GetRemainingNs()))
+	if g := f.GetGranted(); g != nil {
+		// The wait for it has used up some of it, or all. With little left the holder renews before it begins.
+		if remaining := time.Duration(g.GetRemainingNs()); s.asked.Add(remaining).Sub(now) > remaining/2 {
+			until = s.asked.Add(remaining)
+		}
 	}
 	if a := f.GetRenewed(); a != nil {
 		if at, known := s.pings[a.GetK()]; known && a.GetRemainingNs() > 0 {
@@ -251,12 +262,12 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 			}
 		}
 	}
-	now := s.lane.options.clock.Now()
 	if s.until != 0 && !now.Before(s.until) {
 		return false // a passed deadline is never extended
 	}
 	if until > s.until && now.Before(until) {
 		s.until = until
+		s.every = max(renewLeast, min(renewEvery, until.Sub(now)/3))
 	}
 	return s.until != 0
 }
@@ -279,7 +290,7 @@ func (s *holding) renew() {
 // keep renews the reservation until it is released or lost.
 func (r *Reservation) keep(s *holding) {
 	defer close(r.ended)
-	renewals := time.NewTicker(renewEvery)
+	renewals := time.NewTicker(r.every)
 	defer renewals.Stop()
 	watch := time.NewTicker(checkEvery)
 	defer watch.Stop()
@@ -333,6 +344,7 @@ func (r *Reservation) keep(s *holding) {
 			default:
 				again.Reset()
 				s.extend(f)
+				renewals.Reset(s.every)
 				if g := f.GetGranted(); g != nil {
 					s.renew()
 				}

@@ -35,17 +35,23 @@ func (t *Table) GiveUp(handle event.Handle, out *Moves) {
 
 // notAnswered returns the verdict on a call that no owner has, or will answer.
 func (t *Table) notAnswered(h held, code, why string) event.Verdict {
-	if x := t.extraOf(h); x != nil && x.mayRun {
+	if t.mayHaveRun(h) {
 		return event.Unknown(h.handle(), why)
 	}
 	return event.NotRun(h.handle(), code, why)
 }
 
+// mayHaveRun reports whether an owner may have begun a call that has it no longer. A reservation runs nothing at an owner: its holder knows
+// whether it was granted.
+func (t *Table) mayHaveRun(h held) bool {
+	x := t.extraOf(h)
+	return x != nil && x.mayRun && !h.isReservation()
+}
+
 // corrected returns the verdict on a call as its caller may get it. An owner answers for itself: that it has not run a call, and never will. If
 // an earlier owner may have run it, nobody knows.
 func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
-	x := t.extraOf(h)
-	if x == nil || !x.mayRun {
+	if !t.mayHaveRun(h) {
 		return v
 	}
 	d := v.DetailOrZero()

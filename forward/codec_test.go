@@ -41,7 +41,7 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 			e.SchemaVersion = 1 + uint32(schemas.Index(ev.SchemaVersion))
 		}
 		if c := ev.Call; c != nil {
-			e.Call = &peerv1.Call{Method: c.Method, TimeoutMs: uint64(time.Duration(c.Deadline) / time.Millisecond), Id: c.ID}
+			e.Call = &peerv1.Call{Method: c.Method, TimeoutMs: uint64(time.Duration(c.Deadline) / time.Millisecond), Id: c.ID, Reservation: c.Reservation, Resume: c.Resume}
 			for _, key := range c.Path {
 				e.Call.Path = append(e.Call.Path, uint64(key))
 			}
@@ -68,6 +68,9 @@ func protoVerdicts(f *verdictsFrame) *peerv1.ForwardResponse {
 		}
 		if r := d.Reply; r != nil {
 			verdict.Outcome, verdict.Reply, verdict.Code = peerv1.CallOutcome(r.Outcome), r.Payload, r.Code
+		}
+		if g := d.Grant; g != nil {
+			verdict.Token, verdict.Turn, verdict.RemainingNs = g.Fence.Token, g.Fence.Turn, uint64(g.Remaining)
 		}
 		body.Verdicts = append(body.Verdicts, verdict)
 	}
@@ -121,6 +124,7 @@ func drawEvent(t *rapid.T) *event.Event {
 func drawCall(t *rapid.T) *event.Call {
 	text := rapid.OneOf(rapid.Just(""), rapid.String())
 	c := &event.Call{Method: text.Draw(t, "method"), ID: text.Draw(t, "call id")}
+	c.Reservation, c.Resume = rapid.Bool().Draw(t, "reservation"), rapid.Bool().Draw(t, "resume")
 	c.Deadline = clock.Instant(time.Duration(rapid.Int64Range(0, hotframe.CallTimeoutMax.Milliseconds()).Draw(t, "ms left")) * time.Millisecond)
 	for range rapid.IntRange(0, event.CallPathMax+1).Draw(t, "path") {
 		c.Path = append(c.Path, ring.KeyHash(rapid.Uint64().Draw(t, "key before")))
@@ -194,12 +198,20 @@ func drawNext(t *rapid.T, ev *event.Event) *event.Event {
 	return &next
 }
 
+// drawGrant draws the beginning of a reservation, nil if all its fields are zero.
+func drawGrant(t *rapid.T) *event.Grant {
+	return grantOf(
+		rapid.OneOf(rapid.Just[int64](0), rapid.Int64()).Draw(t, "token"), rapid.OneOf(rapid.Just[uint64](0), rapid.Uint64()).Draw(t, "turn"),
+		rapid.Uint64Max(uint64(time.Hour)).Draw(t, "remaining"),
+	)
+}
+
 func drawVerdicts(t *rapid.T) *verdictsFrame {
 	f := &verdictsFrame{receipt: rapid.Uint64().Draw(t, "receipt"), number: rapid.Uint64Min(1).Draw(t, "number"), epoch: drawPosition(t)}
 	for range rapid.IntRange(0, 20).Draw(t, "verdicts") {
 		v := event.Verdict{
 			Handle: event.Handle(rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50)).Draw(t, "handle")),
-			Kind:   event.VerdictKind(rapid.IntRange(1, 9).Draw(t, "kind")),
+			Kind:   event.VerdictKind(rapid.IntRange(1, int(event.Granted)).Draw(t, "kind")),
 		}
 		if rapid.Bool().Draw(t, "detail") {
 			v.Detail = &event.Detail{
@@ -209,6 +221,9 @@ func drawVerdicts(t *rapid.T) *verdictsFrame {
 			}
 			if rapid.Bool().Draw(t, "answers") {
 				v.Detail.Reply = drawReply(t)
+			}
+			if rapid.Bool().Draw(t, "grants") {
+				v.Detail.Grant = drawGrant(t)
 			}
 		}
 		f.verdicts = append(f.verdicts, v)
@@ -237,11 +252,13 @@ func equalSets(a, b []event.Set) bool {
 func equalVerdicts(a, b []event.Verdict) bool {
 	return slices.EqualFunc(a, b, func(x, y event.Verdict) bool {
 		d, e := x.DetailOrZero(), y.DetailOrZero()
-		replies := equalReplies(d.Reply, e.Reply)
-		d.Reply, e.Reply = nil, nil
-		return x.Handle == y.Handle && x.Kind == y.Kind && d == e && replies
+		same := equalReplies(d.Reply, e.Reply) && equalGrants(d.Grant, e.Grant)
+		d.Reply, e.Reply, d.Grant, e.Grant = nil, nil, nil, nil
+		return x.Handle == y.Handle && x.Kind == y.Kind && d == e && same
 	})
 }
+
+func equalGrants(a, b *event.Grant) bool { return a == b || a != nil && b != nil && *a == *b }
 
 func equalReplies(a, b *event.Reply) bool {
 	if a == nil || b == nil {
@@ -531,7 +548,7 @@ func TestHostileSetsAllocateLittle(t *testing.T) {
 // A verdict of a later version makes us send the event again; a delay that does not
 // fit is a long one.
 func TestUnknownVerdictIsNotYet(t *testing.T) {
-	for _, kind := range []peerv1.VerdictKind{0, 10, 1000} {
+	for _, kind := range []peerv1.VerdictKind{0, peerv1.VerdictKind_VERDICT_KIND_GRANTED + 1, 1000} {
 		b := encode(t, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: &peerv1.Verdicts{
 			Number: 1, Verdicts: []*peerv1.Verdict{{Handle: 1, Kind: kind, DelayMs: math.MaxUint64}},
 		}}})
@@ -611,6 +628,7 @@ func FuzzEventsFrame(f *testing.F) {
 		&event.Event{Handle: 2, ID: event.MessageID{Batch: 2}, Key: "k", Topic: "t", Payload: []byte("p")},
 		&event.Event{Handle: 3, ID: event.MessageID{Batch: 3}, Topic: "t", Properties: []event.Property{{Name: "n", Value: "v"}}},
 		&event.Event{Handle: 4, Key: "k", Payload: []byte("p"), Call: &event.Call{Method: "m", ID: "i", Deadline: clock.Instant(time.Second), Path: []ring.KeyHash{1, 1 << 63}}},
+		&event.Event{Handle: 6, Key: "k", Call: &event.Call{ID: "0123456789abcdef", Deadline: clock.Instant(time.Second), Reservation: true, Resume: true}},
 		&event.Event{Handle: 5, Key: "k", Call: new(event.Call)},
 	)}))
 	f.Add(encode(f, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: &peerv1.Hello{Group: "g"}}}))
@@ -630,6 +648,7 @@ func FuzzVerdictsFrame(f *testing.F) {
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Delay: time.Second, Reason: "r", Owner: "o"}}}}))
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{
 		{Handle: 1, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied, Payload: []byte("p")}}}, event.NotRun(2, event.CodeCycle, "why"), event.Unknown(3, "why"),
+		{Handle: 4, Kind: event.Granted, Detail: &event.Detail{Grant: &event.Grant{Fence: event.Fence{Token: 1, Turn: 2}, Remaining: time.Second}}},
 	}}))
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: doneOf(1), done: []event.Set{setOf(event.NewHandle(3, 0), 0, 65, 200), setOf(event.NewRelayedHandle(9, 0), event.EntryEventsMax-1)}}))
 	f.Add(encode(f, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: 1}}}))

@@ -106,14 +106,14 @@ var (
 			texts: []protowire.Number{eventKey, eventPayload, eventFirstError, eventLastError},
 			messages: map[protowire.Number]shape{
 				eventProperties: {numbers: []protowire.Number{1}, texts: []protowire.Number{2}},
-				eventCall:       {numbers: []protowire.Number{2}, texts: []protowire.Number{1, 3}},
+				eventCall:       {numbers: []protowire.Number{2, 5, 6}, texts: []protowire.Number{1, 3}},
 			},
 		}},
 	}}}
 	responseShape = shape{numbers: []protowire.Number{1}, messages: map[protowire.Number]shape{fieldHot: {
 		numbers: []protowire.Number{verdictsNumber},
 		messages: map[protowire.Number]shape{verdictsEpoch: positionShape, verdictsVerdicts: {
-			numbers:  []protowire.Number{verdictHandle, verdictKind, verdictDelay, verdictAttempts, verdictCrashes, verdictOutcome},
+			numbers:  []protowire.Number{verdictHandle, verdictKind, verdictDelay, verdictAttempts, verdictCrashes, verdictOutcome, verdictToken, verdictTurn, verdictRemaining},
 			texts:    []protowire.Number{verdictReason, verdictFirstError, verdictOwner, verdictReply, verdictCode},
 			messages: map[protowire.Number]shape{verdictEpoch: positionShape},
 		}, verdictsDone: {

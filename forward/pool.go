@@ -153,14 +153,14 @@ func (p *Pool) perform(out *Moves) {
 		p.metrics.sentLocal.Add(float64(len(out.Local)))
 		p.sink.Deliver(out.Local)
 	}
+	if len(out.Granted) > 0 { // first: one may have begun and ended in one frame
+		p.sink.Granted(out.Granted)
+	}
 	if len(out.Done)+len(out.Settled) > 0 {
 		p.sink.Settle(out.Done, out.Verdicts, out.Settled)
 	}
 	if len(out.Cancel) > 0 {
 		p.cancel(out.Cancel)
-	}
-	if len(out.Granted) > 0 {
-		p.sink.Granted(out.Granted)
 	}
 	if len(out.Renew) > 0 {
 		p.renew(out.Renew)

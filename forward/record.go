@@ -73,6 +73,7 @@ func (h held) handle() event.Handle { return h.entry.Handle(h.index) }
 func (h held) key() event.Key       { return h.entry.Key(h.index) }
 func (h held) isRelayed() bool      { return h.entry.First.IsRelayed() }
 func (h held) isCall() bool         { return h.entry.First.IsCall() }
+func (h held) isReservation() bool  { return h.isCall() && h.entry.Call(h.index).Reservation }
 
 // order is the place of h among all events that were ever held: earlier ones come first.
 func (h held) order() uint64 { return h.age*event.EntryEventsMax + uint64(h.index) }

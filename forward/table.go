@@ -187,7 +187,7 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		sent := h.sentTo()
 		with := sent != nil && sent.lane.peer == from
 		switch {
-		case (v.Kind == event.Answered || v.Kind == event.Granted) && !h.isCall():
+		case v.Kind == event.Answered && !h.isCall(), v.Kind == event.Granted && !h.isReservation():
 			t.ignored++
 		case v.Kind == event.Done && (with || t.had(h, from)):
 			t.done(h, out)

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -24,6 +25,9 @@ func (m *model) call(t *rapid.T) *event.Entry {
 	if rapid.Bool().Draw(t, "id") {
 		ev.Call.ID = "id"
 	}
+	if ev.Call.ID != "" && rapid.Bool().Draw(t, "reservation") {
+		ev.Call.Method, ev.Call.Reservation = "", true
+	}
 	e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
 	e.First, e.Fresh = h, event.AllBits(1)
 	m.handles = append(m.handles, h)
@@ -34,8 +38,56 @@ func (m *model) call(t *rapid.T) *event.Entry {
 
 func (m *model) isOnce(h event.Handle) bool { return m.entries[h].Call(0).Once() }
 
+func (m *model) isReservation(h event.Handle) bool {
+	return h.IsCall() && m.entries[h] != nil && m.entries[h].Call(0).Reservation
+}
+
+// mayHaveRun: of a reservation its holder knows whether it was granted.
+func (m *model) mayHaveRun(h event.Handle) bool { return m.mayRun[h] && !m.isReservation(h) }
+
+// begun checks that the holders of exactly these reservations are told that they have begun.
+func (m *model) begun(t fataler, want []event.Verdict) {
+	if len(m.out.Granted) != len(want) {
+		t.Fatalf("granted %+v, want %+v", m.out.Granted, want)
+	}
+	for i, v := range m.out.Granted {
+		if v.Handle != want[i].Handle || v.Detail != want[i].Detail {
+			t.Fatalf("granted %+v, want %+v", m.out.Granted, want)
+		}
+	}
+}
+
+// renew asks for new permission: of the peer that has the reservation, if one has it.
+func (m *model) renew(t fataler, h event.Handle) {
+	r := event.Renewal{Handle: h, Number: uint64(m.now)}
+	var want []Renew
+	for peer, with := range m.with {
+		if with[h] && h.IsCall() {
+			want = []Renew{{peer, r}}
+			m.counts["renewed"]++
+		}
+	}
+	if m.table.Renew(r, &m.out); !slices.Equal(m.out.Renew, want) || m.out.Empty() == (len(want) > 0) {
+		t.Fatalf("renewals %+v, want %+v", m.out.Renew, want)
+	}
+}
+
+// forgetCall ends a call at this node alone.
+func (m *model) forgetCall(t fataler, h event.Handle) {
+	if m.table.Forget(h); h.IsCall() && m.open[h] {
+		m.counts["forgotten"]++
+		m.forget(h)
+	}
+}
+
 // giveCall: no call goes to a peer that takes none, and one without an id goes to no further owner after one may have begun it.
-func (m *model) giveCall(t fataler, peer Peer, h event.Handle) {
+func (m *model) giveCall(t fataler, peer Peer, h event.Handle, call *event.Call) {
+	if call.Resume != m.granted[h] || call.Reservation != m.isReservation(h) {
+		t.Fatalf("%d is given to %s as %+v, granted before: %t", h, peer, call, m.granted[h])
+	}
+	if call.Resume {
+		m.counts["resumed"]++
+	}
 	if m.noCalls[peer] {
 		t.Fatalf("call %d is given to %s, whose release takes none", h, peer)
 	}
@@ -73,7 +125,7 @@ func (m *model) checkCall(t fataler, h event.Handle, place Place) {
 // answered checks the end of a call.
 func (m *model) answered(t fataler, v *event.Verdict) {
 	d := v.DetailOrZero()
-	if v.Kind == event.Rejected && m.mayRun[v.Handle] || v.Kind == event.Answered && d.Reply.Outcome == event.CallNotRun && m.mayRun[v.Handle] {
+	if v.Kind == event.Rejected && m.mayHaveRun(v.Handle) || v.Kind == event.Answered && d.Reply.Outcome == event.CallNotRun && m.mayHaveRun(v.Handle) {
 		t.Fatalf("call %d has not run, says %+v, and an earlier owner may have run it", v.Handle, d)
 	}
 	if v.Kind != event.Answered {
@@ -108,7 +160,7 @@ func (m *model) giveUp(t fataler, h event.Handle) {
 		}
 	}
 	outcome := event.CallNotRun
-	if m.mayRun[h] || len(want) > 0 {
+	if (m.mayRun[h] || len(want) > 0) && !m.isReservation(h) {
 		outcome = event.CallUnknown
 	}
 	m.counts["given up"]++

@@ -62,6 +62,7 @@ type model struct {
 	serials  [3]uint64                    // of own and relayed entries, and of calls
 	noCalls  map[Peer]bool                // by the release of their stream
 	mayRun   map[event.Handle]bool        // calls that an owner may have begun that has them no longer
+	granted  map[event.Handle]bool        // reservations that have begun at an owner
 	refused  map[event.Handle]bool        // calls whose newest holder has refused them
 	counts   map[string]int               // of calls, by what became of them
 	epoch    int64
@@ -80,7 +81,7 @@ func newModel() *model {
 		open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
 		byKey: map[event.Key][]event.Handle{}, waited: map[event.Handle]bool{},
-		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, counts: map[string]int{},
+		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, granted: map[event.Handle]bool{}, counts: map[string]int{},
 	}
 	for n := range 4 {
 		m.peers = append(m.peers, peerNumber(n))
@@ -196,7 +197,7 @@ func (m *model) give(t fataler, peer Peer, ref event.Ref) {
 		t.Fatalf("event %d of key %q is given as %d", h, ev.Key, ev.Handle)
 	}
 	if h.IsCall() {
-		m.giveCall(t, peer, h)
+		m.giveCall(t, peer, h, ref.Event().Call)
 	}
 	m.sent++
 	m.handed = append(m.handed, h)
@@ -385,8 +386,30 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.up[peer] = true
 			m.table.PeerUp(m.now, peer, calls, &m.out)
 		},
-		"call":    func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
-		"calls":   func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
+		"call":  func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
+		"calls": func(t *rapid.T) { m.table.Hold(m.now, m.call(t), &m.out) },
+		"renew": func(t *rapid.T) { m.renew(t, m.anyHandle(t)) },
+		"renew all": func(t *rapid.T) { // that are held
+			for _, h := range m.handles {
+				if m.open[h] {
+					m.renew(t, h)
+					m.perform(t)
+				}
+			}
+		},
+		"forget": func(t *rapid.T) { m.forgetCall(t, m.anyHandle(t)) },
+		"grant a call": func(t *rapid.T) { // that is no reservation, or of another peer
+			from, h := rapid.SampledFrom(m.peers).Draw(t, "from"), m.anyHandle(t)
+			if m.isReservation(h) && m.with[from][h] {
+				return
+			}
+			before := m.table.Stats()
+			before.Ignored++
+			m.table.Settle(m.now, from, []event.Verdict{{Handle: h, Kind: event.Granted, Detail: &event.Detail{Grant: &event.Grant{}}}}, &m.out)
+			if m.table.Stats() != before || !m.out.Empty() || len(m.out.Granted) > 0 {
+				t.Fatalf("%d is granted by %s, which cannot: %+v", h, from, m.out)
+			}
+		},
 		"give up": func(t *rapid.T) { m.giveUp(t, m.anyHandle(t)) },
 		"give a call up": func(t *rapid.T) {
 			for _, h := range m.handles {
@@ -534,9 +557,16 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 	if h.IsCall() {
 		kinds = []event.VerdictKind{event.Done, event.Rejected, event.NotOwner, event.NotYet, event.Overloaded, event.Attempted, event.Answered, event.Answered}
 	}
+	if m.isReservation(h) {
+		kinds = append(kinds, event.Granted, event.Granted, event.Granted)
+	}
 	v := event.Verdict{Handle: h, Kind: rapid.SampledFrom(kinds).Draw(t, "kind")}
 	if v.Kind == event.Answered {
 		v.Detail = &event.Detail{Reply: &event.Reply{Outcome: rapid.SampledFrom([]event.CallOutcome{event.CallReplied, event.CallNotRun, event.CallNotRun, event.CallUnknown}).Draw(t, "outcome")}}
+		return v
+	}
+	if v.Kind == event.Granted {
+		v.Detail = &event.Detail{Grant: &event.Grant{Fence: event.Fence{Token: 1, Turn: uint64(m.now)}, Remaining: time.Second}}
 		return v
 	}
 	if v.Kind != event.Done || rapid.Bool().Draw(t, "detail") {
@@ -552,23 +582,28 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 
 // answer makes a peer send verdicts about some of its events, reports about an event before its end.
 func (m *model) answer(t *rapid.T, from Peer) {
-	var verdicts []event.Verdict
+	var verdicts, granted []event.Verdict
 	for _, h := range m.handles {
 		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
 			continue
 		}
 		v := m.verdict(t, h)
 		verdicts = append(verdicts, v)
-		for v.Kind == event.Attempted && rapid.Bool().Draw(t, "more") {
+		for (v.Kind == event.Attempted || v.Kind == event.Granted) && rapid.Bool().Draw(t, "more") {
 			v = m.verdict(t, h)
 			verdicts = append(verdicts, v)
 		}
-		if v.Kind != event.Attempted {
+		if v.Kind != event.Attempted && v.Kind != event.Granted {
 			delete(m.with[from], h)
 		}
 		for _, v := range verdicts {
 			if v.Handle == h && v.Kind == event.Attempted {
 				m.mayRun[h] = true
+			}
+			if v.Handle == h && v.Kind == event.Granted {
+				m.granted[h] = true
+				granted = append(granted, v)
+				m.counts["granted"]++
 			}
 		}
 		m.refused[h] = v.Kind == event.NotOwner || v.Kind == event.NotYet
@@ -577,6 +612,7 @@ func (m *model) answer(t *rapid.T, from Peer) {
 		}
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
+	m.begun(t, granted)
 }
 
 // settleAll lets everything work again and answers Done to all, by sets or by verdicts: after that, nothing
@@ -629,7 +665,7 @@ func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
 	counts := map[string]int{}
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten"} {
 			if counts[what] == 0 {
 				return false
 			}

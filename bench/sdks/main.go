@@ -221,6 +221,8 @@ func newBoxes(size int) *endless {
 func (b *endless) WorkerUp(event.WorkerID)   {}
 func (b *endless) WorkerGone(event.WorkerID) {}
 
+func (b *endless) Grant(event.DeliveryID, event.Grant) {}
+
 func (b *endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,7 +20,7 @@ const asRouter = "router"
 // TestMain makes the test binary the router when it is started as one: the children of
 // demo, dev and prove are this binary, started again, and so is the application of a user.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == asRouter || len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "dev" || os.Args[1] == "prove" || os.Args[1] == "deadletters") {
+	if filepath.Base(os.Args[0]) == asRouter || len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "dev" || os.Args[1] == "prove" || os.Args[1] == "deadletters" || os.Args[1] == "lock") {
 		main()
 	}
 	if len(os.Args) > 1 && os.Args[1] == testApp {

@@ -37,7 +37,7 @@ func main() {
 	ctx, stop := signalContext()
 	defer stop()
 	err := rootCommand().ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "router:", untrusted.Lines(err.Error()))
 	}
 	os.Exit(exitCode(err))
@@ -46,6 +46,7 @@ func main() {
 func exitCode(err error) int {
 	var usage usageError
 	var call *callError
+	var locked *lockError
 	switch {
 	case err == nil:
 		return exitOK
@@ -59,6 +60,8 @@ func exitCode(err error) int {
 		return exitIdentity
 	case errors.As(err, &call):
 		return call.code
+	case errors.As(err, &locked):
+		return locked.code
 	}
 	return exitFailed
 }
@@ -86,7 +89,8 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(actCommands()...)
-	root.AddCommand(invokeCommand())
+	root.AddCommand(invokeCommand(), lockCommand())
+	root.AddCommand(lockChildren()...)
 	root.AddCommand(groupCommand(), auditCommand())
 	root.AddCommand(forgetCommand())
 	root.AddCommand(deadLettersCommand(), replayCommand())

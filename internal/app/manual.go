@@ -37,6 +37,17 @@ func (m *Manual) Awake() bool {
 	}
 }
 
+// ReservationsAwake reports whether something has happened since the last call for which TakeReservations has to be called. Run does this by
+// itself; do not call it beside Run.
+func (s *Server) ReservationsAwake() bool {
+	select {
+	case <-s.reservations.awake:
+		return true
+	default:
+		return false
+	}
+}
+
 // Close says that the stream has ended.
 func (m *Manual) Close() { m.session.stop() }
 

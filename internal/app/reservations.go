@@ -137,6 +137,9 @@ func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 		results = append(results, held.Answer([]event.Result{{Delivery: held.name, Kind: event.ResultDone}}, nil)...)
 		delete(r.held, id)
 	}
+	if r.next != nil {
+		_, results = r.next.TakeBack(others, nil, results) // the one that is being taken may be among them
+	}
 	s.Metrics.reservations.Set(float64(len(r.held)))
 	r.mu.Unlock()
 	s.finish(results)

@@ -508,11 +508,12 @@ func (w *session) fill() bool {
 // refuseCalls removes the calls from taken, and appends a result for each to dst: a worker that takes no calls would
 // handle them as events.
 func refuseCalls(taken []event.Delivery, dst []event.Result) (events []event.Delivery, _ []event.Result) {
-	if !slices.ContainsFunc(taken, func(d event.Delivery) bool { return d.Call() != nil }) {
-		return taken, dst
+	first := 0
+	for first < len(taken) && taken[first].Call() == nil { // nearly always all: nothing is copied
+		first++
 	}
-	events = taken[:0]
-	for i := range taken {
+	events = taken[:first]
+	for i := first; i < len(taken); i++ {
 		if d := &taken[i]; d.Call() == nil {
 			events = append(events, *d)
 		} else {

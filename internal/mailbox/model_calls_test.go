@@ -23,6 +23,8 @@ type refCall struct {
 	running event.DeliveryID
 	begun   bool // it waits, and may have run before
 	watched bool // its deadline takes it back if it runs
+	granted event.Fence
+	moved   bool // it runs, and was resumed before it was granted
 }
 
 type refReply struct {
@@ -35,6 +37,10 @@ func plain(v verdict) verdict {
 	if r := v.Reply; r != nil {
 		v.Reason += fmt.Sprintf("|%v %q %s", r.Outcome, r.Payload, r.Code)
 		v.Reply = nil
+	}
+	if g := v.Grant; g != nil {
+		v.Reason += fmt.Sprintf("|granted %v for %v", g.Fence, g.Remaining)
+		v.Grant = nil
 	}
 	return v
 }
@@ -90,6 +96,24 @@ func (r *reference) eventMay(now clock.Instant, key event.Key) bool {
 	return head != nil && !head.heldUntil.After(now)
 }
 
+func (c *refCall) isReservation() bool { return c.event.Call.Reservation }
+
+// keepers reports whether a delivery is one of the keeper.
+func keepers(d *event.Delivery) bool { return d.Call() != nil && d.Call().Reservation }
+
+// firstVisit returns the first call of a key whose time is not up and that is wanted, nil if there is none or something runs.
+func (r *reference) firstVisit(now clock.Instant, key event.Key, wanted func(*refCall) bool) *refCall {
+	if r.runningOf(key) > 0 {
+		return nil
+	}
+	for _, c := range r.waitingCalls(key) {
+		if c.event.Call.Deadline.After(now) && wanted(c) {
+			return c
+		}
+	}
+	return nil
+}
+
 // nextCall returns the call that runs next, nil if that is an event, or none.
 func (r *reference) nextCall(now clock.Instant, key event.Key) *refCall {
 	if r.runningOf(key) > 0 || r.eventMay(now, key) && r.inTurn[key] >= 8 {
@@ -131,6 +155,9 @@ func (r *reference) rest(key event.Key) {
 func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event.Position, e *event.Event) []addressed {
 	to, id := address{from, e.Handle}, ring.HashOf(string(e.Key))
 	overloaded := verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}}
+	if here := r.findCall(e.ID); here != nil && here.isReservation() {
+		return r.comeBack(here, to, e)
+	}
 	if here := r.findCall(e.ID); here != nil {
 		if max(1, len(here.to)) >= modelConfig.JoinsMax {
 			return r.sayTo(to, overloaded)
@@ -162,6 +189,8 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 		return r.sayTo(to, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})
 	case slices.Contains(e.Call.Path, id):
 		return r.sayTo(to, notRunBecause(event.CodeCycle, cycle.Reason))
+	case e.Call.Resume:
+		return r.sayTo(to, notRunBecause(event.CodeLost, over.Reason))
 	case !e.Call.Deadline.After(now):
 		return r.sayTo(to, notRunBecause(event.CodeTimeout, tooOld.Reason))
 	case r.parks[e.Key].State != event.NotParked:
@@ -173,10 +202,39 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	return nil
 }
 
+// comeBack lets a holder go on from another place.
+func (r *reference) comeBack(here *refCall, to address, e *event.Event) []addressed {
+	said := r.sayAll(here, notRunBecause(event.CodeLost, over.Reason))
+	here.to = []address{to}
+	if here.granted != (event.Fence{}) {
+		return append(said, r.sayTo(to, verdict{event.Granted, event.Detail{Grant: &event.Grant{Fence: here.granted}}})...)
+	}
+	here.moved = here.running != 0
+	if here.event.Call.Deadline < e.Call.Deadline {
+		longer := *here.event.Call
+		longer.Deadline = e.Call.Deadline
+		here.event.Call = &longer
+	}
+	return said
+}
+
+// grant says that a reservation has begun.
+func (r *reference) grant(d event.DeliveryID, g event.Grant) []addressed {
+	c := r.runningCall(d)
+	if c == nil {
+		return nil
+	}
+	if c.moved { // its holder has asked after the permission was given
+		g.Remaining = 0
+	}
+	c.granted = g.Fence
+	return r.sayAll(c, verdict{event.Granted, event.Detail{Grant: &g}})
+}
+
 func (r *reference) finishCall(now clock.Instant, c *refCall, result event.Result) (said []addressed, ended bool) {
 	call, p := c.event.Call, c.event.Partition
-	o := outcome.OfCall(call.Once(), call.Deadline.After(now) && len(c.to) > 0, &result)
-	c.running = 0
+	o := outcome.OfCall(call.Once() || call.Reservation, call.Deadline.After(now) && len(c.to) > 0, &result)
+	c.running, c.granted, c.moved = 0, event.Fence{}, false
 	ended = r.gates[p].Gate != ownership.Open
 	if o.Again {
 		if result.Kind == event.ResultCancelled || result.Kind == event.ResultLost {
@@ -194,7 +252,7 @@ func (r *reference) finishCall(now clock.Instant, c *refCall, result event.Resul
 		c.watched = true
 		return said, ended
 	}
-	if o.Reply.Outcome == event.CallReplied && !call.Once() {
+	if o.Reply.Outcome == event.CallReplied && !call.Once() && !call.Reservation {
 		r.window = append(r.window, refDone{id: c.event.ID, p: p, at: now, late: !r.ours(p)})
 		r.takeHandover(p)
 		r.forget()
@@ -224,6 +282,7 @@ func (r *reference) expireCalls(now clock.Instant) (said []addressed) {
 		case c.event.Call.Deadline.After(now):
 		case c.running == 0:
 			said = append(said, r.endCall(c, notRunBecause(event.CodeTimeout, tooOld.Reason))...)
+		case c.isReservation(): // whose time is that of its wait
 		case c.watched:
 			c.watched = false
 			r.takeBack = append(r.takeBack, c.running)
@@ -282,9 +341,15 @@ func (m *model) call() {
 		switch {
 		case len(m.knownCalls) > 0 && m.chance(50, "again"):
 			before := m.knownCalls[max(0, len(m.knownCalls)-1-rapid.IntRange(0, 5).Draw(m.T, "back"))]
+			if before.Call.Reservation {
+				call.Method, call.Reservation, call.Resume = "", true, m.chance(40, "resume")
+			}
 			c.Key, c.Partition, c.ID, c.Payload, call.ID = before.Key, before.Partition, before.ID, before.Payload, before.Call.ID
 		case m.chance(60, "id"):
 			call.ID = fmt.Sprint(m.nextEntry)
+			if m.chance(50, "reservation") {
+				c.Payload, call.Method, call.Reservation, call.Resume = nil, "", true, m.chance(10, "resume")
+			}
 		}
 		c.ID, c.Call = event.CallMessageID(c.Key, call.ID, uint64(m.nextEntry)), &call
 		if call.ID != "" {
@@ -295,6 +360,8 @@ func (m *model) call() {
 		here := m.ref.findCall(c.ID)
 		said := m.ref.acceptCall(m.now, from, senderEpoch, c)
 		switch {
+		case here != nil && call.Reservation:
+			m.noteComeBack(here)
 		case here == nil:
 			m.noteCalls(said)
 			if len(said) > 0 && said[0].Kind == event.Answered && m.ref.remembers(c.ID) {
@@ -309,6 +376,43 @@ func (m *model) call() {
 	}
 	m.boxes.Accept(m.now, from, senderEpoch, event.RefsTo(calls...), &m.out)
 	m.expect("Accept", want)
+}
+
+// noteComeBack counts a holder's return.
+func (m *model) noteComeBack(here *refCall) {
+	switch {
+	case here.granted != (event.Fence{}):
+		m.calls["resumed"]++
+	case here.moved:
+		m.calls["resumed before the grant"]++
+	default:
+		m.calls["asked from elsewhere"]++
+	}
+}
+
+// grant says that reservations have begun which run.
+func (m *model) grant() {
+	for _, d := range m.deliveries {
+		if keepers(&d) && m.chance(70, "grant") {
+			m.grantOne(&d)
+		}
+	}
+	if len(m.over) > 0 {
+		m.grantID(pick(m, m.over, "over"), event.Grant{Fence: event.Fence{Token: 1}})
+	}
+}
+
+func (m *model) grantOne(d *event.Delivery) {
+	if c := m.ref.runningCall(d.ID); c.granted == (event.Fence{}) {
+		m.calls["granted"]++
+		m.grantID(d.ID, event.Grant{Fence: d.Fence(), Remaining: time.Duration(d.Turn)})
+	}
+}
+
+func (m *model) grantID(id event.DeliveryID, g event.Grant) {
+	want := m.ref.grant(id, g)
+	m.boxes.Grant(id, g, &m.out)
+	m.expect("Grant", want)
 }
 
 // noteCalls counts what callers are told.
@@ -410,13 +514,23 @@ func (m *model) serve() {
 // pass lets time pass without a Tick.
 func (m *model) pass() {
 	m.now = m.now.Add(time.Duration(rapid.Int64Range(0, int64(300*time.Millisecond)).Draw(m.T, "time")))
+	m.passed = true
 }
 
 // startedCall checks that the delivery of a call is the one that the reference would allow.
 func (m *model) startedCall(w event.WorkerID, d event.Delivery) {
 	key := d.Ref.Key()
-	c := m.ref.nextCall(m.now, key)
+	keeper := w == event.Keeper
+	c := m.ref.firstVisit(m.now, key, func(c *refCall) bool { return c.isReservation() == keeper })
+	if !keeper && m.ref.eventMay(m.now, key) && m.ref.inTurn[key] >= 8 {
+		c = nil
+	}
+	first := m.ref.firstVisit(m.now, key, func(*refCall) bool { return true })
 	switch {
+	case keeper != keepers(&d):
+		m.Fatalf("worker %d gets call %v, reservation: %t", w, d.MessageID(), keepers(&d))
+	case c != nil && c != first && !m.passed: // otherwise the key may have been filed when another visit's time was not up
+		m.Fatalf("delivery of call %v before call %v", d.MessageID(), first.event.ID)
 	case c == nil:
 		m.Fatalf("delivery of call %v, and the key has none to run: %d in a row, head %+v, calls %+v", d.MessageID(), m.ref.inTurn[key], m.ref.head(key), m.ref.waitingCalls(key))
 	case c.event.ID != d.MessageID():
@@ -430,16 +544,30 @@ func (m *model) startedCall(w event.WorkerID, d event.Delivery) {
 	case d.Call().Deadline != c.event.Call.Deadline || d.Attempt != 1:
 		m.Fatalf("delivery of call %v with the deadline %v and attempt %d, want %v", d.MessageID(), d.Call().Deadline, d.Attempt, c.event.Call.Deadline)
 	}
-	if before, ok := m.stuckTo[key]; ok && before != w {
+	m.checkGeneration(&d)
+	if before, ok := m.stuckTo[key]; ok && !keeper && before != w {
 		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
 	}
 	if head := m.ref.head(key); head != nil && head.heldUntil.After(m.now) {
 		m.calls["before a retry"]++
 	}
-	m.stuckTo[key], m.fences[key] = w, d.Fence()
+	m.fences[key] = d.Fence()
+	if !keeper {
+		m.stuckTo[key] = w
+	}
 	c.running = d.ID
 	m.ref.inTurn[key] = min(8, m.ref.inTurn[key]+1)
 	m.deliveries = append(m.deliveries, d)
+}
+
+// checkGeneration: the generation grows when the key's worker may not have seen its last turn, and only then.
+func (m *model) checkGeneration(d *event.Delivery) {
+	if keepers(d) {
+		m.changes[d.Partition]++
+	}
+	if want := uint64(m.changes[d.Partition] + m.workersChanged); d.Generation != want {
+		m.Fatalf("delivery %v of generation %d, want %d", d.MessageID(), d.Generation, want)
+	}
 }
 
 // callResult draws what else the result of a call has.

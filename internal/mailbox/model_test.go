@@ -455,26 +455,29 @@ type model struct {
 	now   clock.Instant
 	out   Output
 
-	keys       []event.Key
-	partitions []ring.Partition
-	known      []*event.Event // every event that was ever sent
-	open       map[address]bool
-	deliveries []event.Delivery // running
-	over       []event.DeliveryID
-	tenure     ownership.Token
-	nextHandle event.Handle
-	nextEntry  int64
-	nextWorker event.WorkerID
-	senders    []Sender
-	nextSender Sender
-	mayTake    map[event.WorkerID]bool // was woken, and has not found its queue empty since
-	stuckTo    map[event.Key]event.WorkerID
-	fences     map[event.Key]event.Fence // of the newest delivery
-	knownCalls []*event.Event            // every call with an id that was ever made
-	calls      map[string]int            // what became of calls, and how
-	held       uint64                    // looks at a key that waited on hold
-	onPark     uint64                    // looks at a key that waited because of a park
-	letters    uint64                    // deliveries of letters
+	keys           []event.Key
+	partitions     []ring.Partition
+	known          []*event.Event // every event that was ever sent
+	open           map[address]bool
+	deliveries     []event.Delivery // running
+	over           []event.DeliveryID
+	tenure         ownership.Token
+	nextHandle     event.Handle
+	nextEntry      int64
+	nextWorker     event.WorkerID
+	senders        []Sender
+	nextSender     Sender
+	mayTake        map[event.WorkerID]bool // was woken, and has not found its queue empty since
+	stuckTo        map[event.Key]event.WorkerID
+	fences         map[event.Key]event.Fence // of the newest delivery
+	knownCalls     []*event.Event            // every call with an id that was ever made
+	calls          map[string]int            // what became of calls, and how
+	passed         bool                      // time, since the newest Tick
+	changes        map[ring.Partition]int    // how often it was opened, or a key of it reserved
+	workersChanged int
+	held           uint64 // looks at a key that waited on hold
+	onPark         uint64 // looks at a key that waited because of a park
+	letters        uint64 // deliveries of letters
 }
 
 // modelKeys returns six keys, two on each of three partitions.
@@ -497,7 +500,7 @@ func newModel(t *rapid.T) *model {
 		ref:     reference{parks: map[event.Key]event.Park{}, gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, inTurn: map[event.Key]int{}, skips: map[refSkip]event.Skip{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
-		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{}, calls: map[string]int{},
+		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{}, changes: map[ring.Partition]int{}, calls: map[string]int{},
 	}
 	for _, key := range m.keys {
 		if p := ring.PartitionOf(string(key)); !slices.Contains(m.partitions, p) {
@@ -606,7 +609,7 @@ func (m *model) newID() event.MessageID {
 // never came.
 func (m *model) takeOver() {
 	for _, c := range m.ref.calls {
-		if !c.event.Call.Once() && m.chance(20, "a call") { // the id of any other is in no window
+		if !c.event.Call.Once() && !c.isReservation() && m.chance(20, "a call") { // the id of any other is in no window
 			d := event.Finished{Partition: c.event.Partition, ID: c.event.ID, At: m.now}
 			if c.running == 0 {
 				m.calls["handed over"]++
@@ -635,7 +638,7 @@ func (m *model) takeOver() {
 
 // take lets a worker take, under a lease that is sometimes over.
 func (m *model) take() {
-	workers := append([]event.WorkerID{99_999}, m.ref.workers...)
+	workers := append([]event.WorkerID{99_999, event.Keeper}, m.ref.workers...)
 	m.takeFor(pick(m, workers, "worker"), rapid.IntRange(0, 3).Draw(m.T, "limit"), !m.chance(10, "lapsed"))
 }
 
@@ -646,12 +649,15 @@ func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
 		lease.Guard = 100
 	}
 	got := m.boxes.Take(m.now, lease, w, limit, nil)
-	if len(got) > limit || len(got) > 0 && (!leased || !slices.Contains(m.ref.workers, w)) {
+	if len(got) > limit || len(got) > 0 && (!leased || w != event.Keeper && !slices.Contains(m.ref.workers, w)) {
 		m.Fatalf("Take(worker %d of %v, limit %d, leased %v) = %d deliveries", w, m.ref.workers, limit, leased, len(got))
 	}
 	m.mayTake[w] = m.mayTake[w] && (len(got) == limit || !leased)
 	for _, d := range got {
 		m.started(w, d)
+		if w == event.Keeper && m.chance(60, "grant at once") {
+			m.grantOne(&d)
+		}
 	}
 }
 
@@ -664,7 +670,7 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 	}
 	head := m.ref.head(key)
 	switch {
-	case m.ref.nextCall(m.now, key) != nil:
+	case m.ref.nextCall(m.now, key) != nil && !m.passed:
 		m.Fatalf("delivery of event %v before call %v", d.MessageID(), m.ref.nextCall(m.now, key).event.ID)
 	case head == nil:
 		m.Fatalf("delivery %d of a key that has none to run", d.ID)
@@ -683,6 +689,7 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 	case d.Attempt != head.event.Attempts+1 || d.Event().LastError != head.event.LastError:
 		m.Fatalf("attempt %d after %q, want %d after %q", d.Attempt, d.Event().LastError, head.event.Attempts+1, head.event.LastError)
 	}
+	m.checkGeneration(&d)
 	if before, ok := m.stuckTo[key]; ok && before != w {
 		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
 	}
@@ -885,6 +892,9 @@ func (m *model) setGate(p ring.Partition, gate ownership.Gate, withheld ...ring.
 
 func (m *model) changeGate(c ownership.GateChange) {
 	epoch := event.Position{Ledger: 1, Entry: m.ref.epoch.Entry + 1}
+	if c.Gate == ownership.Open && m.ref.gates[c.Partition].Gate != ownership.Open {
+		m.changes[c.Partition]++
+	}
 	want := m.ref.setGate(c, epoch)
 	m.boxes.SetGates(m.now, []ownership.GateChange{c}, epoch, &m.out)
 	m.expect("SetGates", want)
@@ -910,6 +920,7 @@ func (m *model) takeHandover() {
 // worker lets one come or go.
 func (m *model) worker() {
 	clear(m.stuckTo)
+	m.workersChanged++
 	if i := len(m.ref.workers); i == 0 || i < 3 && m.chance(50, "up") {
 		m.nextWorker++
 		m.ref.workers = append(m.ref.workers, m.nextWorker)
@@ -942,6 +953,7 @@ func (m *model) tickNow() {
 	want := m.ref.expireCalls(m.now)
 	m.noteCalls(want)
 	m.boxes.Tick(m.now, &m.out)
+	m.passed = false
 	m.expect("Tick", want)
 	if next := m.boxes.Next(); !next.After(m.now) {
 		m.Fatalf("after Tick at %d the next one is due at %d", m.now, next)
@@ -952,8 +964,14 @@ func (m *model) tickNow() {
 func (m *model) takeAll() {
 	m.setLease(true)
 	m.tickNow()
+	m.takeFor(event.Keeper, 100, true)
 	for _, w := range m.ref.workers {
 		m.takeFor(w, 100, true)
+	}
+	for _, key := range m.keys {
+		if c := m.ref.nextCall(m.now, key); c != nil && c.isReservation() && m.ref.lets(key) {
+			m.Fatalf("reservation %v may run, and the keeper does not get it: %+v", c.event.ID, m.boxes.Inspect(key))
+		}
 	}
 	if len(m.ref.workers) == 0 {
 		return
@@ -986,7 +1004,7 @@ func (m *model) expect(call string, want []addressed) {
 		if !m.open[to] {
 			m.Fatalf("%s: verdict %+v that no sender waits for", call, v)
 		}
-		if v.Kind != event.Attempted {
+		if v.Kind != event.Attempted && v.Kind != event.Granted {
 			delete(m.open, to)
 		}
 	}
@@ -1072,6 +1090,7 @@ func (m *model) check() {
 			m.Fatalf("two deliveries of one key run")
 		}
 	}
+	m.checkReserved()
 	got := m.boxes.Stats()
 	if (got.Oldest == clock.Forever) != (got.Events == 0) || got.Events > 0 && got.Oldest.After(m.now) {
 		m.Fatalf("oldest of %d events came at %d", got.Events, got.Oldest)
@@ -1087,6 +1106,21 @@ func (m *model) check() {
 	}
 }
 
+// checkReserved: a sender can name its reservations that were granted, and nothing else.
+func (m *model) checkReserved() {
+	for _, c := range m.ref.calls {
+		want := c.running
+		if c.granted == (event.Fence{}) {
+			want = 0
+		}
+		for _, to := range c.to {
+			if got := m.boxes.Reserved(to.sender, to.handle); got != want {
+				m.Fatalf("the reservation of sender %d at handle %d is delivery %d, want %d", to.sender, to.handle, got, want)
+			}
+		}
+	}
+}
+
 // checkKey compares the reported wait of a key with the reference.
 func (m *model) checkKey(key event.Key, s KeyState) {
 	head := m.ref.head(key)
@@ -1097,7 +1131,9 @@ func (m *model) checkKey(key event.Key, s KeyState) {
 	var ok bool
 	switch s.Wait {
 	case WaitNothing:
-		ok = m.ref.depth(key) == 0 && m.ref.runningOf(key) == 0 && !live
+		// The keeper's key, or a worker's, that has no visit any more whose time is not up, waits for Tick.
+		ended := slices.ContainsFunc(calls, func(c *refCall) bool { return !c.event.Call.Deadline.After(m.now) })
+		ok = m.ref.runningOf(key) == 0 && (ended || m.ref.depth(key) == 0 && !live)
 	case WaitHandler:
 		ok = m.ref.runningOf(key) == 1
 	case WaitGate:
@@ -1153,7 +1189,7 @@ func (m *model) comeToRest() {
 	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
 		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
 	}
-	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by) != 0 {
+	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by)+len(v.fences) != 0 {
 		m.Fatalf("calls are left: %+v", v)
 	}
 	for p := range m.boxes.parts {
@@ -1177,7 +1213,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		m := newModel(t)
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
-			m.accept, m.accept, m.accept, m.call, m.call, m.cancel, m.cancel, m.serve, m.serve, m.rush, m.pass, m.take, m.take, m.take, m.finish, m.finish, m.finish,
+			m.accept, m.accept, m.accept, m.call, m.call, m.grant, m.cancel, m.cancel, m.serve, m.serve, m.rush, m.pass, m.take, m.take, m.take, m.finish, m.finish, m.finish,
 			m.tick, m.gate, m.release, func() { m.setLease(m.chance(60, "leased")) }, m.hold, m.skip, m.skip, m.park, m.park, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
@@ -1201,6 +1237,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 	for _, what := range []string{
 		"replied", "failed", "unknown", "done before", "timeout", "overloaded", "no_handler", "cycle", "parked", "reply again", "joined", "joined one that began",
 		"cancelled while it waits", "cancelled while it runs", "unknown, after a cut", "handed over", "not owner", "event in turn", "before a retry",
+		"granted", "resumed", "resumed before the grant", "asked from elsewhere", "lost",
 	} {
 		if calls[what] < 10 {
 			t.Errorf("%d calls %s: these histories proved little (%v)", calls[what], what, calls)

@@ -23,6 +23,7 @@ type visits struct {
 	n       int                    // waiting or running
 	all     []visit                // of all that wait or run, some twice, and of some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
+	moved   map[uint32]struct{}    // places of reservations that run, and whose holders came back before they were granted
 	keeper  worker                 // the worker of reservations
 	soonest clock.Instant          // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
 	replies replies
@@ -49,7 +50,7 @@ const nobody Sender = math.MaxUint64 - 1
 
 func (v *visits) init(cfg Config) {
 	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
-	v.fences, v.keeper.id = make(map[uint32]event.Fence), event.Keeper
+	v.fences, v.moved, v.keeper.id = make(map[uint32]event.Fence), make(map[uint32]struct{}), event.Keeper
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
@@ -71,7 +72,7 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		s = b.spans.find(seen.id, seen.message)
 		switch {
 		case s != nil && s.here.has(bit):
-			b.joinCall(b.search(b.actorSeen(seen), s, bit), from, call, out)
+			b.joinCall(group.at, b.search(b.actorSeen(seen), s, bit), from, call, out)
 			return
 		case s != nil && s.done.has(bit):
 			b.counters.Duplicates++
@@ -128,14 +129,13 @@ func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call
 		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	case call.Resume: // of a reservation that is not here, whatever its wait was
+		return over
 	case !call.Deadline.After(now):
 		b.counters.Expired++
 		return tooOld
 	case b.parkOf(e.Key()).State != event.NotParked:
 		return parked
-	}
-	if call.Resume {
-		return over
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
 		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
@@ -175,9 +175,9 @@ func (b *Boxes) visitAt(v visit) *item {
 }
 
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
-func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) {
+func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	if call.Reservation {
-		b.comeBack(it, from, call, out)
+		b.comeBack(now, it, from, call, out)
 		return
 	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {
@@ -197,23 +197,26 @@ func (b *Boxes) joinCall(it *item, from address, call *event.Call, out *Output) 
 	if it.begun {
 		out.say(from, event.Attempted, begun)
 	}
-	b.waitUntil(it, call.Deadline, out)
+	b.waitUntil(now, it, call.Deadline, out)
 }
 
-// waitUntil moves the deadline of a call, if that is later.
-func (b *Boxes) waitUntil(it *item, deadline clock.Instant, out *Output) {
+// waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have passed it over.
+func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, out *Output) {
 	if e := it.ref.Event(); e.Call.Deadline.Before(deadline) {
 		later, longer := *e, *e.Call
 		longer.Deadline = deadline
 		later.Call = &longer
 		it.ref = event.RefTo(&later)
 		b.watch(it, deadline, out)
+		if !e.Call.Deadline.After(now) {
+			b.refileVisited(now, it.actor, out)
+		}
 	}
 }
 
 // comeBack lets the holder of a reservation, or one who waits for it, go on from another place: whoever knows its id, which is secret, is
 // the same one. The former place is told that it is over there.
-func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) {
+func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
 	if !b.isGone(it.first) {
@@ -225,7 +228,10 @@ func (b *Boxes) comeBack(it *item, from address, call *event.Call, out *Output) 
 		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
 		return
 	}
-	b.waitUntil(it, call.Deadline, out)
+	if it.delivery != 0 {
+		b.visits.moved[it.place] = struct{}{}
+	}
+	b.waitUntil(now, it, call.Deadline, out)
 }
 
 // repeatAnswer answers a call that was done before.
@@ -460,12 +466,17 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 	b.repayAll(out)
 }
 
-// Grant tells the callers of a reservation that it has begun. A delivery that is over is ignored.
+// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from the holder's asking: one
+// that has asked from another place since the delivery was taken may have done so after the permission was computed, and gets none.
 func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	b.call++
 	it := b.find(id)
 	if it == nil || !it.visit {
 		return
+	}
+	if _, moved := b.visits.moved[it.place]; moved {
+		delete(b.visits.moved, it.place)
+		g.Remaining = 0
 	}
 	b.visits.fences[it.place] = g.Fence
 	b.counters.Granted++
@@ -511,6 +522,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 	delete(b.visits.fences, it.place)
+	delete(b.visits.moved, it.place)
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
 		it.begun = true

@@ -130,7 +130,8 @@ func theAuditorFindsHandlersThatOutliveTheirKey(t testing.TB, g *group) {
 		t.Fatalf("%d overlaps: this run proved nothing: %+v", report.Overlaps, report)
 	}
 	g.eventually("all overlaps are found", func() error {
-		if found := auditOf(a, b); int(found.Overlaps) != int(report.Overlaps) {
+		// An interval of the SDK contains that of the journal: on a busy machine, the next handler begins between the two ends.
+		if found := auditOf(a, b); int(found.Overlaps) < int(report.Overlaps) {
 			return fmt.Errorf("%d of %d: %+v", found.Overlaps, report.Overlaps, found)
 		}
 		return nil

@@ -167,8 +167,20 @@ func TestCalls(t *testing.T) {
 	})
 	t.Run("the caller is gone", func(t *testing.T) {
 		for i, key := range []string{own, other} {
-			_, err := la.Invoke(t.Context(), key, "wait", nil, client.WithCallTimeout(100*time.Millisecond))
-			failed(t, err, client.ErrUnknown, "")
+			ctx, giveUp := context.WithCancel(t.Context())
+			answered := make(chan error)
+			go func() {
+				_, err := la.Invoke(ctx, key, "wait", nil, client.WithCallTimeout(5*time.Minute))
+				answered <- err
+			}()
+			g.eventually("it runs", func() error {
+				if c.ran(key, "wait") == 0 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			giveUp()
+			failed(t, <-answered, client.ErrUnknown, "")
 			g.eventually("the handler is told", func() error {
 				if n := int(c.gone.Load()); n != i+1 {
 					return fmt.Errorf("%d handlers were", n)

@@ -24,6 +24,8 @@ func (at *KeyAt) Words() []string {
 	}
 	var lines []string
 	switch {
+	case at.reserved():
+		lines = append(lines, fmt.Sprintf("is reserved, for %s; %s behind it", Seconds(at.Seconds), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing && at.Call:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call came %s ago; %s behind it", WaitWords(*at), Seconds(at.Seconds), Seconds(at.Age), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing:
@@ -32,7 +34,7 @@ func (at *KeyAt) Words() []string {
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
-	if calls := callWords(at.Wait, at.Call, at.Calls); calls != "" {
+	if calls := callWords(at.Wait, at.Call && !at.reserved(), at.Calls); calls != "" {
 		lines = append(lines, calls)
 	}
 	if h := at.Hold; h != nil && at.Gate != "closed" {
@@ -66,10 +68,16 @@ func (at *KeyAt) Words() []string {
 	return lines
 }
 
+// reserved reports whether what runs is a reservation: it is the work of no stream of an application, whose numbers begin with 1.
+func (at *KeyAt) reserved() bool { return at.Wait == "handler" && at.Call && at.Worker == 0 }
+
 // WaitWords tells what the events of a key in a mailbox wait for.
 func WaitWords(at KeyAt) string {
 	switch at.Wait {
 	case "handler":
+		if at.reserved() {
+			return "the end of its reservation"
+		}
 		return fmt.Sprintf("the handler (worker %d)", at.Worker)
 	case "retry":
 		return "its next attempt, due in " + Seconds(at.RetryIn)
@@ -90,8 +98,9 @@ func WaitWords(at KeyAt) string {
 // Reason tells what the events of a listed key wait for in its mailbox, or where they are that no mailbox has.
 func (k *ListedKey) Reason() string {
 	if k.InMailbox() {
-		words := WaitWords(KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn})
-		if calls := callWords(k.Wait, k.Call, k.Calls); calls != "" {
+		at := KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn, Call: k.Call}
+		words := WaitWords(at)
+		if calls := callWords(k.Wait, k.Call && !at.reserved(), k.Calls); calls != "" {
 			words += "; " + calls
 		}
 		return words

@@ -24,6 +24,7 @@ func TestWords(t *testing.T) {
 	for want, at := range map[string]KeyAt{
 		"waits for the handler (worker 7), for 2s; a call came 3s ago; 1 event waits behind it|a call runs":                         {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Queued: 1},
 		"waits for the handler (worker 7), for 2s; a call came 3s ago; 0 events wait behind it|a call runs, 2 calls wait":           {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Calls: 2},
+		"is reserved, for 2s; 1 event waits behind it|2 calls wait":                                                                 {Wait: "handler", Seconds: 2, Age: 3, Call: true, Calls: 2, Queued: 1},
 		"waits for its gate, for 2s; a call came 3s ago; 0 events wait behind it|1 call waits":                                      {Wait: "gate", Seconds: 2, Age: 3, Call: true, Calls: 1},
 		"waits for the handler (worker 7), for 2s; event 7:8:-1:-1 came 3s ago, failed 0 times; 0 more wait behind it|1 call waits": {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Event: "7:8:-1:-1", Calls: 1},
 	} {
@@ -33,6 +34,9 @@ func TestWords(t *testing.T) {
 	}
 	if got, want := (&ListedKey{Wait: "handler", Worker: 7, Call: true, Calls: 2}).Reason(), "the handler (worker 7); a call runs, 2 calls wait"; got != want {
 		t.Errorf("of a list: %q, want %q", got, want)
+	}
+	if got, want := (&ListedKey{Wait: "handler", Call: true}).Reason(), "the end of its reservation"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	at := KeyAt{
 		Wait: WaitsForNothing, Gate: "waiting", Hold: &Hold{By: "alice", Reason: "INC-7", Until: time.Unix(60, 0)}, Skips: []Skip{{Event: "7:9:-1:-1", By: "bob", Reason: "pill", ID: "f00d"}}, MoreSkips: 2,

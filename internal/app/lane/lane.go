@@ -35,7 +35,7 @@ type Config struct {
 
 // DefaultConfig returns the settings for production.
 func DefaultConfig() Config {
-	return Config{CallsMax: 10_000, CallsBytesMax: 64 << 20, ReservationsMax: 1000}
+	return Config{CallsMax: 10_000, CallsBytesMax: 32 << 20, ReservationsMax: 1000}
 }
 
 // Sender sends calls to the owners of their keys.

@@ -91,6 +91,9 @@ func (w *Writer) write(r Record) {
 
 // Failed implements pipeline.Watch. A dead letter is written when it is settled.
 func (w *Writer) Failed(e *event.Event, r event.Result) {
+	if e.Call != nil {
+		return // its caller is told, and nobody tries it again
+	}
 	o := outcome.Of(w.retry, e.ID, e.Attempts, e.Crashes, r)
 	if o.Kind != outcome.Retry {
 		return

@@ -34,9 +34,12 @@ type File struct {
 // their journal shows them as running.
 type Stop struct{ From, Until clock.Instant }
 
-// covers reports whether the time from start to end lies within one of the stops of
-// the file and the WakeMax after it.
-func (f File) covers(start, end clock.Instant) bool {
+// covers reports whether h, a handling of the file, stood still from start to end: that time lies within one of the stops and the WakeMax
+// after it. If h has deadlines, the key was its own until then, although it stood still: nobody else may have begun before.
+func (f File) covers(h *handling, start, end clock.Instant) bool {
+	if start.Before(h.deadline) {
+		return false
+	}
 	for _, s := range f.Stops {
 		if !start.Before(s.From) && !s.Until.Add(WakeMax).Before(end) {
 			return true
@@ -74,7 +77,7 @@ type Report struct {
 	OverlapExamples []Overlap     `json:"overlap_examples,omitempty"` // the first ones
 
 	// Woken counts the pairs that are no overlaps because one of the two stood still
-	// in a Stop, until WakeMax after it at most.
+	// in a Stop, until WakeMax after it at most, and had no deadline that was later.
 	Woken uint64 `json:"woken"`
 
 	// StaleTokens counts the handlings that started, or ended as done, after a
@@ -148,6 +151,8 @@ type handling struct {
 	start   clock.Instant
 	fence   event.Fence
 	stale   bool
+
+	deadline clock.Instant // the newest; 0: none
 }
 
 type keyState struct {
@@ -259,6 +264,16 @@ func (c *checker) end(file int, r record) error {
 	return nil
 }
 
+// until takes a deadline.
+func (c *checker) until(file int, r record) error {
+	h := c.running[file][r.handling]
+	if h == nil {
+		return fmt.Errorf("handling %d has a deadline without a start", r.handling)
+	}
+	h.deadline = max(h.deadline, r.deadline)
+	return nil
+}
+
 // judgeFence counts a handling once if a greater fence of its key has been seen.
 func (c *checker) judgeFence(h *handling) {
 	newest := h.state.fenceMax
@@ -306,7 +321,7 @@ func (c *checker) overlap(a, b *handling, end clock.Instant) {
 	if length <= 0 {
 		return // they touch
 	}
-	if c.files[a.file].covers(start, end) || c.files[b.file].covers(start, end) {
+	if c.files[a.file].covers(a, start, end) || c.files[b.file].covers(b, start, end) {
 		c.report.Woken++
 		return
 	}
@@ -373,16 +388,23 @@ type follower interface {
 	endOfFile(file int, at clock.Instant, torn bool)
 }
 
+// deadlineFollower is a follower that receives deadlines too.
+type deadlineFollower interface {
+	until(file int, r record) error
+}
+
 // Step is one record of a journal: the start of a handling, or its end.
 type Step struct {
 	File     int // index of the journal
 	At       clock.Instant
 	Handling Handling
-	Outcome  Outcome   // how the handling ended; 0 for a start, and only a start has the rest
-	Token    int64     // of the fence
-	Turn     uint64    // of the fence
-	Event    string    // the publisher's name of it
-	Key      event.Key // of the event
+	Outcome  Outcome // how the handling ended; 0 for a start, and only a start has the rest
+	Token    int64   // of the fence
+	Turn     uint64  // of the fence
+	Event    string  // the publisher's name of it
+
+	Deadline clock.Instant // of [WalkAll]: this is neither a start nor an end, but the handling may last until then
+	Key      event.Key     // of the event
 }
 
 // Walk calls visit for every record of the journals at paths, in the order of time.
@@ -393,6 +415,24 @@ func Walk(paths []string, visit func(Step) error) error {
 		files[i].Path = path
 	}
 	return merge(files, walker(visit))
+}
+
+// WalkAll is [Walk], but visits deadlines too.
+func WalkAll(paths []string, visit func(Step) error) error {
+	files := make([]File, len(paths))
+	for i, path := range paths {
+		files[i].Path = path
+	}
+	return merge(files, deadlineWalker{visit})
+}
+
+// deadlineWalker is a walker that passes deadlines on.
+type deadlineWalker struct{ walker }
+
+func (w deadlineWalker) until(file int, r record) error {
+	s := step(file, r)
+	s.Deadline = r.deadline
+	return w.walker(s)
 }
 
 // walker is a follower that only passes on.
@@ -471,6 +511,12 @@ func (h *head) advance() error {
 }
 
 func (h *head) tell(f follower) error {
+	if h.record.isDeadline() {
+		if d, ok := f.(deadlineFollower); ok {
+			return d.until(h.file, h.record)
+		}
+		return nil
+	}
 	if h.record.isStart() {
 		return f.start(h.file, h.record)
 	}

@@ -69,6 +69,14 @@ func (p *process) end(at int, h Handling, o Outcome) {
 	}
 }
 
+func (p *process) until(at int, h Handling, deadline int) {
+	p.script.t.Helper()
+	p.script.now = ms(at)
+	if err := p.w.Deadline(h, ms(deadline)); err != nil {
+		p.script.t.Fatal(err)
+	}
+}
+
 // handle is a whole handling that ends as done.
 func (p *process) handle(from, to int, eventID, key string, token int64) {
 	p.script.t.Helper()
@@ -433,6 +441,9 @@ func TestCheckRefusesWhatIsNoJournal(t *testing.T) {
 		"bad outcome":       {header + "E 1 1 fine\n", `:2: outcome "fine"`},
 		"not quoted":        {header + "S 1 1 1 1 e k\n", ":2: malformed"},
 		"bad turn":          {header + "S 1 1 1 -1 \"e\" \"k\"\n", ":2: malformed"},
+		"bad deadline":      {header + "D 1 1 never\n", `:2: strconv`},
+		"no deadline":       {header + "D 1 1 0\n", ":2: malformed"},
+		"deadline of none":  {header + "D 1 1 5\n", ":2: handling 1 has a deadline without a start"},
 		"end without start": {header + "E 1 1 done\n", ":2: handling 1 ends without a start"},
 		"two starts":        {header + "S 1 1 1 1 \"e\" \"k\"\nS 2 1 1 1 \"e\" \"k\"\n", ":3: handling 1 starts twice"},
 		"back in time":      {header + "S 9 1 1 1 \"e\" \"k\"\nE 8 1 done\n", ":3: goes back in time by 1ns"},

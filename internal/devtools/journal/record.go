@@ -27,6 +27,9 @@
 //	ringfence-journal 2
 //	S <instant ns> <handling> <token> <turn> "<event>" "<key>"
 //	E <instant ns> <handling> <outcome>
+//	D <instant ns> <handling> <deadline ns>
+//
+// D is written by holders of reservations: unless a later D says otherwise, they do nothing after the deadline, even if their process is stopped.
 //
 // Journals of version 1 are read too: they have no turns, so each counts as 0.
 //
@@ -98,29 +101,38 @@ func parseOutcome(s string) (Outcome, error) {
 	return 0, fmt.Errorf("outcome %q", s)
 }
 
-// record is one line. A start has fence, event and key; an end has an outcome.
+// record is one line. A start has fence, event and key; an end has an outcome; a deadline is neither.
 type record struct {
 	at       clock.Instant
 	handling Handling
-	outcome  Outcome // 0: this is a start
+	deadline clock.Instant // 0: this is a start or an end
+	outcome  Outcome       // 0: this is a start or a deadline
 	fence    event.Fence
 	event    string
 	key      event.Key
 }
 
-func (r record) isStart() bool { return r.outcome == 0 }
+func (r record) isStart() bool    { return r.outcome == 0 && r.deadline == 0 }
+func (r record) isDeadline() bool { return r.deadline != 0 }
 
 // appendTo appends the line of r, with its newline, to b.
 func (r record) appendTo(b []byte) []byte {
-	if r.isStart() {
+	switch {
+	case r.isStart():
 		b = append(b, 'S', ' ')
-	} else {
+	case r.isDeadline():
+		b = append(b, 'D', ' ')
+	default:
 		b = append(b, 'E', ' ')
 	}
 	b = strconv.AppendInt(b, int64(r.at), 10)
 	b = append(b, ' ')
 	b = strconv.AppendUint(b, uint64(r.handling), 10)
 	b = append(b, ' ')
+	if r.isDeadline() {
+		b = strconv.AppendInt(b, int64(r.deadline), 10)
+		return append(b, '\n')
+	}
 	if !r.isStart() {
 		b = append(b, r.outcome.String()...)
 		return append(b, '\n')
@@ -158,6 +170,12 @@ func parseRecord(line string) (record, error) {
 		err = r.parseStart(rest)
 	case "E":
 		r.outcome, err = parseOutcome(rest)
+	case "D":
+		var until int64
+		if until, err = strconv.ParseInt(rest, 10, 64); err == nil && until <= 0 {
+			err = errMalformed
+		}
+		r.deadline = clock.Instant(until)
 	default:
 		err = errMalformed
 	}

@@ -40,10 +40,40 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// A process is stopped from 100 to 5000 while it holds a key, whose deadline was 2000 at last.
+func TestStopsOfHolders(t *testing.T) {
+	tests := map[string]struct {
+		newStart        int
+		overlaps, woken uint64
+	}{
+		"the other one begins before the deadline": {newStart: 1999, overlaps: 1},
+		"the other one begins at the deadline":     {newStart: 2000, woken: 1},
+		"the other one begins long after it":       {newStart: 4000, woken: 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			a, b := s.process("a"), s.process("b")
+			old := a.start(50, "reservation:1", "k", 1)
+			a.until(51, old, 1500)
+			a.until(99, old, 2000)
+			b.handle(test.newStart, test.newStart+10, "2", "k", 2)
+			a.end(5010, old, Cancelled)
+			stopped := a.file()
+			stopped.Stops = []Stop{{ms(100), ms(5000)}}
+			r := check(t, []File{stopped, b.file()}, "2")
+			if r.Overlaps != test.overlaps || r.Woken != test.woken {
+				t.Errorf("%d overlaps and %d woken, want %d and %d", r.Overlaps, r.Woken, test.overlaps, test.woken)
+			}
+		})
+	}
+}
+
 func TestWalk(t *testing.T) {
 	s := newScript(t)
 	a, b := s.process("a"), s.process("b")
 	h := a.startFenced(1, "1", "k", event.Fence{Token: 7, Turn: 3})
+	a.until(2, h, 9) // no step
 	b.handle(2, 3, "2", "l", 8)
 	a.end(4, h, Rejected)
 	var steps []Step

@@ -50,6 +50,14 @@ func (w *Writer) Start(eventID string, key event.Key, fence event.Fence) (Handli
 	return w.newest, w.write(record{at: w.now(), handling: w.newest, fence: fence, event: eventID, key: key})
 }
 
+// Deadline records until when a running handling may go on, unless a later call says otherwise. A holder of a reservation calls it before it
+// does anything under a new deadline.
+func (w *Writer) Deadline(h Handling, until clock.Instant) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.write(record{at: w.now(), handling: h, deadline: until})
+}
+
 // End writes that a handling is over: call it when the handler does nothing any
 // more, and before the router hears of the result.
 func (w *Writer) End(h Handling, outcome Outcome) error {

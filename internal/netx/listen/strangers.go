@@ -38,7 +38,7 @@ type StrangerBounds struct {
 // have some 600 bytes, a health check has 200. The first message of who calls a handler may be as large as any.
 func AppStrangers() StrangerBounds {
 	return StrangerBounds{
-		ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 64, CallMax: 10 * time.Second, StuckMax: 10 * time.Second,
+		ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 24, CallMax: 10 * time.Second, StuckMax: 10 * time.Second,
 		Greets: "/ringfence.lane.v1.LaneService/",
 	}
 }

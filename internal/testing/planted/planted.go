@@ -38,7 +38,7 @@ func bug(name, does string) Bug {
 // The bugs, in the order and by the numbers of the verification plan. Those after NoReaderReopen break rule 8 (ADR 0014), and
 // those after WithheldIsAcquired the rules that keep a group one group (ADR 0030). SlewedClock and UnshrunkRemaining break the
 // rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
-// Those after CopyForged break the promises about calls (ADR 0048).
+// Those after CopyForged break the promises about calls (ADR 0048), and those after VisitBesideEvent about reservations (ADR 0049).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, unconfirmed (attack 34)")
@@ -117,6 +117,11 @@ var (
 	CancelledIsNotRun      = bug("cancelled_is_not_run", "a call whose handler was cut counts as one that has not run")
 	StartedAfterTimeout    = bug("started_after_timeout", "a call begins though its time is up")
 	VisitBesideEvent       = bug("visit_beside_event", "a call begins while another delivery of its key runs")
+	ReservationNotBusy     = bug("reservation_not_busy", "a Beat does not name the key of a reservation that drains")
+	RenewedAfterRevoke     = bug("renewed_after_revoke", "a reservation is renewed although its key was taken back for good")
+	ValidFromAnswer        = bug("valid_from_answer", "a holder counts its permission from the answer, not from the asking")
+	ExpiredEarly           = bug("expired_early", "an owner frees a reserved key a second before the lease behind the last renewal has passed")
+	ResumeAnyID            = bug("resume_any_id", "a reservation that is to be resumed begins anew where it is not known")
 )
 
 // present is the planted bug. None is the only one in a build without the switches.

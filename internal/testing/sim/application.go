@@ -66,14 +66,31 @@ type handling struct {
 	order     int // among all handlers, by their beginnings
 	attempt   uint32
 	result    event.Result
-	call      *event.Call // nil: it is an event
+	call      *event.Call // nil: it is an event, or a reservation
+	reserved  *reserving  // of a holder of a reservation, which has no conn
 	begun     time.Duration
 	cancelled bool
 	ended     bool
 }
 
 func (h *handling) String() string {
-	return fmt.Sprintf("%v of %s (partition %d, token %d, turn %d) at %s", h.id, string(h.key), h.partition, h.token, h.turn, h.conn.app)
+	return fmt.Sprintf("%v of %s (partition %d, token %d, turn %d) at %s", h.id, string(h.key), h.partition, h.token, h.turn, h.where())
+}
+
+// where names the process that runs it.
+func (h *handling) where() string {
+	if h.reserved != nil {
+		return h.reserved.by.String()
+	}
+	return h.conn.app.String()
+}
+
+// owner is the router that has given it out.
+func (h *handling) owner() *member {
+	if h.reserved != nil {
+		return h.reserved.owner
+	}
+	return h.conn.member
 }
 
 func (h *handling) fence() event.Fence { return event.Fence{Token: h.token, Turn: h.turn} }
@@ -439,8 +456,14 @@ func (c *conn) flush() {
 // runs reports whether the handler runs now. A handler that was frozen with its process beyond
 // its deadline does nothing until it is cancelled (A4): the token must stop its earlier writes.
 func (h *handling) runs() bool {
+	if h.ended {
+		return false
+	}
+	if h.reserved != nil {
+		return h.reserved.acts()
+	}
 	a := h.conn.app
-	if h.ended || a.process.dead {
+	if a.process.dead {
 		return false
 	}
 	if a.defiant || a.clock().Before(h.conn.inbox.Deadline(&h.item)) {

@@ -166,6 +166,10 @@ func (w *world) repeatLater(c *calling) {
 // answered takes the verdicts on calls that were made at m.
 func (m *member) answered(verdicts []event.Verdict) {
 	for i := range verdicts {
+		if s := m.reserved[verdicts[i].Handle]; s != nil {
+			m.heard(s, &verdicts[i])
+			continue
+		}
 		c := m.calls[verdicts[i].Handle]
 		if c == nil {
 			m.w.fail("%s: a call gets %v, and has no caller who waits", m, verdicts[i].Kind)
@@ -227,6 +231,9 @@ func (m *member) began(now clock.Instant, deliveries []event.Delivery) {
 		d := &deliveries[i]
 		if call := d.Call(); call != nil && !call.Deadline.After(now) {
 			m.w.fail("%s starts call %v, whose time was up %v ago", m, d.MessageID(), now.Sub(call.Deadline))
+		}
+		if call := d.Call(); call != nil && call.Reservation {
+			m.checkGiven(d)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (w *world) checkStart(h *handling) {
 		w.checkCallStart(h)
 	}
 	if w.tracing {
-		w.tracef("%s: starts %v", h.conn.app, h)
+		w.tracef("%s: starts %v", h.where(), h)
 	}
 	still := w.running[h.key][:0]
 	for _, o := range w.running[h.key] {
@@ -38,7 +38,8 @@ func (w *world) checkStart(h *handling) {
 	}
 	w.fences[h.key] = h.fence()
 	p := h.partition
-	if h.token < w.tokens[p] && !w.p.defiant {
+	// A holder may begin while the partition is at its next owner already, which withholds the key.
+	if h.token < w.tokens[p] && !w.p.defiant && h.reserved == nil {
 		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
 	}
 	w.tokens[p] = max(w.tokens[p], h.token)
@@ -57,7 +58,7 @@ func (w *world) overlapping(o, h *handling) {
 // that began before one whose write it took, also one of the same owner.
 func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 	if w.tracing {
-		w.tracef("%s: %s %v", h.conn.app, r.Kind, h)
+		w.tracef("%s: %s %v", h.where(), r.Kind, h)
 	}
 	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
 	if r.Kind == event.ResultDone {
@@ -141,7 +142,7 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 			continue
 		}
 		w.handlersOn(p, func(h *handling) {
-			own := h.conn.member == m && h.token == int64(c.Token)
+			own := h.owner() == m && h.token == int64(c.Token)
 			held := slices.Contains(c.Withheld, ring.HashOf(string(h.key)))
 			if !own && !held && (!w.p.defiant || !h.cancelled) {
 				w.fail("%s opens partition %d while %v runs", m, p, h)
@@ -234,7 +235,7 @@ func (w *world) checkBeat(m *member, b *ownership.Beat) {
 	s := m.machine.State()
 	for _, k := range w.keys {
 		for _, h := range w.running[k] {
-			if h.conn.member != m || !h.runs() || w.p.defiant && h.cancelled {
+			if h.owner() != m || !h.runs() || w.p.defiant && h.cancelled {
 				continue
 			}
 			if b.Draining.Has(h.partition) && !hidesKey(b, h) {
@@ -609,6 +610,9 @@ func (w *world) unrest() string {
 		}
 		if n := len(m.calls); n > 0 {
 			say("%s waits for the outcomes of %d calls", m, n)
+		}
+		if n := len(m.reserved); n > 0 {
+			say("%s has %d reservations", m, n)
 		}
 		if n := m.table.Len(); n > 0 {
 			say("%s holds %d events", m, n)

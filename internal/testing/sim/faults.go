@@ -49,6 +49,9 @@ const (
 	lateForeign
 	forkLog
 	lyingBeat
+	killHolder
+	pauseHolder
+	breakHolder
 	kinds
 )
 
@@ -57,7 +60,7 @@ var kindNames = [kinds]string{
 	"stall_driver", "stall_tail", "stall_after_beat", "cut_log", "slow_log", "outage", "long_outage", "rollover",
 	"truncate", "hole", "delete_log", "rebuild_log", "cut_one_way", "cut_pair", "isolate", "break_peer", "break_app",
 	"inject_genesis", "same_name", "drop_consumer", "stall_broker", "other_settings", "cold_start", "late_foreign_genesis",
-	"fork_log", "lying_beat",
+	"fork_log", "lying_beat", "kill_holder", "pause_holder", "break_holder",
 }
 
 // String returns the name under which the kind is counted.
@@ -69,7 +72,7 @@ var usual = [kinds]int{
 	suspendHost: 5, stallDriver: 4, stallTail: 8, stallAfterBeat: 5, cutLog: 6, slowLog: 4, outageLog: 4, longOutage: 1,
 	rollLog: 6, truncateLog: 1, skipRecord: 1, deleteLog: 1, rebuildLog: 1, cutOneWay: 4, cutPair: 4, isolate: 3,
 	breakPeer: 5, breakApp: 5, injectGenesis: 2, sameName: 1, dropConsumer: 4, stallBroker: 2,
-	otherSettings: 3, coldStart: 1, lateForeign: 2, forkLog: 1, lyingBeat: 3,
+	otherSettings: 3, coldStart: 1, lateForeign: 2, forkLog: 1, lyingBeat: 3, killHolder: 4, pauseHolder: 5, breakHolder: 5,
 }
 
 // fault lets one thing go wrong.
@@ -125,6 +128,9 @@ func (w *world) fault() {
 		return
 	case coldStart:
 		w.startCold()
+		return
+	case killHolder, pauseHolder, breakHolder:
+		w.hitReserver(k, long)
 		return
 	}
 	frozen := w.hitWorkers(p, k, long)
@@ -452,6 +458,10 @@ func (w *world) heal() {
 		m.feed.stalled, m.feed.lag, m.feed.skip, m.feed.stuck, m.feed.fork, m.feed.lies = w.now, 0, 0, false, false, false
 		w.log.read(m)
 		m.touch(0)
+	}
+	for _, r := range w.reservers {
+		r.process.stopped = min(r.process.stopped, w.now)
+		r.process.resume()
 	}
 	if w.log.next.Entry > 1<<22 {
 		w.log.rollover() // no token names a position of the old one

@@ -84,6 +84,11 @@ type member struct {
 	calls    map[event.Handle]*calling
 	lastCall uint64
 
+	// The holders of reservations.
+	stays     []*stay
+	reserved  map[event.Handle]*stay
+	takesSoon bool
+
 	settings   int           // as its process was started
 	freshUntil clock.Instant // until when it was FRESH, even if it no longer is
 
@@ -134,7 +139,7 @@ func forwardConfig() forward.Config {
 
 // newMember starts a router process in a pod.
 func (w *world) newMember(p *pod) *member {
-	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now, calls: map[event.Handle]*calling{}}
+	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now, calls: map[event.Handle]*calling{}, reserved: map[event.Handle]*stay{}}
 	m.old = w.p.olderReleases && m.id%3 == 2
 	m.process = &process{loop: &w.loop, settle: m.settle}
 	m.driver = &process{loop: &w.loop, settle: m.settle}
@@ -163,7 +168,7 @@ func (w *world) newMember(p *pod) *member {
 	if err != nil {
 		w.fail("%v", err)
 	}
-	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Answered: m.answered, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
+	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
 		m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
 			Boxes: made, Lease: made.Lease,
 			Workers: func(int) {}, Drain: func(string) {},
@@ -367,6 +372,7 @@ func (m effects) SetGates(changes []ownership.GateChange) {
 // Revoke implements driver.Host.
 func (m effects) Revoke(e ownership.Revoke) {
 	m.w.tracef("%s: revoke %x, final %t", m.member, []uint64(e.Partitions), e.Final)
+	m.checkMoved(e.Partitions.Has)
 	m.pipeline.Revoke(e)
 	m.look()
 }
@@ -494,6 +500,7 @@ func (m *member) settle() {
 			c.wake()
 		}
 	}
+	m.takeReservations()
 	m.armBoxes()
 }
 
@@ -674,6 +681,7 @@ func (m *member) kill(noticed bool) {
 		w.after(d, func() { w.broker.remove(c) })
 	}
 	m.loseCalls()
+	m.loseStays()
 	// These are not needed again, and long runs start many members.
 	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
 }

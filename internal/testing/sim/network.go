@@ -167,14 +167,14 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	if len(out.Local) > 0 {
 		m.pipeline.Deliver(out.Local)
 	}
+	if len(out.Granted) > 0 {
+		m.pipeline.Granted(out.Granted)
+	}
 	if len(out.Done)+len(out.Settled) > 0 {
 		m.pipeline.Settle(out.Done, out.Verdicts, out.Settled)
 	}
 	for _, c := range out.Cancel {
 		m.cancel(c)
-	}
-	if len(out.Granted) > 0 {
-		m.pipeline.Granted(out.Granted)
 	}
 	for _, r := range out.Renew {
 		m.renew(r)

@@ -60,6 +60,10 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	w.publishing = true
 	w.after(0, w.publishOn)
 	w.after(0, w.callOn)
+	for range 3 {
+		w.reservers = append(w.reservers, w.newReserver())
+	}
+	w.after(0, w.reserveOn)
 	w.after(time.Second, w.watch)
 	w.runUntil(w.now + 12*time.Second)
 	for w.now < length && w.failure == "" {
@@ -211,7 +215,7 @@ func (w *world) quiet() {
 		never = append(never, "call_not_run_unreachable")
 	}
 	if w.p.appendMax <= 10*time.Millisecond { // a slow broker and a short lease do not go together
-		never = append(never, "note_lease_lapsed", "cancelled", "call_cut")
+		never = append(never, "note_lease_lapsed", "cancelled", "call_cut", "reservation_lost")
 	}
 	for _, k := range never {
 		if w.failure == "" && w.stats[k] > before[k] {

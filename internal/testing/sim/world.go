@@ -68,14 +68,18 @@ type world struct {
 	apps    int
 	names   map[ownership.Incarnation]*member
 
-	stats   map[string]int
-	running map[event.Key][]*handling // started, and not known to be over
-	tokens  []int64                   // partition → greatest token that a handler began with
-	opened  []ownership.Token         // partition → token of the newest tenure that opened
-	sink    map[event.Key]written     // the sink: the newest write, which has the greatest fence
-	fences  map[event.Key]event.Fence // of the handler that started last
-	calls   map[event.MessageID]*callID
-	overlap int // overlaps that defiant handlers made
+	stats      map[string]int
+	running    map[event.Key][]*handling // started, and not known to be over
+	tokens     []int64                   // partition → greatest token that a handler began with
+	opened     []ownership.Token         // partition → token of the newest tenure that opened
+	sink       map[event.Key]written     // the sink: the newest write, which has the greatest fence
+	fences     map[event.Key]event.Fence // of the handler that started last
+	calls      map[event.MessageID]*callID
+	reservings map[event.MessageID]*reserving
+	open       []*reserving // some are over
+	reservers  []*reserver
+	holders    int // reservers that were ever started
+	overlap    int // overlaps that defiant handlers made
 
 	hadGroup bool   // a group has worked on the subscription
 	hadGen   uint32 // the newest generation of its tokens
@@ -115,7 +119,7 @@ func newWorld(seed uint64, p params) *world {
 	w := &world{
 		loop: newLoop(seed), p: p, cuts: cuts{}, names: map[ownership.Incarnation]*member{},
 		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]written{},
-		fences: map[event.Key]event.Fence{}, calls: map[event.MessageID]*callID{},
+		fences: map[event.Key]event.Fence{}, calls: map[event.MessageID]*callID{}, reservings: map[event.MessageID]*reserving{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur the effects of some planted bugs

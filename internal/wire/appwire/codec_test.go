@@ -39,6 +39,9 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 		if ev.SchemaVersion != "" {
 			w.SchemaVersion = 1 + uint32(tables.Schemas.Index(ev.SchemaVersion))
 		}
+		if f.State {
+			w.Generation = x.Generation
+		}
 		if c := ev.Call; c != nil {
 			w.Call = &appv1.Call{Method: hotframe.Text(c.Method), TimeoutMs: uint64(c.Deadline.Sub(f.Now) / time.Millisecond), Id: hotframe.Text(c.ID)}
 			for _, key := range c.Path {
@@ -67,6 +70,9 @@ func (f *ToWorker) decoded() []Delivery {
 			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: hotframe.Text(ev.Topic), Token: x.Token, PublishTime: ev.PublishTime, EventTime: ev.EventTime,
 			Attempt: x.Attempt, Traceparent: hotframe.Text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn, SchemaVersion: ev.SchemaVersion,
+		}
+		if f.State {
+			d.Generation = x.Generation
 		}
 		if c := ev.Call; c != nil {
 			d.Call = &Call{Method: hotframe.Text(c.Method), ID: hotframe.Text(c.ID), Timeout: c.Deadline.Sub(f.Now), Path: c.Path}
@@ -169,10 +175,11 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 		Now:     now,
 		Receipt: rapid.Uint64().Draw(t, "receipt"),
 		Number:  rapid.Uint64().Draw(t, "number"),
+		State:   rapid.Bool().Draw(t, "state"),
 		Deliveries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Delivery {
 			return event.Delivery{
 				ID: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Partition: ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "p")),
-				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Attempt: rapid.Uint32().Draw(t, "attempt"),
+				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Generation: turns.Draw(t, "generation"), Attempt: rapid.Uint32().Draw(t, "attempt"),
 				Ref: event.RefTo(&event.Event{
 					ID:    event.MessageID{Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"), Batch: rapid.Int32().Draw(t, "batch"), TopicPartition: rapid.Int32().Draw(t, "tp")},
 					Topic: topics.Draw(t, "topic"), Key: event.Key(words.Draw(t, "key")), Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
@@ -320,6 +327,8 @@ func FuzzFromRouter(f *testing.F) {
 		calls[i].Ref = event.RefTo(&ev)
 	}
 	f.Add((&ToWorker{Number: 1, Deliveries: calls}).marshal().Materialize())
+	calls[0].Generation = 300
+	f.Add((&ToWorker{Number: 1, State: true, Deliveries: calls}).marshal().Materialize())
 	f.Add([]byte{3<<3 | 2, 0, 3<<3 | 2, 0}) // the same field twice: the generated code merges
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var quick, sure kept

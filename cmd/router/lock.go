@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app/lane"
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// The exit codes of router lock, beside those of its command.
+const (
+	exitNotLocked = 75 // the key was not got, and the command has not run
+	exitLost      = 76 // the key was lost while the command ran
+	exitNotExec   = 126
+	exitNoCommand = 127
+	exitSignal    = 128 // and the number of the signal that ended the command
+)
+
+const lockHelp = `Hold a key while a command runs, as flock(1) does with a file: no handler of the key runs
+meanwhile, and nobody else holds it (docs/lane.md).
+
+COMMAND runs in a process group of its own, with RINGFENCE_KEY, RINGFENCE_FENCING_TOKEN,
+RINGFENCE_TURN and RINGFENCE_FENCE in its environment. If the key is lost, the group gets SIGTERM
+as soon as that is foreseen, and SIGKILL before the permission ends: by this process, or by a
+watchdog if this one is killed or stopped. What COMMAND leaves running in its group is killed
+before the key is free. Signals are passed on.
+
+The exit code is that of COMMAND, 128 and the number of the signal that ended it, or
+  2    the command line is wrong
+  75   the key was not got: COMMAND has not run
+  76   the key was lost while COMMAND ran
+  126  COMMAND cannot be run
+  127  COMMAND is not there`
+
+// lockOptions are the command line of router lock.
+type lockOptions struct {
+	key     string
+	wait    time.Duration
+	command []string
+	path    string // of the command
+}
+
+func lockCommand() *cobra.Command {
+	var endpoint, tokenFile string
+	var encoded, now bool
+	o := lockOptions{wait: 30 * time.Second}
+	cmd := &cobra.Command{
+		Use:   "lock KEY -- COMMAND [ARGUMENT...]",
+		Short: "Hold a key while a command runs",
+		Long:  lockHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
+				return usageError{errors.New("router lock takes a KEY, then --, then the command to run: see `router lock --help`")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.key, err = keyOf(args[0], encoded); err != nil {
+				return err
+			}
+			o.command = args[1:]
+			switch waits := cmd.Flags().Changed("wait"); {
+			case o.key == "" || len(o.key) > event.KeyMax:
+				return usageError{fmt.Errorf("KEY has %d bytes, want 1 to %d", len(o.key), event.KeyMax)}
+			case now && waits:
+				return usageError{errors.New("--wait and --no-wait exclude each other")}
+			case o.wait < 0 || o.wait > lane.WaitMax:
+				return usageError{fmt.Errorf("--wait = %v, want 0 to %v", o.wait, lane.WaitMax)}
+			case now:
+				o.wait = 0
+			}
+			if err := lockable(); err != nil {
+				return usageError{err}
+			}
+			if o.path, err = commandPath(o.command[0]); err != nil {
+				return err
+			}
+			var options []client.Option
+			if cmd.Flags().Changed("token-file") {
+				options = append(options, client.WithTokenFile(tokenFile))
+			}
+			by, err := client.Dial(endpoint, options...)
+			if err != nil {
+				return usageError{err}
+			}
+			defer func() { _ = by.Close() }() // the reservation is over
+			return runLocked(cmd, by, &o)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.wait, "wait", o.wait, "how long to wait for the key, up to 1h")
+	f.BoolVarP(&now, "no-wait", "n", false, "do not wait for the key")
+	f.StringVar(&endpoint, "endpoint", "", "app.listen of any router of the group (default $"+client.EndpointEnv+" or "+client.DefaultEndpoint+")")
+	f.StringVar(&tokenFile, "token-file", "", "file with the router's app token (default $"+client.TokenFileEnv+")")
+	addBase64(cmd, &encoded)
+	return cmd
+}
+
+// lockError is an end of router lock with an exit code of its own. Without a text nothing is printed: the command has said why.
+type lockError struct {
+	code int
+	text string
+}
+
+// Error returns the text.
+func (e *lockError) Error() string { return e.text }
+
+// notLocked is the error of a key that was not got.
+func notLocked(err error) error {
+	var failed *client.CallError
+	if !errors.As(err, &failed) {
+		return &lockError{exitNotLocked, "the key was not got: " + err.Error()}
+	}
+	text := "the key was not got"
+	if failed.Code != "" {
+		text += " (" + failed.Code + ")"
+	}
+	if failed.Text != "" {
+		text += ": " + failed.Text
+	}
+	if failed.RetryAfter > 0 {
+		text += fmt.Sprintf("; try again after %v", failed.RetryAfter)
+	}
+	return &lockError{exitNotLocked, text}
+}
+
+// lockEnvironment returns variables that tell a command of its key, without those of an outer router lock. A key with a zero byte, which no
+// variable can hold, has only the one in base64.
+func lockEnvironment(environ []string, key, keyBase64 string, fence client.Fence) []string {
+	own := []string{
+		"RINGFENCE_KEY_BASE64=" + keyBase64, fmt.Sprintf("RINGFENCE_FENCING_TOKEN=%d", fence.Token),
+		fmt.Sprintf("RINGFENCE_TURN=%d", fence.Turn), "RINGFENCE_FENCE=" + fence.String(),
+	}
+	if !strings.Contains(key, "\x00") {
+		own = append(own, "RINGFENCE_KEY="+key)
+	}
+	all := make([]string, 0, len(environ)+len(own))
+	for _, v := range environ {
+		switch name, _, _ := strings.Cut(v, "="); name {
+		case "RINGFENCE_KEY", "RINGFENCE_KEY_BASE64", "RINGFENCE_FENCING_TOKEN", "RINGFENCE_TURN", "RINGFENCE_FENCE":
+		default:
+			all = append(all, v)
+		}
+	}
+	return append(all, own...)
+}

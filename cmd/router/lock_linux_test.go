@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+// TestLockLendsItsTerminal: the command can read from the terminal, and Ctrl-C reaches it.
+func TestLockLendsItsTerminal(t *testing.T) {
+	t.Parallel()
+	l := newLocks(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for typed, want := range map[string]struct {
+		code  int
+		shows string
+	}{"hello\n": {exitOK, "got hello"}, "\x03": {exitSignal + int(syscall.SIGINT), ""}} {
+		user, terminal := newTerminal(t)
+		shown := &screen{}
+		var reader sync.WaitGroup
+		reader.Go(func() {
+			for b := make([]byte, 1024); ; {
+				n, err := user.Read(b)
+				if err != nil {
+					return
+				}
+				_, _ = shown.Write(b[:n])
+			}
+		})
+		c := exec.CommandContext(t.Context(), self, "lock", "user-1", "--endpoint="+l.endpoint, "--", "sh", "-c", `echo ready; read x; echo "got $x"`)
+		c.Env = append(os.Environ(), "RINGFENCE_DEMO_FOLDER="+l.dir)
+		c.Stdin, c.Stdout, c.Stderr = terminal, terminal, terminal
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = terminal.Close()
+		eventually.NoError(t, eventually.Most, "the command runs", func() error {
+			if !strings.Contains(shown.String(), "ready") {
+				return fmt.Errorf("%q", shown)
+			}
+			return nil
+		})
+		if _, err := user.WriteString(typed); err != nil {
+			t.Fatal(err)
+		}
+		stuck := time.AfterFunc(eventually.Most, func() { _ = c.Process.Kill() })
+		_ = c.Wait() // its code is looked at
+		stuck.Stop()
+		reader.Wait()
+		if code := c.ProcessState.ExitCode(); code != want.code || !strings.Contains(shown.String(), want.shows) {
+			t.Errorf("after %q: exit code %d, %q; want %d, %q", typed, code, shown, want.code, want.shows)
+		}
+	}
+}
+
+// newTerminal returns a terminal and the end of it where its user is.
+func newTerminal(t *testing.T) (user, terminal *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	t.Cleanup(func() { _ = user.Close() })
+	fd := int(user.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	return user, terminal
+}

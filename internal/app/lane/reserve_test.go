@@ -1,0 +1,236 @@
+package lane
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// keyOwner notes what it is asked for, and answers nothing by itself, but that somebody has given up.
+type keyOwner struct {
+	lane    *Lane
+	calls   []*event.Event
+	gone    []event.Handle
+	forgot  []event.Handle
+	renewed []event.Renewal
+}
+
+func (o *keyOwner) Call(call *event.Event) { o.calls = append(o.calls, call) }
+
+func (o *keyOwner) GiveUp(h event.Handle) {
+	o.gone = append(o.gone, h)
+	o.lane.Answered([]event.Verdict{event.NotRun(h, event.CodeTimeout, "its time was up")})
+}
+
+func (o *keyOwner) RenewReservation(r event.Renewal)        { o.renewed = append(o.renewed, r) }
+func (o *keyOwner) ForgetReservation(reserved event.Handle) { o.forgot = append(o.forgot, reserved) }
+
+func newKeyOwner(most int) *keyOwner {
+	o := new(keyOwner)
+	config := DefaultConfig()
+	config.ReservationsMax = most
+	o.lane = New(config, o, clock.Now, NewMetrics(prometheus.NewRegistry()))
+	return o
+}
+
+var anID = strings.Repeat("i", 16)
+
+func (o *keyOwner) reserve(t *testing.T, wait time.Duration) *Reservation {
+	t.Helper()
+	r, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Wait: wait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (o *keyOwner) grant(r *Reservation, g event.Grant) {
+	o.lane.Answered([]event.Verdict{{Handle: r.handle, Kind: event.Granted, Detail: &event.Detail{Grant: &g}}})
+}
+
+// news reports whether there is something for Next.
+func news(r *Reservation) bool {
+	select {
+	case <-r.News:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAskCheck(t *testing.T) {
+	for name, ask := range map[string]Ask{
+		"no key":      {ID: anID},
+		"a long key":  {Key: event.Key(strings.Repeat("k", event.KeyMax+1)), ID: anID},
+		"no id":       {Key: "k"},
+		"a short id":  {Key: "k", ID: anID[1:]},
+		"a long id":   {Key: "k", ID: anID + "i"},
+		"no time":     {Key: "k", ID: anID, Wait: -1},
+		"a long wait": {Key: "k", ID: anID, Wait: WaitMax + 1},
+		"a long path": {Key: "k", ID: anID, Path: make([]partition.KeyHash, event.CallPathMax+1)},
+	} {
+		o := newKeyOwner(1)
+		if _, err := o.lane.Reserve(ask); !errors.Is(err, ErrRequest) || len(o.calls) > 0 || o.lane.Waiting() > 0 {
+			t.Errorf("%s: error %v, want one of the request; %d asks were sent", name, err, len(o.calls))
+		}
+	}
+}
+
+// An ask is a call without a method, by which all its repeats are known, and its wait is at least as long as an owner takes to answer.
+func TestReserveAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct{ wait, want time.Duration }{{0, 100 * time.Millisecond}, {time.Minute, time.Minute}} {
+			o := newKeyOwner(2)
+			now := clock.Now()
+			first := o.reserve(t, test.wait)
+			again, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Wait: test.wait, Resume: true, Path: []partition.KeyHash{7}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, two := o.calls[0], o.calls[1]
+			if !one.Call.Reservation || one.Call.Check(len(one.Payload)) != nil || one.Key != "k" || one.Partition != partition.HashOf("k").Partition() || one.Call.Resume {
+				t.Errorf("the ask is %+v of %+v", one.Call, one)
+			}
+			if one.ID != two.ID || one.Handle == two.Handle || !two.Call.Resume || !slices.Equal(two.Call.Path, []partition.KeyHash{7}) {
+				t.Errorf("the repeat is %+v of %+v", two.Call, two)
+			}
+			if got := one.Call.Deadline.Sub(now); got < test.want || got > test.want+time.Second {
+				t.Errorf("a wait of %v is one of %v, want %v", test.wait, got, test.want)
+			}
+			first.Forget()
+			again.Forget()
+			if n := o.lane.Waiting(); n > 0 {
+				t.Errorf("%d still wait", n)
+			}
+		}
+	})
+}
+
+// A holder is told each thing once: the grant, the newest answer to its renewals, and the end.
+func TestReservationTells(t *testing.T) {
+	o := newKeyOwner(1)
+	r := o.reserve(t, time.Minute)
+	defer r.Forget()
+	if news(r) {
+		t.Fatal("there are news before an answer")
+	}
+	fence := event.Fence{Token: 3, Turn: 4}
+	o.grant(r, event.Grant{Fence: fence, Remaining: time.Second})
+	if !news(r) {
+		t.Fatal("nobody hears of the grant")
+	}
+	if g, a, over := r.Next(); g == nil || *g != (event.Grant{Fence: fence, Remaining: time.Second}) || a != nil || over != nil {
+		t.Fatalf("granted %+v, %+v, %+v", g, a, over)
+	}
+	r.Renew(1)
+	r.Renew(2)
+	if len(o.renewed) != 2 || o.renewed[1] != (event.Renewal{Handle: r.handle, Number: 2}) {
+		t.Fatalf("renewed %+v", o.renewed)
+	}
+	for n := range uint64(2) {
+		o.lane.Renewed([]event.Renewal{{Handle: r.handle, Number: n + 1, Remaining: time.Second}, {Handle: r.handle + 100}})
+	}
+	if g, a, over := r.Next(); !news(r) || g != nil || a == nil || a.Number != 2 || over != nil {
+		t.Fatalf("renewed: %+v, %+v, %+v", g, a, over)
+	}
+	o.grant(r, event.Grant{Fence: fence}) // its owner's stream broke, and it was resumed
+	if g, a, over := r.Next(); !news(r) || g == nil || *g != (event.Grant{Fence: fence}) || a != nil || over != nil {
+		t.Fatalf("resumed: %+v, %+v, %+v", g, a, over)
+	}
+	o.lane.Answered([]event.Verdict{event.Unknown(r.handle, "lost")})
+	if g, a, over := r.Next(); !news(r) || g != nil || a != nil || over == nil || over.Outcome != event.CallUnknown || over.Text != "lost" {
+		t.Fatalf("over: %+v, %+v, %+v", g, a, over)
+	}
+	r.Forget()
+	if len(o.gone)+len(o.forgot) > 0 || o.lane.Waiting() > 0 {
+		t.Errorf("given up %v, forgotten %v, after its end", o.gone, o.forgot)
+	}
+}
+
+// A release is told as such, whatever the verdict of the owner is.
+func TestReservationRelease(t *testing.T) {
+	o := newKeyOwner(1)
+	r := o.reserve(t, 0)
+	o.grant(r, event.Grant{Fence: event.Fence{Token: 1}})
+	r.Release()
+	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallReplied || len(o.gone) != 1 {
+		t.Errorf("over: %+v, given up %v", over, o.gone)
+	}
+	r.Forget()
+	if len(o.gone) != 1 || len(o.forgot) != 0 {
+		t.Errorf("given up %v, forgotten %v", o.gone, o.forgot)
+	}
+}
+
+// The end of a stream ends a wait; a reservation that is held goes on at its owner.
+func TestReservationForget(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		o := newKeyOwner(1)
+		r := o.reserve(t, 0)
+		if granted {
+			o.grant(r, event.Grant{Fence: event.Fence{Token: 1}})
+			r.Next()
+		}
+		r.Forget()
+		if gone, forgot := len(o.gone) == 1, len(o.forgot) == 1; gone == granted || forgot != granted || o.lane.Waiting() > 0 {
+			t.Errorf("granted %t: given up %v, forgotten %v, %d wait", granted, o.gone, o.forgot, o.lane.Waiting())
+		}
+	}
+}
+
+// A wait without an answer ends here a little after its time; one that was granted goes on.
+func TestReservationTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newKeyOwner(2)
+		waits, held := o.reserve(t, time.Second), o.reserve(t, time.Second)
+		o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
+		time.Sleep(time.Second + OwnerGrace - time.Millisecond)
+		if len(o.gone) > 0 {
+			t.Fatal("given up early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if !slices.Equal(o.gone, []event.Handle{waits.handle}) {
+			t.Errorf("given up %v, want %v", o.gone, waits.handle)
+		}
+		if _, _, over := waits.Next(); over == nil || over.Code != event.CodeTimeout {
+			t.Errorf("over: %+v", over)
+		}
+		waits.Forget()
+		held.Forget()
+	})
+}
+
+// Those beyond the bound are refused, until one of the others has ended, and all are without exclusive ownership.
+func TestReservationsAreBounded(t *testing.T) {
+	o := newKeyOwner(1)
+	first := o.reserve(t, 0)
+	second := o.reserve(t, 0)
+	if _, _, over := second.Next(); !news(second) || over == nil || over.Outcome != event.CallNotRun || over.Code != event.CodeOverloaded {
+		t.Errorf("the second: %+v", over)
+	}
+	second.Forget()
+	o.grant(first, event.Grant{Fence: event.Fence{Token: 1}})
+	first.Forget()
+	third := o.reserve(t, 0)
+	if _, _, over := third.Next(); over != nil {
+		t.Errorf("the third: %+v", over)
+	}
+	third.Forget()
+	shared := newKeyOwner(1)
+	shared.lane.RefuseReservations()
+	r := shared.reserve(t, 0)
+	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallNotRun || over.Code != codeNotExclusive || len(shared.calls) > 0 {
+		t.Errorf("in gossip: %+v", over)
+	}
+	r.Forget()
+}
