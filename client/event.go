@@ -121,7 +121,6 @@ type handlerContext struct {
 	state      atomic.Pointer[contextState]
 	call       *call             // nil: it is an event
 	generation uint64            // see State; 0: the router did not say
-	states     []any             // names of those that the handler has
 	item       inbox.Item[Event] // its mutable fields are guarded by the runner's lock
 }
 

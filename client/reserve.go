@@ -96,7 +96,7 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 		r.lost(err)
 		return nil, err
 	}
-	go r.keep(s) // Release ends it, and waits for it
+	go r.keep(s) //nolint:contextcheck // it outlasts the context; Release ends it, and waits for it
 	return r, nil
 }
 
@@ -302,7 +302,7 @@ func (r *Reservation) keep(s *holding) {
 		s.end()
 		if next != nil {
 			next.end()
-			<-opened
+			<-opened //nolint:errcheck // it may be open or not: it is ended
 		}
 	}()
 	for {

@@ -30,7 +30,7 @@ func TestStateIsOfTheTurnBefore(t *testing.T) {
 				here := fmt.Sprintf("%p %d %d", e.run.stream, e.run.generation, e.Fence.Token)
 				if asks {
 					loaded := false
-					got, err := State(context.WithValue(context.Background(), handlingKey{}, e), func(context.Context) (*cart, error) {
+					got, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) {
 						loaded = true
 						return &cart{loads}, nil
 					})
@@ -97,8 +97,16 @@ func TestStateIsKept(t *testing.T) {
 		err        error
 		loads      bool
 	}{
-		{1, true, nil, true}, {1, true, nil, false}, {1, true, errors.New("no"), false}, {1, true, nil, true}, {1, false, nil, false},
-		{1, true, nil, true}, {2, true, nil, true}, {2, true, nil, false}, {0, true, nil, true}, {0, true, nil, true},
+		{1, true, nil, true},
+		{1, true, nil, false},
+		{1, true, errors.New("no"), false},
+		{1, true, nil, true},
+		{1, false, nil, false},
+		{1, true, nil, true},
+		{2, true, nil, true},
+		{2, true, nil, false},
+		{0, true, nil, true},
+		{0, true, nil, true},
 	} {
 		if loaded := turn(c.generation, c.asks, c.err); loaded != c.loads {
 			t.Errorf("turn %d: loaded = %v", i, loaded)

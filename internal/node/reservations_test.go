@@ -62,7 +62,7 @@ func TestReservations(t *testing.T) {
 			}
 			first.Release()
 			first.Release()
-			if context.Cause(first.Context()) != context.Canceled {
+			if !errors.Is(context.Cause(first.Context()), context.Canceled) || errors.Is(context.Cause(first.Context()), client.ErrKeyLost) {
 				t.Errorf("after the release the cause is %v", context.Cause(first.Context()))
 			}
 			second := <-waiting

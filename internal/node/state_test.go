@@ -53,7 +53,7 @@ func (d *tallies) add(ctx context.Context, key string) (int, error) {
 
 // work connects a worker that keeps tallies.
 func (d *tallies) work(t *testing.T, m *member) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	go func() {

@@ -47,6 +47,7 @@ block() { awk -v word="$1" '/^```java/ { on = 1; text = ""; next } /^```/ { if (
 block 'class App' >build/readme/src/main/java/App.java
 block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
 block 'class ChargeTest' >build/readme/src/test/java/ChargeTest.java
+block 'class Total' >build/readme/src/main/java/Total.java
 awk '/^```java/ { on = 1; next } /^```/ { on = 0 } on' ../../docs/quickstart.md >build/readme/src/main/java/Handler.java
 cat >build/readme/src/main/java/Line.java <<END
 import io.ringfence.client.Worker;
@@ -75,6 +76,13 @@ handles() {
 handles App 'bytes, fence 0'
 handles Line 'bytes, fence 0'
 handles Handler ': .* (attempt 1)'
+rm -f total
+handles Total 'total [0-9]*, fence [0-9]\{19\}\.[0-9]\{20\}'
+if [ "$(cat total)" != 100 ]; then
+	echo "the reserved key was held twice at once: the total is $(cat total) after 100 events" >&2
+	exit 1
+fi
+rm total
 
 ./conformance.sh "$@" >build/conformance.log 2>&1 || { cat build/conformance.log >&2; exit 1; }
 tail -1 build/conformance.log

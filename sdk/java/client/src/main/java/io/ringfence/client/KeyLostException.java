@@ -8,4 +8,8 @@ public final class KeyLostException extends HandlerCancelledException {
     public KeyLostException() {
         super("the key is lost: another handler may work on it now, so write nothing");
     }
+
+    KeyLostException(String why) {
+        super("the key is lost: another handler may work on it now, so write nothing (" + why + ")");
+    }
 }

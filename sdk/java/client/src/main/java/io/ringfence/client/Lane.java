@@ -11,15 +11,20 @@ import io.grpc.stub.ClientCalls;
 import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
 import io.ringfence.client.CallException.Outcome;
+import io.ringfence.client.proto.Ask;
 import io.ringfence.client.proto.InvokeRequest;
 import io.ringfence.client.proto.InvokeResponse;
 import io.ringfence.client.proto.LaneServiceGrpc;
+import io.ringfence.client.proto.ReserveRequest;
+import io.ringfence.client.proto.ReserveResponse;
 import java.io.FileNotFoundException;
 import java.net.ConnectException;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ForkJoinPool;
@@ -27,7 +32,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
- * Calls handlers of keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ * Calls handlers of keys, and reserves keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
  * Its methods are safe for concurrent use.
  *
  * <pre>{@code
@@ -124,6 +129,12 @@ public final class Lane implements AutoCloseable {
             return this;
         }
 
+        /** Replaces the clock that reservations run on, for tests. */
+        Builder leaseClock(LeaseClock clock) {
+            options.leaseClock(clock);
+            return this;
+        }
+
         /**
          * Returns the lane.
          *
@@ -135,7 +146,7 @@ public final class Lane implements AutoCloseable {
         }
     }
 
-    /** Ends the connection. Calls that wait throw, with the outcome UNKNOWN. */
+    /** Ends the connection. Calls that wait throw, with the outcome UNKNOWN; reservations are lost when their permission ends. */
     @Override
     public void close() {
         channel.shutdownNow();
@@ -224,7 +235,7 @@ public final class Lane implements AutoCloseable {
         InvokeRequest.Builder request = InvokeRequest.newBuilder().setKey(ByteString.copyFrom(key)).setMethod(method)
                 .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTimeoutMs(Math.max(1, options.timeout.toMillis()))
                 .setTraceparent(traceparent());
-        addPath(request, options.caller);
+        pathOf(options.caller).forEach(request::addPath);
         if (channel.isShutdown()) {
             reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", "the lane was closed", Duration.ZERO, null));
             return reply;
@@ -261,17 +272,92 @@ public final class Lane implements AutoCloseable {
         return reply;
     }
 
-    /** Adds the keys whose handlers wait for a call that this handler makes, the outermost first. */
-    static void addPath(InvokeRequest.Builder request, Event caller) {
+    /** Returns the keys whose handlers wait for a call that this handler makes, the outermost first. */
+    static List<Long> pathOf(Event caller) {
+        List<Long> path = new ArrayList<>();
         if (caller == null) {
-            return;
+            return path;
         }
         if (caller.arrival != null) {
             for (long key : caller.arrival.path()) {
-                request.addPath(key);
+                path.add(key);
             }
         }
-        request.addPath(Xxh64.hash(caller.keyBytes()));
+        path.add(Xxh64.hash(caller.keyBytes()));
+        return path;
+    }
+
+    /**
+     * Is {@link #reserve(byte[], ReserveOptions)} for a key of text.
+     *
+     * @param key the key
+     * @param wait how long to wait for it, up to an hour
+     * @return the reservation
+     * @throws NotReservedException if there is none
+     */
+    public Reservation reserve(String key, Duration wait) {
+        return reserve(key, ReserveOptions.NONE.waitFor(wait));
+    }
+
+    /**
+     * Is {@link #reserve(byte[], ReserveOptions)} for a key of text.
+     *
+     * @param key the key
+     * @param options the options
+     * @return the reservation
+     * @throws NotReservedException if there is none
+     */
+    public Reservation reserve(String key, ReserveOptions options) {
+        return reserve(key.getBytes(StandardCharsets.UTF_8), options);
+    }
+
+    /**
+     * Reserves a key: no handler of it runs, and nobody else holds it, until {@link Reservation#close}. It is renewed in the background, and lost if
+     * the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up, and after an hour: stop
+     * working when {@link Reservation#isLost}, and pass {@link Reservation#fence} to your database with every write. An interruption ends the wait.
+     *
+     * @param key the key, any bytes
+     * @param options the options
+     * @return the reservation
+     * @throws NotReservedException if there is none
+     */
+    public Reservation reserve(byte[] key, ReserveOptions options) {
+        Ask.Builder ask = Ask.newBuilder().setKey(ByteString.copyFrom(key)).addAllPath(pathOf(options.caller));
+        Holder holder = new Holder(this.options.clock, this::reservation, ask, options.wait);
+        try {
+            holder.start().get();
+            return new Reservation(holder);
+        } catch (ExecutionException e) {
+            NotReservedException failure = (NotReservedException) e.getCause();
+            failure.addSuppressed(new Throwable("called here")); // the other stack is that of the reservation's thread
+            throw failure;
+        } catch (InterruptedException e) {
+            holder.release();
+            Thread.currentThread().interrupt();
+            throw new NotReservedException("timeout", "the thread that waited was interrupted", Duration.ZERO, e);
+        }
+    }
+
+    /** Makes the call of a stream of a reservation. */
+    private ClientCall<ReserveRequest, ReserveResponse> reservation() {
+        Metadata headers = new Metadata();
+        try {
+            String token = options.token();
+            if (token != null) {
+                headers.put(Stream.AUTHORIZATION, "Bearer " + token);
+            }
+        } catch (RingfenceException e) {
+            throw new NotReservedException("", e.getMessage(), Duration.ZERO, e);
+        }
+        if (channel.isShutdown()) {
+            throw new NotReservedException("", "the lane was closed", Duration.ZERO, null);
+        }
+        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+            channel.resetConnectBackoff();
+        }
+        // In the thread that reads: a holder only queues what comes.
+        return MetadataUtils.newAttachHeadersInterceptor(headers)
+                .interceptCall(LaneServiceGrpc.getReserveMethod(), io.grpc.CallOptions.DEFAULT.withExecutor(Runnable::run), channel);
     }
 
     private static void answer(CompletableFuture<byte[]> reply, InvokeResponse response) {

@@ -78,13 +78,9 @@ class CallTest {
         assertArrayEquals(new long[] {1, -1}, event.arrival.path());
         assertEquals("Call[do]", call.toString());
 
-        InvokeRequest.Builder request = InvokeRequest.newBuilder();
-        Lane.addPath(request, event);
-        assertEquals(List.of(1L, -1L, 0xd24ec4f1a98c6e5bL), request.getPathList());
-        request.clear();
-        Lane.addPath(request, Event.of("a").build());
-        Lane.addPath(request, null);
-        assertEquals(List.of(0xd24ec4f1a98c6e5bL), request.getPathList());
+        assertEquals(List.of(1L, -1L, 0xd24ec4f1a98c6e5bL), Lane.pathOf(event));
+        assertEquals(List.of(0xd24ec4f1a98c6e5bL), Lane.pathOf(Event.of("a").build()));
+        assertEquals(List.of(), Lane.pathOf(null));
         assertEquals("", Event.of("a").build().method());
     }
 

@@ -1,0 +1,344 @@
+package io.ringfence.client;
+
+import com.google.protobuf.ByteString;
+import io.grpc.ClientCall;
+import io.grpc.Status;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.proto.Ask;
+import io.ringfence.client.proto.Granted;
+import io.ringfence.client.proto.Over;
+import io.ringfence.client.proto.Release;
+import io.ringfence.client.proto.Renew;
+import io.ringfence.client.proto.ReserveRequest;
+import io.ringfence.client.proto.ReserveResponse;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+
+/**
+ * Gets and keeps one reservation, in a thread of its own: it takes what the router says, renews, compares the deadline with the clock, and comes
+ * back on another stream when one breaks. Nothing that it does waits for the network.
+ */
+final class Holder {
+    /** How often a reservation is renewed. Leases are several times as long. */
+    private static final long RENEW_EVERY = Duration.ofMillis(500).toNanos();
+
+    /** How long the router's answer is waited for after the wait for a key. */
+    private static final Duration GRACE = Duration.ofSeconds(1);
+
+    /** How long it may take from a grant until there is permission to begin. */
+    private static final long BEGIN_MAX = Duration.ofSeconds(10).toNanos();
+
+    /** How long the router's last frame is waited for after a release. */
+    private static final long RELEASE_MAX = Duration.ofMillis(500).toNanos();
+
+    /** The pauses before the next stream when one breaks: doubled from the first to the second. */
+    private static final long PAUSE_MIN = Duration.ofMillis(20).toNanos();
+    private static final long PAUSE_MAX = Duration.ofMillis(500).toNanos();
+
+    private static final int ID_BYTES = 16;
+    private static final String UNREACHABLE = "unreachable";
+    private static final String PASSED = "its permission has passed";
+    private static final ThreadFactory THREADS = Threads.platform("ringfence-reservation-");
+    private static final SecureRandom RANDOM = new SecureRandom();
+    private static final ReserveRequest RELEASE = ReserveRequest.newBuilder().setRelease(Release.getDefaultInstance()).build();
+
+    /** What happened: a frame on a stream, its end, or without a stream that the application wants to release. */
+    private record News(Link link, ReserveResponse frame, Throwable failure) {}
+
+    private static final News NOTHING = new News(null, null, null);
+    private static final News WISH = new News(null, null, null); // to release
+
+    private final LeaseClock clock;
+    private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
+    private final Ask.Builder ask;
+    private final Duration wait;
+    private final Permission permission = new Permission();
+    private final LinkedBlockingQueue<News> news = new LinkedBlockingQueue<>();
+    private final CompletableFuture<Void> begun = new CompletableFuture<>();
+    private final CompletableFuture<Void> lost = new CompletableFuture<>();
+    private final CompletableFuture<Void> over = new CompletableFuture<>();
+
+    private volatile Fence fence = Fence.NONE;
+    private Link link; // the newest; of the thread alone
+
+    private final Object lock = new Object(); // guards the fields below
+    private String why; // it is lost; null: it is not
+    private boolean released;
+
+    Holder(LeaseClock clock, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait) {
+        this.clock = clock;
+        this.streams = streams;
+        this.wait = wait;
+        byte[] id = new byte[ID_BYTES];
+        RANDOM.nextBytes(id);
+        this.ask = ask.setId(ByteString.copyFrom(id)).setWaitMs(wait.toMillis()).setRawClock(clock.isRaw());
+    }
+
+    /** Starts the thread, and returns what is complete when the reservation may begin, or will not. */
+    CompletableFuture<Void> start() {
+        THREADS.newThread(this::run).start();
+        return begun;
+    }
+
+    /** Ends the reservation, or the wait for it. It does not block. */
+    void release() {
+        synchronized (lock) {
+            if (released) {
+                return;
+            }
+            released = true;
+        }
+        news.add(WISH);
+    }
+
+    boolean isReleased() {
+        synchronized (lock) {
+            return released;
+        }
+    }
+
+    /** Returns why the key is lost, or null. It reads the clock. */
+    String lost() {
+        if (permission.isOverdue(clock.now())) {
+            lose(PASSED);
+        }
+        synchronized (lock) {
+            return why;
+        }
+    }
+
+    /** Complete when the key is lost. */
+    CompletableFuture<Void> whenLost() {
+        return lost;
+    }
+
+    /** Complete when there is nothing left to do. */
+    CompletableFuture<Void> whenOver() {
+        return over;
+    }
+
+    Fence fence() {
+        return fence;
+    }
+
+    long leftNanos() {
+        return permission.left(clock.now());
+    }
+
+    private void lose(String because) {
+        synchronized (lock) {
+            if (why != null || released) {
+                return;
+            }
+            why = because;
+        }
+        lost.complete(null);
+    }
+
+    private void run() {
+        try {
+            link = new Link();
+            if (await()) {
+                begun.complete(null);
+                keep();
+            }
+        } catch (NotReservedException e) {
+            begun.completeExceptionally(e);
+        } catch (InterruptedException | RuntimeException e) { // nobody interrupts this thread; of an error nobody may wait, nor go on
+            lose(e.toString());
+            begun.completeExceptionally(new NotReservedException("", e.toString(), Duration.ZERO, e));
+        } finally {
+            begun.cancel(false); // if it was released before
+            if (link != null) {
+                link.end();
+            }
+            over.complete(null);
+        }
+    }
+
+    /** Returns the next of the news, or NOTHING when the time is up. */
+    private News next(long nanos) throws InterruptedException {
+        News next = news.poll(Math.max(nanos, 1), TimeUnit.NANOSECONDS);
+        return next == null ? NOTHING : next;
+    }
+
+    /** Waits for the grant, and for permission to begin. Returns false if it was released before. */
+    private boolean await() throws InterruptedException {
+        long end = clock.now() + wait.plus(GRACE).toNanos();
+        boolean granted = false;
+        long renewAt = 0;
+        while (true) {
+            long now = clock.now();
+            News next = next(granted ? Math.min(end - now, renewAt - now) : end - now);
+            now = clock.now();
+            if (next == WISH) {
+                sayRelease();
+                return false;
+            }
+            if (next.failure != null) {
+                throw refused(next.failure);
+            }
+            if (next.frame != null) {
+                if (next.frame.hasOver()) {
+                    Over told = next.frame.getOver();
+                    throw new NotReservedException(told.getCode(), told.getText(), Duration.ofMillis(told.getRetryAfterMs()), null);
+                }
+                extend(next.frame);
+                if (next.frame.hasGranted()) {
+                    Granted grant = next.frame.getGranted();
+                    fence = new Fence(grant.getToken(), grant.getTurn());
+                }
+                if (permission.isGiven()) {
+                    return true;
+                }
+                if (next.frame.hasGranted() && !granted) { // it took long until the grant
+                    granted = true;
+                    end = now + BEGIN_MAX;
+                    renewAt = now; // at once
+                }
+            }
+            if (now - end >= 0) {
+                link.send(RELEASE);
+                throw new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
+            }
+            if (granted && now - renewAt >= 0) {
+                renewAt = now + RENEW_EVERY;
+                renew();
+            }
+        }
+    }
+
+    private void extend(ReserveResponse frame) {
+        long now = clock.now();
+        if (frame.hasGranted()) {
+            permission.granted(frame.getGranted().getRemainingNs(), now);
+        } else if (frame.hasRenewed()) {
+            permission.renewed(frame.getRenewed().getK(), frame.getRenewed().getRemainingNs(), now);
+        }
+    }
+
+    private void renew() {
+        long k = permission.renew(clock.now());
+        link.send(ReserveRequest.newBuilder().setRenew(Renew.newBuilder().setK(k)).build());
+    }
+
+    /** Renews the reservation until it is released or lost. */
+    private void keep() throws InterruptedException {
+        long renewAt = clock.now() + RENEW_EVERY;
+        boolean broken = false;
+        long redialAt = 0;
+        long pause = 0;
+        while (true) {
+            News next = next(Stream.CHECK_EVERY.toNanos());
+            if (lost() != null) {
+                return;
+            }
+            if (next == WISH) {
+                sayRelease();
+                return;
+            }
+            if (next.link == link && next.failure != null) { // the stream broke; the reservation goes on until its deadline
+                broken = true;
+                pause = Math.min(Math.max(2 * pause, PAUSE_MIN), PAUSE_MAX);
+                redialAt = clock.now() + pause;
+            } else if (next.link == link && next.frame != null) {
+                if (next.frame.hasOver()) {
+                    Over told = next.frame.getOver();
+                    lose(told.getText().isEmpty() ? told.getCode() : told.getText());
+                    return;
+                }
+                pause = 0;
+                extend(next.frame);
+                if (next.frame.hasGranted()) {
+                    renew();
+                }
+            }
+            long now = clock.now();
+            if (broken && now - redialAt >= 0) {
+                try {
+                    link.end();
+                    ask.setResume(true);
+                    link = new Link();
+                    broken = false;
+                } catch (NotReservedException e) {
+                    pause = Math.min(2 * pause, PAUSE_MAX);
+                    redialAt = now + pause;
+                }
+            }
+            if (!broken && now - renewAt >= 0) {
+                renewAt = now + RENEW_EVERY;
+                renew();
+            }
+        }
+    }
+
+    /** Releases, and waits for the router's last frame. */
+    private void sayRelease() throws InterruptedException {
+        link.send(RELEASE);
+        long end = clock.now() + RELEASE_MAX;
+        for (long now = clock.now(); now - end < 0; now = clock.now()) {
+            News next = next(end - now);
+            if (next.link == link && (next.failure != null || next.frame.hasOver())) {
+                return;
+            }
+        }
+    }
+
+    /** The exception for an ask that the router has not answered. */
+    private static NotReservedException refused(Throwable failure) {
+        Status status = Status.fromThrowable(failure);
+        String code = switch (status.getCode()) {
+            case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED -> "";
+            case RESOURCE_EXHAUSTED -> "overloaded";
+            default -> UNREACHABLE;
+        };
+        return new NotReservedException(code, Stream.text(status), Duration.ZERO, failure);
+    }
+
+    /** One stream. What comes on it goes into the news. */
+    private final class Link implements StreamObserver<ReserveResponse> {
+        private final ClientCall<ReserveRequest, ReserveResponse> call;
+        private final StreamObserver<ReserveRequest> requests;
+        private boolean ended;
+
+        /** Opens a stream, and asks. It does not wait for a connection. */
+        Link() {
+            permission.ask(clock.now());
+            call = streams.get();
+            requests = ClientCalls.asyncBidiStreamingCall(call, this);
+            send(ReserveRequest.newBuilder().setAsk(ask).build());
+        }
+
+        void send(ReserveRequest frame) {
+            if (!ended) {
+                requests.onNext(frame);
+            }
+        }
+
+        void end() {
+            ended = true;
+            call.cancel("the reservation has ended, or is kept on another stream", null);
+        }
+
+        @Override
+        public void onNext(ReserveResponse frame) {
+            news.add(new News(this, frame, null));
+        }
+
+        @Override
+        public void onError(Throwable failure) {
+            news.add(new News(this, null, failure));
+        }
+
+        @Override
+        public void onCompleted() {
+            news.add(new News(this, null, Status.UNAVAILABLE.withDescription("the router ended the stream").asRuntimeException()));
+        }
+    }
+}

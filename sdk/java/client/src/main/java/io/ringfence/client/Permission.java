@@ -1,0 +1,73 @@
+package io.ringfence.client;
+
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * How long the holder of a reservation may go on: rules R1 to R3 of docs/sdk-protocol.md. It reads no clock: instants are nanoseconds of a
+ * {@link LeaseClock}, and come from outside. Its methods are safe for concurrent use.
+ */
+final class Permission {
+    /** Renewals without an answer that are remembered. */
+    static final int RENEWALS_MAX = 64;
+
+    private final Map<Long, Long> renewals = new HashMap<>();
+    private long asked;
+    private long k;
+    private boolean given;
+    private long until;
+
+    /** Notes when the Ask of the present stream is sent; call it before. */
+    synchronized void ask(long now) {
+        asked = now;
+    }
+
+    /** Notes when a Renew is sent, and returns its number; call it before. */
+    synchronized long renew(long now) {
+        k++;
+        if (renewals.size() < RENEWALS_MAX) {
+            renewals.put(k, now);
+        }
+        return k;
+    }
+
+    /** Takes the permission of a Granted on the present stream. */
+    synchronized void granted(long remaining, long now) {
+        extend(asked, remaining, now);
+    }
+
+    /** Takes the permission of a Renewed. */
+    synchronized void renewed(long number, long remaining, long now) {
+        Long sent = renewals.get(number);
+        renewals.keySet().removeIf(older -> older <= number);
+        if (sent != null) {
+            extend(sent, remaining, now);
+        }
+    }
+
+    private void extend(long sent, long remaining, long now) {
+        if (remaining <= 0 || isOverdue(now)) { // a passed deadline is never extended
+            return;
+        }
+        long to = sent + remaining;
+        if (now - to < 0 && (!given || to - until > 0)) {
+            given = true;
+            until = to;
+        }
+    }
+
+    /** Whether there was permission, and it has passed. */
+    synchronized boolean isOverdue(long now) {
+        return given && now - until >= 0;
+    }
+
+    /** Whether there is permission, or was. */
+    synchronized boolean isGiven() {
+        return given;
+    }
+
+    /** Nanoseconds that are left. */
+    synchronized long left(long now) {
+        return given ? Math.max(0, until - now) : 0;
+    }
+}

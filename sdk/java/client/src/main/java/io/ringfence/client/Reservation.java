@@ -1,0 +1,81 @@
+package io.ringfence.client;
+
+import java.time.Instant;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * A key that this process holds: no handler of the key runs, and nobody else holds it, until {@link #close} or until it is lost.
+ * {@link Lane#reserve} makes it. Its methods are safe for concurrent use.
+ *
+ * <pre>{@code
+ * try (Reservation r = lane.reserve("user-7", Duration.ofSeconds(30))) {
+ *     store.repair("user-7", r.fence().toString());
+ * }
+ * }</pre>
+ */
+public final class Reservation implements AutoCloseable {
+    private final Holder holder;
+
+    Reservation(Holder holder) {
+        this.holder = holder;
+    }
+
+    /**
+     * Returns the fence: pass it to your database with every write.
+     *
+     * @return a fence that is greater than that of any earlier delivery, call or reservation of the key
+     */
+    public Fence fence() {
+        return holder.fence();
+    }
+
+    /**
+     * Reports whether the key is lost: stop at once, and write nothing. It reads the clock itself.
+     *
+     * @return whether it is; not after {@link #close}
+     */
+    public boolean isLost() {
+        return holder.lost() != null;
+    }
+
+    /**
+     * Throws if the key is lost, or was released. Call it before a write that must not be late.
+     *
+     * @throws KeyLostException if it is
+     */
+    public void checkActive() {
+        String why = holder.isReleased() ? "the reservation was released" : holder.lost();
+        if (why != null) {
+            throw new KeyLostException(why);
+        }
+    }
+
+    /**
+     * Runs an action when the key is lost: at most 50 ms after the last permission has passed, or when the router says so; at once if it is
+     * lost already. The action must not block. It does not run after {@link #close}.
+     *
+     * @param action the action
+     * @return this
+     */
+    public Reservation onLost(Runnable action) {
+        holder.whenLost().thenRun(action);
+        return this;
+    }
+
+    /**
+     * Returns when the reservation ends if it is renewed no more. For planning only.
+     *
+     * @return the instant
+     */
+    public Instant leaseUntil() {
+        return Instant.now().plusNanos(holder.leftNanos());
+    }
+
+    /** Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing. */
+    @Override
+    public void close() {
+        holder.release();
+        CompletableFuture<Void> over = holder.whenOver();
+        over.join();
+    }
+}
