@@ -114,10 +114,11 @@ var arrows = map[string]arrow{
 		"the router that users test against is the real stream server over mailboxes of its own",
 	},
 
-	"deploy":               {nil, "files, and the tests of them"},
-	"examples/bridge":      {[]string{"client", "client/clienttest", "internal/bridge", "internal/devtools/procgroup"}, "tests of applications in other languages"},
-	"examples/orders":      {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
-	"examples/conformance": {[]string{"client"}, "an application: it knows the SDK, and nothing of the router"},
+	"deploy":                     {nil, "files, and the tests of them"},
+	"examples/bridge":            {[]string{"client", "client/clienttest", "internal/bridge", "internal/devtools/procgroup"}, "tests of applications in other languages"},
+	"examples/orders":            {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
+	"examples/reservation-queue": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
+	"examples/conformance":       {[]string{"client"}, "an application: it knows the SDK, and nothing of the router"},
 
 	"cmd/router":                              {anything, "joins all parts; imports cannot show that it decides nothing"},
 	"internal/devtools/procgroup":             {[]string{"internal/base/clock", "internal/config"}, "processes of a group: it writes their settings, and runs nothing of the router itself"},

@@ -45,7 +45,7 @@ type reserving struct {
 	takes   time.Duration // how long it is held
 	behind  bool          // something of the key ran when it was asked for
 
-	at      *stay         // the newest stream
+	at      *seat         // the newest stream
 	until   clock.Instant // 0: no permission yet
 	every   time.Duration // the interval of renewals
 	pings   map[uint64]clock.Instant
@@ -63,8 +63,8 @@ func (v *reserving) String() string {
 	return fmt.Sprintf("reservation %q of %s by %v (made at %v, wait %v)", v.id, string(v.key), v.by, v.made, v.wait)
 }
 
-// stay is a stream of a holder to a router, its home.
-type stay struct {
+// seat is a stream of a holder to a router, its home.
+type seat struct {
 	of            *reserving
 	home          *member
 	handle        event.Handle // 0: the ask has not arrived
@@ -132,9 +132,9 @@ func (v *reserving) ask(resume bool) {
 		return
 	}
 	m := w.live[w.rng.IntN(len(w.live))]
-	s := &stay{of: v, home: m, asked: v.by.clock(), resume: resume, up: true, homeUp: true}
+	s := &seat{of: v, home: m, asked: v.by.clock(), resume: resume, up: true, homeUp: true}
 	v.at = s
-	m.stays = append(m.stays, s)
+	m.seats = append(m.seats, s)
 	s.toHome(func() { m.reserve(s) })
 }
 
@@ -154,7 +154,7 @@ func (w *world) delay() time.Duration {
 	return w.between(100*time.Microsecond, 2*time.Millisecond)
 }
 
-func (s *stay) toHome(do func()) {
+func (s *seat) toHome(do func()) {
 	w := s.home.w
 	s.out = max(s.out, w.now+w.delay())
 	s.home.process.later(s.out-w.now, func() {
@@ -164,7 +164,7 @@ func (s *stay) toHome(do func()) {
 	})
 }
 
-func (s *stay) toHolder(do func()) {
+func (s *seat) toHolder(do func()) {
 	w := s.home.w
 	s.in = max(s.in, w.now+w.delay())
 	s.of.by.process.later(s.in-w.now, func() {
@@ -175,7 +175,7 @@ func (s *stay) toHolder(do func()) {
 }
 
 // breakBoth breaks the stream; each end notices by itself.
-func (s *stay) breakBoth() {
+func (s *seat) breakBoth() {
 	s.home.process.later(s.home.w.hop(), s.homeEnd)
 	s.of.by.process.later(s.home.w.hop(), s.holderEnd)
 }
@@ -183,7 +183,7 @@ func (s *stay) breakBoth() {
 // ---- the home's end, as internal/app/lane has it ----
 
 // reserve asks the owner of a key.
-func (m *member) reserve(s *stay) {
+func (m *member) reserve(s *seat) {
 	if m.old {
 		m.tellOver(s, event.CodeUnreachable)
 		return
@@ -198,17 +198,17 @@ func (m *member) reserve(s *stay) {
 		Handle: s.handle, ID: v.message, Key: v.key, Partition: ring.PartitionOf(string(v.key)),
 		Call: &event.Call{ID: v.id, Deadline: begun.Add(wait), Reservation: true, Resume: s.resume},
 	})
-	m.giveUpStayAt(s, begun.Add(wait+lane.OwnerGrace))
+	m.giveUpSeatAt(s, begun.Add(wait+lane.OwnerGrace))
 }
 
-// giveUpStayAt ends a wait that has no answer.
-func (m *member) giveUpStayAt(s *stay, at clock.Instant) {
+// giveUpSeatAt ends a wait that has no answer.
+func (m *member) giveUpSeatAt(s *seat, at clock.Instant) {
 	m.process.later(m.host.until(m.clock(), at), func() {
 		switch {
 		case s.granted || s.over || !s.homeUp:
 			return
 		case m.clock().Before(at):
-			m.giveUpStayAt(s, at)
+			m.giveUpSeatAt(s, at)
 			return
 		}
 		m.w.count("reservation_timed_out_at_home")
@@ -220,7 +220,7 @@ func (m *member) giveUpStayAt(s *stay, at clock.Instant) {
 }
 
 // heard takes a verdict on a reservation.
-func (m *member) heard(s *stay, v *event.Verdict) {
+func (m *member) heard(s *seat, v *event.Verdict) {
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
 		s.granted = true
 		g := *d.Grant
@@ -236,8 +236,8 @@ func (m *member) heard(s *stay, v *event.Verdict) {
 	m.tellOver(s, code)
 }
 
-func (m *member) tellOver(s *stay, code string) {
-	m.stays = slices.DeleteFunc(m.stays, func(o *stay) bool { return o == s })
+func (m *member) tellOver(s *seat, code string) {
+	m.seats = slices.DeleteFunc(m.seats, func(o *seat) bool { return o == s })
 	s.over = true
 	s.toHolder(func() { s.of.isOver(code) })
 }
@@ -252,13 +252,13 @@ func (m *member) renewed(answers []event.Renewal) {
 }
 
 // homeEnd notes that the stream has ended without a release.
-func (s *stay) homeEnd() {
+func (s *seat) homeEnd() {
 	if !s.homeUp {
 		return
 	}
 	m := s.home
 	s.homeUp = false
-	m.stays = slices.DeleteFunc(m.stays, func(o *stay) bool { return o == s })
+	m.seats = slices.DeleteFunc(m.seats, func(o *seat) bool { return o == s })
 	switch {
 	case s.over || s.handle == 0:
 	case s.granted:
@@ -269,13 +269,13 @@ func (s *stay) homeEnd() {
 	}
 }
 
-// loseStays ends the streams of holders to a router that has died.
-func (m *member) loseStays() {
-	for _, s := range m.stays {
+// loseSeats ends the streams of holders to a router that has died.
+func (m *member) loseSeats() {
+	for _, s := range m.seats {
 		s.homeUp = false
 		s.of.by.process.later(m.w.hop(), s.holderEnd)
 	}
-	m.stays, m.reserved = nil, nil
+	m.seats, m.reserved = nil, nil
 }
 
 // takeReservations is what app.Server.Run does for its keeper.
@@ -304,7 +304,7 @@ func (r *reserver) onHoldersClock(d time.Duration) time.Duration {
 	return d
 }
 
-func (v *reserving) granted(s *stay, g event.Grant) {
+func (v *reserving) granted(s *seat, g event.Grant) {
 	w := v.by.w
 	w.checkGranted(v, s, g)
 	v.fence = g.Fence
@@ -491,7 +491,7 @@ func (v *reserving) isOver(code string) {
 }
 
 // holderEnd notes that the stream has ended. The reservation goes on until its deadline.
-func (s *stay) holderEnd() {
+func (s *seat) holderEnd() {
 	v := s.of
 	if !s.up {
 		return
@@ -585,7 +585,7 @@ func (m *member) checkGiven(d *event.Delivery) {
 }
 
 // checkGranted: a reservation has one fence, wherever its holder comes back.
-func (w *world) checkGranted(v *reserving, s *stay, g event.Grant) {
+func (w *world) checkGranted(v *reserving, s *seat, g event.Grant) {
 	v.answers++
 	w.count("reservation_granted")
 	if w.tracing {
@@ -607,7 +607,7 @@ func (w *world) checkGranted(v *reserving, s *stay, g event.Grant) {
 }
 
 // mustHear: whoever waits is answered within the wait, while its home lives.
-func (s *stay) mustHear() {
+func (s *seat) mustHear() {
 	v, w := s.of, s.home.w
 	bound := max(v.wait, 100*time.Millisecond)*101/99 + lane.OwnerGrace + time.Second
 	before := v.answers

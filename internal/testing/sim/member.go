@@ -85,8 +85,8 @@ type member struct {
 	lastCall uint64
 
 	// The holders of reservations.
-	stays     []*stay
-	reserved  map[event.Handle]*stay
+	seats     []*seat
+	reserved  map[event.Handle]*seat
 	takesSoon bool
 
 	settings   int           // as its process was started
@@ -139,7 +139,7 @@ func forwardConfig() forward.Config {
 
 // newMember starts a router process in a pod.
 func (w *world) newMember(p *pod) *member {
-	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now, calls: map[event.Handle]*calling{}, reserved: map[event.Handle]*stay{}}
+	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now, calls: map[event.Handle]*calling{}, reserved: map[event.Handle]*seat{}}
 	m.old = w.p.olderReleases && m.id%3 == 2
 	m.process = &process{loop: &w.loop, settle: m.settle}
 	m.driver = &process{loop: &w.loop, settle: m.settle}
@@ -681,7 +681,7 @@ func (m *member) kill(noticed bool) {
 		w.after(d, func() { w.broker.remove(c) })
 	}
 	m.loseCalls()
-	m.loseStays()
+	m.loseSeats()
 	// These are not needed again, and long runs start many members.
 	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
 }
