@@ -25,8 +25,8 @@ from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.reservation import RENEWALS_MAX, Permission
 
 WAIT = 30.0
-LEASE = 0.8  # seconds of the routers here
-LONG = 2.5  # of reservations that are renewed, which may be late, too
+LEASE = 1.5  # seconds of the routers here
+LONG = 3.0  # of reservations that are renewed, which may be late, too
 LATE = 5.0  # seconds that a busy machine may be late
 SECOND = 1_000_000_000
 
@@ -44,7 +44,7 @@ def test_permission_counts_from_the_ask() -> None:
 
 
 def test_a_grant_after_a_long_wait_gives_none() -> None:
-    for remaining in (0, -5, 50):
+    for remaining in (0, -5, 50, 1800):
         p = Permission()
         p.ask(100)
         p.granted(remaining, 1000)
@@ -68,6 +68,13 @@ def test_renewals_extend_from_their_sending() -> None:
     p.renewed(p.renew(60), 0, 61)
     p.renewed(p.renew(62), 10, 63)  # less than before
     assert p.until == 120
+
+
+def test_short_leases_are_renewed_more_often() -> None:
+    for remaining, every in ((1.76, 0.5), (0.6, 0.2), (0.03, 0.02)):
+        p = Permission()
+        p.granted(int(remaining * SECOND), 0)
+        assert p.every == pytest.approx(every)
 
 
 def test_a_passed_deadline_is_never_extended() -> None:

@@ -9,9 +9,18 @@ import type { Instant } from "./inbox.js";
 /** Renewals without an answer that are remembered. */
 export const renewalsMax = 64;
 
+/**
+ * The bounds of the time between two renewals, in milliseconds: a third of what the last answer gave, so that one renewal may fail also with
+ * short leases.
+ */
+const renewMost = 500;
+const renewLeast = 20;
+
 export class Permission {
   /** The deadline; undefined before there is any permission. */
   until: Instant | undefined = undefined;
+  /** Milliseconds until the next renewal. */
+  every = renewMost;
   #asked: Instant = 0;
   readonly #renewals = new Map<bigint, Instant>();
   #k = 0n;
@@ -28,9 +37,9 @@ export class Permission {
     return this.#k;
   }
 
-  /** Takes the permission of a Granted on the present stream. */
+  /** Takes the permission of a Granted on the present stream. With half of it gone the holder renews before it begins. */
   granted(remainingMs: number, now: Instant): void {
-    this.#extend(this.#asked, remainingMs, now);
+    if (this.#asked + remainingMs - now > remainingMs / 2) this.#extend(this.#asked, remainingMs, now);
   }
 
   /** Takes the permission of a Renewed. */
@@ -50,6 +59,8 @@ export class Permission {
   #extend(sent: Instant, remainingMs: number, now: Instant): void {
     if (!(remainingMs > 0) || this.overdue(now)) return; // a passed deadline is never extended
     const until = sent + remainingMs;
-    if (now < until && (this.until === undefined || until > this.until)) this.until = until;
+    if (!(now < until && (this.until === undefined || until > this.until))) return;
+    this.until = until;
+    this.every = Math.max(renewLeast, Math.min(renewMost, (until - now) / 3));
   }
 }

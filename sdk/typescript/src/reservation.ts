@@ -12,9 +12,6 @@ import { signalOf, type Cancellable } from "./signal.js";
 
 export const reservePath = "/ringfence.lane.v1.LaneService/Reserve";
 
-/** How often a reservation is renewed, in milliseconds. Leases are several times as long. */
-const renewEvery = 500;
-
 /** How long the router's answer is waited for after the wait for a key, in milliseconds. */
 const grace = 1000;
 
@@ -108,6 +105,7 @@ export class Holder implements Cancellable {
   #granted = false;
   #stream: Stream | undefined; // the newest; those before it are not heard any more
   #ticks: NodeJS.Timeout | undefined;
+  #soon: NodeJS.Timeout | undefined;
   #renewAt: Instant = Infinity;
   #redialAt: Instant = Infinity;
   #pauseMs = 0;
@@ -160,6 +158,7 @@ export class Holder implements Cancellable {
     if (this.cause !== undefined) return;
     this.cause = new DOMException("the reservation was released", "AbortError");
     clearInterval(this.#ticks);
+    clearTimeout(this.#soon);
     const over = new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, releaseMax);
       this.#over = () => (clearTimeout(timer), resolve());
@@ -201,8 +200,16 @@ export class Holder implements Cancellable {
   #renew(): void {
     const { clock } = this.#opener;
     const k = this.#permission.renew(clock.sent());
-    this.#renewAt = clock.now() + renewEvery;
+    this.#schedule(clock.now() + this.#permission.every);
     this.#send({ case: "renew", value: { k } });
+  }
+
+  /** Sets when the next renewal is due. Short leases are renewed more often than the clock is compared with the deadline. */
+  #schedule(at: Instant): void {
+    this.#renewAt = at;
+    clearTimeout(this.#soon);
+    const inMs = at - this.#opener.clock.now();
+    if (inMs < checkEvery) this.#soon = setTimeout(() => this.#tick(), inMs);
   }
 
   #hear({ frame }: ReserveResponse): void {
@@ -223,8 +230,8 @@ export class Holder implements Cancellable {
       if (this.#begun !== undefined) this.fence = new Fence(frame.value.token, frame.value.turn);
       this.#granted = true;
       this.#ticks ??= setInterval(() => this.#tick(), checkEvery);
-      this.#renewAt = now + renewEvery;
     }
+    this.#schedule(now + this.#permission.every);
     this.#pauseMs = 0;
     const began = this.#begun !== undefined && this.#permission.until !== undefined;
     if (began) {
@@ -274,6 +281,7 @@ export class Holder implements Cancellable {
 
   #stop(): void {
     clearInterval(this.#ticks);
+    clearTimeout(this.#soon);
     const stream = this.#stream;
     this.#stream = undefined;
     stream?.end(); // what was written before it goes out first

@@ -22,7 +22,7 @@ describe("the permission of a holder", () => {
   });
 
   it("is not there after a long wait", () => {
-    for (const remaining of [0, -5, 50, NaN]) {
+    for (const remaining of [0, -5, 50, 1800, NaN]) {
       const p = new Permission();
       p.ask(100);
       p.granted(remaining, 1000);
@@ -45,6 +45,14 @@ describe("the permission of a holder", () => {
     p.renewed(p.renew(60), 0, 61);
     p.renewed(p.renew(62), 10, 63);
     assert.equal(p.until, 120);
+  });
+
+  it("is renewed more often if it is short", () => {
+    for (const [remaining, every] of [[1760, 500], [600, 200], [30, 20]] as const) {
+      const p = new Permission();
+      p.granted(remaining, 0);
+      assert.equal(p.every, every);
+    }
   });
 
   it("is never extended after its deadline", () => {
@@ -101,11 +109,11 @@ describe("the permission of a holder", () => {
 });
 
 /** How long the routers here give permission, and how late a busy machine may be, in milliseconds. */
-const lease = 800;
+const lease = 1500;
 const late = 5000;
 
 /** Of reservations that are renewed, which may be late, too. */
-const long = 2500;
+const long = 3000;
 
 type Frame = MessageInitShape<typeof ReserveResponseSchema>["frame"];
 

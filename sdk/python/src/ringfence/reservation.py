@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ringfence.options import Settings
 
 METHOD = "/ringfence.lane.v1.LaneService/Reserve"
-RENEW_EVERY = 0.5
-"""Seconds between two renewals. Leases are several times as long."""
+RENEW_EVERY, RENEW_LEAST = 0.5, 0.02
+"""Seconds between two renewals: a third of what the last answer gave, within these bounds, so that one may fail also with short leases."""
 GRACE = 1.0
 """Seconds that the router's answer is waited for after the wait for a key."""
 BEGIN_MAX = 10.0
@@ -56,6 +56,8 @@ class Permission:
     def __init__(self) -> None:
         self.until: int | None = None
         """The deadline; None before there is any permission."""
+        self.every = RENEW_EVERY
+        """Seconds until the next renewal."""
         self._asked = 0
         self._renewals: dict[int, int] = {}
         self._k = 0
@@ -72,8 +74,9 @@ class Permission:
         return self._k
 
     def granted(self, remaining: int, now: int) -> None:
-        """Takes the permission of a Granted on the present stream."""
-        self._extend(self._asked, remaining, now)
+        """Takes the permission of a Granted on the present stream. With half of it gone the holder renews before it begins."""
+        if self._asked + remaining - now > remaining / 2:
+            self._extend(self._asked, remaining, now)
 
     def renewed(self, k: int, remaining: int, now: int) -> None:
         """Takes the permission of a Renewed."""
@@ -88,6 +91,7 @@ class Permission:
         until = sent + remaining
         if now < until and (self.until is None or until > self.until):
             self.until = until
+            self.every = max(RENEW_LEAST, min(RENEW_EVERY, (until - now) / 3e9))
 
     def overdue(self, now: int) -> bool:
         """Whether there was permission, and it has passed."""
@@ -266,12 +270,12 @@ class Holder:
         """Renews the reservation until it is released or lost."""
         assert self._link is not None
         link = self._link
-        renewal = _Ticks(self._clock, RENEW_EVERY)
+        renewal = _Ticks(self._clock, self._permission.every)
         redial: _Ticks | None = None
         pause = 0.0
         while True:
             try:
-                news = self._next(CHECK_EVERY)
+                news = self._next(min(CHECK_EVERY, max(renewal.seconds(), RENEW_LEAST)))
             except queue.Empty:
                 news = ()
             if self.overdue():
@@ -291,6 +295,7 @@ class Holder:
                 else:
                     pause = 0.0
                     self._extend(frame)
+                    renewal = _Ticks(self._clock, self._permission.every)
                     if frame.HasField("granted"):
                         self._renew(link)
             if redial is not None and redial.seconds() <= 0:
@@ -303,7 +308,7 @@ class Holder:
                     pause = min(2 * pause, PAUSE_MAX)
                     redial = _Ticks(self._clock, pause)
             if redial is None and renewal.seconds() <= 0:
-                renewal = _Ticks(self._clock, RENEW_EVERY)
+                renewal = _Ticks(self._clock, self._permission.every)
                 self._renew(link)
 
     def _say_release(self, link: _Link) -> None:

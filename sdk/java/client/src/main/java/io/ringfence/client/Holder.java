@@ -25,9 +25,6 @@ import java.util.function.Supplier;
  * back on another stream when one breaks. Nothing that it does waits for the network.
  */
 final class Holder {
-    /** How often a reservation is renewed. Leases are several times as long. */
-    private static final long RENEW_EVERY = Duration.ofMillis(500).toNanos();
-
     /** How long the router's answer is waited for after the wait for a key. */
     private static final Duration GRACE = Duration.ofSeconds(1);
 
@@ -208,7 +205,7 @@ final class Holder {
                 throw new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
             }
             if (granted && now - renewAt >= 0) {
-                renewAt = now + RENEW_EVERY;
+                renewAt = now + permission.every();
                 renew();
             }
         }
@@ -230,12 +227,12 @@ final class Holder {
 
     /** Renews the reservation until it is released or lost. */
     private void keep() throws InterruptedException {
-        long renewAt = clock.now() + RENEW_EVERY;
+        long renewAt = clock.now() + permission.every();
         boolean broken = false;
         long redialAt = 0;
         long pause = 0;
         while (true) {
-            News next = next(Stream.CHECK_EVERY.toNanos());
+            News next = next(Math.min(Stream.CHECK_EVERY.toNanos(), Math.max(renewAt - clock.now(), Permission.RENEW_LEAST)));
             if (lost() != null) {
                 return;
             }
@@ -255,6 +252,7 @@ final class Holder {
                 }
                 pause = 0;
                 extend(next.frame);
+                renewAt = clock.now() + permission.every();
                 if (next.frame.hasGranted()) {
                     renew();
                 }
@@ -272,7 +270,7 @@ final class Holder {
                 }
             }
             if (!broken && now - renewAt >= 0) {
-                renewAt = now + RENEW_EVERY;
+                renewAt = now + permission.every();
                 renew();
             }
         }

@@ -11,11 +11,19 @@ final class Permission {
     /** Renewals without an answer that are remembered. */
     static final int RENEWALS_MAX = 64;
 
+    /**
+     * The bounds of the time between two renewals: a third of what the last answer gave, so that one renewal may fail also with short
+     * leases.
+     */
+    static final long RENEW_MOST = 500_000_000;
+    static final long RENEW_LEAST = 20_000_000;
+
     private final Map<Long, Long> renewals = new HashMap<>();
     private long asked;
     private long k;
     private boolean given;
     private long until;
+    private long every = RENEW_MOST;
 
     /** Notes when the Ask of the present stream is sent; call it before. */
     synchronized void ask(long now) {
@@ -31,9 +39,16 @@ final class Permission {
         return k;
     }
 
-    /** Takes the permission of a Granted on the present stream. */
+    /** Takes the permission of a Granted on the present stream. With half of it gone the holder renews before it begins. */
     synchronized void granted(long remaining, long now) {
-        extend(asked, remaining, now);
+        if (asked + remaining - now > remaining / 2) {
+            extend(asked, remaining, now);
+        }
+    }
+
+    /** Nanoseconds until the next renewal. */
+    synchronized long every() {
+        return every;
     }
 
     /** Takes the permission of a Renewed. */
@@ -53,6 +68,7 @@ final class Permission {
         if (now - to < 0 && (!given || to - until > 0)) {
             given = true;
             until = to;
+            every = Math.max(RENEW_LEAST, Math.min(RENEW_MOST, (to - now) / 3));
         }
     }
 

@@ -48,8 +48,8 @@ import org.junit.jupiter.api.io.TempDir;
 /** Reservations: the permission of a holder, and lanes to a router that answers as the test says. */
 class ReservationTest {
     private static final long WAIT_SECONDS = 30;
-    private static final Duration LEASE = Duration.ofMillis(800); // of the routers here
-    private static final Duration LONG = Duration.ofMillis(2500); // of those that are renewed, which may be late, too
+    private static final Duration LEASE = Duration.ofMillis(1500); // of the routers here
+    private static final Duration LONG = Duration.ofMillis(3000); // of those that are renewed, which may be late, too
     private static final Duration LATE = Duration.ofSeconds(5); // that a busy machine may be
     private static final Duration HOURS = Duration.ofHours(2);
 
@@ -68,7 +68,7 @@ class ReservationTest {
 
     @Test
     void aGrantAfterALongWaitGivesNone() {
-        for (long remaining : new long[] {0, -5, 50}) {
+        for (long remaining : new long[] {0, -5, 50, 1800}) {
             Permission p = new Permission();
             p.ask(100);
             p.granted(remaining, 1000);
@@ -92,6 +92,15 @@ class ReservationTest {
         p.renewed(p.renew(60), 0, 61);
         p.renewed(p.renew(62), 10, 63); // less than before
         assertEquals(20, p.left(100));
+    }
+
+    @Test
+    void shortLeasesAreRenewedMoreOften() {
+        for (long[] test : new long[][] {{1760, 500}, {600, 200}, {30, 20}}) {
+            Permission p = new Permission();
+            p.granted(test[0] * 1_000_000, 0);
+            assertEquals(test[1] * 1_000_000, p.every());
+        }
     }
 
     @Test
