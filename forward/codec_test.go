@@ -647,7 +647,8 @@ func FuzzEventsFrame(f *testing.F) {
 func FuzzVerdictsFrame(f *testing.F) {
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Delay: time.Second, Reason: "r", Owner: "o"}}}}))
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{
-		{Handle: 1, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied, Payload: []byte("p")}}}, event.NotRun(2, event.CodeCycle, "why"), event.Unknown(3, "why"),
+		{Handle: 1, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied, Payload: []byte("p")}}},
+		event.NotRun(2, event.CodeCycle, "why"), event.Unknown(3, "why"),
 		{Handle: 4, Kind: event.Granted, Detail: &event.Detail{Grant: &event.Grant{Fence: event.Fence{Token: 1, Turn: 2}, Remaining: time.Second}}},
 	}}))
 	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: doneOf(1), done: []event.Set{setOf(event.NewHandle(3, 0), 0, 65, 200), setOf(event.NewRelayedHandle(9, 0), event.EntryEventsMax-1)}}))

@@ -87,10 +87,11 @@ func handle(ctx context.Context, lane *client.Lane, q *queue, item string) error
 		return nil
 	}
 	q.note(item, "begun", r.Fence())
+	held := r.Context()
 	select { // the work: it ends when the reservation does
 	case <-time.After(50 * time.Millisecond):
-	case <-r.Context().Done():
-		return context.Cause(r.Context())
+	case <-held.Done():
+		return context.Cause(held) //nolint:contextcheck // it is the context of the reservation
 	}
 	return q.close(item, r.Fence())
 }

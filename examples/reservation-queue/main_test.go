@@ -34,7 +34,10 @@ func TestClerks(t *testing.T) {
 	if err := dev.Start(); err != nil {
 		t.Fatal(err)
 	}
-	q := &queue{filepath.Join(dir, "queue")}
+	q, err := openQueue(filepath.Join(dir, "queue"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for open := items; open > 0 && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		open = 0
 		for i := range items {

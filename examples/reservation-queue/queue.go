@@ -4,26 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/ringfence/router/client"
 )
 
 // queue is a folder that stands for your database: a file for each item that is closed, and a journal.
-type queue struct{ dir string }
+type queue struct{ dir *os.Root }
 
 func openQueue(dir string) (*queue, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil { //nolint:gosec // who starts this names the folder
 		return nil, err
 	}
-	return &queue{dir}, nil
+	root, err := os.OpenRoot(dir)
+	return &queue{root}, err
 }
 
-func (q *queue) path(item string) string { return filepath.Join(q.dir, item) }
-
 func (q *queue) isClosed(item string) bool {
-	_, err := os.Stat(q.path(item))
+	_, err := q.dir.Stat(item)
 	return err == nil
 }
 
@@ -33,7 +31,7 @@ var errClosed = errors.New("the item is closed already")
 // close closes an item. A database would write where the fence is greater than the stored one; a file that must not be there is as good for
 // one write.
 func (q *queue) close(item string, fence client.Fence) error {
-	f, err := os.OpenFile(q.path(item), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := q.dir.OpenFile(item, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		q.note(item, "TWICE", fence)
 		return errClosed
@@ -48,7 +46,7 @@ func (q *queue) close(item string, fence client.Fence) error {
 
 // note adds a line to the journal. A line is one write, so that those of several processes do not mix.
 func (q *queue) note(item, what string, fence client.Fence) {
-	f, err := os.OpenFile(q.path("journal"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := q.dir.OpenFile("journal", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return
 	}
@@ -58,13 +56,13 @@ func (q *queue) note(item, what string, fence client.Fence) {
 
 // journal returns the lines of an item, in their order.
 func (q *queue) journal(item string) (lines []string) {
-	text, err := os.ReadFile(q.path("journal"))
+	text, err := q.dir.ReadFile("journal")
 	if err != nil {
 		return nil
 	}
 	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, item+" ") {
-			lines = append(lines, strings.TrimSpace(strings.TrimPrefix(line, item+" ")))
+		if rest, is := strings.CutPrefix(line, item+" "); is {
+			lines = append(lines, strings.TrimSpace(rest))
 		}
 	}
 	return lines

@@ -96,4 +96,4 @@ func (e endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event
 }
 
 // Grant implements Boxes.
-func (b endless) Grant(event.DeliveryID, event.Grant) {}
+func (endless) Grant(event.DeliveryID, event.Grant) {}

@@ -54,8 +54,8 @@ func (m *Manual) Close() { m.session.stop() }
 // Expire finishes deliveries that are over without an answer, and returns the time of the next
 // check. Run does this by itself; do not call it beside Run.
 func (s *Server) Expire() clock.Instant {
-	now, next := s.Now(), clock.Forever
-	next = s.expireReservations(now)
+	now := s.Now()
+	next := s.expireReservations(now)
 	sessions := s.snapshot()
 	if len(sessions) == 0 {
 		return next

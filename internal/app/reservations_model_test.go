@@ -57,7 +57,6 @@ type reservationsModel struct {
 	now    clock.Instant
 	lease  ownership.Lease
 	held   []*refHeld
-	taken  func(*event.Delivery) (back bool) // what happens while the next one is taken
 	want   []event.Result
 	last   event.DeliveryID
 	counts map[string]int

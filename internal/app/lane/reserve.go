@@ -16,8 +16,8 @@ const (
 	WaitMax       = time.Hour // for a reservation
 	reservationID = 16        // bytes of an id
 
-	// waitMin is how long is waited at least: so long it may take until the owner of a free key has granted it.
-	waitMin = 100 * time.Millisecond
+	// waitLeast is how long is waited at least: so long it may take until the owner of a free key has granted it.
+	waitLeast = 100 * time.Millisecond
 )
 
 // codeNotExclusive is the code of reservations that are refused because two members may own a key.
@@ -84,7 +84,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	default:
 		r.handle = event.NewCallHandle(serial)
 	}
-	wait := max(a.Wait, waitMin)
+	wait := max(a.Wait, waitLeast)
 	// The owner's answer is waited for a little longer: it knows better whether the time was up first.
 	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	l.sender.Call(&event.Event{
