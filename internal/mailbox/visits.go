@@ -21,6 +21,7 @@ type visits struct {
 	of      map[*actor]*visitors
 	by      map[address]uint32     // each caller that waits → the place of its call
 	n       int                    // waiting or running
+	reserve int                    // those that are reservations
 	all     []visit                // of all that wait or run, some twice, and of some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
 	moved   map[uint32]struct{}    // places of reservations that run, and whose holders came back before they were granted
@@ -41,6 +42,10 @@ type visitors struct {
 	n          int32
 	inTurn     uint8 // how many ran since an event did
 }
+
+// ReservationsMax bounds the reservations of the keys of one owner, held or waited for, so that the keeper has room for each whose turn it is:
+// events would wait behind one that has none.
+const ReservationsMax = 512
 
 // visitsInTurn is how many visits of a key run in a row while an event of it could.
 const visitsInTurn = 8
@@ -94,7 +99,7 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		out.say(from, event.Answered, detail)
 		return
 	}
-	if b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
+	if call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
 		a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax {
 		b.refuseOverload(from, out)
 		return
@@ -116,6 +121,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	group.items++
 	b.counters.Calls++
 	b.visits.n++
+	if call.Reservation {
+		b.visits.reserve++
+	}
 	b.visits.by[from] = place
 	b.watch(it, call.Deadline, out)
 	b.visitorsOf(a).pushBack(it)
@@ -407,6 +415,9 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 // may have.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
+	if it.isReservation() {
+		b.visits.reserve--
+	}
 	delete(b.visits.fences, it.place)
 	delete(b.visits.by, it.first)
 	for _, from := range it.joined() {
