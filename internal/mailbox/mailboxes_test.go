@@ -139,7 +139,7 @@ func TestMailboxesUnderConcurrency(t *testing.T) {
 	c.boxes.SetGates(openAll(), event.Position{}, &Output{})
 	c.left.Add(senders * eventsEach)
 	var running sync.WaitGroup
-	for w := range event.WorkerID(workers) {
+	for w := event.WorkerID(1); w <= workers; w++ { // 0 is the keeper
 		c.boxes.WorkerUp(w, &Output{})
 		running.Go(func() { c.work(w) })
 	}

@@ -78,7 +78,7 @@ func TestExclusive(t *testing.T) {
 			"call_replied", "call_failed", "call_unknown", "call_done_before", "call_not_run_timeout", "call_not_run_no_handler", "call_not_run_cycle", "call_not_run_unreachable",
 			"call_repeated", "call_reply_shared", "call_started_again", "call_at_two_owners", "call_cancelled", "call_given_up", "call_timed_out", "call_home_died", "call_cut",
 			"reservation_held", "reservation_waited", "reservation_resumed", "reservation_lost", "reservation_released", "reservation_freed", "reservation_expired",
-			"reservation_moved", "reservation_refused_timeout", "reservation_refused_stream", "reservation_refused_unknown", "reservation_granted_to_be_renewed",
+			"reservation_moved", "reservation_refused_timeout", "reservation_refused_stream", "reservation_granted_to_be_renewed",
 			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
 		} {
 			if total[k] == 0 {
@@ -88,7 +88,7 @@ func TestExclusive(t *testing.T) {
 	}
 	for k, least := range map[string]float64{ // of rare things, and the cluster-hours without one that prove too little
 		"call_not_run_overloaded": 10, "call_handler_died": 20,
-		"reservation_holder_died": 10, "reservation_refused_overloaded": 10, "reservation_over_lost": 20, "reservation_late_release": 20, "reservation_given_again": 40,
+		"reservation_holder_died": 10, "reservation_refused_overloaded": 10, "reservation_over_lost": 20, "reservation_late_release": 20, "reservation_refused_unknown": 10, "reservation_given_again": 100,
 		"generation_refused": 10, "generation_raised": 10, "forked": 10, "fault_cold_start": 10, "stale_write_refused": 10,
 		"stale_write_refused_same_token": 400, // 0.06 an hour
 	} {
