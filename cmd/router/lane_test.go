@@ -188,7 +188,7 @@ func TestInvoke(t *testing.T) {
 		"it fails":      {[]string{"invoke", "user-1", "charge", "-d", "101", at}, exitFailed, "", "FAILED (no_funds): a balance of 100"},
 		"without code":  {[]string{"invoke", "user-1", "charge", at}, exitFailed, "", "FAILED: strconv.Atoi"},
 		"no handler":    {[]string{"invoke", "user-1", "nothing", at}, exitNotRun, "", "NOT_RUN (no_handler): client: no handler is registered"},
-		"no router":     {[]string{"invoke", "user-1", "charge", "--endpoint=127.0.0.1:1"}, exitNotRun, "", "NOT_RUN: "},
+		"no router":     {[]string{"invoke", "user-1", "charge", "--endpoint=127.0.0.1:1"}, exitNotRun, "", "NOT_RUN (unreachable): "},
 		"no time":       {[]string{"invoke", "user-1", "wait", "--timeout", "300ms", at}, exitUnknown, "", "UNKNOWN"},
 		"no method":     {[]string{"invoke", "user-1", at}, exitUsage, "", "takes two arguments, KEY and METHOD, and was given 1"},
 		"no key":        {[]string{"invoke", "", "charge", at}, exitUsage, "", "KEY has 0 bytes"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,9 @@ import (
 
 // keyOwner notes what it is asked for, and answers nothing by itself, but that somebody has given up.
 type keyOwner struct {
-	lane    *Lane
+	lane *Lane
+
+	mu      sync.Mutex // guards gone
 	calls   []*event.Event
 	gone    []event.Handle
 	forgot  []event.Handle
@@ -27,7 +30,9 @@ type keyOwner struct {
 func (o *keyOwner) Call(call *event.Event) { o.calls = append(o.calls, call) }
 
 func (o *keyOwner) GiveUp(h event.Handle) {
+	o.mu.Lock()
 	o.gone = append(o.gone, h)
+	o.mu.Unlock()
 	o.lane.Answered([]event.Verdict{event.NotRun(h, event.CodeTimeout, "its time was up")})
 }
 
@@ -194,7 +199,10 @@ func TestReservationTimesOut(t *testing.T) {
 		waits, held := o.reserve(t, time.Second), o.reserve(t, time.Second)
 		o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
 		time.Sleep(time.Second + OwnerGrace - time.Millisecond)
-		if len(o.gone) > 0 {
+		o.mu.Lock()
+		early := len(o.gone) > 0
+		o.mu.Unlock()
+		if early {
 			t.Fatal("given up early")
 		}
 		time.Sleep(2 * time.Millisecond)
