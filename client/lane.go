@@ -143,12 +143,9 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 	r.Traceparent = l.traceparent(ctx)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond+answerGrace)
 	defer cancel()
-	token, err := l.options.token()
+	ctx, err := l.authorized(ctx)
 	if err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
-	}
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	answer, err := l.service.Invoke(ctx, r)
 	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
@@ -175,6 +172,15 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		failure.Kind = ErrUnknown
 	}
 	return nil, failure
+}
+
+// authorized returns ctx with the token that the router requires, if there is one.
+func (l *Lane) authorized(ctx context.Context) (context.Context, error) {
+	token, err := l.options.token()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	return ctx, err
 }
 
 // notAnswered returns the error of a call that the router has not answered.

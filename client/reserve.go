@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/backoff"
@@ -156,11 +155,8 @@ func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Con
 
 // open opens the stream, and asks. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
 func (s *holding) open(ctx context.Context, ask *lanev1.Ask) error {
-	token, err := s.lane.options.token()
+	ctx, err := s.lane.authorized(ctx)
 	if err == nil {
-		if token != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-		}
 		s.asked = s.lane.options.clock.Now()
 		s.stream, err = s.lane.service.Reserve(ctx)
 	}

@@ -33,25 +33,7 @@ func (p *Pipeline) answerCalls(done []event.Set, verdicts []event.Verdict) ([]ev
 	if p.answered == nil {
 		return done, verdicts
 	}
-	var calls []event.Verdict
-	isSet := func(s event.Set) bool { return s.First.IsCall() }
-	if slices.ContainsFunc(done, isSet) {
-		for _, s := range done {
-			if isSet(s) {
-				calls = append(calls, event.Verdict{Handle: s.First, Kind: event.Done}) // an entry of one call
-			}
-		}
-		done = slices.DeleteFunc(slices.Clone(done), isSet)
-	}
-	is := func(v event.Verdict) bool { return v.Handle.IsCall() }
-	if slices.ContainsFunc(verdicts, is) {
-		for _, v := range verdicts {
-			if is(v) {
-				calls = append(calls, v)
-			}
-		}
-		verdicts = slices.DeleteFunc(slices.Clone(verdicts), is)
-	}
+	calls, done, verdicts := split(done, verdicts, event.Handle.IsCall)
 	if len(calls) > 0 {
 		p.answered(calls)
 	}

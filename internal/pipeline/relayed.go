@@ -47,28 +47,38 @@ func (r *relayed) admit(a forward.Arrival) *event.Entry {
 // settle sends the verdicts on relayed events back, and returns all others. Mostly no event is
 // relayed, and the given verdicts are returned.
 func (r *relayed) settle(done []event.Set, verdicts []event.Verdict, peers Answerer) ([]event.Set, []event.Verdict) {
-	isSet := func(s event.Set) bool { return s.First.IsRelayed() }
+	theirs, done, verdicts := split(done, verdicts, event.Handle.IsRelayed)
+	for _, v := range theirs {
+		r.answer(v, peers)
+	}
+	return done, verdicts
+}
+
+// split takes the verdicts on events with handles of a kind out, each of a set as one of its own. Mostly there are none, and the given ones are
+// the others.
+func split(done []event.Set, verdicts []event.Verdict, is func(event.Handle) bool) (theirs []event.Verdict, _ []event.Set, _ []event.Verdict) {
+	isSet := func(s event.Set) bool { return is(s.First) }
 	if slices.ContainsFunc(done, isSet) {
 		for _, s := range done {
 			if !isSet(s) {
 				continue
 			}
 			for i := range s.Events.All() {
-				r.answer(event.Verdict{Handle: s.First | event.Handle(i), Kind: event.Done}, peers)
+				theirs = append(theirs, event.Verdict{Handle: s.First | event.Handle(i), Kind: event.Done})
 			}
 		}
 		done = slices.DeleteFunc(slices.Clone(done), isSet)
 	}
-	is := func(v event.Verdict) bool { return v.Handle.IsRelayed() }
-	if slices.ContainsFunc(verdicts, is) {
+	isOne := func(v event.Verdict) bool { return is(v.Handle) }
+	if slices.ContainsFunc(verdicts, isOne) {
 		for _, v := range verdicts {
-			if is(v) {
-				r.answer(v, peers)
+			if isOne(v) {
+				theirs = append(theirs, v)
 			}
 		}
-		verdicts = slices.DeleteFunc(slices.Clone(verdicts), is)
+		verdicts = slices.DeleteFunc(slices.Clone(verdicts), isOne)
 	}
-	return done, verdicts
+	return theirs, done, verdicts
 }
 
 // answer sends the verdict on a relayed event back.
