@@ -59,10 +59,15 @@ foreign: ## Type-check the router and the SDK as built for macOS and Windows
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
 # without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
 e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
-pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/broker/entries/wire/... ./internal/testing/... ./spec
+pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/pipeline/schedule ./internal/mailbox/admission ./internal/wire/... ./internal/broker/entries/wire/... ./internal/testing/... ./spec
 # The drivers of benchmarks and faults are not built for the race detector either: the clients of Redis and Postgres in them take long to compile.
 driver_packages = ./bench/... ./chaos/...
-unit_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
+# Tests of the commands start dozens of processes, which the race detector makes several times slower. It runs where goroutines share state; make nightly
+# runs it everywhere else, too.
+process_packages = ./cmd/router ./examples/...
+race_packages    = ./client/... ./forward ./internal/adminhttp/... ./internal/app/... ./internal/audit/... ./internal/base/... ./internal/bridge ./internal/broker/... ./internal/controllog/... ./internal/deadletter ./internal/history/... ./internal/mailbox ./internal/membership ./internal/netx/... ./internal/pipeline
+unit_packages    = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(race_packages)))
+other_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_packages) $(process_packages) ./internal/node ./internal/source $(race_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
@@ -73,6 +78,7 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 .PHONY: test-waiting
 test-waiting: # tests of leases, of brokers and of processes, which wait for most of their time
 	$(MAKE) --no-print-directory -j1 test-e2e
+	$(MAKE) --no-print-directory -j1 unit-processes
 	$(MAKE) --no-print-directory -j1 unit-race
 	$(MAKE) --no-print-directory -j1 test-reconnect
 
@@ -92,23 +98,27 @@ first-handlers: ## Try the README of each SDK as a new user would, on a machine 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
 .PHONY: unit
-unit: unit-race unit-plain ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
+unit: unit-race unit-plain unit-processes ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
 
 .PHONY: unit-race
 unit-race: # those of packages with goroutines
-	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router ./internal/source $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
+
+.PHONY: unit-processes
+unit-processes: # those of the commands
+	$(GO) test -p=3 -parallel=4 -timeout=15m $(ARGS) $(process_packages)
 
 .PHONY: unit-plain
 unit-plain: # those of packages without any, and of drivers
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
-	$(GO) test -timeout=15m $(ARGS) $(driver_packages)
+	$(GO) test -timeout=15m $(ARGS) $(driver_packages) $(other_packages)
 
 # Packages compiled ahead, at low priority, do not take the CPUs from tests that measure leases. Go caches no linked tests.
 .PHONY: unit-compile
 unit-compile: ## Compile what make unit tests, without a test
-	CGO_ENABLED=1 $(GO) list -race -test -deps -export $(unit_packages) >/dev/null
+	CGO_ENABLED=1 $(GO) list -race -test -deps -export ./internal/node ./internal/source $(unit_packages) >/dev/null
 	$(GO) list -tags invariants -test -deps -export $(pure_packages) >/dev/null
-	$(GO) list -test -deps -export $(driver_packages) >/dev/null
+	$(GO) list -test -deps -export $(driver_packages) $(other_packages) >/dev/null
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
@@ -122,6 +132,10 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
 	$(if $(strip $(e2e_packages)),$(GO) test -parallel=4 -timeout=15m $(ARGS) $(e2e_packages))
+
+.PHONY: race-rest
+race-rest: ## The race detector where unit-race does not run it, in all processes of the commands, too
+	tools/pulsar.sh run -- env CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=30m $(ARGS) $(process_packages) $(other_packages)
 
 .PHONY: test-shuffled
 test-shuffled: # the order of tests must not matter
@@ -173,7 +187,7 @@ planted-refresh: ## Write the patches of planted bugs anew from .planted
 
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
-	$(overlay) test -tags planted ./internal/testing/planted ./internal/controllog/claim ./internal/testing/sim -run 'Planted|Environment' -count=1 -timeout=15m $(ARGS)
+	$(overlay) test -tags planted ./internal/testing/planted ./internal/controllog/claim ./internal/pipeline/schedule ./internal/source ./internal/testing/sim -run 'Planted|Environment' -count=1 -timeout=15m $(ARGS)
 	RINGFENCE_PLANTED=no_wait $(overlay) test ./internal/node -run AuditorFindsAPlantedBug -count=1 -v
 	$(GO) test -tags slewclock ./internal/base/clock -count=1
 
@@ -284,7 +298,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly first-handlers
+	tools/timed.sh vuln foreign release-snapshot test-shuffled race-rest fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly first-handlers
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

@@ -32,7 +32,7 @@ func broken(format string, args ...any) (finding, error) {
 const attackMax = 90 * time.Second
 
 // rows is the number of rows of the table.
-const rows = 14
+const rows = 15
 
 // attacks returns all of them, by row.
 func attacks() []attack {
@@ -56,6 +56,10 @@ func attacks() []attack {
 		{12, "f", "settings: --config /dev/zero", endlessSettings},
 		{13, "", "log level debug: keys and payloads in the log", debugLevel},
 		{14, "", "a stranger on loopback as a worker", strangerWorker},
+		{15, "a", "calls by HTTP: 1,500 connections that send slowly, or nothing", slowCalls},
+		{15, "b", "calls by HTTP: 200 callers with the token and endless bodies", largeCalls},
+		{15, "c", "calls by HTTP: malformed requests, and such that hide another one", malformedCalls},
+		{15, "d", "calls by HTTP: 3,000 wrong tokens", wrongCallTokens},
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 const (
 	adminToken = "an-admin-token-that-no-stranger-has"
 	appToken   = "a-token-of-workers-that-no-stranger-has"
+	callToken  = "a-token-of-callers-that-no-stranger-has"
 )
 
 // appTokenVariable names a file with the token that the SDK sends.
@@ -48,17 +49,21 @@ type lab struct {
 	known        map[string]bool // the settings that the binary understands
 	appTokenFile string
 
+	callTokenFile string // of lane.listen
+
 	hosts int // loopback addresses given out so far
 }
 
 func newLab(ctx context.Context, binary, dir string) (*lab, error) {
-	l := &lab{binary: binary, dir: dir, pulsar: os.Getenv("PULSAR_URL"), appTokenFile: filepath.Join(dir, "app-token")}
+	l := &lab{binary: binary, dir: dir, pulsar: os.Getenv("PULSAR_URL"), appTokenFile: filepath.Join(dir, "app-token"), callTokenFile: filepath.Join(dir, "call-token")}
 	l.broker.URL = os.Getenv("PULSAR_ADMIN_URL")
 	if l.pulsar == "" || l.broker.URL == "" {
 		return nil, errors.New("no broker: set PULSAR_URL and PULSAR_ADMIN_URL, or run `make attack`")
 	}
-	if err := os.WriteFile(l.appTokenFile, []byte(appToken+"\n"), 0o600); err != nil {
-		return nil, err
+	for path, token := range map[string]string{l.appTokenFile: appToken, l.callTokenFile: callToken} {
+		if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+			return nil, err
+		}
 	}
 	schema, err := l.command(ctx, nil, "config", "schema").Output()
 	if err != nil {
@@ -174,6 +179,9 @@ func (l *lab) prepare(name string, other *router, more settings) *router {
 		if value == "" {
 			delete(r.set, setting)
 			continue
+		}
+		if strings.HasPrefix(value, ":") { // a port of its own address
+			value = ip + value
 		}
 		r.set[setting] = value
 	}

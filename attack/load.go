@@ -144,6 +144,7 @@ func (l *lab) startGroup(ctx context.Context, rate int) (g *group, err error) {
 	}
 	g.peers = peers
 	more["app.token_file"] = l.appTokenFile
+	more["lane.listen"], more["lane.token_file"] = ":16655", l.callTokenFile
 	for i := range loadMembers {
 		var first *router
 		if i > 0 {

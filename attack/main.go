@@ -141,8 +141,8 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// runMax bounds the duration of all attacks together: with the start of a broker, under three minutes.
-const runMax = 160 * time.Second
+// runMax bounds the duration of all attacks together: with the start of a broker, under four minutes.
+const runMax = 220 * time.Second
 
 // attackAll tries the attacks one after the other. Those for which no time is left are not tried.
 func attackAll(ctx context.Context, o options, l *lab) (results []result, err error) {

@@ -113,6 +113,15 @@ func storms() []storm {
 		{14, "strangers as workers", "20 connections a second, without the token", func(ctx context.Context, g *group) int64 {
 			return every(ctx, 20, 64, func() { _, _ = steal(ctx, g.target().app(), 5*time.Second) })
 		}},
+		{15, "calls by HTTP", "200 slow connections, and 100 calls a second without the token", func(ctx context.Context, g *group) int64 {
+			c := &callees{router: g.target()}
+			var slow sync.WaitGroup
+			slow.Go(func() {
+				beside(200, func() int64 { return c.drip(ctx, c.head(chargePath, "X-Slow: "), time.Second, "x") })
+			})
+			defer slow.Wait()
+			return every(ctx, 100, 64, func() { _, _ = c.statusOf(ctx, c.head(chargePath, "Connection: close", "Content-Length: 1", "", "5")) })
+		}},
 	}
 }
 

@@ -43,7 +43,9 @@ type held struct {
 func newLockers(ctx context.Context, mode string, endpoints []string, n int) (all []locker, closeAll func(), err error) {
 	switch mode {
 	case modeReserve:
-		return newReservers(endpoints, n)
+		return newReservers(endpoints, n, 0)
+	case modeCovered:
+		return newCoverers(ctx, endpoints, n)
 	case modeRedis, modeRedsync:
 		c := redis.NewClient(&redis.Options{Addr: endpoints[0], PoolSize: n})
 		locks := redsync.New(goredis.NewPool(c))
@@ -62,10 +64,13 @@ func newLockers(ctx context.Context, mode string, endpoints []string, n int) (al
 }
 
 // reserver reserves keys through a router.
-type reserver struct{ lane *client.Lane }
+type reserver struct {
+	lane *client.Lane
+	ttl  time.Duration // 0: none
+}
 
 // newReservers makes one connection to each router. The holders share them in turn, as those of one process would.
-func newReservers(endpoints []string, n int) (all []locker, closeAll func(), err error) {
+func newReservers(endpoints []string, n int, ttl time.Duration) (all []locker, closeAll func(), err error) {
 	lanes := make([]*client.Lane, len(endpoints))
 	for i, endpoint := range endpoints {
 		if lanes[i], err = client.Dial(endpoint); err != nil {
@@ -73,7 +78,7 @@ func newReservers(endpoints []string, n int) (all []locker, closeAll func(), err
 		}
 	}
 	for i := range n {
-		all = append(all, reserver{lanes[i%len(lanes)]})
+		all = append(all, reserver{lanes[i%len(lanes)], ttl})
 	}
 	return all, func() {
 		for _, lane := range lanes {
@@ -82,8 +87,40 @@ func newReservers(endpoints []string, n int) (all []locker, closeAll func(), err
 	}, nil
 }
 
+// newCoverers is newReservers for reservations with a ttl. They are refused until the group has written the version of the control log that they need.
+func newCoverers(ctx context.Context, endpoints []string, n int) (all []locker, closeAll func(), err error) {
+	all, closeAll, err = newReservers(endpoints, n, coveredTTL)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, one := range all[:min(n, len(endpoints))] { // each router
+		pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+		for began := time.Now(); ; {
+			got, err := one.lock(ctx, "the first one")
+			if err == nil {
+				err = got.release(ctx)
+			}
+			if err == nil {
+				break
+			}
+			if failure, ok := errors.AsType[*client.CallError](err); !ok || failure.Code != client.CodeNotCovered || time.Since(began) > lockWait || backoff.Sleep(ctx, pauses.Next()) != nil {
+				closeAll()
+				return nil, nil, err
+			}
+		}
+	}
+	return all, closeAll, nil
+}
+
+// coveredTTL is that of the reservations of the mode covered.
+const coveredTTL = 30 * time.Second
+
 func (r reserver) lock(ctx context.Context, key string) (held, error) {
-	got, err := r.lane.Reserve(ctx, key, client.WithWait(lockWait))
+	options := []client.ReserveOption{client.WithWait(lockWait)}
+	if r.ttl > 0 {
+		options = append(options, client.WithTTL(r.ttl))
+	}
+	got, err := r.lane.Reserve(ctx, key, options...)
 	if err != nil {
 		return held{}, err
 	}

@@ -22,7 +22,7 @@
 //   - calls calls handlers of keys, at a fixed rate and as fast as they are answered. It has
 //     modes of its own: invoke, and for comparison unary and setnx.
 //   - reservations reserves keys and releases them: one at a time, as many as are granted, and many
-//     for one key. It has modes of its own: reserve, and for comparison redis, redsync and etcd.
+//     for one key. It has modes of its own: reserve and covered, and for comparison redis, redsync and etcd.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
 // come from a separate run, because a journal costs more than an event; for kill, from the run

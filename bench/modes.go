@@ -25,6 +25,7 @@ const (
 
 	// Those of the workload reservations.
 	modeReserve = "reserve"
+	modeCovered = "covered"
 	modeRedis   = "redis"
 	modeRedsync = "redsync"
 	modeEtcd    = "etcd"
@@ -76,6 +77,7 @@ var modes = []mode{
 	{name: modeUnary, workload: workloadCalls},
 	{name: modeSetNX, workload: workloadCalls},
 	{name: modeReserve, workload: workloadReservations},
+	{name: modeCovered, workload: workloadReservations},
 	{name: modeRedis, workload: workloadReservations},
 	{name: modeRedsync, workload: workloadReservations},
 	{name: modeEtcd, workload: workloadReservations},
@@ -93,7 +95,7 @@ func modesOnly(workload string) []mode {
 
 // hasRouters reports whether the mode has a router on each node.
 func (m mode) hasRouters() bool {
-	return slices.Contains([]string{modeRingfence, modeInvoke, modeReserve}, m.name)
+	return slices.Contains([]string{modeRingfence, modeInvoke, modeReserve, modeCovered}, m.name)
 }
 
 // hasRedis reports whether the mode locks with a Redis.

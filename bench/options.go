@@ -101,7 +101,7 @@ func parse(args []string) (Options, error) {
 	var names, workloads, work, routerBy, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&names, "modes", "", "what to run: all, which is all of events but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about); invoke alone, and reserve alone, bring their comparisons along")
-	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all), calls (of handlers; that of the modes invoke, unary and setnx), reservations (of keys; that of the modes reserve, redis, redsync and etcd)")
+	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all), calls (of handlers; that of the modes invoke, unary and setnx), reservations (of keys; that of the modes reserve, covered, redis, redsync and etcd)")
 	f.StringVar(&o.Suite, "suite", "", "core or full: several runs, one after the other")
 	f.StringVar(&work, "handler", "none", "what the application does with an event: none, json, or how long it waits (1ms)")
 	f.IntVar(&o.Events, "events", 4_000_000, "events in the backlog of one repetition; slow modes get a part of them")

@@ -21,6 +21,9 @@ const (
 	goalHandOverP50 = 0.5    // ms
 	goalHandOverP99 = 2.0    // ms
 	goalOfEtcd      = 10.0   // times the pairs a second of etcd's mutex
+	goalCoveredP50  = 15.0   // ms, of a pair with a ttl
+	goalCoveredP99  = 40.0   // ms
+	goalCovered     = 2_000  // pairs a second
 	goalFairness    = 0.5    // grants of the waiter with the fewest, as a part of those of the one with the most
 )
 
@@ -214,7 +217,12 @@ func (r *Report) goalsOfReservations() string {
 		etcd = fmt.Sprintf("%s (%.1f; pair p50 %.1f, hand-over p50 %.1f times as fast)", reached(times >= goalOfEtcd), times,
 			ratio(their.Pair.P50, ours.Pair.P50), ratio(their.HandOver.P50, ours.HandOver.P50))
 	}
-	return fmt.Sprintf("pair p50 <= %v x %s: %s; >= %d pairs/s: %s; hand-over p50 <= %v ms, p99 <= %v ms: %s; no waiter has less than half of the grants of another one: %s; >= %v x the pairs/s of %s: %s",
+	covered := "not measured"
+	if c := of[modeCovered]; c != nil {
+		covered = reached(c.Pair.P50 <= goalCoveredP50 && c.Pair.P99 <= goalCoveredP99 && c.PerS >= goalCovered)
+	}
+	return fmt.Sprintf("pair p50 <= %v x %s: %s; >= %d pairs/s: %s; hand-over p50 <= %v ms, p99 <= %v ms: %s; no waiter has less than half of the grants of another one: %s; >= %v x the pairs/s of %s: %s; %s: pair p50 <= %v ms, p99 <= %v ms, >= %d pairs/s: %s",
 		goalPairOfRedis, modeRedis, pair, goalPairs, reached(ours.PerS >= goalPairs), goalHandOverP50, goalHandOverP99,
-		reached(ours.HandOver.Count > 0 && ours.HandOver.P50 <= goalHandOverP50 && ours.HandOver.P99 <= goalHandOverP99), reached(ours.fair()), goalOfEtcd, modeEtcd, etcd)
+		reached(ours.HandOver.Count > 0 && ours.HandOver.P50 <= goalHandOverP50 && ours.HandOver.P99 <= goalHandOverP99), reached(ours.fair()), goalOfEtcd, modeEtcd, etcd,
+		modeCovered, goalCoveredP50, goalCoveredP99, goalCovered, covered)
 }

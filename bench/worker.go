@@ -118,7 +118,7 @@ func (w *worker) consume(ctx context.Context) error {
 	case modeRingfence:
 	case modeInvoke, modeUnary:
 		return w.serveCalls(ctx)
-	case modeReserve: // it handles nothing, but a router owns no keys without an application
+	case modeReserve, modeCovered: // it handles nothing, but a router owns no keys without an application
 		var report sync.WaitGroup
 		defer report.Wait()
 		report.Go(func() { w.reportProgress(ctx) })

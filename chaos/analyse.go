@@ -162,6 +162,7 @@ type keyTimes struct {
 	member    int // of the newest handling
 	lastStart clock.Instant
 	lastEnd   clock.Instant
+	covered   clock.Instant // until when its newest reservation with a ttl was held; Forever: it has no end yet
 	running   int
 }
 
@@ -183,7 +184,9 @@ type silence struct{ from, until clock.Instant }
 func (a *analyst) visit(s journal.Step) error {
 	if s.Outcome != 0 {
 		if k := a.running[at{s.File, s.Handling}]; k != nil {
-			k.lastEnd = s.At
+			if k.lastEnd = s.At; k.covered == clock.Forever {
+				k.covered = s.At
+			}
 			k.running--
 			delete(a.running, at{s.File, s.Handling})
 		}
@@ -206,9 +209,12 @@ func (a *analyst) visit(s journal.Step) error {
 	if n := len(k.owners); n == 0 || s.Token > k.owners[n-1].token {
 		k.owners = append(k.owners, ownerSince{s.Token, s.At})
 	}
-	if !isCall(s.Event) && !isReservation(s.Event) { // these come while the broker is away, and their keys' moves are measured with the next event
+	if isEvent(s.Event) { // the others come while the broker is away, or at their own times, and their keys' moves are measured with the next event
 		a.last = s.At
 		k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	}
+	if isCovered(s.Event) {
+		k.covered = clock.Forever
 	}
 	k.running++
 	a.running[at{s.File, s.Handling}] = k
@@ -220,6 +226,10 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 	number := a.sent.number(s.Event)
 	if number < 0 {
 		return // the checker counts it as unknown
+	}
+	held := k.covered // the key waited for its holder, not for its next owner
+	if k.covered == clock.Forever {
+		k.covered = s.At // its holder was killed
 	}
 	sentAt := a.sent.sent[number]
 	first := !a.seen[number]
@@ -244,7 +254,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 		a.times.moved[o.Fault.Kind]++
 	}
 	if classOf(o.Fault) != "" {
-		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) && wait <= strandedLeast {
+		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) && wait <= strandedLeast && !held.After(o.From) {
 			a.backs[a.current] = append(a.backs[a.current], comeback{s.At, sentAt, s.Token})
 		}
 		return
@@ -302,8 +312,8 @@ func (a *analyst) countRefusals(paths []string) error {
 				return fmt.Errorf("%s%s: %q: %w", path, refusedSuffix, r.fence, err)
 			}
 			a.times.refused++
-			if isCall(r.event) {
-				continue // a handler that ignores the end of its call's time meets later ones of its own worker
+			if !isEvent(r.event) {
+				continue // a handler of a call that ignores the end of its call's time meets later ones of its own worker
 			}
 			k := a.keys[r.key]
 			if k == nil || !slices.ContainsFunc(k.owners, func(o ownerSince) bool { return o.token > fence.Token && o.at.Before(r.at) }) {

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ var errStale = errors.New("a later delivery is at work")
 type application struct {
 	journal  *journal.Writer
 	share    float64
+	timers   float64
 	stubborn bool
 	postgres *fencedsink.Postgres
 	redis    *fencedsink.Redis
@@ -57,9 +59,12 @@ type application struct {
 func runApp(ctx context.Context, args []string) error {
 	var a application
 	var path, postgresURL, redisURL, pulsarURL, script string
+	var schedules int
 	f := flag.NewFlagSet(roleApp, flag.ContinueOnError)
 	f.StringVar(&path, "journal", "", "file to write")
 	f.Float64Var(&a.share, "share", 0, "of the keys, that write to the sinks")
+	f.IntVar(&schedules, "schedules", 0, "how many to declare")
+	f.Float64Var(&a.timers, "timers", 0, "share of the events whose handlings set timers")
 	f.BoolVar(&a.stubborn, "stubborn", false, "ignore every deadline")
 	f.StringVar(&postgresURL, "postgres", "", "sink")
 	f.StringVar(&redisURL, "redis", "", "sink")
@@ -91,7 +96,10 @@ func runApp(ctx context.Context, args []string) error {
 	case script != "":
 		err = a.serve(ctx, script)
 	default:
-		err = client.Run(ctx, "", a.handle, client.WithMaxInFlight(handlersMax), client.WithCall(callMethod, a.handleCall))
+		var options []client.Option
+		if options, err = a.declare(schedules); err == nil {
+			err = client.Run(ctx, "", a.handle, append(options, client.WithMaxInFlight(handlersMax), client.WithCall(callMethod, a.handleCall))...)
+		}
 	}
 	return errors.Join(err, a.journal.Close())
 }
@@ -103,7 +111,14 @@ func (a *application) handle(ctx context.Context, e *client.Event) error {
 		ctx = context.WithoutCancel(ctx)
 		held = func() bool { return true }
 	}
-	return a.work(ctx, held, string(e.Payload), e.Key, event.Fence(e.Fence))
+	name := string(e.Payload)
+	err := a.work(ctx, held, name, e.Key, event.Fence(e.Fence))
+	if err == nil && isEvent(name) {
+		for i, after := range timersOf(name, a.timers) {
+			e.After(after, timerMethod, []byte(timerName(name, i)))
+		}
+	}
+	return err
 }
 
 // work handles one event. held reports whether the key is still ours: a process that was stopped
@@ -223,7 +238,7 @@ func (a *application) lengthOf(name string, sampled bool) time.Duration {
 	if a.stubborn && sampled && hash%stubbornEvery == 0 {
 		return stubbornLeast + time.Duration(hash/slowEvery%uint64(stubbornMax-stubbornLeast))
 	}
-	if hash%slowEvery == 0 {
+	if hash%slowEvery == 0 || strings.HasPrefix(name, firingPrefix) && hash%longFirings == 0 {
 		return longLeast + time.Duration(hash/slowEvery%uint64(longMax-longLeast))
 	}
 	return time.Duration(hash / slowEvery % uint64(workMax))

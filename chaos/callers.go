@@ -35,6 +35,7 @@ type callers struct {
 	mu      sync.Mutex // guards the fields below
 	random  *rand.Rand
 	log     callLog
+	sends   []sendMade
 	through [callersCount]*route
 	hasty   map[int]bool // members whose callers give up
 }

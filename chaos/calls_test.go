@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -123,19 +124,25 @@ func TestCallsAreCounted(t *testing.T) {
 	}
 }
 
-// A call between two events is a handling of its key, but no sign of a broker or of a move that is measured by events.
-func TestCallsDoNotDisturbTheTimesOfEvents(t *testing.T) {
-	runs, sent := script(t, []int{0, 1500},
-		line{0, 100, 101, 0, "a", 1}, line{member: 1, from: 2000, to: 2001, event: -1, key: "a", token: 4}, line{1, 2300, 2301, 1, "a", 4})
-	for _, r := range runs { // the scripts have numbers as names
+// nameOther names the handlings of the number -1 in the journals of a script, which are of no event.
+func nameOther(t *testing.T, runs []appRun, name string) {
+	t.Helper()
+	for _, r := range runs {
 		b, err := os.ReadFile(r.file.Path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(r.file.Path, []byte(strings.ReplaceAll(string(b), `"-1"`, `"call:7"`)), 0o600); err != nil {
+		if err := os.WriteFile(r.file.Path, []byte(strings.ReplaceAll(string(b), `"-1"`, strconv.Quote(name))), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A call between two events is a handling of its key, but no sign of a broker or of a move that is measured by events.
+func TestCallsDoNotDisturbTheTimesOfEvents(t *testing.T) {
+	runs, sent := script(t, []int{0, 1500},
+		line{0, 100, 101, 0, "a", 1}, line{member: 1, from: 2000, to: 2001, event: -1, key: "a", token: 4}, line{1, 2300, 2301, 1, "a", 4})
+	nameOther(t, runs, "call:7")
 	got, err := analyse(runs, []outcome{lone(kindKill, atBoth, 0, 1000, 2500, 4000)}, sent)
 	if err != nil {
 		t.Fatal(err)

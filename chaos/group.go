@@ -22,6 +22,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
 )
@@ -30,7 +31,7 @@ import (
 const routerEndpoint = "127.0.0.1:16650"
 
 const (
-	wholeMax = 90 * time.Second // until a group is whole again after a round
+	wholeMax = 2 * time.Minute  // until a group is whole again after a round
 	leaveMax = 50 * time.Second // for each process of a member that leaves
 )
 
@@ -128,6 +129,7 @@ func (g *group) launchApp(m *member, w *worker, name, language string) (binary s
 	g.apps = append(g.apps, appRun{member: m.number, file: journal.File{Path: path}})
 	g.mu.Unlock()
 	args = []string{roleApp, "--journal", path, "--share", fmt.Sprint(g.options.Share), "--postgres", g.sinks[0], "--redis", g.sinks[1]}
+	args = append(args, "--schedules", fmt.Sprint(g.options.Schedules), "--timers", fmt.Sprint(g.options.Timers))
 	if g.options.Stubborn {
 		args = append(args, "--stubborn")
 	}
@@ -425,12 +427,24 @@ func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
 		for _, m := range g.present() {
 			values, err := m.metrics(ctx)
 			g.noteAudit(m, values)
-			if n := values["ringfence_source_unsettled"]; err != nil || n > 0 {
+			if n := values["ringfence_source_unsettled"] - values["ringfence_timers_held"]; err != nil || n > 0 {
 				return errors.Join(err, fmt.Errorf("%s has %v unsettled", m.name, n))
 			}
 		}
-		return nil
+		return g.timersSettled(ctx)
 	})
+}
+
+// timersSettled reports why timers are left: the next firing of each schedule always waits.
+func (g *group) timersSettled(ctx context.Context) error {
+	if g.options.Schedules == 0 && g.options.Timers == 0 {
+		return nil
+	}
+	_, waiting, err := source.Backlog(ctx, g.broker.admin, timerTopic, false, subscription)
+	if err == nil && waiting > g.options.Schedules {
+		err = fmt.Errorf("%d timers wait at the broker, beside the next firings of %d schedules", waiting-g.options.Schedules, g.options.Schedules)
+	}
+	return err
 }
 
 // end ends everything, without ceremony.

@@ -26,6 +26,11 @@ const (
 	holdMax     = 3 * time.Second // of one reservation
 	holdWaitMax = 3 * time.Second // for one
 	holdTick    = 20 * time.Millisecond
+
+	// One of coveredEvery reservations has a ttl, and is held for longer, so that it lasts through deaths of its key's owner.
+	coveredEvery   = 3
+	coveredTTL     = 5 * time.Second
+	coveredHoldMax = 15 * time.Second
 )
 
 // newHolders makes the processes that hold reservations. They live beside the first members, and ask the routers of all that are there at the beginning.
@@ -131,13 +136,23 @@ func runHolder(ctx context.Context, args []string) error {
 	return errors.Join(append(errs, h.journal.Close(), h.refused.Close())...)
 }
 
-// draw draws a reservation.
-func (h *holder) draw() (name, key, member string, wait, length time.Duration) {
+// drawn is a reservation to ask for.
+type drawn struct {
+	name, key, member string
+	wait, length, ttl time.Duration // a ttl of 0: none
+}
+
+func (h *holder) draw() drawn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked++
-	return fmt.Sprint(reservationPrefix, h.name, "-", h.asked), "user-" + strconv.Itoa(h.random.IntN(h.keys)), h.members[h.random.IntN(len(h.members))],
-		time.Duration(h.random.Int64N(int64(holdWaitMax))), time.Duration(h.random.Int64N(int64(holdMax)))
+	d := drawn{key: "user-" + strconv.Itoa(h.random.IntN(h.keys)), member: h.members[h.random.IntN(len(h.members))], wait: time.Duration(h.random.Int64N(int64(holdWaitMax)))}
+	prefix, longest := reservationPrefix, holdMax
+	if h.random.IntN(coveredEvery) == 0 {
+		prefix, longest, d.ttl = coveredPrefix, coveredHoldMax, coveredTTL
+	}
+	d.name, d.length = fmt.Sprint(prefix, h.name, "-", h.asked), time.Duration(h.random.Int64N(int64(longest)))
+	return d
 }
 
 // lane returns the connection to the router of a member.
@@ -156,51 +171,73 @@ func (h *holder) lane(member string) (*client.Lane, error) {
 
 // hold reserves a key for a while. It returns an error if the journal is broken.
 func (h *holder) hold(ctx context.Context) error {
-	name, key, member, wait, length := h.draw()
-	lane, err := h.lane(member)
+	d := h.draw()
+	lane, err := h.lane(d.member)
 	if err != nil {
 		return err
 	}
 	asking, cancel := context.WithTimeout(ctx, holdWaitMax+2*time.Second) // longer than any wait: the router may stand still
 	defer cancel()
-	r, err := lane.Reserve(asking, key, client.WithWait(wait))
+	options := []client.ReserveOption{client.WithWait(d.wait)}
+	if d.ttl > 0 {
+		options = append(options, client.WithTTL(d.ttl))
+	}
+	r, err := lane.Reserve(asking, d.key, options...)
 	if err != nil {
-		return h.noteRefusal(ctx, name, err)
+		return h.noteRefusal(ctx, d.name, err)
 	}
 	defer r.Release()
-	number, err := h.journal.Start(name, event.Key(key), event.Fence(r.Fence()))
+	return h.keep(ctx, d, r) // writes the end before the release
+}
+
+// keep holds a reservation until its context ends or it was long enough, and writes it down with each of its deadlines. One that goes on at another owner,
+// with another fence, ends and begins in the journal.
+func (h *holder) keep(ctx context.Context, d drawn, r *client.Reservation) error {
+	fence := r.Fence()
+	number, err := h.journal.Start(d.name, event.Key(d.key), event.Fence(fence))
 	if err != nil {
 		return err
 	}
-	outcome, err := h.keep(ctx, r, number, length)
-	return errors.Join(err, h.journal.End(number, outcome)) // before the release
+	enough := time.After(d.length)
+	for n := 1; ; n++ {
+		outcome, goesOn, err := h.keepFence(ctx, r, fence, number, enough)
+		if err = errors.Join(err, h.journal.End(number, outcome)); err != nil || !goesOn {
+			return err
+		}
+		fence = r.Fence()
+		if number, err = h.journal.Start(fmt.Sprint(d.name, resumedMark, n), event.Key(d.key), event.Fence(fence)); err != nil {
+			return err
+		}
+	}
 }
 
-// keep holds a reservation until its context ends or it was long enough, and writes down each of its deadlines.
-func (h *holder) keep(ctx context.Context, r *client.Reservation, number journal.Handling, length time.Duration) (journal.Outcome, error) {
+// keepFence holds a reservation for as long as it has a fence, and tells whether it goes on with another one.
+func (h *holder) keepFence(ctx context.Context, r *client.Reservation, fence client.Fence, number journal.Handling, enough <-chan time.Time) (outcome journal.Outcome, goesOn bool, err error) {
 	ticker := time.NewTicker(holdTick)
 	defer ticker.Stop()
-	enough := time.After(length)
 	var told clock.Instant
 	for {
 		now := clock.Shared() // read first: a deadline is written down a little too early rather than too late
 		left := time.Until(r.Until())
+		if left > 0 && r.Fence() != fence && r.Context().Err() == nil {
+			return journal.Done, true, nil
+		}
 		if deadline := now.Add(left); left > 0 && deadline.After(told.Add(holdTick)) {
 			if err := h.journal.Deadline(number, deadline); err != nil {
-				return journal.Failed, err
+				return journal.Failed, false, err
 			}
 			told = deadline
 		}
 		select {
 		case <-ctx.Done():
-			return journal.Done, nil
+			return journal.Done, false, nil
 		case <-enough:
 			if r.Context().Err() != nil || time.Until(r.Until()) <= 0 { // this process may have stood still
-				return journal.Cancelled, nil
+				return journal.Cancelled, false, nil
 			}
-			return journal.Done, nil
+			return journal.Done, false, nil
 		case <-r.Context().Done():
-			return journal.Cancelled, nil
+			return journal.Cancelled, false, nil
 		case <-ticker.C:
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ringfence/router/client"
 )
 
 // options are the options of a run.
@@ -20,8 +22,10 @@ type options struct {
 	Kinds        []kind
 	Members      int
 	Rate         int
-	Calls        int // per second
-	Reservations int // held or waited for at once
+	Calls        int     // per second
+	Reservations int     // held or waited for at once
+	Schedules    int     // that every application declares
+	Timers       float64 // share of the events whose handlings set some
 	Keys         int
 	Share        float64 // of the keys, whose handlings write to the sinks
 	Stubborn     bool
@@ -91,6 +95,8 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.Rate, "rate", 3000, "events per second")
 	f.IntVar(&o.Calls, "calls", 200, "calls of keys' handlers per second, beside the events; 0: none")
 	f.IntVar(&o.Reservations, "reservations", 40, "reservations of keys that are held or waited for at once, by four processes; 0: none")
+	f.IntVar(&o.Schedules, "schedules", 10, "schedules that every application declares; 0: none")
+	f.Float64Var(&o.Timers, "timers", 0.005, "share of the events whose handlings set one to three timers; 0: none, and callers send none")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
@@ -122,6 +128,8 @@ func parse(args []string) (options, error) {
 	check(o.Rate >= 1 && o.Keys >= 1, "--rate = %d and --keys = %d, want at least 1", o.Rate, o.Keys)
 	check(o.Calls >= 0, "--calls = %d, want at least 0", o.Calls)
 	check(o.Reservations >= 0 && o.Reservations <= reservationsMax, "--reservations = %d, want 0 to %d", o.Reservations, reservationsMax)
+	check(o.Schedules >= 0 && o.Schedules <= client.SchedulesMax, "--schedules = %d, want 0 to %d", o.Schedules, client.SchedulesMax)
+	check(o.Timers >= 0 && o.Timers <= 1, "--timers = %v, want 0 to 1", o.Timers)
 	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
@@ -139,6 +147,9 @@ func parse(args []string) (options, error) {
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
 	if o.Control == controlShared || !slices.Contains(o.Apps, languages[0]) { // nobody would answer
 		o.Calls = 0
+	}
+	if o.Control == controlShared || foreign { // a schedule waits for ever at an owner whose application does not declare it
+		o.Schedules, o.Timers = 0, 0
 	}
 	if o.Calls == 0 {
 		check(list == "" || !slices.Contains(o.Kinds, kindCallerGivesUp), "%s needs --calls, routers, and go among --apps", kindCallerGivesUp)
@@ -164,7 +175,8 @@ func parse(args []string) (options, error) {
 
 // replay is the command that draws the same faults again.
 func (o options) replay() string {
-	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --calls %d --reservations %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Calls, o.Reservations, o.Keys, o.Share)
+	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --calls %d --reservations %d --schedules %d --timers %v --keys %d --sink-share %v",
+		o.Seed, o.Faults, o.Members, o.Rate, o.Calls, o.Reservations, o.Schedules, o.Timers, o.Keys, o.Share)
 	if len(o.Kinds) < len(kinds) && o.Control != controlShared {
 		list := make([]string, len(o.Kinds))
 		for i, k := range o.Kinds {

@@ -15,6 +15,7 @@ const (
 	subscription    = "chaos"
 	groupName       = "chaos"
 	eventsTopic     = "persistent://public/default/events"
+	timerTopic      = eventsTopic + "-" + subscription + "-TIMER"
 	controlTopic    = "persistent://public/default/__ring-" + groupName
 )
 

@@ -159,7 +159,7 @@ func TestReplayDrawsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --calls 200 --reservations 40 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
+	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --calls 200 --reservations 40 --schedules 10 --timers 0.005 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
 	if o.replay() != want {
 		t.Errorf("got  %s\nwant %s", o.replay(), want)
 	}
@@ -195,6 +195,9 @@ func TestParseRefuses(t *testing.T) {
 		{"--reservations", "0", "--kinds", "kill,holder_stop"},
 		{"--control", "gossip", "--kinds", "holder_kill"},
 		{"--apps", "python", "--kinds", "caller_gives_up"},
+		{"--schedules", "-1"},
+		{"--schedules", "257"},
+		{"--timers", "1.5"},
 		{"--sink-share", "2"},
 		{"--control", "none"},
 		{"--kinds", "rain"},

@@ -12,14 +12,23 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// reservationPrefix begins the names of reservations in journals, where events have numbers.
-const reservationPrefix = "reservation:"
+// The names of reservations in journals, where events have numbers.
+const (
+	reservationPrefix = "reservation:"
+	coveredPrefix     = reservationPrefix + "ttl:" // begins the name of one with a ttl
+	resumedMark       = "~"                        // is in the name of one that goes on at another owner, behind the name it had
+)
 
 func isReservation(event string) bool { return strings.HasPrefix(event, reservationPrefix) }
+
+func isCovered(event string) bool { return strings.HasPrefix(event, coveredPrefix) }
 
 // reservationCounts are the reservations of a run by what became of them.
 type reservationCounts struct {
 	Granted  int            `json:"granted"`
+	Covered  int            `json:"covered"` // of them, with a ttl
+	Resumed  int            `json:"resumed"` // times that one with a ttl went on at another owner
+	Ended    int            `json:"ended"`   // well, before they went on or were released
 	Released int            `json:"released"`
 	Lost     int            `json:"lost"`    // the holder has noticed that it had to stop
 	Cut      int            `json:"cut"`     // the holder was killed
@@ -50,7 +59,7 @@ func judgeReservations(files []journal.File) (*reservationCounts, error) {
 	if err := journal.WalkAll(paths, j.visit); err != nil {
 		return nil, err
 	}
-	j.counts.Cut = len(j.open)
+	j.counts.Cut, j.counts.Released = len(j.open), j.counts.Ended-j.counts.Resumed
 	for _, path := range paths {
 		refused, err := readRefusedHolds(path)
 		if err != nil {
@@ -103,7 +112,7 @@ func (j *reservationJudge) visit(s journal.Step) error {
 		delete(j.holding, r.key)
 	}
 	if s.Outcome == journal.Done {
-		j.counts.Released++
+		j.counts.Ended++
 	} else {
 		j.counts.Lost++
 	}
@@ -127,7 +136,15 @@ func (j *reservationJudge) begin(here at, s journal.Step) {
 	if !isReservation(s.Event) {
 		return
 	}
-	j.counts.Granted++
+	switch covered := isCovered(s.Event); {
+	case strings.Contains(s.Event, resumedMark):
+		j.counts.Resumed++
+	case covered:
+		j.counts.Covered++
+		fallthrough
+	default:
+		j.counts.Granted++
+	}
 	r := &reserved{name: s.Event, key: s.Key}
 	j.open[here], j.holding[s.Key] = r, r
 	j.name(s.Event)
@@ -160,7 +177,8 @@ func (j *reservationJudge) example(format string, args ...any) {
 // String tells the reservations in one line.
 func (c *reservationCounts) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d granted: %d released, %d lost, %d cut with their holder; %d refused", c.Granted, c.Released, c.Lost, c.Cut, c.Refused)
+	fmt.Fprintf(&text, "%d granted: %d released, %d lost, %d cut with their holder; %d with a ttl, which went on at another owner %d times; %d refused",
+		c.Granted, c.Released, c.Lost, c.Cut, c.Covered, c.Resumed, c.Refused)
 	for _, code := range slices.Sorted(maps.Keys(c.Codes)) {
 		fmt.Fprintf(&text, " (%s %d)", code, c.Codes[code])
 	}

@@ -36,10 +36,10 @@ func TestJudgeReservations(t *testing.T) {
 		want    string
 		broken  string
 	}{
-		"released":                   {lines: []string{first, "D 1 1 90", "E 9 1 done"}, want: "1 granted: 1 released, 0 lost, 0 cut with their holder; 0 refused"},
-		"lost":                       {lines: []string{first, "E 9 1 cancelled"}, want: "1 granted: 0 released, 1 lost, 0 cut with their holder; 0 refused"},
-		"cut":                        {lines: []string{first}, want: "1 granted: 0 released, 0 lost, 1 cut with their holder; 0 refused"},
-		"refused":                    {refused: []string{`reservation:a "timeout"`, `reservation:b "no connection"`}, want: "0 granted: 0 released, 0 lost, 0 cut with their holder; 2 refused (no connection 1) (timeout 1)"},
+		"released":                   {lines: []string{first, "D 1 1 90", "E 9 1 done"}, want: "1 granted: 1 released, 0 lost, 0 cut with their holder; 0 with a ttl, which went on at another owner 0 times; 0 refused"},
+		"lost":                       {lines: []string{first, "E 9 1 cancelled"}, want: "1 granted: 0 released, 1 lost, 0 cut with their holder; 0 with a ttl, which went on at another owner 0 times; 0 refused"},
+		"cut":                        {lines: []string{first}, want: "1 granted: 0 released, 0 lost, 1 cut with their holder; 0 with a ttl, which went on at another owner 0 times; 0 refused"},
+		"refused":                    {refused: []string{`reservation:a "timeout"`, `reservation:b "no connection"`}, want: "0 granted: 0 released, 0 lost, 0 cut with their holder; 0 with a ttl, which went on at another owner 0 times; 2 refused (no connection 1) (timeout 1)"},
 		"granted twice":              {lines: []string{first, "E 9 1 done", `S 10 2 7 2 "reservation:a" "k"`, "E 19 2 done"}, broken: "once"},
 		"granted and refused":        {lines: []string{first, "E 9 1 done"}, refused: []string{`reservation:a "timeout"`}, broken: "once"},
 		"with the fence of another":  {lines: []string{first, "E 9 1 done", `S 10 2 7 1 "reservation:b" "k"`, "E 19 2 done"}, broken: "fences"},
@@ -53,7 +53,18 @@ func TestJudgeReservations(t *testing.T) {
 		"early":                      {lines: []string{first, "D 2 1 90", `S 89 2 7 2 "17" "k"`, "E 95 2 done"}, broken: "deadlines"},
 		"at the deadline":            {lines: []string{first, "D 2 1 90", `S 90 2 7 2 "17" "k"`, "E 95 2 done"}},
 		"after its end":              {lines: []string{first, "D 2 1 90", "E 3 1 done", `S 4 2 7 2 "17" "k"`, "E 95 2 done"}},
-		"events and calls alone":     {lines: []string{`S 1 1 7 1 "call:1" "k"`, "E 9 1 done"}, want: "0 granted: 0 released, 0 lost, 0 cut with their holder; 0 refused"},
+		"it goes on at another owner": {
+			lines: []string{`S 1 1 7 1 "reservation:ttl:a" "k"`, "D 1 1 90", "E 9 1 done", `S 9 2 8 1 "reservation:ttl:a~1" "k"`, "D 9 2 95", "E 10 2 done"},
+			want:  "1 granted: 1 released, 0 lost, 0 cut with their holder; 1 with a ttl, which went on at another owner 1 times; 0 refused",
+		},
+		"it goes on, and is lost": {
+			lines: []string{`S 1 1 7 1 "reservation:ttl:a" "k"`, "E 9 1 done", `S 9 2 8 1 "reservation:ttl:a~1" "k"`, "E 10 2 cancelled"},
+			want:  "1 granted: 0 released, 1 lost, 0 cut with their holder; 1 with a ttl, which went on at another owner 1 times; 0 refused",
+		},
+		"it goes on with an old fence": {
+			lines: []string{`S 1 1 7 1 "reservation:ttl:a" "k"`, "E 9 1 done", `S 9 2 7 1 "reservation:ttl:a~1" "k"`, "E 10 2 done"}, broken: "fences",
+		},
+		"events and calls alone": {lines: []string{`S 1 1 7 1 "call:1" "k"`, "E 9 1 done"}, want: "0 granted: 0 released, 0 lost, 0 cut with their holder; 0 with a ttl, which went on at another owner 0 times; 0 refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := journalOf(t, test.refused, test.lines...)
@@ -82,8 +93,25 @@ func TestJudgeReservations(t *testing.T) {
 			n++
 		}
 	})
-	if n != 1 {
+	if n != 2 { // none at all, and none with a ttl
 		t.Error("a run without a reservation was taken")
+	}
+}
+
+// A key whose reservation has a ttl waits for its holder, also beyond a death of its owner: that is no time of a takeover.
+func TestReservationsWithATTLDoNotDisturbTakeovers(t *testing.T) {
+	for name, want := range map[string]int{"reservation:ttl:7": 0, "reservation:7": 1} {
+		runs, sent := script(t, []int{0, 900},
+			line{0, 100, 101, 0, "a", 1}, line{member: 1, from: 950, to: 1200, event: -1, key: "a", token: 1}, line{2, 2300, 2301, 1, "a", 4})
+		nameOther(t, runs, name)
+		runs[1].member = ofNoMember
+		got, err := analyse(runs, []outcome{lone(kindKill, atBoth, 0, 1000, 2500, 4000)}, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(got.takeovers["kill"]); n != want {
+			t.Errorf("%s: %d takeovers, want %d", name, n, want)
+		}
 	}
 }
 
@@ -91,13 +119,7 @@ func TestJudgeReservations(t *testing.T) {
 func TestReservationsDoNotDisturbTheTimesOfEvents(t *testing.T) {
 	runs, sent := script(t, []int{0, 1500},
 		line{0, 100, 101, 0, "a", 1}, line{member: 1, from: 2000, to: 2001, event: -1, key: "a", token: 4}, line{2, 2300, 2301, 1, "a", 4})
-	b, err := os.ReadFile(runs[1].file.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(runs[1].file.Path, []byte(strings.ReplaceAll(string(b), `"-1"`, `"reservation:7"`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nameOther(t, runs, "reservation:7")
 	runs[1].member = ofNoMember
 	got, err := analyse(runs, []outcome{lone(kindKill, atBoth, 0, 1000, 2500, 4000)}, sent)
 	if err != nil {

@@ -48,6 +48,9 @@ type result struct {
 
 	Reservations reservationCounts `json:"reservations"`
 
+	Firings firingCounts `json:"firings"`
+	Timers  timerCounts  `json:"timers"`
+
 	Moves      int               `json:"moves"` // of keys from one owner to the next
 	MovedKeys  map[kind]int      `json:"moved_keys"`
 	TakeoverMS map[string]spread `json:"takeover_ms"`
@@ -71,10 +74,11 @@ type result struct {
 	verdict  string // of a run in which nothing is broken
 }
 
-func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication, calls *callCounts, reserved *reservationCounts) *result {
+func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication, calls *callCounts, reserved *reservationCounts, fired *firingCounts, timed *timerCounts) *result {
 	r := &result{
 		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
-		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled) - uint64(reserved.Released), Calls: *calls, Reservations: *reserved, Lost: report.Lost,
+		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled) - uint64(reserved.Ended) - uint64(fired.names) - uint64(timed.names),
+		Calls: *calls, Reservations: *reserved, Firings: *fired, Timers: *timed, Lost: report.Lost,
 		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken,
 		OverlapMaxMS: milliseconds(report.OverlapMax),
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
@@ -122,6 +126,7 @@ func (r *result) judge(o options) {
 	}
 	r.judgeCalls(o, broken)
 	r.judgeReservations(o, broken)
+	r.judgeFirings(o, broken)
 	moving := slices.ContainsFunc(slices.Collect(maps.Keys(r.Faults)), func(k kind) bool {
 		return profiles[k].graceful || k == kindKill || k == kindPower || k == kindDelete
 	})
@@ -161,10 +166,31 @@ func (r *result) judgeCalls(o options, broken func(is bool, format string, args 
 func (r *result) judgeReservations(o options, broken func(is bool, format string, args ...any)) {
 	c := &r.Reservations
 	broken(o.Reservations > 0 && c.Released == 0, "no reservation was granted and released: this run proves nothing about reservations")
+	broken(o.Reservations > 0 && c.Covered == 0, "no reservation with a ttl was granted: this run proves nothing about them")
 	broken(c.Twice > 0, "once: %d reservations had two answers, such as %q", c.Twice, c.Examples)
 	broken(c.Backward > 0, "fences: %d reservations had one that was not greater than those before, such as %q", c.Backward, c.Examples)
 	broken(c.Early > 0, "deadlines: %d times a key was given away before that of its reservation, such as %q", c.Early, c.Examples)
 	broken(c.Overdue > 0, "deadlines: %d holders went on after theirs, such as %q", c.Overdue, c.Examples)
+}
+
+// judgeFirings records the broken promises of schedules and timers.
+func (r *result) judgeFirings(o options, broken func(is bool, format string, args ...any)) {
+	f, t := &r.Firings, &r.Timers
+	broken(o.Schedules > 0 && f.Ran == 0, "no schedule has run: this run proves nothing about schedules")
+	broken(f.Unrun > 0, "schedules: %d times did not run, such as %q", f.Unrun, f.Examples)
+	broken(f.Early > 0, "schedules: %d runs began before their time, such as %q", f.Early, f.Examples)
+	broken(f.Late > 0, "schedules: %d runs began later than their policy permits, such as %q", f.Late, f.Examples)
+	broken(f.Stalled > 0, "schedules: %d times ran long after they were due and the group was whole, such as %q", f.Stalled, f.Examples)
+	broken(f.Twice > 0, "schedules: %d runs of a time that was done, and whose owner was no victim, such as %q", f.Twice, f.Examples)
+	broken(f.Strange > 0, "schedules: %d runs of a time that no schedule has, such as %q", f.Strange, f.Examples)
+	broken(o.Timers > 0 && t.Ran == 0, "no timer was handled: this run proves nothing about timers")
+	broken(t.Unrun > 0, "timers: %d were set or sent, and never handled, such as %q", t.Unrun, t.Examples)
+	broken(t.Early > 0, "timers: %d handlings began before their time, such as %q", t.Early, t.Examples)
+	if t.Twice > 0 { // delivery is at least once
+		r.Oddities = append(r.Oddities, fmt.Sprintf("timers: %d were handled again, and their owner was no victim, such as %q", t.Twice, t.Examples))
+	}
+	broken(t.Strange > 0, "timers: %d were handled that nobody has set, such as %q", t.Strange, t.Examples)
+	broken(t.NotSent > 0, "sent: %d were handled, and their sender heard that they were not published, such as %q", t.NotSent, t.Examples)
 }
 
 // The times that --limits holds a run to, in milliseconds.
@@ -229,6 +255,16 @@ func (r *result) summary(w io.Writer) {
 	line("events", "%d, handled %d in %.0f s (%.0f/s), lost %d, duplicates %d, unsure %d", r.Events, r.Handled, r.Seconds, r.Rate, r.Lost, r.Duplicates, r.Unsure)
 	line("calls", "%v", &r.Calls)
 	line("reservations", "%v", &r.Reservations)
+	line("schedules", "%v", &r.Firings)
+	line("timers", "%v", &r.Timers)
+	for _, late := range []struct {
+		what string
+		ms   map[string]spread
+	}{{"late firings: ", r.Firings.LatenessMS}, {"late timers: ", r.Timers.LatenessMS}} {
+		for _, class := range slices.Sorted(maps.Keys(late.ms)) {
+			line(late.what+class, "%v", late.ms[class])
+		}
+	}
 	line("overlaps", "%d, the longest %v ms; %d more stood still in a stopped process", r.Overlaps, r.OverlapMaxMS, r.Woken)
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)

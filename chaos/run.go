@@ -65,6 +65,10 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err := g.awaitWhole(ctx); err != nil {
 		return nil, err
 	}
+	fired := firingRun{wall: zeroOfClock(), whole: clock.Now(), share: o.Timers}
+	if fired.schedules, err = plannedSchedules(o.Schedules); err != nil {
+		return nil, err
+	}
 	if err := g.startHolders(); err != nil {
 		return nil, err
 	}
@@ -77,11 +81,12 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	fired.over, fired.sends = clock.Now(), c.callers.sends
 	g.endHolders()
 	say("%v are sent, waiting until all are handled", p)
 	err = errors.Join(err, g.awaitSettled(ctx, settleMax)) // the journals tell more than either
 	g.end()
-	r, err := conclude(ctx, o, g, d, p.published(), &c.callers.log, outcomes, err)
+	r, err := conclude(ctx, o, g, d, p.published(), &c.callers.log, outcomes, fired, err)
 	if err == nil {
 		r.Joiners, r.ClockRateError = c.joiners.all, g.steering
 	}
@@ -113,6 +118,7 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 	load, loading := errgroup.WithContext(loading)
 	load.Go(func() error { return p.run(loading) })
 	load.Go(func() error { return c.callers.run(loading) })
+	load.Go(func() error { return c.callers.send(loading, o.Timers > 0) })
 	err = c.warmUp(ctx, o)
 	rounds := plan(o)
 	for i, r := range rounds {
@@ -244,7 +250,7 @@ func (d *databases) audit(ctx context.Context) (total fencedsink.Audit, err erro
 }
 
 // conclude reads the journals and the sinks.
-func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, calls *callLog, outcomes []outcome, failed error) (*result, error) {
+func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, calls *callLog, outcomes []outcome, fired firingRun, failed error) (*result, error) {
 	runs := g.runs()
 	say("reading %d journals", len(runs))
 	files := make([]journal.File, len(runs))
@@ -278,7 +284,14 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
-	r := summarise(o, report, times, outcomes, sent, called, reserved)
+	if drift := zeroOfClock().Sub(fired.wall); drift.Abs() > earlyTolerance/2 {
+		say("the time of day was set by %v during the run: times of schedules and timers are judged by the older one", drift)
+	}
+	firings, timers, err := judgeFirings(runs, outcomes, fired)
+	if err != nil {
+		return nil, err
+	}
+	r := summarise(o, report, times, outcomes, sent, called, reserved, firings, timers)
 	r.Journals = filepath.Join(g.dir, "journals")
 	r.failed = failed
 	audit, err := d.audit(ctx)
@@ -327,6 +340,12 @@ func save(dir string, outcomes []outcome, sent *publication, calls *callLog) err
 	}
 	lines.Reset(file)
 	return errors.Join(calls.write(lines), lines.Flush(), file.Close())
+}
+
+// zeroOfClock returns the time of day at which the lease clock was 0.
+func zeroOfClock() time.Time {
+	now := clock.Now()
+	return time.Now().Add(-time.Duration(now)).Round(0)
 }
 
 // readable leaves out the applications that were killed before they made a journal.

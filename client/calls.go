@@ -25,10 +25,16 @@ type Call struct {
 	Deadline time.Time
 	// Fence is greater than that of any earlier delivery of the key, event or call. Pass it to your database with every write.
 	Fence Fence
+
+	event *Event
 }
 
-// CallHandler answers one call. ctx is cancelled when the key is lost, with the cause [ErrKeyLost], and when the caller waits no longer, with
-// [ErrCallerGone]. An error fails the call: the router does not try it again. The caller gets its text, and the code of a [CallFailure].
+// After is [Event.After]: the timer is published before the caller gets its reply.
+func (c *Call) After(d time.Duration, name string, payload []byte) { c.event.After(d, name, payload) }
+
+// CallHandler answers one call. ctx is cancelled when the key is lost, with the cause [ErrKeyLost], when the caller waits no longer, with
+// [ErrCallerGone], and when the handler takes longer than the router's handler.timeout, with [ErrHandlerTimeout]: then the caller is told that the call
+// may have run. An error fails the call: the router does not try it again. The caller gets its text, and the code of a [CallFailure].
 // A reply of more than 1 MiB fails the call.
 type CallHandler func(ctx context.Context, c *Call) (reply []byte, err error)
 
@@ -48,8 +54,8 @@ func WithCall(method string, handler CallHandler) Option {
 	}
 }
 
-// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller waits no longer, or when the handler has
-// taken longer than the router's handler.timeout. What the handler then returns is told to nobody.
+// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller waits no longer. The result of
+// the handler is then discarded.
 var ErrCallerGone = errors.New("client: the caller waits no longer")
 
 // CallFailure is an error with a code for the caller.
@@ -96,7 +102,7 @@ func (o *options) handleCall(ctx context.Context, e *Event) (err error) {
 	if handler == nil {
 		return errNoHandler
 	}
-	reply, err := handler(ctx, &Call{Key: e.Key, Method: e.Method, Payload: e.Payload, ID: c.id, Deadline: c.deadline, Fence: e.Fence})
+	reply, err := handler(ctx, &Call{Key: e.Key, Method: e.Method, Payload: e.Payload, ID: c.id, Deadline: c.deadline, Fence: e.Fence, event: e})
 	if err == nil && len(reply) > event.CallPayloadMax {
 		return FailCall(event.CodeTooLarge, fmt.Errorf("a reply of %d bytes: want at most %d", len(reply), event.CallPayloadMax))
 	}

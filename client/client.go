@@ -40,6 +40,9 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	if handler != nil && len(o.calls) > 0 {
 		handler = o.withCalls(handler)
 	}
+	if handler != nil && len(o.firings) > 0 {
+		handler = o.withFirings(handler)
+	}
 	handler, badHandler := intercept(handler, o.interceptors)
 	if err = errors.Join(err, badHandler, o.validate()); err != nil {
 		return err

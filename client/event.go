@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership/inbox"
+	"github.com/ringfence/router/internal/wire/appwire"
 )
 
 // Event is one event as the producer sent it, with the router's data about its delivery.
@@ -30,8 +31,10 @@ type Event struct {
 	// EventTime is the time that the producer assigned to the event, zero if none.
 	EventTime time.Time
 	// Method is the name of the handler that a caller calls, for a call; "" for an event. Interceptors and hooks see calls as events with a
-	// Method, whose ID, Topic and times say nothing.
+	// Method; its ID, Topic and times have no meaning.
 	Method string
+	// Timer is set for an event that a router published: a timer, or an event of [Lane.Send]. Its ID is none of Pulsar's.
+	Timer *Timer
 	// Attempt is 1 for the first delivery and grows with each failure of a handler, not
 	// with moves of the key.
 	Attempt int
@@ -120,6 +123,8 @@ type handlerContext struct {
 	stream     *stream // of the event; its runner has the parent context; nil if no router delivered the event
 	state      atomic.Pointer[contextState]
 	call       *call             // nil: it is an event
+	firing     *appwire.Firing   // of a schedule; nil: it is none
+	timers     *timers           // that the handler has set, nil: none
 	generation uint64            // see State; 0: the router did not say
 	item       inbox.Item[Event] // its mutable fields are guarded by the runner's lock
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -73,6 +73,7 @@ const (
 	CodeCycle       = event.CodeCycle       // a handler of the same key waits for it
 	CodeParked      = event.CodeParked      // an operator has parked the key
 	CodeTooLarge    = event.CodeTooLarge    // the payload does not fit
+	CodeLeaving     = event.CodeLeaving     // this router leaves its group: another one may take the call
 	CodeUnreachable = event.CodeUnreachable // there is no router, or the owner of the key cannot be reached
 )
 
@@ -143,20 +144,21 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 	r.Traceparent = l.traceparent(ctx)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond+answerGrace)
 	defer cancel()
-	ctx, err := l.authorized(ctx)
+	ctx, err := l.options.authorized(ctx)
 	if err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
 	}
-	answer, err := l.service.Invoke(ctx, r)
+	var tried attempt
+	answer, err := l.service.Invoke(ctx, r, grpc.PerRPCCredentials(&tried))
 	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
 		// The router has taken nothing in: too many calls of its callers are just beginning.
 		if backoff.Sleep(ctx, pauses.Next()) != nil {
 			break
 		}
-		answer, err = l.service.Invoke(ctx, r)
+		answer, err = l.service.Invoke(ctx, r, grpc.PerRPCCredentials(&tried))
 	}
 	if err != nil {
-		return nil, notAnswered(ctx, err)
+		return nil, notAnswered(ctx, err, tried.connected.Load())
 	}
 	failure := &CallError{Code: answer.GetCode(), Text: answer.GetText(), RetryAfter: time.Duration(answer.GetRetryAfterMs()) * time.Millisecond}
 	switch answer.GetOutcome() {
@@ -175,24 +177,37 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 }
 
 // authorized returns ctx with the token that the router requires, if there is one.
-func (l *Lane) authorized(ctx context.Context) (context.Context, error) {
-	token, err := l.options.token()
+func (o *options) authorized(ctx context.Context) (context.Context, error) {
+	token, err := o.token()
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	return ctx, err
 }
 
-// notAnswered returns the error of a call that the router has not answered.
-func notAnswered(ctx context.Context, err error) error {
+// attempt notes whether a call had a connection. gRPC asks for the credentials of a call once it has one, before it sends anything; the token
+// does not need this way.
+type attempt struct{ connected atomic.Bool }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (a *attempt) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	a.connected.Store(true)
+	return nil, nil //nolint:nilnil // there is nothing to add
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (*attempt) RequireTransportSecurity() bool { return false }
+
+// notAnswered returns the error of a call that the router has not answered. A call without a connection was not sent.
+func notAnswered(ctx context.Context, err error, connected bool) error {
 	kind := refusal(err)
 	switch {
+	case !connected && status.Code(err) == codes.Unavailable:
+		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: status.Convert(err).Message(), Err: kind}
 	case ctx.Err() != nil && status.Code(err) != codes.ResourceExhausted:
 		return &CallError{Kind: ErrUnknown, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
 	case status.Code(err) == codes.ResourceExhausted:
 		return &CallError{Kind: ErrNotRun, Code: CodeOverloaded, Text: status.Convert(err).Message(), Err: kind}
-	case status.Code(err) == codes.Unavailable && isRefusal(err):
-		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: status.Convert(err).Message(), Err: kind}
 	case errors.Is(kind, ErrUnauthenticated), isRefusal(err):
 		return &CallError{Kind: ErrNotRun, Text: status.Convert(err).Message(), Err: kind}
 	}
@@ -216,12 +231,9 @@ func pathOf(ctx context.Context) []uint64 {
 
 // isRefusal reports whether a status says that no router has begun to do anything.
 func isRefusal(err error) bool {
-	s := status.Convert(err)
-	switch s.Code() {
+	switch status.Code(err) {
 	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied:
 		return true
-	case codes.Unavailable: // gRPC's words for a call that got no connection
-		return strings.Contains(strings.ToLower(s.Message()), "error while dialing")
 	}
 	return false
 }

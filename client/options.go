@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/internal/base/clock"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // EndpointEnv is the environment variable with the router's endpoint, used if Run's
@@ -42,6 +43,9 @@ type options struct {
 	hooks        Hooks
 	calls        map[string]CallHandler
 	badCalls     []string
+	schedules    []*appv1.Schedule
+	firings      map[string]FiringHandler // by schedule
+	badSchedules []string
 	stateMax     int
 	ready        func(bool)                    // of WithReady; may be nil
 	tracer       trace.Tracer                  // nil: no spans
@@ -193,6 +197,10 @@ func (o *options) validate() error {
 	for _, method := range o.badCalls {
 		bad(true, "WithCall", " %q: want a handler, once, and a method of 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'", method)
 	}
+	for _, name := range o.badSchedules {
+		bad(true, "WithSchedule", " %.80q: want times, a handler, once, and a name of 1 to %d bytes", name, scheduleNameMax)
+	}
+	bad(len(o.schedules) > SchedulesMax, "WithSchedule", " %d times, want at most %d", len(o.schedules), SchedulesMax)
 	return errors.Join(errs...)
 }
 

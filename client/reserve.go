@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
-// Reservation is a key that this process holds: no handler of the key runs, and nobody else holds it, until Release or the end of Context.
+// Reservation is a key that this process holds: until Release or the end of Context no handler of the key runs, and no other process holds it.
 // Its methods are safe for concurrent use.
 type Reservation struct {
 	lane *Lane
@@ -26,14 +28,16 @@ type Reservation struct {
 
 	ctx      context.Context //nolint:containedctx // the reservation's own, for its holder
 	lost     context.CancelCauseFunc
-	fence    Fence
+	ttl      time.Duration // 0: it is not to be covered
 	released chan struct{} // closed by Release
-	release  func()
 	ended    chan struct{} // closed when the goroutine has ended
+
+	tellReleased func()
 
 	every time.Duration // until the next renewal; used by one goroutine at a time
 
 	mu    sync.Mutex // guards the fields below
+	fence Fence
 	until clock.Instant
 	pings map[uint64]clock.Instant // renewals without an answer
 	k     uint64
@@ -54,15 +58,31 @@ func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
 
+// CodeNotCovered is the code of a refusal of a reservation with a ttl: the group cannot promise it. All its routers must know covered
+// reservations, and the group must not have 1,024 of them.
+const CodeNotCovered = "not_covered"
+
+// WithTTL makes the reservation last for d from each renewal on, 5 seconds to 5 minutes, also if the owner of the key dies or moves meanwhile: the
+// control log has it, and no next owner gives the key to anybody else before. It is renewed six times in d, at least every 10 seconds. A key whose holder
+// has died is free only after d. Reserve returns when the control log has it.
+func WithTTL(d time.Duration) ReserveOption {
+	return func(a *lanev1.Ask) { a.TtlMs = uint32(min(max(0, d.Milliseconds()), math.MaxUint32)) }
+}
+
 // renewEvery is the longest interval of renewals. It is shorter with the short leases of ownership.profile fast: a third of what the last
 // answer gave, so that one renewal may fail.
 const (
 	renewEvery = 500 * time.Millisecond
 	renewLeast = 20 * time.Millisecond
+
+	renewCoveredEvery = 10 * time.Second      // the longest one of a covered reservation
+	coverEvery        = 50 * time.Millisecond // the longest one while Reserve waits for the control log
+	coverFirst        = 4 * time.Millisecond  // the first one then; each further one is twice as long
 )
 
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
-// [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up. It lasts an hour at most.
+// [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up; with [WithTTL], only if no
+// owner can be reached for so long. It lasts an hour at most at one owner.
 // Stop working when the context ends, and pass the fence to your database with every write. The error is a [*CallError] of the kind
 // [ErrNotReserved].
 //
@@ -74,12 +94,32 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 		lane: l, key: key, id: id, path: pathOf(ctx), released: make(chan struct{}), ended: make(chan struct{}), pings: make(map[uint64]clock.Instant),
 		every: renewEvery,
 	}
-	r.release = sync.OnceFunc(func() { close(r.released) })
+	r.tellReleased = sync.OnceFunc(func() { close(r.released) })
 	ask := &lanev1.Ask{Key: []byte(key), Id: id, Path: r.path, RawClock: !clock.Slewable()}
 	for _, opt := range opts {
 		opt(ask)
 	}
+	r.ttl = time.Duration(ask.GetTtlMs()) * time.Millisecond
 	r.ctx, r.lost = context.WithCancelCause(context.WithoutCancel(ctx))
+	s, err := r.ask(ctx, ask)
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); isCrowded(err); s, err = r.ask(ctx, ask) {
+		if backoff.Sleep(ctx, pauses.Next()) != nil {
+			break
+		}
+	}
+	if ctx.Err() != nil && err != nil {
+		err = &CallError{Kind: ErrNotReserved, Code: CodeTimeout, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+	}
+	if err != nil {
+		r.lost(err)
+		return nil, err
+	}
+	go r.keep(s) //nolint:contextcheck // it outlasts the context; Release ends it, and waits for it
+	return r, nil
+}
+
+// ask makes one attempt: it opens a stream, and waits for the grant.
+func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holding, error) {
 	s, of := r.newStream(ctx)
 	stop := context.AfterFunc(ctx, s.end) // to open may take long
 	err := s.open(of, ask)
@@ -87,17 +127,14 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	if err == nil {
 		err = s.await(ctx)
 	}
-	if ctx.Err() != nil && err != nil {
-		err = &CallError{Kind: ErrNotReserved, Code: CodeTimeout, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
-	}
 	if err != nil {
 		s.end()
-		r.lost(err)
-		return nil, err
 	}
-	go r.keep(s) //nolint:contextcheck // it outlasts the context; Release ends it, and waits for it
-	return r, nil
+	return s, err
 }
+
+// isCrowded reports whether the router has refused an ask unread, since too many calls of its callers were just beginning.
+func isCrowded(err error) bool { return errors.Is(err, ErrTooManyWorkers) }
 
 // Context ends when the reservation does: with the cause [ErrKeyLost] if it is lost, with context.Canceled after Release. It has the values of the
 // context of Reserve, but does not end with it.
@@ -121,8 +158,13 @@ func (c reservedContext) Err() error {
 	return c.Context.Err()
 }
 
-// Fence is greater than that of any earlier delivery, call or reservation of the key.
-func (r *Reservation) Fence() Fence { return r.fence }
+// Fence is greater than that of any earlier delivery, call or reservation of the key. That of a reservation with a ttl grows when the key has another
+// owner; the earlier one is as good.
+func (r *Reservation) Fence() Fence {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fence
+}
 
 // Until is how long the reservation lasts if it is not renewed any more, by the clock of this machine.
 func (r *Reservation) Until() time.Time {
@@ -131,9 +173,10 @@ func (r *Reservation) Until() time.Time {
 	return time.Now().Add(r.until.Sub(r.lane.options.clock.Now())) //nolint:forbidigo // wall time, for the caller
 }
 
-// Release ends the reservation and waits until its router knows. Further calls do nothing.
+// Release ends the reservation and waits until its owner knows, at most for as long as the reservation would have lasted without a renewal:
+// if the connection is broken, it is made again for that. Context ends at once. Further calls do nothing but wait.
 func (r *Reservation) Release() {
-	r.release()
+	r.tellReleased()
 	<-r.ended
 }
 
@@ -155,13 +198,16 @@ func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Con
 
 // open opens the stream, and asks. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
 func (s *holding) open(ctx context.Context, ask *lanev1.Ask) error {
-	ctx, err := s.lane.authorized(ctx)
+	ctx, err := s.lane.options.authorized(ctx)
 	if err == nil {
 		s.asked = s.lane.options.clock.Now()
 		s.stream, err = s.lane.service.Reserve(ctx)
 	}
 	if err == nil {
 		err = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
+	}
+	if errors.Is(err, io.EOF) { // the router has ended the stream, and says why
+		_, err = s.stream.Recv()
 	}
 	if err != nil {
 		s.end()
@@ -194,7 +240,7 @@ func notReserved(err error) error {
 	switch {
 	case status.Code(err) == codes.ResourceExhausted:
 		code = CodeOverloaded
-	case errors.Is(err, ErrUnauthenticated), errors.Is(kind, ErrUnauthenticated), status.Code(err) != codes.Unavailable && isRefusal(err):
+	case errors.Is(err, ErrUnauthenticated), errors.Is(kind, ErrUnauthenticated), isRefusal(err):
 		code = ""
 	}
 	return &CallError{Kind: ErrNotReserved, Code: code, Text: status.Convert(err).Message(), Err: kind}
@@ -204,15 +250,20 @@ func notReserved(err error) error {
 func (s *holding) await(ctx context.Context) error {
 	renewals := time.NewTicker(renewEvery)
 	defer renewals.Stop()
+	pauses := backoff.Backoff{Min: coverFirst, Max: coverEvery}
 	granted := false
 	for {
 		select {
 		case <-ctx.Done():
-			_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}}) // otherwise its end tells
+			s.release()
 			return context.Cause(ctx)
 		case <-renewals.C:
-			if granted {
-				s.renew()
+			if !granted {
+				continue
+			}
+			s.renew()
+			if s.ttl > 0 {
+				renewals.Reset(pauses.Next())
 			}
 		case f, ok := <-s.frames:
 			if !ok {
@@ -223,13 +274,16 @@ func (s *holding) await(ctx context.Context) error {
 					Kind: ErrNotReserved, Code: over.GetCode(), Text: over.GetText(), RetryAfter: time.Duration(over.GetRetryAfterMs()) * time.Millisecond,
 				}
 			}
-			if g := f.GetGranted(); g != nil {
-				granted, s.fence = true, Fence{Token: g.GetToken(), Turn: g.GetTurn()}
+			if f.GetGranted() != nil && !granted {
+				granted = true
+				if s.ttl > 0 {
+					renewals.Reset(pauses.Next())
+				}
 			}
-			if s.extend(f) {
+			if s.extend(f) && (s.ttl == 0 || f.GetRenewed().GetCovered()) {
 				return nil
 			}
-			if granted && f.GetGranted() != nil {
+			if f.GetGranted() != nil {
 				s.renew() // it took long until the grant
 			}
 		}
@@ -243,6 +297,10 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	now := s.lane.options.clock.Now()
 	var until clock.Instant
 	if g := f.GetGranted(); g != nil {
+		// A former owner that does not know yet that it is one answers with its own, and no permission.
+		if fence := (Fence{Token: g.GetToken(), Turn: g.GetTurn()}); s.fence.Before(fence) {
+			s.fence = fence
+		}
 		// The wait for it has used up some of it, or all. With little left the holder renews before it begins.
 		if remaining := time.Duration(g.GetRemainingNs()); s.asked.Add(remaining).Sub(now) > remaining/2 {
 			until = s.asked.Add(remaining)
@@ -263,7 +321,13 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	}
 	if until > s.until && now.Before(until) {
 		s.until = until
-		s.every = max(renewLeast, min(renewEvery, until.Sub(now)/3))
+	}
+	// At a next owner the permission of a covered reservation is that of a live one at first, and must be renewed like it.
+	switch {
+	case f.GetRenewed().GetCovered():
+		s.every = min(renewCoveredEvery, s.ttl/6)
+	case f.GetGranted() != nil || until == s.until:
+		s.every = max(renewLeast, min(renewEvery, s.until.Sub(now)/3))
 	}
 	return s.until != 0
 }
@@ -283,7 +347,8 @@ func (s *holding) renew() {
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Renew{Renew: &lanev1.Renew{K: k}}}) // the reader learns why
 }
 
-// keep renews the reservation until it is released or lost.
+// keep renews the reservation until it is released or lost. A release is told to the router, and to another one if that does not answer, for as long as
+// the permission lasts: then the key is free without it.
 func (r *Reservation) keep(s *holding) {
 	defer close(r.ended)
 	renewals := time.NewTicker(r.every)
@@ -301,26 +366,28 @@ func (r *Reservation) keep(s *holding) {
 			<-opened //nolint:errcheck // it may be open or not: it is ended
 		}
 	}()
+	released := r.released // nil after the release
 	for {
 		select {
-		case <-r.released:
-			_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
+		case <-released:
+			released = nil
 			r.lost(context.Canceled)
-			s.awaitEnd()
-			return
+			s.release()
 		case <-watch.C:
 			if r.overdue() {
-				r.lost(ErrKeyLost)
+				r.lost(ErrKeyLost) // nothing after a release
 				return
 			}
 		case <-renewals.C:
-			s.renew()
+			if released != nil {
+				s.renew()
+			}
 		case <-redial:
 			redial = nil
 			var of context.Context
 			next, of = r.newStream(r.ctx)
 			go func(s *holding) { // to open may take longer than the permission lasts
-				opened <- s.open(of, &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable()})
+				opened <- s.open(of, r.askAgain())
 			}(next)
 		case err := <-opened:
 			if err != nil {
@@ -337,11 +404,15 @@ func (r *Reservation) keep(s *holding) {
 			case f.GetOver() != nil:
 				r.lost(fmt.Errorf("%w: %s", ErrKeyLost, f.GetOver().GetText()))
 				return
+			case released == nil:
+				if f.GetGranted() != nil { // the owner has answered on a new stream: before, its router would not have told it
+					s.release()
+				}
 			default:
 				again.Reset()
 				s.extend(f)
 				renewals.Reset(s.every)
-				if g := f.GetGranted(); g != nil {
+				if f.GetGranted() != nil {
 					s.renew()
 				}
 			}
@@ -349,20 +420,20 @@ func (r *Reservation) keep(s *holding) {
 	}
 }
 
-// awaitEnd waits for the router's last frame, at most as long as a renewal may take.
-func (s *holding) awaitEnd() {
-	timeout := time.NewTimer(renewEvery)
-	defer timeout.Stop()
-	for {
-		select {
-		case <-timeout.C:
-			return
-		case f, ok := <-s.frames:
-			if !ok || f.GetOver() != nil {
-				return
-			}
-		}
+// askAgain asks to go on with the reservation. If it is covered, its owner may have died: the next one is waited for as long as the permission lasts.
+func (r *Reservation) askAgain() *lanev1.Ask {
+	ask := &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable(), TtlMs: uint32(r.ttl.Milliseconds())}
+	if r.ttl > 0 {
+		r.mu.Lock()
+		ask.WaitMs = uint64(max(0, r.until.Sub(r.lane.options.clock.Now())).Milliseconds())
+		r.mu.Unlock()
 	}
+	return ask
+}
+
+// release tells the router. The end of the stream, or Over, says what became of it.
+func (s *holding) release() {
+	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
 }
 
 // overdue reports whether the permission has passed.

@@ -3,9 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -430,7 +432,6 @@ func TestReservationThatIsRefused(t *testing.T) {
 		"bad request":        {statusOf(codes.InvalidArgument), "", 0, client.ErrRefused},
 		"an older router":    {statusOf(codes.Unimplemented), "", 0, client.ErrRefused},
 		"bad token":          {statusOf(codes.Unauthenticated), "", 0, client.ErrUnauthenticated},
-		"too many streams":   {statusOf(codes.ResourceExhausted), client.CodeOverloaded, 0, client.ErrTooManyWorkers},
 		"a router that ends": {statusOf(codes.Unavailable), client.CodeUnreachable, 0, client.ErrUnreachable},
 		"granted, and over": {func(s *lending) error {
 			if err := s.grant(0); err != nil {
@@ -452,6 +453,29 @@ func TestReservationThatIsRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReserveInACrowd: a router that has refused the stream unread, since too many were just beginning, is asked again.
+func TestReserveInACrowd(t *testing.T) {
+	var asked atomic.Int32
+	lend(t, func(s *lending) error {
+		if asked.Add(1) < 4 {
+			return status.Error(codes.ResourceExhausted, "as told")
+		}
+		return s.over("parked", "as told")
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		_, err := lane.Reserve(t.Context(), "user-1")
+		var failure *client.CallError
+		if !errors.As(err, &failure) || failure.Code != client.CodeParked || asked.Load() != 4 {
+			t.Errorf("%v after %d asks", err, asked.Load())
+		}
+		asked.Store(-1 << 20)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := lane.Reserve(ctx, "user-1"); !errors.As(err, &failure) || failure.Code != client.CodeTimeout {
+			t.Errorf("a wait that is over: %v", err)
+		}
+	})
 }
 
 // TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection yet.
@@ -480,4 +504,96 @@ func TestReservationThatIsNotWaitedFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReleaseWhileTheStreamIsBroken: a release reaches the owner by the next stream, after it has answered there, and never later than the permission lasts.
+func TestReleaseWhileTheStreamIsBroken(t *testing.T) {
+	unavailable := status.Error(codes.Unavailable, "the router is stopping")
+	for name, test := range map[string]struct {
+		next    func(s *lending) error // serves the streams after the first one
+		told    bool                   // a release reaches a router after the stream broke
+		atLeast time.Duration          // until Release returns
+		within  time.Duration
+	}{
+		"it comes back": {func(s *lending) error {
+			time.Sleep(300 * time.Millisecond) // the owner is far away
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			return s.keep(lease)
+		}, true, 300 * time.Millisecond, 500 * time.Millisecond},
+		"it comes back, and the reservation is over": {func(s *lending) error { return s.over("lost", "not here") }, false, 0, 100 * time.Millisecond},
+		"it does not come back":                      {func(*lending) error { return unavailable }, false, lease - 100*time.Millisecond, lease},
+		"it comes back, and does not answer":         {func(s *lending) error { return s.drop() }, false, lease - 100*time.Millisecond, lease},
+	} {
+		for _, sent := range []bool{false, true} { // the release was sent on the stream that breaks
+			t.Run(fmt.Sprintf("%s, sent %t", name, sent), func(t *testing.T) {
+				var told atomic.Bool
+				broken := make(chan struct{})
+				lend(t, func(s *lending) error {
+					if s.n > 1 {
+						if !s.ask.GetResume() {
+							t.Error("a released key is reserved anew")
+						}
+						err := test.next(s)
+						told.Store(told.Load() || err == nil && test.told)
+						return err
+					}
+					if err := s.grant(lease); err != nil {
+						return err
+					}
+					if sent {
+						for {
+							if f, err := s.Recv(); err != nil || f.GetRelease() != nil {
+								break
+							}
+						}
+					}
+					close(broken)
+					return unavailable
+				}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+					r := reserve(t, lane)
+					if !sent {
+						<-broken
+					}
+					begun := time.Now()
+					r.Release()
+					if took := time.Since(begun); took < test.atLeast || took > test.within+50*time.Millisecond {
+						t.Errorf("it took %v, want %v to %v", took, test.atLeast, test.within)
+					}
+					if err := context.Cause(r.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrKeyLost) {
+						t.Errorf("the cause is %v", err)
+					}
+					if told.Load() != test.told {
+						t.Errorf("a release was told: %t, want %t", told.Load(), test.told)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestReleasedReservationIsNotRenewed: a released key is held no longer than it would have been without the release.
+func TestReleasedReservationIsNotRenewed(t *testing.T) {
+	renewals := make(chan uint64, 100)
+	lend(t, func(s *lending) error {
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		for {
+			f, err := s.Recv()
+			if err != nil {
+				return err
+			}
+			if k := f.GetRenew().GetK(); k > 0 {
+				renewals <- k
+			}
+		}
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		r := reserve(t, lane)
+		r.Release()
+		if len(renewals) > 0 {
+			t.Errorf("%d renewals after the release", len(renewals))
+		}
+	})
 }

@@ -212,6 +212,9 @@ func (r *runner) call(e *Event, result *event.Result) {
 		r.hooks.Started(e)
 	}
 	err = r.handler(&e.run, e)
+	if err == nil && e.run.timers != nil {
+		err = r.sendTimers(e)
+	}
 	done := r.states.done(e, err)
 	if err == nil {
 		_ = e.run.end(context.Canceled) // an earlier cause does not matter: the work is done
@@ -251,11 +254,11 @@ func (r *runner) cancel(cut []*Event, cause error) {
 	}
 }
 
-// cancelSlow cancels handlers that the router has taken back one by one: those of events took too long, those of calls have no caller any more.
-func (r *runner) cancelSlow(cut []*Event) {
+// cancelSlow cancels handlers that the router has taken back one by one: since they took too long, or since the callers of their calls have gone.
+func (r *runner) cancelSlow(cut []*Event, timedOut bool) {
 	for _, e := range cut {
 		cause := ErrHandlerTimeout
-		if e.run.call != nil {
+		if e.run.call != nil && !timedOut {
 			cause = ErrCallerGone
 		}
 		r.cancel([]*Event{e}, cause)

@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/ownership/inbox"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
 const (
@@ -55,8 +56,9 @@ const (
 type stream struct {
 	runner *runner
 	wire   grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
-	wake   chan struct{} // cap 1: wakes the sender
-	broken chan struct{} // closed by the reader at its end
+	lane   lanev1.LaneServiceClient // through the same connection
+	wake   chan struct{}            // cap 1: wakes the sender
+	broken chan struct{}            // closed by the reader at its end
 
 	// sure is an instant before which no handler's deadline passes.
 	sure atomic.Int64
@@ -121,7 +123,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, away time.Duration
 	defer stopWaiting()
 
 	s := &stream{
-		runner: r, wire: wire, wake: make(chan struct{}, 1), broken: make(chan struct{}),
+		runner: r, wire: wire, lane: lanev1.NewLaneServiceClient(conn), wake: make(chan struct{}, 1), broken: make(chan struct{}),
 		pingEvery: pingDefault, reasonMax: reasonMax,
 	}
 	r.begin(s)
@@ -303,7 +305,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	s.tell(now)
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
-	r.cancelSlow(slow)
+	r.cancelSlow(slow, f.Other.GetRevoke().GetTimedOut())
 	if s.welcomed != welcomed {
 		r.connected(s.session) // before its first event
 	}
@@ -456,6 +458,9 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	if d.Call != nil {
 		s.fillCall(e, d.Call)
 	}
+	if d.Timer != nil {
+		fillTimer(e, d.Timer)
+	}
 	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
 	e.run.stream, e.run.generation = s, d.Generation
 }
@@ -571,7 +576,7 @@ func (s *stream) introduce() error {
 	o := &s.runner.options
 	err := s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
 		Worker: o.name, MaxInFlight: uint32(o.maxInFlight), Sdk: sdkName, VersionMin: version, VersionMax: version,
-		Capabilities: o.capabilities(),
+		Capabilities: o.capabilities(), Schedules: o.schedules,
 	}}})
 	if err != nil {
 		return err

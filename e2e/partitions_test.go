@@ -65,8 +65,8 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 		pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", partitions, nil)
 		eventually.NoError(t, 30*time.Second, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
 			for _, m := range c.members {
-				// One more for the retry topic.
-				if n, err := c.metric(m, "ringfence_source_topic_partitions"); err != nil || n != float64(partitions+1) {
+				// Two more: the retry topic and the timer topic.
+				if n, err := c.metric(m, "ringfence_source_topic_partitions"); err != nil || n != float64(partitions+2) {
 					return fmt.Errorf("%s reads %v: %w", m.name, n, err)
 				}
 			}

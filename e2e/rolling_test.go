@@ -184,7 +184,7 @@ func (r *rolling) refusesFormer(old former) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	wantRefused(r.t, m.router.ProcessState.ExitCode(), 1, string(said), "the group decides in log version 2, this router reads 1")
+	wantRefused(r.t, m.router.ProcessState.ExitCode(), 1, string(said), "the group decides in log version 3, this router reads 1")
 	r.t.Logf("a router of the former version ended after %v", time.Since(begin).Round(100*time.Millisecond))
 }
 
@@ -214,7 +214,7 @@ func TestRollsFromTheFormerVersionAndBack(t *testing.T) {
 	r.replace("from the former version to this one", "", "", false, "--control_log.version=1")
 	r.replace("back to the former version", old.router, old.app, true)
 	r.replace("to this version for good", "", "", false)
-	r.decidesInVersion(2)
+	r.decidesInVersion(3)
 	r.refusesFormer(old)
 
 	stop()

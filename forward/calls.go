@@ -9,17 +9,17 @@ import (
 // A call is held like an event, by a handle of its own kind, and travels on the same streams, but:
 //
 //   - it waits for no event and no other call after a refusal, since its owner has a queue of its own for calls;
-//   - it is never relayed, and not sent to a peer whose release takes no calls, which would run it as an event;
+//   - it is never relayed, nor sent to a peer of a release without calls, which would run it as an event;
 //   - one without an id of its caller is not sent again after the stream broke on which it was sent: it may have run;
-//   - a full owner ends it, since its caller knows better what to do than to wait.
+//   - a full owner ends it: its caller decides whether to wait.
 
-// Cancel is a call that nobody waits for any more.
+// Cancel names a call without a caller.
 type Cancel struct {
-	Peer   Peer // who has it, [Local] or a peer
+	Peer   Peer // the owner that has it, [Local] or a peer
 	Handle event.Handle
 }
 
-// GiveUp ends a call whose caller waits no longer. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
+// GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
 // owner is told. An unknown handle is ignored.
 func (t *Table) GiveUp(handle event.Handle, out *Moves) {
 	h, held := t.lookUp(handle)
@@ -48,8 +48,8 @@ func (t *Table) mayHaveRun(h held) bool {
 	return x != nil && x.mayRun && !h.isReservation()
 }
 
-// corrected returns the verdict on a call as its caller may get it. An owner answers for itself: that it has not run a call, and never will. If
-// an earlier owner may have run it, nobody knows.
+// corrected returns the verdict on a call as its caller may get it. An owner answers NOT_RUN for itself alone: if an earlier owner may have
+// run the call, the outcome is unknown.
 func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
 	if !t.mayHaveRun(h) {
 		return v
@@ -95,11 +95,11 @@ func overloaded(h event.Handle, delay time.Duration) event.Verdict {
 
 // Renew is a reservation that its owner is asked to renew.
 type Renew struct {
-	Peer Peer // who has it, [Local] or a peer
+	Peer Peer // the owner that has it, [Local] or a peer
 	event.Renewal
 }
 
-// Renew asks the owner of a reservation for new permission. If it is not at an owner, nobody is asked, and no answer comes.
+// Renew asks the owner of a reservation for new permission. A reservation that is at no owner is not renewed, and gets no answer.
 func (t *Table) Renew(r event.Renewal, out *Moves) {
 	h, held := t.lookUp(r.Handle)
 	if !held || !h.isCall() {

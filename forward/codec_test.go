@@ -41,7 +41,7 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 			e.SchemaVersion = 1 + uint32(schemas.Index(ev.SchemaVersion))
 		}
 		if c := ev.Call; c != nil {
-			e.Call = &peerv1.Call{Method: c.Method, TimeoutMs: uint64(time.Duration(c.Deadline) / time.Millisecond), Id: c.ID, Reservation: c.Reservation, Resume: c.Resume}
+			e.Call = &peerv1.Call{Method: c.Method, TimeoutMs: uint64(time.Duration(c.Deadline) / time.Millisecond), Id: c.ID, Reservation: c.Reservation, Resume: c.Resume, TtlMs: uint32(c.TTL / time.Millisecond)}
 			for _, key := range c.Path {
 				e.Call.Path = append(e.Call.Path, uint64(key))
 			}
@@ -125,6 +125,7 @@ func drawCall(t *rapid.T) *event.Call {
 	text := rapid.OneOf(rapid.Just(""), rapid.String())
 	c := &event.Call{Method: text.Draw(t, "method"), ID: text.Draw(t, "call id")}
 	c.Reservation, c.Resume = rapid.Bool().Draw(t, "reservation"), rapid.Bool().Draw(t, "resume")
+	c.TTL = time.Duration(rapid.IntRange(0, int(event.TTLMost/time.Millisecond)).Draw(t, "ttl")) * time.Millisecond
 	c.Deadline = clock.Instant(time.Duration(rapid.Int64Range(0, hotframe.CallTimeoutMax.Milliseconds()).Draw(t, "ms left")) * time.Millisecond)
 	for range rapid.IntRange(0, event.CallPathMax+1).Draw(t, "path") {
 		c.Path = append(c.Path, ring.KeyHash(rapid.Uint64().Draw(t, "key before")))
@@ -628,7 +629,7 @@ func FuzzEventsFrame(f *testing.F) {
 		&event.Event{Handle: 2, ID: event.MessageID{Batch: 2}, Key: "k", Topic: "t", Payload: []byte("p")},
 		&event.Event{Handle: 3, ID: event.MessageID{Batch: 3}, Topic: "t", Properties: []event.Property{{Name: "n", Value: "v"}}},
 		&event.Event{Handle: 4, Key: "k", Payload: []byte("p"), Call: &event.Call{Method: "m", ID: "i", Deadline: clock.Instant(time.Second), Path: []ring.KeyHash{1, 1 << 63}}},
-		&event.Event{Handle: 6, Key: "k", Call: &event.Call{ID: "0123456789abcdef", Deadline: clock.Instant(time.Second), Reservation: true, Resume: true}},
+		&event.Event{Handle: 6, Key: "k", Call: &event.Call{ID: "0123456789abcdef", Deadline: clock.Instant(time.Second), Reservation: true, Resume: true, TTL: event.TTLLeast}},
 		&event.Event{Handle: 5, Key: "k", Call: new(event.Call)},
 	)}))
 	f.Add(encode(f, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: &peerv1.Hello{Group: "g"}}}))

@@ -39,7 +39,7 @@ type Config struct {
 	// FullDelayMax is the longest pause of a key whose mailbox is full and whose owner gives no credit. The
 	// first pause is the owner's delay; it doubles with each refusal.
 	FullDelayMax time.Duration `above:"0"`
-	// HandoverMax bounds the ids of recently finished events, of about 40 bytes each, that wait
+	// HandoverMax bounds the ids of recently finished events, of about 60 bytes each, that wait
 	// to be handed over to the next owners of their partitions.
 	HandoverMax int `min:"1"`
 	// PeersTypical is the usual number of other members. It bounds nothing, but the memory

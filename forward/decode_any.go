@@ -42,7 +42,7 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 			return err
 		}
 		if c := m.GetCall(); c != nil {
-			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume()}
+			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume(), TTL: hotframe.CallTTL(uint64(c.GetTtlMs()))}
 		}
 		f.events = append(f.events, event.RefTo(ev))
 	}

@@ -121,9 +121,18 @@ func encodeWindow(now clock.Instant, done []event.Finished) *peerv1.Window {
 		wire.AgesMs[i] = uint32(min(max(0, now.Sub(d.At)), ageMax) / time.Millisecond)
 		wire.LedgerIds[i], wire.EntryIds[i] = d.ID.Ledger, d.ID.Entry
 		wire.BatchIndexes[i], wire.TopicPartitions[i] = d.ID.Batch, d.ID.TopicPartition
+		if d.Content != (event.Content{}) {
+			if wire.Contents == nil {
+				wire.Contents = make([]byte, len(done)*contentBytes)
+			}
+			copy(wire.Contents[i*contentBytes:], d.Content[:])
+		}
 	}
 	return wire
 }
+
+// contentBytes is the length of one digest in a window.
+const contentBytes = len(event.Content{})
 
 // ageMax exceeds the age of every remembered id.
 const ageMax = 1 << 31 * time.Millisecond
@@ -145,6 +154,10 @@ func decodeWindow(now clock.Instant, wire *peerv1.Window) ([]event.Finished, err
 		return nil, fmt.Errorf("%w: a window of %d ledgers, %d partitions, %d ages, %d entries, %d batch indexes and %d topic partitions", errFrame,
 			n, len(partitions), len(ages), len(wire.GetEntryIds()), len(wire.GetBatchIndexes()), len(wire.GetTopicPartitions()))
 	}
+	contents := wire.GetContents()
+	if len(contents) != 0 && len(contents) != n*contentBytes {
+		return nil, fmt.Errorf("%w: a window of %d ids and %d bytes of contents", errFrame, n, len(contents))
+	}
 	done := make([]event.Finished, n)
 	for i := range done {
 		if partitions[i] >= ring.Partitions {
@@ -157,6 +170,9 @@ func decodeWindow(now clock.Instant, wire *peerv1.Window) ([]event.Finished, err
 				Batch: wire.GetBatchIndexes()[i], TopicPartition: wire.GetTopicPartitions()[i],
 			},
 			At: now.Add(-time.Duration(ages[i]) * time.Millisecond),
+		}
+		if len(contents) != 0 {
+			copy(done[i].Content[:], contents[i*contentBytes:])
 		}
 	}
 	return done, nil

@@ -23,6 +23,9 @@ func finished(p ring.Partition, n int) []event.Finished {
 			ID:        event.MessageID{Ledger: 1 << 40, Entry: int64(i), Batch: int32(i%5) - 1, TopicPartition: int32(p)},
 			At:        clock.Instant(time.Duration(-i) * time.Millisecond),
 		}
+		if p == 3 && i%2 == 0 { // frames of other partitions have none
+			done[i].Content = event.Content{1, byte(i)}
+		}
 	}
 	return done
 }
@@ -87,6 +90,20 @@ func TestWindowOfOnePartition(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("read %v, %v, want %v", got, err, want)
+	}
+}
+
+// A window with too few contents, or too many, is no window.
+func TestWindowOfWrongContents(t *testing.T) {
+	wire := encodeWindow(0, finished(3, 2))
+	if len(wire.GetContents()) != 32 {
+		t.Fatalf("%d bytes of contents", len(wire.GetContents()))
+	}
+	for _, n := range []int{1, 16, 31, 33, 48} {
+		wire.Contents = make([]byte, n)
+		if got, err := decodeWindow(0, wire); err == nil {
+			t.Errorf("%d bytes of contents of 2 ids were read: %v", n, got)
+		}
 	}
 }
 

@@ -23,6 +23,8 @@ var (
 // end is one end of a stream, as its sending goroutine sees it. Every frame carries
 // a receipt: the number of the newest hot frame that this end has processed.
 type end interface {
+	// sendSmall sends the waiting frames that have no number: they need no receipt, and carry one that was sent before.
+	sendSmall(receipt uint64) error
 	// sendHot sends the ready events or verdicts as the number-th hot frame, and reports false
 	// when there are none.
 	sendHot(number, receipt uint64) (sent bool, err error)
@@ -198,6 +200,9 @@ func (p *sender) send(e end) error {
 	defer func() { p.holdingChanged = p.heldUntil != held }()
 	if !p.waiting {
 		runtime.Gosched() // the waker may add more: let it finish, so that frames fill
+		if err := e.sendSmall(p.receiptOut.Load()); err != nil {
+			return err
+		}
 		number := p.sent.Load() + 1
 		p.sent.Store(number) // before it is sent: its receipt may come before sendHot returns
 		before := p.receiptOut.Swap(receipt)

@@ -42,7 +42,12 @@ type fakeEnd struct {
 	delay time.Duration
 	hot   bool // a hot frame is ready
 
-	hotReceipts, receipts []uint64
+	hotReceipts, receipts, smallReceipts []uint64
+}
+
+func (e *fakeEnd) sendSmall(receipt uint64) error {
+	e.smallReceipts = append(e.smallReceipts, receipt)
+	return nil
 }
 
 func (e *fakeEnd) sendHot(_, receipt uint64) (bool, error) {
@@ -94,6 +99,37 @@ func TestReceiptsWaitForHotFrames(t *testing.T) {
 				t.Errorf("%d hot frames and %d receipts, held until %v, want %d and %d, and none held", len(e.hotReceipts), len(e.receipts), p.heldUntil, c.hot, c.alone)
 			}
 		})
+	}
+}
+
+// A frame without a number carries no new receipt: this end would not know that it was sent, and end the stream at the next frame of the other end, which
+// may follow it at once.
+func TestSmallFramesCarryNoNewReceipt(t *testing.T) {
+	now := clock.Instant(time.Hour)
+	l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, false)
+	defer l.silence.Stop()
+	p, e := sender{link: l, sentAt: now}, &fakeEnd{delay: time.Second}
+	var greatest uint64 // as the other end knows
+	for number := uint64(1); number <= 3; number++ {
+		if err := l.arrived(number); err != nil {
+			t.Fatal(err)
+		}
+		l.took(number)
+		for range 3 {
+			if err := p.send(e); err != nil {
+				t.Fatal(err)
+			}
+			for _, receipt := range append(e.smallReceipts, e.receipts...) {
+				greatest = max(greatest, receipt)
+			}
+			if greatest > l.receiptOut.Load() {
+				t.Fatalf("the receipt for frame %d was sent, and this end knows of that for %d", greatest, l.receiptOut.Load())
+			}
+			now = now.Add(time.Second)
+		}
+	}
+	if len(e.smallReceipts) < 3 || greatest != 3 {
+		t.Errorf("small frames with the receipts %v, others with %v", e.smallReceipts, e.receipts)
 	}
 }
 

@@ -458,8 +458,8 @@ func (s *peer) renew(r event.Renewal) {
 // renewalsMax bounds the renewals that wait for one stream, and those of a frame.
 const renewalsMax = 4096
 
-// takeAsides empties the queues.
-func (s *peer) takeAsides() (calls []event.Handle, renewals []event.Renewal) {
+// takeSmall empties the queues.
+func (s *peer) takeSmall() (calls []event.Handle, renewals []event.Renewal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls, s.cancelled = s.cancelled, nil
@@ -512,7 +512,7 @@ func (s *peer) stream(ctx context.Context) error {
 	p.metrics.connects.WithLabelValues("ok").Inc()
 	l.open()
 
-	s.takeAsides() // of an earlier stream
+	s.takeSmall() // of an earlier stream
 	s.link.Store(l)
 	s.up.Store(true)
 	p.metrics.streamsOut.Inc()
@@ -664,7 +664,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		}
 		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
 	case *peerv1.ForwardResponse_Renewed:
-		answers, err := renewalsOf(frame.Renewed.GetHandles(), frame.Renewed.GetNumbers(), frame.Renewed.GetRemainingNs())
+		answers, err := renewalsOf(frame.Renewed.GetHandles(), frame.Renewed.GetNumbers(), frame.Renewed.GetRemainingNs(), frame.Renewed.GetCovered())
 		if err != nil {
 			return err
 		}
@@ -689,9 +689,6 @@ type outEnd struct {
 // sendHot implements end.
 func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	p := e.peer.pool
-	if err := e.sendAsides(receipt); err != nil {
-		return false, err
-	}
 	p.mu.Lock()
 	batch, relay := p.table.Take(e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
@@ -721,9 +718,9 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	return true, sendError(err)
 }
 
-// sendAsides sends the renewals of reservations, and the calls that nobody waits for.
-func (e *outEnd) sendAsides(receipt uint64) error {
-	calls, renewals := e.peer.takeAsides()
+// sendSmall implements end: it sends the renewals of reservations, and the calls that nobody waits for.
+func (e *outEnd) sendSmall(receipt uint64) error {
+	calls, renewals := e.peer.takeSmall()
 	if len(renewals) > 0 {
 		ask := &peerv1.Renewals{}
 		for _, r := range renewals {

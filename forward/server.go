@@ -181,6 +181,15 @@ func (s *Server) inbound(name StreamID) *inbound {
 	return s.streams[name]
 }
 
+// PeerOf returns the member at the other end of a stream. ok is false if the stream is gone.
+func (s *Server) PeerOf(stream StreamID) (p Peer, ok bool) {
+	in := s.inbound(stream)
+	if in == nil {
+		return Peer{}, false
+	}
+	return in.peer, true
+}
+
 // Answer sends verdicts on a stream. If the stream is gone they are dropped: its
 // peer sends the events again.
 func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
@@ -317,13 +326,16 @@ func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
 		}
 		in.renewed.Handles, in.renewed.Numbers = append(in.renewed.Handles, uint64(r.Handle)), append(in.renewed.Numbers, r.Number)
 		in.renewed.RemainingNs = append(in.renewed.RemainingNs, uint64(max(0, r.Remaining)))
+		if r.Covered {
+			in.renewed.Covered = append(in.renewed.Covered, uint32(len(in.renewed.Handles)-1))
+		}
 	}
 	in.mu.Unlock()
 	in.link.wake()
 }
 
 // renewalsOf reads renewals, or the answers to them.
-func renewalsOf(handles, numbers, remaining []uint64) ([]event.Renewal, error) {
+func renewalsOf(handles, numbers, remaining []uint64, covered []uint32) ([]event.Renewal, error) {
 	if len(handles) > renewalsMax || len(numbers) != len(handles) || remaining != nil && len(remaining) != len(handles) {
 		return nil, fmt.Errorf("%w: %d renewals with %d numbers, want at most %d", errFrame, len(handles), len(numbers), renewalsMax)
 	}
@@ -333,6 +345,12 @@ func renewalsOf(handles, numbers, remaining []uint64) ([]event.Renewal, error) {
 		if remaining != nil {
 			all[i].Remaining = nanoseconds(remaining[i])
 		}
+	}
+	for i, at := range covered {
+		if int(at) >= len(all) || i > 0 && at <= covered[i-1] {
+			return nil, fmt.Errorf("%w: covered renewal %d of %d, out of order or range", errFrame, at, len(all))
+		}
+		all[at].Covered = true
 	}
 	return all, nil
 }
@@ -350,8 +368,8 @@ func (in *inbound) credit(c *peerv1.Credit) {
 	in.link.wake()
 }
 
-// sendCredits sends the credits that wait.
-func (in *inbound) sendCredits(receipt uint64) error {
+// sendSmall implements end: it sends the credits that wait, and the answers to renewals.
+func (in *inbound) sendSmall(receipt uint64) error {
 	in.mu.Lock()
 	credits, renewed := in.credits, in.renewed
 	in.credits, in.renewed = nil, nil
@@ -465,7 +483,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 		}
 		in.proof = append([]byte{}, frame.Proof.GetSignature()...)
 	case *peerv1.ForwardRequest_Renewals:
-		asked, err := renewalsOf(frame.Renewals.GetHandles(), frame.Renewals.GetNumbers(), nil)
+		asked, err := renewalsOf(frame.Renewals.GetHandles(), frame.Renewals.GetNumbers(), nil, nil)
 		if err != nil {
 			return err
 		}
@@ -533,9 +551,6 @@ func (in *inbound) goAway(receipt uint64) error {
 
 // sendHot implements end.
 func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
-	if err := in.sendCredits(receipt); err != nil {
-		return false, err
-	}
 	f := &in.frame
 	stopping := in.stopping.Load() // before the queue is found empty
 	f.batch = in.take()

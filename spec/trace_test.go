@@ -46,6 +46,7 @@ type (
 			Node               *struct{ Lease time.Duration } // of a Hello
 			Members            json.RawMessage                // of a Genesis and an Epoch
 			Prev               *event.Position                // of an Epoch
+			Take               json.RawMessage                // of Reservations, which have a Seq too, and which this model does not know
 		}
 	}
 	table struct {
@@ -54,6 +55,9 @@ type (
 		Members []struct{ Inc string }
 	}
 )
+
+// isBeat reports whether a record is a Beat.
+func (r *record) isBeat() bool { return r.Body.Seq > 0 && r.Body.Take == nil }
 
 // arrived is a record as one router has read it.
 type arrived struct {
@@ -209,7 +213,7 @@ func (tr *trace) take(i int, l line) error {
 			*lease = as[ownership.SetLease](e.Of).Lease
 		case "Append":
 			sent := as[struct{ Record record }](e.Of).Record
-			if sent.Body.Seq > 0 {
+			if sent.isBeat() {
 				note(sent)
 			}
 			if n := sent.Body.Node; n != nil {
@@ -320,7 +324,7 @@ func (tr *trace) historyOf(p ring.Partition) *history {
 			}
 			owner, cur = now, len(items)+1
 			lands[at] = fmt.Sprintf("%q, %q", kind, now)
-		} else if rec.Body.Seq > 0 {
+		} else if rec.isBeat() {
 			name := fmt.Sprintf("%q, %q, %d", "land", rec.Inc, rec.Body.Seq)
 			if before := sent[name]; before > 0 {
 				lands[at] = fmt.Sprintf(`"again", "", %d`, before)

@@ -17,6 +17,7 @@ compose) package=github.com/compose-spec/compose-go/v2/cmd ;; # checks a file as
 cyclonedx-gomod) package=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod ;;
 goreleaser) package=github.com/goreleaser/goreleaser/v2 ;;
 govulncheck) package=golang.org/x/vuln/cmd/govulncheck ;;
+grpcurl) package=github.com/fullstorydev/grpcurl/cmd/grpcurl ;;
 helm) package=helm.sh/helm/v4/cmd/helm ;;
 jsonnet) package=github.com/google/go-jsonnet/cmd/jsonnet ;;
 jsonnetfmt) package=github.com/google/go-jsonnet/cmd/jsonnetfmt ;;
@@ -33,7 +34,7 @@ promtool)
 kube-apiserver | kubectl) package=k8s.io/kubernetes/cmd/$name ;;
 etcd) package=go.etcd.io/etcd/server/v3 ;;
 *)
-	echo "usage: tools/tool.sh benchstat|compose|cyclonedx-gomod|golangci-lint|goreleaser|govulncheck|helm|jsonnet|jsonnetfmt|kubeconform|kube-score|promtool|protoc-gen-go|protoc-gen-go-grpc|kube-apiserver|kubectl|etcd" >&2
+	echo "usage: tools/tool.sh benchstat|compose|cyclonedx-gomod|golangci-lint|goreleaser|govulncheck|grpcurl|helm|jsonnet|jsonnetfmt|kubeconform|kube-score|promtool|protoc-gen-go|protoc-gen-go-grpc|kube-apiserver|kubectl|etcd" >&2
 	exit 2
 	;;
 esac

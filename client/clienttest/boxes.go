@@ -97,10 +97,18 @@ func (b *boxes) close(p ring.Partition) {
 		if ring.PartitionOf(string(x.key)) != p {
 			continue
 		}
+		var kept []*Delivery
 		for _, d := range x.queue {
+			if d.visit != nil { // its caller has it sent to the next owner
+				kept = append(kept, d)
+				continue
+			}
 			d.end(event.Result{Kind: event.ResultNotStarted})
 		}
-		x.queue = nil
+		x.queue = kept
+		if x.running == nil && len(kept) > 0 {
+			b.ready = append(b.ready, x)
+		}
 		b.drop(x)
 	}
 }
@@ -120,14 +128,15 @@ func (b *boxes) WorkerGone(event.WorkerID) {}
 
 // Take implements app.Boxes.
 func (b *boxes) Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
-	if w == event.Keeper { // there are no reservations
-		return dst
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.ready) > 0 && limit > 0 {
-		x := b.ready[0]
-		b.ready = b.ready[1:]
+	for limit > 0 {
+		i := slices.IndexFunc(b.ready, func(x *box) bool { return x.queue[0].isReservation() == (w == event.Keeper) })
+		if i < 0 {
+			break
+		}
+		x := b.ready[i]
+		b.ready = slices.Delete(b.ready, i, i+1)
 		x.running, x.queue = x.queue[0], x.queue[1:]
 		b.last++
 		b.running[b.last] = x
@@ -142,7 +151,50 @@ func (b *boxes) Take(w event.WorkerID, limit int, dst []event.Delivery) []event.
 }
 
 // Grant implements app.Boxes.
-func (b *boxes) Grant(event.DeliveryID, event.Grant) {}
+func (b *boxes) Grant(id event.DeliveryID, g event.Grant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.running[id]; x != nil {
+		x.running.router.visits.grant(x.running.visit, g)
+	}
+}
+
+// where reports whether a delivery waits, and else its id, 0 if it has ended.
+func (b *boxes) where(d *Delivery) (waits bool, id event.DeliveryID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.find(d)
+}
+
+// find is where. The lock is held.
+func (b *boxes) find(d *Delivery) (waits bool, id event.DeliveryID) {
+	if x := b.keys[d.event.Key]; x != nil && slices.Contains(x.queue, d) {
+		return true, 0
+	}
+	for id, x := range b.running {
+		if x.running == d {
+			return false, id
+		}
+	}
+	return false, 0
+}
+
+// remove is where, and removes a delivery that waits.
+func (b *boxes) remove(d *Delivery) (waited bool, id event.DeliveryID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waits, id := b.find(d)
+	if !waits {
+		return false, id
+	}
+	x := b.keys[d.event.Key]
+	x.queue = slices.DeleteFunc(x.queue, func(one *Delivery) bool { return one == d })
+	if len(x.queue) == 0 {
+		b.ready = slices.DeleteFunc(b.ready, func(one *box) bool { return one == x })
+	}
+	b.drop(x)
+	return true, 0
+}
 
 // Finish implements app.Boxes.
 func (b *boxes) Finish(results []event.Result) {
@@ -153,7 +205,11 @@ func (b *boxes) Finish(results []event.Result) {
 			continue
 		}
 		delete(b.running, r.Delivery)
-		x.running.end(r)
+		if d := x.running; d.visit == nil {
+			d.end(r)
+		} else if d.router.visits.end(d.visit, &r) {
+			x.queue = slices.Insert(x.queue, 0, d)
+		}
 		x.running = nil
 		if len(x.queue) > 0 {
 			b.ready = append(b.ready, x)

@@ -32,6 +32,7 @@ const outcomeWait = 30 * time.Second
 type Router struct {
 	t        testing.TB
 	boxes    *boxes
+	visits   *visits
 	server   *app.Server
 	grpc     *grpc.Server
 	listener *bufconn.Listener
@@ -44,6 +45,9 @@ type Router struct {
 	connected int
 	change    *sync.Cond // signals a change of a worker's deadline, or of connected
 	conns     map[net.Conn]struct{}
+	sent      []Sent
+	timers    []*time.Timer
+	sendsFail error // why nothing is published
 }
 
 // worker is the lease clock of one Run.
@@ -87,12 +91,14 @@ func NewRouter(t testing.TB, opts ...Option) *Router {
 	r.server, r.boxes.wake = server, server.WakeAll
 	r.grpc = grpc.NewServer(app.ServerOptions(cfg)...)
 	appv1.RegisterAppServiceServer(r.grpc, server)
+	r.visits = newVisits(r)
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the workers
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Run(ctx) }) // it returns nil
 	r.serve(&running, r.listener)
 	t.Cleanup(func() {
+		r.stopTimers()
 		stop()
 		r.grpc.Stop()
 		running.Wait()
@@ -205,13 +211,17 @@ func (r *Router) Lose(key string) {
 	// Running handlers of the key may continue until the end of the current lease. Renew it
 	// for the other keys, and when all workers know, move the clock past the old end.
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	old := r.until
 	r.until = old.Add(lease)
 	for !r.everyWorkerPast(old) {
 		r.change.Wait()
 	}
+	r.mu.Unlock()
+	r.visits.lose(func(one *visit) bool { return one.delivery.event.Partition == p })
+	r.visits.keep()
+	r.mu.Lock()
 	r.passTo(old)
+	r.mu.Unlock()
 }
 
 // Expire lets the lease run out, as happens to a router that has lost its broker: every
@@ -220,6 +230,7 @@ func (r *Router) Lose(key string) {
 // can be the one that has gone. In a synctest bubble, synctest.Wait before Expire lets the
 // router notice.
 func (r *Router) Expire() {
+	r.visits.lose(func(*visit) bool { return true })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.passTo(r.until)
@@ -314,6 +325,7 @@ type Delivery struct {
 	event   event.Event
 	attempt uint32
 	fixed   event.Fence // chosen by the test; a number that is 0 is not chosen
+	visit   *visit      // nil: it is one of an event
 
 	over    chan struct{}
 	outcome Outcome // set before over is closed
@@ -330,6 +342,8 @@ func (d *Delivery) Outcome() Outcome {
 	}
 	return d.outcome
 }
+
+func (d *Delivery) isReservation() bool { return d.visit != nil && d.visit.call.Reservation }
 
 // Over is closed when the delivery has ended.
 func (d *Delivery) Over() <-chan struct{} { return d.over }

@@ -33,7 +33,8 @@ with every write, and refuse older ones (docs/sinks.md). docs/bridge.md has the 
 
 func bridgeCommand() *cobra.Command {
 	cfg := bridge.DefaultConfig()
-	var endpoint, tokenFile, name string
+	var name string
+	var router through
 	grace := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "bridge --to URL",
@@ -46,11 +47,11 @@ func bridgeCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			options := []client.Option{client.WithLogger(log), client.WithDrainGrace(grace), client.WithName(name)}
-			if cmd.Flags().Changed("token-file") {
-				options = append(options, client.WithTokenFile(tokenFile))
+			options, err := router.options(cmd)
+			if err != nil {
+				return err
 			}
-			err = b.Run(cmd.Context(), endpoint, options...)
+			err = b.Run(cmd.Context(), router.endpoint, append(options, client.WithLogger(log), client.WithDrainGrace(grace), client.WithName(name))...)
 			if errors.Is(err, client.ErrArgument) {
 				return usageError{err}
 			}
@@ -62,8 +63,7 @@ func bridgeCommand() *cobra.Command {
 	f.StringVar(&cfg.Type, "type", cfg.Type, "attribute type of the CloudEvents")
 	f.IntVar(&cfg.InFlight, "max-in-flight", cfg.InFlight, "requests at once, 1 to 100000; the router may have a lower bound")
 	f.DurationVar(&cfg.AbsenceMax, "absence-max", cfg.AbsenceMax, "how long the application may accept no connection before its keys go to other members")
-	f.StringVar(&endpoint, "endpoint", "", "the router's app.listen (default $"+client.EndpointEnv+" or "+client.DefaultEndpoint+")")
-	f.StringVar(&tokenFile, "token-file", "", "file with the router's app token (default $"+client.TokenFileEnv+")")
+	router.addTo(cmd, "the router's app.listen")
 	f.StringVar(&name, "name", "bridge", "name of the worker in the router's logs")
 	f.DurationVar(&grace, "drain-grace", grace, "how long running requests may continue after SIGTERM")
 	return cmd

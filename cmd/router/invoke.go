@@ -39,7 +39,8 @@ The exit code is
       DONE_BEFORE  a call with this id was answered before; its reply is no longer known`
 
 func invokeCommand() *cobra.Command {
-	var data, id, endpoint, tokenFile string
+	var data, id string
+	var router through
 	var encoded bool
 	timeout := 10 * time.Second
 	cmd := &cobra.Command{
@@ -64,11 +65,11 @@ func invokeCommand() *cobra.Command {
 			if err := checkCall(key, event.Call{Method: args[1], ID: id}, payload, timeout); err != nil {
 				return usageError{err}
 			}
-			var options []client.Option
-			if cmd.Flags().Changed("token-file") {
-				options = append(options, client.WithTokenFile(tokenFile))
+			options, err := router.options(cmd)
+			if err != nil {
+				return err
 			}
-			caller, err := client.Dial(endpoint, options...)
+			caller, err := client.Dial(router.endpoint, options...)
 			if err != nil {
 				return usageError{err}
 			}
@@ -85,8 +86,7 @@ func invokeCommand() *cobra.Command {
 	f.StringVarP(&data, "data", "d", "", "payload; @FILE: the content of a file, @-: of standard input")
 	f.StringVar(&id, "id", "", fmt.Sprintf("id of the call, up to %d bytes", event.CallIDMax))
 	f.DurationVar(&timeout, "timeout", timeout, "how long the call may take, 1ms to 10m")
-	f.StringVar(&endpoint, "endpoint", "", "app.listen of any router of the group (default $"+client.EndpointEnv+" or "+client.DefaultEndpoint+")")
-	f.StringVar(&tokenFile, "token-file", "", "file with the router's app token (default $"+client.TokenFileEnv+")")
+	router.addTo(cmd, "app.listen of any router of the group")
 	addBase64(cmd, &encoded)
 	return cmd
 }

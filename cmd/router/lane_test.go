@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,19 +24,24 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-const lanePage = "../../docs/lane.md"
+const (
+	lanePage   = "../../docs/lane.md"
+	timersPage = "../../docs/timers.md"
+)
 
 const laneSecret = "the-token-of-callers"
 
 // laneGroup is a group of members that take calls by HTTP, with workers that have handlers of calls.
 type laneGroup struct {
 	*testGroup
-	apps, lanes []string      // addresses
-	begun       chan string   // keys of calls of the method wait that have begun
-	release     chan struct{} // ends them
+	apps, lanes []string        // addresses
+	begun       chan string     // keys of calls of the method wait that have begun
+	release     chan struct{}   // ends them
+	options     []client.Option // of the applications and of callers
 }
 
 // startLane starts a group. Each member has the settings that further returns.
@@ -62,7 +70,7 @@ func (g *laneGroup) member(t *testing.T, cfg config.Config) {
 	})
 	app.Go(func() {
 		err := client.Run(appCtx, cfg.App.Listen, func(context.Context, *client.Event) error { return nil },
-			client.WithCall("charge", charge), client.WithCall("wait", g.wait), client.WithLogger(slog.New(slog.DiscardHandler)))
+			append(g.options, client.WithCall("charge", charge), client.WithCall("wait", g.wait), client.WithLogger(slog.New(slog.DiscardHandler)))...)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("application of %s: %v", cfg.Node.Name, err)
 		}
@@ -102,7 +110,7 @@ func (g *laneGroup) wait(ctx context.Context, c *client.Call) ([]byte, error) {
 // serves waits until calls of keys of all members are answered.
 func (g *laneGroup) serves(t *testing.T) {
 	t.Helper()
-	caller, err := client.Dial(g.apps[0])
+	caller, err := client.Dial(g.apps[0], g.options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +125,7 @@ func (g *laneGroup) serves(t *testing.T) {
 	})
 }
 
-// TestLanePage: the commands of docs/lane.md, as they stand there, against a router of a group of two.
+// TestLanePage: the commands of docs/lane.md and docs/timers.md, as they stand there, against a router of a group of two.
 func TestLanePage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs what a document tells a user to run")
@@ -135,10 +143,12 @@ func TestLanePage(t *testing.T) {
 	g := startLane(t, func() []string { return []string{"RINGFENCE__LANE__TOKEN_FILE=" + token} }, "router-0", "router-1")
 	g.serves(t)
 	var blocks []docBlock
-	for _, b := range blocksOf(t, lanePage) {
-		if b.isCommands() {
-			b.marker = "" // this is the test
-			blocks = append(blocks, b)
+	for _, page := range []string{lanePage, timersPage} {
+		for _, b := range blocksOf(t, page) {
+			if b.isCommands() {
+				b.marker = "" // this is the test
+				blocks = append(blocks, b)
+			}
 		}
 	}
 	script, wanted := scriptOf(blocks, false)
@@ -155,17 +165,29 @@ func TestLanePage(t *testing.T) {
 	if t.Failed() {
 		t.Log(shown)
 	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := exec.Command(filepath.Join(root, "tools", "tool.sh"), "grpcurl").Output()
+	if err != nil {
+		t.Fatalf("grpcurl, which the page shows, cannot be built: %v", err)
+	}
+	if err := os.Symlink(strings.TrimSpace(string(built)), filepath.Join(bin, "grpcurl")); err != nil {
+		t.Fatal(err)
+	}
+	grpcurls := 0
 	for _, b := range blocksOf(t, lanePage) {
-		if _, err := exec.LookPath("grpcurl"); err == nil && strings.HasPrefix(b.text, "grpcurl ") {
-			root, err := filepath.Abs("../..")
-			if err != nil {
-				t.Fatal(err)
-			}
+		if strings.HasPrefix(b.text, "grpcurl ") {
+			grpcurls++
 			answer := runPage(t, "cd "+root+"\n"+strings.ReplaceAll(b.text, "127.0.0.1:16650", g.apps[0]), bin, root)
 			if !strings.Contains(answer, "OUTCOME_REPLIED") {
 				t.Errorf("grpcurl: %s", answer)
 			}
 		}
+	}
+	if grpcurls == 0 {
+		t.Error("the page shows no grpcurl")
 	}
 }
 
@@ -237,8 +259,10 @@ func TestCallsAreShown(t *testing.T) {
 			return nil
 		})
 	}
-	shows("a call runs, 1 call waits", "locate", "user-9")
-	shows("a call runs, 1 call waits", "keys")
+	shows("a call runs, 1 call or reservation waits", "locate", "user-9")
+	shows("a call of wait, made at router-0, has waited for ", "locate", "user-9")
+	shows("a call of wait, made at router-0, whose caller waits for ", "locate", "user-9")
+	shows("a call of wait runs, 1 call or reservation waits", "keys")
 	if out, _, _ := cli(t, "locate", "user-9", admin); strings.Contains(out, "event 4") || !strings.Contains(out, "0 events wait behind it") {
 		t.Errorf("a call is shown as an event: %s", out)
 	}
@@ -249,6 +273,82 @@ func TestCallsAreShown(t *testing.T) {
 	<-g.begun
 	close(g.release)
 	callers.Wait()
+}
+
+// TestReservationsAreShown: router locate, asked at any member, tells of the holder of a key, and of a call and a reservation that wait for it.
+func TestReservationsAreShown(t *testing.T) {
+	t.Parallel()
+	g := startLane(t, func() []string { return nil }, "router-0", "router-1")
+	g.serves(t)
+	dial := func(i int) *client.Lane {
+		through, err := client.Dial(g.apps[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = through.Close() })
+		return through
+	}
+	here, there := dial(0), dial(1)
+	held, err := here.Reserve(t.Context(), "user-9", client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if _, err := there.Invoke(t.Context(), "user-9", "charge", []byte("5"), client.WithCallTimeout(time.Minute)); err != nil {
+			t.Errorf("the call that waited: %v", err)
+		}
+	})
+	waiting.Go(func() {
+		next, err := there.Reserve(t.Context(), "user-9", client.WithWait(time.Minute))
+		if err != nil {
+			t.Errorf("the reservation that waited: %v", err)
+			return
+		}
+		next.Release()
+	})
+	token, turn := held.Fence().Token, held.Fence().Turn
+	for _, m := range g.members {
+		eventually.NoError(t, eventually.Most, "locate tells of all three", func() error {
+			out, says, code := cli(t, "locate", "user-9", "--admin="+m.admin)
+			for _, want := range []string{
+				fmt.Sprintf(", through router-0, fence %d.%d; it ends in ", token, turn), "2 calls or reservations wait", "a call of charge, made at router-1, has waited for ", "a reservation, made at router-1, has waited for ",
+			} {
+				if !strings.Contains(out, want) {
+					return fmt.Errorf("exit code %d, without %q: %s%s", code, want, out, says)
+				}
+			}
+			return nil
+		})
+	}
+	eventually.NoError(t, eventually.Most, "the members count them", func() error {
+		var sum report.Visits
+		for _, m := range g.members {
+			out, says, code := cli(t, "members", "-o", "json", "--admin="+m.admin)
+			var all report.Members
+			if err := json.Unmarshal([]byte(out), &all); err != nil {
+				return fmt.Errorf("exit code %d: %w: %s%s", code, err, out, says)
+			}
+			sum = report.Visits{}
+			used := map[string]int{}
+			for _, one := range all.Members {
+				if one.Status == nil || one.Status.Visits == nil {
+					return fmt.Errorf("%s tells nothing", one.Name)
+				}
+				v := one.Status.Visits
+				sum.Waiting, sum.Running, sum.Reserved = sum.Waiting+v.Waiting, sum.Running+v.Running, sum.Reserved+v.Reserved
+				for _, b := range v.Bounds {
+					used[b.Setting] += b.Used
+				}
+			}
+			if sum.Waiting != 2 || sum.Running != 0 || sum.Reserved != 1 || used["lane.reservations_max"] != 2 || used["reservations of an owner"] != 2 || used["lane.calls_max"] != 3 || used["mailbox.calls_max"] != 3 {
+				return fmt.Errorf("%+v, used %v", sum, used)
+			}
+		}
+		return nil
+	})
+	held.Release()
+	waiting.Wait()
 }
 
 // post makes a call by HTTP at the first member.
@@ -324,6 +424,64 @@ func TestLaneListener(t *testing.T) {
 	}
 }
 
+// TestCommandsThroughTLS: router invoke and router lock reach a router whose app.listen requires a certificate and a token, by flags and by the variables of the SDKs; without them they
+// say that nothing has run.
+func TestCommandsThroughTLS(t *testing.T) {
+	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
+	router, app, stranger := ca.Issue(t, "orders-router", "127.0.0.1"), ca.Issue(t, "orders-app"), other.Issue(t, "orders-app")
+	dir := t.TempDir()
+	token := write(t, filepath.Join(dir, "token"), laneSecret+"\n")
+	wrong := write(t, filepath.Join(dir, "wrong"), "another-token-of-workers\n")
+	t.Setenv(client.TokenFileEnv, token)
+	g := newTestGroup()
+	g.environ = []string{
+		"RINGFENCE__APP__TOKEN_FILE=" + token, "RINGFENCE__APP__TLS__CERT_FILE=" + router.CertFile, "RINGFENCE__APP__TLS__KEY_FILE=" + router.KeyFile,
+		"RINGFENCE__APP__TLS__CA_FILE=" + ca.File, "RINGFENCE__APP__TLS__NAME=orders-app",
+	}
+	cfg := g.settingsOf(t, "router-0")
+	all := &laneGroup{testGroup: g, apps: []string{cfg.App.Listen}, begun: make(chan string, 16), release: make(chan struct{}), options: []client.Option{client.WithTLS(ca.ClientConfig(t, "orders-router", app))}}
+	all.member(t, cfg)
+	all.serves(t)
+
+	at, pair, authority := "--endpoint="+cfg.App.Listen, []string{"--cert-file=" + app.CertFile, "--key-file=" + app.KeyFile}, "--ca-file="+ca.File
+	named := append(slices.Clone(pair), authority, "--tls-name=orders-router")
+	invoke := func(further ...string) []string {
+		return append([]string{"invoke", "user-1", "charge", "-d", "5", at}, further...)
+	}
+	lock := func(further ...string) []string {
+		return append(append([]string{"lock", "user-1", at}, further...), "--", "echo", "held")
+	}
+	for name, test := range map[string]struct {
+		args      []string
+		code      int
+		out, says string
+	}{
+		"all":                        {invoke(named...), exitOK, "user-1 pays 5\n", ""},
+		"the name is the host":       {invoke(append(slices.Clone(pair), authority)...), exitOK, "user-1 pays 5\n", ""},
+		"a key is held":              {lock(named...), exitOK, "held\n", ""},
+		"in the clear":               {invoke(), exitNotRun, "", "NOT_RUN"},
+		"the key in the clear":       {lock("--wait=1s"), exitNotLocked, "", "the key was not got"},
+		"a certificate of strangers": {invoke("--cert-file="+stranger.CertFile, "--key-file="+stranger.KeyFile, authority), exitNotRun, "", "NOT_RUN"},
+		"another router":             {invoke(append(slices.Clone(pair), authority, "--tls-name=payments-router")...), exitNotRun, "", "not for payments-router"},
+		"another authority":          {invoke(append(slices.Clone(pair), "--ca-file="+other.File)...), exitNotRun, "", "certificate"},
+		"a wrong token":              {invoke(append(slices.Clone(named), "--token-file="+wrong)...), exitNotRun, "", "token"},
+		"a wrong token for a key":    {lock(append(slices.Clone(named), "--wait=1s", "--token-file="+wrong)...), exitNotLocked, "", "token"},
+		"half a pair":                {invoke(pair[0]), exitUsage, "", "--cert-file and --key-file go together"},
+		"an authority alone":         {lock(authority), exitUsage, "", "--cert-file and --key-file go together"},
+		"no such file":               {invoke("--cert-file=/nowhere", "--key-file=/nowhere"), exitUsage, "", "/nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(test.out, "held") && runtime.GOOS == "windows" {
+				t.Skip("router lock does not run here")
+			}
+			out, says, code := cli(t, test.args...)
+			if code != test.code || out != test.out || !strings.Contains(says, test.says) || (test.says == "") != (says == "") {
+				t.Errorf("exit code %d, %q, %q; want %d, %q, %q", code, out, says, test.code, test.out, test.says)
+			}
+		})
+	}
+}
+
 // A listener for calls that is exposed without protection ends the start with exit code 2, and the error names the setting.
 func TestLaneIsNotExposed(t *testing.T) {
 	_, says, code := cli(t, "run", "--node.group", "g", "--pulsar.topics", "t", "--pulsar.subscription", "s", "--peer.insecure=true", "--gossip.insecure=true", "--lane.listen", "0.0.0.0:16655")
@@ -333,7 +491,7 @@ func TestLaneIsNotExposed(t *testing.T) {
 }
 
 // TestCallsOfManyAreTaken: the bounds for strangers concern no caller: neither the first message of a connection, however large, nor hundreds
-// of calls that begin at once.
+// of calls and reservations that begin at once.
 func TestCallsOfManyAreTaken(t *testing.T) {
 	t.Parallel()
 	g := startLane(t, func() []string { return nil }, "pod-0")
@@ -359,6 +517,24 @@ func TestCallsOfManyAreTaken(t *testing.T) {
 				if _, err := one.Invoke(t.Context(), fmt.Sprintf("user-%d", i), "charge", []byte("1")); err != nil {
 					t.Errorf("one of 400 calls at once: %v", err)
 				}
+			})
+		}
+	}
+	calling.Wait()
+	for range 4 {
+		one, err := client.Dial(g.apps[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = one.Close() }()
+		for i := range 50 {
+			calling.Go(func() {
+				r, err := one.Reserve(t.Context(), fmt.Sprintf("user-%d", i), client.WithWait(30*time.Second)) // the crowd, not the wait, is at stake
+				if err != nil {
+					t.Errorf("one of 200 reservations at once: %v", err)
+					return
+				}
+				r.Release()
 			})
 		}
 	}

@@ -23,12 +23,14 @@ const (
 )
 
 const lockHelp = `Hold a key while a command runs, as flock(1) does with a file: no handler of the key runs
-meanwhile, and nobody else holds it (docs/lane.md).
+meanwhile, and no other reservation of it is granted (docs/lane.md).
 
 COMMAND runs in a process group of its own, with RINGFENCE_KEY, RINGFENCE_FENCING_TOKEN,
 RINGFENCE_TURN and RINGFENCE_FENCE in its environment. If the key is lost, the group gets SIGTERM
 as soon as that is foreseen, and SIGKILL before the permission ends: by this process, or by a
-watchdog if this one is killed or stopped. What COMMAND leaves running in its group is killed
+watchdog if this one is killed or stopped. With --ttl 30s the key is not lost with its owner: the
+command goes on if the next owner is found within 30 s; but if this process dies without a release, the key
+is free only after 30 s. What COMMAND leaves running in its group is killed
 before the key is free. Signals are passed on.
 
 The exit code is that of COMMAND, 128 and the number of the signal that ended it, or
@@ -42,12 +44,13 @@ The exit code is that of COMMAND, 128 and the number of the signal that ended it
 type lockOptions struct {
 	key     string
 	wait    time.Duration
+	ttl     time.Duration // 0: none
 	command []string
 	path    string // of the command
 }
 
 func lockCommand() *cobra.Command {
-	var endpoint, tokenFile string
+	var router through
 	var encoded, now bool
 	o := lockOptions{wait: 30 * time.Second}
 	cmd := &cobra.Command{
@@ -72,6 +75,8 @@ func lockCommand() *cobra.Command {
 				return usageError{errors.New("--wait and --no-wait exclude each other")}
 			case o.wait < 0 || o.wait > lane.WaitMax:
 				return usageError{fmt.Errorf("--wait = %v, want 0 to %v", o.wait, lane.WaitMax)}
+			case o.ttl != 0 && !event.IsTTL(o.ttl):
+				return usageError{fmt.Errorf("--ttl = %v, want %v to %v", o.ttl, event.TTLLeast, event.TTLMost)}
 			case now:
 				o.wait = 0
 			}
@@ -81,11 +86,11 @@ func lockCommand() *cobra.Command {
 			if o.path, err = commandPath(o.command[0]); err != nil {
 				return err
 			}
-			var options []client.Option
-			if cmd.Flags().Changed("token-file") {
-				options = append(options, client.WithTokenFile(tokenFile))
+			options, err := router.options(cmd)
+			if err != nil {
+				return err
 			}
-			by, err := client.Dial(endpoint, options...)
+			by, err := client.Dial(router.endpoint, options...)
 			if err != nil {
 				return usageError{err}
 			}
@@ -95,9 +100,9 @@ func lockCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.wait, "wait", o.wait, "how long to wait for the key, up to 1h")
+	f.DurationVar(&o.ttl, "ttl", 0, "hold the key also while its owner dies or moves: for so long from each renewal on, 5s to 5m")
 	f.BoolVarP(&now, "no-wait", "n", false, "do not wait for the key")
-	f.StringVar(&endpoint, "endpoint", "", "app.listen of any router of the group (default $"+client.EndpointEnv+" or "+client.DefaultEndpoint+")")
-	f.StringVar(&tokenFile, "token-file", "", "file with the router's app token (default $"+client.TokenFileEnv+")")
+	router.addTo(cmd, "app.listen of any router of the group")
 	addBase64(cmd, &encoded)
 	return cmd
 }

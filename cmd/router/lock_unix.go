@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -56,6 +57,9 @@ func runLocked(cmd *cobra.Command, by *client.Lane, o *lockOptions) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...)
 	defer signal.Stop(signals)
+	if cmd.Context().Err() != nil { // a signal came while this process started, and is not in signals
+		return &lockError{exitSignal + int(endedBy(cmd.Context())), ""}
+	}
 	r, err := reserveKey(context.WithoutCancel(cmd.Context()), by, o, signals)
 	if err != nil {
 		return err
@@ -68,6 +72,14 @@ func runLocked(cmd *cobra.Command, by *client.Lane, o *lockOptions) error {
 	return l.run()
 }
 
+// endedBy returns the signal that has ended a context of signal.NotifyContext.
+func endedBy(ctx context.Context) syscall.Signal {
+	if strings.HasPrefix(context.Cause(ctx).Error(), syscall.SIGTERM.String()) {
+		return syscall.SIGTERM
+	}
+	return syscall.SIGINT
+}
+
 // reserveKey waits for the key, or for a signal.
 func reserveKey(ctx context.Context, by *client.Lane, o *lockOptions, signals <-chan os.Signal) (r *client.Reservation, err error) {
 	ctx, stop := context.WithTimeout(ctx, o.wait+lockGrace)
@@ -75,7 +87,11 @@ func reserveKey(ctx context.Context, by *client.Lane, o *lockOptions, signals <-
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer stop()
-		r, err = by.Reserve(ctx, o.key, client.WithWait(o.wait))
+		options := []client.ReserveOption{client.WithWait(o.wait)}
+		if o.ttl > 0 {
+			options = append(options, client.WithTTL(o.ttl))
+		}
+		r, err = by.Reserve(ctx, o.key, options...)
 	})
 	for {
 		select {

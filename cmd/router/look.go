@@ -16,7 +16,7 @@ import (
 
 // lookCommands show the activity of a group.
 func lookCommands() []*cobra.Command {
-	return []*cobra.Command{membersCommand(), keysCommand(), locateCommand(), historyCommand(), rolloutCommand(), exclusivityCommand(), ringCommand()}
+	return []*cobra.Command{membersCommand(), schedulesCommand(), keysCommand(), locateCommand(), historyCommand(), rolloutCommand(), exclusivityCommand(), ringCommand()}
 }
 
 // asking is a command that asks a router and shows the answer.
@@ -117,11 +117,12 @@ func locateCommand() *cobra.Command {
 	var encoded bool
 	cmd := watched(&cobra.Command{
 		Use:   "locate KEY",
-		Short: "Show the owner of a key and its waiting events",
-		Long: `Show the owner of a key and its waiting events.
+		Short: "Show the owner of a key, and its waiting events, calls and reservations",
+		Long: `Show the owner of a key, and its waiting events, calls and reservations.
 
-The owner says what runs and what waits in the key's mailbox; every other member says
-which events of the key it has received and holds until their verdict. It waits for
+The owner says what runs and what waits in the key's mailbox: events, calls, and the
+reservation that holds the key; every other member says which events of the key it has
+received and holds until their verdict. It waits for
   handler   its event runs: for the application
   retry     its event has failed: for the next attempt
   gate      an earlier owner may still work on it

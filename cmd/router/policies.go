@@ -34,6 +34,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
 	d.ackHoles(ctx, admin, settings)
+	d.timers(ctx, admin, settings)
 	d.controlTopic(ctx, admin, settings)
 	d.claimsTopics(ctx, admin)
 	d.actsTopic(ctx, admin, settings)
@@ -136,18 +137,18 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 // through a restart.
 func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	const name, check = "managedLedgerMaxUnackedRangesToPersist", "ack holes"
-	limit, known := source.AckHolesMax, "by default"
-	if n, err := strconv.Atoi(settings[name]); err == nil && n > 0 {
-		limit, known = n, "as it is set"
+	limit, known := holesLimit(settings), "by default"
+	if settings[name] != "" {
+		known = "as it is set"
 	}
 	cfg := d.cfg.Pulsar.Resolved()
 	worst, where := 0, ""
-	for _, topic := range append([]string{cfg.RetryTopic}, cfg.Topics...) {
+	for _, topic := range append([]string{cfg.RetryTopic, cfg.TimerTopic()}, cfg.Topics...) {
 		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
 		if err != nil {
 			continue // it is not there yet, or was complained of above
 		}
-		holes, err := source.AckHoles(ctx, admin, topic, partitions > 0, cfg.Subscription)
+		holes, _, err := source.Backlog(ctx, admin, topic, partitions > 0, cfg.Subscription)
 		if err == nil && holes >= worst {
 			worst, where = holes, topic
 		}
@@ -161,6 +162,57 @@ func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, setting
 	default:
 		d.ok(check, "at most %d on a topic partition; the broker keeps %d through a restart (%s, %s)", worst, limit, name, known)
 	}
+}
+
+// timers checks that the broker delays timers, and keeps them until they are due.
+func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const check = "timers"
+	topic, limit := d.cfg.Pulsar.TimerTopic(), holesLimit(settings)
+	path := pulsaradmin.TopicPath(topic)
+	partitions, err := partitionsOfTopic(ctx, admin, path)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		if settings["allowAutoTopicCreation"] == "false" {
+			d.warn(check, "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: timers, schedules and Send will not work", topic)
+		} else {
+			d.ok(check, "%s is not there yet; the first router creates it", topic)
+		}
+		return
+	case err != nil:
+		d.warn(check, "grant the router's role produce and consume on it", "%s: %v", topic, err)
+		return
+	}
+	var ttl *int
+	if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 && time.Duration(*ttl)*time.Second < 2*source.HopMax {
+		d.fail(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
+			"messages of %s expire after %d s, and a timer waits there for up to %v: timers would be lost", topic, *ttl, source.HopMax)
+	}
+	var delays *struct {
+		Active bool
+		Max    int64 `json:"maxDeliveryDelayInMillis"`
+	}
+	if d.policy(ctx, admin, path, "delayedDelivery", &delays) && delays != nil && (!delays.Active || delays.Max > 0 && delays.Max < source.HopMax.Milliseconds()) {
+		d.fail(check, "permit delays of an hour: pulsar-admin topics set-delayed-delivery "+topic+" --enable",
+			"the policy of %s forbids delays of %v (active: %t, at most %d ms)", topic, source.HopMax, delays.Active, delays.Max)
+	}
+	_, waiting, err := source.Backlog(ctx, admin, topic, partitions > 0, d.cfg.Pulsar.Subscription)
+	switch {
+	case err != nil:
+		d.warn(check, "grant the router's role access to the statistics", "%s: %v", topic, err)
+	case waiting > limit/2:
+		d.warn(check, "give "+topic+" more partitions, or set fewer timers; or raise managedLedgerMaxUnackedRangesToPersist at the brokers",
+			"%d timers wait on a topic partition; beyond %d a broker that restarts delivers timers again that were handled", waiting, limit)
+	default:
+		d.ok(check, "%s, %s, at most %d wait on one of %d that a broker remembers through a restart", topic, partitioned(partitions), waiting, limit)
+	}
+}
+
+// holesLimit returns the number of holes in the acks that a broker keeps through a restart.
+func holesLimit(settings map[string]string) int {
+	if n, err := strconv.Atoi(settings["managedLedgerMaxUnackedRangesToPersist"]); err == nil && n > 0 {
+		return n
+	}
+	return source.AckHolesMax
 }
 
 // limit compares the broker's limit with the router's setting.

@@ -25,7 +25,10 @@ import (
 func healthy() map[string]string {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
 	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
+	const timers = "/admin/v2/persistent/public/default/orders-orders-TIMER"
 	return map[string]string{
+		timers + "/partitions": `{"partitions":0}`, timers + "/messageTTL": "", timers + "/delayedDelivery": `{"tickTime":1000,"active":true,"maxDeliveryDelayInMillis":0}`,
+		timers + "/stats":                         `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":5000}}}`,
 		"/admin/v2/brokers/version":               "4.0.8",
 		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
 		events + "/partitions":                    `{"partitions":4}`,
@@ -82,6 +85,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 	}
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
 	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
+	const timers = "/admin/v2/persistent/public/default/orders-orders-TIMER"
 	runtime := "/admin/v2/brokers/configuration/runtime"
 	for name, test := range map[string]struct {
 		path, says string
@@ -89,24 +93,30 @@ func TestDoctorOfPolicies(t *testing.T) {
 		result     result
 		want       string
 	}{
-		"acks by index unused":  {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"true"}`, "", resultWarn, "on at the broker, and not used"},
-		"acks by index missing": {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false"}`, "batch_index_acks", resultFail, "nothing would be acked"},
-		"other type":            {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Failover","consumers":[{}]}}}`, "", resultFail, "is in use as Failover, and has to be Shared"},
-		"partitioned control":   {control + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
-		"no retention":          {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "only the anchor subscription keeps"},
-		"short retention":       {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},
-		"expiry":                {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
-		"partitioned claims":    {claims + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
-		"expiry of claims":      {claims + "/messageTTL", "3600", "", resultFail, "a group that is stopped for longer loses its subscription"},
-		"partitioned acts":      {acts + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
-		"expiry of acts":        {acts + "/messageTTL", "3600", "", resultWarn, "a router that starts later does not know older holds"},
-		"expiry of the anchor":  {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that are unused for 60 minutes"},
-		"another group's":       {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
-		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
-		"eviction":              {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
-		"inactive topics":       {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
-		"holes in acks":         {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
-		"not an administrator":  {runtime, "not JSON", "", resultWarn, "does not show its configuration"},
+		"acks by index unused":              {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"true"}`, "", resultWarn, "on at the broker, and not used"},
+		"acks by index missing":             {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false"}`, "batch_index_acks", resultFail, "nothing would be acked"},
+		"other type":                        {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Failover","consumers":[{}]}}}`, "", resultFail, "is in use as Failover, and has to be Shared"},
+		"partitioned control":               {control + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"no retention":                      {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "only the anchor subscription keeps"},
+		"short retention":                   {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},
+		"expiry":                            {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
+		"partitioned claims":                {claims + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"expiry of claims":                  {claims + "/messageTTL", "3600", "", resultFail, "a group that is stopped for longer loses its subscription"},
+		"partitioned acts":                  {acts + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"expiry of acts":                    {acts + "/messageTTL", "3600", "", resultWarn, "a router that starts later does not know older holds"},
+		"expiry of the anchor":              {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that are unused for 60 minutes"},
+		"another group's":                   {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
+		"compaction":                        {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
+		"eviction":                          {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
+		"inactive topics":                   {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
+		"holes in acks":                     {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
+		"expiry of timers":                  {timers + "/messageTTL", "3600", "", resultFail, "timers would be lost"},
+		"late expiry of timers":             {timers + "/messageTTL", "7199", "", resultFail, "timers would be lost"},
+		"no delays":                         {timers + "/delayedDelivery", `{"active":false}`, "", resultFail, "forbids delays of 1h0m0s"},
+		"short delays":                      {timers + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "at most 60000 ms"},
+		"many timers":                       {timers + "/stats", `{"subscriptions":{"orders":{"msgBacklog":5001}}}`, "", resultWarn, "5001 timers wait on a topic partition; beyond 10000"},
+		"timers of a topic with partitions": {timers + "/partitions", `{"partitions":2}`, "", resultWarn, "Topic not found"},
+		"not an administrator":              {runtime, "not JSON", "", resultWarn, "does not show its configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			says := healthy()
@@ -122,6 +132,14 @@ func TestDoctorOfPolicies(t *testing.T) {
 		delete(says, acts+"/partitions")
 		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoTopicCreation":"false"}`
 		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultWarn || !strings.Contains(unwell[0].Advice, "pulsar-admin topics create persistent://public/default/__acts-orders") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
+	t.Run("no timer topic, and no topic is created", func(t *testing.T) {
+		says := healthy()
+		delete(says, timers+"/partitions")
+		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoTopicCreation":"false"}`
+		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultWarn || unwell[0].Advice != "pulsar-admin topics create persistent://public/default/orders-orders-TIMER" {
 			t.Errorf("found %+v", unwell)
 		}
 	})

@@ -28,6 +28,8 @@
     thresholds: {
       oldestEvent: 300,  // seconds
       failureRatio: 0.1,
+      reservedKeys: 820,  // four fifths of the 1,024 that a group takes
+      timersPending: 5000,  // half of the brokers' managedLedgerMaxUnackedRangesToPersist
       ackHoles: 8000,  // four fifths of the brokers' managedLedgerMaxUnackedRangesToPersist
       redeliveryRatio: 0.2,
       takeover: 5,  // seconds

@@ -293,6 +293,32 @@ local cases = {
     at: '10m',
     value: '8.001k',
   },
+  RingfenceTimersPending: {
+    fires: [s('ringfence_timers_pending', a, '5001x20')],
+    quiet: [s('ringfence_timers_pending', a, '5000x20')],
+    at: '10m',
+    value: '5.001k',
+  },
+  RingfenceTimersUndelayed: {
+    fires: [s('ringfence_timers_undelayed_total', a, '0+1x15')],
+    quiet: [s('ringfence_timers_undelayed_total', a, '5x15')],
+    at: '12m',
+  },
+  RingfenceReservedKeysNear: {
+    fires: [s('ringfence_ownership_reserved_keys', a, '821x10')],
+    quiet: [s('ringfence_ownership_reserved_keys', a, '820x10')],
+    at: '5m',
+    labels: atGroup,
+    value: '821',
+  },
+  RingfenceSchedulesNotPublished: {
+    fires: [s('ringfence_schedule_arms_total', a, '0+2x15', 'result="failed"')],
+    quiet: [  // one that failed when the router began, and many that did not
+      s('ringfence_schedule_arms_total', a, '0 1x15', 'result="failed"'),
+      s('ringfence_schedule_arms_total', a, '0+2x15', 'result="confirmed"'),
+    ],
+    at: '10m',
+  },
   RingfenceTopicPartitionUnread: {
     fires: [s('ringfence_source_discovery_failures_total', a, '0+1x20')],
     quiet: [s('ringfence_source_discovery_failures_total', a, '0 1x20')],

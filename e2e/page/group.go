@@ -21,6 +21,9 @@ const (
 	stuckKey   = "user-04711"
 	failingKey = "user-00815"
 	hotKey     = "user-00042"
+
+	reservedKey = "user-00100" // two calls and a reservation wait for it
+	calledKey   = "user-00101" // a call runs
 )
 
 // hostileKeys are names that producers may give, and that must stay texts.
@@ -118,11 +121,49 @@ func (m *member) Status() report.Status {
 		Listeners: []report.Listener{{Name: "app", ProtectedBy: "loopback"}, {Name: "peer", ProtectedBy: "TLS, name orders-router"}, {Name: "gossip", ProtectedBy: "keys"}, {Name: "admin", ProtectedBy: "loopback; token"}},
 		Checks:    []report.Check{{Name: "member"}}, Gates: report.Gates{Open: m.partitions()},
 		Events: report.Events{Unsettled: 2 * len(m.keys), OldestSeconds: oldest, Mailboxes: 2 * len(m.keys), Running: 8, Keys: len(m.keys)},
-		Rates:  report.Rates{Accepted: 41.5, Done: 40, Retried: 0.2, Rejected: 0.01},
+		Visits: m.visits(), Schedules: m.schedules(),
+		Rates: report.Rates{Accepted: 41.5, Done: 40, Retried: 0.2, Rejected: 0.01},
 		Exclusivity: report.Exclusivity{Seconds: 61_200 + age, LeaseLapses: uint64(m.index % 3), Audit: &report.Audit{
 			Handlings: 2_400_000, Order: report.Order{FirstHandlings: 2_391_000, Inversions: map[string]uint64{"received": uint64(17 * m.index), "retry": 3}},
 		}},
 	}
+}
+
+// visits are the calls and reservations of a member. One of them is near a bound, until the group is well.
+func (m *member) visits() *report.Visits {
+	v := &report.Visits{Bounds: []report.Bound{{Setting: "mailbox.calls_max", Max: 10_000}, {Setting: "lane.calls_max", Max: 10_000}}}
+	for _, key := range m.keys {
+		switch key {
+		case reservedKey:
+			v.Waiting, v.Reserved = v.Waiting+3, v.Reserved+1
+		case calledKey:
+			v.Running++
+		}
+	}
+	v.Bounds[0].Used = v.Waiting + v.Running + v.Reserved
+	if healed, _, _ := m.group.state(""); m.index == 7 && !healed {
+		v.Bounds[1].Used, v.Refused = 9_120, 31
+	}
+	return v
+}
+
+// schedules are those that the member's workers declare: one that waits, one that runs, and one whose times one member has not got yet.
+func (m *member) schedules() []report.Schedule {
+	n := len(m.group.members)
+	daily := report.Schedule{Name: "report", Times: "0 0 * * * UTC", Missed: "latest", Workers: 1, Owned: m.index == 0}
+	cleanup := report.Schedule{Name: "cleanup", Times: "every 10m0s", Missed: "skip", Workers: 1, Owned: m.index == 1%n}
+	day, tenMinutes := m.group.begun.UTC().Truncate(24*time.Hour), m.group.begun.UTC().Truncate(10*time.Minute)
+	if daily.Owned {
+		daily.Next, daily.Armed, daily.LastRun, daily.Covered = day.AddDate(0, 0, 1).Format(time.RFC3339), true, day.Format(time.RFC3339), 2
+	}
+	if cleanup.Owned {
+		cleanup.Next, cleanup.Armed, cleanup.Dropped = tenMinutes.Add(10*time.Minute).Format(time.RFC3339), true, map[string]uint64{"skipped": 3}
+		cleanup.Running = tenMinutes.Format(time.RFC3339)
+	}
+	if m.index == 2 {
+		daily.Times = "0 1 * * * UTC"
+	}
+	return []report.Schedule{daily, cleanup}
 }
 
 // partitions returns how many partitions a member has.
@@ -194,6 +235,10 @@ func (m *member) listed(i int) report.ListedKey {
 		k.Wait, k.Worker = "handler", uint64(1+i%2)
 	}
 	switch {
+	case key == reservedKey:
+		k.Wait, k.Worker, k.Call, k.Calls, k.Seconds, k.Age, k.Behind, k.Event = "handler", 0, true, 3, 47+since, 48+since, 1, ""
+	case key == calledKey:
+		k.Wait, k.Worker, k.Call, k.Method, k.Calls, k.Seconds, k.Age, k.Behind, k.Event = "handler", 2, true, "charge", 0, 0.9, 1.1, 0, ""
 	case !held.IsZero():
 		k.Wait, k.Seconds, k.Age = "hold", time.Since(held).Seconds(), time.Since(held).Seconds()
 	case healed:
@@ -254,6 +299,20 @@ func (m *member) Key(_ context.Context, key event.Key) report.KeyAt {
 	if i := slices.Index(m.keys, string(key)); i >= 0 {
 		k := m.listed(i)
 		at.Wait, at.Seconds, at.Age, at.Queued, at.Event, at.Failures, at.RetryIn, at.Worker = k.Wait, k.Seconds, k.Age, k.Behind, k.Event, k.Failures, k.RetryIn, k.Worker
+		at.Call, at.Calls, at.Method = k.Call, k.Calls, k.Method
+	}
+	switch key {
+	case reservedKey:
+		if at.Call {
+			at.Via, at.Reservation = "orders-3", &report.Reservation{Token: 4194404, Turn: 7, Left: 1.4}
+			at.Waiting = []report.Waiting{
+				{Method: "charge", Via: "orders-1", Seconds: 4.2, Left: 5.8, Callers: 2}, {Via: "orders-2", Seconds: 3, Left: 27, Callers: 1}, {Method: "refund", Via: "orders-3", Seconds: 1, Left: 9, Callers: 1},
+			}
+		}
+	case calledKey:
+		if at.Call {
+			at.Via, at.CallerWaits = "orders-4", 8.9
+		}
 	}
 	return at
 }

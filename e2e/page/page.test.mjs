@@ -15,7 +15,7 @@ import { createInterface } from "node:readline";
 
 import { Chromium } from "./chromium.mjs";
 
-const stuck = "user-04711", failing = "user-00815", hot = "user-00042";
+const stuck = "user-04711", failing = "user-00815", hot = "user-00042", reserved = "user-00100", called = "user-00101";
 const sizes = [[390, 844], [768, 1024], [1280, 800], [2560, 1440]];
 
 let browser, page, url, token, tabs = [];
@@ -88,6 +88,10 @@ if (process.env.PICTURES) {
 				await tab.until("the history is there", () => document.querySelectorAll("#history tr").length > 10);
 				writeFileSync(join(process.env.PICTURES, "page-key.png"), await tab.picture());
 				await tab.click("#key-close");
+				await tab.run((key) => { document.querySelector("#search-text").value = key; document.querySelector("#search").requestSubmit(); }, reserved);
+				await tab.until("the reservation is told", () => document.querySelector("#key-facts").innerText.includes("is reserved"));
+				writeFileSync(join(process.env.PICTURES, "page-reserved.png"), await tab.picture());
+				await tab.click("#key-close");
 			}
 			if (scheme === "dark") continue;
 			await tab.click("#letters-read");
@@ -119,7 +123,7 @@ if (process.env.PICTURES) {
 			assert.equal(seen[0].red, "rgb(179, 38, 30)");
 			assert.notEqual(seen[2].red, seen[0].red);
 			assert.match(await tab.run(() => document.querySelector("#worst-note").textContent), /^The 50 worst of 10,000\. /);
-			assert.match(await tab.run(() => document.title), /^3 problems · orders · Ringfence$/);
+			assert.match(await tab.run(() => document.title), /^5 problems · orders · Ringfence$/);
 			assert.match(await tab.run(() => document.querySelector("#tiles").innerText), /Events handled\s+2,000\/s/);
 			assert.match(await tab.run(() => document.querySelector("#records tr:nth-child(2)").innerText), /0 of 2,400,000[^]*20 of 2,391,000: received 17, retry 3/);
 			await tab.until("the rollout is told", () => document.querySelectorAll("#rollouts tr").length === 1);
@@ -203,6 +207,40 @@ if (process.env.PICTURES) {
 		await tab.type("1.8 is out");
 		await tab.click("#act-do");
 		await tab.until("the unpark is in the list", () => document.querySelector("#acts tr:first-child b").textContent === "coming back" && document.querySelector("#acts tr:first-child td:last-child button").hidden);
+		nothingLeftTheHost(tab);
+	});
+
+	// Which member's calls wait and run, how near its bounds are, and of a key the holder of its reservation, the call that runs, and those that wait.
+	test("calls and reservations", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		const rows = await tab.run(() => [...document.querySelectorAll("#lane tr")].map((row) => [...row.cells].map((cell) => cell.textContent)));
+		assert.deepEqual(rows[0], ["orders-7", "0", "0", "0", "31", "9,120 of 10,000 (lane.calls_max)"]);
+		assert.equal(await tab.run(() => document.querySelector("#lane tr:first-child td:last-child span").className), "busy");
+		assert.deepEqual([rows.length, ...rows.slice(1).map((r) => r.slice(1, 4).join()).sort()], [3, "0,1,0", "3,0,1"]);
+		assert.match(await tab.run(() => document.querySelector("#lane-note").textContent), /^3 calls or reservations wait, 1 call runs, 1 key is reserved; 31 refused because a bound was reached/);
+		assert.match(await tab.run(() => document.querySelector("#problems").innerText), /Bound of calls near[^]*orders-7: 9,120 of 10,000/);
+
+		const find = (key) => tab.run((key) => { document.querySelector("#search-text").value = key; document.querySelector("#search").requestSubmit(); }, key);
+		await find(reserved);
+		await tab.until("the reservation is told", () => /is reserved, for [\dhms.]+, through orders-3, fence 4194404\.7; it ends in 1\.4s unless its holder renews it; 1 event waits behind it/.test(document.querySelector("#key-facts").innerText));
+		const facts = await tab.run(() => document.querySelector("#key-facts").innerText);
+		for (const says of ["3 calls or reservations wait", "a call of charge, made at orders-1, has waited for 4.2s and waits for 5.8s more; 2 callers want its answer", "a reservation, made at orders-2, has waited", "a call of refund"]) assert.ok(facts.includes(says), facts);
+		assert.ok(await tab.run(() => document.querySelector("#key-skip").disabled), "a reservation can be skipped as if it was an event");
+		await find(called);
+		await tab.until("the call is told", () => document.querySelector("#key-facts").innerText.includes("a call of charge, made at orders-4, whose caller waits for 8.9s more, came 1.1s ago"));
+		nothingLeftTheHost(tab);
+	});
+
+	// Schedules: the one that members declare differently comes first, and is a problem.
+	test("schedules", async () => {
+		const tab = await visit();
+		const rows = await tab.run(() => [...document.querySelectorAll("#schedules tr")].map((row) => [...row.cells].map((cell) => cell.textContent)));
+		assert.deepEqual(rows.map((r) => r[0]), ["report", "cleanup"]);
+		assert.match(rows[0].at(-1), /^declared differently by orders-2: /);
+		assert.match(rows[1].at(-1), /^runs its firing of \d{4}-/);
+		assert.equal(rows[1].at(-2), "3 skipped");
+		assert.match(await tab.run(() => document.querySelector("#problems").innerText), /Schedule[^]*report: declared differently by orders-2/);
 		nothingLeftTheHost(tab);
 	});
 
@@ -344,7 +382,7 @@ if (process.env.PICTURES) {
 		const tab = await visit();
 		await tab.run(() => document.body.focus());
 		const reached = [];
-		for (let i = 0; i < 16; i++) {
+		for (let i = 0; i < 20; i++) {
 			await tab.press("Tab");
 			reached.push(await tab.run(() => {
 				const node = document.activeElement, style = getComputedStyle(node);

@@ -48,9 +48,18 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	report("start", e.Key, in)
 	defer report("end", e.Key, in)
 	wait := time.Duration(in.Ms) * time.Millisecond
+	if e.Timer != nil {
+		fmt.Printf("timer %d %d %s\n", in.ID, e.Timer.Due.UnixMilli(), e.Timer.Name) //nolint:forbidigo // in one call, as in report
+	}
 	switch in.Do {
 	case "done":
 		return nil
+	case "after":
+		setTimers(e, wait)
+		return nil
+	case "after_fail":
+		setTimers(e, wait)
+		return errors.New("told to fail")
 	case "fail":
 		return errors.New("told to fail" + strings.Repeat(" é", 500)) // longer than any reason may be
 	case "reject":
@@ -75,6 +84,15 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	return fmt.Errorf("no such instruction: %q", in.Do)
 }
 
+// setTimers does it for an event or a call.
+func setTimers(of interface {
+	After(d time.Duration, name string, payload []byte)
+}, wait time.Duration,
+) {
+	of.After(wait, "first", []byte("1"))
+	of.After(0, "second", []byte("2"))
+}
+
 // instructed makes a handler of calls that decodes the payload, and reports as handle does.
 func instructed(handler func(ctx context.Context, c *client.Call, in instruction) ([]byte, error)) client.CallHandler {
 	return func(ctx context.Context, c *client.Call) ([]byte, error) {
@@ -90,8 +108,11 @@ func instructed(handler func(ctx context.Context, c *client.Call, in instruction
 
 func echo(_ context.Context, c *client.Call, _ instruction) ([]byte, error) { return c.Payload, nil }
 
-func obey(ctx context.Context, _ *client.Call, in instruction) ([]byte, error) {
+func obey(ctx context.Context, c *client.Call, in instruction) ([]byte, error) {
 	switch in.Do {
+	case "after":
+		setTimers(c, time.Duration(in.Ms)*time.Millisecond)
+		return nil, nil
 	case "done":
 		return nil, nil
 	case "reply":

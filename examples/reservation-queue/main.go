@@ -1,4 +1,4 @@
-// Command reservation-queue is an example of a queue whose items are reserved, one at a time each, by whoever has time for it: clerks
+// Command reservation-queue is an example of a queue whose items are reserved, one at a time each, by the clerk that has time for it: clerks
 // in several processes look for open items, reserve one, work on it, and close it. Each item is a key. Its clerk is alone with it, beside
 // other clerks and beside the handler of the key's events; if he dies, the next one gets it within two seconds.
 //

@@ -22,6 +22,8 @@ type Metrics struct {
 	silent     prometheus.Counter
 
 	reservations prometheus.Gauge
+	covered      prometheus.Gauge
+	covers       *prometheus.CounterVec
 	refused      *prometheus.CounterVec
 	lines        *loglimit.Metrics
 }
@@ -71,6 +73,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_app_reservations",
 			Help: "Reservations of keys that this member owns and that are held.",
 		}),
+		covered: f.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_app_reservations_covered",
+			Help: "Reservations of keys that this member owns and that are covered: the control log has them, and they outlive their owner.",
+		}),
+		covers: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_app_reservation_covers_total",
+			Help: "What became of reservations with a ttl at this owner (covered, refused, handed_over: the key has moved, and the holder goes on).",
+		}, []string{"result"}),
 		silent: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_silent_workers_total",
 			Help: "Workers whose stream was cut because they had sent no Ping for too long.",

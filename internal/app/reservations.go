@@ -9,6 +9,8 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
 )
 
 // ReservationsMax bounds the reservations of keys that one member owns. Those beyond it wait.
@@ -17,21 +19,35 @@ const ReservationsMax = 512
 // reservationMax is how long a reservation may last at one owner. Then it is renewed no more.
 const reservationMax = time.Hour
 
-// reservations are the deliveries to holders: to no worker of the application, but to callers anywhere. Each is an [Outstanding] of one
-// delivery, whose stream is as good as broken from the beginning: it is over when the lease behind its last renewal has passed, or when its
-// holder releases it.
+// reservations holds the deliveries to holders, which are callers and no workers of the application. Each is an [Outstanding] of one
+// delivery in the state of a broken stream: it is over when the lease behind its last renewal has passed, or when its holder releases it.
+//
+// One with a ttl is covered as soon as the control log has it ([Server.Covered]). From then on it is no delivery whose end a lease decides: each
+// renewal promises the ttl, it is over when nothing was heard of its holder for as long as that promise may last, and a revocation ends it here at once,
+// while its holder goes on.
 type reservations struct {
 	awake chan struct{} // of capacity one: there may be reservations to take
 
-	mu   sync.Mutex
-	held map[event.DeliveryID]*reservation
-	next *reservation // that is being taken, nil while none is
+	mu      sync.Mutex
+	held    map[event.DeliveryID]*reservation
+	covered int          // of held
+	next    *reservation // the one that is being taken; nil: none
+
+	tell    []ownership.Input // Covers and Drops for the ownership machine, in the order in which turns begin and end
+	telling bool              // somebody tells it
 }
 
 type reservation struct {
 	*Outstanding
-	name    event.DeliveryID // of the delivery in it
+	name    event.DeliveryID // name of its delivery in the Outstanding
+	id      event.DeliveryID // the same, as the mailboxes know it
 	granted clock.Instant
+	taken   ownership.Take // TTL is zero if it is not to be covered
+
+	covered bool
+	answers clock.Instant // covered: until when the ttl may be promised
+	over    clock.Instant // covered: when it is, if nothing is heard
+	refused string        // why it will not be covered; it is not renewed then
 }
 
 func newReservations() reservations {
@@ -80,47 +96,164 @@ func (s *Server) takeReservation() (more bool) {
 	if next.Unsent() {
 		sent, _ := next.Frame(1, 1<<30, 1<<30, nil, nil)
 		id, next.name, next.granted = taken[0].ID, sent[0].ID, s.Now()
+		next.id, next.taken = id, takenBy(&taken[0])
 		back = next.Break(back) // nothing: it is sent
-		grant = event.Grant{Fence: taken[0].Fence(), Remaining: next.renew(s)}
+		grant = event.Grant{Fence: taken[0].Fence(), Remaining: next.renew(s).Remaining}
 		r.held[id] = next
-		s.Metrics.reservations.Set(float64(len(r.held)))
+		if next.taken.TTL > 0 && s.Cover != nil { // before anybody can end it, and its Drop is told
+			r.tell = append(r.tell, ownership.Cover{Take: next.taken, Turn: uint64(id)})
+		}
+		s.noteReservations()
 	}
 	r.mu.Unlock()
 	s.finish(back)
 	if id != 0 {
 		s.Boxes.Grant(id, grant)
+		s.tellOwnership()
 		s.notify() // it has an end
 	}
 	return len(taken) > 0
 }
 
+// takenBy returns what the control log is to say of a reservation.
+func takenBy(d *event.Delivery) (t ownership.Take) {
+	if call := d.Call(); call != nil && call.TTL > 0 {
+		t = ownership.Take{KeyAt: ownership.KeyAt{Partition: d.Partition, Key: d.Key}, TTL: call.TTL, ID: ownership.ReservationOf(d.MessageID())}
+	}
+	return t
+}
+
+// tellOwnership tells the ownership machine of turns that are to be covered, and of those that are over. The lock of the reservations is not held.
+func (s *Server) tellOwnership() {
+	r := &s.reservations
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.telling {
+		return
+	}
+	for r.telling = true; len(r.tell) > 0; {
+		all := r.tell
+		r.tell = nil
+		r.mu.Unlock()
+		for _, in := range all {
+			s.Cover(in)
+		}
+		r.mu.Lock()
+	}
+	r.telling = false
+}
+
+// drop notes for the ownership machine that a turn is over. The lock of the reservations is held, and the key is not free yet: the Cover of its next turn
+// comes behind. Whether the machine hears of it before or after the mailboxes does not matter, since the holder has stopped.
+func (s *Server) drop(ended *reservation, released bool) {
+	if ended.taken.TTL > 0 && s.Cover != nil {
+		r := &s.reservations
+		r.tell = append(r.tell, ownership.Drop{KeyAt: ended.taken.KeyAt, ID: ended.taken.ID, Turn: uint64(ended.id), Released: released})
+	}
+}
+
+// Covered takes the ownership machine's answer: until when the holder of a turn may be promised its ttl, or why it will not be. A turn that is over
+// is ignored. For every deposition it must not be called after Revoke with what was found out before.
+func (s *Server) Covered(c ownership.Covered) {
+	r := &s.reservations
+	r.mu.Lock()
+	held := r.held[event.DeliveryID(c.Turn)]
+	switch {
+	case held == nil || held.taken.KeyAt != c.KeyAt:
+	case c.Refused != "":
+		held.refused = c.Refused
+		s.Metrics.covers.WithLabelValues("refused").Inc()
+	case c.Until == 0:
+		held.answers = 0
+	case !held.covered && !s.Now().Before(held.Next()):
+		// Its permission has passed, and it is about to end.
+	default:
+		if !held.covered {
+			held.covered, held.over = true, s.Now().Add(ownership.WaitFor(held.taken.TTL))
+			r.covered++
+			s.Metrics.covers.WithLabelValues("covered").Inc()
+		}
+		held.answers = c.Until
+	}
+	s.noteReservations()
+	r.mu.Unlock()
+	s.notify()
+}
+
+// noteReservations updates the gauges. The lock is held.
+func (s *Server) noteReservations() {
+	s.Metrics.reservations.Set(float64(len(s.reservations.held)))
+	s.Metrics.covered.Set(float64(s.reservations.covered))
+}
+
+// remove forgets a reservation. The lock is held.
+func (r *reservations) remove(held *reservation) {
+	delete(r.held, held.id)
+	if held.covered {
+		r.covered--
+	}
+}
+
 // renew returns how long the holder may go on from now, by its own clock, if that can be promised. The lock of the reservations is held,
 // under which Revoke marks: a lease that is newer than a deposition moves only deadlines that survived it.
-func (r *reservation) renew(s *Server) time.Duration {
+func (r *reservation) renew(s *Server) event.Permission {
 	now := s.Now()
-	if now.Sub(r.granted) > reservationMax {
-		return 0
+	switch {
+	case now.Sub(r.granted) > reservationMax || r.refused != "":
+		return event.Permission{}
+	case r.covered:
+		return r.promise(now, s.Lease(), s.cfg.DeadlineMargin)
 	}
 	remaining, draining := r.Pong(now, s.Lease(), s.cfg.DeadlineMargin, nil)
 	if slot := r.sent.of(r.name); slot == nil || slot.over || slot.revoked && !slices.Contains(draining, uint64(r.name)) {
-		return 0
+		return event.Permission{}
 	}
-	return onWorkersClock(remaining, true)
+	return event.Permission{Remaining: onWorkersClock(remaining, true)}
+}
+
+// promise is renew for a covered reservation: the gate of its key is open, since a revocation would have ended it here. The margin is for the
+// holder to notice that its time is up, as that of a lease is: owners wait for no longer than the ttl, by any clock.
+func (r *reservation) promise(now clock.Instant, lease ownership.Lease, margin time.Duration) event.Permission {
+	if !now.Before(lease.Until) || !now.Before(r.answers) {
+		return event.Permission{}
+	}
+	r.over = max(r.over, now.Add(ownership.WaitFor(r.taken.TTL)))
+	return event.Permission{Remaining: r.taken.TTL - margin, Covered: true}
+}
+
+// Reserved returns how long the holder of a reservation may still go on without a renewal. ok is false if the delivery is none that is held.
+func (s *Server) Reserved(id event.DeliveryID) (left time.Duration, ok bool) {
+	r := &s.reservations
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	held := r.held[id]
+	if held == nil {
+		return 0, false
+	}
+	return max(0, held.end().Sub(s.Now())), true
+}
+
+// end returns when a reservation is over if nothing is heard of its holder.
+func (r *reservation) end() clock.Instant {
+	if r.covered {
+		return r.over
+	}
+	return r.Next()
 }
 
 // Renew returns how long the holders of reservations may go on, from now: zero for those that are over or cannot be extended. Ids are those of
 // deliveries; answers are in their order.
-func (s *Server) Renew(ids []event.DeliveryID) []time.Duration {
-	remaining := make([]time.Duration, len(ids))
+func (s *Server) Renew(ids []event.DeliveryID) []event.Permission {
+	permissions := make([]event.Permission, len(ids))
 	r := &s.reservations
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, id := range ids {
 		if held := r.held[id]; held != nil {
-			remaining[i] = held.renew(s)
+			permissions[i] = held.renew(s)
 		}
 	}
-	return remaining
+	return permissions
 }
 
 // release ends reservations at their holders' wish, and returns the ids of all other deliveries.
@@ -135,50 +268,77 @@ func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 			continue
 		}
 		results = append(results, held.Answer([]event.Result{{Delivery: held.name, Kind: event.ResultDone}}, nil)...)
-		delete(r.held, id)
+		r.remove(held)
+		s.drop(held, true)
 	}
 	if r.next != nil {
 		_, results = r.next.TakeBack(others, nil, results) // the one that is being taken may be among them
 	}
-	s.Metrics.reservations.Set(float64(len(r.held)))
+	s.noteReservations()
 	r.mu.Unlock()
 	s.finish(results)
+	s.tellOwnership()
 	if len(results) > 0 {
 		signal.Set(r.awake) // there is room
 	}
 	return others
 }
 
-// revokeReservations runs take, which takes deliveries back, for each reservation.
-func (s *Server) revokeReservations(take func(*Outstanding) []event.Result) {
+// revokeReservations runs take, which takes deliveries back, for each reservation that is not covered. Covered ones on partitions that hit names end
+// here: they are not waited for.
+func (s *Server) revokeReservations(hit func(ring.Partition) bool, take func(*Outstanding) []event.Result) {
 	r := &s.reservations
 	var back []event.Result
 	r.mu.Lock()
 	for _, held := range r.all() {
-		back = append(back, take(held.Outstanding)...)
+		switch {
+		case !held.covered:
+			back = append(back, take(held.Outstanding)...)
+		case hit(held.taken.Partition):
+			back = append(back, held.Answer([]event.Result{{Delivery: held.name, Kind: event.ResultHandedOver}}, nil)...)
+			r.remove(held)
+			s.Metrics.covers.WithLabelValues("handed_over").Inc()
+		}
 	}
+	s.noteReservations()
 	r.mu.Unlock()
 	s.finish(back)
 }
 
-// expireReservations finishes those whose permission has passed, and returns the time of the next check.
+// expire appends a result if the reservation is over, without a release.
+func (r *reservation) expire(now clock.Instant, dst []event.Result) []event.Result {
+	switch before := len(dst); {
+	case r.covered && !r.over.After(now):
+		return append(dst, r.Answer([]event.Result{{Delivery: r.name, Kind: event.ResultLost}}, nil)...)
+	case !r.covered:
+		dst = r.Expire(now, dst)
+		if len(dst) > before && r.refused != "" {
+			dst[before].Reason, dst[before].Reply = r.refused, &event.CallReply{Code: event.CodeNotCovered}
+		}
+	}
+	return dst
+}
+
+// expireReservations finishes the reservations with a passed permission, and returns the time of the next check.
 func (s *Server) expireReservations(now clock.Instant) clock.Instant {
 	r := &s.reservations
 	var lost []event.Result
 	next := clock.Forever
 	r.mu.Lock()
-	for id, held := range r.held {
+	for _, held := range r.all() {
 		before := len(lost)
-		if lost = held.Expire(now, lost); len(lost) > before {
-			delete(r.held, id)
+		lost = held.expire(now, lost)
+		if len(lost) > before {
+			r.remove(held)
+			s.drop(held, false)
 			continue
 		}
-		next = min(next, held.Next())
+		next = min(next, held.end())
 	}
-	s.Metrics.reservations.Set(float64(len(r.held)))
+	s.noteReservations()
 	r.mu.Unlock()
-	slices.SortFunc(lost, func(a, b event.Result) int { return int(a.Delivery) - int(b.Delivery) })
 	s.finish(lost)
+	s.tellOwnership()
 	if len(lost) > 0 {
 		signal.Set(r.awake)
 	}

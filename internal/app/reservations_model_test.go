@@ -19,6 +19,8 @@ import (
 type keeperBoxes struct {
 	waiting []event.Delivery
 	taking  func(*event.Delivery) // called while one is taken
+	grants  func()                // called when one is granted; nil: nothing
+	ends    func()                // called when one has ended; nil: nothing
 	ended   []event.Result        // since the last look
 	granted map[event.DeliveryID]event.Grant
 }
@@ -36,8 +38,19 @@ func (b *keeperBoxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []
 	return dst
 }
 
-func (b *keeperBoxes) Finish(results []event.Result)            { b.ended = append(b.ended, results...) }
-func (b *keeperBoxes) Grant(id event.DeliveryID, g event.Grant) { b.granted[id] = g }
+func (b *keeperBoxes) Finish(results []event.Result) {
+	b.ended = append(b.ended, results...)
+	if b.ends != nil {
+		b.ends()
+	}
+}
+
+func (b *keeperBoxes) Grant(id event.DeliveryID, g event.Grant) {
+	b.granted[id] = g
+	if b.grants != nil {
+		b.grants()
+	}
+}
 
 // refHeld is a reservation, as the rules have it.
 type refHeld struct {
@@ -64,6 +77,12 @@ type reservationsModel struct {
 
 func newReservationsModel(t *rapid.T, counts map[string]int) *reservationsModel {
 	m := &reservationsModel{T: t, now: clock.Instant(time.Hour), counts: counts}
+	m.start(t)
+	return m
+}
+
+// start makes the server.
+func (m *reservationsModel) start(t interface{ Fatal(args ...any) }) {
 	m.boxes.granted = map[event.DeliveryID]event.Grant{}
 	var err error
 	m.server, err = New(DefaultConfig(), Identity{}, Parts{
@@ -73,7 +92,6 @@ func newReservationsModel(t *rapid.T, counts map[string]int) *reservationsModel 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m
 }
 
 // promise returns what an owner may promise now: the rest of its lease, less the margin, by the slowest clock of a holder.
@@ -154,10 +172,10 @@ func (m *reservationsModel) take() {
 }
 
 func (m *reservationsModel) renew() {
-	ids, want := []event.DeliveryID{0, m.last + 1}, []time.Duration{0, 0}
+	ids, want := []event.DeliveryID{0, m.last + 1}, make([]event.Permission, 2)
 	for _, h := range m.held {
 		if rapid.Bool().Draw(m.T, "renew") {
-			ids, want = append(ids, h.id), append(want, m.permit(h))
+			ids, want = append(ids, h.id), append(want, event.Permission{Remaining: m.permit(h)})
 		}
 	}
 	if got := m.server.Renew(ids); !slices.Equal(got, want) {

@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // Boxes are the mailboxes, as workers see them. All methods are safe for concurrent
@@ -45,7 +46,7 @@ type Identity struct {
 	Group string // router group
 }
 
-// Parts are the collaborators of a [Server]. All but Handled are needed.
+// Parts are the collaborators of a [Server]. All but Handled and Schedules are needed.
 type Parts struct {
 	Boxes Boxes
 	// Lease returns the newest lease. For every deposition, Revoke must return before
@@ -60,6 +61,11 @@ type Parts struct {
 	// Handled gets the handlings that results of a worker report, late results too, before the results count. It is called from the
 	// goroutines of the streams, must be quick, may change the slice, and must not keep it. nil: workers are not asked.
 	Handled func(w event.WorkerID, handlings []event.Handling)
+	// Schedules decides about firings. nil: workers may declare none.
+	Schedules Schedules
+	// Cover takes an ownership.Cover or Drop for the ownership machine, which answers by [Server.Covered]. It must not block. nil: no reservation is
+	// covered.
+	Cover func(ownership.Input)
 	// Now reads the lease clock: clock.Now, but in tests.
 	Now     func() clock.Instant
 	Log     *slog.Logger
@@ -88,6 +94,7 @@ type Server struct {
 	suspectsMu sync.Mutex   // guards suspects
 	suspects   suspects
 	suspected  atomic.Int32 // how many suspects run
+	firing     atomic.Int32 // how many firings of schedules run
 
 	reservations reservations
 
@@ -301,7 +308,7 @@ func (s *Server) WakeAll() {
 // partitions must be closed already. When it returns, every later Pong goes out after the
 // Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
-	s.revokeReservations(func(d *Outstanding) []event.Result {
+	s.revokeReservations(partitions.Has, func(d *Outstanding) []event.Result {
 		_, back := d.Revoke(partitions, final, nil)
 		return back
 	})
@@ -313,7 +320,7 @@ func (s *Server) Revoke(partitions ownership.Set, final bool) {
 
 // RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
 func (s *Server) RevokeAll() {
-	s.revokeReservations(func(d *Outstanding) []event.Result {
+	s.revokeReservations(func(ring.Partition) bool { return true }, func(d *Outstanding) []event.Result {
 		_, back := d.RevokeAll(nil)
 		return back
 	})
@@ -337,7 +344,7 @@ func (s *Server) TakeBack(ids []event.DeliveryID) {
 // Force gives up on revoked deliveries of these partitions: their deadlines move no
 // more, and when they have passed the deliveries are over, lost.
 func (s *Server) Force(partitions ownership.Set) {
-	s.revokeReservations(func(d *Outstanding) []event.Result {
+	s.revokeReservations(func(ring.Partition) bool { return false }, func(d *Outstanding) []event.Result {
 		d.Force(partitions)
 		return nil
 	})
@@ -397,6 +404,9 @@ func (s *Server) admit(w *session, name string) (suspended string, err error) {
 
 // parted notes that the stream of an admitted session has ended.
 func (s *Server) parted(w *session) {
+	if len(w.schedules) > 0 {
+		s.Schedules.Forget(w.id)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live--
@@ -415,11 +425,14 @@ func (s *Server) finish(results []event.Result) {
 	if len(results) == 0 {
 		return
 	}
+	if s.firing.Load() > 0 {
+		s.endFirings(results) // before another worker can take the next firing
+	}
 	s.Boxes.Finish(results)
 	if s.suspected.Load() > 0 {
 		s.dischargeSuspects(results)
 	}
-	var counts [event.ResultPutOff + 1]int
+	var counts [event.ResultHandedOver + 1]int
 	for i := range results {
 		counts[results[i].Kind]++
 	}

@@ -81,17 +81,18 @@ func (b *stubBoxes) Finish(results []event.Result) {
 
 // rig is a Server with everything around it that a test turns.
 type rig struct {
-	t       *testing.T
-	boxes   *stubBoxes
-	server  *Server
-	metrics *Metrics
-	lease   atomic.Pointer[ownership.Lease]
-	ahead   atomic.Int64
-	workers chan int
-	drains  chan string
-	conn    *grpc.ClientConn
-	stop    context.CancelFunc // ends Run
-	ended   chan struct{}      // closed when Run has returned
+	t         *testing.T
+	boxes     *stubBoxes
+	server    *Server
+	metrics   *Metrics
+	lease     atomic.Pointer[ownership.Lease]
+	ahead     atomic.Int64
+	workers   chan int
+	drains    chan string
+	conn      *grpc.ClientConn
+	stop      context.CancelFunc // ends Run
+	ended     chan struct{}      // closed when Run has returned
+	schedules judging
 }
 
 func (r *rig) now() clock.Instant { return clock.Now().Add(time.Duration(r.ahead.Load())) }
@@ -101,6 +102,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	r := &rig{
 		t: t, boxes: &stubBoxes{finished: make(chan event.Result, 1000)}, metrics: NewMetrics(prometheus.NewRegistry()),
 		workers: make(chan int, 100), drains: make(chan string, 1), ended: make(chan struct{}),
+		schedules: judging{declared: map[event.WorkerID][]string{}, running: map[event.DeliveryID]bool{}},
 	}
 	r.lease.Store(&ownership.Lease{Until: r.now().Add(time.Hour)})
 	cfg := DefaultConfig()
@@ -110,7 +112,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	server, err := New(cfg, Identity{Node: "n1", Group: "g"}, Parts{
 		Boxes: r.boxes, Lease: func() ownership.Lease { return *r.lease.Load() },
 		Workers: func(n int) { r.workers <- n }, Drain: func(reason string) { r.drains <- reason },
-		Now: r.now, Log: slog.New(slog.DiscardHandler), Metrics: r.metrics,
+		Now: r.now, Log: slog.New(slog.DiscardHandler), Metrics: r.metrics, Schedules: &r.schedules,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -705,7 +707,7 @@ func TestStopSaysGoodbye(t *testing.T) {
 		t.Errorf("%v streams count as refused, and are logged as that, though the router has ended them", n)
 	}
 	late := r.dial()
-	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+	_ = late.stream.Send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}}) // it may be refused before that; its status tells
 	if s := late.status(); s.Code() != codes.Unavailable {
 		t.Errorf("status of a joining worker = %v, want Unavailable", s)
 	}

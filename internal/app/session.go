@@ -52,15 +52,16 @@ type session struct {
 	revoked   map[ring.Partition]struct{}
 	all       bool
 	timedOut  []uint64 // names of deliveries that are taken back one by one, since they took too long
-	skipped   []uint64 // the same, since an operator skips their event
+	skipped   []uint64 // the same, since an operator skips their event, or nobody waits for their call
 	ping      uint64   // the newest Ping without an answer
 	pinged    bool
-	suspended string // the state to send, "" for resumed
-	told      string // the last sent state
-	goodbye   string // why the router ends the stream
-	rawClock  bool   // the worker counts its deadlines on a clock that NTP cannot slew
-	calls     bool   // the worker takes calls; written before it has taken anything
-	unchecked string // the SDK, if it does not declare that it passes router conformance
+	suspended string   // the state to send, "" for resumed
+	told      string   // the last sent state
+	goodbye   string   // why the router ends the stream
+	rawClock  bool     // the worker counts its deadlines on a clock that NTP cannot slew
+	calls     bool     // the worker takes calls; written before it has taken anything
+	schedules []string // the names of those that the worker declares; likewise
+	unchecked string   // the SDK, if it does not declare that it passes router conformance
 
 	quiet    uint8 // how often Expire has listened since the newest Ping
 	greeted  bool  // Hello was fine
@@ -139,8 +140,8 @@ func (w *session) read(stream grpc.ServerStream) {
 	}
 }
 
-// helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes.
-const helloBytesMax = 4 << 10
+// helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes, and 100 for each schedule.
+const helloBytesMax = 32 << 10
 
 // end says that the reader is done.
 func (w *session) end(err error) {
@@ -202,6 +203,11 @@ func (w *session) hello(h *appv1.Hello) error {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	w.suspend(suspended)
+	if err := s.declare(w, h.GetSchedules()); err != nil {
+		s.parted(w)
+		s.forget(w)
+		return status.Errorf(codes.InvalidArgument, "app: %v", err)
+	}
 	s.Boxes.WorkerUp(w.id)
 	if !w.greet(limit) { // the stream has ended meanwhile
 		s.Boxes.WorkerGone(w.id)
@@ -400,8 +406,12 @@ func (w *session) nextControl() *appv1.WorkResponse {
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
 		w.welcome = nil
 		return f
-	case w.all || len(w.revoked)+len(w.timedOut)+len(w.skipped) > 0:
+	case w.all || len(w.revoked)+len(w.skipped) > 0:
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: w.takeRevoke()}}
+	case len(w.timedOut) > 0:
+		r := &appv1.Revoke{DeliveryIds: w.timedOut, TimedOut: true, Reason: "the handlers took longer than their timeout"}
+		w.timedOut = nil
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: r}}
 	case w.pinged:
 		// The lease is read under the lock under which Revoke marks: a lease that came
 		// after a deposition is read only when its Revoke has gone out.
@@ -419,19 +429,15 @@ func (w *session) nextControl() *appv1.WorkResponse {
 }
 
 func (w *session) takeRevoke() *appv1.Revoke {
-	r := &appv1.Revoke{All: w.all, DeliveryIds: append(w.timedOut, w.skipped...), Reason: "the partitions have moved"}
-	switch {
-	case w.all || len(w.revoked) > 0:
-	case len(w.skipped) == 0:
-		r.Reason = "the handlers took longer than their timeout"
-	default:
-		r.Reason = "an operator has skipped the events, or their handlers took longer than their timeout"
+	r := &appv1.Revoke{All: w.all, DeliveryIds: w.skipped, Reason: "the partitions have moved"}
+	if !w.all && len(w.revoked) == 0 {
+		r.Reason = "an operator has skipped the events, or the callers of the calls wait no longer"
 	}
 	for p := range w.revoked {
 		r.Partitions = append(r.Partitions, uint32(p))
 	}
 	clear(w.revoked)
-	w.all, w.timedOut, w.skipped = false, nil, nil
+	w.all, w.skipped = false, nil
 	return r
 }
 
@@ -497,6 +503,9 @@ func (w *session) fill() bool {
 	}
 	if !w.calls {
 		w.took, w.result = refuseCalls(w.took, w.result)
+	}
+	if isSent(w.took) {
+		w.took, w.result = w.judgeFirings(w.took, w.result)
 	}
 	w.mu.Lock()
 	w.result = w.outstanding.Give(w.took, w.result)

@@ -130,7 +130,7 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 		*t = tenure{d.Token, now}
 	}
 	id := d.MessageID()
-	if d.Attempt != 1 || d.Crashes > 0 || id.IsCall() { // a broker gives calls no order
+	if d.Attempt != 1 || d.Crashes > 0 || id.IsCall() || id.IsSent() { // no broker has given these ids, so they have no order
 		return
 	}
 	v.counts.First++

@@ -121,7 +121,7 @@ type Lane struct {
 	ConnectionsMax int `min:"1"` // most open connections, and so the most calls by HTTP at once; a further one replaces one that waits for no answer, or is closed
 
 	// TokenFile is the file with the token that callers by HTTP must send as Authorization: Bearer TOKEN; it is read again when it
-	// changes. Empty: no token is required. Who may call may run every handler of every key.
+	// changes. Empty: no token is required. A caller can run every handler of every key.
 	TokenFile string
 
 	lane.Config
@@ -203,7 +203,7 @@ type ControlLog struct {
 	// Version is the highest version of control log records that this router writes. A group moves to a higher version by
 	// itself once all its routers can read it, but back only by a stop of the whole group. Set 1 to keep the way back to
 	// releases that read only version 1.
-	Version int `min:"1" max:"2"`
+	Version int `min:"1" max:"3"`
 
 	controllog.Config
 }

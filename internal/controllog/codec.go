@@ -38,6 +38,14 @@ const (
 	topicBytesMax = 1024
 )
 
+// Bounds of the reservations in a record. The ownership package judges records by bounds of its own, which are lower.
+const (
+	reservedMax    = 4096
+	reservedIDsMax = 16
+
+	reservationsVersion = 3 // of the log
+)
+
 // Encode returns the bytes of a record. It fails if the record cannot be represented: a lease
 // that is not in whole milliseconds, or strings that are not UTF-8.
 func Encode(r ownership.Record) ([]byte, error) {
@@ -58,6 +66,10 @@ func Encode(r ownership.Record) ([]byte, error) {
 		var h *controllogv1.Hello
 		h, err = encodeHello(body)
 		out.Record = &controllogv1.Record_Hello{Hello: h}
+	case *ownership.Reservations:
+		var rs *controllogv1.Reservations
+		rs, err = encodeReservations(body)
+		out.Record = &controllogv1.Record_Reservations{Reservations: rs}
 	case *ownership.Snap:
 		var s *controllogv1.State
 		s, err = encodeState(body.State)
@@ -116,6 +128,8 @@ func kindOf(r ownership.Record) string {
 		return "hello"
 	case *ownership.Snap:
 		return "snap"
+	case *ownership.Reservations:
+		return "reservations"
 	}
 	return "none"
 }
@@ -133,9 +147,14 @@ func reasonOf(err error) string {
 
 func encodeGenesis(g *ownership.Genesis) (*controllogv1.Genesis, error) {
 	members, err := encodeNodes(g.Members)
+	if err != nil {
+		return nil, err
+	}
+	reserved, err := encodeReserved(g.Reserved)
 	return &controllogv1.Genesis{
 		Gen: g.Gen, HashId: g.HashID, Partitions: g.Partitions, Members: members, Table: encodeTable(g.Table),
 		Identity: encodeIdentity(g.Identity), After: encodePosition(g.After),
+		Base: encodePosition(g.Base), Reserved: reserved,
 	}, err
 }
 
@@ -206,6 +225,10 @@ func encodeState(s *ownership.State) (*controllogv1.State, error) {
 	if err != nil {
 		return nil, err
 	}
+	reserved, err := encodeReserved(s.Reserved)
+	if err != nil {
+		return nil, err
+	}
 	positions, starts := encodeStarts(s.Start)
 	return &controllogv1.State{
 		Gen: s.Gen, HashId: s.HashID, Genesis: encodePosition(s.Genesis),
@@ -214,7 +237,48 @@ func encodeState(s *ownership.State) (*controllogv1.State, error) {
 		StartPositions: positions, Starts: starts, Pending: pending,
 		LogVersion: s.LogVersion, Identity: encodeIdentity(s.Identity),
 		PrefixHash: s.PrefixHash,
+		Reserved:   reserved, LastTake: encodePosition(s.LastTake),
 	}, nil
+}
+
+func encodeReservations(b *ownership.Reservations) (*controllogv1.Reservations, error) {
+	out := &controllogv1.Reservations{Seq: b.Seq, Applied: encodePosition(b.Applied)}
+	for _, t := range b.Take {
+		ttl, err := encodeTTL(t.TTL)
+		if err != nil {
+			return nil, err
+		}
+		out.Take = append(out.Take, &controllogv1.Take{Partition: uint32(t.Partition), Key: uint64(t.Key), Id: t.ID[:], TtlMs: ttl})
+	}
+	for _, k := range b.Drop {
+		out.Drop = append(out.Drop, &controllogv1.Drop{Partition: uint32(k.Partition), Key: uint64(k.Key)})
+	}
+	return out, nil
+}
+
+func encodeReserved(list []ownership.Reserved) ([]*controllogv1.Reserved, error) {
+	out := make([]*controllogv1.Reserved, 0, len(list))
+	for _, r := range list {
+		ttl, err := encodeTTL(r.TTL)
+		if err != nil {
+			return nil, err
+		}
+		one := &controllogv1.Reserved{Partition: uint32(r.Partition), Key: uint64(r.Key), TtlMs: ttl, At: encodePosition(r.At)}
+		for _, id := range r.IDs {
+			one.Ids = append(one.Ids, slices.Clone(id[:]))
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// encodeTTL refuses to round, as encodeLease does.
+func encodeTTL(d time.Duration) (uint32, error) {
+	ms := d / time.Millisecond
+	if d%time.Millisecond != 0 || ms < 0 || ms > math.MaxUint32 {
+		return 0, fmt.Errorf("ttl of %v is not a number of milliseconds", d)
+	}
+	return uint32(ms), nil
 }
 
 func encodeNodes(nodes []ownership.Node) ([]*controllogv1.Node, error) {
@@ -374,6 +438,11 @@ func (d *decoder) body(in *controllogv1.Record) ownership.Body {
 		return d.beat(b.Beat)
 	case *controllogv1.Record_Hello:
 		return d.hello(b.Hello)
+	case *controllogv1.Record_Reservations:
+		if in.GetLogVersion() < reservationsVersion {
+			d.fail("reservations in log version %d", in.GetLogVersion()) // which others cannot read
+		}
+		return d.reservations(b.Reservations)
 	case *controllogv1.Record_Snap:
 		return &ownership.Snap{ForHello: d.position(b.Snap.GetForHello()), State: d.state(b.Snap.GetState())}
 	}
@@ -386,6 +455,7 @@ func (d *decoder) genesis(g *controllogv1.Genesis) *ownership.Genesis {
 		Gen: g.GetGen(), HashID: g.GetHashId(), Partitions: g.GetPartitions(),
 		Members: d.nodes(g.GetMembers()), Table: d.table(g.GetTable()),
 		Identity: d.identity(g.GetIdentity()), After: d.position(g.GetAfter()),
+		Base: d.position(g.GetBase()), Reserved: d.reserved(g.GetReserved()),
 	}
 }
 
@@ -455,8 +525,63 @@ func (d *decoder) state(s *controllogv1.State) *ownership.State {
 		Pending:    d.pending(s.GetPending(), len(table)),
 		LogVersion: s.GetLogVersion(), Identity: d.identity(s.GetIdentity()),
 		PrefixHash: s.GetPrefixHash(),
+		Reserved:   d.reserved(s.GetReserved()), LastTake: d.position(s.GetLastTake()),
 	}
 }
+
+func (d *decoder) reservations(b *controllogv1.Reservations) *ownership.Reservations {
+	out := &ownership.Reservations{Seq: b.GetSeq(), Applied: d.position(b.GetApplied())}
+	if n := len(b.GetTake()) + len(b.GetDrop()); n > reservedMax {
+		d.fail("%d takes and drops", n)
+		return out
+	}
+	for _, t := range b.GetTake() {
+		out.Take = append(out.Take, ownership.Take{
+			KeyAt: d.keyAt(t.GetPartition(), t.GetKey()), ID: d.reservationID(t.GetId()), TTL: decodeTTL(t.GetTtlMs()),
+		})
+	}
+	for _, k := range b.GetDrop() {
+		out.Drop = append(out.Drop, d.keyAt(k.GetPartition(), k.GetKey()))
+	}
+	return out
+}
+
+func (d *decoder) reserved(list []*controllogv1.Reserved) []ownership.Reserved {
+	if len(list) > reservedMax {
+		d.fail("%d reservations", len(list))
+		return nil
+	}
+	var out []ownership.Reserved
+	for _, r := range list {
+		one := ownership.Reserved{KeyAt: d.keyAt(r.GetPartition(), r.GetKey()), TTL: decodeTTL(r.GetTtlMs()), At: d.position(r.GetAt())}
+		if len(r.GetIds()) > reservedIDsMax {
+			d.fail("a key with %d reservations", len(r.GetIds()))
+			return nil
+		}
+		for _, id := range r.GetIds() {
+			one.IDs = append(one.IDs, d.reservationID(id))
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func (d *decoder) keyAt(partition uint32, key uint64) ownership.KeyAt {
+	if partition >= partitionsMax {
+		d.fail("a reservation on partition %d", partition)
+	}
+	return ownership.KeyAt{Partition: ring.Partition(partition), Key: ring.KeyHash(key)}
+}
+
+func (d *decoder) reservationID(id []byte) (out ownership.ReservationID) {
+	if len(id) != len(out) {
+		d.fail("a reservation's id of %d bytes", len(id))
+	}
+	copy(out[:], id)
+	return out
+}
+
+func decodeTTL(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // identity reads settings; none is the unknown identity.
 func (d *decoder) identity(settings []*controllogv1.Setting) identity.Identity {

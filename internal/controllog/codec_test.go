@@ -89,13 +89,18 @@ func TestSnapOfFullSize(t *testing.T) {
 		s.Start = append(s.Start, at)
 		s.Pending = append(s.Pending, []ownership.Tenure{{Inc: s.Members[0], Lease: time.Second, Start: at, Dep: at}})
 	}
+	for i := range 4 * ownership.ReservedMax {
+		s.Reserved = append(s.Reserved, ownership.Reserved{
+			KeyAt: ownership.KeyAt{Partition: 1000, Key: ring.KeyHash(i)}, IDs: make([]ownership.ReservationID, 2), TTL: ownership.TTLMost, At: event.Position{Ledger: 1 << 33, Entry: 1 << 20},
+		})
+	}
 	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d bytes", len(data))
-	if len(data) > 512<<10 {
-		t.Errorf("%d bytes, want <= 512 KiB", len(data))
+	if len(data) > 768<<10 {
+		t.Errorf("%d bytes, want <= 768 KiB", len(data))
 	}
 }
 
@@ -114,6 +119,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"a lease of 100 days":  hello(100 * 24 * time.Hour),
 		"a name that is bytes": record(&ownership.Hello{Node: ownership.Node{Name: "\xff", Inc: ownership.Incarnation{1}}}),
 		"a snap of nothing":    record(&ownership.Snap{}),
+		"a ttl of half a ms":   record(&ownership.Reservations{Take: []ownership.Take{{TTL: 5*time.Second + 500*time.Microsecond}}}),
 	} {
 		if _, err := Encode(r); err == nil {
 			t.Errorf("%s was written", name)
@@ -155,46 +161,64 @@ func TestDecodeRefuses(t *testing.T) {
 	hello := func(h *controllogv1.Hello) func(*controllogv1.Record) {
 		return func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Hello{Hello: h} }
 	}
+	reservations := func(version uint32, takes int) func(*controllogv1.Record) {
+		return func(r *controllogv1.Record) {
+			b := &controllogv1.Reservations{Drop: []*controllogv1.Drop{{Partition: 1, Key: 2}}}
+			for range takes {
+				b.Take = append(b.Take, &controllogv1.Take{Id: inc, TtlMs: 5000})
+			}
+			r.LogVersion, r.Record = version, &controllogv1.Record_Reservations{Reservations: b}
+		}
+	}
 	tests := map[string]struct {
 		change func(*controllogv1.Record)
 		want   error
 	}{
-		"a good beat":                {func(*controllogv1.Record) {}, nil},
-		"a good snap":                {state(func(*controllogv1.State) {}), nil},
-		"another version":            {func(r *controllogv1.Record) { r.LogVersion = 3 }, ErrVersion},
-		"another version's body":     {func(r *controllogv1.Record) { r.LogVersion, r.Record = 3, nil }, ErrVersion},
-		"another group":              {func(r *controllogv1.Record) { r.Group = "h" }, ErrGroup},
-		"no body":                    {func(r *controllogv1.Record) { r.Record = nil }, ErrMalformed},
-		"no sender":                  {func(r *controllogv1.Record) { r.Inc = nil }, ErrMalformed},
-		"a sender that is nobody":    {func(r *controllogv1.Record) { r.Inc = make([]byte, 16) }, ErrMalformed},
-		"a sender that is too long":  {func(r *controllogv1.Record) { r.Inc = make([]byte, 17) }, ErrMalformed},
-		"a negative position":        {beat(&controllogv1.Beat{Cur: &controllogv1.Position{EntryId: -1}}), ErrMalformed},
-		"a short incarnation":        {beat(&controllogv1.Beat{Unreachable: [][]byte{{1}}}), ErrMalformed},
-		"topics out of order":        {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"b", "a"}}}), ErrMalformed},
-		"an empty topic":             {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{""}}}), ErrMalformed},
-		"a short public key":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, PublicKey: []byte{1}}}), ErrMalformed},
-		"settings out of order":      {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: []*controllogv1.Setting{{Name: "b"}, {Name: "a"}}}), ErrMalformed},
-		"too many settings":          {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: make([]*controllogv1.Setting, identity.SettingsMax+1)}), ErrMalformed},
-		"a floor below zero":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Floor: -1}), ErrMalformed},
-		"a good hello":               {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"a"}}, Identity: []*controllogv1.Setting{{Name: "a"}}}), nil},
-		"a set in two forms":         {set(&controllogv1.PartitionSet{Bits: []byte{1}, List: []uint32{1}}), ErrMalformed},
-		"a set out of order":         {set(&controllogv1.PartitionSet{List: []uint32{2, 1}}), ErrMalformed},
-		"a set with a twin":          {set(&controllogv1.PartitionSet{List: []uint32{1, 1}}), ErrMalformed},
-		"a set out of range":         {set(&controllogv1.PartitionSet{List: []uint32{1 << 16}}), ErrMalformed},
-		"a set too large":            {set(&controllogv1.PartitionSet{Bits: make([]byte, 1<<13+1)}), ErrMalformed},
-		"busy keys":                  {busy(&controllogv1.BusyKeys{Partition: 1, Keys: []uint64{2, 3}}, &controllogv1.BusyKeys{Partition: 2}), nil},
-		"busy keys out of order":     {busy(&controllogv1.BusyKeys{Keys: []uint64{2, 2}}), ErrMalformed},
-		"busy keys of one twice":     {busy(&controllogv1.BusyKeys{}, &controllogv1.BusyKeys{}), ErrMalformed},
-		"busy keys of no partition":  {busy(&controllogv1.BusyKeys{Partition: 1 << 16}), ErrMalformed},
-		"a snap of nothing":          {func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Snap{} }, ErrMalformed},
-		"half a table entry":         {state(func(s *controllogv1.State) { s.Table = []byte{0, 0, 0} }), ErrMalformed},
-		"a table too large":          {state(func(s *controllogv1.State) { s.Table = make([]byte, 1<<17+2) }), ErrMalformed},
-		"too few starts":             {state(func(s *controllogv1.State) { s.Starts = []uint32{0} }), ErrMalformed},
-		"a start that is not there":  {state(func(s *controllogv1.State) { s.Starts = []uint32{0, 1} }), ErrMalformed},
-		"a start beyond any":         {state(func(s *controllogv1.State) { s.Starts = []uint32{0, math.MaxUint32} }), ErrMalformed},
-		"pending out of the table":   {state(func(s *controllogv1.State) { s.Pending[0].Partitions.List = []uint32{2} }), ErrMalformed},
-		"pending of half an inc":     {state(func(s *controllogv1.State) { s.Pending[0].Inc = inc[:8] }), ErrMalformed},
-		"pending twice":              {state(func(s *controllogv1.State) { s.Pending = append(s.Pending, s.Pending[0]) }), ErrMalformed},
+		"a good beat":               {func(*controllogv1.Record) {}, nil},
+		"a good snap":               {state(func(*controllogv1.State) {}), nil},
+		"another version":           {func(r *controllogv1.Record) { r.LogVersion = ownership.LogVersionMax + 1 }, ErrVersion},
+		"another version's body":    {func(r *controllogv1.Record) { r.LogVersion, r.Record = ownership.LogVersionMax+1, nil }, ErrVersion},
+		"another group":             {func(r *controllogv1.Record) { r.Group = "h" }, ErrGroup},
+		"no body":                   {func(r *controllogv1.Record) { r.Record = nil }, ErrMalformed},
+		"no sender":                 {func(r *controllogv1.Record) { r.Inc = nil }, ErrMalformed},
+		"a sender that is nobody":   {func(r *controllogv1.Record) { r.Inc = make([]byte, 16) }, ErrMalformed},
+		"a sender that is too long": {func(r *controllogv1.Record) { r.Inc = make([]byte, 17) }, ErrMalformed},
+		"a negative position":       {beat(&controllogv1.Beat{Cur: &controllogv1.Position{EntryId: -1}}), ErrMalformed},
+		"a short incarnation":       {beat(&controllogv1.Beat{Unreachable: [][]byte{{1}}}), ErrMalformed},
+		"topics out of order":       {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"b", "a"}}}), ErrMalformed},
+		"an empty topic":            {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{""}}}), ErrMalformed},
+		"a short public key":        {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, PublicKey: []byte{1}}}), ErrMalformed},
+		"settings out of order":     {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: []*controllogv1.Setting{{Name: "b"}, {Name: "a"}}}), ErrMalformed},
+		"too many settings":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: make([]*controllogv1.Setting, identity.SettingsMax+1)}), ErrMalformed},
+		"a floor below zero":        {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Floor: -1}), ErrMalformed},
+		"a good hello":              {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"a"}}, Identity: []*controllogv1.Setting{{Name: "a"}}}), nil},
+		"a set in two forms":        {set(&controllogv1.PartitionSet{Bits: []byte{1}, List: []uint32{1}}), ErrMalformed},
+		"a set out of order":        {set(&controllogv1.PartitionSet{List: []uint32{2, 1}}), ErrMalformed},
+		"a set with a twin":         {set(&controllogv1.PartitionSet{List: []uint32{1, 1}}), ErrMalformed},
+		"a set out of range":        {set(&controllogv1.PartitionSet{List: []uint32{1 << 16}}), ErrMalformed},
+		"a set too large":           {set(&controllogv1.PartitionSet{Bits: make([]byte, 1<<13+1)}), ErrMalformed},
+		"busy keys":                 {busy(&controllogv1.BusyKeys{Partition: 1, Keys: []uint64{2, 3}}, &controllogv1.BusyKeys{Partition: 2}), nil},
+		"busy keys out of order":    {busy(&controllogv1.BusyKeys{Keys: []uint64{2, 2}}), ErrMalformed},
+		"busy keys of one twice":    {busy(&controllogv1.BusyKeys{}, &controllogv1.BusyKeys{}), ErrMalformed},
+		"busy keys of no partition": {busy(&controllogv1.BusyKeys{Partition: 1 << 16}), ErrMalformed},
+		"a snap of nothing":         {func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Snap{} }, ErrMalformed},
+		"half a table entry":        {state(func(s *controllogv1.State) { s.Table = []byte{0, 0, 0} }), ErrMalformed},
+		"a table too large":         {state(func(s *controllogv1.State) { s.Table = make([]byte, 1<<17+2) }), ErrMalformed},
+		"too few starts":            {state(func(s *controllogv1.State) { s.Starts = []uint32{0} }), ErrMalformed},
+		"a start that is not there": {state(func(s *controllogv1.State) { s.Starts = []uint32{0, 1} }), ErrMalformed},
+		"a start beyond any":        {state(func(s *controllogv1.State) { s.Starts = []uint32{0, math.MaxUint32} }), ErrMalformed},
+		"pending out of the table":  {state(func(s *controllogv1.State) { s.Pending[0].Partitions.List = []uint32{2} }), ErrMalformed},
+		"pending of half an inc":    {state(func(s *controllogv1.State) { s.Pending[0].Inc = inc[:8] }), ErrMalformed},
+		"pending twice":             {state(func(s *controllogv1.State) { s.Pending = append(s.Pending, s.Pending[0]) }), ErrMalformed},
+		"reservations":              {reservations(3, 1), nil},
+		"reservations too early":    {reservations(2, 1), ErrMalformed},
+		"too many takes":            {reservations(3, reservedMax+1), ErrMalformed},
+		"a drop of no partition":    {func(r *controllogv1.Record) { reservations(3, 0)(r); r.GetReservations().Drop[0].Partition = 1 << 16 }, ErrMalformed},
+		"a take with a short id":    {func(r *controllogv1.Record) { reservations(3, 1)(r); r.GetReservations().Take[0].Id = inc[:8] }, ErrMalformed},
+		"a reserved key too often":  {state(func(s *controllogv1.State) { s.Reserved = make([]*controllogv1.Reserved, reservedMax+1) }), ErrMalformed},
+		"a key with many holders": {state(func(s *controllogv1.State) {
+			s.Reserved = []*controllogv1.Reserved{{Ids: make([][]byte, reservedIDsMax+1)}}
+		}), ErrMalformed},
 		"a node without incarnation": {state(func(s *controllogv1.State) { s.Nodes[0] = &controllogv1.Node{Name: "n"} }), ErrMalformed},
 	}
 	for name, test := range tests {
@@ -251,11 +275,38 @@ func drawRecord(t *rapid.T) ownership.Record {
 		rapid.Custom(func(t *rapid.T) ownership.Body { return drawBeat(t) }),
 		rapid.Custom(func(t *rapid.T) ownership.Body { return drawHello(t) }),
 		rapid.Custom(func(t *rapid.T) ownership.Body { return drawSnap(t) }),
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawReservations(t) }),
 	}
-	return ownership.Record{
+	r := ownership.Record{
 		LogVersion: rapid.Uint32Range(ownership.LogVersionMin, ownership.LogVersionMax).Draw(t, "log version"),
 		Group:      group, Inc: incs.Draw(t, "inc"),
 		Body: rapid.OneOf(bodies...).Draw(t, "body"),
+	}
+	if _, ok := r.Body.(*ownership.Reservations); ok {
+		r.LogVersion = max(r.LogVersion, reservationsVersion)
+	}
+	return r
+}
+
+var keys = rapid.Custom(func(t *rapid.T) ownership.KeyAt {
+	return ownership.KeyAt{Partition: ring.Partition(rapid.Uint16().Draw(t, "partition")), Key: ring.KeyHash(rapid.Uint64().Draw(t, "key"))}
+})
+
+var takes = rapid.Custom(func(t *rapid.T) ownership.Take {
+	return ownership.Take{KeyAt: keys.Draw(t, "key"), ID: ownership.ReservationID(incs.Draw(t, "id")), TTL: leases.Draw(t, "ttl")}
+})
+
+var reserved = rapid.Custom(func(t *rapid.T) ownership.Reserved {
+	r := ownership.Reserved{KeyAt: keys.Draw(t, "key"), TTL: leases.Draw(t, "ttl"), At: positions.Draw(t, "at")}
+	for _, inc := range some(t, incs, "ids") {
+		r.IDs = append(r.IDs, ownership.ReservationID(inc))
+	}
+	return r
+})
+
+func drawReservations(t *rapid.T) *ownership.Reservations {
+	return &ownership.Reservations{
+		Seq: rapid.Uint64().Draw(t, "seq"), Applied: positions.Draw(t, "applied"), Take: some(t, takes, "takes"), Drop: some(t, keys, "drops"),
 	}
 }
 
@@ -334,6 +385,7 @@ func drawGenesis(t *rapid.T) *ownership.Genesis {
 		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
 		Partitions: rapid.Uint32().Draw(t, "partitions"), Members: some(t, nodes, "members"), Table: drawTable(t),
 		Identity: drawIdentity(t), After: positions.Draw(t, "after"),
+		Base: positions.Draw(t, "base"), Reserved: some(t, reserved, "reserved"),
 	}
 }
 
@@ -383,6 +435,7 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 		Genesis: positions.Draw(t, "genesis"), Cur: positions.Draw(t, "cur"), ViewHash: rapid.Uint64().Draw(t, "view hash"), PrefixHash: rapid.Uint64().Draw(t, "prefix hash"),
 		Members: some(t, incs, "members"), Table: drawTable(t), Nodes: some(t, nodes, "nodes"),
 		LogVersion: rapid.Uint32().Draw(t, "decides"), Identity: drawIdentity(t),
+		Reserved: some(t, reserved, "reserved"), LastTake: positions.Draw(t, "last take"),
 	}
 	epochs := rapid.SliceOfNDistinct(positions, 3, 3, func(p event.Position) event.Position { return p }).Draw(t, "epochs")
 	slices.SortFunc(epochs, byTime)

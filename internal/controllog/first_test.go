@@ -1,6 +1,7 @@
 package controllog
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -49,9 +50,39 @@ func TestReadFirst(t *testing.T) {
 			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
 			l.cfg.Group = group
 			l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: before})
-			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}, Told: told}) {
+			if answer := <-got; !reflect.DeepEqual(answer, ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}, Told: told}) {
 				t.Errorf("got %+v, want virgin %v, told %v", answer, test.want, told)
 			}
 		})
+	}
+}
+
+// TestReadFirstReadsReservations: of a log with a group, the answer has the reservations that the records up to the position leave.
+func TestReadFirstReadsReservations(t *testing.T) {
+	mem := NewMem()
+	put := func(body ownership.Body) event.Position {
+		data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mem.Put(data)
+	}
+	key := ownership.KeyAt{Partition: 5, Key: 9}
+	at := put(&ownership.Beat{Seq: 1})
+	for i := range byte(3) {
+		at = put(&ownership.Reservations{Seq: uint64(i), Applied: at, Take: []ownership.Take{{KeyAt: key, ID: ownership.ReservationID{i + 1}, TTL: ownership.TTLLeast}}})
+	}
+	got := make(chan ownership.FirstRead, 1)
+	l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
+	l.cfg.Group = group
+	l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: at, Partitions: 8})
+	want := []ownership.Reserved{{KeyAt: key, IDs: []ownership.ReservationID{{2}}, TTL: ownership.TTLLeast}}
+	if answer := <-got; answer.Virgin || answer.Failed || answer.Crowded || !reflect.DeepEqual(answer.Reserved, want) {
+		t.Errorf("got %+v, want the reservation %+v", answer, want)
+	}
+	l.cfg.FirstTimeout = 50 * time.Millisecond
+	l.readFirst(t.Context(), ownership.ReadFirst{Read: 8, Before: event.Position{Ledger: 9}, Partitions: 8})
+	if answer := <-got; !answer.Failed {
+		t.Errorf("got %+v of a log that ends before the position", answer)
 	}
 }

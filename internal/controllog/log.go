@@ -26,7 +26,7 @@ type Config struct {
 	AppendsMax int `min:"2"` // most records of any kind in flight
 	Prefetch   int `min:"2"` // most records that the reader prefetches
 
-	CheckTimeout  time.Duration `above:"0"` // timeout of the short-lived reader of a contiguity check
+	CheckTimeout  time.Duration `above:"0"` // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
 	AnchorTimeout time.Duration `above:"0"` // timeout of a move of the anchor
 	FirstTimeout  time.Duration `above:"0"` // timeout of reading the log's first records before a cold start; less than ownership.reopen_after
 }
@@ -229,7 +229,7 @@ func (l *Log) decode(e Entry) ownership.Record {
 
 // check is one short reader of the contiguity rule.
 func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
-	first, second, err := readTwo(ctx, l.transport, eff.Last, l.cfg.CheckTimeout)
+	first, second, err := readTwo(ctx, l.transport, eff.Last, max(eff.Timeout, l.cfg.CheckTimeout))
 	if ctx.Err() != nil {
 		return
 	}
@@ -271,11 +271,13 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	var first event.Position
 	var told ownership.Token
 	var answer *ownership.FirstRead
+	found, stop := context.WithCancel(ctx)
+	defer stop()
 	decided := func(virgin bool) {
 		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: first, Told: told}
-		cancel()
+		stop()
 	}
-	err := l.transport.Tail(ctx, First, l.cfg.Prefetch, func() {}, func(e Entry) {
+	err := l.transport.Tail(found, First, l.cfg.Prefetch, func() {}, func(e Entry) {
 		if answer != nil {
 			return
 		}
@@ -297,7 +299,33 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 		l.log.Warn("the first record of the control log is not read", "error", err)
 		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
 	}
+	if !answer.Failed && !answer.Virgin {
+		l.readReserved(ctx, eff, answer)
+	}
 	l.deliver(*answer)
+}
+
+// readReserved reads what the log says of covered reservations since the anchor.
+func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, answer *ownership.FirstRead) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stretch, done := ownership.Stretch{Partitions: eff.Partitions}, false
+	err := l.transport.Tail(ctx, Anchored, l.cfg.Prefetch, func() {}, func(e Entry) {
+		if done = done || !e.At.Before(eff.Before); done {
+			cancel()
+			return
+		}
+		record, _ := Decode(l.cfg.Group, e.Data)
+		stretch.Read(e.At, record)
+	})
+	if !done {
+		l.log.Warn("the control log is not read from the anchor on", "error", err)
+		answer.Failed = true
+		return
+	}
+	var all bool
+	answer.Reserved, all = stretch.List()
+	answer.Crowded = !all
 }
 
 func (l *Log) moveAnchor(ctx context.Context, to event.Position) {

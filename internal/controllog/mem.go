@@ -86,8 +86,11 @@ func (m *Mem) Append(data []byte, done func(error)) {
 // Tail implements [Transport]. It needs no prefetch.
 func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
 	topic, end := m.end()
-	if from.IsZero() {
+	switch {
+	case from.IsZero():
 		from = end
+	case from == Anchored: // memory is short: it keeps nothing that is older for long
+		from = First
 	}
 	opened()
 	for ctx.Err() == nil {

@@ -246,6 +246,12 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 			return err
 		}
 	}
+	if from == Anchored {
+		var err error
+		if from, err = p.anchored(ctx); err != nil {
+			return fmt.Errorf("%w: %w", ErrReaderLost, p.named(err))
+		}
+	}
 	options := pulsar.ReaderOptions{
 		Topic:             p.cfg.Topic,
 		StartMessageID:    pulsar.LatestMessageID(),
@@ -315,6 +321,21 @@ func (p *Pulsar) ensureAnchor(ctx context.Context, from event.Position) error {
 	}
 	consumer.Close()
 	return nil
+}
+
+// anchored returns the position of the first record behind the anchor. Of members that ask at the same time the broker answers one after the
+// other.
+func (p *Pulsar) anchored(ctx context.Context) (event.Position, error) {
+	consumer, err := p.attachAnchor(ctx, pulsar.SubscriptionPositionLatest)
+	if err != nil {
+		return event.Position{}, fmt.Errorf("controllog: anchor: %w", err)
+	}
+	defer consumer.Close()
+	msg, err := consumer.Receive(ctx)
+	if err != nil {
+		return event.Position{}, fmt.Errorf("controllog: anchor: %w", err)
+	}
+	return position(msg.ID()), nil
 }
 
 // MoveAnchor implements [Transport].

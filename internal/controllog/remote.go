@@ -124,6 +124,9 @@ func (r *Remote) Tail(ctx context.Context, from event.Position, _ int, opened fu
 }
 
 func (r *Remote) tail(ctx context.Context, from event.Position, opened func(), record func(Entry)) error {
+	if from == Anchored { // as Mem
+		from = First
+	}
 	stream, err := r.broker.TailRecords(ctx, &demov1.TailRecordsRequest{
 		Topic: r.cfg.Topic, Latest: from.IsZero(), LedgerId: from.Ledger, EntryId: from.Entry,
 	})

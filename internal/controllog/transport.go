@@ -28,7 +28,8 @@ type Transport interface {
 	Append(data []byte, done func(error))
 
 	// Tail reads in order from the record at from on, inclusive, or, if from is zero, records
-	// appended from now on, or, if from is [First], all records that the log still has; it
+	// appended from now on, or, if from is [First], all records that the log still has, or, if from is
+	// [Anchored], those that the anchor keeps, and perhaps earlier ones; it
 	// blocks until ctx ends or the reader is lost. It calls opened once the reader is open,
 	// then record for each record; both may block. prefetch is the number of records that may
 	// be in flight to record.
@@ -45,6 +46,9 @@ type Transport interface {
 
 // First is the position from which [Transport.Tail] reads everything that the log still has.
 var First = event.Position{Ledger: -1, Entry: -1}
+
+// Anchored is the position from which [Transport.Tail] reads the records behind the anchor. There is always one: who reads appends before.
+var Anchored = event.Position{Ledger: -2, Entry: -1}
 
 // endUnknown is End's result for a log that is empty or cannot tell.
 var endUnknown = event.Position{Entry: -1}

@@ -112,6 +112,7 @@ type Letter struct {
 	LastError         string
 	Reason            string
 	Owner             string
+	Timer             bool   // a router has published it: a timer, an event of Send, or a firing of a schedule
 	Broken            string // why the payload is an entry that cannot be read; "" if it is an event's
 }
 
@@ -125,6 +126,9 @@ func newLetter(m message, x key.Extractor) Letter {
 	}
 	if id, err := event.ParseMessageID(m.property(source.PropertyMessageID)); err == nil {
 		l.Original = id.String()
+		if sent, err := event.ParseSent(m.Properties); err == nil && id.IsSent() {
+			l.Key, l.Timer = sent.Key, true
+		}
 	}
 	l.Attempts, _ = strconv.ParseUint(m.property(source.PropertyAttempts), 10, 32) // 0 if it is no number
 	l.Crashes, _ = strconv.ParseUint(m.property(source.PropertyCrashes), 10, 32)
@@ -144,6 +148,7 @@ const (
 	ObstacleBatched   = "shares an entry with other messages, so no router wrote it"
 	ObstacleEncrypted = "is encrypted"
 	ObstacleBroken    = "is an entry that cannot be read"
+	ObstacleTimer     = "is a timer, an event of Send, or a firing of a schedule: --to sends it to a topic, as an event without a timer"
 	ObstacleTopic     = "its topic is not in pulsar.topics: --to names another"
 )
 
@@ -157,6 +162,8 @@ func (l *Letter) obstacle(topics []string, to string) string {
 		return ObstacleEncrypted
 	case l.Broken != "":
 		return ObstacleBroken
+	case to == "" && l.Timer:
+		return ObstacleTimer
 	case to == "" && !slices.Contains(topics, l.Topic):
 		return ObstacleTopic
 	}

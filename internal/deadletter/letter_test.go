@@ -83,6 +83,12 @@ func TestHostileLetter(t *testing.T) {
 
 func TestObstacle(t *testing.T) {
 	x := extractor(t)
+	sent := event.Sent{Key: "user-\xff", Due: 5, Name: "expire"}
+	timer := set(set(written(), source.PropertyMessageID, event.SentMessageID(sent.Key, "id", "1").String()), source.PropertyTopic, orders+"-s-TIMER")
+	timer.Properties = sent.Properties(timer.Properties)
+	if l := newLetter(timer, x); l.Key != sent.Key {
+		t.Errorf("a timer has the key %q", string(l.Key))
+	}
 	batched := written()
 	batched.Batched = true
 	for name, c := range map[string]struct {
@@ -96,6 +102,8 @@ func TestObstacle(t *testing.T) {
 		"no topic":            {set(written(), source.PropertyTopic, ""), "", ObstacleTopic},
 		"encrypted":           {set(written(), source.PropertyEncryption, "{}"), orders, ObstacleEncrypted},
 		"broken":              {set(written(), source.PropertyBroken, "checksum"), orders, ObstacleBroken},
+		"a timer":             {timer, "", ObstacleTimer},
+		"a timer, to":         {timer, orders, ""},
 		"batched":             {batched, orders, ObstacleBatched},
 	} {
 		l := newLetter(c.m, x)

@@ -182,7 +182,7 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	did(c.Purged, "removed", "")
 	did(c.SentBefore, "left out or removed", ": an earlier replay sent them")
 	did(c.Repeated, "left out or removed", ": the same event was selected or sent already")
-	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleTopic} {
+	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleTimer, ObstacleTopic} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
 	}
 	alarm(c.Doubt, "are of an interrupted replay: whether they were sent is found out when it is done")

@@ -67,7 +67,7 @@ func Failed(r event.ResultKind) bool {
 	switch r {
 	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:
 		return true
-	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff:
+	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff, event.ResultHandedOver:
 	}
 	return false
 }

@@ -183,8 +183,13 @@ func (x Extractor) String() string {
 
 // Extract returns the key of m: 1 … event.KeyMax bytes of any value. Errors are
 // ErrMissing, ErrNotScalar (both only under Reject) and ErrTooLong. The key never
-// aliases the payload.
+// aliases the payload. An event that a router has published (a timer) names its key, whatever its message and its payload say.
 func (x Extractor) Extract(m *Message) (event.Key, error) {
+	if m.ID.IsSent() {
+		if sent, err := event.ParseSent(m.Properties); err == nil {
+			return sent.Key, nil
+		}
+	}
 	k, err := x.find(m)
 	if err == nil && k == "" {
 		err = ErrMissing

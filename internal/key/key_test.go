@@ -229,3 +229,26 @@ func ExampleParse() {
 	fmt.Println(string(k), err)
 	// Output: alice <nil>
 }
+
+// The key of a timer is that of its sender, whatever the settings say of producers' messages.
+func TestKeysOfTimers(t *testing.T) {
+	sent := event.Sent{Key: "user-\xff", Due: 5}
+	m := key.Message{MessageKey: "another", Payload: []byte(`{"id":"third"}`), ID: event.SentMessageID(sent.Key, "id", "1"), Properties: sent.Properties(nil)}
+	for _, spec := range []string{"message_key", "json:id", "property:absent"} {
+		x, err := key.Parse(spec, key.Reject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k, err := x.Extract(&m); err != nil || k != sent.Key {
+			t.Errorf("%s: %q, %v", spec, string(k), err)
+		}
+	}
+	x, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ID = event.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: -1} // a producer's message with such properties
+	if k, err := x.Extract(&m); err != nil || k != "another" {
+		t.Errorf("of a producer: %q, %v", string(k), err)
+	}
+}

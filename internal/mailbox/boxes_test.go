@@ -847,3 +847,39 @@ func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
 		t.Errorf("deliveries %+v of a key that runs", got)
 	}
 }
+
+// A firing that waits for another one of its schedule lets the events behind it go first: the one that it waits for may be among them. Each
+// is looked at about as often as it asks for.
+func TestPutOffBehind(t *testing.T) {
+	f := newFixture(t, nil)
+	first, second, third := f.event("ann"), f.event("ann"), f.event("ann")
+	f.accept(Local, first, second, third)
+	putOff := func(d event.Delivery) {
+		t.Helper()
+		f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: event.ResultPutOff, After: 3 * time.Second, Behind: true}}, &f.out)
+	}
+	next := func() event.Delivery {
+		t.Helper()
+		if d := f.Take(f.now, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil); len(d) > 0 {
+			t.Fatalf("%v is given out at once", d[0].MessageID())
+		}
+		f.now = f.now.Add(time.Second)
+		f.Tick(f.now, &f.out)
+		return f.takeOne()
+	}
+	d := f.takeOne()
+	for i, want := range []*event.Event{first, second, third, first, second} {
+		if d.MessageID() != want.ID {
+			t.Fatalf("delivery %d is of %v, want %v", i, d.MessageID(), want.ID)
+		}
+		if i == 4 {
+			break
+		}
+		putOff(d)
+		d = next()
+	}
+	f.finish(d, event.ResultDone, "") // it needed to come first, and the others follow in their order
+	if d := f.takeOne(); d.MessageID() != third.ID {
+		t.Errorf("after it %v, want %v", d.MessageID(), third.ID)
+	}
+}

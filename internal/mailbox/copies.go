@@ -17,7 +17,7 @@ import (
 // mark an event of other content as finished.
 
 // content is a digest of the fields that a copy shares with its original.
-type content [16]byte
+type content = event.Content
 
 // contentOf returns the digest of an event's content.
 func contentOf(e *event.Event) (digest content) {

@@ -168,3 +168,95 @@ func TestCopiesInTheWindowAreBounded(t *testing.T) {
 		t.Errorf("%d copies are left", len(b.window.copies))
 	}
 }
+
+// deliverSent brings a copy of an event that a router has published, as deliver does.
+func (b *copyBox) deliverSent(payload string) (e *event.Event, fate string) {
+	b.handle++
+	e = &event.Event{
+		Handle: b.handle, ID: event.SentMessageID("k", "send", "order-7"), Topic: "t-s-TIMER", Key: "k", Partition: ring.PartitionOf("k"), Payload: []byte(payload), Round: 1,
+	}
+	var out Output
+	b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
+	if slices.Contains(said(&out), says(Local, b.handle, verdict{Kind: event.Done})) {
+		return e, "known to be done"
+	}
+	for _, d := range b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil) {
+		b.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
+		return e, "ran"
+	}
+	return e, "waits"
+}
+
+// leave moves all partitions away, and returns what the mailbox knows to be done.
+func (b *copyBox) leave() []event.Finished {
+	b.setAll(ownership.Closed)
+	b.RestartHandover(0)
+	done, _ := b.TakeHandover(100, func(ring.Partition) bool { return true }, nil)
+	return done
+}
+
+// A timer that was handled is known to the next owner of its key, and to the one after that: a second copy of it, that was sent again or that a router has
+// published before it died, does not run there. A copy of another content under its id does: without keys any client with the right to write to the topic can make one.
+func TestSentEventsAreHandedOverWithTheirContent(t *testing.T) {
+	first, second, third := newCopyBox(t), newCopyBox(t), newCopyBox(t)
+	if _, fate := first.deliverSent("p"); fate != "ran" {
+		t.Fatal(fate)
+	}
+	if fate := first.deliver("x", "p", 1, 0); fate != "ran" {
+		t.Fatal(fate)
+	}
+	told := first.leave()
+	if len(told) != 1 || !told[0].ID.IsSent() || told[0].Content == (event.Content{}) {
+		t.Fatalf("handed over %+v, want the timer, and not the copy of the retry topic", told)
+	}
+	var out Output
+	second.TakeOver(0, told, &out)
+	told = second.leave()
+	third.TakeOver(0, told, &out)
+	for _, step := range []struct{ payload, want string }{{"p", "known to be done"}, {"other", "ran"}, {"p", "known to be done"}, {"other", "known to be done"}} {
+		if _, fate := third.deliverSent(step.payload); fate != step.want {
+			t.Errorf("a copy with the content %q %s, want: %s", step.payload, fate, step.want)
+		}
+	}
+}
+
+// An event that waits when its id is handed over is done, if it has the content of the one that was handled.
+func TestWaitingSentEventsAreTakenOut(t *testing.T) {
+	for payload, done := range map[string]bool{"p": true, "other": false} {
+		b := newCopyBox(t)
+		b.setAll(ownership.Waiting)
+		e, fate := b.deliverSent(payload)
+		if fate != "waits" {
+			t.Fatal(fate)
+		}
+		same := *e
+		same.Payload = []byte("p")
+		var out Output
+		b.TakeOver(0, []event.Finished{{Partition: e.Partition, ID: e.ID, Content: contentOf(&same)}}, &out)
+		if got := slices.Contains(said(&out), says(Local, e.Handle, verdict{Kind: event.Done})); got != done {
+			t.Errorf("content %q: done is %t, want %t", payload, got, done)
+		}
+		b.setAll(ownership.Open)
+		if n := len(b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil)); (n == 0) != done {
+			t.Errorf("content %q: %d deliveries", payload, n)
+		}
+	}
+}
+
+// A timer that finishes after its partition has moved is handed over at once, as every event is.
+func TestLateSentEventsAreHandedOver(t *testing.T) {
+	b := newCopyBox(t)
+	e := &event.Event{Handle: 1, ID: event.SentMessageID("k", "send", "1"), Topic: "t", Key: "k", Partition: ring.PartitionOf("k"), Round: 1}
+	var out Output
+	b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
+	running := b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil)
+	b.setAll(ownership.Draining)
+	if told := b.leave(); len(told) != 0 {
+		t.Fatalf("handed over %+v before the end", told)
+	}
+	b.Finish(0, []event.Result{{Delivery: running[0].ID, Kind: event.ResultDone}}, &out)
+	told, _ := b.TakeHandover(0, func(ring.Partition) bool { return true }, nil)
+	if len(told) != 1 || told[0].ID != e.ID || told[0].Content != contentOf(e) {
+		t.Errorf("handed over %+v", told)
+	}
+}

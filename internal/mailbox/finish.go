@@ -1,6 +1,8 @@
 package mailbox
 
 import (
+	"time"
+
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
@@ -44,9 +46,10 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	switch {
 	case outcome.IsAck(r.Kind):
 		b.counters.Done++
-		copied := it.copied
+		told := !it.copied || it.id.IsSent()
+		end := b.window.end
 		b.settleDone(now, it, out)
-		if !p.ours() && !copied {
+		if !p.ours() && told && b.window.end > end {
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
@@ -70,7 +73,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 // outlived counts a delivery that was running when its partition moved away.
 func (b *Boxes) outlived(result event.ResultKind) {
 	switch result {
-	case event.ResultNotStarted, event.ResultPutOff:
+	case event.ResultNotStarted, event.ResultPutOff, event.ResultHandedOver:
 	case event.ResultCancelled, event.ResultLost, event.ResultCrashed:
 		b.counters.Cut++
 	default:
@@ -89,7 +92,7 @@ func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output
 }
 
 // again retries an event: by way of the retry topic, at the next owner, or here, first
-// in its key.
+// in its key, or last if its outcome says so.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
@@ -115,9 +118,15 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		b.settle(it, event.NotOwner, b.notOwner, out)
 		return
 	}
-	it.actor.pushFront(it)
-	if o.Delay > 0 {
-		it.actor.heldUntil = now.Add(o.Delay)
+	delay := o.Delay
+	if a := it.actor; o.Behind && a.head != nil {
+		a.pushBack(it)
+		delay /= time.Duration(a.depth) // so that each is looked at about once in that time, if all are put off
+	} else {
+		a.pushFront(it)
+	}
+	if delay > 0 {
+		it.actor.heldUntil = now.Add(delay)
 	}
 }
 

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -16,10 +17,11 @@ type part struct {
 	number   ring.Partition
 	gate     ownership.Gate
 	token    ownership.Token
-	running  int            // deliveries of any tenure that are not over
-	changes  uint32         // how often it was opened, or a key of it was given to the keeper, see Boxes.generation
-	withheld []ring.KeyHash // keys that may not run although the gate is open
-	actors   *actor         // all active keys of the partition, linked by inPart
+	running  int                     // deliveries of any tenure that are not over
+	changes  uint32                  // how often it was opened, or a key of it was given to the keeper, see Boxes.generation
+	withheld []ring.KeyHash          // keys that may not run although the gate is open
+	awaited  []ownership.ReservedKey // the same, but for the holder of a covered reservation
+	actors   *actor                  // all active keys of the partition, linked by inPart
 
 	// Window records with lower serials belong to the next owner, unless the partition is
 	// ours. Later records do not: the next owner may hand its own ids over before our table
@@ -33,7 +35,22 @@ func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == owners
 
 // mayRun reports whether the gate allows a key to run.
 func (p *part) mayRun(key event.Key) bool {
-	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key))
+	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key)) && (len(p.awaited) == 0 || !p.awaits(ring.HashOf(string(key))))
+}
+
+// awaits reports whether a key waits for the holder of a covered reservation.
+func (p *part) awaits(id ring.KeyHash) bool {
+	_, found := p.holderOf(id)
+	return found
+}
+
+// holderOf returns who may resume the reservation that a key waits for; zero if nobody may.
+func (p *part) holderOf(id ring.KeyHash) (holder ownership.ReservationID, found bool) {
+	i, found := slices.BinarySearchFunc(p.awaited, id, func(r ownership.ReservedKey, id ring.KeyHash) int { return cmp.Compare(r.Key, id) })
+	if !found {
+		return holder, false
+	}
+	return p.awaited[i].ID, true
 }
 
 func (p *part) withholds(key event.Key) bool {
@@ -91,7 +108,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	if opens {
 		p.changes++
 	}
-	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
+	p.gate, p.token, p.withheld, p.awaited = c.Gate, c.Token, c.Withheld, c.Reserved
 	for a := p.actors; a != nil; {
 		next := a.inPart.next
 		b.dequeueWaiting(a)
@@ -100,6 +117,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 			b.refuseVisits(a, event.NotOwner, b.notOwner, out)
 			b.cancelDebts(a)
 		}
+		b.endResumes(a, out)
 		if a.running == nil {
 			b.enqueue(now, a, out)
 		}

@@ -33,14 +33,31 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 		s := b.spans.find(hash, d.ID)
 		switch {
 		case s == nil:
-			b.window.add(min(now, d.At), d.Partition, b.spans.add(hash, d.ID), bit)
+			b.learn(min(now, d.At), &d, b.spans.add(hash, d.ID), bit)
 		case s.here.has(bit):
-			if it := b.searchPart(b.part(d.Partition), s, bit); it.delivery == 0 {
-				b.takeOut(now, it, out)
+			if it := b.searchPart(b.part(d.Partition), s, bit); it.delivery == 0 && b.isOf(it, &d) {
+				b.takeOut(now, it, b.compares(&d), out)
 			}
 		case !s.done.has(bit):
-			b.window.add(min(now, d.At), d.Partition, s, bit)
+			b.learn(min(now, d.At), &d, s, bit)
 		}
+	}
+}
+
+// compares reports whether an id that is handed over counts only for an event of its content.
+func (b *Boxes) compares(d *event.Finished) bool { return d.Content != content{} && !b.signed }
+
+// isOf reports whether the event that is here may be the one that another member has finished.
+func (b *Boxes) isOf(it *item, d *event.Finished) bool {
+	return !b.compares(d) || contentOf(it.ref.Event()) == d.Content
+}
+
+// learn adds an id to the window that another member has told.
+func (b *Boxes) learn(at clock.Instant, d *event.Finished, s *span, bit uint8) {
+	if !b.compares(d) {
+		b.window.add(at, d.Partition, s, bit)
+	} else if !b.window.addCopy(at, d.Partition, s, bit, d.Content) {
+		b.spans.drop(s)
 	}
 }
 
@@ -65,8 +82,8 @@ func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 	return b.search(nil, s, bit)
 }
 
-// takeOut ends a waiting event that another member has finished.
-func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
+// takeOut ends a waiting event that another member has finished; copied: its id counts only for its content.
+func (b *Boxes) takeOut(now clock.Instant, it *item, copied bool, out *Output) {
 	if it.visit {
 		b.takeVisitOut(now, it, out)
 		return
@@ -78,7 +95,7 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 	}
 	a.remove(it)
 	b.counters.Duplicates++
-	it.copied = false // its earlier owner vouches for the id
+	it.copied = copied // else its earlier owner vouches for the id
 	b.settleDone(now, it, out)
 	b.repayKey(a, out)
 	if a.running == nil {

@@ -1,6 +1,8 @@
 package mailbox
 
 import (
+	"strings"
+
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -61,13 +63,30 @@ type KeyState struct {
 	Crashes  uint32 // how often a worker crashed that had it
 	Accepted clock.Instant
 
-	Call      bool             // Event is a call
-	Calls     int              // waiting calls, besides a running one; not part of Depth
+	Call      bool             // Event is a call, or a reservation
+	Method    string           // of that call; "": it is a reservation
+	Deadline  clock.Instant    // until which the caller of that call waits
+	Via       Sender           // the node where that call or reservation was asked for
+	Calls     int              // waiting calls and reservations, besides a running one; not part of Depth
+	Waiting   []WaitingVisit   // the oldest of these; Inspect alone lists them
+	Fence     event.Fence      // of the reservation that holds the key
 	Depth     int              // waiting events, besides a running one
 	HeldUntil clock.Instant    // WaitRetry, and WaitGate, WaitHold and WaitPark if not zero: when the next attempt is due
 	Delivery  event.DeliveryID // WaitHandler
 	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
+
+// WaitingVisit is a call or a reservation that waits for its turn.
+type WaitingVisit struct {
+	Method   string        // "": it is a reservation
+	Accepted clock.Instant // when it came
+	Deadline clock.Instant // until which it waits
+	Via      Sender        // the node where it was asked for
+	Callers  int           // callers that wait for the answer
+}
+
+// WaitingShownMax bounds the waiting calls and reservations of a key that Inspect lists.
+const WaitingShownMax = 10
 
 // Behind returns the number of events behind the event or the call that runs, or runs next.
 func (k *KeyState) Behind() int {
@@ -84,7 +103,15 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		p := b.part(ring.PartitionOf(string(key)))
 		return KeyState{Partition: p.number, Gate: p.gate}
 	}
-	return b.state(a)
+	s := b.state(a)
+	if !a.visited {
+		return s
+	}
+	for it := b.visits.of[a].head; it != nil && len(s.Waiting) < WaitingShownMax; it = it.next {
+		call := it.ref.Event().Call
+		s.Waiting = append(s.Waiting, WaitingVisit{strings.Clone(call.Method), it.cohort.at, call.Deadline, it.first.sender, 1 + len(it.joined())})
+	}
+	return s
 }
 
 // state returns the state of a key with events or calls here.
@@ -95,7 +122,10 @@ func (b *Boxes) state(a *actor) KeyState {
 		Wait: a.wait, Since: a.since, Depth: int(a.depth), HeldUntil: a.heldUntil,
 		Event: it.id, Attempts: it.attempts, Crashes: it.crashes, Accepted: it.cohort.at, Delivery: it.delivery,
 	}
-	s.Call = it.visit
+	if s.Call = it.visit; it.visit {
+		call := it.ref.Event().Call
+		s.Method, s.Deadline, s.Via, s.Fence = strings.Clone(call.Method), call.Deadline, it.first.sender, b.visits.fences[it.place]
+	}
 	if a.visited {
 		s.Calls = int(b.visits.of[a].n)
 	}
@@ -148,6 +178,7 @@ type Counters struct {
 	Calls    uint64 // accepted calls
 	Answered uint64 // calls that were answered by their handlers
 	Expired  uint64 // calls whose time was up before they could run
+	Crowded  uint64 // calls and reservations that were refused because a bound was reached
 	Granted  uint64 // reservations that have begun
 	Recalled uint64 // calls that ran and were taken back, because their time was up or their caller gone
 
@@ -158,7 +189,10 @@ type Counters struct {
 type Stats struct {
 	Counters
 	Events    int           // waiting or running
-	Visits    int           // calls, waiting or running
+	Visits    int           // calls and reservations, waiting or running
+	VisitsRun int           // of these, such that run
+	Reserves  int           // reservations, waiting or held
+	Reserved  int           // of these, such that are held
 	Running   int           // running deliveries
 	Keys      int           // with events here
 	Ready     int           // keys that wait for room at their worker, or for the lease
@@ -176,6 +210,9 @@ func (b *Boxes) Stats() Stats {
 		Counters:  b.counters,
 		Events:    b.items.len(),
 		Visits:    b.visits.n,
+		VisitsRun: b.visits.running,
+		Reserves:  b.visits.reserve,
+		Reserved:  len(b.visits.fences),
 		Running:   b.running,
 		Keys:      b.actors.len(),
 		Ready:     b.ready,
@@ -197,6 +234,9 @@ func (s Stats) add(t Stats) Stats {
 	s.Counters = s.Counters.add(t.Counters)
 	s.Events += t.Events
 	s.Visits += t.Visits
+	s.VisitsRun += t.VisitsRun
+	s.Reserves += t.Reserves
+	s.Reserved += t.Reserved
 	s.Running += t.Running
 	s.Keys += t.Keys
 	s.Ready += t.Ready
@@ -236,6 +276,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Calls += d.Calls
 	c.Answered += d.Answered
 	c.Expired += d.Expired
+	c.Crowded += d.Crowded
 	c.Granted += d.Granted
 	c.Recalled += d.Recalled
 	return c

@@ -160,6 +160,11 @@ func (m *Mailboxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	m.shards[uint64(id)%uint64(len(m.shards))].with(func(b *Boxes) { b.Grant(id, g, out) })
 }
 
+// SetCovers is [Boxes.SetCovers].
+func (m *Mailboxes) SetCovers(covers bool) {
+	m.each(func(b *Boxes) { b.SetCovers(covers) })
+}
+
 // Reserved is [Boxes.Reserved].
 func (m *Mailboxes) Reserved(from Sender, call event.Handle) (id event.DeliveryID) {
 	m.each(func(b *Boxes) {

@@ -53,12 +53,12 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 	skipped := desc("skipped_events_total", "Events that operators have skipped, by end (dead_letter, done: a handler that ran already had done it).", "end")
 	parked := desc("parked_events_total", "Events that were sent to the parking topic because an operator has parked their key.")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
-	calls := desc("calls_total", "Calls at this owner, by step (accepted, answered by its handler, expired before it could begin, taken_back while it ran).", "step")
+	calls := desc("calls_total", "Calls at this owner, by step (accepted, answered by its handler, expired before it could begin, taken_back while it ran, overloaded: refused because of a bound).", "step")
 	m := &Metrics{
 		boxes: boxes, traced: traced,
 		gauges: []gauge{
 			{desc("events", "Events here, waiting or running."), func(s Stats) int { return s.Events }},
-			{desc("calls", "Calls here, waiting or running."), func(s Stats) int { return s.Visits }},
+			{desc("calls", "Calls and reservations here, waiting or running."), func(s Stats) int { return s.Visits }},
 			{desc("running_events", "Events that run at a worker."), func(s Stats) int { return s.Running }},
 			{desc("active_keys", "Keys with events here."), func(s Stats) int { return s.Keys }},
 			{desc("ready_keys", "Keys that are ready and wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
@@ -94,6 +94,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{calls, "answered", func(c Counters) uint64 { return c.Answered }},
 			{calls, "expired", func(c Counters) uint64 { return c.Expired }},
 			{calls, "taken_back", func(c Counters) uint64 { return c.Recalled }},
+			{calls, "overloaded", func(c Counters) uint64 { return c.Crowded }},
 			{parked, "", func(c Counters) uint64 { return c.Parked }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},

@@ -74,6 +74,25 @@ func (r *reference) waitingCalls(key event.Key) (calls []*refCall) {
 	return calls
 }
 
+// checkShown compares what Inspect tells of the calls and reservations of a key with the reference.
+func (m *model) checkShown(key event.Key, s KeyState) {
+	waiting := m.ref.waitingCalls(key)
+	if s.Calls != len(waiting) || len(s.Waiting) != min(len(waiting), WaitingShownMax) {
+		m.Fatalf("of key %q %d calls wait and %d are listed, want %d", key, s.Calls, len(s.Waiting), len(waiting))
+	}
+	for i, got := range s.Waiting {
+		c := waiting[i]
+		if got.Method != c.event.Call.Method || got.Deadline != c.event.Call.Deadline || got.Callers != len(c.to) || !slices.ContainsFunc(c.to, func(to address) bool { return to.sender == got.Via }) {
+			m.Fatalf("of key %q waits %+v, want %+v for %v", key, got, c.event.Call, c.to)
+		}
+	}
+	for _, c := range m.ref.calls {
+		if c.event.Key == key && c.running != 0 && (!s.Call || s.Method != c.event.Call.Method || s.Deadline != c.event.Call.Deadline || s.Fence != c.granted) {
+			m.Fatalf("of key %q runs %q until %d with fence %v, want %q until %d with %v", key, s.Method, s.Deadline, s.Fence, c.event.Call.Method, c.event.Call.Deadline, c.granted)
+		}
+	}
+}
+
 func (r *reference) findCall(id event.MessageID) *refCall {
 	i := slices.IndexFunc(r.calls, func(c *refCall) bool { return c.event.ID == id })
 	if i < 0 {
@@ -160,6 +179,7 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	}
 	if here := r.findCall(e.ID); here != nil {
 		if max(1, len(here.to)) >= modelConfig.JoinsMax {
+			r.crowded++
 			return r.sayTo(to, overloaded)
 		}
 		here.to = append(here.to, to)
@@ -196,6 +216,7 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	case r.parks[e.Key].State != event.NotParked:
 		return r.sayTo(to, notRunBecause(event.CodeParked, parked.Reason))
 	case tooMuch || len(r.calls) >= modelConfig.CallsMax || len(r.waitingCalls(e.Key)) >= modelConfig.KeyCallsMax:
+		r.crowded++
 		return r.sayTo(to, overloaded)
 	}
 	r.calls = append(r.calls, &refCall{event: *e, to: []address{to}, watched: true})

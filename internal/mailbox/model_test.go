@@ -43,6 +43,7 @@ var modelRetry = outcome.Config{
 // reference computes the correct behaviour of Boxes by the simplest means: slices, and a search
 // through everything for every question.
 type reference struct {
+	crowded uint64 // calls that were refused because of a bound
 	epoch   event.Position
 	gates   map[ring.Partition]ownership.GateChange
 	onHold  map[event.Key]bool
@@ -350,7 +351,14 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 		r.remove(e)
 		return append(said, r.say(e, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...), ended
 	}
-	e.heldUntil = now.Add(o.Delay)
+	others := slices.ContainsFunc(r.events, func(other *refEvent) bool { return other != e && other.event.Key == e.event.Key })
+	if !o.Behind || !others {
+		e.heldUntil = now.Add(o.Delay)
+		return said, ended
+	}
+	r.remove(e)
+	r.events, e.heldUntil = append(r.events, e), 0
+	r.head(e.event.Key).heldUntil = now.Add(o.Delay / time.Duration(r.depth(e.event.Key)))
 	return said, ended
 }
 
@@ -722,8 +730,9 @@ func (m *model) finish() {
 			r := event.Result{Delivery: m.deliveries[i].ID, Reason: "no"}
 			r.Kind = pick(m, []event.ResultKind{
 				event.ResultDone, event.ResultDone, event.ResultRetry, event.ResultRetry, event.ResultReject,
-				event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultCrashed,
+				event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultCrashed, event.ResultPutOff,
 			}, "kind")
+			r.Behind = r.Kind == event.ResultPutOff && m.chance(50, "behind")
 			r.After = pick(m, []time.Duration{0, 0, 2 * time.Second, time.Minute}, "after")
 			if m.deliveries[i].Call() != nil {
 				r = m.callResult(r)
@@ -1061,12 +1070,17 @@ func (m *model) check() {
 	want := Stats{
 		Counters: m.boxes.counters,
 		Events:   len(m.ref.events) + len(m.ref.calls), Visits: len(m.ref.calls), Running: len(m.deliveries), Bytes: m.ref.bytes(), WindowIDs: m.ref.windowIDs(),
-		Oldest: clock.Forever,
+		VisitsRun: m.ref.countCalls(func(c *refCall) bool { return c.running != 0 }),
+		Reserves:  m.ref.countCalls((*refCall).isReservation),
+		Reserved:  m.ref.countCalls(func(c *refCall) bool { return c.granted != event.Fence{} }),
+		Oldest:    clock.Forever,
 	}
+	want.Crowded = m.ref.crowded
 	for _, key := range m.keys {
 		m.ref.rest(key)
 		s := m.boxes.Inspect(key)
 		m.checkKey(key, s)
+		m.checkShown(key, s)
 		switch s.Wait {
 		case WaitSlot:
 			want.Ready++

@@ -96,7 +96,7 @@ func (b *Boxes) isSenderGone(s Sender) bool {
 	switch s {
 	case Local, Letters:
 		return false
-	case nobody:
+	case gone:
 		return true
 	}
 	_, alive := b.senders[s]

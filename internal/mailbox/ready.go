@@ -15,7 +15,7 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil && !visits:
 		b.passivate(a)
-	case !a.part.mayRun(a.key):
+	case !a.part.mayRun(a.key) && b.resuming(now, a) == nil:
 		a.wait, a.since = WaitGate, now
 	case b.isOnHold(a.key):
 		a.wait, a.since = WaitHold, now

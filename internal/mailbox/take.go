@@ -63,6 +63,9 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	a.running = it
 	b.running++
 	a.part.running++
+	if it.visit {
+		b.visits.running++
+	}
 	a.wait, a.since = WaitHandler, now
 	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)

@@ -12,22 +12,24 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// visits are the calls and the reservations: exclusive work on a key that no broker remembers, only a caller. They wait in the actor of their key, in a queue
-// of their own, run by the same rules as events, and make the key busy as events do. They go before waiting events; after
-// visitsInTurn of them one event goes. A failed event's pause does not hold them up.
+// visits holds the calls and the reservations: exclusive work on a key that no broker stores. They wait in the actor of their key, in a
+// queue of their own, run by the same rules as events, and make the key busy as events do. They go before waiting events; after visitsInTurn of
+// them one event goes. The pause after a failed event does not delay them.
 //
-// No event costs anything but a look at a flag while its key has no visits.
+// An event of a key without visits costs only a check of one flag.
 type visits struct {
 	of      map[*actor]*visitors
-	by      map[address]uint32     // each caller that waits → the place of its call
+	by      map[address]uint32     // address of a waiting caller → place of its call
 	n       int                    // waiting or running
+	running int                    // of these
 	reserve int                    // those that are reservations
-	all     []visit                // of all that wait or run, some twice, and of some that are over
+	all     []visit                // names all that wait or run; some twice, and some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
-	moved   map[uint32]struct{}    // places of reservations that run, and whose holders came back before they were granted
+	moved   map[uint32]struct{}    // places of running reservations that were resumed from another address before their grant
 	keeper  worker                 // the worker of reservations
-	soonest clock.Instant          // no deadline of a visit that waits is earlier, nor of one that runs and was not taken back
+	soonest clock.Instant          // lower bound of the deadlines of visits that wait, or run and were not taken back
 	replies replies
+	covers  bool // reservations can be covered: all members of the group know how
 }
 
 // visit names an item: the one with that place and id, if there is one.
@@ -38,20 +40,20 @@ type visit struct {
 
 // visitors are the visits of a key.
 type visitors struct {
-	head, tail *item // that wait, oldest first
-	n          int32
-	inTurn     uint8 // how many ran since an event did
+	head, tail *item // queue of those that wait, oldest first
+	n          int32 // length of the queue
+	inTurn     uint8 // number of visits that ran since the last event
 }
 
-// ReservationsMax bounds the reservations of the keys of one owner, held or waited for, so that the keeper has room for each whose turn it is:
-// events would wait behind one that has none.
+// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper always has room for the next one:
+// the events of a key would wait behind a reservation without room.
 const ReservationsMax = 512
 
 // visitsInTurn is how many visits of a key run in a row while an event of it could.
 const visitsInTurn = 8
 
-// nobody is the sender in the place of a caller that has given up.
-const nobody Sender = math.MaxUint64 - 1
+// gone is the sender of an item after its last caller has given up.
+const gone Sender = math.MaxUint64 - 1
 
 func (v *visits) init(cfg Config) {
 	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
@@ -63,6 +65,7 @@ func (v *visits) init(cfg Config) {
 var (
 	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
+	bare   = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
 	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
 	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
 	begun  = &event.Detail{Reason: "its handler was cut"}
@@ -95,20 +98,25 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		return
 	}
 	a, id := b.actorSeen(seen), ring.HashOf(string(seen.name))
-	if detail := b.refusalOf(now, id, e, call); detail != nil {
+	if detail := b.refusalOf(now, p, id, seen.message, e, call); detail != nil {
 		out.say(from, event.Answered, detail)
 		return
 	}
+	ref, deadline := *e, call.Deadline
+	if call.Resume { // not of its first wait: until the gate of the key opens, and says whether it may
+		deadline = now.Add(resumeMax)
+		ref = withDeadline(e.Event(), deadline)
+	}
 	if call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
 		a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax {
-		b.refuseOverload(from, out)
+		b.refuseVisit(from, out)
 		return
 	}
 	if a == nil {
 		a = b.activate(p, seen.name, seen.key, id)
 	}
 	it, place := b.items.get()
-	it.ref, it.actor, it.cohort, it.place, it.visit = *e, a, group, place, true
+	it.ref, it.actor, it.cohort, it.place, it.visit = ref, a, group, place, true
 	it.id, it.bytes, it.first, it.span = seen.message, uint32(seen.bytes), from, noSpan
 	if !call.Once() {
 		if s == nil {
@@ -125,21 +133,81 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		b.visits.reserve++
 	}
 	b.visits.by[from] = place
-	b.watch(it, call.Deadline, out)
+	b.watch(it, deadline, out)
 	b.visitorsOf(a).pushBack(it)
 	b.refileVisited(now, a, out)
 }
 
+// resumeMax is how long a holder may wait for the gate of its key to open, and for another one to let go: longer than any promise lasts.
+const resumeMax = 2 * event.TTLMost
+
+// withDeadline returns a call that waits for longer.
+func withDeadline(e *event.Event, deadline clock.Instant) event.Ref {
+	later, longer := *e, *e.Call
+	longer.Deadline = deadline
+	later.Call = &longer
+	return event.RefTo(&later)
+}
+
+// mayResume reports whether a reservation that was granted before may go on here, as far as is known: only one that is covered outlives its
+// owner, and its key waits for it.
+func mayResume(p *part, key ring.KeyHash, id event.MessageID, call *event.Call) bool {
+	if call.TTL == 0 || p.gate == ownership.Waiting {
+		return call.TTL != 0
+	}
+	holder, found := p.holderOf(key)
+	return found && holder == ownership.ReservationOf(id)
+}
+
+// resuming returns the visit for which its key waits, nil if it is not here. Nothing else of the key may run.
+func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
+	if !a.visited || a.part.gate != ownership.Open || len(a.part.awaited) == 0 || a.part.withholds(a.key) {
+		return nil
+	}
+	holder, found := a.part.holderOf(a.id)
+	if !found || holder == (ownership.ReservationID{}) {
+		return nil
+	}
+	return b.visits.of[a].first(now, func(it *item) bool { return it.isReservation() && ownership.ReservationOf(it.id) == holder })
+}
+
+// endResumes ends the waiting visits of a key that only wanted to resume, and cannot.
+func (b *Boxes) endResumes(a *actor, out *Output) {
+	if !a.visited {
+		return
+	}
+	v := b.visits.of[a]
+	for it := v.head; it != nil; {
+		next := it.next
+		if call := it.ref.Event().Call; call.Resume && !mayResume(a.part, a.id, it.id, call) {
+			v.remove(it)
+			b.endVisit(it, event.Answered, over, out)
+		}
+		it = next
+	}
+}
+
+// SetCovers says whether reservations can be covered.
+func (b *Boxes) SetCovers(covers bool) { b.visits.covers = covers }
+
+// refuseVisit answers a call or a reservation beyond a bound.
+func (b *Boxes) refuseVisit(from address, out *Output) {
+	b.counters.Crowded++
+	b.refuseOverload(from, out)
+}
+
 // refusalOf returns the answer to a call that must not wait here, nil if it may.
-func (b *Boxes) refusalOf(now clock.Instant, id ring.KeyHash, e *event.Ref, call *event.Call) *event.Detail {
+func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message event.MessageID, e *event.Ref, call *event.Call) *event.Detail {
 	switch {
 	case slices.Contains(call.Path, id):
 		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	case call.Resume: // of a reservation that is not here, whatever its wait was
+	case call.Resume && !mayResume(p, id, message, call): // a reservation that is not here, whatever its wait was
 		return over
-	case !call.Deadline.After(now):
+	case call.TTL != 0 && !call.Resume && !b.visits.covers:
+		return bare
+	case !call.Resume && !call.Deadline.After(now):
 		b.counters.Expired++
 		return tooOld
 	case b.parkOf(e.Key()).State != event.NotParked:
@@ -174,8 +242,11 @@ func (b *Boxes) forgetVisits() {
 	b.visits.all = kept
 }
 
-// visitAt returns a visit, nil if it is over.
+// visitAt returns a visit, nil if it is over. Its place may be gone: an empty slab gives up the places of a burst.
 func (b *Boxes) visitAt(v visit) *item {
+	if int(v.place) >= b.items.places() {
+		return nil
+	}
 	if it := b.items.at(v.place); it.actor != nil && it.visit && it.id == v.id {
 		return it
 	}
@@ -189,11 +260,11 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		return
 	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {
-		b.refuseOverload(from, out)
+		b.refuseVisit(from, out)
 		return
 	}
 	b.counters.Joined++
-	if it.first.sender == nobody {
+	if it.first.sender == gone {
 		it.first = from
 	} else {
 		if it.others == nil {
@@ -211,10 +282,7 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 // waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have passed it over.
 func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, out *Output) {
 	if e := it.ref.Event(); e.Call.Deadline.Before(deadline) {
-		later, longer := *e, *e.Call
-		longer.Deadline = deadline
-		later.Call = &longer
-		it.ref = event.RefTo(&later)
+		it.ref = withDeadline(e, deadline)
 		b.watch(it, deadline, out)
 		if !e.Call.Deadline.After(now) {
 			b.refileVisited(now, it.actor, out)
@@ -222,8 +290,8 @@ func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, o
 	}
 }
 
-// comeBack lets the holder of a reservation, or one who waits for it, go on from another place: whoever knows its id, which is secret, is
-// the same one. The former place is told that it is over there.
+// comeBack moves a reservation, held or waiting, to another address: knowledge of its secret id proves the holder. The former address is
+// told that the reservation is over there.
 func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
@@ -301,6 +369,10 @@ func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
 
 // workerOf returns the worker of what runs next of a key: the keeper if it is a reservation.
 func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
+	if b.resuming(now, a) != nil {
+		a.workers = noWorkers
+		return &b.visits.keeper
+	}
 	if a.visited {
 		if v := b.visits.of[a]; !b.eventMay(now, a) || v.inTurn < visitsInTurn {
 			if it := v.first(now, func(*item) bool { return true }); it != nil && it.isReservation() {
@@ -343,6 +415,14 @@ func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
 
 // nextOfBoth is next for a key with visits that wait. The keeper gets reservations alone, and all other workers none.
 func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) *item {
+	if !a.part.mayRun(a.key) {
+		it := b.resuming(now, a)
+		if it == nil || w.id != event.Keeper {
+			return nil
+		}
+		v.remove(it)
+		return it
+	}
 	eventMay, keeper := b.eventMay(now, a) && w.id != event.Keeper, w.id == event.Keeper
 	if !eventMay || v.inTurn < visitsInTurn {
 		if it := v.first(now, func(it *item) bool { return it.isReservation() == keeper }); it != nil {
@@ -368,7 +448,7 @@ func (b *Boxes) putOff(now clock.Instant, a *actor) {
 	}
 }
 
-// expireVisits ends the visits whose time is up: those that wait have not run, and those that run are taken back.
+// expireVisits ends the visits with a passed deadline: waiting ones as not run; running calls are taken back.
 func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 	if b.visits.soonest.After(now) {
 		return
@@ -385,7 +465,7 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 			soonest, kept = min(soonest, deadline), append(kept, v)
 		case it.delivery == 0:
 			ended = append(ended, it)
-		case !it.isReservation(): // whose time is that of its wait
+		case !it.isReservation(): // the deadline of a reservation bounds only its wait
 			b.takeVisitBack(it, out)
 		}
 	}
@@ -411,8 +491,8 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 	b.refileVisited(now, a, out)
 }
 
-// endVisit answers the callers of a visit that is in no queue and does not run, and frees it. They are not told that one has not run that
-// may have.
+// endVisit answers the callers of a visit that is in no queue and does not run, and frees it. A visit that may have run before is never
+// answered as not run.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
 	if it.isReservation() {
@@ -454,8 +534,8 @@ func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Det
 	}
 }
 
-// Cancel says that a sender waits for calls no more. A call that nobody else waits for ends, and gets no verdict: at once if it waits;
-// if it runs, out.TakeBack names it, and its key stays busy until Finish. Calls that are not here are ignored.
+// Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
+// in out.TakeBack, and its key stays busy until Finish. Unknown calls are ignored.
 func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
 	b.call++
 	for _, h := range calls {
@@ -515,7 +595,7 @@ func (it *item) leave(from address) (none bool) {
 			return false
 		}
 	}
-	it.first = address{sender: nobody}
+	it.first = address{sender: gone}
 	if n := len(others); n > 0 {
 		it.first, *it.others = others[n-1], others[:n-1]
 		return false
@@ -526,9 +606,10 @@ func (it *item) leave(from address) (none bool) {
 // finishVisit ends a delivery of a visit.
 func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p, e := it.actor, it.actor.part, it.ref.Event()
-	o := outcome.OfCall(e.Call.Once() || e.Call.Reservation, e.Call.Deadline.After(now) && it.first.sender != nobody, r)
+	o := outcome.OfCall(e.Call.Once() || e.Call.Reservation, e.Call.Deadline.After(now) && it.first.sender != gone, r)
 	b.recordVisit(now, it, r, o)
 	b.running--
+	b.visits.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
 	p.running--
@@ -537,10 +618,10 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
 		it.begun = true
-		b.answer(it, event.Attempted, begun, out) // whoever sends it to another owner must know
+		b.answer(it, event.Attempted, begun, out) // before a sender gives it to another owner
 	}
 	switch {
-	case o.Again && !p.ours():
+	case r.Kind == event.ResultHandedOver, o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
 	case o.Again && b.parkOf(a.key).State != event.NotParked:
 		b.endVisit(it, event.Answered, parked, out)

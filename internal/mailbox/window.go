@@ -31,7 +31,8 @@ type window struct {
 	young      clock.Instant // sweepSome skips ids that finished before, in this pass
 
 	// copies holds the content of finished retry-topic copies by id, since every producer of
-	// that topic can choose the id. These ids are not handed over when a partition moves.
+	// that topic can choose the id. Of these ids only those that a router has given are handed over when a partition moves, with
+	// the content.
 	copies map[event.MessageID]content
 }
 
@@ -57,7 +58,11 @@ const (
 func (r *record) is(f recordFlags) bool { return r.flags&f != 0 }
 
 func (w *window) finished(r *record) event.Finished {
-	return event.Finished{Partition: r.partition, ID: w.spans.at(r.span).id(r.bit), At: r.at}
+	d := event.Finished{Partition: r.partition, ID: w.spans.at(r.span).id(r.bit), At: r.at}
+	if r.is(recordCopied) {
+		d.Content = w.copies[d.ID]
+	}
+	return d
 }
 
 func newWindow(spans *spans, bytesMax int, ageMax time.Duration) window {
@@ -171,10 +176,11 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	return dst, w.sweep > w.first
 }
 
-// mayBeTold reports whether the broker assigned the id of a record: the id is not that of
-// an unsigned copy, nor an alias.
+// mayBeTold reports whether the broker assigned the id of a record, or a router to an event that it has published: the id is not that of
+// another unsigned copy, nor an alias.
 func (w *window) mayBeTold(r *record) bool {
-	return !r.is(recordCopied) && w.spans.at(r.span).ledger >= 0
+	s := w.spans.at(r.span)
+	return s.ledger >= 0 && (!r.is(recordCopied) || s.id(r.bit).IsSent())
 }
 
 // takeAll removes the given ids if they are still remembered and leave, and appends them

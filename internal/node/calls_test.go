@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -256,7 +257,7 @@ func TestCalls(t *testing.T) {
 	if s := a.boxes.Stats(); s.Visits != 0 || s.Bytes != 0 || s.Events != 0 {
 		t.Errorf("a keeps %+v", s)
 	}
-	if n := a.lane.Waiting(); n != 0 {
+	if n := a.lane.Stats().Calls; n != 0 {
 		t.Errorf("%d callers wait", n)
 	}
 }
@@ -329,5 +330,130 @@ func TestCallsOverloaded(t *testing.T) {
 	var failure *client.CallError
 	if _, err := la.Invoke(t.Context(), "other", "echo", nil); !errors.As(err, &failure) || failure.Code != client.CodeOverloaded || failure.RetryAfter == 0 {
 		t.Errorf("the error is %v", err)
+	}
+	v := newReporter(a.Node).Status().Visits
+	if near := v.Nearest(); v.Refused != 1 || v.Running != 1 || near.Setting != "lane.calls_max" || near.Part() != 1 {
+		t.Errorf("the report tells %+v", v)
+	}
+}
+
+// patient is a handler of calls that runs until it is let go.
+type patient struct {
+	begun chan string // the members that run it
+	letGo chan struct{}
+}
+
+func (p *patient) of(name string) client.Option {
+	return client.WithCall("patient", func(ctx context.Context, _ *client.Call) ([]byte, error) {
+		p.begun <- name
+		select {
+		case <-p.letGo:
+			return []byte("at last"), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	})
+}
+
+// TestHomeThatLeaves: a router that leaves its group waits for the answers to the calls that were made at it, and refuses new ones, which can be made elsewhere; holders go on meanwhile, and it
+// ends when all are answered, or when its drain may take no longer.
+func TestHomeThatLeaves(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		bound time.Duration
+		cut   bool
+	}{"in time": {20 * time.Second, false}, "too late": {2 * time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, c := newGroup(t), newCallees()
+			p := &patient{begun: make(chan string, 2), letGo: make(chan struct{})}
+			a, b := g.start("a", func(cfg *Config) { cfg.DrainTimeout = test.bound }), g.start("b", nil)
+			la, lb := g.startCalls(a, c, p.of("a")), g.startCalls(b, c, p.of("b"))
+			g.ready(a, b)
+			key := g.owned(b)
+			answers := make(chan error, 1)
+			go func() {
+				reply, err := la.Invoke(t.Context(), key, "patient", nil, client.WithCallTimeout(time.Minute))
+				if err == nil && string(reply) != "at last" {
+					err = fmt.Errorf("the reply is %q", reply)
+				}
+				answers <- err
+			}()
+			<-p.begun
+			a.stop()
+			var failure *client.CallError
+			g.eventually("new calls are refused", func() error {
+				if _, err := la.Invoke(t.Context(), "other", "echo", nil, client.WithCallTimeout(time.Second)); !errors.As(err, &failure) || failure.Code != client.CodeLeaving {
+					return fmt.Errorf("the error is %w", err)
+				}
+				return nil
+			})
+			if !errors.Is(failure, client.ErrNotRun) || failure.RetryAfter != 0 {
+				t.Errorf("a new call: %+v", failure)
+			}
+			if _, err := la.Reserve(t.Context(), "other"); !errors.As(err, &failure) || failure.Code != client.CodeLeaving {
+				t.Errorf("a new reservation: %v", err)
+			}
+			if _, err := lb.Invoke(t.Context(), "other", "echo", nil); err != nil {
+				t.Errorf("the call made elsewhere: %v", err)
+			}
+			if test.cut {
+				if err := <-answers; !errors.Is(err, client.ErrUnknown) {
+					t.Errorf("the caller is told %v", err)
+				}
+				if <-a.ended; !errors.Is(a.err, ErrDrainTimeout) || !strings.Contains(a.err.Error(), "1 call of its callers have no answer") {
+					t.Errorf("the router ended with %v", a.err)
+				}
+				close(p.letGo)
+				return
+			}
+			g.eventually("the drain waits for the call", func() error {
+				if waits := a.DrainWaits(); waits != "1 call of its callers not answered yet" {
+					return errors.New(waits)
+				}
+				return nil
+			})
+			select {
+			case <-a.ended:
+				t.Fatalf("it has ended, with %v", a.err)
+			case err := <-answers:
+				t.Fatalf("the caller is told %v", err)
+			default:
+			}
+			close(p.letGo)
+			if err := <-answers; err != nil {
+				t.Errorf("the caller is told %v", err)
+			}
+			if <-a.ended; a.err != nil {
+				t.Errorf("the router ended with %v", a.err)
+			}
+		})
+	}
+}
+
+// TestUndrainedHomeTakesCalls: a router that comes back takes calls again, and the calls of its handlers meanwhile.
+func TestUndrainedHomeTakesCalls(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, b := g.start("a", nil), g.start("b", nil)
+	la, lb := g.startCalls(a, c), g.startCalls(b, c)
+	g.ready(a, b)
+	// A call from a handler has a path, and is taken while the router drains.
+	a.lane.Leave()
+	if _, err := lb.Invoke(t.Context(), g.owned(a), "again", []byte(g.owned(b)), client.WithCallTimeout(5*time.Second)); err != nil {
+		t.Errorf("a call of a handler beside a router that leaves: %v", err)
+	}
+	a.lane.TakeCalls()
+	g.closes("it has drained", a.Drain())
+	var failure *client.CallError
+	if _, err := la.Invoke(t.Context(), "k", "echo", nil); !errors.As(err, &failure) || failure.Code != client.CodeLeaving {
+		t.Errorf("after the drain: %v", err)
+	}
+	if _, err := a.Undrain(); err != nil {
+		t.Fatal(err)
+	}
+	g.ready(a, b)
+	if _, err := la.Invoke(t.Context(), g.owned(b), "echo", nil, client.WithCallTimeout(5*time.Second)); err != nil {
+		t.Errorf("after it has come back: %v", err)
 	}
 }

@@ -89,6 +89,7 @@ func (n *Node) Drain() <-chan struct{} {
 	if !s.isDraining() {
 		n.metrics.drains.Inc()
 		n.log.Info("draining")
+		n.lane.Leave()
 		close(s.draining)
 	}
 	return s.drained
@@ -151,8 +152,8 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 }
 
 // untilDrained blocks until this node owns nothing, runs nothing, has handed its finished ids to
-// the next owners, and what it knows of moves to all members, and has closed its subscription. It
-// reports false if ctx ended before; an incomplete handover does not count.
+// the next owners, and what it knows of moves to all members, has closed its subscription, and its callers
+// have their answers. It reports false if ctx ended before; an incomplete handover does not count.
 func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	select {
 	case <-s.left:
@@ -166,10 +167,11 @@ func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	}
 	select {
 	case <-s.settled:
-		return true
 	case <-ctx.Done():
 		return false
 	}
+	n.lane.Finish(ctx) // owners answer as long as the streams to them last
+	return ctx.Err() == nil
 }
 
 // unfinished names the open part of a drain, "" if only the handover of finished ids is left.
@@ -187,6 +189,9 @@ func (n *Node) unfinished(s *drainCycle) string {
 		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
 	case left: // before it leaves, it consumes for other owners
 		lacks = append(lacks, "the subscription is not closed")
+	}
+	if calls := n.lane.Stats().Unanswered; calls > 0 {
+		lacks = append(lacks, report.Plural(calls, "call")+" of its callers have no answer: they may run, or have run")
 	}
 	return strings.Join(lacks, "; ")
 }
@@ -217,6 +222,8 @@ func (n *Node) drainWaits(s *drainCycle) string {
 		return "the next owners of its keys have not taken the ids of finished events yet"
 	case held.Unsettled > 0:
 		return report.Plural(held.Unsettled, "event") + " not settled yet"
+	case isClosed(s.settled):
+		return report.Plural(n.lane.Stats().Unanswered, "call") + " of its callers not answered yet"
 	}
 	return "the subscription is not closed yet"
 }
@@ -256,6 +263,7 @@ func (n *Node) beginDrainCycle(s *drainCycle) bool {
 	}
 	n.drainCycles.back = false
 	n.drainCycles.present = newDrainCycle()
+	n.lane.TakeCalls()
 	n.incarnation.Store(nil) // the previous incarnation's state is stale
 	close(s.over)
 	return true

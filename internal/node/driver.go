@@ -47,7 +47,8 @@ type driverLoop struct {
 	wake   chan struct{} // cap 1: there is something in idle, or news
 	status atomic.Pointer[ownership.Status]
 	mu     sync.Mutex
-	idle   []ring.Partition // may have less running than before
+	idle   []ring.Partition  // may have less running than before
+	covers []ownership.Input // reservations that are to be covered, or are over
 }
 
 func newDriverLoop(machine driver.Machine, log driver.ControlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driverLoop {
@@ -78,6 +79,22 @@ func (d *driverLoop) drained(partitions []ring.Partition) {
 	d.look()
 }
 
+// cover hands over a Cover or a Drop. It never blocks: the data path calls it while it works.
+func (d *driverLoop) cover(in ownership.Input) {
+	d.mu.Lock()
+	d.covers = append(d.covers, in) // as many as there are reservations, twice
+	d.mu.Unlock()
+	d.look()
+}
+
+func (d *driverLoop) takeCovers() []ownership.Input {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	covers := d.covers
+	d.covers = nil
+	return covers
+}
+
 // look makes the driver check for changes in reach and for idle partitions. It never blocks.
 func (d *driverLoop) look() {
 	signal.Set(d.wake)
@@ -105,7 +122,7 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 		case in := <-d.inputs:
 			inputs = d.takeMore(append(inputs, in))
 		case <-d.wake:
-			inputs = append(append(inputs, d.takeIdle()), d.news()...)
+			inputs = append(append(append(inputs, d.takeIdle()), d.takeCovers()...), d.news()...)
 		case <-timer.C:
 			inputs = append(inputs, ownership.Tick{})
 		case <-pause.C:

@@ -43,6 +43,7 @@ func (s steps) Force(ownership.ForceDrain)                {}
 func (s steps) SetLease(ownership.Lease)                  {}
 func (s steps) SetTable(*ownership.Table)                 {}
 func (s steps) HandOver() (more bool)                     { return false }
+func (s steps) Covered(ownership.Covered)                 {}
 func (s steps) HandOverLate()                             { s <- "hand over" }
 
 func (s steps) Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
@@ -88,6 +89,7 @@ func (idlePath) Force(ownership.ForceDrain)                                 {}
 func (idlePath) SetLease(ownership.Lease)                                   {}
 func (idlePath) SetTable(*ownership.Table)                                  {}
 func (idlePath) HandOver() (more bool)                                      { return false }
+func (idlePath) Covered(ownership.Covered)                                  {}
 func (idlePath) HandOverLate()                                              {}
 func (idlePath) Rest(asked ownership.Set) (ownership.Set, []ownership.Busy) { return asked, nil }
 

@@ -263,6 +263,7 @@ func (l *incarnation) SetGates(changes []ownership.GateChange) {
 	l.node.rollout.closing(changes)
 	l.node.pipeline.SetGates(changes)
 	l.node.rollout.gates(clock.Now(), changes)
+	l.node.schedules.gates(changes)
 }
 
 // Revoke implements dataPath.
@@ -308,6 +309,9 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.shareAllowance()
 	n.look()
 }
+
+// Covered implements dataPath.
+func (l *incarnation) Covered(c ownership.Covered) { l.node.pipeline.Covered(c) }
 
 // HandOver implements dataPath.
 func (l *incarnation) HandOver() (more bool) { return l.node.pipeline.HandOver() }

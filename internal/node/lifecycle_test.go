@@ -18,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
@@ -468,6 +469,7 @@ func TestDrainIsCutForWhatItLacks(t *testing.T) {
 			n := &Node{
 				cfg: Config{DrainTimeout: 10 * time.Millisecond}, drainCycles: newDrainCycles(),
 				log: slog.New(slog.DiscardHandler), metrics: newMetrics(prometheus.NewRegistry()),
+				lane: lane.New(lane.DefaultConfig(), nil, nil, clock.Now, nil),
 			}
 			s := n.drainCycle()
 			if test.left {

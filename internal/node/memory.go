@@ -33,7 +33,7 @@ const (
 // no two partitions of a topic had many at a time.
 func MemoryBound(c Config, s source.Config) []MemoryPart {
 	event := s.EventBytesTypical
-	topics := len(s.Topics) + 1 // the retry topic
+	topics := len(s.Topics) + 2 // the retry and timer topics
 	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
 	return []MemoryPart{
 		{"chunked", topics * s.ChunkedBytesMax},
@@ -44,8 +44,8 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},
 		// The first and the last error of each, at its consumer node and at its owner.
 		{"errors", 2 * 2 * (s.UnsettledMax + s.BatchMax) * c.App.ReasonBytesMax},
-		// Once as the event, once encoded, in both topics for copies.
-		{"copies", 2 * 2 * s.CopiesMax * (event + fetchedOverhead)},
+		// Once as the event, once encoded, in three topics for copies at a time.
+		{"copies", 2 * 3 * s.CopiesMax * (event + fetchedOverhead)},
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},

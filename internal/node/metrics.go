@@ -107,6 +107,10 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		func(s ownership.Status) float64 { return float64(s.Waiting) })
 	gauge("ringfence_ownership_withheld_keys", "Keys of open partitions for which an earlier owner still works.",
 		func(s ownership.Status) float64 { return float64(s.Withheld) })
+	gauge("ringfence_ownership_reserved_keys", "Keys of the group that reservations with a ttl hold, as the control log says: at 1,024 further ones are refused.",
+		func(s ownership.Status) float64 { return float64(s.Reserved) })
+	gauge("ringfence_ownership_awaited_keys", "Keys of open partitions that wait for the holder of a reservation with a ttl, since their partition has moved here.",
+		func(s ownership.Status) float64 { return float64(s.Awaited) })
 	gauge("ringfence_ownership_draining_partitions", "Partitions that are not this node's any more and where its application still works.",
 		func(s ownership.Status) float64 { return float64(s.Draining) })
 	gauge("ringfence_ownership_lease_remaining_seconds", "Time left of this node's lease, negative when it has run out.",
@@ -155,7 +159,7 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NotePrefixDiffers:
+		ownership.NotePrefixDiffers, ownership.NoteGenesisVoid:
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
 		ownership.NoteLogVersion,

@@ -153,18 +153,19 @@ type Node struct {
 	metrics  *metrics
 	steering *steering
 
-	pipeline *pipeline.Pipeline
-	boxes    *mailbox.Mailboxes
-	app      *app.Server
-	lane     *lane.Lane
-	pool     *forward.Pool
-	peers    *forward.Server
-	reach    *reach
-	audit    *auditing    // nil: off
-	meter    *judge.Meter // nil: off
-	rollout  *rollout
-	unparks  *unparks
-	group    *report.Group // as Reports has returned it; nil: this node cannot ask its group
+	pipeline  *pipeline.Pipeline
+	boxes     *mailbox.Mailboxes
+	app       *app.Server
+	lane      *lane.Lane
+	pool      *forward.Pool
+	peers     *forward.Server
+	reach     *reach
+	audit     *auditing    // nil: off
+	meter     *judge.Meter // nil: off
+	rollout   *rollout
+	unparks   *unparks
+	schedules *schedules
+	group     *report.Group // as Reports has returned it; nil: this node cannot ask its group
 
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
@@ -208,6 +209,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	}
 	n.rollout = newRollout(n)
 	n.unparks = newUnparks(n)
+	n.schedules = newSchedules(n)
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
@@ -251,10 +253,14 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	}
 
 	laneMetrics := lane.NewMetrics(parts.Registry)
-	n.lane = lane.New(cfg.Lane, p, clock.Now, laneMetrics)
+	n.lane = lane.New(cfg.Lane, p, n, clock.Now, laneMetrics)
 	if cfg.Mode == Gossip {
 		n.lane.RefuseReservations()
 	}
+	n.lane.CoverIf(func() bool {
+		t := p.Table()
+		return t != nil && t.Covers()
+	})
 	laneMetrics.WatchWaiting(parts.Registry, n.lane)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
@@ -265,7 +271,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	}
 	var err error
 	n.app, err = app.New(cfg.App, app.Identity{Node: cfg.Name, Group: cfg.Group}, app.Parts{
-		Boxes:   p,
+		Boxes: p, Schedules: n.schedules,
 		Lease:   p.Lease,
 		Workers: n.workersChanged,
 		Drain: func(reason string) {
@@ -273,9 +279,17 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 			n.Drain()
 		},
 		Handled: handled,
+		Cover:   n.cover,
 		Now:     clock.Now, Log: parts.Log, Metrics: app.NewMetrics(parts.Registry),
 	})
 	return pipeline.Stages{Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app}, err
+}
+
+// cover takes to the ownership machine that a reservation is to be covered, or is over. Between two incarnations nothing is: all turns have ended.
+func (n *Node) cover(in ownership.Input) {
+	if l := n.incarnation.Load(); l != nil && l.driver != nil {
+		l.driver.cover(in)
+	}
 }
 
 // stopTimeout is how long the stages may take to stop once nothing is left to drain.
@@ -305,6 +319,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "claims", Run: n.keepClaims},
 			stages.Stage{Name: "acts", Run: n.keepActs},
 			stages.Stage{Name: "unparks", Run: n.unparks.run},
+			stages.Stage{Name: "schedules", Run: n.schedules.run},
 		)
 	})
 	wait.Go(func() { n.keepDrainCycles(stageCtx) })
@@ -347,6 +362,15 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 		}
 		return fmt.Errorf("%w after %v: %s", ErrDrainTimeout, n.cfg.DrainTimeout, lacks)
 	}
+}
+
+// Publish implements lane.Publisher: the source of the moment publishes.
+func (n *Node) Publish(e *event.Event, answer func(error)) error {
+	s := n.source.Load()
+	if s == nil {
+		return errNotSubscribed
+	}
+	return s.Send(e, answer)
 }
 
 // Lane makes calls of keys' handlers.

@@ -97,10 +97,12 @@ func (s *reporter) Status() report.Status {
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.heldEvents(),
+		Visits:      n.visits(),
 		Rates:       report.Rates(n.boxes.Rates()),
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}
+	status.Schedules, status.SchedulesUnshown = n.schedules.report()
 	for _, w := range n.app.Unchecked() {
 		status.UncheckedWorkers = append(status.UncheckedWorkers, report.Worker(w))
 	}
@@ -145,6 +147,25 @@ func (n *Node) heldEvents() report.Events {
 	}
 	return events
 }
+
+// visits counts the calls and reservations of this node, at both of their ends.
+func (n *Node) visits() *report.Visits {
+	boxes, callers := n.boxes.Stats(), n.lane.Stats()
+	return &report.Visits{
+		Waiting: boxes.Visits - boxes.VisitsRun, Running: boxes.VisitsRun - boxes.Reserved, Reserved: boxes.Reserved,
+		Crowded: boxes.Crowded, Refused: callers.Refused,
+		Bounds: []report.Bound{
+			{Setting: "mailbox.calls_max", Used: boxes.Visits, Max: n.cfg.Mailbox.CallsMax},
+			{Setting: "reservations of an owner", Used: boxes.Reserves, Max: mailbox.ReservationsMax},
+			{Setting: "lane.calls_max", Used: callers.Calls, Max: callers.CallsMax},
+			{Setting: "lane.calls_bytes_max", Used: callers.Bytes, Max: callers.BytesMax},
+			{Setting: "lane.reservations_max", Used: callers.Reservations, Max: callers.ReservationsMax},
+		},
+	}
+}
+
+// left returns the time until an instant.
+func left(now, until clock.Instant) float64 { return max(0, until.Sub(now).Seconds()) }
 
 // age returns the time since an instant, 0 if there is none.
 func age(now, since clock.Instant) float64 {
@@ -286,9 +307,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	}
 	at.Seconds, at.Age = age(now, state.Since), age(now, state.Accepted)
 	at.Queued, at.Event, at.Failures, at.Worker = state.Behind(), state.Event.String(), state.Attempts, uint64(state.Worker)
-	if at.Call, at.Calls = state.Call, state.Calls; at.Call {
-		at.Event = "" // the id is that of no message, and nobody can skip it
-	}
+	s.describeVisits(&at, now, &state)
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}
@@ -298,6 +317,38 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 		}
 	}
 	return at
+}
+
+// describeVisits tells of the calls and reservations of a key: the one that runs or is next, and those that wait.
+func (s *reporter) describeVisits(at *report.KeyAt, now clock.Instant, state *mailbox.KeyState) {
+	at.Call, at.Calls = state.Call, state.Calls
+	if state.Call {
+		at.Event = "" // the id is that of no message: no skip can name it
+		at.Method, at.Via = state.Method, s.via(state.Via)
+	}
+	if state.Method != "" {
+		at.CallerWaits = left(now, state.Deadline)
+	}
+	if left, held := s.node.app.Reserved(state.Delivery); held {
+		at.Reservation = &report.Reservation{Token: state.Fence.Token, Turn: state.Fence.Turn, Left: left.Seconds()}
+	}
+	for _, w := range state.Waiting {
+		at.Waiting = append(at.Waiting, report.Waiting{
+			Method: w.Method, Via: s.via(w.Via), Seconds: age(now, w.Accepted), Left: left(now, w.Deadline), Callers: w.Callers,
+		})
+	}
+}
+
+// via names the member at which a caller or a holder asked, "" if it is gone.
+func (s *reporter) via(from mailbox.Sender) string {
+	if from == mailbox.Local {
+		return s.node.cfg.Name
+	}
+	peer, connected := s.node.peers.PeerOf(forward.StreamID(from))
+	if !connected {
+		return ""
+	}
+	return s.nameOf(peer)
 }
 
 // blockersWait is how long a report waits for the next step of the driver to learn its

@@ -120,7 +120,7 @@ func (s *reporter) describe(one *report.ListedKey, now clock.Instant, k mailbox.
 	one.Seconds, one.Age = age(now, k.Since), age(now, k.Accepted)
 	one.Failures, one.Crashes, one.Behind = k.Attempts, k.Crashes, k.Behind()
 	one.Event, one.Worker, one.EventSeconds = k.Event.String(), uint64(k.Worker), k.Weight(now)
-	if one.Call, one.Calls = k.Call, k.Calls; one.Call {
+	if one.Call, one.Method, one.Calls = k.Call, k.Method, k.Calls; one.Call {
 		one.Event = "" // the id is that of no message
 	}
 	if k.HeldUntil != 0 {

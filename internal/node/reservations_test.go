@@ -2,14 +2,22 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app/lane"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/controllog"
 )
 
 // notReserved checks the error of a Reserve.
@@ -127,7 +135,7 @@ func TestReservations(t *testing.T) {
 	})
 	for _, m := range []*member{a, b} {
 		g.eventually("nothing is left", func() error {
-			if s, n := m.boxes.Stats(), m.lane.Waiting(); s.Visits != 0 || n != 0 {
+			if s, n := m.boxes.Stats(), m.lane.Stats().Calls; s.Visits != 0 || n != 0 {
 				return fmt.Errorf("%d visits, %d callers", s.Visits, n)
 			}
 			return nil
@@ -186,4 +194,231 @@ func TestReservationMoves(t *testing.T) {
 		t.Errorf("the fences are %v, then %v", f, s)
 	}
 	next.Release()
+}
+
+// TestReleaseOverABrokenConnection: a key whose holder has lost its connection when it releases is free as soon as the holder has made another one, and not only after a lease.
+func TestReleaseOverABrokenConnection(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.startCalls(a, c)
+	lb := g.startCalls(b, c)
+	g.ready(a, b)
+	var mu sync.Mutex
+	var conns []net.Conn
+	through, err := client.Dial(a.endpoint, client.WithDialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+		}
+		return conn, err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = through.Close() }()
+	key := g.owned(b)
+	held, err := through.Reserve(t.Context(), key, client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := time.Until(held.Until())
+	mu.Lock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	mu.Unlock()
+	begun := time.Now()
+	held.Release()
+	next, err := lb.Reserve(t.Context(), key, client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Release()
+	if took := time.Since(begun); took > left/2 {
+		t.Errorf("the key was free after %v; the permission would have lasted for %v", took, left)
+	}
+}
+
+// severed is a control log that a member has until it is cut from it, as if its process were gone.
+type severed struct {
+	controllog.Transport
+	gone chan struct{}
+}
+
+func (s severed) Append(data []byte, done func(error)) {
+	select {
+	case <-s.gone:
+		done(errors.New("severed"))
+	default:
+		s.Transport.Append(data, done)
+	}
+}
+
+func (s severed) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
+	return s.Transport.Tail(ctx, from, prefetch, opened, func(e controllog.Entry) {
+		select {
+		case <-s.gone:
+		default:
+			record(e)
+		}
+	})
+}
+
+// startMortal starts a member, and returns what kills it, as far as others can tell: it is cut from the log and from its peers.
+func (g *group) startMortal(t *testing.T, name string) (m *member, kill func()) {
+	gone := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay := newBreakable(t, l.Addr().String())
+	m = g.startWith(name, func(cfg *Config) { cfg.PeerAddr = relay.endpoint() }, func(p *Parts) {
+		_ = p.PeerListener.Close()
+		p.PeerListener = l
+		p.ControlLog = func() (controllog.Transport, error) { return severed{g.log, gone}, nil }
+	})
+	return m, sync.OnceFunc(func() { close(gone); relay.cut() })
+}
+
+// TestCoveredReservationOutlivesItsOwner: the owner of a key is killed, its holder goes on, nobody else gets the key, and the next owner renews it.
+func TestCoveredReservationOutlivesItsOwner(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, kill := g.startMortal(t, "a")
+	b := g.start("b", nil)
+	g.startCalls(a, c)
+	lb := g.startCalls(b, c)
+	g.ready(a, b)
+	key := g.owned(a)
+	const ttl = 20 * time.Second
+	r, err := lb.Reserve(t.Context(), key, client.WithTTL(ttl), client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(r.Until()); left < ttl/2 || left > ttl {
+		t.Errorf("the reservation lasts for %v, want nearly %v", left, ttl)
+	}
+	before := r.Fence()
+	kill()
+	other := make(chan error, 1)
+	go func() {
+		next, err := lb.Reserve(t.Context(), key, client.WithWait(time.Minute))
+		if err == nil {
+			if r.Context().Err() == nil {
+				err = errors.New("the key was granted beside its holder")
+			}
+			next.Release()
+		}
+		other <- err
+	}()
+	g.eventually("the next owner has it", func() error {
+		if f := r.Fence(); f.Token <= before.Token {
+			return fmt.Errorf("the fence is %v, before %v", f, before)
+		}
+		return nil
+	})
+	time.Sleep(6 * time.Second) // longer than a lease and all waits for one
+	if r.Context().Err() != nil {
+		t.Fatalf("the reservation was lost: %v", context.Cause(r.Context()))
+	}
+	if left := time.Until(r.Until()); left < ttl/2 {
+		t.Errorf("the next owner has not renewed it: it lasts for %v", left)
+	}
+	select {
+	case err := <-other:
+		t.Fatalf("the one that waits: %v", err)
+	default:
+	}
+	r.Release()
+	select {
+	case err := <-other:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("after the release nobody got the key")
+	}
+	g.eventually("the log has it no more", func() error {
+		if n := b.Status().Reserved; n != 0 {
+			return fmt.Errorf("%d keys are reserved", n)
+		}
+		return nil
+	})
+}
+
+// TestReservationsByHTTP: a key is held by plain requests through any router, each renewal promises the ttl, and whoever does not have the id gets nothing.
+func TestReservationsByHTTP(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.startCalls(a, c)
+	lb := g.startCalls(b, c)
+	g.ready(a, b)
+	key := g.owned(b)
+	type answer struct {
+		ID      string `json:"id"`
+		Token   int64  `json:"token"`
+		Turn    uint64 `json:"turn"`
+		ValidMS int64  `json:"valid_ms"`
+	}
+	ask := func(m *member, method, path string, want int) (got answer) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		(&lane.Handler{Lane: m.lane}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "/v1/keys/"+key+"/reservations"+path, http.NoBody))
+		if w.Code != want {
+			t.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, want)
+		}
+		if want == http.StatusCreated || want == http.StatusOK {
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Token == 0 || got.Turn == 0 || got.ValidMS < 15_000 || got.ValidMS > 20_000 {
+				t.Fatalf("%s %s: %s, %v", method, path, w.Body, err)
+			}
+		}
+		return got
+	}
+	first := ask(a, http.MethodPost, "?ttl=20s&wait=10s", http.StatusCreated)
+	ask(b, http.MethodPost, "?ttl=20s", http.StatusLocked)
+	time.Sleep(5 * time.Second) // longer than a lease
+	if _, err := lb.Reserve(t.Context(), key); err == nil {
+		t.Fatal("the key was granted twice")
+	}
+	for _, m := range []*member{b, a} {
+		if again := ask(m, http.MethodPut, "/"+first.ID, http.StatusOK); again != first {
+			if again.ValidMS = first.ValidMS; again != first {
+				t.Errorf("renewed as %+v, want %+v", again, first)
+			}
+		}
+	}
+	other := strings.Repeat("0", 32) + "-20000"
+	ask(a, http.MethodPut, "/"+other, http.StatusGone)
+	ask(a, http.MethodDelete, "/"+other, http.StatusGone)
+	ask(a, http.MethodGet, "/"+first.ID, http.StatusMethodNotAllowed)
+	ask(a, http.MethodPut, "/"+first.ID[1:], http.StatusNotFound)
+	ask(a, http.MethodPost, "?ttl=1s", http.StatusBadRequest)
+	ask(a, http.MethodPost, "?ttl=20s&for=x", http.StatusBadRequest)
+	ask(b, http.MethodDelete, "/"+first.ID, http.StatusNoContent)
+	ask(b, http.MethodPut, "/"+first.ID, http.StatusGone)
+	next, err := lb.Reserve(t.Context(), key, client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Release()
+}
+
+// TestTTLNeedsTheNewLog: a group whose control log is in an older version refuses a ttl at once, with a code of its own, and grants other reservations.
+func TestTTLNeedsTheNewLog(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a := g.start("a", func(cfg *Config) { cfg.LogVersion = 2 })
+	la := g.startCalls(a, c)
+	g.ready(a)
+	_, err := la.Reserve(t.Context(), "k", client.WithTTL(20*time.Second), client.WithWait(10*time.Second))
+	notReserved(t, err, client.CodeNotCovered)
+	r, err := la.Reserve(t.Context(), "k", client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
 }

@@ -30,7 +30,7 @@ func OfCall(once, wanted bool, r *event.Result) CallOutcome {
 			return end(event.CallFailed, event.CodeTooLarge, "the reply is larger than 1 MiB")
 		}
 		return CallOutcome{Reply: event.Reply{Outcome: event.CallReplied, Payload: sent.Payload}}
-	case event.ResultNotStarted, event.ResultPutOff:
+	case event.ResultNotStarted, event.ResultPutOff, event.ResultHandedOver:
 		switch {
 		case sent.Code == event.CodeNoHandler, sent.Code == event.CodeTooLarge:
 			return end(event.CallNotRun, sent.Code, cmp.Or(r.Reason, "the worker of the key has no handler of this method"))
@@ -39,6 +39,9 @@ func OfCall(once, wanted bool, r *event.Result) CallOutcome {
 		}
 		return end(event.CallNotRun, event.CodeTimeout, "its time was up before it could begin")
 	case event.ResultCancelled, event.ResultLost:
+		if r.Kind == event.ResultLost && sent.Code == event.CodeNotCovered { // the router says so: nothing runs of a reservation but its holder
+			return end(event.CallNotRun, sent.Code, r.Reason)
+		}
 		if !once && wanted {
 			return CallOutcome{Again: true}
 		}

@@ -59,15 +59,21 @@ func TestOfCall(t *testing.T) {
 func TestOfCallIsHonest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := event.Result{
-			Kind: event.ResultKind(rapid.IntRange(0, 9).Draw(t, "kind")), TimedOut: rapid.Bool().Draw(t, "timed out"),
+			Kind: event.ResultKind(rapid.IntRange(0, 10).Draw(t, "kind")), TimedOut: rapid.Bool().Draw(t, "timed out"),
 			Reason: strings.Repeat("é", rapid.SampledFrom([]int{0, 1, 5000}).Draw(t, "reason")),
 		}
 		if rapid.Bool().Draw(t, "reply") {
-			r.Reply = &event.CallReply{Payload: []byte("r"), Code: rapid.SampledFrom([]string{"", "odd", event.CodeNoHandler, event.CodeTimeout, strings.Repeat("c", 65)}).Draw(t, "code")}
+			r.Reply = &event.CallReply{Payload: []byte("r"), Code: rapid.SampledFrom([]string{"", "odd", event.CodeNoHandler, event.CodeTimeout, event.CodeNotCovered, strings.Repeat("c", 65)}).Draw(t, "code")}
 		}
 		once, wanted := rapid.Bool().Draw(t, "once"), rapid.Bool().Draw(t, "wanted")
 		o := OfCall(once, wanted, &r)
-		notStarted := r.Kind == event.ResultNotStarted || r.Kind == event.ResultPutOff
+		notStarted := r.Kind == event.ResultNotStarted || r.Kind == event.ResultPutOff || r.Kind == event.ResultHandedOver
+		if r.Kind == event.ResultLost && r.Reply != nil && r.Reply.Code == event.CodeNotCovered {
+			if o.Again || o.Reply.Outcome != event.CallNotRun || o.Reply.Code != event.CodeNotCovered {
+				t.Fatalf("a reservation that was not covered: %+v", o)
+			}
+			return
+		}
 		switch {
 		case o.Again && (!wanted || once && !notStarted):
 			t.Fatalf("it is tried again: %+v", o)

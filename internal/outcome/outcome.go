@@ -54,6 +54,7 @@ type Outcome struct {
 	Kind     Kind
 	Delay    time.Duration // Retry: how long to wait, 0 for at once
 	Hold     bool          // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
+	Behind   bool          // Hold: behind the other events of the key that wait, which keeps no order
 	Attempts uint32        // failures of the application so far, this result included
 	Crashes  uint32        // worker crashes of the event so far, this result included
 	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
@@ -106,10 +107,10 @@ func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) 
 	switch r.Kind {
 	case event.ResultDone:
 		o = Outcome{Kind: Ack, Attempts: attempts}
-	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost:
+	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultHandedOver:
 		o = Outcome{Kind: Retry, Hold: true, Attempts: attempts}
 	case event.ResultPutOff:
-		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, c.RetryHoldMax)), Hold: true, Attempts: attempts}
+		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, c.RetryHoldMax)), Hold: true, Behind: r.Behind, Attempts: attempts}
 	case event.ResultCrashed:
 		crashes++
 		o = crashed(c, attempts, crashes)

@@ -89,6 +89,10 @@ func TestOf(t *testing.T) {
 			result: event.Result{Kind: event.ResultPutOff, After: time.Millisecond},
 			want:   Outcome{Kind: Retry, Delay: time.Millisecond, Hold: true, Attempts: 3, Crashes: 1},
 		},
+		"what was put off behind others waits there": {
+			result: event.Result{Kind: event.ResultPutOff, After: time.Millisecond, Behind: true},
+			want:   Outcome{Kind: Retry, Delay: time.Millisecond, Hold: true, Behind: true},
+		},
 		"an unknown kind is a failure": {
 			attempts: 3,
 			result:   event.Result{Kind: 99, Reason: "?"},

@@ -52,6 +52,8 @@ func (m *Machine) appendDone(in AppendDone) {
 		if in.Failed {
 			m.join.helloFailed()
 		}
+	case *Reservations:
+		m.changesDone(body.Seq, in.Failed)
 	case *Genesis, *Epoch, *Snap: // read back or not: nothing depends on the answer
 	}
 }

@@ -70,7 +70,7 @@ type Timing struct {
 	HelloLostAfter time.Duration `above:"0"` // time without reading an own Hello back, after which the reader is replaced
 	SnapDelay      time.Duration `above:"0"` // delay before a Snap, times the rank of the member
 
-	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated
+	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated with a longer one
 	ReopenAfter  time.Duration `above:"0"` // time without reading an own Beat back, after which the reader is replaced
 	LostAfter    time.Duration `above:"0"` // time without reading an own Beat back, after which the incarnation ends
 	AnchorEvery  time.Duration `above:"0"` // interval between two moves of the anchor, up to which the broker may trim the control log
@@ -153,6 +153,9 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(append(errs, setting.Check(c.Timing))...)
 }
+
+// WaitFor returns for how long, by our clock, a holder may believe what it was promised for ttl before now, by its own.
+func WaitFor(ttl time.Duration) time.Duration { return waitFor(ttl) }
 
 // waitFor is W: how long the deadlines that a lease of length l gives can outlive
 // the reading of the Beat that renewed it, on any clock that errs by 1 % at most (A2).

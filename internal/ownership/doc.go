@@ -13,13 +13,15 @@
 //
 // # Files
 //
-//	record.go   the five records of the control log
+//	record.go   the six records of the control log
 //	state.go    the replicated state, and the effect of each record on it: the same on every member
 //	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
 //	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
 //	beat.go     when a Beat is sent, and its content (rule 1)
 //	propose.go  proposals of epochs: by whom, with which members, when
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
+//	reserved.go the entries of covered reservations: the effect of takes, drops and a Genesis on them (rule 9)
+//	cover.go    when a reservation is covered, and which keys wait for their holder
 //	prefix.go   detects members that have read another log
 //	anchor.go   the subscription that keeps the broker from trimming the log
 //	step.go     inputs and effects

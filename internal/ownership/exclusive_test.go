@@ -67,6 +67,7 @@ func TestExclusive(t *testing.T) {
 		"open", "deliveries", "takeover", "drained", "genesis", "adopted", "left", "lost", "confirm", "forced",
 		"late", "duplicate", "rollover", "check", "hole", "kill", "pause", "stall", "cut", "outage", "removed",
 		"epoch_lost", "extended", "lease_lapsed",
+		"granted", "covered", "renewed covered", "handed over", "resumed", "covered again", "released", "expired covered", "genesis_void",
 	} {
 		if total[k] == 0 {
 			t.Errorf("no %s in %d seeds: this run proved too little", k, *seedsFlag)
@@ -80,6 +81,9 @@ func simulate(seed uint64, tracing bool) *world {
 	w := newWorld(seed, simTiming())
 	w.tracing = tracing
 	w.mixed = w.chance(0.3)
+	if seed%2 == 0 {
+		w.startHolders(seed, 12)
+	}
 	n := 2 + w.rng.IntN(6)
 	names := make([]string, n)
 	for i := range names {
@@ -166,9 +170,16 @@ func (w *world) fault(names []string) {
 func (w *world) injectGenesis(p *proc) {
 	table := make([]uint16, simPartitions)
 	node := Node{Name: p.name, Inc: p.inc, Lease: p.timing.Lease}
-	w.land(Record{LogVersion: LogVersionMin, Group: "g", Inc: p.inc, Body: &Genesis{
-		HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table,
-	}})
+	g := &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table}
+	version := uint32(LogVersionMin)
+	if len(w.holders) > 0 && len(w.log) > 0 { // of an author that knows of reservations, and has not read all takes
+		read := w.log[max(0, len(w.log)-1-w.chances.IntN(60))].at
+		version, g.After, g.Base = LogVersionMax, read, read
+		g.Reserved = w.firstRead(FirstRead{}, ReadFirst{Before: Position{Ledger: read.Ledger, Entry: read.Entry + 1}, Partitions: simPartitions}).Reserved
+		node.LogVersion = LogVersionMax
+		g.Members[0] = node
+	}
+	w.land(Record{LogVersion: version, Group: "g", Inc: p.inc, Body: g})
 	w.stats["injected"]++
 }
 

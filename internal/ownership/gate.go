@@ -99,10 +99,12 @@ func (g *gates) gate(p ring.Partition) Gate {
 }
 
 // shut takes p out of the open gates.
-func (g *gates) shut(p ring.Partition) {
+func (m *Machine) shut(p ring.Partition) {
+	g := &m.gates
 	g.open.remove(p)
 	g.partial.remove(p)
 	delete(g.withheld, p)
+	m.covers.leave(p)
 }
 
 // change returns the gate of p as it is now, for SetGates.
@@ -110,6 +112,9 @@ func (m *Machine) change(p ring.Partition) GateChange {
 	c := GateChange{Partition: p, Gate: m.gates.gate(p), Withheld: m.gates.withheld[p]}
 	if c.Gate == Open || c.Gate == Waiting {
 		c.Token = m.state.Token(p)
+	}
+	if c.Gate == Open {
+		c.Reserved = m.reservedKeys(p)
 	}
 	return c
 }
@@ -133,7 +138,7 @@ func (m *Machine) moveGates(r read) {
 		}
 		touched = append(touched, p)
 		if g.open.Has(p) {
-			g.shut(p)
+			m.shut(p)
 			revoked.add(p)
 		}
 		g.waiting.remove(p)
@@ -200,7 +205,7 @@ func (m *Machine) stopAll(reason string) {
 	g := &m.gates
 	revoked := g.open.Clone()
 	for p := range revoked.All() {
-		g.shut(p)
+		m.shut(p)
 		g.waiting.add(p) // until moveGates or closeGates decides whose it is
 	}
 	m.markRevoked(revoked, m.now)
@@ -358,6 +363,7 @@ func (m *Machine) openGates(opened []ring.Partition) {
 		g.waiting.remove(p)
 		g.open.add(p)
 		m.withhold(p)
+		m.awaitHolders(p)
 		changes = append(changes, m.change(p))
 		waited = max(waited, m.now.Sub(g.since[p]))
 		for _, t := range m.state.Pending[p] {

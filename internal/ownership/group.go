@@ -21,6 +21,9 @@ type Memory struct {
 	Floor Token    // the greatest token that the group may have given out; 0: none is known
 	Seen  Position // of the newest record of a working group; zero: none was read
 	Told  Token    // the greatest Floor in Hellos that were read while joining; 0: none
+
+	Reserved   []Reserved    // the group's covered reservations, as of ReservedAt
+	ReservedAt clock.Instant // by this process's clock
 }
 
 // least returns the token that a new tenure's must exceed.
@@ -34,6 +37,8 @@ type group struct {
 	reading  bool          // it is not answered
 	readAt   clock.Instant // when it was sent
 	mayAt    clock.Instant // when an answer to it allowed a Genesis; zero: none did
+	readTo   Position      // its Before
+	reserved []Reserved    // by its answer
 }
 
 // groupVersion is the log version in which the group decides.
@@ -157,7 +162,13 @@ func (m *Machine) seeGroup(r read) {
 
 // Memory returns the knowledge of this incarnation and the earlier ones of its process, for the
 // next one.
-func (m *Machine) Memory() Memory { return m.memory }
+func (m *Machine) Memory() Memory {
+	k := m.memory
+	if m.state != nil {
+		k.Reserved, k.ReservedAt = m.state.Reserved, m.now
+	}
+	return k
+}
 
 // heardFloor records the greatest token that another router knows: this router may have read
 // less of the log than the other had when the log was lost (ADR 0030).
@@ -198,7 +209,8 @@ func (m *Machine) mayBegin() bool {
 	if !m.reading || m.due(m.readAt.Add(m.cfg.Timing.ReopenAfter)) {
 		m.reads++
 		m.reading, m.readAt = true, m.now
-		m.emit(ReadFirst{Read: m.reads, Before: newest})
+		m.readTo, m.reserved = newest, nil
+		m.emit(ReadFirst{Read: m.reads, Before: newest, Partitions: m.cfg.Partitions})
 		m.due(m.now.Add(m.cfg.Timing.ReopenAfter))
 	}
 	return false
@@ -217,7 +229,11 @@ func (m *Machine) firstRead(in FirstRead) {
 	if !m.reading || in.Read != m.reads || in.Failed {
 		return // asked again when it times out
 	}
+	if in.Crowded && m.tooManyReserved() {
+		return // asked again when it times out
+	}
 	m.reading = false
+	m.reserved = in.Reserved
 	m.heardFloor(in.Told)
 	m.cfg.HadGroup, m.cfg.HadGen = m.cfg.HadGroup || in.HadGroup, max(m.cfg.HadGen, in.HadGen)
 	had := max(m.cfg.HadGen, m.memory.least().Gen())
@@ -272,6 +288,8 @@ func HoldsGroup(at Position, r Record) bool {
 		return b.Applied.Before(at)
 	case *Snap:
 		return b.ForHello.Before(at)
+	case *Reservations:
+		return b.Applied.Before(at)
 	case *Hello:
 	}
 	return false

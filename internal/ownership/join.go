@@ -35,8 +35,9 @@ type tail struct {
 
 	check    uint64 // number of the newest contiguity check
 	checking bool
-	checkAt  clock.Instant
-	queue    []read // the record being checked, and later ones
+	checkFor time.Duration // its timeout; 0: no check has been repeated since the last one that was answered
+	checkDue clock.Instant // when it is repeated
+	queue    []read        // the record being checked, and later ones
 }
 
 // joining is the progress of a node without a state.
@@ -108,8 +109,9 @@ func (m *Machine) keepReading() {
 		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(max(m.ownRead, t.askedAt))})
 		m.openReader()
 	}
-	if t.checking && m.due(t.checkAt.Add(timing.CheckTimeout)) {
+	if t.checking && m.due(t.checkDue) {
 		m.emit(Note{Kind: NoteCheckRepeated, At: t.last})
+		t.checkFor = min(2*t.checkFor, checkGrowthMost*timing.CheckTimeout)
 		m.startCheck()
 	}
 }
@@ -153,32 +155,42 @@ func (m *Machine) takeIn(r read) {
 		m.deliver(r)
 	case r.at.Ledger > t.last.Ledger && r.at.Entry == 0:
 		t.queue = append(t.queue, r)
+		t.checkFor = max(t.checkFor, m.cfg.Timing.CheckTimeout)
 		m.startCheck()
 	default:
 		m.gap(fmt.Sprintf("%v follows %v", r.at, t.last))
 	}
 }
 
+// checkGrowthMost bounds how much longer than the first one a repeated check may take. All members check at the same time, so on a busy broker checks that
+// give up after the same short time for ever would only keep it busy.
+const checkGrowthMost = 16
+
 func (m *Machine) startCheck() {
 	t := &m.tail
 	t.check++
-	t.checking, t.checkAt = true, m.now
-	m.emit(CheckContiguity{Check: t.check, Last: t.last, Queued: t.queue[0].at})
-	m.due(m.now.Add(m.cfg.Timing.CheckTimeout))
+	t.checking, t.checkDue = true, m.now.Add(t.checkFor)
+	m.emit(CheckContiguity{Check: t.check, Last: t.last, Queued: t.queue[0].at, Timeout: t.checkFor})
+	m.due(t.checkDue)
 }
 
 // checkAnswer ends a check: only a wrong answer is a gap; after an unload a short
 // reader may fail on all nodes at once though nothing is lost.
 func (m *Machine) checkAnswer(in CheckAnswer) {
 	t := &m.tail
-	if !t.checking || in.Check != t.check || in.Failed {
-		return // tried again when it times out
+	if !t.checking || in.Check != t.check {
+		return
+	}
+	if in.Failed { // soon, if it did not take all of its time
+		t.checkDue = min(t.checkDue, m.now.Add(m.cfg.Timing.CheckTimeout))
+		m.due(t.checkDue)
+		return
 	}
 	if in.First != t.last || in.Second != t.queue[0].at {
 		m.gap(fmt.Sprintf("%v and %v stand where %v and %v were read", in.First, in.Second, t.last, t.queue[0].at))
 		return
 	}
-	t.checking = false
+	t.checking, t.checkFor = false, 0
 	queue := t.queue
 	t.queue = nil
 	m.deliver(queue[0])
@@ -258,7 +270,7 @@ func (m *Machine) joiningRead(r read) {
 			return
 		}
 		m.groupSeen()
-	case *Beat, *Epoch:
+	case *Beat, *Epoch, *Reservations:
 		if !own {
 			m.groupSeen()
 		}
@@ -372,12 +384,22 @@ func (m *Machine) startCold() {
 	if !m.mayBegin() {
 		return
 	}
+	if !m.knowsTakes() {
+		m.mayAt = 0 // read them first
+		return
+	}
 	j.genesis = m.now
-	m.appendAs(m.versionToWrite(), &Genesis{
+	g := &Genesis{
 		Gen: m.coldGen(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Members: []Node{m.self()}, Table: make([]uint16, m.cfg.Partitions),
 		Identity: m.cfg.Identity, After: j.newestHello(),
-	})
+	}
+	version := m.versionToWrite()
+	if reserved := m.reservedNow(); len(reserved) > 0 || version >= logVersionReserved {
+		// The group was in this version when the takes were written, and promises are kept, whatever this router is set to.
+		version, g.Base, g.Reserved = max(version, logVersionReserved), g.After, reserved
+	}
+	m.appendAs(version, g)
 }
 
 // jitter keeps nodes that start together from starting cold together.
@@ -396,11 +418,12 @@ func (m *Machine) jitter() time.Duration {
 // a Genesis is safe: those that took it send a Snap.
 func (m *Machine) adoptGenesis(r read, g *Genesis) {
 	j := &m.join
-	unread := len(j.hellos) == 0 || g.After.Before(j.hellos[0].at)
+	unread := len(j.hellos) == 0 || g.After.Before(j.hellos[0].at) || r.rec.LogVersion >= logVersionReserved && g.Base.Before(j.hellos[0].at)
 	late := g.After.Before(j.passed)
-	if !g.After.IsZero() && (unread || late) {
+	if !g.After.IsZero() && (unread || late || m.voids(r, g)) {
 		j.passed = r.at
 		m.groupSeen()
+		m.mayAt = 0
 		return
 	}
 	m.applyGenesis(r, g)

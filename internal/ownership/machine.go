@@ -43,6 +43,7 @@ type Machine struct {
 	intent       // propose.go: the requests of this node to the group
 
 	anchors anchors // anchor.go
+	covers  covers  // cover.go
 
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
@@ -85,6 +86,7 @@ type listing struct {
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg, peers: map[Incarnation]*peer{}}
 	m.gates = newGates(cfg.Partitions, cfg.Running)
+	m.covers = newCovers(cfg.Partitions)
 	m.memory = cfg.Memory
 	return m
 }
@@ -130,6 +132,10 @@ func (m *Machine) take(in Input) {
 		m.appReady(in)
 	case Evidence:
 		m.peer(in.Inc).reach = in.Reach
+	case Cover:
+		m.cover(in)
+	case Drop:
+		m.uncover(in)
 	case Leave:
 		m.leave()
 	}
@@ -150,6 +156,7 @@ func (m *Machine) settle() {
 	m.noteLapse()
 	m.forceDrains()
 	m.acquire()
+	m.keepCovers()
 	m.propose()
 	m.answerHellos()
 	m.moveAnchor()
@@ -254,6 +261,8 @@ func (m *Machine) apply(r read) {
 		m.applyHello(r, b)
 	case *Snap:
 		m.snapSeen(b)
+	case *Reservations:
+		m.applyReservations(r, b)
 	}
 }
 
@@ -268,7 +277,7 @@ func (m *Machine) readable(r read) bool {
 		return r.rec.Body != nil
 	}
 	switch r.rec.Body.(type) {
-	case *Beat, *Hello, *Snap:
+	case *Beat, *Hello, *Snap, *Reservations:
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: fmt.Sprintf("of log version %d", r.rec.LogVersion)})
 	default:
 		m.exit(fmt.Sprintf("the group decides in log version %d, this router reads up to %d: use a newer build", r.rec.LogVersion, LogVersionMax))
@@ -334,6 +343,9 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + m.state.Identity.Against(g.Identity).String()})
 		return
 	}
+	if m.voids(r, g) {
+		return
+	}
 	begun := newGenesisState(r.at, r.rec.LogVersion, g)
 	if reason := m.foreignGroup(begun); reason != "" {
 		m.exitForSettings(reason)
@@ -354,6 +366,17 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.moveGates(r)
 	m.emit(PublishTable{m.state.table()})
 	m.emit(Note{Kind: NoteGenesis, At: r.at, Inc: r.rec.Inc, Count: len(g.Table)})
+}
+
+// voids reports whether a Genesis has no effect, since a take lies between what its author has read and itself: its list may lack a
+// reservation that is promised for longer than anybody waits for a lease.
+func (m *Machine) voids(r read, g *Genesis) bool {
+	take := m.newestTake()
+	if !g.voidBy(r.rec.LogVersion, take) {
+		return false
+	}
+	m.emit(Note{Kind: NoteGenesisVoid, At: take, Inc: r.rec.Inc})
+	return true
 }
 
 // startAnyDeadlines is rule 4 for deliveries from before a Genesis, or from before the record
@@ -566,6 +589,9 @@ type Status struct {
 	Draining int
 	Pending  int         // partitions, of anybody, with a tenure that is not proven dead
 	Withheld int         // keys of partitions with an open gate that wait for an earlier owner's delivery
+	Covered  int         // turns of reservations at this owner that are covered
+	Awaited  int         // keys of partitions with an open gate that wait for the holder of a covered reservation
+	Reserved int         // keys of the group with a covered reservation, by the log
 	Rival    Incarnation // a member that sends Beats under our name; zero: none is known
 }
 
@@ -581,7 +607,14 @@ func (m *Machine) Status(now clock.Instant) Status {
 	for _, keys := range m.gates.withheld { // a sum: the order does not matter
 		st.Withheld += len(keys)
 	}
+	st.Awaited = len(m.covers.until)
+	for _, t := range m.covers.turns { // a count
+		if !t.at.IsZero() {
+			st.Covered++
+		}
+	}
 	if m.state != nil {
+		st.Reserved = len(m.state.Reserved)
 		st.Cur, st.Gen, st.Pending = m.state.Cur, m.state.Gen, m.state.pending.Len()
 	}
 	switch {

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -104,15 +105,15 @@ func TestMemoryOutlivesAnIncarnation(t *testing.T) {
 	cfg := p.m.cfg
 	cfg.Memory, cfg.Inc = group, Incarnation{0xE}
 	m := New(cfg)
-	if m.Memory() != group {
+	if !reflect.DeepEqual(m.Memory(), group) {
 		t.Errorf("the next incarnation remembers %+v, want %+v", m.Memory(), group)
 	}
 	m.joiningRead(read{at: Position{Ledger: 9}, rec: Record{LogVersion: LogVersionMin, Group: cfg.Group, Inc: Incarnation{9}, Body: &Hello{Floor: group.Floor + 1}}})
-	if group.Told = group.Floor + 1; m.Memory() != group {
+	if group.Told = group.Floor + 1; !reflect.DeepEqual(m.Memory(), group) {
 		t.Errorf("a Hello told of a greater token, and it remembers %+v", m.Memory())
 	}
 	m.seeGroup(read{at: Position{Ledger: group.Seen.Ledger + 1}, rec: Record{Body: &Hello{}}})
-	if m.Memory() != group {
+	if !reflect.DeepEqual(m.Memory(), group) {
 		t.Errorf("a Hello changed the memory to %+v", m.Memory())
 	}
 }
@@ -223,7 +224,7 @@ func TestPassedGenesis(t *testing.T) {
 					Members: []Node{{Name: "b", Inc: inc, Lease: time.Second, LogVersion: LogVersionMax}},
 				}
 				if g.after >= 0 {
-					genesis.After = at(g.after)
+					genesis.After, genesis.Base = at(g.after), at(g.after)
 				}
 				read(g.at, inc, genesis)
 				next = g.at + 1
@@ -297,7 +298,7 @@ func TestColdStartBesideAnother(t *testing.T) {
 					after = Position{Ledger: 3}
 				}
 				genesis = log.append(Record{LogVersion: LogVersionMax, Group: "g", Inc: other.Inc, Body: &Genesis{
-					HashID: "h", Partitions: simPartitions, Members: []Node{other}, Table: make([]uint16, simPartitions), After: after,
+					HashID: "h", Partitions: simPartitions, Members: []Node{other}, Table: make([]uint16, simPartitions), After: after, Base: after,
 				}})
 				beat()
 			}

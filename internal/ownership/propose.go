@@ -554,6 +554,7 @@ func (m *Machine) stopAlone() {
 	revoked := g.open.Clone()
 	for p := range revoked.All() {
 		g.open.remove(p)
+		m.covers.leave(p)
 	}
 	m.markRevoked(revoked, m.now)
 	m.closeGates()

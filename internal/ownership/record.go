@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"time"
 
@@ -15,9 +16,14 @@ import (
 // Version 2 adds the identity of the group, the key and the topics of each incarnation, and the rule that a
 // Genesis does not replace a younger one of another identity (ADR 0030). A group writes it once all its
 // living incarnations read it.
+//
+// Version 3 adds covered reservations: the record of takes and drops, and the rule that a Genesis has no effect
+// if a take lies between what its author has read and itself (ADR 0052).
 const (
 	LogVersionMin = 1
-	LogVersionMax = 2
+	LogVersionMax = 3
+
+	logVersionReserved = 3 // the first with covered reservations
 )
 
 // LeaseMax is the longest lease that an incarnation may have. It is a constant of
@@ -52,7 +58,7 @@ type Record struct {
 	Body       Body        // nil: a record that this version cannot read
 }
 
-// Body is the content of a record: *[Genesis], *[Epoch], *[Beat], *[Hello] or *[Snap].
+// Body is the content of a record: *[Genesis], *[Epoch], *[Beat], *[Hello], *[Snap] or *[Reservations].
 //
 //sumtype:decl
 type Body interface{ body() }
@@ -92,6 +98,9 @@ type Genesis struct {
 
 	Identity identity.Identity // on which the group agrees; version 2
 	After    Position          // the author's newest Hello that it had read back; version 2
+
+	Base     Position   // up to which the author had read all takes since the anchor; version 3
+	Reserved []Reserved // the reservations that these may cover; At is unused; version 3
 }
 
 // Epoch is a whole new table. It is accepted if Prev is the current epoch.
@@ -150,8 +159,51 @@ type Snap struct {
 	State    *State
 }
 
-func (*Genesis) body() {}
-func (*Epoch) body()   {}
-func (*Beat) body()    {}
-func (*Hello) body()   {}
-func (*Snap) body()    {}
+// Reservations changes the entries of keys that covered reservations hold (rule 9): first its drops, then its takes.
+type Reservations struct {
+	Seq     uint64
+	Applied Position // newest record that the sender has applied
+	Take    []Take
+	Drop    []KeyAt
+}
+
+// Take says that a reservation of a key is about to be covered, or still is.
+type Take struct {
+	KeyAt
+	ID  ReservationID
+	TTL time.Duration // what its holder is promised with each answer, TTLLeast … TTLMost; whole milliseconds in the log
+}
+
+// KeyAt is a key by its hash, and its partition.
+type KeyAt struct {
+	Partition ring.Partition
+	Key       ring.KeyHash
+}
+
+// ReservationID names a reservation. It is a hash of the key and the holder's secret, so that it does not let a reader of the
+// log come back for the reservation.
+type ReservationID [16]byte
+
+// ReservationOf returns the name of a reservation, which is a call with this message id.
+func ReservationOf(call event.MessageID) (id ReservationID) {
+	binary.BigEndian.PutUint64(id[:8], uint64(call.Ledger))
+	binary.BigEndian.PutUint64(id[8:], uint64(call.Entry))
+	return id
+}
+
+// Bounds of covered reservations. They are constants of the log version.
+const (
+	TTLLeast    = event.TTLLeast // no less than LeaseMax: in its first moments a covered turn has the promise of the live one
+	TTLMost     = event.TTLMost
+	ReservedMax = 1024 // keys with an entry, of a group: a take for another key has no effect
+	changesMax  = 1024 // takes and drops of one record
+	listedMax   = 4 * ReservedMax
+	idsMax      = 2 // of an entry: of more it is enough to know that there are two
+)
+
+func (*Genesis) body()      {}
+func (*Epoch) body()        {}
+func (*Beat) body()         {}
+func (*Hello) body()        {}
+func (*Snap) body()         {}
+func (*Reservations) body() {}

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -115,5 +116,57 @@ func TestDeadPredecessorTakesNobodysName(t *testing.T) {
 				t.Errorf("nameTaken = %t, want %t", got, c.want)
 			}
 		})
+	}
+}
+
+// A broker that takes longer than the timeout of a contiguity check answers one in the end: all members check at the same time, and checks that give up after
+// the same short time would keep it busy for good.
+func TestContiguityChecksWaitLonger(t *testing.T) {
+	cfg := Config{Partitions: 1, Timing: DefaultTiming()}
+	cfg.Timing.HelloLostAfter = time.Hour // its reader is not replaced
+	m := New(cfg)
+	now := clock.Instant(time.Hour)
+	m.Step(now, Tick{})
+	m.Step(now, ReaderOpened{Reader: m.tail.reader})
+	first, second := Position{Ledger: 1, Entry: 4}, Position{Ledger: 2}
+	m.tail.last = first
+	var timeouts []time.Duration
+	var newest uint64
+	var asked clock.Instant
+	note := func(effects []Effect) {
+		for _, e := range effects {
+			if c, ok := e.(CheckContiguity); ok {
+				timeouts, newest, asked = append(timeouts, c.Timeout), c.Check, now
+			}
+		}
+	}
+	note(m.Step(now, RecordRead{Reader: m.tail.reader, At: second}))
+	const took = 2 * time.Second // an answer
+	for end := now.Add(time.Minute); m.tail.checking; now = now.Add(10 * time.Millisecond) {
+		if now.After(end) {
+			t.Fatalf("no check is answered within %v: %v", took, timeouts)
+		}
+		note(m.Step(now, Tick{}))
+		if now.Sub(asked) >= took {
+			note(m.Step(now, CheckAnswer{Check: newest, First: first, Second: second}))
+		}
+	}
+	base := cfg.Timing.CheckTimeout
+	if want := []time.Duration{base, 2 * base, 4 * base, 8 * base}; !slices.Equal(timeouts, want) {
+		t.Errorf("checks with the timeouts %v, want %v", timeouts, want)
+	}
+	m.tail.last = second
+	note(m.Step(now, RecordRead{Reader: m.tail.reader, At: Position{Ledger: 3}}))
+	if got := timeouts[len(timeouts)-1]; got != base {
+		t.Errorf("the next one has the timeout %v, want %v", got, base)
+	}
+	began := now
+	note(m.Step(now, CheckAnswer{Check: newest, Failed: true})) // at once
+	for asked <= began && now.Sub(began) < time.Minute {
+		now = now.Add(10 * time.Millisecond)
+		note(m.Step(now, Tick{}))
+	}
+	if again := asked.Sub(began); again > base+10*time.Millisecond {
+		t.Errorf("a check that failed at once is repeated after %v, want %v", again, base)
 	}
 }

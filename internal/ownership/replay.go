@@ -31,6 +31,7 @@ type Replay struct {
 	beats    map[Incarnation]lastBeat // of each incarnation
 	hellos   []answered               // the newest Hellos that ask for the state
 	kept     []read                   // before there is a state: the newest records
+	lastTake Position                 // before there is a state: the newest take
 }
 
 // span is one tenure, from the record that began it to the one that deposed it; zero while it lasts.
@@ -74,6 +75,8 @@ type Checked struct {
 	Released int      `json:"released"` // tenures that a Beat has ended
 	Prefixes int      `json:"prefixes"` // Beats whose hash of all earlier records was compared
 	Snaps    int      `json:"snaps"`
+
+	Reservations int `json:"reservations"` // records of takes and drops
 }
 
 // Violation is a record that contradicts the log before it.
@@ -99,6 +102,14 @@ func (r *Replay) Checked() Checked { return r.checked }
 
 // Judges reports whether there is a state to check records against.
 func (r *Replay) Judges() bool { return r.state != nil }
+
+// ViewHash returns the hash over the epochs so far, 0 before there is a state.
+func (r *Replay) ViewHash() uint64 {
+	if r.state == nil {
+		return 0
+	}
+	return r.state.ViewHash
+}
 
 // Read takes the next record of the log, with the hash of its bytes. It returns the first violation of the record, nil if
 // there is none, and goes on after one.
@@ -170,6 +181,8 @@ func (r *Replay) apply(one read) string {
 		}
 	case *Snap:
 		return r.snap(b)
+	case *Reservations:
+		return r.reservations(one, b)
 	case *Genesis: // see above
 	}
 	return ""
@@ -177,6 +190,9 @@ func (r *Replay) apply(one read) string {
 
 // await keeps a record from before the first state, and begins with the first Snap.
 func (r *Replay) await(one read, foreign bool) string {
+	if b, ok := one.rec.Body.(*Reservations); ok && !foreign && len(b.Take) > 0 && b.valid(1<<16) == nil {
+		r.lastTake = one.at
+	}
 	snap, ok := one.rec.Body.(*Snap)
 	if foreign || !ok || snap.State == nil || snap.State.valid() != nil {
 		r.checked.Unjudged++
@@ -226,8 +242,25 @@ func (r *Replay) begin(at Position, s *State) {
 	}
 }
 
+// reservations checks that the sender had read what it says, and applies them.
+func (r *Replay) reservations(one read, b *Reservations) string {
+	r.checked.Reservations++
+	if r.state.applyReservations(one.at, b) != nil {
+		r.checked.Foreign++ // members skip it too
+		return ""
+	}
+	if !b.Applied.Before(one.at) {
+		return fmt.Sprintf("it claims that its sender has read %v, which is not before it", b.Applied)
+	}
+	return ""
+}
+
 func (r *Replay) genesis(one read, g *Genesis) (reason string) {
-	if validGenesis(one.at, g) != nil || r.state != nil && r.state.olderThan(g) {
+	take := r.lastTake
+	if r.state != nil {
+		take = r.state.LastTake
+	}
+	if validGenesis(one.at, g) != nil || r.state != nil && r.state.olderThan(g) || g.voidBy(one.rec.LogVersion, take) {
 		r.checked.Foreign++ // members skip it too
 		return ""
 	}
@@ -405,6 +438,8 @@ func (r *Replay) snap(b *Snap) string {
 		differs = "records before"
 	case !slices.EqualFunc(ours.Pending, theirs.Pending, samePending):
 		differs = "pending tenures"
+	case !slices.EqualFunc(ours.Reserved, theirs.Reserved, sameReserved) || ours.LastTake != theirs.LastTake:
+		differs = "reservations"
 	}
 	if differs != "" {
 		return fmt.Sprintf("it hands over a state at %v whose %s differ from the log's", b.ForHello, differs)
@@ -414,4 +449,8 @@ func (r *Replay) snap(b *Snap) string {
 
 func samePending(a, b []Tenure) bool {
 	return slices.EqualFunc(a, b, func(x, y Tenure) bool { return x.Inc == y.Inc && x.Start == y.Start && x.Dep == y.Dep })
+}
+
+func sameReserved(a, b Reserved) bool {
+	return a.KeyAt == b.KeyAt && a.TTL == b.TTL && a.At == b.At && slices.Equal(a.IDs, b.IDs)
 }

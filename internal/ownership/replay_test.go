@@ -144,12 +144,36 @@ func TestReplayFindsForgeries(t *testing.T) {
 			t.Fatal("no Snap")
 			return nil
 		}, "tokens"},
+		"reservations from the future": {func(t *testing.T, records []read) []read {
+			for i, one := range slices.Backward(records) {
+				if b, ok := one.rec.Body.(*Reservations); ok {
+					forged := *b
+					forged.Applied = one.at
+					records[i].rec.Body = &forged
+					return records
+				}
+			}
+			t.Fatal("no reservations")
+			return nil
+		}, "not before it"},
+		"a Snap without a reservation": {func(t *testing.T, records []read) []read {
+			for i, one := range slices.Backward(records) {
+				if snap, ok := one.rec.Body.(*Snap); ok && snap.State != nil && len(snap.State.Reserved) > 0 {
+					forged := snap.State.clone()
+					forged.Reserved = forged.Reserved[1:]
+					records[i].rec.Body = &Snap{ForHello: snap.ForHello, State: forged}
+					return records
+				}
+			}
+			t.Fatal("no Snap with a reservation")
+			return nil
+		}, "reservations"},
 		"a Genesis with lower tokens": {func(t *testing.T, records []read) []read {
 			last := records[len(records)-1]
 			for _, one := range records {
 				if g, ok := one.rec.Body.(*Genesis); ok {
 					forged := *g
-					forged.After = Position{}
+					forged.After, forged.Base = Position{}, last.at // it has read all takes
 					greater := forged
 					greater.Gen++
 					for i, g := range []*Genesis{&greater, &forged} {

@@ -102,6 +102,9 @@ type world struct {
 	stats  map[string]int
 	takes  []time.Duration // takeover durations, as notes tell
 	forked bool            // members read different logs, on purpose
+
+	holders []*holder  // holders_test.go
+	chances *rand.Rand // of the holders, so that they change nothing else
 }
 
 func newWorld(seed uint64, timing Timing) *world {
@@ -184,6 +187,7 @@ type proc struct {
 	frameAt  time.Duration // when the newest frame on the stream arrives
 	deadline clock.Instant // the application's, from the newest Pong
 	sent     map[uint64]clock.Instant
+	held     map[keyAt]*heldTurn
 	ended    string // lost, exit, left
 	checked  Position
 }
@@ -213,6 +217,9 @@ type run struct {
 	sideRevok bool
 	forced    bool
 	over      bool
+
+	holder  *holder // of a live reservation, which is no application's: deadline is by its clock
+	covered bool    // it is no delivery any more
 }
 
 func (p *proc) local(t time.Duration) clock.Instant {
@@ -225,6 +232,9 @@ func (p *proc) real(i clock.Instant) time.Duration {
 
 // running reports whether the handler of r runs now.
 func (w *world) running(r *run) bool {
+	if r.holder != nil {
+		return !r.covered && r.holder.clock().Before(r.deadline)
+	}
 	return r.started && !r.dead && w.now < r.finish && r.p.local(w.now) < r.deadline
 }
 
@@ -232,7 +242,7 @@ func (w *world) start(name string) *proc {
 	p := &proc{
 		w: w, name: name, id: len(w.procs), timing: w.timing, former: w.former,
 		rate:   1 + (w.rng.Float64()*2-1)*0.0099,
-		offset: w.between(time.Hour, 100*time.Hour), alive: true, sent: map[uint64]clock.Instant{},
+		offset: w.between(time.Hour, 100*time.Hour), alive: true, sent: map[uint64]clock.Instant{}, held: map[keyAt]*heldTurn{},
 	}
 	if w.mixed { // members of one group may have leases of different lengths
 		lease := time.Duration(1+w.rng.IntN(4)) * time.Second
@@ -365,11 +375,13 @@ func (p *proc) perform(e Effect) Input {
 	case SetLease:
 		p.setLease(e.Lease)
 	case PublishTable:
+	case Covered:
+		p.covered(e)
 	case MoveAnchor:
 		w.stats["anchor"]++
 	case ReadFirst:
 		w.stats["read first"]++
-		p.stepAfter(w.between(time.Millisecond, 30*time.Millisecond), FirstRead{Read: e.Read, Virgin: w.topic > 0, Failed: w.chance(0.05)})
+		p.stepAfter(w.between(time.Millisecond, 30*time.Millisecond), w.firstRead(FirstRead{Read: e.Read, Virgin: w.topic > 0, Failed: w.chance(0.05)}, e))
 	case Lost:
 		w.tracef("%s#%d LOST %s", p.name, p.id, e.Reason)
 		w.stats["lost"]++
@@ -577,11 +589,13 @@ func describe(b Body) string {
 	case *Epoch:
 		return fmt.Sprintf("epoch after %v %v %v %s", b.Prev, b.Members, b.Table, b.Reason)
 	case *Genesis:
-		return fmt.Sprintf("genesis %v", b.Members[0].Inc)
+		return fmt.Sprintf("genesis %v base %v %v", b.Members[0].Inc, b.Base, b.Reserved)
 	case *Snap:
 		return fmt.Sprintf("snap for %v", b.ForHello)
 	case *Hello:
 		return "hello " + b.Node.Name
+	case *Reservations:
+		return fmt.Sprintf("reservations %d applied %v take %v drop %v", b.Seq, b.Applied, b.Take, b.Drop)
 	}
 	return "?"
 }
@@ -602,6 +616,7 @@ func (w *world) deleteLog() {
 	w.digests = map[Position]uint64{}
 	w.stats["delete"]++
 	w.tracef("log deleted")
+	w.forgetPromises()
 }
 
 func (p *proc) checkContiguity(e CheckContiguity) {
@@ -642,6 +657,7 @@ func (p *proc) setGates(e SetGates) {
 			w.fail("%s#%d opens partition %d with token %v after %v", p.name, p.id, c.Partition, c.Token, w.opened[c.Partition])
 		}
 		w.opened[c.Partition] = c.Token
+		w.checkPromises(p, c)
 		for _, r := range w.runs { // I10
 			if r.part == c.Partition && w.running(r) && !slices.Contains(c.Withheld, r.key) && !(goesOn && r.token == c.Token) {
 				w.fail("%s#%d opens partition %d while a delivery of %s#%d %v runs (deadline in %v)", p.name, p.id,
@@ -704,14 +720,14 @@ func (p *proc) setLease(l Lease) {
 	p.lease = l
 	w.checkDispatchers()
 	for _, r := range w.runs {
-		if r.p == p && r.stream == p.stream && !r.over && (!r.sideRevok || l.Draining.Has(r.part)) {
+		if r.holder == nil && r.p == p && r.stream == p.stream && !r.over && (!r.sideRevok || l.Draining.Has(r.part)) {
 			r.until = max(r.until, l.Until)
 		}
 	}
 	p.frame(func() { // a Pong
 		p.deadline = max(p.deadline, l.Until)
 		for _, r := range w.runs {
-			if r.p != p || r.stream != p.stream || r.dead || !r.started {
+			if r.holder != nil || r.p != p || r.stream != p.stream || r.dead || !r.started {
 				continue
 			}
 			if r.revoked && !l.Draining.Has(r.part) {
@@ -751,7 +767,7 @@ func (p *proc) dispatchAll(part ring.Partition) {
 func (p *proc) dispatch(at keyAt) {
 	w, part := p.w, at.part
 	if w.idle || !p.alive || p.busy[part][at.key] || !p.app || !p.lease.MayDispatch(p.gates[part].Gate, p.local(w.now)) ||
-		slices.Contains(p.gates[part].Withheld, at.key) {
+		slices.Contains(p.gates[part].Withheld, at.key) || p.awaited(at) != nil || w.holderFirst(at) {
 		return
 	}
 	p.busy[part][at.key] = true
@@ -764,10 +780,11 @@ func (p *proc) dispatch(at keyAt) {
 			return
 		}
 		for _, o := range w.runs { // I1
-			if o.keyAt == at && o != r && w.running(o) {
+			if o.keyAt == at && o != r && o.holder == nil && w.running(o) {
 				w.fail("two handlers of key %v: %s#%d %v and %s#%d %v", at, o.p.name, o.p.id, o.inc, p.name, p.id, r.inc)
 			}
 		}
+		w.checkHolders(at, nil)
 		w.stats["deliveries"]++
 		r.started, r.begun, r.deadline = true, w.now, p.deadline
 		r.finish = w.now + w.handlerTime()
@@ -831,6 +848,10 @@ func (p *proc) over(r *run) {
 	if p.w.running(r) {
 		p.w.fail("%s#%d takes a running delivery for over", p.name, p.id)
 	}
+	if t := p.held[r.keyAt]; t != nil && t.run == r {
+		p.endHeld(r.keyAt, t, false)
+		return
+	}
 	if !r.sideRevok {
 		p.busy[r.part][r.key] = false
 		at := r.keyAt
@@ -888,6 +909,7 @@ func (p *proc) revoke(e Revoke) Input {
 			r.sideRevok = true
 		}
 	}
+	p.handOver(e.Partitions)
 	p.frame(func() {
 		for _, r := range w.runs {
 			if r.p == p && e.Partitions.Has(r.part) && r.sideRevok {
@@ -908,7 +930,7 @@ func (p *proc) setApp(up bool) {
 		p.stream++
 		p.deadline = 0
 		for _, r := range p.w.runs {
-			if r.p == p {
+			if r.p == p && r.holder == nil {
 				r.dead = true
 				if !r.over {
 					p.overWhenPassedOrDead(r)
@@ -1034,6 +1056,10 @@ func stateDigest(s *State) uint64 {
 		d.str(string(inc[:]))
 	}
 	d.table(s.Table)
+	d.position(s.LastTake)
+	for _, r := range s.Reserved {
+		d.str(fmt.Sprint(r))
+	}
 	for _, n := range s.Nodes {
 		d.str(n.Name)
 		d.str(string(n.Inc[:]))

@@ -21,7 +21,7 @@ import (
 const strangersMax = 256
 
 // State is the sum of the log's records: the same on every node at the same position (I9). Only
-// the apply methods in this file change it.
+// the apply methods in this file and reserved.go change it.
 type State struct {
 	Gen      uint32
 	HashID   string
@@ -38,6 +38,9 @@ type State struct {
 	Identity   identity.Identity // on which the group agrees; nil: not known
 	Start      []Position        // partition → where the tenure of its owner began
 	Pending    [][]Tenure        // partition → tenures that are deposed and not proven dead (I5)
+
+	Reserved []Reserved // keys that covered reservations hold, by partition and key; never changed in place
+	LastTake Position   // a Genesis whose author had not read this is void: the newest take, or the Base of the newest Genesis with a list
 
 	pending Set                  // partitions with a pending tenure: an index
 	byInc   map[Incarnation]int  // Nodes by incarnation: an index
@@ -114,6 +117,7 @@ func newGenesisState(at Position, version uint32, g *Genesis) *State {
 		tenures[p] = Tenure{Lease: LeaseMax, Dep: at}
 		s.Pending[p] = tenures[p : p+1 : p+1]
 	}
+	s.beginReserved(at, version, g)
 	s.index()
 	return s
 }
@@ -129,6 +133,11 @@ func validGenesis(at Position, g *Genesis) error {
 		return fmt.Errorf("position %v does not fit a token", at)
 	case !g.After.Before(at):
 		return fmt.Errorf("its author's Hello is at %v, not before it: it was written for another log", g.After)
+	case !g.Base.Before(at):
+		return fmt.Errorf("its author has read up to %v, not before it: it was written for another log", g.Base)
+	}
+	if err := validList(g.Reserved, len(g.Table)); err != nil {
+		return err
 	}
 	for i, n := range g.Members {
 		if err := validNode(n); err != nil {
@@ -424,6 +433,9 @@ func (s *State) valid() error {
 			return err
 		}
 	}
+	if err := validList(s.Reserved, len(s.Table)); err != nil {
+		return err
+	}
 	for _, tenures := range s.Pending {
 		for _, t := range tenures {
 			if t.Lease <= 0 || t.Lease > LeaseMax || t.Inc.IsZero() && t.Lease != LeaseMax {
@@ -531,6 +543,19 @@ func hashGenesis(at Position, version uint32, g *Genesis) uint64 {
 		d.position(g.After)
 		for _, n := range g.Members {
 			d.details(n)
+		}
+	}
+	if version >= logVersionReserved {
+		d.position(g.Base)
+		d.num(uint64(len(g.Reserved)))
+		for _, r := range g.Reserved {
+			d.num(uint64(r.Partition))
+			d.num(uint64(r.Key))
+			d.num(uint64(r.TTL))
+			d.num(uint64(len(r.IDs)))
+			for _, id := range r.IDs {
+				d.buf = append(d.buf, id[:]...)
+			}
 		}
 	}
 	return xxhash.Sum64(d.buf)

@@ -91,6 +91,26 @@ type FirstRead struct {
 	// HadGroup and HadGen are as in Config, as of now.
 	HadGroup bool
 	HadGen   uint32
+
+	// Reserved is what a [Stretch] says, of the records from the anchor up to Before. Crowded: there are too many reservations to tell.
+	Reserved []Reserved
+	Crowded  bool
+}
+
+// Cover says that a turn of a reservation runs that is to be covered; answered by Covered. Turns have numbers of the driver's: no two
+// have the same.
+type Cover struct {
+	Take
+	Turn uint64
+}
+
+// Drop says that a turn is over here, of which there was a Cover or which has resumed: its holder has released it, or nothing was promised to it
+// any more, or it was not heard of for so long after the last promise.
+type Drop struct {
+	KeyAt
+	ID       ReservationID
+	Turn     uint64
+	Released bool // by its holder, which has stopped
 }
 
 // Leave asks for a graceful leave: an epoch without us, drain, release, [Left].
@@ -106,6 +126,8 @@ func (Drained) input()      {}
 func (AppReady) input()     {}
 func (Evidence) input()     {}
 func (FirstRead) input()    {}
+func (Cover) input()        {}
+func (Drop) input()         {}
 func (Leave) input()        {}
 
 // Effect is something to do: one of the types below. The effects of a Step are
@@ -126,13 +148,15 @@ type OpenReader struct {
 type CheckContiguity struct {
 	Check        uint64
 	Last, Queued Position
+	Timeout      time.Duration // after which it is repeated, with a longer one
 }
 
 // ReadFirst reads the log from its very first record, and reports whether it holds anything but
-// Hellos before a position.
+// Hellos before a position. If so it reads the log from the anchor up to there, for the reservations in it.
 type ReadFirst struct {
-	Read   uint64
-	Before Position
+	Read       uint64
+	Before     Position
+	Partitions int
 }
 
 // Append appends a record, at once and without retrying for longer than a lease.
@@ -150,6 +174,25 @@ type GateChange struct {
 	// Withheld are the keys for which an open gate is still closed, ascending: of
 	// these alone a delivery of an earlier tenure may run.
 	Withheld []ring.KeyHash
+
+	// Reserved are the keys for which an open gate is still closed to all but the holder of a covered reservation, ascending by
+	// key.
+	Reserved []ReservedKey
+}
+
+// ReservedKey is a key that waits for the holder of its reservation.
+type ReservedKey struct {
+	Key ring.KeyHash
+	ID  ReservationID // who may resume; zero: nobody
+}
+
+// Covered says since when, and until when, the holder of a turn may be promised its ttl with each answer; on a revoked partition nothing
+// may be promised.
+type Covered struct {
+	KeyAt
+	Turn    uint64
+	Until   clock.Instant // no promise may be given from then on; zero: none may be given
+	Refused string        // why there will be no cover; "": there will
 }
 
 // Revoke takes back every delivery on these partitions from the application: waiting ones never
@@ -234,6 +277,7 @@ const (
 	NoteEvictedFromLog NoteKind = "evicted"        // the group has forgotten us: a new Hello
 	NoteOtherSettings  NoteKind = "other_settings" // a router whose settings are not the group's wants to join
 	NoteLogVersion     NoteKind = "log_version"    // the group decides in log version Count from here on
+	NoteGenesisVoid    NoteKind = "genesis_void"   // a Genesis has no effect: its author had not read the take at At
 	NotePrefixDiffers  NoteKind = "prefix_differs" // the Beat of a peer says that it has read another log than we have, up to At
 )
 
@@ -250,6 +294,7 @@ func (MoveAnchor) effect()      {}
 func (Lost) effect()            {}
 func (Exit) effect()            {}
 func (Left) effect()            {}
+func (Covered) effect()         {}
 func (Note) effect()            {}
 
 // Lease is this node's permission to act, as of the newest own Beat read back. It
@@ -273,6 +318,9 @@ type Table struct {
 	Tokens  []Token  // partition → token of the present tenure
 	Formers []Former // earlier owners with tenures that are not over
 }
+
+// Covers reports whether reservations can be covered: the group decides in a version of the log that knows them.
+func (t *Table) Covers() bool { return t.Version >= logVersionReserved }
 
 // Former is an earlier owner of partitions, by tenures that are not over.
 type Former struct {

@@ -41,7 +41,7 @@ func (w *world) versions() string {
 }
 
 // A group of the former release is replaced one by one. While one of its members lives, no member writes records that it cannot
-// read, and the way back is open. Once the last one is gone the group decides in version 2, and knows its additions of all members.
+// read, and the way back is open. Once the last one is gone the group decides in version 3, and knows its additions of all members.
 func TestRollToANewerLogVersion(t *testing.T) {
 	settings := identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
 	for seed := range uint64(12) {
@@ -64,8 +64,8 @@ func TestRollToANewerLogVersion(t *testing.T) {
 		if w.failure != "" {
 			t.Fatalf("seed %d: %s", seed, w.failure)
 		}
-		if got := w.versions(); got != "222" {
-			t.Fatalf("seed %d: log versions %s at the end, want 222", seed, got)
+		if got := w.versions(); got != "333" {
+			t.Fatalf("seed %d: log versions %s at the end, want 333", seed, got)
 		}
 		for _, p := range w.procs {
 			if !p.alive {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -158,7 +157,8 @@ func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property
 	}
 }
 
-func (h holder) GiveUp(event.Handle)                    {}
-func (h holder) Renew(event.Renewal)                    {}
-func (h holder) Forget(event.Handle)                    {}
-func (nobody) Renew([]event.DeliveryID) []time.Duration { return nil }
+func (h holder) GiveUp(event.Handle)                       {}
+func (h holder) Renew(event.Renewal)                       {}
+func (h holder) Forget(event.Handle)                       {}
+func (nobody) Renew([]event.DeliveryID) []event.Permission { return nil }
+func (nobody) Covered(ownership.Covered)                   {}

@@ -6,6 +6,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // Call sends a call to the owner of its key. Its handle is one of [event.NewCallHandle], and Parts.Answered gets its verdict, once.
@@ -82,11 +83,14 @@ func (p *Pipeline) renew(from mailbox.Sender, asked []event.Renewal) []event.Ren
 		ids[i] = p.Boxes.Reserved(from, asked[i].Handle)
 	}
 	answers := slices.Clone(asked)
-	for i, remaining := range p.App.Renew(ids) {
-		answers[i].Remaining = remaining
+	for i, permission := range p.App.Renew(ids) {
+		answers[i].Permission = permission
 	}
 	return answers
 }
+
+// Covered passes on until when a turn of a reservation may be promised its ttl.
+func (p *Pipeline) Covered(c ownership.Covered) { p.App.Covered(c) }
 
 // Grant implements app.Boxes.
 func (p *Pipeline) Grant(id event.DeliveryID, g event.Grant) {

@@ -143,6 +143,7 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.table.Store(t)
 	p.journeys.Owned(p.now(), len(t.Tokens), func(q ring.Partition) (string, int64) { return t.Owner(q).Name, int64(t.Tokens[q]) })
 	p.Peers.SetEpoch(t.Cur)
+	p.Boxes.SetCovers(t.Covers())
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
 	p.tabled = *p.self.Load()

@@ -42,7 +42,8 @@ type Workers interface {
 	RevokeAll()
 	Force(partitions ownership.Set)
 	TakeBack(deliveries []event.DeliveryID)
-	Renew(reservations []event.DeliveryID) []time.Duration
+	Renew(reservations []event.DeliveryID) []event.Permission
+	Covered(ownership.Covered)
 }
 
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.

@@ -325,7 +325,7 @@ func failed(kind event.ResultKind) bool {
 	switch kind {
 	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:
 		return true
-	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff:
+	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff, event.ResultHandedOver:
 	}
 	return false
 }

@@ -107,8 +107,9 @@ type ListedKey struct {
 	Behind   int     `json:"behind"`                     // events behind it
 	Event    string  `json:"event,omitempty"`            // its message id
 	Worker   uint64  `json:"worker,omitempty"`           // the stream that has it, or that the key sticks to
-	Call     bool    `json:"call,omitempty"`             // it is a call, not an event
-	Calls    int     `json:"calls,omitempty"`            // that wait, besides a running one
+	Call     bool    `json:"call,omitempty"`             // it is a call or a reservation, not an event
+	Method   string  `json:"method,omitempty"`           // of that call
+	Calls    int     `json:"calls,omitempty"`            // calls and reservations that wait, besides a running one
 
 	// Of the last ten seconds, if the key is hot.
 	Rate       float64  `json:"events_per_second,omitempty"`   // that were handled
@@ -132,6 +133,9 @@ type KeyOrder struct {
 func (k *ListedKey) InMailbox() bool {
 	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot", "hold", "park"}, k.Wait)
 }
+
+// Reserved reports whether the key is reserved: it is the work of no stream of an application, whose numbers begin with 1.
+func (k *ListedKey) Reserved() bool { return k.Wait == "handler" && k.Call && k.Worker == 0 }
 
 // SetKey names the key.
 func (k *ListedKey) SetKey(key string) {

@@ -67,8 +67,12 @@ type Status struct {
 	Checks      []Check     `json:"checks"`              // of readiness
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
+	Visits      *Visits     `json:"visits,omitempty"`    // nil: a version that does not tell
+	Schedules   []Schedule  `json:"schedules,omitempty"` // that its workers declare
 	Rates       Rates       `json:"rates"`
 	Exclusivity Exclusivity `json:"exclusivity"`
+
+	SchedulesUnshown int `json:"schedules_unshown,omitempty"` // beyond SchedulesMax
 }
 
 // Acts is what a member knows of the acts of operators on single keys.
@@ -126,6 +130,37 @@ type Events struct {
 	HeldKeys          int     `json:"held_keys"`           // keys that wait for the next attempt of a failed event
 	OnHoldKeys        int     `json:"on_hold_keys"`        // keys that wait because an operator holds them
 	OldestHereSeconds float64 `json:"oldest_here_seconds"` // age of the oldest in the mailboxes; 0: none
+}
+
+// Visits counts the calls and reservations of a member: as the owner of keys, and as the node where callers ask.
+type Visits struct {
+	Waiting  int    `json:"waiting"`  // at this owner: calls and reservations that wait for their turn
+	Running  int    `json:"running"`  // at this owner: calls with the application
+	Reserved int    `json:"reserved"` // keys of this owner that are reserved
+	Crowded  uint64 `json:"crowded"`  // calls and reservations that this owner has refused because a bound was reached
+	Refused  uint64 `json:"refused"`  // those that this node has refused its own callers for the same reason
+
+	Bounds []Bound `json:"bounds"` // of all of these
+}
+
+// Bound is a limit of a member.
+type Bound struct {
+	Setting string `json:"setting"` // its name, or what is bounded if no setting does
+	Used    int    `json:"used"`
+	Max     int    `json:"max"`
+}
+
+// Part returns how much of the bound is used, from 0 on.
+func (b Bound) Part() float64 { return float64(b.Used) / float64(max(1, b.Max)) }
+
+// Nearest returns the bound that most is used of.
+func (v *Visits) Nearest() (nearest Bound) {
+	for _, b := range v.Bounds {
+		if b.Part() > nearest.Part() || nearest.Setting == "" {
+			nearest = b
+		}
+	}
+	return nearest
 }
 
 // Rates are events a second in the last ten seconds, of a member as an owner.
@@ -254,9 +289,15 @@ type KeyAt struct {
 	Failures uint32    `json:"failures"`           // how often the application has failed it
 	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
 	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
-	Call     bool      `json:"call,omitempty"`     // it is a call, not an event
-	Calls    int       `json:"calls,omitempty"`    // that wait, besides a running one
+	Call     bool      `json:"call,omitempty"`     // it is a call or a reservation, not an event
+	Calls    int       `json:"calls,omitempty"`    // calls and reservations that wait, besides a running one
 	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
+
+	Method      string       `json:"method,omitempty"`        // of the call that runs, or is next
+	Via         string       `json:"via,omitempty"`           // the member where that call, or the reservation of the key, was asked for
+	CallerWaits float64      `json:"caller_waits_seconds"`    // how long the caller of that call still waits
+	Reservation *Reservation `json:"reservation,omitempty"`   // that holds the key
+	Waiting     []Waiting    `json:"waiting_calls,omitempty"` // the oldest of Calls
 
 	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read
 
@@ -268,6 +309,22 @@ type KeyAt struct {
 
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`
+}
+
+// Reservation is what a member knows of the holder of a key. The key has been held for KeyAt.Seconds.
+type Reservation struct {
+	Token int64   `json:"token,string"` // with Turn the fence that the holder shows to databases
+	Turn  uint64  `json:"turn,string"`
+	Left  float64 `json:"left_seconds"` // until it is over if the holder does not renew it
+}
+
+// Waiting is a call or a reservation that waits for its turn.
+type Waiting struct {
+	Method  string  `json:"method,omitempty"` // "": it is a reservation
+	Via     string  `json:"via"`              // the member where it was asked for
+	Seconds float64 `json:"seconds"`          // since it came
+	Left    float64 `json:"left_seconds"`     // until its caller waits no longer
+	Callers int     `json:"callers"`          // that wait for its answer
 }
 
 // Hold is what keeps a key waiting because an operator wants it.

@@ -2,6 +2,8 @@ package report
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,18 +27,17 @@ func (at *KeyAt) Words() []string {
 	var lines []string
 	switch {
 	case at.reserved():
-		lines = append(lines, fmt.Sprintf("is reserved, for %s; %s behind it", Seconds(at.Seconds), waiting(at.Queued, "event")))
+		lines = append(lines, at.reservedWords())
 	case at.Wait != WaitsForNothing && at.Call:
-		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call came %s ago; %s behind it", WaitWords(*at), Seconds(at.Seconds), Seconds(at.Age), waiting(at.Queued, "event")))
+		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call%s came %s ago; %s behind it",
+			WaitWords(*at), Seconds(at.Seconds), at.callWords(), Seconds(at.Age), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
 			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), at.Failures, at.Queued))
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
-	if calls := callWords(at.Wait, at.Call && !at.reserved(), at.Calls); calls != "" {
-		lines = append(lines, calls)
-	}
+	lines = append(lines, at.waitingWords()...)
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))
 	}
@@ -66,6 +67,69 @@ func (at *KeyAt) Words() []string {
 		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", Plural(h.Events, "event"), PlaceWords(h), Seconds(h.Seconds)))
 	}
 	return lines
+}
+
+// reservedWords tells of the reservation that holds the key.
+func (at *KeyAt) reservedWords() string {
+	words := "is reserved, for " + Seconds(at.Seconds)
+	if at.Via != "" {
+		words += ", through " + at.Via
+	}
+	if r := at.Reservation; r != nil {
+		words += fmt.Sprintf(", fence %d.%d; it ends in %s unless its holder renews it", r.Token, r.Turn, Seconds(r.Left))
+	}
+	return words + "; " + waiting(at.Queued, "event") + " behind it"
+}
+
+// callWords tells of the call that runs, or is next.
+func (at *KeyAt) callWords() string {
+	words, ofCaller := "", ""
+	if at.Method != "" {
+		words = " of " + at.Method
+	}
+	if at.CallerWaits > 0 {
+		ofCaller = "whose caller waits for " + Seconds(at.CallerWaits) + " more"
+	}
+	return words + clauses(madeAt(at.Via), ofCaller)
+}
+
+// waitingWords tells of the calls and reservations that wait.
+func (at *KeyAt) waitingWords() (lines []string) {
+	if calls := callWords(at.Wait, at.Call && !at.reserved(), "", at.Calls); calls != "" {
+		lines = append(lines, calls)
+	}
+	for _, w := range at.Waiting {
+		what := "a reservation"
+		if w.Method != "" {
+			what = "a call of " + w.Method
+		}
+		line := fmt.Sprintf("%s%s has waited for %s and waits for %s more", what, clauses(madeAt(w.Via)), Seconds(w.Seconds), Seconds(w.Left))
+		if w.Callers > 1 {
+			line += fmt.Sprintf("; %d callers want its answer", w.Callers)
+		}
+		lines = append(lines, line)
+	}
+	if more := at.Calls - len(at.Waiting); len(at.Waiting) > 0 && more > 0 {
+		lines = append(lines, fmt.Sprintf("%d more of these are not listed", more))
+	}
+	return lines
+}
+
+// madeAt names the member where a call or a reservation was asked for, "" if that is not known.
+func madeAt(member string) string {
+	if member == "" {
+		return ""
+	}
+	return "made at " + member
+}
+
+// clauses puts what is told between commas.
+func clauses(told ...string) string {
+	told = slices.DeleteFunc(told, func(one string) bool { return one == "" })
+	if len(told) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(told, ", ") + ","
 }
 
 // reserved reports whether what runs is a reservation: it is the work of no stream of an application, whose numbers begin with 1.
@@ -100,7 +164,7 @@ func (k *ListedKey) Reason() string {
 	if k.InMailbox() {
 		at := KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn, Call: k.Call}
 		words := WaitWords(at)
-		if calls := callWords(k.Wait, k.Call && !at.reserved(), k.Calls); calls != "" {
+		if calls := callWords(k.Wait, k.Call && !at.reserved(), k.Method, k.Calls); calls != "" {
 			words += "; " + calls
 		}
 		return words
@@ -108,17 +172,29 @@ func (k *ListedKey) Reason() string {
 	return PlaceWords(Held{Place: k.Wait, With: k.With})
 }
 
-// callWords tells of the calls of a key, "" if it has none.
-func callWords(wait string, call bool, calls int) string {
-	switch runs := call && wait == "handler"; {
-	case runs && calls > 0:
-		return "a call runs, " + waiting(calls, "call")
-	case runs:
-		return "a call runs"
-	case calls > 0:
-		return waiting(calls, "call")
+// callWords tells of the calls and reservations of a key, "" if it has none. call says that the first one of the key is a call.
+func callWords(wait string, call bool, method string, waits int) string {
+	runs := "a call runs"
+	if method != "" {
+		runs = "a call of " + method + " runs"
+	}
+	switch running := call && wait == "handler"; {
+	case running && waits > 0:
+		return runs + ", " + visitsWait(waits)
+	case running:
+		return runs
+	case waits > 0:
+		return visitsWait(waits)
 	}
 	return ""
+}
+
+// visitsWait says how many calls and reservations wait.
+func visitsWait(n int) string {
+	if n == 1 {
+		return "1 call or reservation waits"
+	}
+	return fmt.Sprintf("%d calls or reservations wait", n)
 }
 
 // waiting says how many wait.

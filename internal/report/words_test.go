@@ -22,21 +22,33 @@ func TestWords(t *testing.T) {
 		seen[words[0]] = wait
 	}
 	for want, at := range map[string]KeyAt{
-		"waits for the handler (worker 7), for 2s; a call came 3s ago; 1 event waits behind it|a call runs":                         {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Queued: 1},
-		"waits for the handler (worker 7), for 2s; a call came 3s ago; 0 events wait behind it|a call runs, 2 calls wait":           {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Calls: 2},
-		"is reserved, for 2s; 1 event waits behind it|2 calls wait":                                                                 {Wait: "handler", Seconds: 2, Age: 3, Call: true, Calls: 2, Queued: 1},
-		"waits for its gate, for 2s; a call came 3s ago; 0 events wait behind it|1 call waits":                                      {Wait: "gate", Seconds: 2, Age: 3, Call: true, Calls: 1},
-		"waits for the handler (worker 7), for 2s; event 7:8:-1:-1 came 3s ago, failed 0 times; 0 more wait behind it|1 call waits": {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Event: "7:8:-1:-1", Calls: 1},
+		"waits for the handler (worker 7), for 2s; a call came 3s ago; 1 event waits behind it|a call runs":                                        {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Queued: 1},
+		"waits for the handler (worker 7), for 2s; a call came 3s ago; 0 events wait behind it|a call runs, 2 calls or reservations wait":          {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Calls: 2},
+		"is reserved, for 2s; 1 event waits behind it|2 calls or reservations wait":                                                                {Wait: "handler", Seconds: 2, Age: 3, Call: true, Calls: 2, Queued: 1},
+		"waits for its gate, for 2s; a call came 3s ago; 0 events wait behind it|1 call or reservation waits":                                      {Wait: "gate", Seconds: 2, Age: 3, Call: true, Calls: 1},
+		"waits for the handler (worker 7), for 2s; event 7:8:-1:-1 came 3s ago, failed 0 times; 0 more wait behind it|1 call or reservation waits": {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Event: "7:8:-1:-1", Calls: 1},
 	} {
 		if got := strings.Join(at.Words(), "|"); got != want {
 			t.Errorf("of calls: %q, want %q", got, want)
 		}
 	}
-	if got, want := (&ListedKey{Wait: "handler", Worker: 7, Call: true, Calls: 2}).Reason(), "the handler (worker 7); a call runs, 2 calls wait"; got != want {
+	if got, want := (&ListedKey{Wait: "handler", Worker: 7, Call: true, Method: "pay", Calls: 2}).Reason(), "the handler (worker 7); a call of pay runs, 2 calls or reservations wait"; got != want {
 		t.Errorf("of a list: %q, want %q", got, want)
 	}
 	if got, want := (&ListedKey{Wait: "handler", Call: true}).Reason(), "the end of its reservation"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+	reserved := KeyAt{
+		Wait: "handler", Call: true, Seconds: 12, Via: "pod-2", Queued: 1, Calls: 4, Reservation: &Reservation{Token: 17, Turn: 3, Left: 1.4},
+		Waiting: []Waiting{{Method: "pay", Via: "pod-1", Seconds: 3, Left: 7, Callers: 2}, {Seconds: 2, Left: 60, Callers: 1}},
+	}
+	if got, want := strings.Join(reserved.Words(), "|"), "is reserved, for 12s, through pod-2, fence 17.3; it ends in 1.4s unless its holder renews it; 1 event waits behind it|4 calls or reservations wait|"+
+		"a call of pay, made at pod-1, has waited for 3s and waits for 7s more; 2 callers want its answer|a reservation has waited for 2s and waits for 1m0s more|2 more of these are not listed"; got != want {
+		t.Errorf("of a reserved key: %q, want %q", got, want)
+	}
+	runs := KeyAt{Wait: "handler", Call: true, Worker: 7, Method: "pay", Via: "pod-2", CallerWaits: 8, Seconds: 2, Age: 3}
+	if got, want := strings.Join(runs.Words(), "|"), "waits for the handler (worker 7), for 2s; a call of pay, made at pod-2, whose caller waits for 8s more, came 3s ago; 0 events wait behind it|a call runs"; got != want {
+		t.Errorf("of a running call: %q, want %q", got, want)
 	}
 	at := KeyAt{
 		Wait: WaitsForNothing, Gate: "waiting", Hold: &Hold{By: "alice", Reason: "INC-7", Until: time.Unix(60, 0)}, Skips: []Skip{{Event: "7:9:-1:-1", By: "bob", Reason: "pill", ID: "f00d"}}, MoreSkips: 2,

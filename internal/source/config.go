@@ -27,6 +27,9 @@ type Config struct {
 	RetryTopic string `agree:"true"`
 	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
 	DeadLetterTopic string `agree:"true"`
+	// Timers makes this router read the timer topic, which is named after the retry topic, and lets its applications set timers, send events and
+	// declare schedules; otherwise these are refused. If the topic cannot be read, events are not concerned.
+	Timers bool
 	// DeadLetterSubscription is the name of a subscription that is created on the dead letter
 	// topic before the first copy, because a topic without a subscription deletes messages at
 	// once, and checked once a minute while copies are sent.
@@ -110,6 +113,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		FromEarliest:           true,
+		Timers:                 true,
 		DeadLetterSubscription: "ringfence",
 		DiscoverEvery:          30 * time.Second,
 		BatchMax:               256,
@@ -188,6 +192,21 @@ func DeadLetterTopicName(topics []string, subscription string) string {
 func (c Config) ParkingTopic() string {
 	letters := c.Resolved().DeadLetterTopic
 	return strings.TrimSuffix(letters, "-DLQ") + "-PARKED"
+}
+
+// TimerTopic returns the topic of events that wait for their time. It is named after the retry topic, so that all members that agree on that agree on this
+// one, too.
+func (c Config) TimerTopic() string {
+	return strings.TrimSuffix(c.Resolved().RetryTopic, "-RETRY") + "-TIMER"
+}
+
+// all returns all topics that a source reads, of a resolved configuration.
+func (c Config) all() []string {
+	topics := append([]string{c.RetryTopic}, c.Topics...)
+	if c.Timers {
+		topics = append(topics, c.TimerTopic())
+	}
+	return topics
 }
 
 func copyTopicName(topics []string, subscription string) string {

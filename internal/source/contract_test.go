@@ -302,7 +302,7 @@ func TestPulsarAckHoles(t *testing.T) {
 		}
 		admin := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}
 		eventually.True(t, "five holes", func() bool {
-			n, err := source.AckHoles(t.Context(), admin, topic, partitions > 0, sourcetest.Subscription)
+			n, _, err := source.Backlog(t.Context(), admin, topic, partitions > 0, sourcetest.Subscription)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -353,13 +353,13 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 	read = append(read, count)
 	failures := metric(t, reg, "ringfence_source_discovery_failures_total")
 	eventually.True(t, "all others are read", func() bool {
-		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+1) && // and the retry topic
+		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+2) && // and the retry and timer topics
 			metric(t, reg, "ringfence_source_discovery_failures_total") >= failures+2
 	})
 	publish(read...)
 	occupant.Close()
 	eventually.True(t, "the last one is read", func() bool {
-		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+2)
+		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+3)
 	})
 	publish(append(read, taken)...)
 	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, cfg.Subscription) == 0 })

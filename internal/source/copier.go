@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
@@ -14,11 +15,16 @@ type outgoingEvent struct {
 	message event.Message // set for a spilled event when its copy is sent
 	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
 	spilled bool
-	done    func() // of an event that is not in the ledger: called when its copy is safe; nil: it is
+	hop     bool        // the next copy of an event of the timer topic that is not due yet
+	answer  func(error) // of a new event for the timer topic, which is sent once; nil: it is not that
+	done    func()      // of an event that is not in the ledger: called when its copy is safe; nil: it is
 }
 
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
+
+// isTimer reports whether the copy is one for the timer topic.
+func (o *outgoingEvent) isTimer() bool { return o.hop || o.answer != nil }
 
 // landing is the end of one copy.
 type landing struct {
@@ -44,9 +50,22 @@ func (c *copier) add(out outgoingEvent) {
 	wake(c.work)
 }
 
+// unanswered returns the answers to new events that were not sent, or whose ends are not noted. It is called under the source's mutex, when the goroutine has ended.
+func (c *copier) unanswered() (answers []func(error)) {
+	for i := range c.added {
+		answers = append(answers, c.added[i].answer)
+	}
+	for i := range c.landed {
+		answers = append(answers, c.landed[i].answer)
+	}
+	return slices.DeleteFunc(answers, func(answer func(error)) bool { return answer == nil })
+}
+
 // copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
 	switch {
+	case out.isTimer():
+		return s.timers
 	case out.verdict.Kind == event.Parked:
 		return s.parked
 	case s.isDead(out):
@@ -70,6 +89,9 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 	for {
 		select {
 		case <-ctx.Done():
+			s.mu.Lock()
+			c.added = append(waiting, c.added...)
+			s.mu.Unlock()
 			return
 		case <-c.work:
 		case <-again:
@@ -120,8 +142,14 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	broker.send(ctx, copied, func(err error) {
 		end(err)
 		s.mu.Lock()
-		c.landed = append(c.landed, landing{out, err})
+		ended := s.ended
+		if !ended {
+			c.landed = append(c.landed, landing{out, err})
+		}
 		s.mu.Unlock()
+		if ended && out.answer != nil {
+			out.answer(err)
+		}
 		wake(c.work)
 	})
 }
@@ -157,6 +185,8 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	m, d := out.message, out.verdict.DetailOrZero()
 	switch {
+	case out.isTimer():
+		return timerCopy(s.cfg.TimerTopic(), m, wall())
 	case out.verdict.Kind == event.Parked:
 		return parkedCopy(s.cfg.ParkingTopic(), m, &d)
 	case s.isDead(out):
@@ -169,7 +199,7 @@ func (s *Source) copyOf(out *outgoingEvent) outgoing {
 
 // isDead reports whether the copy is a dead letter.
 func (s *Source) isDead(out *outgoingEvent) bool {
-	return out.verdict.Kind == event.Rejected || out.verdict.Kind != event.Parked && s.roundsAreOver(out)
+	return out.verdict.Kind == event.Rejected || out.verdict.Kind != event.Parked && !out.isTimer() && s.roundsAreOver(out)
 }
 
 func (s *Source) roundsAreOver(out *outgoingEvent) bool {
@@ -184,6 +214,9 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.mu.Lock()
 	for i := range landed {
 		l := &landed[i]
+		if l.answer != nil { // it is not in the ledger, and not sent again
+			continue
+		}
 		if l.err != nil {
 			if l.spilled {
 				s.ledger.NotCopied(l.verdict.Handle)
@@ -200,6 +233,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			spilled = append(spilled, l.verdict.Handle)
 		}
 		switch {
+		case l.hop:
 		case l.verdict.Kind == event.Parked:
 			parked++
 			s.countParking(l.message.Event.Key, -1)
@@ -212,7 +246,11 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.noteSettled()
 	s.mu.Unlock()
 	for i := range landed {
-		s.noteCopy(&landed[i])
+		if l := &landed[i]; l.isTimer() && (l.err == nil || l.answer != nil) {
+			s.noteTimer(l)
+		} else {
+			s.noteCopy(l)
+		}
 	}
 	for _, call := range done {
 		call()

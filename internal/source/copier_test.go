@@ -18,15 +18,18 @@ import (
 type fakeBroker struct {
 	receipts chan []Receipt
 
-	mu    sync.Mutex
-	acks  []Ack
-	sent  map[string]int // copies that were sent, by topic
-	held  map[string][]func(error)
-	bytes int // of copies that are held
-	most  int // most copies at a time
+	mu     sync.Mutex
+	acks   []Ack
+	sent   map[string]int // copies that were sent, by topic
+	held   map[string][]func(error)
+	bytes  int        // of copies that are held
+	most   int        // most copies at a time
+	copies []outgoing // all that were sent
 }
 
 func (f *fakeBroker) bound(int) {}
+
+func (*fakeBroker) timers() error { return nil }
 
 func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	select {
@@ -53,6 +56,7 @@ func (f *fakeBroker) send(_ context.Context, c outgoing, done func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sent[c.topic]++
+	f.copies = append(f.copies, c)
 	f.bytes += len(c.payload)
 	f.most = max(f.most, f.bytes)
 	f.held[c.topic] = append(f.held[c.topic], func(err error) {

@@ -47,7 +47,7 @@ func (s *Source) keysOfCopies() [][]byte {
 // refusalEvery is the least time between two log lines about refused copies.
 const refusalEvery = 10 * time.Second
 
-// restoreCopies turns valid copies from the retry topic back into their originals. The
+// restoreCopies turns valid copies from the retry and timer topics back into their originals. The
 // reader's goroutine calls it.
 func (s *Source) restoreCopies(receipts []Receipt) {
 	for i := range receipts {
@@ -57,13 +57,24 @@ func (s *Source) restoreCopies(receipts []Receipt) {
 		}
 		r.Entry.MakeObjects()
 		for i := range r.Has.All() {
-			s.restoreCopy(r.Entry.Message(i))
+			m := r.Entry.Message(i)
+			published := m.Event.PublishTime
+			s.restoreCopy(m)
+			if r.Entry.Len() > 1 { // no router writes that, so each is handled at once
+				continue
+			}
+			if early, is := s.early(m.Event, published, wall()); is {
+				r.early = early
+			}
 		}
 	}
 }
 
 func (s *Source) restoreCopy(m event.Message) {
 	why := refusalReason(&m, s.keysOfCopies(), s.cfg.CopyUnsigned)
+	if why == "" && !isTimely(m.Event, wall()) {
+		why = copyUntimely
+	}
 	if why == "" {
 		restore(m.Event)
 		return
@@ -72,7 +83,7 @@ func (s *Source) restoreCopy(m event.Message) {
 	s.metrics.copiesRefused.WithLabelValues(why).Inc()
 	s.refused.copies++
 	if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
-		s.log.Warn("messages in the retry topic do not count as copies; they are handled as events of their own",
+		s.log.Warn("messages in the retry or timer topic do not count as copies; they are handled as events of their own",
 			"messages", s.refused.copies, "reason", why, "message_id", m.Event.ID.String())
 		s.refused.noted, s.refused.copies = now, 0
 	}

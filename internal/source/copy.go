@@ -155,11 +155,11 @@ func restore(ev *event.Event) {
 	stripCopy(ev)
 }
 
-// stripCopy removes a copy's additional properties.
+// stripCopy removes a copy's additional properties, but not those of an event that a router has published.
 func stripCopy(ev *event.Event) {
 	own := ev.Properties[:0:0]
 	for _, p := range ev.Properties {
-		if !strings.HasPrefix(p.Name, propertyPrefix) {
+		if !strings.HasPrefix(p.Name, propertyPrefix) || ev.ID.IsSent() && event.IsOfSent(p.Name) {
 			own = append(own, p)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,13 +29,52 @@ type discovery struct {
 	holesAsked   clock.Instant       // see noteHoles
 	holesUnknown bool                // the newest question was not answered
 
+	timersErr atomic.Pointer[error] // why the timer topic is not read; nil: it is
+
 	cancel  context.CancelFunc // nil until the goroutine runs
 	running sync.WaitGroup
 }
 
-// topics returns the topics that are read.
+// topics returns the topics that must be read.
 func (d *discovery) topics() []string {
 	return append([]string{d.cfg.RetryTopic}, d.cfg.Topics...)
+}
+
+// timers returns why the timer topic is not read, nil if it is.
+func (d *discovery) timers() error {
+	if err := d.timersErr.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// lookForTimers subscribes to the timer topic, and to its added partitions. Events go on without it, in a cluster that does not permit that topic, for
+// one.
+func (d *discovery) lookForTimers(ctx context.Context) {
+	if !d.cfg.Timers {
+		off := errTimersOff
+		d.timersErr.Store(&off)
+		return
+	}
+	topic := d.cfg.TimerTopic()
+	err := d.look(ctx, topic)
+	if ctx.Err() != nil {
+		return
+	}
+	before := d.timersErr.Load()
+	if err == nil {
+		d.timersErr.Store(nil)
+		if before != nil && !errors.Is(*before, errNotReady) {
+			d.log.Info("the timer topic is read", "topic", topic)
+		}
+		return
+	}
+	d.metrics.discoveryFailures.Inc()
+	d.timersErr.Store(&err)
+	if before == nil || errors.Is(*before, errNotReady) { // said once, until it works again
+		d.log.Error("the timer topic cannot be read: timers, schedules and Send are refused until it can; events are not concerned",
+			"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
+	}
 }
 
 // subscribersMax bounds the concurrent subscriptions to topic partitions.
@@ -62,6 +102,9 @@ func (d *discovery) start(ctx context.Context) error {
 		return err
 	}
 	d.metrics.topicPartitions.Set(float64(len(d.reading)))
+	notYet := errNotReady
+	d.timersErr.Store(&notYet)
+	d.lookForTimers(ctx)
 	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.running.Go(func() { d.run(ctx) })
 	return nil
@@ -95,6 +138,9 @@ func (d *discovery) queueFor(partitions int) int {
 	return max(1, d.cfg.ReceiverQueueMax/max(1, partitions))
 }
 
+// timersQueueShare is how much less is fetched ahead of the timer topic than of others: few timers are due at once.
+const timersQueueShare = 10
+
 // run is the goroutine. A failed subscription is tried again at the next interval; the other topic partitions are read meanwhile.
 func (d *discovery) run(ctx context.Context) {
 	ticker := time.NewTicker(d.cfg.DiscoverEvery)
@@ -106,6 +152,7 @@ func (d *discovery) run(ctx context.Context) {
 			return
 		}
 		d.noteHoles(ctx)
+		d.lookForTimers(ctx)
 		for _, topic := range d.topics() {
 			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
 				d.metrics.discoveryFailures.Inc()
@@ -122,19 +169,23 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
+	queue := d.queueFor(len(names))
+	if topic == d.cfg.TimerTopic() {
+		queue = max(1, queue/timersQueueShare)
+	}
 	var errs []error
 	for _, name := range names {
 		if _, known := d.reading[name]; known {
 			continue
 		}
 		// All that it holds came after the subscription to its topic.
-		if err := d.subscribe(ctx, subscription{topic: name, earliest: true, queue: d.queueFor(len(names))}); err != nil {
+		if err := d.subscribe(ctx, subscription{topic: name, earliest: true, queue: queue}); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		d.reading[name] = struct{}{}
 		d.metrics.topicPartitions.Inc()
-		d.log.Info("reading a topic partition that was added", "topic", name, "topic_partitions", len(names))
+		d.log.Info("reading a topic partition", "topic", name, "topic_partitions", len(names))
 	}
 	return errors.Join(errs...)
 }

@@ -52,7 +52,7 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 			has.Add(i)
 		}
 	}
-	return Receipt{Entry: e, ID: idOf(d), Has: has, Origin: from.number, Ref: d, Copy: from.retry}, removed, true
+	return Receipt{Entry: e, ID: idOf(d), Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
 }
 
 // about fills in what the events of an entry have in common.
@@ -81,7 +81,7 @@ func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Pr
 	if m.Compression != wire.CompressionNone {
 		e.Bytes += len(d.Raw) // which they keep in memory
 	}
-	return Receipt{Entry: e, ID: idOf(d), Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.retry}
+	return Receipt{Entry: e, ID: idOf(d), Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
 }
 
 // aloneReceipt returns the receipt of an event outside a batch.

@@ -16,11 +16,13 @@ import (
 // it unloads the topic partition, acks beyond that are lost and their events are redelivered.
 const AckHolesMax = 10_000
 
-// AckHoles returns the number of such ranges of a subscription, on the topic partition that has most of them.
-func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, partitioned bool, subscription string) (int, error) {
+// Backlog returns the number of such ranges of a subscription, and of its messages that are not acked, each on the topic partition that has most of
+// them.
+func Backlog(ctx context.Context, admin pulsaradmin.Client, topic string, partitioned bool, subscription string) (holes, messages int, err error) {
 	type stats struct {
 		Subscriptions map[string]struct {
-			Holes int `json:"nonContiguousDeletedMessagesRanges"`
+			Holes    int `json:"nonContiguousDeletedMessagesRanges"`
+			Messages int `json:"msgBacklog"`
 		} `json:"subscriptions"`
 	}
 	var all struct {
@@ -32,16 +34,17 @@ func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, parti
 		path = pulsaradmin.TopicPath(topic) + "/partitioned-stats?perPartition=true"
 	}
 	if err := admin.Call(ctx, http.MethodGet, path, nil, &all); err != nil {
-		return 0, fmt.Errorf("source: %w", err)
+		return 0, 0, fmt.Errorf("source: %w", err)
 	}
 	if !partitioned {
-		return all.Subscriptions[subscription].Holes, nil
+		of := all.Subscriptions[subscription]
+		return of.Holes, of.Messages, nil
 	}
-	worst := 0
 	for _, p := range all.Partitions {
-		worst = max(worst, p.Subscriptions[subscription].Holes)
+		of := p.Subscriptions[subscription]
+		holes, messages = max(holes, of.Holes), max(messages, of.Messages)
 	}
-	return worst, nil
+	return holes, messages, nil
 }
 
 // holesEvery is the interval at which the broker is asked for its holes.
@@ -56,9 +59,13 @@ func (d *discovery) noteHoles(ctx context.Context) {
 	d.holesAsked = now
 	admin := pulsaradmin.Client{URL: d.cfg.AdminURL, HTTP: d.admin}
 	worst, failed := 0, false
-	for _, topic := range d.topics() {
+	topics := d.topics()
+	if d.timers() == nil {
+		topics = append(topics, d.cfg.TimerTopic())
+	}
+	for _, topic := range topics {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		holes, err := AckHoles(ctx, admin, topic, d.isPartitioned(topic), d.cfg.Subscription)
+		holes, waiting, err := Backlog(ctx, admin, topic, d.isPartitioned(topic), d.cfg.Subscription)
 		cancel()
 		if err != nil {
 			if !d.holesUnknown { // said once, until it works again
@@ -68,6 +75,9 @@ func (d *discovery) noteHoles(ctx context.Context) {
 			continue
 		}
 		worst = max(worst, holes)
+		if topic == d.cfg.TimerTopic() {
+			d.metrics.timersPending.Set(float64(waiting))
+		}
 	}
 	d.holesUnknown = failed
 	d.metrics.ackHoles.Set(float64(worst))

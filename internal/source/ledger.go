@@ -32,7 +32,8 @@ type Receipt struct {
 	Origin int32
 	Ref    any // the caller's reference for acking it
 	// Copy says that it came from the retry topic.
-	Copy bool
+	Copy  bool
+	early held // of a copy that is not due yet; its until is not 0
 	// Unreadable is the reason why its one event cannot be handed on; "" when it can.
 	Unreadable string
 }

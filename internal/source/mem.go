@@ -44,7 +44,7 @@ func openMem(ctx context.Context, cfg Config, broker MemBroker) (connection, err
 	}
 	consumer, err := broker.Subscribe(ctx, membroker.SubscribeOptions{
 		Subscription: cfg.Subscription, Type: membroker.Shared, FromLatest: !cfg.FromEarliest,
-		Topics: append([]string{cfg.RetryTopic}, cfg.Topics...),
+		Topics: cfg.all(),
 	})
 	if errors.Is(err, membroker.ErrSubscriptionType) {
 		return nil, fmt.Errorf("source: subscription %q: %w (%w)", cfg.Subscription, ErrSubscriptionType, err)
@@ -83,8 +83,8 @@ func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt
 func (m *memConnection) receipt(e *membroker.Entry) Receipt {
 	l, ok := m.origins[e.Topic]
 	if !ok {
-		base, partition := splitPartition(e.Topic)
-		l = &origin{number: int32(len(m.origins)), base: base, partition: partition, retry: base == m.cfg.RetryTopic}
+		made := newOrigin(len(m.origins), e.Topic, m.cfg)
+		l = &made
 		m.origins[e.Topic] = l
 	}
 	messages := make([]event.Message, len(e.Messages))
@@ -100,7 +100,7 @@ func (m *memConnection) receipt(e *membroker.Entry) Receipt {
 		}}
 	}
 	return Receipt{
-		Entry: event.NewEntry(messages...), ID: EntryID(e.ID), Has: event.AllBits(len(messages)), Origin: l.number, Copy: l.retry,
+		Entry: event.NewEntry(messages...), ID: EntryID(e.ID), Has: event.AllBits(len(messages)), Origin: l.number, Copy: l.copies,
 	}
 }
 
@@ -125,6 +125,14 @@ func (m *memConnection) bound(int) {}
 
 func (m *memConnection) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
+// timers implements connection. One subscription reads all topics.
+func (m *memConnection) timers() error {
+	if !m.cfg.Timers {
+		return errTimersOff
+	}
+	return nil
+}
+
 // ends implements connection. A broker in another process cannot be asked.
 func (m *memConnection) ends(context.Context) ([]End, bool, error) {
 	broker, ok := m.broker.(interface {
@@ -134,7 +142,7 @@ func (m *memConnection) ends(context.Context) ([]End, bool, error) {
 		return nil, false, nil
 	}
 	var ends []End
-	for _, topic := range append([]string{m.cfg.RetryTopic}, m.cfg.Topics...) {
+	for _, topic := range m.cfg.all() {
 		for name, last := range broker.Last(topic) {
 			base, partition := splitPartition(name)
 			ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID(last)})

@@ -32,6 +32,12 @@ type Metrics struct {
 	ackFailures    prometheus.Counter
 	lettersRefused *prometheus.CounterVec
 
+	timersSent      *prometheus.CounterVec
+	timerHops       prometheus.Counter
+	timersHeld      prometheus.Gauge
+	timersPending   prometheus.Gauge
+	timersUndelayed prometheus.Counter
+
 	ackHoles          prometheus.Gauge
 	topicPartitions   prometheus.Gauge
 	discoveryFailures prometheus.Counter
@@ -66,12 +72,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		copiesRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_copies_refused_total",
-			Help: "Messages in the retry topic that do not count as copies and are handled as events of their own, by reason: no_id (they lack the id of their original), unsigned (no key of the group has signed them), altered (they were changed after they were sealed).",
+			Help: "Messages in the retry and timer topics that do not count as copies and are handled as events of their own, by reason: no_id (they lack the id of their original), unsigned (no key of the group has signed them), altered (they were changed after they were sealed), untimely (they name an event that a router published, and have no key or a time beyond its bounds).",
 		}, []string{"reason"}),
 		lettersRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_parked_refused_total",
 			Help: "Messages in the parking topic that are no letters of this group, each time that the topic was read for an unpark, by reason: no_id, unsigned, altered (as with copies of the retry topic), not_written (no router can have written it). They stay, and are not handled.",
 		}, []string{"reason"}),
+		timersSent: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_timers_sent_total",
+			Help: "Events that this router published for its applications (timers, firings of schedules, events of Send), by result: confirmed by the broker, or failed, which may be published all the same.",
+		}, []string{"result"}),
+		timerHops:       with.NewCounter(prometheus.CounterOpts{Name: "ringfence_timer_hops_total", Help: "Timers that were not due when their copy came, since the broker delays each copy by an hour at most: another copy was published."}),
+		timersHeld:      with.NewGauge(prometheus.GaugeOpts{Name: "ringfence_timers_held", Help: "Timers that this router holds until they are due, in a few seconds."}),
+		timersPending:   with.NewGauge(prometheus.GaugeOpts{Name: "ringfence_timers_pending", Help: "Timers of the whole group that wait at the broker, on the topic partition with most of them. Beyond 10,000 a broker that restarts delivers timers again that were handled; 0 without pulsar.admin_url."}),
+		timersUndelayed: with.NewCounter(prometheus.CounterOpts{Name: "ringfence_timers_undelayed_total", Help: "Copies of timers that the broker has delivered at once instead of after their delay."}),
+
 		acked:             counter("acked_total", "Events that were acked with the verdict Done."),
 		retried:           counter("retried_total", "Events that ended as a copy in the retry topic."),
 		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they had been open for long and pinned other events or filled the node."),
@@ -82,7 +97,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
 		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
 		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
-		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),
+		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry and timer topics included; a topic without partitions counts as one."),
 		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),
 		ackFailures:       counter("ack_failures_total", "Acks that the reader refused; the broker delivers these entries again."),
 	}

@@ -28,6 +28,7 @@ func newOutlets(cfg Config, sdk *sdk) *outlets {
 		cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
 		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses, keep: true},
 		cfg.ParkingTopic():  {topic: cfg.ParkingTopic(), pauses: pauses, keep: true},
+		cfg.TimerTopic():    {topic: cfg.TimerTopic(), pauses: pauses},
 	}}
 }
 

@@ -100,6 +100,9 @@ func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {
 	return l, true, err
 }
 
+// timers implements connection.
+func (p *pulsarConnection) timers() error { return p.discovery.timers() }
+
 // ends implements connection.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
 	ends, err := p.reader.ends(ctx)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,13 +226,17 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := make(map[string]subscription)
 		var mu sync.Mutex
-		busy := FullTopicName("t-partition-2")
+		busy, timers := FullTopicName("t-partition-2"), FullTopicName("t-s-TIMER")
+		forbidden := true
 		partitions, lookupFails := 2, error(nil)
 		reader := &fakeReader{attach: func(s subscription) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if s.topic == busy {
 				return errors.New("ConsumerBusy")
+			}
+			if s.topic == timers && forbidden {
+				return errors.New("AuthorizationError")
 			}
 			if _, twice := made[s.topic]; twice {
 				t.Errorf("%s has a second consumer", s.topic)
@@ -272,15 +277,26 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 				t.Errorf("%s: %v failures, want %v", when, n, failures)
 			}
 		}
-		check("at first", 3, 0)
+		check("at first", 3, 1)
+		if err := p.timers(); err == nil || !strings.Contains(err.Error(), "AuthorizationError") {
+			t.Errorf("timers without their topic: %v", err)
+		}
 		look(2, nil, busy)
-		check("when nothing changes", 3, 0)
+		check("when nothing changes", 3, 2)
+		mu.Lock()
+		forbidden = false
+		mu.Unlock()
+		look(2, nil, busy)
+		check("when the timer topic can be had", 4, 2)
+		if err := p.timers(); err != nil || !made[timers].earliest {
+			t.Errorf("timers with their topic: %v, from the beginning: %t", err, made[timers].earliest)
+		}
 		look(4, nil, busy)
-		check("when one of two cannot be had", 4, 1)
+		check("when one of two cannot be had", 5, 3)
 		look(4, errors.New("broken"), "")
-		check("when the broker does not answer", 4, 2)
+		check("when the broker does not answer", 5, 4)
 		look(4, nil, "")
-		check("when it can be had", 5, 2)
+		check("when it can be had", 6, 4)
 		for i, want := range []bool{false, false, true, true} {
 			if name := FullTopicName(fmt.Sprintf("t-partition-%d", i)); made[name].earliest != want {
 				t.Errorf("%s is read from its beginning: %v, want %v", name, made[name].earliest, want)
@@ -377,8 +393,10 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 		switch r.URL.Path {
 		case "/admin/v2/persistent/public/default/t/partitioned-stats":
 			_, _ = w.Write([]byte(`{"partitions":{"a":{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":7}}},"b":{"subscriptions":{"other":{"nonContiguousDeletedMessagesRanges":9}}}}}`))
+		case "/admin/v2/persistent/public/default/t-s-TIMER/stats":
+			_, _ = w.Write([]byte(`{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":1,"msgBacklog":5}}}`))
 		default:
-			_, _ = w.Write([]byte(`{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":3}}}`))
+			_, _ = w.Write([]byte(`{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":3,"msgBacklog":6}}}`))
 		}
 	}))
 	defer server.Close()
@@ -392,12 +410,15 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	p.discovery.cfg.AdminURL = server.URL
 	for range 2 {
 		p.discovery.noteHoles(t.Context())
-		if n := testutil.ToFloat64(p.discovery.metrics.ackHoles); n != 7 || asked.Load() != 2 {
+		if n := testutil.ToFloat64(p.discovery.metrics.ackHoles); n != 7 || asked.Load() != 3 {
 			t.Errorf("%v holes after %d questions, want 7 after one for each topic", n, asked.Load())
 		}
 	}
+	if n := testutil.ToFloat64(p.discovery.metrics.timersPending); n != 5 {
+		t.Errorf("%v timers wait, want 5", n)
+	}
 	p.discovery.holesAsked = p.discovery.holesAsked.Add(-holesEvery)
-	if p.discovery.noteHoles(t.Context()); asked.Load() != 4 {
-		t.Errorf("%d questions a minute later, want 4", asked.Load())
+	if p.discovery.noteHoles(t.Context()); asked.Load() != 6 {
+		t.Errorf("%d questions a minute later, want 6", asked.Load())
 	}
 }

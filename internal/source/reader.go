@@ -34,13 +34,14 @@ type origin struct {
 	number    int32
 	base      string // without the partition
 	partition int32  // -1 when the topic is not partitioned
-	retry     bool
+	copies    bool   // of the retry or timer topic
 	schema    string // version of the newest event that had one
 }
 
 func newOrigin(number int, topic string, cfg Config) origin {
 	base, partition := splitPartition(topic)
-	return origin{number: int32(number), base: base, partition: partition, retry: base == cfg.RetryTopic || topic == cfg.RetryTopic}
+	is := func(name string) bool { return base == name || topic == name }
+	return origin{number: int32(number), base: base, partition: partition, copies: is(cfg.RetryTopic) || is(cfg.TimerTopic())}
 }
 
 // version returns a schema version as text, which is mostly that of the event before.

@@ -27,6 +27,7 @@ const (
 	copyNoID     = "no_id"    // it lacks the id of its original, or its round
 	copyUnsigned = "unsigned" // no key of the group has signed it, as the settings demand
 	copyAltered  = "altered"  // it was changed after it was sealed, or sealed with an unknown key
+	copyUntimely = "untimely" // it has the id of an event that a router published, but no key, or a time that no router accepts
 )
 
 // sealContext begins all sealed text, so that seals made for other purposes are not valid here.

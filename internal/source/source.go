@@ -49,6 +49,8 @@ type connection interface {
 	bound(unacked int)
 	// limits returns the broker's limits, and false when the broker cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
+	// timers returns why the timer topic is not read, nil if it is. Any goroutine may call it.
+	timers() error
 	// ends returns the ends of the topic partitions, and false when the broker cannot be
 	// asked. Any goroutine may call it.
 	ends(ctx context.Context) ([]End, bool, error)
@@ -74,6 +76,8 @@ type Source struct {
 		noted  clock.Instant
 		copies int // that were refused since
 	}
+	holding   []held        // that are not due, ascending by until; the reader's
+	undelayed bool          // the broker has delivered a timer too early; the reader's
 	ready     chan struct{} // closed when the subscription is open
 	stopped   chan struct{} // closed when nothing more is handed on
 	draining  chan struct{} // closed by the first Drain
@@ -86,6 +90,8 @@ type Source struct {
 	retries *copier              // for the retry topic
 	letters *copier              // for the dead letter topic
 	parked  *copier              // for the parking topic
+	timers  *copier              // for the timer topic
+	ended   bool                 // Run has ended
 	parking map[event.Key]int    // copies for the parking topic that are not safe yet
 	isAway  func(event.Key) bool // whether a key is parked or comes back; nil: that is not known
 	changed chan struct{}        // capacity 1: something was settled, for the reader
@@ -105,7 +111,7 @@ func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context
 		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
-		retries: newCopier(), letters: newCopier(), parked: newCopier(), parking: map[event.Key]int{},
+		retries: newCopier(), letters: newCopier(), parked: newCopier(), timers: newCopier(), parking: map[event.Key]int{},
 		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1),
 	}
 	s.SetMembers(1)
@@ -189,7 +195,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return nil
 	})
 	group.Go(func() error { defer close(acked); s.ack(ctx, broker); return nil })
-	for _, c := range []*copier{s.retries, s.letters, s.parked} {
+	for _, c := range []*copier{s.retries, s.letters, s.parked, s.timers} {
 		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
 	}
 	group.Go(func() error { s.spill(ctx); return nil })
@@ -214,8 +220,13 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 func (s *Source) abandon(sink Sink) {
 	s.mu.Lock()
 	open := s.ledger.Close(nil)
+	s.ended = true
+	unsent := s.timers.unanswered()
 	s.noteSettled()
 	s.mu.Unlock()
+	for _, answer := range unsent {
+		answer(errEnded)
+	}
 	if len(open) > 0 {
 		s.metrics.abandoned.Add(float64(len(open)))
 		sink.Drop(open)
@@ -312,13 +323,16 @@ func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	receipts := make([]Receipt, 0, s.cfg.BatchMax)
 	batch := make([]*event.Entry, 0, s.cfg.BatchMax)
 	for s.waitForRoom(ctx) {
+		waiting, cancel := s.untilDue(ctx)
 		var err error
-		receipts, err = broker.receive(ctx, receipts[:0])
-		if err != nil && ctx.Err() == nil {
+		receipts, err = broker.receive(waiting, receipts[:0])
+		woken := waiting.Err() != nil
+		cancel()
+		if err != nil && !woken {
 			return fmt.Errorf("source: receive: %w", err)
 		}
 		s.restoreCopies(receipts)
-		batch = s.enter(receipts, batch[:0])
+		batch = s.due(s.enter(receipts, batch[:0]))
 		if len(batch) > 0 {
 			sink.Received(ctx, batch)
 		}
@@ -343,9 +357,14 @@ func (s *Source) waitForRoom(ctx context.Context) bool {
 		if !full {
 			return true
 		}
+		waiting, cancel := s.untilDue(ctx)
 		select {
 		case <-s.changed:
-		case <-ctx.Done():
+		case <-waiting.Done():
+		}
+		cancel()
+		if ctx.Err() == nil && waiting.Err() != nil {
+			return true // for what is due: it is open already
 		}
 	}
 }
@@ -369,7 +388,11 @@ func (s *Source) enter(receipts []Receipt, batch []*event.Entry) []*event.Entry 
 			unreadable = append(unreadable, event.Verdict{Handle: r.Entry.First, Kind: event.Rejected, Detail: &event.Detail{Reason: r.Unreadable}})
 			continue
 		}
-		batch = append(batch, r.Entry)
+		if r.early.entry = r.Entry; r.early.until != 0 {
+			s.hold(r.early)
+		} else {
+			batch = append(batch, r.Entry)
+		}
 		sum.Fresh += got.Fresh
 		s.fresh.events += got.Fresh
 		s.fresh.bytes += r.Entry.Bytes

@@ -47,6 +47,7 @@ block() { awk -v word="$1" '/^```java/ { on = 1; text = ""; next } /^```/ { if (
 block 'class App' >build/readme/src/main/java/App.java
 block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
 block 'class ChargeTest' >build/readme/src/test/java/ChargeTest.java
+block 'class ReminderTest' >build/readme/src/test/java/ReminderTest.java
 block 'class Total' >build/readme/src/main/java/Total.java
 awk '/^```java/ { on = 1; next } /^```/ { on = 0 } on' ../../docs/quickstart.md >build/readme/src/main/java/Handler.java
 cat >build/readme/src/main/java/Line.java <<END

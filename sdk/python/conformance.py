@@ -24,7 +24,10 @@ def report(what: str, event: ringfence.Event | ringfence.Call, number: int) -> N
     os.write(1, line.encode())  # in one piece, so that lines of handlers do not mix
 
 
-def answer(call: ringfence.Call, do: str, size: int) -> bytes | None:
+def answer(call: ringfence.Call, do: str, ms: int, size: int) -> bytes | None:
+    if do == "after":
+        set_timers(call, ms)
+        return None
     if call.method == "echo":
         return call.payload
     if do == "reply":
@@ -44,7 +47,7 @@ def call_in_thread(call: ringfence.Call) -> bytes | None:
     report("start", call, number)
     try:
         if do != "sleep":
-            return answer(call, do, instruction.get("bytes", 0))
+            return answer(call, do, ms, instruction.get("bytes", 0))
         end = time.monotonic() + ms / 1000
         while time.monotonic() < end:
             call.check()
@@ -60,15 +63,29 @@ async def call_in_task(call: ringfence.Call) -> bytes | None:
     report("start", call, number)
     try:
         if do != "sleep":
-            return answer(call, do, instruction.get("bytes", 0))
+            return answer(call, do, ms, instruction.get("bytes", 0))
         await asyncio.sleep(ms / 1000)
         return None
     finally:
         report("end", call, number)
 
 
+def report_timer(event: ringfence.Event, number: int) -> None:
+    if event.timer is not None:
+        os.write(1, f"timer {number} {round(event.timer.due.timestamp() * 1000)} {event.timer.name}\n".encode())
+
+
+def set_timers(of: ringfence.Event | ringfence.Call, ms: int) -> None:
+    of.after(ms / 1000, "first", b"1")
+    of.after(0, "second", b"2")
+
+
 def obey(event: ringfence.Event, do: str, ms: int) -> None:
-    if do == "fail":
+    if do in ("after", "after_fail"):
+        set_timers(event, ms)
+        if do == "after":
+            return
+    if do in ("fail", "after_fail"):
         raise ValueError("told to fail" + 500 * " é")  # longer than any reason may be
     if do == "reject":
         raise ringfence.Reject("told to reject")
@@ -86,6 +103,7 @@ def obey(event: ringfence.Event, do: str, ms: int) -> None:
 def in_thread(event: ringfence.Event, instruction: Any) -> None:
     number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
     report("start", event, number)
+    report_timer(event, number)
     try:
         if do == "ignore_cancel":
             time.sleep(ms / 1000)
@@ -104,6 +122,7 @@ def in_thread(event: ringfence.Event, instruction: Any) -> None:
 async def in_task(event: ringfence.Event, instruction: Any) -> None:
     number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
     report("start", event, number)
+    report_timer(event, number)
     try:
         if do == "ignore_cancel":
             end = time.monotonic() + ms / 1000

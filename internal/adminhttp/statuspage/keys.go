@@ -90,9 +90,9 @@ func rowOf(k *report.ListedKey, bytes *int) keyView {
 }
 
 // stuck reports whether a key has waited for the same thing for too long, and that is a matter of this key or its
-// partition: not an operator's hold, a due attempt, or the want of workers, which concerns all keys of a member.
+// partition: not an operator's hold, a reservation, which ends with its holder, a due attempt, or the want of workers, which concerns all keys of a member.
 func stuck(k *report.ListedKey) bool {
-	return k.Seconds >= stuckAfter.Seconds() && !slices.Contains([]string{"hold", "park", "retry", "worker", "slot"}, k.Wait)
+	return !k.Reserved() && k.Seconds >= stuckAfter.Seconds() && !slices.Contains([]string{"hold", "park", "retry", "worker", "slot"}, k.Wait)
 }
 
 func stuckAmong(keys []report.ListedKey) (all []*report.ListedKey) {
@@ -112,6 +112,8 @@ func stateOfKey(k *report.ListedKey) (state, why, class string) {
 	switch {
 	case stuck(k):
 		state, class = "stuck", classBad
+	case k.Reserved():
+		state, class = "reserved", classIf(k.Behind == 0 || k.Seconds < stuckAfter.Seconds(), "", classBusy)
 	case k.Wait == "hold":
 		state, class = "on hold", classBusy
 	case k.Failures >= failuresMany || k.Crashes > 0:
@@ -261,6 +263,8 @@ func problemsOf(s seen, v *snapshot) problems {
 		}
 	}
 	keyProblems(v.Hot.Rows, "hot", "Hot key", note)
+	laneProblems(v.Lane.Rows, note)
+	scheduleProblems(v.Schedules.Rows, note)
 	for _, d := range s.members.Disagreements {
 		note(classBusy, "Members disagree", d, nil)
 	}

@@ -175,6 +175,22 @@ const shows = {
 		table(id("hot"), keys.rows, (k) => k.hash + k.owner, [keyCell, (k) => k.owner, (k) => k.rate, (k) => k.busy, (k) => k.why]);
 		text(id("hot-note"), keys.note);
 	},
+	lane(lane) {
+		table(id("lane"), lane.rows, (m) => m.name, [(m, cell) => colored(m.name, m.color, cell), (m) => m.waiting, (m) => m.running, (m) => m.reserved, (m) => m.refused, (m, cell) => {
+			const says = part(cell, 0, "span");
+			text(says, m.bound);
+			name(says, m.class);
+		}]);
+		text(id("lane-note"), lane.note);
+	},
+	schedules(schedules) {
+		table(id("schedules"), schedules.rows, (s) => s.name, [(s) => s.name, (s) => s.times, (s, cell) => colored(s.owner, s.color, cell), (s) => s.last, (s) => s.next, (s) => s.covered, (s) => s.dropped, (s, cell) => {
+			const says = part(cell, 0, "span");
+			text(says, s.state);
+			name(says, s.class);
+		}]);
+		text(id("schedules-note"), schedules.note);
+	},
 	members(members) {
 		table(id("members"), members.rows, (m) => m.name + m.incarnation, [
 			(m, cell) => colored(m.name, m.color, cell), stateCell, (m) => m.partitions, (m) => m.lease, (m) => m.workers, (m) => m.rate,

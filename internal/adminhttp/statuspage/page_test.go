@@ -283,8 +283,8 @@ func TestAStreamSendsWhatHasChanged(t *testing.T) {
 		close(ending)
 		streams.Wait()
 		for _, got := range events {
-			if len(got) != 6 || len(got[0]) != 12 || len(got[1]) != 0 {
-				t.Fatalf("%d events, the first with %d parts, the second with %d; want 6, with 12 parts and none", len(got), len(got[0]), len(got[1]))
+			if len(got) != 6 || len(got[0]) != 14 || len(got[1]) != 0 {
+				t.Fatalf("%d events, the first with %d parts, the second with %d; want 6, with 14 parts and none", len(got), len(got[0]), len(got[1]))
 			}
 		}
 		if n, _ := looks.Load("members"); n != 6 {

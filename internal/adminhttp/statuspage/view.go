@@ -16,17 +16,19 @@ import (
 
 // snapshot is the data of the page. Everything in it is ready for display, bounded and printable.
 type snapshot struct {
-	Head        head          `json:"head"`
-	Problems    problems      `json:"problems"`
-	Tiles       []tile        `json:"tiles"`
-	Worst       keyTable      `json:"worst"`
-	Failing     keyTable      `json:"failing"`
-	Hot         keyTable      `json:"hot"`
-	Members     memberTable   `json:"members"`
-	Ring        ringView      `json:"ring"`
-	Waits       []wait        `json:"waits"`
-	Records     []record      `json:"records"`
-	Protections []protections `json:"protections"`
+	Head        head           `json:"head"`
+	Problems    problems       `json:"problems"`
+	Tiles       []tile         `json:"tiles"`
+	Worst       keyTable       `json:"worst"`
+	Failing     keyTable       `json:"failing"`
+	Hot         keyTable       `json:"hot"`
+	Lane        laneTable      `json:"lane"`
+	Schedules   schedulesTable `json:"schedules"`
+	Members     memberTable    `json:"members"`
+	Ring        ringView       `json:"ring"`
+	Waits       []wait         `json:"waits"`
+	Records     []record       `json:"records"`
+	Protections []protections  `json:"protections"`
 }
 
 // head says who tells, and up to where it has read.
@@ -110,6 +112,7 @@ func newSnapshot(s seen) snapshot {
 	}
 	bytes := keyBytesMax
 	v.Worst, v.Failing, v.Hot = worstKeys(s.keys.worst, &bytes), failingKeys(s.keys.failing, &bytes), hotKeys(s.keys.hot, &bytes)
+	v.Lane, v.Schedules = laneOf(s.members.Members, colors), schedulesOf(s.members, colors)
 	v.Problems, v.Tiles = problemsOf(s, &v), tilesOf(s, v.Ring)
 	v.bound()
 	for _, p := range report.Protections(s.members) {
@@ -146,6 +149,8 @@ func encode(v snapshot) ([]part, error) {
 		{"worst", v.Worst},
 		{"failing", v.Failing},
 		{"hot", v.Hot},
+		{"lane", v.Lane},
+		{"schedules", v.Schedules},
 		{"members", v.Members},
 		{"ring", v.Ring},
 		{"waits", v.Waits},

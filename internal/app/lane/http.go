@@ -20,6 +20,7 @@ const (
 	headerTraceparent = "Traceparent"
 	headerOutcome     = "Ringfence-Outcome" // of every answer
 	headerCode        = "Ringfence-Code"
+	headerMessageID   = "Ringfence-Message-Id" // of an event that was published
 )
 
 // Of a listener that answers by a [Handler].
@@ -35,7 +36,8 @@ const keysPath = "/v1/keys/"
 // Refused returns the headers of an answer that comes from in front of a [Handler]: the call has not run.
 func Refused() map[string]string { return map[string]string{headerOutcome: "NOT_RUN"} }
 
-// Handler is a Lane by HTTP/1.1: POST /v1/keys/KEY/calls/METHOD with the payload as the body. It bounds the bytes of the bodies that it
+// Handler is a Lane by HTTP/1.1: POST /v1/keys/KEY/calls/METHOD and POST /v1/keys/KEY/events, with the payload as the body, and
+// reservations. It bounds the bytes of the bodies that it
 // reads, but neither connections nor times: the listener does.
 type Handler struct {
 	Lane *Lane
@@ -43,48 +45,150 @@ type Handler struct {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if key, found := eventsPathOf(r.URL.EscapedPath()); found && r.Method == http.MethodPost {
+		h.send(w, r, key)
+		return
+	}
+	if target, found := reservationPathOf(r.URL.EscapedPath()); found {
+		h.reserve(w, r, target)
+		return
+	}
 	key, method, found := pathOf(r.URL.EscapedPath())
 	switch {
 	case !found:
-		refuse(w, http.StatusNotFound, "", "there is only POST /v1/keys/KEY/calls/METHOD, with the key and the method percent-encoded")
+		h.refuse(w, http.StatusNotFound, "", "there are only POST /v1/keys/KEY/calls/METHOD, POST /v1/keys/KEY/events and /v1/keys/KEY/reservations, with the key and the method percent-encoded")
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		refuse(w, http.StatusMethodNotAllowed, "", "POST a call")
+		h.refuse(w, http.StatusMethodNotAllowed, "", "POST a call")
 		return
 	}
 	call, err := requestOf(r, key, method)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, "", err.Error())
+		h.refuse(w, http.StatusBadRequest, "", err.Error())
 		return
 	}
-	room := event.CallPayloadMax
-	if r.ContentLength >= 0 {
-		room = int(min(r.ContentLength, event.CallPayloadMax))
-	}
-	if !h.Lane.hold(room) {
+	call.Payload, err = h.payload(r)
+	switch {
+	case errors.Is(err, errNoRoom):
 		a := refused(event.CodeOverloaded, tooManyHere)
 		h.Lane.metrics.answered(a.Outcome, 0)
 		answer(w, a)
 		return
-	}
-	call.Payload, err = payloadOf(r.Body, r.ContentLength)
-	h.Lane.letGo(room) // the call takes it again
-	switch {
-	case errors.Is(err, errTooLarge):
-		refuse(w, http.StatusRequestEntityTooLarge, event.CodeTooLarge, err.Error())
-		return
 	case err != nil:
-		refuse(w, http.StatusBadRequest, "", "the body did not arrive in time, or not whole")
+		h.refusePayload(w, err)
 		return
 	}
 	a, err := h.Lane.Invoke(r.Context(), call)
 	switch {
 	case err != nil:
-		refuse(w, http.StatusBadRequest, "", err.Error())
-	case context.Cause(r.Context()) == nil: // otherwise nobody reads the answer
+		answerRefusal(w, http.StatusBadRequest, "", err.Error())
+	case context.Cause(r.Context()) == nil: // otherwise the caller has closed the connection
 		answer(w, a)
 	}
+}
+
+var errNoRoom = errors.New(tooManyHere)
+
+// payload reads the body, if there is room for it.
+func (h *Handler) payload(r *http.Request) ([]byte, error) {
+	room := event.CallPayloadMax
+	if r.ContentLength >= 0 {
+		room = int(min(r.ContentLength, event.CallPayloadMax))
+	}
+	if !h.Lane.hold(room) {
+		return nil, errNoRoom
+	}
+	defer h.Lane.letGo(room) // the call or the event takes it again
+	return payloadOf(r.Body, r.ContentLength)
+}
+
+// refusePayload answers a request whose body cannot be had.
+func (h *Handler) refusePayload(w http.ResponseWriter, err error) {
+	if errors.Is(err, errTooLarge) {
+		h.refuse(w, http.StatusRequestEntityTooLarge, event.CodeTooLarge, err.Error())
+		return
+	}
+	h.refuse(w, http.StatusBadRequest, "", "the body did not arrive in time, or not whole")
+}
+
+// send publishes an event: POST /v1/keys/KEY/events?after=15m, or at=2026-11-27T06:00:00Z, and name=NAME.
+func (h *Handler) send(w http.ResponseWriter, r *http.Request, key string) {
+	s, err := sendingOf(r, key)
+	if err != nil {
+		h.refuse(w, http.StatusBadRequest, "", err.Error())
+		return
+	}
+	if s.Payload, err = h.payload(r); errors.Is(err, errNoRoom) {
+		h.refuse(w, http.StatusServiceUnavailable, event.CodeOverloaded, err.Error())
+		return
+	} else if err != nil {
+		h.refusePayload(w, err)
+		return
+	}
+	sent, err := h.Lane.Send(r.Context(), s)
+	switch {
+	case err == nil:
+		w.Header().Set(headerMessageID, sent.ID.String())
+		w.Header().Set(headerOutcome, "SENT")
+		w.WriteHeader(http.StatusAccepted)
+	case errors.Is(err, ErrRequest):
+		h.refuse(w, http.StatusBadRequest, "", err.Error())
+	case errors.Is(err, ErrNotSent):
+		h.refuse(w, http.StatusServiceUnavailable, "", err.Error())
+	default:
+		w.Header().Set(headerOutcome, "UNKNOWN")
+		http.Error(w, err.Error(), http.StatusGatewayTimeout)
+	}
+}
+
+// sendingOf returns the event of a request, without its payload.
+func sendingOf(r *http.Request, key string) (s Sending, err error) {
+	s.Key = event.Key(key)
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return s, errors.New("the query is not percent-encoded as it should be")
+	}
+	for name, values := range query {
+		if len(values) != 1 {
+			return s, errors.New("each of after, at and name is there once at most")
+		}
+		switch value := values[0]; name {
+		case "name":
+			s.Name = value
+		case "after":
+			if s.After, err = time.ParseDuration(value); err != nil || s.After < 0 {
+				return s, errors.New("after: want a duration such as 15m")
+			}
+		case "at":
+			at, err := time.Parse(time.RFC3339, value)
+			if err != nil {
+				return s, errors.New("at: want a time such as 2026-11-27T06:00:00Z")
+			}
+			s.At = at.UnixMilli()
+		default:
+			return s, errors.New("the query has only after, at and name")
+		}
+	}
+	var has bool
+	if s.ID, has, err = headerOf(r.Header, headerID); err == nil && has && s.ID == "" {
+		err = errors.New(headerID + " is empty: leave it out for an event without an id")
+	}
+	if trace := r.Header.Get(headerTraceparent); trace != "" && len(trace) <= traceparentMax {
+		s.Properties = []event.Property{{Name: "traceparent", Value: trace}}
+	}
+	return s, err
+}
+
+// eventsPathOf returns the key of an escaped path of events.
+func eventsPathOf(path string) (key string, found bool) {
+	below, ok := strings.CutPrefix(path, keysPath)
+	escaped, is := strings.CutSuffix(below, "/events")
+	if !ok || !is || strings.Contains(escaped, "/") {
+		return "", false
+	}
+	key, err := url.PathUnescape(escaped)
+	return key, err == nil
 }
 
 // pathOf returns the key and the method of an escaped path.
@@ -134,10 +238,10 @@ func headerOf(h http.Header, name string) (value string, found bool, err error) 
 
 // timeoutOf reads a number of seconds, or a duration with its unit.
 func timeoutOf(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		d, err = time.ParseDuration(text + "s")
+	if strings.Trim(text, "0123456789.") == "" { // a number alone
+		text += "s"
 	}
+	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > TimeoutMax {
 		return 0, errors.New(headerTimeout + ": want seconds, or a duration such as 500ms, of more than 0 and at most " + TimeoutMax.String())
 	}
@@ -164,8 +268,14 @@ func payloadOf(body io.Reader, length int64) ([]byte, error) {
 	return payload, err //nolint:wrapcheck // it is not told to the caller
 }
 
-// refuse answers a request that no call was made of.
-func refuse(w http.ResponseWriter, status int, code, why string) {
+// refuse answers a request that no call can be made of, and counts it.
+func (h *Handler) refuse(w http.ResponseWriter, status int, code, why string) {
+	h.Lane.metrics.refused.WithLabelValues(badRequest).Inc()
+	answerRefusal(w, status, code, why)
+}
+
+// answerRefusal answers a request that no call was made of.
+func answerRefusal(w http.ResponseWriter, status int, code, why string) {
 	w.Header().Set(headerOutcome, "NOT_RUN")
 	if code != "" {
 		w.Header().Set(headerCode, code)

@@ -21,6 +21,10 @@ type owner struct {
 	answer func(call *event.Event) *event.Verdict // nil: there is no answer
 	calls  []*event.Event
 	gone   []event.Handle
+
+	published []*event.Event
+	refuse    error            // why nothing is published
+	broker    chan func(error) // gets the answers that the broker owes; nil: it answers at once
 }
 
 func (o *owner) Call(call *event.Event) {
@@ -38,7 +42,7 @@ func (o *owner) GiveUp(h event.Handle) {
 
 func newOwner(config Config, answer func(*event.Event) *event.Verdict) *owner {
 	o := &owner{answer: answer}
-	o.lane = New(config, o, clock.Now, NewMetrics(prometheus.NewRegistry()))
+	o.lane = New(config, o, o, clock.Now, NewMetrics(prometheus.NewRegistry()))
 	return o
 }
 
@@ -123,6 +127,7 @@ func TestHTTPRequests(t *testing.T) {
 		"time back":         {path: "/v1/keys/k/calls/m", header: http.Header{headerTimeout: {"-1s"}}, status: 400},
 		"too much time":     {path: "/v1/keys/k/calls/m", header: http.Header{headerTimeout: {"601"}}, status: 400},
 		"another time":      {path: "/v1/keys/k/calls/m", header: http.Header{headerTimeout: {"soon"}}, status: 400},
+		"two times in one":  {path: "/v1/keys/k/calls/m", header: http.Header{headerTimeout: {"1s1"}}, status: 400},
 		"a long trace":      {path: "/v1/keys/k/calls/m", header: http.Header{headerTraceparent: {strings.Repeat("0", traceparentMax+1)}}, status: 400},
 	} {
 		t.Run(name, func(t *testing.T) {

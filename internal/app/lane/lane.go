@@ -12,6 +12,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // The timeouts of calls.
@@ -19,7 +20,7 @@ const (
 	TimeoutDefault = 10 * time.Second
 	TimeoutMax     = 10 * time.Minute
 
-	// OwnerGrace is how long the owner's answer is waited for after the timeout: it knows better than this node whether the call has run.
+	// OwnerGrace is how long a call waits after its timeout for the owner's answer, since only the owner can tell whether the call has run.
 	OwnerGrace = 100 * time.Millisecond
 )
 
@@ -31,11 +32,13 @@ type Config struct {
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
 	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded.
 	ReservationsMax int `min:"1"`
+	// SendsMax bounds the events of Send, timers included, that the broker has not confirmed yet. A further one is refused.
+	SendsMax int `min:"1"`
 }
 
 // DefaultConfig returns the settings for production.
 func DefaultConfig() Config {
-	return Config{CallsMax: 10_000, CallsBytesMax: 32 << 20, ReservationsMax: 1000}
+	return Config{CallsMax: 10_000, CallsBytesMax: 32 << 20, ReservationsMax: 1000, SendsMax: 1000}
 }
 
 // Sender sends calls to the owners of their keys.
@@ -48,6 +51,13 @@ type Sender interface {
 	RenewReservation(r event.Renewal)
 	// ForgetReservation ends a reservation at this node alone, so that its holder may come back for it through another one.
 	ForgetReservation(h event.Handle)
+}
+
+// Publisher publishes events.
+type Publisher interface {
+	// Publish publishes an event that comes back when it is due, see [event.Sent]. answer is called once, by any goroutine, perhaps before Publish returns: without an error when
+	// the broker has confirmed it. After an error of Publish itself nothing was published.
+	Publish(e *event.Event, answer func(error)) error
 }
 
 // Request is a call, as a caller makes it.
@@ -91,21 +101,78 @@ type Answer struct {
 
 // Lane makes calls.
 type Lane struct {
-	config  Config
-	sender  Sender
-	now     func() clock.Instant
-	metrics *Metrics
-	nonce   uint64
-	shared  bool // reservations are refused: ownership is not exclusive
+	config    Config
+	sender    Sender
+	publisher Publisher
+	now       func() clock.Instant
+	metrics   *Metrics
+	nonce     uint64
+	shared    bool        // reservations are refused: ownership is not exclusive
+	covers    func() bool // reservations with a ttl can be covered; nil: they cannot
 
 	mu      sync.Mutex // guards the fields below
 	last    uint64     // serial number
 	held    int        // reservations, granted or not
+	sends   int        // without the broker's answer
 	waiting map[event.Handle]waiter
 	bytes   int
+	refused uint64 // calls and reservations, because of a bound
+	calls   int    // of waiting, those that are no reservations
+	leaving bool
+	ended   chan struct{} // of capacity one: a call has its answer
 }
 
-// waiter is who waits for the verdicts on a call. Its methods are called under the lock, and must not block.
+// Stats is what the callers of this node wait for, and the bounds.
+type Stats struct {
+	Calls, CallsMax               int // calls without an answer, and reservations without an end
+	Bytes, BytesMax               int // of payloads
+	Reservations, ReservationsMax int // held or waited for
+	Refused                       uint64
+	Unanswered                    int // of Calls, those that are no reservations
+}
+
+// Stats returns a snapshot.
+func (l *Lane) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Stats{
+		Calls: len(l.waiting), CallsMax: l.config.CallsMax, Bytes: l.bytes, BytesMax: l.config.CallsBytesMax,
+		Reservations: l.held, ReservationsMax: l.config.ReservationsMax, Refused: l.refused,
+		Unanswered: l.calls,
+	}
+}
+
+// Leave makes the Lane refuse new calls and reservations with the code leaving, so that they are made at another router, until TakeCalls. It takes those of
+// handlers, which have to finish, and holders that come back.
+func (l *Lane) Leave() { l.setLeaving(true) }
+
+// TakeCalls ends what Leave began.
+func (l *Lane) TakeCalls() { l.setLeaving(false) }
+
+func (l *Lane) setLeaving(leaving bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaving = leaving
+}
+
+// Finish waits until all calls have their answers, or ctx ends. It must not run twice at a time.
+func (l *Lane) Finish(ctx context.Context) {
+	for l.Stats().Unanswered > 0 {
+		select {
+		case <-l.ended:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// refuse counts a call or a reservation that has no room. The lock is held.
+func (l *Lane) refuse(limit string) {
+	l.refused++
+	l.metrics.refused.WithLabelValues(limit).Inc()
+}
+
+// waiter receives the verdicts on a call, or on a reservation. Its methods are called under the lock, and must not block.
 type waiter interface {
 	// hear takes a verdict. It reports whether no more are wanted.
 	hear(v *event.Verdict) (last bool)
@@ -123,11 +190,12 @@ func (c caller) hear(v *event.Verdict) (last bool) {
 func (caller) renewed(*event.Renewal) {}
 
 // New returns a Lane. now reads the lease clock.
-func New(config Config, sender Sender, now func() clock.Instant, metrics *Metrics) *Lane {
+func New(config Config, sender Sender, publisher Publisher, now func() clock.Instant, metrics *Metrics) *Lane {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	return &Lane{
-		config: config, sender: sender, now: now, metrics: metrics, nonce: binary.BigEndian.Uint64(nonce[:]), waiting: make(map[event.Handle]waiter),
+		config: config, sender: sender, publisher: publisher, now: now, metrics: metrics, nonce: binary.BigEndian.Uint64(nonce[:]), waiting: make(map[event.Handle]waiter),
+		ended: make(chan struct{}, 1),
 	}
 }
 
@@ -135,6 +203,7 @@ func New(config Config, sender Sender, now func() clock.Instant, metrics *Metric
 // the bounds, an [ErrRequest].
 func (l *Lane) Invoke(ctx context.Context, r Request) (Answer, error) {
 	if err := r.check(); err != nil {
+		l.metrics.refused.WithLabelValues(badRequest).Inc()
 		return Answer{}, err
 	}
 	if r.Timeout == 0 {
@@ -148,9 +217,9 @@ func (l *Lane) Invoke(ctx context.Context, r Request) (Answer, error) {
 
 func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer {
 	answers := make(caller, 1)
-	serial, ok := l.enter(len(r.Payload), answers)
-	if !ok {
-		return refused(event.CodeOverloaded, tooManyHere)
+	serial, no := l.enter(r, answers)
+	if no != nil {
+		return *no
 	}
 	handle := event.NewCallHandle(serial)
 	defer l.leave(handle, len(r.Payload))
@@ -186,17 +255,34 @@ func refused(code, why string) Answer {
 	return Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: code}, Text: why, RetryAfter: time.Second}
 }
 
-// enter admits a call, if there is room.
-func (l *Lane) enter(bytes int, w waiter) (serial uint64, ok bool) {
+// leavingAnswer is the answer to a caller that should call another router. It need not wait.
+func leavingAnswer() *Answer {
+	a := refused(event.CodeLeaving, "this router leaves its group: ask another one")
+	a.RetryAfter = 0
+	return &a
+}
+
+// enter admits a call. It returns the answer instead if the router leaves or has no room.
+func (l *Lane) enter(r *Request, w waiter) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) >= l.config.CallsMax || !l.hasRoom(bytes) {
-		return 0, false
+	full := refused(event.CodeOverloaded, tooManyHere)
+	switch {
+	case l.leaving && len(r.Path) == 0:
+		l.refuse(leavingGroup)
+		return 0, leavingAnswer()
+	case len(l.waiting) >= l.config.CallsMax:
+		l.refuse(limitCalls)
+		return 0, &full
+	case !l.hasRoom(len(r.Payload)):
+		l.refuse(limitBytes)
+		return 0, &full
 	}
 	l.last++
-	l.bytes += bytes
+	l.calls++
+	l.bytes += len(r.Payload)
 	l.waiting[event.NewCallHandle(l.last)] = w
-	return l.last, true
+	return l.last, nil
 }
 
 func (l *Lane) leave(h event.Handle, bytes int) {
@@ -204,6 +290,8 @@ func (l *Lane) leave(h event.Handle, bytes int) {
 	defer l.mu.Unlock()
 	delete(l.waiting, h)
 	l.bytes -= bytes
+	l.calls--
+	signal.Set(l.ended)
 }
 
 func (l *Lane) hasRoom(bytes int) bool {
@@ -215,6 +303,7 @@ func (l *Lane) hold(bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.hasRoom(bytes) {
+		l.refuse(limitBytes)
 		return false
 	}
 	l.bytes += bytes
@@ -228,14 +317,7 @@ func (l *Lane) letGo(bytes int) {
 	l.bytes -= bytes
 }
 
-// Waiting returns how many calls wait for their answers.
-func (l *Lane) Waiting() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiting)
-}
-
-// Answered takes the verdicts on calls. Those that nobody waits for are ignored.
+// Answered takes the verdicts on calls. Verdicts without a waiter are ignored: the caller has given up.
 func (l *Lane) Answered(verdicts []event.Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,6 +19,9 @@ const (
 
 	// waitLeast is how long is waited at least: so long it may take until the owner of a free key has granted it.
 	waitLeast = 100 * time.Millisecond
+
+	// resumeWait is how long the owner's answer to a holder that comes back is waited for. It comes back again after that.
+	resumeWait = 500 * time.Millisecond
 )
 
 // codeNotExclusive is the code of reservations that are refused because two members may own a key.
@@ -26,13 +30,18 @@ const codeNotExclusive = "not_exclusive"
 // RefuseReservations makes the Lane refuse all reservations, since ownership is not exclusive. It must be called before any other method.
 func (l *Lane) RefuseReservations() { l.shared = true }
 
+// CoverIf makes the Lane take reservations with a ttl while covers says that the group can cover them. It must be called before any other
+// method.
+func (l *Lane) CoverIf(covers func() bool) { l.covers = covers }
+
 // Ask is a request for a reservation, as its holder makes it.
 type Ask struct {
 	Key    event.Key
-	ID     string        // 16 random bytes; who knows them can come back for the reservation
+	ID     string        // 16 random bytes, a secret: an ask with the same ones resumes the reservation
 	Wait   time.Duration // how long to wait for it, 0 to WaitMax
 	Resume bool          // it was granted before: no new one is wanted
 	Path   []partition.KeyHash
+	TTL    time.Duration // for how long each renewal shall promise the key, also beyond the death of its owner; 0: for no longer than a lease
 }
 
 func (a *Ask) check() error {
@@ -43,6 +52,8 @@ func (a *Ask) check() error {
 		return fmt.Errorf("%w: an id of %d bytes: want %d random ones", ErrRequest, len(a.ID), reservationID)
 	case a.Wait < 0 || a.Wait > WaitMax:
 		return fmt.Errorf("%w: a wait of %v: want at most %v", ErrRequest, a.Wait, WaitMax)
+	case a.TTL != 0 && (!event.IsTTL(a.TTL) || a.TTL%time.Millisecond != 0):
+		return fmt.Errorf("%w: a ttl of %v: want %v to %v in milliseconds, or none", ErrRequest, a.TTL, event.TTLLeast, event.TTLMost)
 	case len(a.Path) > event.CallPathMax:
 		return fmt.Errorf("%w: a reservation behind %d calls: want at most %d", ErrRequest, len(a.Path), event.CallPathMax)
 	}
@@ -59,52 +70,73 @@ type Reservation struct {
 	timeout *time.Timer
 
 	released bool // its holder has released it
+	resumes  bool // it was granted before, and its holder may still have permission
 
 	// Guarded by the lock of the lane.
 	granted  *event.Grant
 	answered *event.Renewal // the newest
 	over     *Answer
+	gaveUp   bool // the wait for an answer is over: a grant that comes now is not told
+	releases bool // it is released as soon as its owner has answered
 }
+
+// ErrUnreached says that the owner of a key has not answered a holder that came back. The reservation may go on: the holder comes back again, as long as
+// it has permission.
+var ErrUnreached = errors.New("the owner of the key has not answered")
 
 // Reserve asks for a reservation. It returns an error only for a request that breaks the bounds, an [ErrRequest]. The caller must call Forget
 // or Release in the end.
 func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	if err := a.check(); err != nil {
+		l.metrics.refused.WithLabelValues(badRequest).Inc()
 		return nil, err
 	}
 	news := make(chan struct{}, 1)
-	r := &Reservation{lane: l, news: news, News: news}
-	switch serial, ok := l.enterReservation(r); {
-	case l.shared:
-		r.end(Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: codeNotExclusive}, Text: "ownership.mode is gossip, which is not exclusive"})
+	r := &Reservation{lane: l, news: news, News: news, resumes: a.Resume}
+	if a.TTL > 0 && !a.Resume && !l.shared && (l.covers == nil || !l.covers()) {
+		// A member of an older release would grant it for a lease, and not know that more was asked for.
+		r.end(refused(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version"))
 		return r, nil
-	case !ok:
-		r.end(refused(event.CodeOverloaded, "too many reservations are held or waited for through this router"))
-		return r, nil
-	default:
-		r.handle = event.NewCallHandle(serial)
 	}
+	serial, no := l.enterReservation(&a, r)
+	if no != nil {
+		r.end(*no)
+		return r, nil
+	}
+	r.handle = event.NewCallHandle(serial)
 	wait := max(a.Wait, waitLeast)
-	// The owner's answer is waited for a little longer: it knows better whether the time was up first.
+	if a.Resume {
+		wait = max(wait, resumeWait)
+	}
+	// The owner's answer may come a little later, and decides whether the grant or the timeout was first.
 	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	l.sender.Call(&event.Event{
 		Handle: r.handle, ID: event.CallMessageID(a.Key, "reservation\x00"+a.ID, 0), Key: a.Key, Partition: partition.HashOf(string(a.Key)).Partition(),
-		Call: &event.Call{ID: a.ID, Deadline: l.now().Add(wait), Path: a.Path, Reservation: true, Resume: a.Resume},
+		Call: &event.Call{ID: a.ID, Deadline: l.now().Add(wait), Path: a.Path, Reservation: true, Resume: a.Resume, TTL: a.TTL},
 	})
 	return r, nil
 }
 
-// enterReservation admits a reservation, if there is room.
-func (l *Lane) enterReservation(r *Reservation) (serial uint64, ok bool) {
+// enterReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it has no room. A holder that comes
+// back is not refused because the router leaves: the refusal would end its reservation.
+func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shared || l.held >= l.config.ReservationsMax {
-		return 0, false
+	switch {
+	case l.shared:
+		return 0, &Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: codeNotExclusive}, Text: "ownership.mode is gossip, which is not exclusive"}
+	case l.leaving && !a.Resume && len(a.Path) == 0:
+		l.refuse(leavingGroup)
+		return 0, leavingAnswer()
+	case l.held >= l.config.ReservationsMax:
+		l.refuse(limitReservations)
+		full := refused(event.CodeOverloaded, "too many reservations are held or waited for through this router")
+		return 0, &full
 	}
 	l.held++
 	l.last++
 	l.waiting[event.NewCallHandle(l.last)] = r
-	return l.last, true
+	return l.last, nil
 }
 
 func (r *Reservation) end(a Answer) {
@@ -116,7 +148,9 @@ func (r *Reservation) end(a Answer) {
 func (r *Reservation) hear(v *event.Verdict) (last bool) {
 	defer signal.Set(r.news)
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
-		r.granted = d.Grant
+		if !r.gaveUp { // otherwise the owner is being told that it is not wanted, and gives the key away
+			r.granted = d.Grant
+		}
 		return false
 	}
 	a := AnswerOf(v)
@@ -131,19 +165,44 @@ func (r *Reservation) renewed(answer *event.Renewal) {
 	signal.Set(r.news)
 }
 
-// giveUpWaiting ends a wait that has no answer.
+// giveUpWaiting ends a wait that has no answer. The owner is told, unless the reservation was granted before: it would give the key away, and the
+// holder may still have permission.
 func (r *Reservation) giveUpWaiting() {
 	r.lane.mu.Lock()
 	waits := r.granted == nil && r.over == nil
+	r.gaveUp = r.gaveUp || waits
+	if waits && r.resumes {
+		delete(r.lane.waiting, r.handle)
+		signal.Set(r.news)
+	}
 	r.lane.mu.Unlock()
-	if waits {
+	switch {
+	case !waits:
+	case r.resumes:
+		r.lane.sender.ForgetReservation(r.handle)
+	default:
 		r.lane.sender.GiveUp(r.handle)
 	}
+}
+
+// isUnreached reports whether the owner has not answered a holder that came back.
+func (r *Reservation) isUnreached() bool {
+	r.lane.mu.Lock()
+	defer r.lane.mu.Unlock()
+	return r.resumes && r.gaveUp && r.over == nil
 }
 
 // Next returns what has come since the last call: that the reservation was granted, the newest answer to a renewal, and that it is over. Each may
 // be nil.
 func (r *Reservation) Next() (granted *event.Grant, answered *event.Renewal, over *Answer) {
+	granted, answered, over, release := r.next()
+	if release {
+		r.lane.sender.GiveUp(r.handle)
+	}
+	return granted, answered, over
+}
+
+func (r *Reservation) next() (granted *event.Grant, answered *event.Renewal, over *Answer, release bool) {
 	r.lane.mu.Lock()
 	defer r.lane.mu.Unlock()
 	granted, answered, over = r.granted, r.answered, r.over
@@ -152,12 +211,13 @@ func (r *Reservation) Next() (granted *event.Grant, answered *event.Renewal, ove
 		over = &Answer{Reply: event.Reply{Outcome: event.CallReplied}}
 	}
 	if granted != nil {
+		release, r.releases = r.releases, false
 		r.granted = &event.Grant{} // told: it is not waited for any more
 		if *granted == (event.Grant{}) {
 			granted = nil
 		}
 	}
-	return granted, answered, over
+	return granted, answered, over, release
 }
 
 // Renew asks for new permission. Next returns the answer, if one comes.
@@ -165,10 +225,17 @@ func (r *Reservation) Renew(number uint64) {
 	r.lane.sender.RenewReservation(event.Renewal{Handle: r.handle, Number: number})
 }
 
-// Release ends the reservation, or the wait for it. Next says that it is over.
+// Release ends the reservation, or the wait for it. Next says that it is over. The owner of one that is being resumed may not have been asked yet, and
+// would not hear of the release: it is told when it has answered.
 func (r *Reservation) Release() {
 	r.released = true
-	r.lane.sender.GiveUp(r.handle)
+	r.lane.mu.Lock()
+	r.releases = r.resumes && r.granted == nil && r.over == nil && !r.gaveUp
+	waits := r.releases
+	r.lane.mu.Unlock()
+	if !waits {
+		r.lane.sender.GiveUp(r.handle)
+	}
 }
 
 // Forget drops the reservation without a release. One that waits ends; one that is held ends at its owner when its permission has passed, or goes
@@ -181,13 +248,13 @@ func (r *Reservation) Forget() {
 	r.lane.mu.Lock()
 	r.lane.held--
 	held, over := r.granted != nil, r.over != nil
-	if held {
+	if held || r.resumes {
 		delete(r.lane.waiting, r.handle)
 	}
 	r.lane.mu.Unlock()
 	switch {
 	case over:
-	case held:
+	case held, r.resumes && !r.released:
 		r.lane.sender.ForgetReservation(r.handle)
 	default:
 		r.lane.sender.GiveUp(r.handle)
@@ -223,6 +290,9 @@ func (r *Reservation) serve(ctx context.Context, holder Holder) error {
 			granted, answered, over := r.Next()
 			if err := holder.Tell(granted, answered, over); err != nil || over != nil {
 				return err
+			}
+			if r.isUnreached() {
+				return ErrUnreached
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -20,11 +21,13 @@ import (
 type keyOwner struct {
 	lane *Lane
 
-	mu      sync.Mutex // guards gone
+	mu      sync.Mutex // guards gone and forgot
 	calls   []*event.Event
 	gone    []event.Handle
 	forgot  []event.Handle
 	renewed []event.Renewal
+
+	beforeGone func() // called before an answer to GiveUp; nil: nothing
 }
 
 func (o *keyOwner) Call(call *event.Event) { o.calls = append(o.calls, call) }
@@ -32,18 +35,26 @@ func (o *keyOwner) Call(call *event.Event) { o.calls = append(o.calls, call) }
 func (o *keyOwner) GiveUp(h event.Handle) {
 	o.mu.Lock()
 	o.gone = append(o.gone, h)
+	before := o.beforeGone
 	o.mu.Unlock()
+	if before != nil {
+		before()
+	}
 	o.lane.Answered([]event.Verdict{event.NotRun(h, event.CodeTimeout, "its time was up")})
 }
 
-func (o *keyOwner) RenewReservation(r event.Renewal)        { o.renewed = append(o.renewed, r) }
-func (o *keyOwner) ForgetReservation(reserved event.Handle) { o.forgot = append(o.forgot, reserved) }
+func (o *keyOwner) RenewReservation(r event.Renewal) { o.renewed = append(o.renewed, r) }
+func (o *keyOwner) ForgetReservation(reserved event.Handle) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.forgot = append(o.forgot, reserved)
+}
 
 func newKeyOwner(most int) *keyOwner {
 	o := new(keyOwner)
 	config := DefaultConfig()
 	config.ReservationsMax = most
-	o.lane = New(config, o, clock.Now, NewMetrics(prometheus.NewRegistry()))
+	o.lane = New(config, o, nil, clock.Now, NewMetrics(prometheus.NewRegistry()))
 	return o
 }
 
@@ -84,7 +95,7 @@ func TestAskCheck(t *testing.T) {
 		"a long path": {Key: "k", ID: anID, Path: make([]partition.KeyHash, event.CallPathMax+1)},
 	} {
 		o := newKeyOwner(1)
-		if _, err := o.lane.Reserve(ask); !errors.Is(err, ErrRequest) || len(o.calls) > 0 || o.lane.Waiting() > 0 {
+		if _, err := o.lane.Reserve(ask); !errors.Is(err, ErrRequest) || len(o.calls) > 0 || o.lane.Stats().Calls > 0 {
 			t.Errorf("%s: error %v, want one of the request; %d asks were sent", name, err, len(o.calls))
 		}
 	}
@@ -113,7 +124,7 @@ func TestReserveAsks(t *testing.T) {
 			}
 			first.Forget()
 			again.Forget()
-			if n := o.lane.Waiting(); n > 0 {
+			if n := o.lane.Stats().Calls; n > 0 {
 				t.Errorf("%d still wait", n)
 			}
 		}
@@ -142,7 +153,7 @@ func TestReservationTells(t *testing.T) {
 		t.Fatalf("renewed %+v", o.renewed)
 	}
 	for n := range uint64(2) {
-		o.lane.Renewed([]event.Renewal{{Handle: r.handle, Number: n + 1, Remaining: time.Second}, {Handle: r.handle + 100}})
+		o.lane.Renewed([]event.Renewal{{Handle: r.handle, Number: n + 1, Permission: event.Permission{Remaining: time.Second}}, {Handle: r.handle + 100}})
 	}
 	if g, a, over := r.Next(); !news(r) || g != nil || a == nil || a.Number != 2 || over != nil {
 		t.Fatalf("renewed: %+v, %+v, %+v", g, a, over)
@@ -156,7 +167,7 @@ func TestReservationTells(t *testing.T) {
 		t.Fatalf("over: %+v, %+v, %+v", g, a, over)
 	}
 	r.Forget()
-	if len(o.gone)+len(o.forgot) > 0 || o.lane.Waiting() > 0 {
+	if len(o.gone)+len(o.forgot) > 0 || o.lane.Stats().Calls > 0 {
 		t.Errorf("given up %v, forgotten %v, after its end", o.gone, o.forgot)
 	}
 }
@@ -176,6 +187,31 @@ func TestReservationRelease(t *testing.T) {
 	}
 }
 
+// A release of a reservation that is being resumed waits for the owner's answer: an owner that was not asked yet would not hear of it.
+func TestReleaseBeforeTheOwnerHasAnswered(t *testing.T) {
+	for _, granted := range []bool{true, false} {
+		o := newKeyOwner(1)
+		r, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Release()
+		if _, _, over := r.Next(); over != nil || len(o.gone) > 0 {
+			t.Fatalf("over %+v, given up %v, before the owner has answered", over, o.gone)
+		}
+		if granted {
+			o.grant(r, event.Grant{Fence: event.Fence{Token: 1}})
+			r.Next()
+		} else {
+			o.lane.Answered([]event.Verdict{event.NotRun(r.handle, event.CodeLost, "the reservation is over")})
+		}
+		if _, _, over := r.Next(); over == nil || over.Outcome != event.CallReplied || (len(o.gone) == 1) != granted {
+			t.Errorf("granted %t: over %+v, given up %v", granted, over, o.gone)
+		}
+		r.Forget()
+	}
+}
+
 // The end of a stream ends a wait; a reservation that is held goes on at its owner.
 func TestReservationForget(t *testing.T) {
 	for _, granted := range []bool{false, true} {
@@ -186,8 +222,8 @@ func TestReservationForget(t *testing.T) {
 			r.Next()
 		}
 		r.Forget()
-		if gone, forgot := len(o.gone) == 1, len(o.forgot) == 1; gone == granted || forgot != granted || o.lane.Waiting() > 0 {
-			t.Errorf("granted %t: given up %v, forgotten %v, %d wait", granted, o.gone, o.forgot, o.lane.Waiting())
+		if gone, forgot := len(o.gone) == 1, len(o.forgot) == 1; gone == granted || forgot != granted || o.lane.Stats().Calls > 0 {
+			t.Errorf("granted %t: given up %v, forgotten %v, %d wait", granted, o.gone, o.forgot, o.lane.Stats().Calls)
 		}
 	}
 }
@@ -226,6 +262,9 @@ func TestReservationsAreBounded(t *testing.T) {
 	if _, _, over := second.Next(); !news(second) || over == nil || over.Outcome != event.CallNotRun || over.Code != event.CodeOverloaded {
 		t.Errorf("the second: %+v", over)
 	}
+	if s := o.lane.Stats(); s.Refused != 1 || s.Reservations != 1 || s.ReservationsMax != 1 || s.Calls != 1 {
+		t.Errorf("stats %+v", s)
+	}
 	second.Forget()
 	o.grant(first, event.Grant{Fence: event.Fence{Token: 1}})
 	first.Forget()
@@ -241,4 +280,135 @@ func TestReservationsAreBounded(t *testing.T) {
 		t.Errorf("in gossip: %+v", over)
 	}
 	r.Forget()
+}
+
+// TestLaneThatLeaves: a router that leaves refuses new calls and reservations, and takes those of handlers and of holders that come back; it waits for calls, and not for reservations.
+func TestLaneThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newKeyOwner(10)
+		held := o.reserve(t, time.Minute)
+		begin := func(path ...partition.KeyHash) chan Answer {
+			answered := make(chan Answer, 1)
+			go func() {
+				a, err := o.lane.Invoke(t.Context(), Request{Key: "k", Method: "m", Timeout: time.Minute, Path: path})
+				if err != nil {
+					t.Error(err)
+				}
+				answered <- a
+			}()
+			synctest.Wait()
+			return answered
+		}
+		before := begin()
+		o.lane.Leave()
+		if a := <-begin(); a.Outcome != event.CallNotRun || a.Code != event.CodeLeaving || a.RetryAfter != 0 {
+			t.Errorf("a new call: %+v", a)
+		}
+		ofHandler := begin(7)
+		if _, _, over := o.reserve(t, 0).Next(); over == nil || over.Code != event.CodeLeaving {
+			t.Errorf("a new reservation: %+v", over)
+		}
+		again, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true})
+		if err != nil || again.handle == 0 {
+			t.Errorf("a holder that comes back: %+v, %v", again, err)
+		}
+		if s := o.lane.Stats(); s.Unanswered != 2 || s.Calls != 4 || s.Refused != 2 {
+			t.Errorf("stats %+v", s)
+		}
+		finished := make(chan struct{})
+		go func() {
+			o.lane.Finish(t.Context())
+			close(finished)
+		}()
+		for _, call := range o.calls {
+			if call.Call.Reservation {
+				continue
+			}
+			synctest.Wait()
+			select {
+			case <-finished:
+				t.Fatal("it has finished before the last answer")
+			default:
+			}
+			o.lane.Answered([]event.Verdict{{Handle: call.Handle, Kind: event.Done}})
+		}
+		<-finished
+		if a, b := <-before, <-ofHandler; a.Outcome != event.CallDoneBefore || b.Outcome != event.CallDoneBefore {
+			t.Errorf("the calls that were taken: %+v, %+v", a, b)
+		}
+		o.lane.TakeCalls()
+		after := begin()
+		o.lane.Answered([]event.Verdict{{Handle: o.calls[len(o.calls)-1].Handle, Kind: event.Done}})
+		if a := <-after; a.Outcome != event.CallDoneBefore {
+			t.Errorf("after it takes calls again: %+v", a)
+		}
+		held.Forget()
+		again.Forget()
+		cut, cancel := context.WithCancel(t.Context())
+		last := begin()
+		time.AfterFunc(time.Second, cancel)
+		o.lane.Finish(cut)
+		o.lane.Answered([]event.Verdict{{Handle: o.calls[len(o.calls)-1].Handle, Kind: event.Done}})
+		<-last
+	})
+}
+
+// A holder that comes back and gets no answer is no release: its permission may still run, and the owner must not give the key away. It is told to come
+// back again, by the end of its stream.
+func TestResumeWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, end := range map[string]func(o *keyOwner, r *Reservation){
+			"its time is up":           func(*keyOwner, *Reservation) { time.Sleep(resumeWait + OwnerGrace + time.Millisecond) },
+			"its holder's stream ends": func(_ *keyOwner, r *Reservation) { r.Forget() },
+		} {
+			o := newKeyOwner(1)
+			r, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(o, r)
+			synctest.Wait()
+			o.mu.Lock()
+			if len(o.gone) != 0 || len(o.forgot) != 1 || o.forgot[0] != r.handle {
+				t.Errorf("%s: the owner is told that it is not wanted: %v, forgotten %v", name, o.gone, o.forgot)
+			}
+			o.mu.Unlock()
+			if name != "its time is up" {
+				continue
+			}
+			frames := make(chan Frame)
+			told := 0
+			err = r.serve(t.Context(), Holder{Frames: frames, Tell: func(g *event.Grant, a *event.Renewal, over *Answer) error {
+				if g != nil || a != nil || over != nil {
+					told++
+				}
+				return nil
+			}})
+			if !errors.Is(err, ErrUnreached) || told != 0 {
+				t.Errorf("%s: %v, %d frames", name, err, told)
+			}
+			o.grant(r, event.Grant{Fence: event.Fence{Token: 1, Turn: 1}, Remaining: time.Second}) // too late
+			r.Forget()
+			if n := o.lane.Stats().Calls; n > 0 {
+				t.Errorf("%s: %d still wait", name, n)
+			}
+		}
+	})
+}
+
+// A grant that comes while the owner is being told that it is not wanted is not told: the owner gives the key away.
+func TestGrantAfterGivingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newKeyOwner(1)
+		r := o.reserve(t, 0)
+		o.mu.Lock()
+		o.beforeGone = func() { o.grant(r, event.Grant{Fence: event.Fence{Token: 1, Turn: 1}, Remaining: time.Second}) }
+		o.mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if g, _, over := r.Next(); g != nil || over == nil || over.Code != event.CodeTimeout {
+			t.Errorf("granted %+v, over %+v", g, over)
+		}
+		r.Forget()
+	})
 }

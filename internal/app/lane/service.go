@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"time"
@@ -42,6 +43,35 @@ func (s *Service) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.
 	}, nil
 }
 
+// Send implements lanev1.LaneServiceServer.
+func (s *Service) Send(ctx context.Context, r *lanev1.SendRequest) (*lanev1.SendResponse, error) {
+	greet.Greeted(ctx)
+	sending := Sending{
+		Key: event.Key(r.GetKey()), Payload: r.GetPayload(), Name: r.GetName(), ID: r.GetId(), After: milliseconds(r.GetAfterMs()), At: r.GetAtMs(),
+	}
+	for name, value := range r.GetProperties() {
+		sending.Properties = append(sending.Properties, event.Property{Name: name, Value: value})
+	}
+	sent, err := s.Lane.Send(ctx, sending)
+	if err != nil {
+		return nil, status.Error(codeOf(err), "lane: "+err.Error())
+	}
+	return &lanev1.SendResponse{MessageId: sent.ID.String(), DueMs: sent.Due}, nil
+}
+
+// codeOf returns the status of a failed Send.
+func codeOf(err error) codes.Code {
+	switch {
+	case errors.Is(err, ErrRequest):
+		return codes.InvalidArgument
+	case errors.Is(err, ErrTooManySends):
+		return codes.ResourceExhausted
+	case errors.Is(err, ErrNotSent):
+		return codes.FailedPrecondition
+	}
+	return codes.Unavailable
+}
+
 // Reserve implements lanev1.LaneServiceServer.
 func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 	first, err := stream.Recv()
@@ -59,6 +89,7 @@ func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 	}
 	r, err := s.Lane.Reserve(Ask{
 		Key: event.Key(ask.GetKey()), ID: string(ask.GetId()), Wait: milliseconds(ask.GetWaitMs()), Resume: ask.GetResume(), Path: path,
+		TTL: milliseconds(uint64(ask.GetTtlMs())),
 	})
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "lane: %v", err)
@@ -72,7 +103,11 @@ func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 	defer cancel(nil)
 	reading.Go(func() { cancel(readFrames(ctx, stream, frames)) })
 	told := reservationStream{stream, ask.GetRawClock()}
-	return r.serve(ctx, Holder{Frames: frames, Tell: told.tell})
+	err = r.serve(ctx, Holder{Frames: frames, Tell: told.tell})
+	if errors.Is(err, ErrUnreached) { // holders come back after that, as after a broken stream
+		return status.Error(codes.Unavailable, "lane: "+err.Error())
+	}
+	return err
 }
 
 // readFrames passes on the frames of a holder, until the stream ends.
@@ -111,7 +146,7 @@ func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, o
 	}
 	if answered != nil {
 		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{
-			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)),
+			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)), Covered: answered.Covered,
 		}}})
 		if err != nil {
 			return err

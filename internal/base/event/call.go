@@ -20,7 +20,13 @@ const (
 	CallIDMax      = 128     // bytes of the caller's id
 	CallCodeMax    = 64      // bytes of a failure's code
 	CallPathMax    = 8       // keys whose handlers wait for a call
+
+	TTLLeast = 5 * time.Second // of a covered reservation
+	TTLMost  = 5 * time.Minute
 )
+
+// IsTTL reports whether a covered reservation may have this ttl.
+func IsTTL(d time.Duration) bool { return d >= TTLLeast && d <= TTLMost }
 
 // Call is what an event has that is a call: a caller waits for the reply of the key's handler. It is immutable.
 type Call struct {
@@ -32,6 +38,9 @@ type Call struct {
 	// Reservation says that no handler runs, but the caller itself, at its own place: Method is "". Deadline bounds its wait alone.
 	// Resume says that it was granted before: a new one is not wanted.
 	Reservation, Resume bool
+	// TTL says that the reservation is to be covered: each renewal promises the key for so long, also beyond the death of its owner. 0: it is
+	// not.
+	TTL time.Duration
 }
 
 // Once reports whether the call must not run twice: nothing tells a repeat from another call.
@@ -57,6 +66,8 @@ func (c *Call) Check(payload int) error {
 		return fmt.Errorf("method %.80q: want 1 to %d bytes of A-Z, a-z, 0-9, '.', '_' and '-'", c.Method, CallMethodMax)
 	case len(c.ID) > CallIDMax:
 		return fmt.Errorf("an id of %d bytes: want at most %d", len(c.ID), CallIDMax)
+	case c.TTL != 0 && (!c.Reservation || !IsTTL(c.TTL)):
+		return fmt.Errorf("a ttl of %v: want %v to %v, of a reservation", c.TTL, TTLLeast, TTLMost)
 	case len(c.Path) > CallPathMax:
 		return fmt.Errorf("a call behind %d others: want at most %d", len(c.Path), CallPathMax)
 	case payload > CallPayloadMax:
@@ -143,6 +154,8 @@ const (
 	CodeParked      = "parked"      // an operator has parked the key
 	CodeTooLarge    = "too_large"   // the call has no room in a frame
 	CodeLost        = "lost"        // of a reservation: its permission has passed
+	CodeLeaving     = "leaving"     // the router that was asked leaves its group
+	CodeNotCovered  = "not_covered" // of a reservation: its ttl cannot be promised
 	CodeUnreachable = "unreachable" // the owner cannot be reached, or is of a release without calls
 )
 
@@ -152,11 +165,17 @@ type Grant struct {
 	Remaining time.Duration // of permission, from the asking on; 0: to be renewed first
 }
 
+// Permission is how long the holder of a reservation may go on.
+type Permission struct {
+	Remaining time.Duration // from the asking on; 0: no longer than before
+	Covered   bool          // it outlives the owner of the key
+}
+
 // Renewal asks how long the holder of a reservation may go on.
 type Renewal struct {
-	Handle    Handle
-	Number    uint64        // of the asking frame, returned with the answer
-	Remaining time.Duration // in the answer: of permission, from the asking on; 0: no more than before
+	Handle     Handle
+	Number     uint64 // of the asking frame, returned with the answer
+	Permission        // in the answer
 }
 
 // Reply is the answer to a call. It is never written to.

@@ -50,6 +50,9 @@ const (
 	ResultLost       ResultKind = 6 // no answer, and its last deadline has passed
 	ResultCrashed    ResultKind = 7 // the same, and its worker's stream broke before
 	ResultPutOff     ResultKind = 8 // the router did not give it out, and will not before After
+
+	// ResultHandedOver ends a covered reservation here: its key moves, and its holder goes on.
+	ResultHandedOver ResultKind = 9
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -71,6 +74,8 @@ func (k ResultKind) String() string {
 		return "crashed"
 	case ResultLost:
 		return "lost"
+	case ResultHandedOver:
+		return "handed_over"
 	}
 	return "unknown"
 }
@@ -80,6 +85,7 @@ type Result struct {
 	Delivery DeliveryID
 	Kind     ResultKind
 	TimedOut bool          // ResultRetry: it was the router that lost patience
+	Behind   bool          // ResultPutOff: other events of its key go first
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
 	Reply    *CallReply    // of a call; nil: none

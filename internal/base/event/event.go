@@ -64,7 +64,11 @@ type Finished struct {
 	Partition partition.ID
 	ID        MessageID
 	At        clock.Instant // by the clock of this node, to the millisecond if another one has told it
+	Content   Content       // zero if the id suffices
 }
+
+// Content is a digest of the content of an event that a router has published, and whose copies are not signed: any client with the right to write such a copy can choose its id.
+type Content [16]byte
 
 // Property is one application property of an event.
 type Property struct{ Name, Value string }

@@ -61,6 +61,11 @@ var rules = []Rule{
 	{"call-failure", "A call whose handler fails is answered RETRY with the reason and the handler's code, without a code if it gave none."},
 	{"call-revoked", "A running call in Revoke.delivery_ids is cancelled at once and answered CANCELLED, and a waiting one does not start."},
 	{"call-large", "A reply of 1 MiB is sent, a larger one is answered RETRY with the code too_large, and no frame has more than 2 MiB, however many replies wait."},
+	{"timers", "The timers that a handler has set are published with Send, with key, name, payload, time and token, before the answer DONE is sent."},
+	{"timers-ids", "The id of a timer is after/LEDGER:ENTRY:PARTITION:BATCH/N: the message id of the event that set it, and its number, from 0. It is the same in every run."},
+	{"timers-failed", "A handler that fails publishes none of the timers that it has set."},
+	{"timers-unsent", "A Send that fails makes the answer a RETRY; one that is refused with RESOURCE_EXHAUSTED is sent again; one that waits at the deadline is given up, and the answer is CANCELLED."},
+	{"timer", "What a delivery says in its field timer reaches the handler: the name, and when it was due."},
 	{"drain", "SIGTERM sends Drain; running handlers finish, waiting and later deliveries are answered NOT_STARTED, and the exit code is 0."},
 	{"drain-receipt", "A draining worker keeps sending Pings, and half-closes after the receipt of its last Results frame."},
 }
@@ -184,7 +189,7 @@ func (s scene) checks(only []string) bool {
 	return len(only) == 0 || slices.ContainsFunc(s.rules, func(name string) bool { return slices.Contains(only, name) })
 }
 
-var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, loadScenes, processScenes)
+var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, timerScenes, loadScenes, processScenes)
 
 // play runs one scene with a worker of its own.
 func play(ctx context.Context, o Options, sc scene) ([]Verdict, error) {

@@ -18,6 +18,12 @@
 // returns its payload, and obey does one of done (an empty reply), reply (of as many bytes x as "bytes" says), fail (with the code
 // "told"), crash and sleep.
 //
+// A worker with timers knows two more instructions for events, and the first also as one of obey: after sets the timers "first", with the payload "1"
+// and due after ms, and "second", with the payload "2" and due at once, and is done; after_fail sets them, and fails. The handler of an event that is
+// a timer writes another line, before its end; DUE is in milliseconds since 1970:
+//
+//	timer ID DUE NAME
+//
 // If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
 // ignored. SIGTERM stops the worker in an orderly way.
 //
@@ -27,6 +33,6 @@
 //
 // # Concurrency
 //
-// [Run] has a goroutine for each scene, and each scene has one for each stream and one for the
+// [Run] has a goroutine for each scene, and each scene has one for each stream and each Send and one for the
 // worker's output; all have ended when it returns.
 package conformance

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
 const (
@@ -62,7 +63,11 @@ type router struct {
 	next     uint64 // the last delivery_id
 	begun    map[uint64]line
 	ended    map[uint64]line
-	cannot   map[uint64]bool // unsupported instructions
+	cannot   map[uint64]bool   // unsupported instructions
+	timed    map[uint64]string // what the handlers of timers have written
+	sends    []*sending
+	sendOf   func(nth int) codes.Code // the status of a key's nth Send, from 0; nil: OK
+	sendHeld bool                     // Sends wait for their answers
 	running  map[string]uint64
 	tasks    map[uint64]task
 	exited   bool
@@ -91,6 +96,8 @@ type task struct {
 	pad       int    // more bytes of payload
 	method    string // of a call; empty: an event
 	reply     int    // bytes that the handler of a call is to return
+	entry     uint64 // of the message id; 0: one of its own
+	timer     *appv1.Timer
 }
 
 // newRouter listens and starts the worker.
@@ -102,7 +109,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 	r := &router{
 		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
-		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, running: map[string]uint64{},
+		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
 		welcome: &appv1.Welcome{Node: "conformance", Group: "conformance", Version: 1, Worker: "w", Limits: &appv1.Limits{
 			FrameMaxBytes: frameMax, PingIntervalMs: 100, ReasonMaxBytes: reasonMax,
@@ -125,6 +132,7 @@ func (r *router) start(command []string) error {
 		return err
 	}
 	appv1.RegisterAppServiceServer(r.server, r)
+	lanev1.RegisterLaneServiceServer(r.server, &laneService{r: r})
 	r.work.Go(func() { _ = r.server.Serve(listener) })            // ends with Stop
 	cmd := exec.CommandContext(r.ctx, command[0], command[1:]...) //nolint:gosec // the command comes from the command line
 	inGroup(cmd)
@@ -189,8 +197,12 @@ func (r *router) heard(text string) {
 	if err != nil {
 		return
 	}
-	if words[0] == "unsupported" {
+	switch words[0] {
+	case "unsupported":
 		r.change(func() { r.cannot[id] = true })
+		return
+	case "timer":
+		r.change(func() { r.timed[id] = strings.Join(words[2:], " ") })
 		return
 	}
 	if len(words) != 4 {
@@ -627,9 +639,13 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 				s.given[id] = true
 			}
 			ids = append(ids, id)
+			entry := id
+			if t.entry > 0 {
+				entry = t.entry
+			}
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
-				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(id),
-				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Turn: id, Call: t.call(id),
+				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(entry),
+				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Turn: id, Call: t.call(id), Timer: t.timer,
 			})
 		}
 	})

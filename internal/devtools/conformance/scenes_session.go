@@ -43,6 +43,7 @@ func playHello(r *router) {
 	r.change(func() { r.lease = long })
 	s := r.stream("hello", 1)
 	r.check(slices.Contains(s.hello.GetCapabilities(), conformant), "declared", "the capabilities of Hello are %q", s.hello.GetCapabilities())
+	s.renew(long) // the stream may be older than the lease
 	for range 5 {
 		s.want("answered-once", s.give(task{do: "done"}), kindDone)
 	}
@@ -110,6 +111,7 @@ func addUnknown(r *router) {
 func playUnknown(r *router) {
 	r.change(func() { r.lease = long })
 	s := r.stream("unknown", 1)
+	s.renew(long) // the stream may be older than the lease
 	s.want("unknown", s.give(task{do: "done"}), kindDone)
 	s.send(&appv1.WorkResponse{}) // a frame of an unknown kind
 	s.want("unknown", s.give(task{do: "done"}), kindDone)
@@ -123,6 +125,7 @@ const awayFor = 1500 * time.Millisecond
 func playGoAway(r *router) {
 	r.change(func() { r.lease = long })
 	s := r.stream("go-away", 1)
+	s.renew(long) // the stream may be older than the lease
 	s.want("go-away", s.give(task{do: "done"}), kindDone)
 	at := bootTime()
 	s.send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{Reason: "the scene", RetryAfterMs: uint32(awayFor.Milliseconds())}}})

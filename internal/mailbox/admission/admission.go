@@ -141,7 +141,7 @@ const (
 )
 
 // WaitBytesMax bounds the weight of waiting ids.
-const WaitBytesMax = waitIDsMax * 48
+const WaitBytesMax = waitIDsMax * 64
 
 // Admission is the machine. It is not safe for concurrent use.
 type Admission struct {
@@ -425,7 +425,7 @@ func (a *Admission) reached(id event.MessageID) bool {
 	if id.Ledger < 0 || id.Entry < 0 {
 		return false // no broker assigns such an id
 	}
-	if a.unasked || id.IsCall() { // callers choose the ids of calls
+	if a.unasked || id.IsCall() || id.IsSent() { // no broker has given these ids
 		return true
 	}
 	at := event.Position{Ledger: id.Ledger, Entry: id.Entry}

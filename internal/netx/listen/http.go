@@ -173,7 +173,7 @@ func (h HTTP) takesBody(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:forbidigo // the deadlines of connections go by the wall clock
-	r.Body = &boundedBody{http.MaxBytesReader(w, r.Body, int64(cmp.Or(h.Bounds.BodyBytesMax, bodyBytesMax))), w}
+	r.Body = &boundedBody{http.MaxBytesReader(w, r.Body, int64(cmp.Or(h.Bounds.BodyBytesMax, bodyBytesMax))), w, r.ContentLength < 0}
 	return true
 }
 
@@ -186,10 +186,13 @@ func (h HTTP) wantsBody(r *http.Request) bool {
 }
 
 // boundedBody is a body with a deadline. Once it was read to its end the deadline is lifted, since a connection whose deadline has passed
-// counts as closed by its client, and the connection may be used again.
+// counts as closed by its client, and the connection may be used again: unless the body came in chunks. Then the request may have had a
+// length too, which net/http drops, and a proxy that goes by the length takes what follows the last chunk for a part of the body. That must
+// not run as a request of its own (RFC 9112, 6.3).
 type boundedBody struct {
 	io.ReadCloser
-	answer http.ResponseWriter
+	answer  http.ResponseWriter
+	chunked bool
 }
 
 // Read implements io.Reader.
@@ -197,7 +200,9 @@ func (b *boundedBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if errors.Is(err, io.EOF) {
 		_ = http.NewResponseController(b.answer).SetReadDeadline(time.Time{})
-		b.answer.Header().Del("Connection")
+		if !b.chunked {
+			b.answer.Header().Del("Connection")
+		}
 	}
 	return n, err //nolint:wrapcheck // io.EOF is wanted as it is
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -436,6 +437,26 @@ func TestBodiesOfCalls(t *testing.T) {
 	answer.Body.Close()
 	if answer.StatusCode != http.StatusRequestEntityTooLarge || answer.Header.Get("X-Outcome") != "none" {
 		t.Errorf("a body elsewhere: %s %v", answer.Status, answer.Header)
+	}
+}
+
+// TestNothingRunsBehindChunks: the request that follows the last chunk of a body does not run, since a proxy that goes by the length takes it for a part of the body.
+func TestNothingRunsBehindChunks(t *testing.T) {
+	t.Parallel()
+	for _, lengths := range []string{"Transfer-Encoding: chunked\r\nContent-Length: 4", "Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"} {
+		var paths []string
+		s := callsOf(t, func(w http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(io.Discard, r.Body)
+			paths = append(paths, r.URL.Path)
+			fmt.Fprint(w, n, err)
+		}, nil)
+		conn := s.dial(t)
+		write(t, conn, "POST /v1/first HTTP/1.1\r\nHost: x\r\n"+lengths+"\r\n\r\n1\r\nx\r\n0\r\n\r\nPOST /v1/hidden HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		text, err := io.ReadAll(conn)
+		if err != nil || strings.Count(string(text), "HTTP/1.1 ") != 1 || !strings.Contains(string(text), "1 <nil>") || !slices.Equal(paths, []string{"/v1/first"}) {
+			t.Errorf("%q: %v ran, answers %q, %v", lengths, paths, text, err)
+		}
 	}
 }
 

@@ -250,6 +250,7 @@ func Run(t *testing.T, b Broker) {
 		{"Ends", ends},
 		{"SeveralTopics", severalTopics},
 		{"RetryThenDeadLetter", retryThenDeadLetter},
+		{"Timers", timers},
 		{"AnotherTypeIsRefused", anotherTypeIsRefused},
 		{"DrainWaitsForSettlement", drainWaitsForSettlement},
 		{"ReadingStopsAtTheBound", readingStopsAtTheBound},
@@ -500,6 +501,58 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	retryTopic := source.RetryTopicName([]string{topic}, Subscription)
 	awaitAcked(t, b, retryTopic)
 	checkDeadLetter(t, b, topic, sent, original.Event)
+}
+
+// timers: an event that a member publishes comes back when it is due, not before; when it fails, its copy in the retry topic still is that event; and
+// one that nobody has settled comes to another member.
+func timers(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	cfg := Config(topic)
+	m := Start(t, b.Source(t, cfg))
+	<-m.Ready()
+	const after = 2500 * time.Millisecond
+	sent := event.Sent{Key: "user-\xff", Due: wall() + after.Milliseconds(), Name: "expire"}
+	id := event.SentMessageID(sent.Key, "test", topic)
+	answered := make(chan error, 1)
+	err := m.Send(&event.Event{
+		ID: id, Key: sent.Key, Payload: []byte("p"), PublishTime: wall(), Properties: sent.Properties([]event.Property{{Name: "a", Value: "1"}}),
+	}, func(err error) { answered <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, e *event.Event) {
+		t.Helper()
+		if now := wall(); now < sent.Due || now > sent.Due+10_000 {
+			t.Errorf("%s: %d ms after its time", what, now-sent.Due)
+		}
+		got, err := event.ParseSent(e.Properties)
+		if err != nil || got.Key != sent.Key || got.Name != sent.Name || e.ID != id || string(e.Payload) != "p" {
+			t.Errorf("%s: %+v (%v)", what, e, err)
+		}
+		if value, _ := e.Property("a"); value != "1" {
+			t.Errorf("%s: its own property is %q", what, value)
+		}
+	}
+	first := m.Take(1)[0]
+	check("a timer", first.Event)
+	m.Settle(nil, []event.Verdict{{Handle: first.Event.Handle, Kind: event.Failed, Detail: &event.Detail{Delay: time.Millisecond, Attempts: 1, Reason: "no"}}})
+	second := m.Take(1)[0]
+	check("one that has failed", second.Event)
+	m.Stop()
+	other := Start(t, b.Source(t, cfg))
+	third := other.Take(1)[0]
+	check("one that nobody has settled", third.Event)
+	other.Done(third)
+	other.AwaitIdle()
+	awaitAcked(t, b, source.RetryTopicName([]string{topic}, Subscription))
+	awaitAcked(t, b, cfg.TimerTopic())
+}
+
+func wall() int64 {
+	return time.Now().UnixMilli() //nolint:forbidigo // timers follow the wall clock
 }
 
 func checkDeadLetter(t *testing.T, b Broker, topic string, sent Message, original *event.Event) {

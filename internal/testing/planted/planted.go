@@ -38,7 +38,8 @@ func bug(name, does string) Bug {
 // The bugs, in the order and by the numbers of the verification plan. Those after NoReaderReopen break rule 8 (ADR 0014), and
 // those after WithheldIsAcquired the rules that keep a group one group (ADR 0030). SlewedClock and UnshrunkRemaining break the
 // rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
-// Those after CopyForged break the promises about calls (ADR 0048), and those after VisitBesideEvent about reservations (ADR 0049).
+// Those after CopyForged break the promises about calls (ADR 0048), and those after VisitBesideEvent about reservations (ADR 0049). Those after
+// ResumeAnyID break the promises about schedules and timers (ADR 0051), and those after TimerAckedEarly about covered reservations (ADR 0052).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, unconfirmed (attack 34)")
@@ -122,6 +123,19 @@ var (
 	ValidFromAnswer        = bug("valid_from_answer", "a holder counts its permission from the answer, not from the asking")
 	ExpiredEarly           = bug("expired_early", "an owner frees a reserved key a second before the lease behind the last renewal has passed")
 	ResumeAnyID            = bug("resume_any_id", "a reservation that is to be resumed begins anew where it is not known")
+	ArmedAfterHandler      = bug("armed_after_handler", "a firing runs before the next one of its schedule is safe")
+	FiredEarly             = bug("fired_early", "a firing that comes before its time runs at once")
+	RearmedAnew            = bug("rearmed_anew", "a firing that did not come is published again under another id")
+	FiringForgotten        = bug("firing_forgotten", "an owner does not remember which firings it has run")
+	TimerAckedEarly        = bug("timer_acked_early", "a timer that waits for longer than an hour is acked before its next copy is safe")
+	CoveredAtSend          = bug("covered_at_send", "a reservation is covered from the sending of its take on")
+	ExpiryFromTake         = bug("expiry_from_take", "a key waits for its holder from the reading of the take on, not from the opening of the gate")
+	DroppedAtTakeover      = bug("dropped_at_takeover", "a new owner withholds no key that the control log says is reserved")
+	TakeOutOfOrder         = bug("take_out_of_order", "a take counts although its sender had not read the entry that it replaces")
+	DropOutOfOrder         = bug("drop_out_of_order", "a drop counts although its sender had not read the entry that it removes")
+	GenesisForgetsReserved = bug("genesis_forgets_reserved", "a Genesis lists no reservations")
+	BaseSkipped            = bug("base_skipped", "a Genesis counts although a take lies between what its author has read and itself")
+	ResumedByAnybody       = bug("resumed_by_anybody", "any reservation may begin on a key that waits for its holder")
 )
 
 // present is the planted bug. None is the only one in a build without the switches.

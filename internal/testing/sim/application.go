@@ -67,6 +67,7 @@ type handling struct {
 	attempt   uint32
 	result    event.Result
 	call      *event.Call // nil: it is an event, or a reservation
+	sent      *event.Sent // of a firing, else nil
 	reserved  *reserving  // of a holder of a reservation, which has no conn
 	begun     time.Duration
 	cancelled bool
@@ -148,9 +149,17 @@ func (a *application) connect() {
 	c.manual = m.app.Manual()
 	m.streams = append(m.streams, c)
 	c.toRouter(&appwire.FromWorker{Other: &appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
-		Worker: a.String(), MaxInFlight: 8, Sdk: "sim", VersionMin: 1, VersionMax: 1, Capabilities: a.capabilities(),
+		Worker: a.String(), MaxInFlight: 8, Sdk: "sim", VersionMin: 1, VersionMax: 1, Capabilities: a.capabilities(), Schedules: a.schedules(),
 	}}}})
 	c.ping()
+}
+
+// schedules are those that the application declares.
+func (a *application) schedules() []*appv1.Schedule {
+	if a.w.agenda == nil {
+		return nil
+	}
+	return a.w.agenda.wire
 }
 
 func (a *application) redial() {
@@ -290,6 +299,11 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 		if h.call != nil && !c.app.calls {
 			c.app.w.fail("%s gets %v, a call, and takes none", c.app, h)
 		}
+		if h.id.IsSent() {
+			if sent, err := event.ParseSent(d.Event().Properties); err == nil {
+				h.sent = &sent
+			}
+		}
 		h.item = inbox.Item[handling]{Of: h, ID: d.ID, Partition: uint32(d.Partition)}
 		c.inbox.Give(&h.item)
 	}
@@ -348,6 +362,9 @@ func (c *conn) start(h *handling) {
 		return
 	}
 	w.checkStart(h)
+	if h.sent != nil {
+		w.agenda.started(h)
+	}
 	c.handlers = append(c.handlers, h)
 	var takes time.Duration
 	takes, h.result = w.drawWork(h)

@@ -90,6 +90,9 @@ func (b *broker) newEntry() *entry {
 func (b *broker) copyLater(ev *event.Event, d event.Detail) {
 	p := b.find(ev)
 	p.copies++
+	if b.w.agenda != nil && ev.ID.IsSent() {
+		b.w.agenda.copies[ev.ID]++
+	}
 	e := b.newEntry()
 	c := *ev
 	c.Handle, c.Attempts, c.Round, c.LastError = 0, max(ev.Attempts, d.Attempts), ev.Round+1, d.Reason
@@ -321,6 +324,9 @@ func (c *consumer) copy(m event.Message, v event.Verdict) {
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if v.Kind == event.Rejected {
 			w.broker.find(m.Event).dead = true
+			if w.agenda != nil && m.Event.ID.IsSent() {
+				w.agenda.over[m.Event.ID]++
+			}
 			w.count("dead_letter")
 		} else {
 			w.broker.copyLater(m.Event, v.DetailOrZero())
@@ -363,6 +369,9 @@ func (b *broker) acked(c *consumer, e *entry) {
 	for _, ev := range e.events {
 		p := b.find(ev)
 		p.copies--
+		if b.w.agenda != nil && ev.ID.IsSent() {
+			b.w.agenda.copies[ev.ID]--
+		}
 		if p.copies > 0 {
 			continue
 		}

@@ -61,6 +61,9 @@ func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 		w.tracef("%s: %s %v", h.where(), r.Kind, h)
 	}
 	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
+	if r.Kind == event.ResultDone && h.sent != nil {
+		w.agenda.over[h.id]++
+	}
 	if r.Kind == event.ResultDone {
 		if p := w.broker.byID[h.id]; p != nil {
 			p.done++
@@ -144,6 +147,12 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 		w.handlersOn(p, func(h *handling) {
 			own := h.owner() == m && h.token == int64(c.Token)
 			held := slices.Contains(c.Withheld, ring.HashOf(string(h.key)))
+			if v := h.reserved; v != nil && v.ttl > 0 && !held {
+				held = slices.ContainsFunc(c.Reserved, func(r ownership.ReservedKey) bool {
+					return r.Key == ring.HashOf(string(h.key)) && (r.ID == ownership.ReservationOf(v.message) || r.ID == ownership.ReservationID{})
+				})
+				own = own || h.owner() == m
+			}
 			if !own && !held && (!w.p.defiant || !h.cancelled) {
 				w.fail("%s opens partition %d while %v runs", m, p, h)
 			}
@@ -238,10 +247,14 @@ func (w *world) checkBeat(m *member, b *ownership.Beat) {
 			if h.owner() != m || !h.runs() || w.p.defiant && h.cancelled {
 				continue
 			}
-			if b.Draining.Has(h.partition) && !hidesKey(b, h) {
+			if b.Draining.Has(h.partition) && !hidesKey(b, h) || h.reserved != nil && h.reserved.handedOver() {
 				continue
 			}
-			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != h.token {
+			token := h.token
+			if h.reserved != nil {
+				token = h.reserved.token
+			}
+			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != token {
 				w.fail("%s hides in a Beat that %v runs", m, h)
 			}
 		}
@@ -629,6 +642,9 @@ func (w *world) unrest() string {
 	}
 	if w.broker.unacked > 0 {
 		say("%d entries are unacked", w.broker.unacked)
+	}
+	if what := w.agenda.missing(); what != "" {
+		say("%s", what)
 	}
 	return strings.Join(why, "; ")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/planted"
 	"github.com/ringfence/router/ring"
 )
@@ -43,6 +44,7 @@ type reserving struct {
 	made    time.Duration
 	wait    time.Duration // for the key
 	takes   time.Duration // how long it is held
+	ttl     time.Duration // 0: it is not to be covered
 	behind  bool          // something of the key ran when it was asked for
 
 	at      *seat         // the newest stream
@@ -52,11 +54,13 @@ type reserving struct {
 	k       uint64
 	fence   event.Fence // not zero: it was granted
 	turn    *handling   // since it has had permission
+	covered bool        // by the newest answer
 	over    bool        // its holder is through with it
 	answers int         // of its streams, that it was granted or is over
 
 	owner    *member // the one that gave it out last
 	delivery event.DeliveryID
+	token    int64 // of that tenure
 }
 
 func (v *reserving) String() string {
@@ -73,6 +77,7 @@ type seat struct {
 	up, homeUp    bool
 	out, in       time.Duration // when the newest frames to and from the home arrive
 	granted, over bool          // as the home knows
+	releases      bool          // it is released as soon as its owner has answered
 }
 
 // newReserver starts a process that reserves keys.
@@ -115,6 +120,14 @@ func (r *reserver) reserve() {
 		v.takes = w.between(300*time.Millisecond, 2*time.Second)
 	default:
 		v.takes = w.between(5*time.Millisecond, 300*time.Millisecond)
+	}
+	if r.id%2 == 0 && w.chance(0.6) {
+		v.ttl = w.between(event.TTLLeast, 8*time.Second).Truncate(time.Millisecond)
+		v.takes = w.between(100*time.Millisecond, 15*time.Second)
+	}
+	if w.p.covering {
+		v.key, v.ttl, v.takes = w.keys[w.rng.IntN(3)], w.between(event.TTLLeast, 25*time.Second).Truncate(time.Millisecond), w.between(time.Second, 40*time.Second)
+		v.message = event.CallMessageID(v.key, "reservation\x00"+v.id, 0)
 	}
 	v.behind = slices.ContainsFunc(w.running[v.key], (*handling).runs)
 	w.reservings[v.message] = v
@@ -189,14 +202,22 @@ func (m *member) reserve(s *seat) {
 		return
 	}
 	v := s.of
+	if t := m.pipeline.Table(); v.ttl > 0 && !s.resume && (t == nil || !t.Covers()) {
+		m.tellOver(s, event.CodeNotCovered)
+		return
+	}
 	m.lastCall++
 	s.handle = event.NewCallHandle(m.lastCall)
 	m.reserved[s.handle] = s
-	s.mustHear()
 	begun, wait := m.clock(), max(v.wait, 100*time.Millisecond)
+	if v.ttl > 0 && s.resume {
+		wait = v.ttl // for the next owner
+	} else {
+		s.mustHear()
+	}
 	m.pipeline.Call(&event.Event{
 		Handle: s.handle, ID: v.message, Key: v.key, Partition: ring.PartitionOf(string(v.key)),
-		Call: &event.Call{ID: v.id, Deadline: begun.Add(wait), Reservation: true, Resume: s.resume},
+		Call: &event.Call{ID: v.id, Deadline: begun.Add(wait), Reservation: true, Resume: s.resume, TTL: v.ttl},
 	})
 	m.giveUpSeatAt(s, begun.Add(wait+lane.OwnerGrace))
 }
@@ -212,6 +233,12 @@ func (m *member) giveUpSeatAt(s *seat, at clock.Instant) {
 			return
 		}
 		m.w.count("reservation_timed_out_at_home")
+		if s.resume { // only its holder's release, or time, ends it
+			delete(m.reserved, s.handle)
+			m.pipeline.ForgetReservation(s.handle)
+			m.tellOver(s, event.CodeTimeout)
+			return
+		}
 		m.pipeline.GiveUp(s.handle)
 		if !s.over {
 			m.w.fail("%s gives %v up, and gets no answer", m, s.of)
@@ -223,6 +250,11 @@ func (m *member) giveUpSeatAt(s *seat, at clock.Instant) {
 func (m *member) heard(s *seat, v *event.Verdict) {
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
 		s.granted = true
+		if s.releases {
+			m.w.count("reservation_released_with_its_answer")
+			m.pipeline.GiveUp(s.handle)
+			return
+		}
 		g := *d.Grant
 		s.toHolder(func() { s.of.granted(s, g) })
 		return
@@ -261,7 +293,7 @@ func (s *seat) homeEnd() {
 	m.seats = slices.DeleteFunc(m.seats, func(o *seat) bool { return o == s })
 	switch {
 	case s.over || s.handle == 0:
-	case s.granted:
+	case s.granted || s.resume:
 		delete(m.reserved, s.handle)
 		m.pipeline.ForgetReservation(s.handle)
 	default:
@@ -307,12 +339,16 @@ func (r *reserver) onHoldersClock(d time.Duration) time.Duration {
 func (v *reserving) granted(s *seat, g event.Grant) {
 	w := v.by.w
 	w.checkGranted(v, s, g)
-	v.fence = g.Fence
+	if v.fence.Before(g.Fence) {
+		v.fence = g.Fence
+	}
 	asked := s.asked
 	if planted.On(planted.ValidFromAnswer) {
 		asked = v.by.clock()
 	}
+	v.covered = false
 	v.extend(asked, g.Remaining)
+	v.every = min(v.every, renewEvery)
 	v.renew()
 }
 
@@ -328,6 +364,16 @@ func (v *reserving) renewed(a event.Renewal) {
 	}
 	if known {
 		v.extend(asked, a.Remaining)
+	}
+	if a.Covered && v.turn != nil {
+		if !v.covered {
+			v.by.w.count("reservation_covered")
+		}
+		v.covered = true
+		v.every = v.ttl / 6
+	} else {
+		v.covered = false
+		v.every = min(v.every, renewEvery)
 	}
 }
 
@@ -439,7 +485,16 @@ func (v *reserving) leave() {
 		v.at.up = false
 		v.at.toHome(v.at.homeEnd)
 	}
-	v.mustEnd(v.by.w.leaseMax()+2*time.Second, "its holder has left it", "reservation_expired")
+	v.mustEnd(v.expires(), "its holder has left it", "reservation_expired")
+}
+
+// expires is how long a reservation lasts at most that nothing is heard of.
+func (v *reserving) expires() time.Duration {
+	within := v.by.w.leaseMax() + 2*time.Second
+	if v.ttl > 0 {
+		within += ownership.WaitFor(v.ttl)
+	}
+	return within
 }
 
 func (v *reserving) endTurn(kind event.ResultKind) {
@@ -469,11 +524,19 @@ func (v *reserving) release() {
 	v.over = true
 	s := v.at
 	s.toHome(func() {
-		if s.handle != 0 && !s.over {
+		switch {
+		case s.handle == 0 || s.over:
+		case s.resume && !s.granted:
+			s.releases = true
+		default:
 			s.home.pipeline.GiveUp(s.handle)
 		}
 	})
-	v.mustEnd(time.Second, "its holder has released it", "reservation_freed")
+	within := time.Second
+	if s.resume && !s.granted { // a holder of package client would ask again if the owner does not answer
+		within = v.expires()
+	}
+	v.mustEnd(within, "its holder has released it", "reservation_freed")
 }
 
 // isOver takes the last frame.
@@ -505,6 +568,25 @@ func (s *seat) holderEnd() {
 	default:
 		v.by.w.count("reservation_stream_broken")
 		v.askLater()
+	}
+}
+
+// handedOver reports whether a covered reservation is nothing any more that its owner waits for: the log keeps it.
+func (v *reserving) handedOver() bool {
+	return v.ttl > 0 && (v.owner == nil || v.owner.process.dead || v.owner.boxes.Delivered(v.delivery) == nil || v.covered)
+}
+
+// forgetPromises ends the holders' work on keys that were promised by a log that is gone.
+func (w *world) forgetPromises() {
+	for _, v := range w.open {
+		if v.over || v.ttl == 0 {
+			continue
+		}
+		w.count("reservation_promise_lost_with_its_log")
+		if v.turn != nil {
+			w.checkDied(v.turn)
+		}
+		v.leave()
 	}
 }
 
@@ -578,10 +660,13 @@ func (m *member) checkGiven(d *event.Delivery) {
 	if v.owner != nil {
 		m.w.count("reservation_given_again")
 	}
-	if d.Call().Resume || v.turn != nil {
+	switch resumes := d.Call().Resume || v.turn != nil; {
+	case resumes && v.ttl > 0:
+		m.w.count("reservation_goes_on")
+	case resumes:
 		m.w.fail("%s begins %v, which was granted before and is to be resumed", m, v)
 	}
-	v.owner, v.delivery = m, d.ID
+	v.owner, v.delivery, v.token = m, d.ID, d.Token
 }
 
 // checkGranted: a reservation has one fence, wherever its holder comes back.
@@ -594,11 +679,15 @@ func (w *world) checkGranted(v *reserving, s *seat, g event.Grant) {
 	switch {
 	case g.Fence == (event.Fence{}):
 		w.fail("%v is granted without a fence", v)
+	case v.turn != nil && v.ttl > 0 && v.fence.Before(g.Fence):
+		w.count("reservation_granted_by_the_next_owner")
+	case v.turn != nil && v.ttl > 0 && g.Fence.Before(v.fence) && g.Remaining == 0:
+		w.count("reservation_answered_by_a_former_owner") // which does not know yet that it is one
 	case v.turn != nil && v.fence != g.Fence:
 		w.fail("%v has the fence %v, and is resumed with %v", v, v.fence, g.Fence)
 	case v.turn != nil:
 		w.count("reservation_resumed")
-	case s.resume:
+	case s.resume && v.ttl == 0:
 		w.fail("%v is resumed, and was not granted before", v)
 	}
 	if g.Remaining == 0 {

@@ -340,7 +340,14 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 		held := slices.ContainsFunc(l.records, func(x logged) bool {
 			return x.at.Before(e.Before) && ownership.HoldsGroup(x.at, x.record)
 		})
-		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Told: l.told(ownership.Position{}, e.Before), Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
+		answer := ownership.FirstRead{Read: e.Read, Virgin: !held, Told: l.told(ownership.Position{}, e.Before), Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen}
+		if held {
+			stretch := l.reserved(e.Before, e.Partitions)
+			var all bool
+			answer.Reserved, all = stretch.List()
+			answer.Crowded = !all
+		}
+		m.deliver(answer)
 	})
 }
 
@@ -352,6 +359,24 @@ func (l *controlLog) told(from, before ownership.Position) (greatest ownership.T
 		}
 	}
 	return greatest
+}
+
+// reserved reads what the log says of reservations, from the anchor to before a position.
+func (l *controlLog) reserved(before ownership.Position, partitions int) *stretch {
+	s := &stretch{ownership.Stretch{Partitions: partitions}}
+	for _, x := range l.records {
+		if x.at.Before(before) && l.anchor.Before(x.at) {
+			s.Read(x.at, x.record)
+		}
+	}
+	return s
+}
+
+type stretch struct{ ownership.Stretch }
+
+func (s *stretch) list() []ownership.Reserved {
+	list, _ := s.List()
+	return list
 }
 
 // moveAnchor lets the broker trim the records at or before it, once its ledger is closed. The broker ignores an anchor beyond the end: a
@@ -402,6 +427,7 @@ func (l *controlLog) delete(next ownership.Position) {
 	l.next, l.anchor = next, ownership.Position{}
 	l.states, l.states2, l.prefixes = map[ownership.Position]uint64{}, nil, map[ownership.Position]uint64{}
 	l.w.allowLost()
+	l.w.forgetPromises()
 	l.w.tracef("log: deleted, goes on at %v", next)
 }
 
@@ -421,11 +447,13 @@ func describe(w *world, b ownership.Body) string {
 	case *ownership.Epoch:
 		return fmt.Sprintf("epoch after %v (%s): %v of %v", b.Prev, b.Reason, b.Table, names(w, b.Members))
 	case *ownership.Genesis:
-		return fmt.Sprintf("genesis, generation %d", b.Gen)
+		return fmt.Sprintf("genesis, generation %d, base %v, reserved %v", b.Gen, b.Base, b.Reserved)
 	case *ownership.Hello:
 		return fmt.Sprintf("hello, needs state: %t", b.NeedState)
 	case *ownership.Snap:
 		return fmt.Sprintf("snap for the hello at %v", b.ForHello)
+	case *ownership.Reservations:
+		return fmt.Sprintf("reservations %d, applied %v, take %v, drop %v", b.Seq, b.Applied, b.Take, b.Drop)
 	}
 	return "unreadable"
 }

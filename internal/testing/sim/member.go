@@ -30,6 +30,7 @@ type member struct {
 	w       *world
 	id      int
 	pod     *pod
+	firings *firings // nil: no schedules
 	host    *host
 	process *process // all of it
 	driver  *process // the goroutine that owns the ownership machine
@@ -168,11 +169,17 @@ func (w *world) newMember(p *pod) *member {
 	if err != nil {
 		w.fail("%v", err)
 	}
+	var judge app.Schedules
+	if w.agenda != nil {
+		m.firings = newFirings(m)
+		judge = m.firings
+	}
 	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
 		m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
 			Boxes: made, Lease: made.Lease,
-			Workers: func(int) {}, Drain: func(string) {},
-			Now: m.clock, Log: silent, Metrics: appMetrics,
+			Workers: func(int) {}, Drain: func(string) {}, Schedules: judge,
+			Cover: m.deliver,
+			Now:   m.clock, Log: silent, Metrics: appMetrics,
 		})
 		return pipeline.Stages{Key: extractor, Holder: holder{m}, Peers: answerer{m}, Boxes: m.boxes, App: m.app}, err
 	})
@@ -367,6 +374,9 @@ func (m effects) SetGates(changes []ownership.GateChange) {
 		m.w.tracef("%s: gate of %d is %v, token %v, withheld %x", m.member, c.Partition, c.Gate, c.Token, c.Withheld)
 	}
 	m.pipeline.SetGates(changes)
+	if m.firings != nil {
+		m.firings.gates(changes)
+	}
 }
 
 // Revoke implements driver.Host.
@@ -389,6 +399,9 @@ func (m effects) Force(e ownership.ForceDrain) {
 func (m effects) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	return m.pipeline.Rest(partitions)
 }
+
+// Covered implements driver.Host.
+func (m effects) Covered(c ownership.Covered) { m.pipeline.Covered(c) }
 
 // HandOverLate implements driver.Host.
 func (m effects) HandOverLate() { m.pipeline.HandOverLate() }

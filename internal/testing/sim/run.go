@@ -179,6 +179,9 @@ func (w *world) rest() {
 	w.heal()
 	w.runUntil(w.now + 2*time.Second)
 	w.publishing = false
+	if w.agenda != nil {
+		w.agenda.until = w.agenda.now()
+	}
 	looks := 0 // in a row that found nothing
 	for end := w.now + restMax; w.failure == ""; {
 		w.runUntil(w.now + time.Second)
@@ -192,6 +195,9 @@ func (w *world) rest() {
 			looks = 0
 		}
 		if looks == restLooks {
+			if w.agenda != nil {
+				w.agenda.until = time.Time{}
+			}
 			return
 		}
 		if w.now > end {

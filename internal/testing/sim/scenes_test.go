@@ -414,3 +414,73 @@ func helloAgain(w *world) {
 	w.after(w.between(0, time.Second), w.join)
 	w.runUntil(w.now + 10*time.Second)
 }
+
+// covering is holders whose promises outlive owners.
+func covering(w *world) { w.p.covering, w.p.publishEvery = true, time.Second }
+
+// allDie kills all routers, and starts them again while promises run: the group begins anew.
+func allDie(w *world) {
+	w.spurious = true
+	for _, m := range slices.Clone(w.live) {
+		m.kill(true)
+		w.restart(m.pod, w.between(0, 500*time.Millisecond))
+	}
+	w.runUntil(w.now + 25*time.Second)
+}
+
+// lateReservation lets a take or a drop land whose sender had not read the entry of its key: it has no effect, as a Snap says that knows the rule.
+func lateReservation(late *ownership.Reservations) string {
+	inc := ownership.Incarnation{1}
+	at := func(entry int64) ownership.Position { return ownership.Position{Ledger: 1, Entry: entry} }
+	node := ownership.Node{Name: "a", Inc: inc, Lease: time.Second, LogVersion: ownership.LogVersionMax}
+	key := ownership.KeyAt{Partition: 1, Key: 5}
+	held := ownership.ReservationID{2}
+	entry := int64(0)
+	replay := ownership.NewReplay("g")
+	read := func(b ownership.Body) string {
+		entry++
+		if v := replay.Read(at(entry), ownership.Record{LogVersion: ownership.LogVersionMax, Group: "g", Inc: inc, Body: b}, uint64(entry)); v != nil {
+			return v.Error()
+		}
+		return ""
+	}
+	late.Applied = at(1)
+	for i := range late.Take {
+		late.Take[i].KeyAt = key
+	}
+	for i := range late.Drop {
+		late.Drop[i] = key
+	}
+	position := func(entry int64) []ownership.Position { return []ownership.Position{at(entry), at(entry)} }
+	state := &ownership.State{
+		HashID: "h", Genesis: at(1), Cur: at(1), LogVersion: ownership.LogVersionMax, Members: []ownership.Incarnation{inc}, Nodes: []ownership.Node{node}, Table: make([]uint16, 2),
+		Start: position(1), LastTake: at(2),
+		Reserved: []ownership.Reserved{{KeyAt: key, IDs: []ownership.ReservationID{held}, TTL: ownership.TTLLeast, At: at(2)}},
+	}
+	if len(late.Take) > 0 {
+		state.LastTake = at(3)
+	}
+	for range state.Table {
+		state.Pending = append(state.Pending, []ownership.Tenure{{Lease: ownership.LeaseMax, Dep: at(1)}})
+	}
+	for _, b := range []ownership.Body{
+		&ownership.Genesis{HashID: "h", Partitions: 2, Members: []ownership.Node{node}, Table: make([]uint16, 2)},
+		&ownership.Reservations{Seq: 1, Applied: at(1), Take: []ownership.Take{{KeyAt: key, ID: held, TTL: ownership.TTLLeast}}},
+		late,
+		&ownership.Hello{Node: ownership.Node{Name: "b", Inc: ownership.Incarnation{2}, Lease: time.Second}, HashID: "h", Partitions: 2, NeedState: true},
+	} {
+		if what := read(b); what != "" {
+			return what
+		}
+	}
+	state.ViewHash = replay.ViewHash()
+	return read(&ownership.Snap{ForHello: at(4), State: state})
+}
+
+func lateTake() string {
+	return lateReservation(&ownership.Reservations{Seq: 2, Take: []ownership.Take{{ID: ownership.ReservationID{3}, TTL: ownership.TTLLeast}}})
+}
+
+func lateDrop() string {
+	return lateReservation(&ownership.Reservations{Seq: 2, Drop: make([]ownership.KeyAt, 1)})
+}

@@ -220,7 +220,7 @@ func (w *world) foreignGenesis(m *member) {
 // landGenesis lets the Genesis of a process land.
 func (w *world) landGenesis(inc ownership.Incarnation, name string, cfg ownership.Config, settings identity.Identity, after ownership.Position, gen uint32) {
 	w.log.land(ownership.Record{LogVersion: ownership.LogVersionMax, Group: "g", Inc: inc, Body: &ownership.Genesis{
-		Gen: gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions), Identity: settings, After: after,
+		Reserved: w.log.reserved(ownership.Position{Ledger: after.Ledger, Entry: after.Entry + 1}, w.p.partitions).list(), Gen: gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions), Identity: settings, After: after, Base: after,
 		Members: []ownership.Node{{Name: name, Inc: inc, Lease: cfg.Timing.Lease, GRPCAddr: cfg.GRPCAddr, LogVersion: ownership.LogVersionMax}},
 	}}, w.now)
 }

@@ -79,6 +79,7 @@ func TestExclusive(t *testing.T) {
 			"call_repeated", "call_reply_shared", "call_started_again", "call_at_two_owners", "call_cancelled", "call_given_up", "call_timed_out", "call_home_died", "call_cut",
 			"reservation_held", "reservation_waited", "reservation_resumed", "reservation_lost", "reservation_released", "reservation_freed", "reservation_expired",
 			"reservation_moved", "reservation_refused_timeout", "reservation_refused_stream", "reservation_granted_to_be_renewed",
+			"reservation_covered", "reservation_goes_on", "reservation_granted_by_the_next_owner",
 			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
 		} {
 			if total[k] == 0 {

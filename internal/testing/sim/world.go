@@ -31,6 +31,7 @@ type params struct {
 	checkFails           float64
 
 	publishEvery  time.Duration // and so often calls are made
+	covering      bool          // all reservations are of few keys, and have a ttl
 	olderReleases bool          // some members take no calls
 	pace          time.Duration // mean time between two faults
 	weights       [kinds]int    // of the kinds of fault
@@ -104,6 +105,7 @@ type world struct {
 	ambush      bool // stall tails when a wait is about to end
 	promised    int  // ends of faults that are still to come
 	moves       int
+	agenda      *agenda   // nil: no schedules
 	journal     io.Writer // of the steps of all members, in the order in which they happen; nil: none
 }
 

@@ -48,7 +48,14 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 				w.Call.Path = append(w.Call.Path, uint64(key))
 			}
 		}
-		for _, p := range ev.Properties {
+		properties, sent := sentOf(ev)
+		if sent != nil {
+			w.Timer = &appv1.Timer{Name: sent.Name, DueMs: sent.Due}
+			if sent.Firing != nil {
+				w.Timer.Firing = &appv1.Firing{TimeMs: sent.Firing.Time, Missed: sent.Firing.Missed}
+			}
+		}
+		for _, p := range properties {
 			w.Properties = append(w.Properties, &appv1.Property{Name: uint32(hotframe.IndexText(&tables.Names, p.Name)), Value: hotframe.Text(p.Value)})
 		}
 		d.Deliveries = append(d.Deliveries, w)
@@ -77,12 +84,41 @@ func (f *ToWorker) decoded() []Delivery {
 		if c := ev.Call; c != nil {
 			d.Call = &Call{Method: hotframe.Text(c.Method), ID: hotframe.Text(c.ID), Timeout: c.Deadline.Sub(f.Now), Path: c.Path}
 		}
-		for _, p := range ev.Properties {
+		properties, sent := sentOf(ev)
+		if sent != nil {
+			d.Timer = &Timer{Name: sent.Name, Due: sent.Due}
+			if sent.Firing != nil {
+				d.Timer.Firing = &Firing{Time: sent.Firing.Time, Missed: sent.Firing.Missed}
+			}
+		}
+		for _, p := range properties {
 			d.Properties = append(d.Properties, event.Property{Name: hotframe.Text(p.Name), Value: hotframe.Text(p.Value)})
 		}
 		out = append(out, d)
 	}
 	return out
+}
+
+// sentOf returns the properties that a worker sees, and what the others say of an event that a router has published.
+func sentOf(ev *event.Event) ([]event.Property, *event.Sent) {
+	if !ev.ID.IsSent() {
+		return ev.Properties, nil
+	}
+	properties := slices.DeleteFunc(slices.Clone(ev.Properties), func(p event.Property) bool { return event.IsOfSent(p.Name) })
+	if s, err := event.ParseSent(ev.Properties); err == nil {
+		return properties, &s
+	}
+	return properties, nil
+}
+
+// drawSent makes an event one that a router has published.
+func drawSent(t *rapid.T, ev *event.Event) {
+	s := event.Sent{Key: "k", Due: rapid.Int64Min(0).Draw(t, "due"), Name: rapid.SampledFrom([]string{"", "expire", "über"}).Draw(t, "timer")}
+	if rapid.Bool().Draw(t, "firing") {
+		s.Firing = &event.Firing{Definition: 7, Time: rapid.Int64().Draw(t, "time"), Missed: rapid.Uint32().Draw(t, "missed")}
+	}
+	ev.ID = event.SentMessageID(s.Key, "test", s.Name)
+	ev.Properties = s.Properties(ev.Properties)
 }
 
 // kept is a Receiver that stores the deliveries.
@@ -115,6 +151,13 @@ func plain(ds []Delivery) string {
 		if d.Call != nil {
 			fmt.Fprintf(&b, "%#v: ", *d.Call)
 			d.Call = nil
+		}
+		if d.Timer != nil {
+			fmt.Fprintf(&b, "%q %d: ", d.Timer.Name, d.Timer.Due)
+			if d.Timer.Firing != nil {
+				fmt.Fprintf(&b, "%#v: ", *d.Timer.Firing)
+			}
+			d.Timer = nil
 		}
 		fmt.Fprintf(&b, "%#v\n", d)
 	}
@@ -177,7 +220,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 		Number:  rapid.Uint64().Draw(t, "number"),
 		State:   rapid.Bool().Draw(t, "state"),
 		Deliveries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Delivery {
-			return event.Delivery{
+			d := event.Delivery{
 				ID: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Partition: ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "p")),
 				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Generation: turns.Draw(t, "generation"), Attempt: rapid.Uint32().Draw(t, "attempt"),
 				Ref: event.RefTo(&event.Event{
@@ -191,6 +234,10 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 					Call:          rapid.OneOf(rapid.Just[*event.Call](nil), rapid.Custom(func(t *rapid.T) *event.Call { return drawCall(t, now, words) })).Draw(t, "call"),
 				}),
 			}
+			if rapid.Bool().Draw(t, "sent") {
+				drawSent(t, d.Event())
+			}
+			return d
 		}), 0, 20).Draw(t, "deliveries"),
 	}
 }
@@ -327,6 +374,13 @@ func FuzzFromRouter(f *testing.F) {
 		calls[i].Ref = event.RefTo(&ev)
 	}
 	f.Add((&ToWorker{Number: 1, Deliveries: calls}).marshal().Materialize())
+	timers := sample(2)
+	for i, s := range []event.Sent{{Key: "k", Due: 5, Name: "expire"}, {Key: "k", Name: "report", Firing: &event.Firing{Time: 7, Missed: 2}}} {
+		ev := *timers[i].Event()
+		ev.ID, ev.Properties = event.SentMessageID(s.Key, "test", s.Name), s.Properties(ev.Properties)
+		timers[i].Ref = event.RefTo(&ev)
+	}
+	f.Add((&ToWorker{Number: 1, Deliveries: timers}).marshal().Materialize())
 	calls[0].Generation = 300
 	f.Add((&ToWorker{Number: 1, State: true, Deliveries: calls}).marshal().Materialize())
 	f.Add([]byte{3<<3 | 2, 0, 3<<3 | 2, 0}) // the same field twice: the generated code merges

@@ -5,9 +5,11 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // The parsers below read frames as our writers write them: fields in the order of their
@@ -116,6 +118,14 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 		d.Call, b = callOf(c), rest
 	}
 	d.Generation, b = hotframe.Number(b, 19)
+	d.Timer = nil
+	if body, rest := hotframe.Chunk(b, 20); body != nil {
+		var timer appv1.Timer
+		if proto.Unmarshal(body, &timer) != nil {
+			return false
+		}
+		d.Timer, b = timerOf(&timer), rest
+	}
 	schema, b := hotframe.Number(b, 21)
 	if len(b) > 0 || !utf8.Valid(trace) || uint64(uint32(schema)) > uint64(len(f.schemas)) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false

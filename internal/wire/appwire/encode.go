@@ -5,9 +5,11 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // Fields are in the order of their numbers and zero values are left out, as the
@@ -99,6 +101,23 @@ func appendTokens(b []byte, tokens []int64) []byte {
 	return hotframe.End(b, begin, room)
 }
 
+// appendTimer writes what the properties of an event say that the router has published, as field 20 of the Delivery message.
+func appendTimer(b []byte, properties []event.Property) []byte {
+	s, err := event.ParseSent(properties)
+	if err != nil {
+		return b // of a forger in the retry topic: an event like others
+	}
+	timer := &appv1.Timer{Name: s.Name, DueMs: s.Due}
+	if s.Firing != nil {
+		timer.Firing = &appv1.Firing{TimeMs: s.Firing.Time, Missed: s.Firing.Missed}
+	}
+	body, err := proto.Marshal(timer)
+	if err != nil {
+		return b // a name that is not UTF-8, likewise
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, 20, protowire.BytesType), body)
+}
+
 // appendDelivery writes d, of the event ev, as field 5 of the Deliveries message, and adds its repeated values to
 // the tables.
 func (f *ToWorker) appendDelivery(b []byte, d *event.Delivery, ev *event.Event, tables *hotframe.Tables) []byte {
@@ -108,7 +127,11 @@ func (f *ToWorker) appendDelivery(b []byte, d *event.Delivery, ev *event.Event, 
 	b = hotframe.AppendNumber(b, 2, uint64(d.Partition))
 	b = hotframe.AppendBytes(b, 3, ev.Key)
 	b = hotframe.AppendBytes(b, 4, ev.Payload)
+	sent := ev.ID.IsSent()
 	for i := range ev.Properties {
+		if sent && event.IsOfSent(ev.Properties[i].Name) {
+			continue
+		}
 		b = hotframe.AppendProperty(b, 5, &ev.Properties[i], &tables.Names)
 	}
 	b = hotframe.AppendNumbers(b, 6, // to 14
@@ -123,6 +146,9 @@ func (f *ToWorker) appendDelivery(b []byte, d *event.Delivery, ev *event.Event, 
 	}
 	if f.State {
 		b = hotframe.AppendNumber(b, 19, d.Generation)
+	}
+	if sent {
+		b = appendTimer(b, ev.Properties)
 	}
 	if ev.SchemaVersion != "" {
 		b = hotframe.AppendNumber(b, 21, 1+uint64(tables.Schemas.Index(ev.SchemaVersion)))

@@ -65,6 +65,20 @@ type Delivery struct {
 	SchemaVersion  string // any bytes, "" when there is none
 	Call           *Call  // nil: it is an event
 	Generation     uint64 // 0: the router does not say
+	Timer          *Timer // nil: a producer's event, or a call
+}
+
+// Timer is what a delivery has that the router published for the application. Its strings alias the frame.
+type Timer struct {
+	Name   string
+	Due    int64 // Unix milliseconds, 0: at once
+	Firing *Firing
+}
+
+// Firing is one run of a schedule.
+type Firing struct {
+	Time   int64 // Unix milliseconds
+	Missed uint32
 }
 
 // Call is what a delivery has that is a call. Its strings alias the frame.
@@ -73,6 +87,17 @@ type Call struct {
 	ID      string
 	Timeout time.Duration // from the sending of the frame on
 	Path    []partition.KeyHash
+}
+
+func timerOf(t *appv1.Timer) *Timer {
+	if t == nil {
+		return nil
+	}
+	timer := &Timer{Name: t.GetName(), Due: t.GetDueMs()}
+	if f := t.GetFiring(); f != nil {
+		timer.Firing = &Firing{Time: f.GetTimeMs(), Missed: f.GetMissed()}
+	}
+	return timer
 }
 
 func callOf(c *event.Call) *Call {
@@ -194,6 +219,7 @@ func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
 		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(), Generation: w.GetGeneration(),
 	}
+	d.Timer = timerOf(w.GetTimer())
 	if c := w.GetCall(); c != nil {
 		d.Call = callOf(&event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(0, c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())})
 	}

@@ -20,6 +20,7 @@ const (
 
 	callReservation = 5
 	callResume      = 6
+	callTTL         = 7
 )
 
 // CallTimeoutMax bounds the time that a caller may wait. A longer one in a frame counts as this one.
@@ -43,6 +44,9 @@ func AppendCall(b []byte, num protowire.Number, c *event.Call, now clock.Instant
 	if c.Resume {
 		call = AppendNumber(call, callResume, 1)
 	}
+	if c.TTL != 0 {
+		call = AppendNumber(call, callTTL, uint64(c.TTL/time.Millisecond))
+	}
 	return append(AppendLen(b, num, len(call)), call...)
 }
 
@@ -58,10 +62,11 @@ func ReadCall(b []byte, now clock.Instant) *event.Call {
 	path, b := Chunk(b, callPath)
 	reservation, b := Number(b, callReservation)
 	resume, b := Number(b, callResume)
+	ttl, b := Number(b, callTTL)
 	if len(b) > 0 || len(path)%8 != 0 || len(path) > 8*pathRead {
 		return nil
 	}
-	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0}
+	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0, TTL: CallTTL(ttl)}
 	for ; len(path) > 0; path = path[8:] {
 		c.Path = append(c.Path, partition.KeyHash(binary.LittleEndian.Uint64(path)))
 	}
@@ -74,6 +79,11 @@ const pathRead = event.CallPathMax + 1
 // CallDeadline returns the deadline of a call with so many milliseconds left.
 func CallDeadline(now clock.Instant, ms uint64) clock.Instant {
 	return now.Add(time.Duration(min(ms, uint64(CallTimeoutMax/time.Millisecond))) * time.Millisecond)
+}
+
+// CallTTL returns the ttl of a reservation in a frame. One that is too long counts as one that is just too long.
+func CallTTL(ms uint64) time.Duration {
+	return time.Duration(min(ms, uint64(event.TTLMost/time.Millisecond)+1)) * time.Millisecond
 }
 
 // KeyHashes reads a path that the generated code has decoded, as far as ReadCall does.

@@ -158,6 +158,23 @@ def test_a_caller_that_is_gone(ringfence_router: Router, style: str) -> None:
     assert ringfence_router.deliver("k").outcome() == Outcome("done")
 
 
+def test_a_handler_timeout_is_not_a_caller_that_is_gone() -> None:
+    causes: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def handler(call: Call) -> None:
+        try:
+            while True:
+                call.check()
+                time.sleep(0.002)
+        finally:
+            causes.put(call.cause)
+
+    with Router(handler_timeout=0.1) as router:
+        router.start(lambda event: None, calls={"do": handler})
+        assert router.call("k", "do").outcome().kind == "timed_out"
+    assert isinstance(causes.get(timeout=WAIT), ringfence.HandlerTimeout)
+
+
 def test_a_lost_key(ringfence_router: Router) -> None:
     started = threading.Event()
 
@@ -384,8 +401,24 @@ def test_statuses(code: grpc.StatusCode, outcome: str, style: str) -> None:
         context.abort(code, "as told")
 
     with LaneServer(answer) as server, ringfence.Lane(server.endpoint) as lane, pytest.raises(CallError, match="as told") as caught:
-        invoke(style, lane, "k", "do")
+        invoke(style, lane, "k", "do", timeout=0.2)
     assert caught.value.outcome == outcome
+    assert caught.value.code == ("overloaded" if code == grpc.StatusCode.RESOURCE_EXHAUSTED else "")
+
+
+def test_a_call_in_a_crowd(style: str) -> None:
+    seen: list[pb.InvokeRequest] = []
+
+    def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
+        seen.append(request)
+        if len(seen) < 20:  # more often than gRPC itself would try
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of which nothing has come")
+        return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
+
+    with LaneServer(answer) as server, ringfence.Lane(server.endpoint) as lane:
+        assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
+    assert len(seen) == 20
+    assert seen[0].timeout_ms > seen[-1].timeout_ms > 1000, "its time is not longer for that"
 
 
 @pytest.mark.parametrize(

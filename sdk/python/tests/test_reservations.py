@@ -350,6 +350,60 @@ def test_it_outlasts_a_broken_stream(style: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_release_is_told_on_the_next_stream(sent: bool, style: str) -> None:
+    """Whether the stream breaks before the release or on it, the next one tells the owner, after that has answered there."""
+    broken = threading.Event()
+    told: list[int] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        if s.number == 1:
+            yield s.granted(60)
+            if sent:
+                next(request for request in s.requests if request.HasField("release"))
+            broken.set()
+            yield from s.fail()
+        elif s.number == 2:
+            yield from s.fail()
+        else:
+            time.sleep(0.2)  # until the owner answers
+            router.released.clear()
+            yield s.granted(60)
+            for frame in s.keep(60):
+                if frame.HasField("over"):
+                    told.append(s.number)
+                yield frame
+
+    async def main() -> None:
+        async with reserve(style, router.lane) as held:
+            if not sent:
+                assert await asyncio.to_thread(broken.wait, WAIT)
+        assert told == [3]
+        assert not held.of.is_lost
+        asks = [router.streams.get(timeout=WAIT).ask for _ in range(3)]
+        assert [ask.resume for ask in asks] == [False, True, True]
+
+    with Lender(serve) as router:
+        asyncio.run(main())
+
+
+def test_a_release_that_cannot_be_told_ends_with_the_permission(style: str) -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        if s.number == 1:
+            yield s.granted()
+        yield from s.fail()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            begun = time.monotonic()
+            async with reserve(style, router.lane) as held:
+                pass
+            assert LEASE / 2 <= time.monotonic() - begun <= LEASE + LATE
+            assert not held.of.is_lost
+
+    asyncio.run(main())
+
+
 def test_no_way_back_ends_it_at_the_deadline(style: str) -> None:
     def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
         yield s.granted()
@@ -425,6 +479,49 @@ def test_statuses(status: grpc.StatusCode, code: str) -> None:
     with Lender(lambda s: s.fail(status)) as router, pytest.raises(NotReserved) as caught:
         router.lane.reserve("k")
     assert (caught.value.code, caught.value.text) == (code, "as told")
+
+
+def test_a_reservation_in_a_crowd(style: str) -> None:
+    asked: list[pb.Ask] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        asked.append(s.ask)
+        if s.number < 20:  # more often than gRPC itself would try
+            yield from s.fail(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        yield s.granted()
+        yield from s.keep()
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            async with reserve(style, router.lane, wait=WAIT) as r:
+                r.of.check()
+
+    asyncio.run(main())
+    assert len(asked) == 20
+    assert len({ask.id for ask in asked}) == 1
+    assert WAIT * 1000 == asked[0].wait_ms > asked[-1].wait_ms > 0, "the wait is not longer for that"
+
+
+def test_a_release_in_a_crowd() -> None:
+    tried = threading.Event()
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        tried.set()
+        yield from s.fail(grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            task = asyncio.ensure_future(router.lane.reserve_async("k", wait=WAIT)._begin())
+            assert await asyncio.to_thread(tried.wait, WAIT)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            begun = time.monotonic()
+            while any(thread.name == "ringfence-reservation" for thread in threading.enumerate()):
+                assert time.monotonic() - begun < LATE, "it asks on"
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
 
 
 def test_no_router_and_a_closed_lane(style: str) -> None:

@@ -21,10 +21,21 @@ function report(what: "start" | "end", event: Event | Call, { id }: Instruction)
   process.stdout.write(`${what} ${id} ${event.key} ${clock.bootNs()}\n`);
 }
 
+function setTimers(of: Event | Call, ms: number): void {
+  of.after(ms, "first", "1");
+  of.after(0, "second", Buffer.from("2"));
+}
+
 async function obey(event: Event, instruction: Instruction, signal: AbortSignal): Promise<void> {
   switch (instruction.do) {
     case "done":
       return;
+    case "after":
+      setTimers(event, instruction.ms);
+      return;
+    case "after_fail":
+      setTimers(event, instruction.ms);
+      throw new Error("told to fail");
     case "fail":
       throw new Error(`told to fail${" é".repeat(500)}`); // longer than any reason may be
     case "reject":
@@ -47,6 +58,7 @@ async function obey(event: Event, instruction: Instruction, signal: AbortSignal)
 
 const handler = json<Instruction>(async (event, instruction, signal) => {
   report("start", event, instruction);
+  if (event.timer !== undefined) process.stdout.write(`timer ${instruction.id} ${event.timer.due.getTime()} ${event.timer.name}\n`);
   try {
     await obey(event, instruction, signal);
   } finally {
@@ -68,9 +80,12 @@ function instructed(answer: (call: Call, instruction: Instruction, signal: Abort
 }
 
 const echo = instructed(async (call) => call.payload);
-const obeyCall = instructed(async (_, { do: what, ms, bytes = 0 }, signal) => {
+const obeyCall = instructed(async (call, { do: what, ms, bytes = 0 }, signal) => {
   switch (what) {
     case "done":
+      return undefined;
+    case "after":
+      setTimers(call, ms);
       return undefined;
     case "reply":
       return Buffer.alloc(bytes, "x");

@@ -35,7 +35,7 @@ cpSync(kept, folder, { recursive: true });
 assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
 
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
-assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "loop.mjs", "app.test.mjs"]);
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
 const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
 writeFileSync(join(folder, "quick.mjs"), quick);
@@ -59,6 +59,8 @@ export const held = async (): Promise<string> => {
   await using r = await new Lane().reserve("k", { wait: 5 });
   return String(r.signal.aborted) + r.fence.toString() + (await r.release());
 };
+export const remind: Handler = (event) => event.after(1000, "remind", event.timer?.name ?? event.payload);
+export const sent = () => new Lane().send("k", "x", { at: new Date(), properties: { a: "b" } }).then((id) => id.ledger + 1n);
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
 export const kind: TestOutcome["kind"] = "lost";
 `,
@@ -67,7 +69,7 @@ const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, 
 writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
 execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 
-execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs", "charge.test.mjs"], { cwd: folder, stdio: "inherit" });
+execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs", "charge.test.mjs", "remind.test.mjs"], { cwd: folder, stdio: "inherit" });
 
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 

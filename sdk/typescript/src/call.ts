@@ -32,6 +32,8 @@ export interface Call {
   readonly leaseUntil: Date;
   /** The same signal as the second argument of the handler: see Event.signal. */
   readonly signal: AbortSignal;
+  /** Sets a timer: see Event.after. It is published before the caller gets its reply; the handler of events gets it. */
+  after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
 }
 
 /**
@@ -93,6 +95,10 @@ export class LeasedCall implements Call {
 
   get signal(): AbortSignal {
     return this.event.signal;
+  }
+
+  after(afterMs: number, name?: string, payload?: string | Uint8Array): void {
+    this.event.after(afterMs, name, payload);
   }
 
   /** What console.log shows. */

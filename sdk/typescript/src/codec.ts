@@ -5,7 +5,7 @@
  */
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Arrival } from "./call.js";
-import { FrameTables, LeasedEvent, type EventOwner, type RawDelivery } from "./event.js";
+import { FrameTables, LeasedEvent, type EventOwner, type RawDelivery, type Timer } from "./event.js";
 import { WorkRequestSchema, WorkResponseSchema, type WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import type { Result } from "./inbox.js";
 import { bytes, fixed64, MalformedError, Reader, sizeOf, tag, varint, Writer } from "./wire.js";
@@ -105,7 +105,7 @@ function decodeDeliveries(r: Reader, tables: FrameTables, owner: EventOwner, fro
 /** Written and read for one delivery at a time. */
 const d: RawDelivery = {
   id: 0, partition: 0, keyAt: 0, keyEnd: 0, payloadAt: 0, payloadEnd: 0, propertyAt: undefined, ledger: 0, entry: 0, batch: 0,
-  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined,
+  topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined, timer: undefined,
 };
 
 function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): LeasedEvent {
@@ -114,6 +114,7 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
   d.keyAt = d.keyEnd = d.payloadAt = d.payloadEnd = 0;
   d.propertyAt = undefined;
   d.call = undefined;
+  d.timer = undefined;
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, varint):
@@ -177,6 +178,12 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
         r.at = end;
         break;
       }
+      case tag(20, bytes): {
+        const end = r.span();
+        d.timer = decodeTimer(new Reader(r.buffer, r.at, end));
+        r.at = end;
+        break;
+      }
       case tag(21, varint):
         d.schemaVersion = r.uint32();
         break;
@@ -215,6 +222,24 @@ function decodeCall(r: Reader): Arrival {
     }
   }
   return { method, id, deadline: Date.now() + timeoutMs, path };
+}
+
+function decodeTimer(r: Reader): Timer {
+  let name = "";
+  let dueMs = 0;
+  while (r.more()) {
+    switch (r.tag()) {
+      case tag(1, bytes):
+        name = r.text();
+        break;
+      case tag(2, varint):
+        dueMs = Number(r.int64());
+        break;
+      default:
+        r.skip();
+    }
+  }
+  return { name, due: new Date(dueMs) };
 }
 
 /** An index beside its list is an error of the router: a handler must not get another event's topic or token. */

@@ -110,6 +110,32 @@ export class NotReservedError extends Error {
   }
 }
 
+/** Lane.send rejects with it, and it fails a handler whose timers are not published: the event was not published. It can be sent again. */
+export class NotSentError extends Error {
+  override name = "NotSentError";
+
+  constructor(
+    /** Why, in words. */
+    readonly text = "",
+    options?: ErrorOptions,
+  ) {
+    super(`the event was not published${text && `: ${text}`}`, options);
+  }
+}
+
+/** As NotSentError, but the event may have been published. Only one with an id can be sent again safely. */
+export class MaybeSentError extends Error {
+  override name = "MaybeSentError";
+
+  constructor(
+    /** Why, in words. */
+    readonly text = "",
+    options?: ErrorOptions,
+  ) {
+    super(`the event may have been published${text && `: ${text}`}`, options);
+  }
+}
+
 /**
  * The reason of the signal of a handler or a reservation: the lease on the key has ended. Another handler may work on the
  * key now: write nothing.

@@ -1,5 +1,7 @@
 import type { Arrival } from "./call.js";
+import { RingfenceError } from "./errors.js";
 import { Item, type DeliveryId, type Kind } from "./inbox.js";
+import { checkedTimer, timersMax, type SetTimer } from "./sending.js";
 import { signalOf, type Cancellable } from "./signal.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
 
@@ -19,6 +21,14 @@ export interface MessageId {
 export interface Property {
   readonly name: string;
   readonly value: string;
+}
+
+/** What an event has that a router published: one that a handler set with Event.after, or that Lane.send sent. */
+export interface Timer {
+  /** The name that the sender gave it, "" for none. */
+  readonly name: string;
+  /** When it was due, by the clocks of the routers: the handler does not run earlier. */
+  readonly due: Date;
 }
 
 /**
@@ -58,6 +68,8 @@ export interface Event {
   readonly eventTime: Date | undefined;
   /** The version of the payload's schema in Pulsar's registry for the topic, undefined if the producer gave none. */
   readonly schemaVersion: Buffer | undefined;
+  /** Set for an event that a router published: a timer, or an event of Lane.send. Its messageId is none of Pulsar's. */
+  readonly timer: Timer | undefined;
   /** The partition of the key in the router group, 0 to 4092. */
   readonly partition: number;
   /** The W3C trace context of this delivery, else of the producer; undefined if there is none. */
@@ -78,6 +90,17 @@ export interface Event {
    * @throws the reason of the signal, if that has aborted.
    */
   progress(): void;
+  /**
+   * Sets a timer: when so many milliseconds have passed, the handler gets an event of the same key, with this payload, and with a `timer` of this
+   * name, on whichever machine owns the key then.
+   *
+   * Timers are durable: when the handler has succeeded they are published, and only then the event counts as done. If it fails they are
+   * dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before. A timer
+   * cannot be cancelled: let its handler look whether it is still wanted. Call it before the handler returns, or its promise resolves.
+   * @throws RingfenceError with the code "argument" for more than 366 days, a name of more than 128 bytes or that is not printable, a payload of
+   * more than 1 MiB, and more than 100 timers of one event.
+   */
+  after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
 }
 
 /**
@@ -147,6 +170,12 @@ class Id implements MessageId {
   }
 }
 
+/** Returns the id whose toString is `text`, undefined if there is none. */
+export function messageIdOf(text: string): MessageId | undefined {
+  const match = /^(\d+):(\d+):(-?\d+):(-?\d+)$/.exec(text);
+  return match === null ? undefined : new Id(BigInt(match[1]!), BigInt(match[2]!), Number(match[3]), Number(match[4]));
+}
+
 /** What the deliveries of one frame share: they name it by index. */
 export class FrameTables {
   readonly topics: string[] = [];
@@ -195,6 +224,9 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   readonly redelivery: number;
   /** Set for a call. @internal */
   readonly call: Arrival | undefined;
+  readonly timer: Timer | undefined;
+  /** That the handler has set. @internal */
+  timers: SetTimer[] | undefined = undefined;
   /** Of a call whose handler has returned. @internal */
   reply: Uint8Array | undefined = undefined;
 
@@ -235,6 +267,7 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     this.attempt = d.attempt;
     this.redelivery = d.redelivery;
     this.call = d.call;
+    this.timer = d.timer;
   }
 
   get method(): string {
@@ -324,6 +357,12 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     this.owner.progress(this);
   }
 
+  after(afterMs: number, name = "", payload: string | Uint8Array = ""): void {
+    const timer = checkedTimer(afterMs, name, payload);
+    if ((this.timers?.length ?? 0) >= timersMax) throw new RingfenceError("argument", `more than ${timersMax} timers of one event`, "after");
+    (this.timers ??= []).push(timer);
+  }
+
   /** What console.log shows: no bytes of the frame, which holds other events, too. */
   [Symbol.for("nodejs.util.inspect.custom")](): object {
     const { key, topic, attempt, partition } = this;
@@ -353,6 +392,7 @@ export interface RawDelivery {
   attempt: number;
   redelivery: number;
   call: Arrival | undefined;
+  timer: Timer | undefined;
 }
 
 /** Reads the properties whose spans are in `at`. */

@@ -10,11 +10,11 @@
 export type { Call, CallHandler } from "./call.js";
 export { deliveries, type Deliveries, type Delivery } from "./deliveries.js";
 export {
-  CallError, CallerGoneError, CallFailure, DrainTimeoutError, HandlerTimeoutError, KeyLostError, NotReservedError, Reject, RetryAfter, RingfenceError,
+  CallError, CallerGoneError, CallFailure, DrainTimeoutError, HandlerTimeoutError, KeyLostError, MaybeSentError, NotReservedError, NotSentError, Reject, RetryAfter, RingfenceError,
   type CallOutcome, type ErrorCode,
 } from "./errors.js";
-export { Fence, type Event, type MessageId, type Property } from "./event.js";
-export { Lane, type InvokeOptions, type LaneOptions, type ReserveOptions } from "./lane.js";
+export { Fence, type Event, type MessageId, type Property, type Timer } from "./event.js";
+export { Lane, type InvokeOptions, type LaneOptions, type ReserveOptions, type SendOptions } from "./lane.js";
 export { json, type Handler, type Interceptor } from "./handler.js";
 export { defaultEndpoint, drainGraceDefault, endpointEnv, maxInFlightDefault, tokenFileEnv } from "./options.js";
 export type { Hooks, Logger, Options, Outcome, Session, TlsOptions } from "./options.js";

@@ -2,13 +2,14 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
 import { callTimeoutDefault, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
-import { CallError, NotReservedError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
-import { LeasedEvent, type Event } from "./event.js";
-import { InvokeRequestSchema, InvokeResponseSchema, Outcome, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
+import { CallError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
+import { LeasedEvent, type Event, type MessageId } from "./event.js";
+import { InvokeRequestSchema, InvokeResponseSchema, Outcome, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
+import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
-import { channelCredentials, channelOptions } from "./transport.js";
+import { channelCredentials, channelOptions, publishBy } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
 
 const path = "/ringfence.lane.v1.LaneService/Invoke";
@@ -27,9 +28,6 @@ const outcomes: Partial<Record<Outcome, CallOutcome>> = {
 
 /** The statuses with which a router refuses a request before it does anything. */
 const refusals = new Set([codes.INVALID_ARGUMENT, codes.UNIMPLEMENTED, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.RESOURCE_EXHAUSTED]);
-
-/** gRPC's words for a call that was never sent. */
-const noConnection = /^(No connection established|Name resolution failed)/;
 
 /** Options of a Lane, which are those of run. */
 export type LaneOptions = Pick<Options, "tls" | "tokenFile" | "traces">;
@@ -63,8 +61,26 @@ export interface ReserveOptions {
   caller?: Event | Call;
 }
 
+/** Options of one event that is sent. */
+export interface SendOptions {
+  /** In how many milliseconds it is due, at most 366 days; not together with `at`. */
+  afterMs?: number;
+  /** When it is due; in the past: at once. */
+  at?: Date;
+  /** The name of its `timer`, up to 128 bytes of printable text. */
+  name?: string;
+  /** An id, up to 256 bytes: another event with the same key and id counts as the same, as long as the owner of the key remembers it. */
+  id?: string;
+  /** The properties that the handler sees, at most 64. */
+  properties?: Readonly<Record<string, string>>;
+  /** How long to wait for the broker, in milliseconds: 35000 by default. An attempt that is under way then has a second more. */
+  timeoutMs?: number;
+  /** Ends the wait when it aborts. The event may have been published then. */
+  signal?: AbortSignal;
+}
+
 /**
- * Calls handlers of keys, and reserves keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ * Calls handlers of keys, reserves keys, and sends events, through one router of the group. It connects with the first call, and again whenever the connection breaks.
  *
  *     const lane = new Lane();
  *     const reply = await lane.invoke("user-7", "charge", Buffer.from("4200"), { id: "order-8" });
@@ -122,10 +138,63 @@ export class Lane {
       key: Buffer.from(key), method, payload: Buffer.from(payload), id, timeoutMs: BigInt(Math.max(1, Math.floor(timeoutMs))), path: pathOf(caller),
       traceparent: await this.#traceparent(),
     });
-    if (this.#closed) throw new CallError("not_run", "", "the lane was closed");
-    if (signal?.aborted) throw new CallError("not_run", "", textOf(signal.reason), 0, { cause: signal.reason });
-    return replyOf(await this.#send(request, metadata, Math.ceil(timeoutMs) + grace, signal));
+    const pauses = new Pauses(timeoutMs, callPauseMax);
+    for (;;) {
+      if (this.#closed) throw new CallError("not_run", "", "the lane was closed");
+      if (signal?.aborted) throw new CallError("not_run", "", textOf(signal.reason), 0, { cause: signal.reason });
+      try {
+        return replyOf(await this.#invoke(request, metadata, Math.ceil(pauses.left) + grace, signal));
+      } catch (err) {
+        // The router has taken nothing in: too many calls of its callers are just beginning.
+        const crowded = err instanceof CallError && (err.cause as Partial<ServiceError> | undefined)?.code === codes.RESOURCE_EXHAUSTED;
+        if (!crowded || !(await pauses.pass(signal))) throw err;
+      }
+      request.timeoutMs = BigInt(Math.max(1, Math.floor(pauses.left)));
+    }
   }
+
+  /**
+   * Publishes an event of a key, and resolves with its id when the broker has it. The handler of the key's events gets it, with a `timer`: at
+   * once, or when it is due. It needs no producer, and no rights of the application at the broker.
+   *
+   *     await lane.send("user-7", "order 8", { afterMs: 3_600_000, name: "remind", id: "order-8" });
+   *
+   * Rejects with a NotSentError, or with a MaybeSentError if it may have been published.
+   * @throws RingfenceError with the code "argument" if a time is out of range.
+   */
+  async send(key: string | Uint8Array, payload: string | Uint8Array = "", options: SendOptions = {}): Promise<MessageId> {
+    const { afterMs, at, name = "", id = "", properties = {}, timeoutMs = sendTimeoutDefault, signal } = options;
+    const wrong = (text: string, argument: string) => new RingfenceError("argument", text, argument);
+    if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw wrong(`timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
+    if (afterMs !== undefined && at !== undefined) throw wrong("afterMs and at: want one of them", "at");
+    if (afterMs !== undefined && !(afterMs >= 0 && afterMs <= timerAfterMax)) throw wrong(`afterMs is ${afterMs}, want 0 to ${timerAfterMax} milliseconds`, "afterMs");
+    if (at !== undefined && Number.isNaN(at.getTime())) throw wrong("at is no valid date", "at");
+    const traceparent = await this.#traceparent();
+    const request = create(SendRequestSchema, {
+      key: Buffer.from(key), payload: Buffer.from(payload), name, id, properties: traceparent === "" ? properties : { traceparent, ...properties },
+      afterMs: BigInt(Math.floor(afterMs ?? 0)), atMs: at === undefined ? 0n : BigInt(Math.max(1, at.getTime())),
+    });
+    if (signal?.aborted) throw new NotSentError(textOf(signal.reason), { cause: signal.reason });
+    return send(this.#publish, request, timeoutMs, signal);
+  }
+
+  readonly #publish: Publish = async (request, withinMs, signal) => {
+    let token: string;
+    try {
+      token = readToken(this.#tokenFile);
+    } catch (err) {
+      throw new NotSentError(textOf(err), { cause: err });
+    }
+    if (this.#closed) throw new NotSentError("the lane was closed");
+    return new Promise((resolve, reject) => {
+      const giveUp = publishBy(this.#client, token, request, withinMs, (failure, response) => {
+        signal?.removeEventListener("abort", giveUp);
+        if (failure === undefined) resolve(response);
+        else reject(failure);
+      });
+      signal?.addEventListener("abort", giveUp, { once: true });
+    });
+  };
 
   /**
    * Reserves a key: no handler of it runs, and nobody else holds it, until `release`.
@@ -165,7 +234,7 @@ export class Lane {
     return this.#client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, same, same, metadata);
   }
 
-  #send(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {
+  #invoke(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {
     return new Promise((resolve, reject) => {
       const encode = (message: InvokeRequest) => Buffer.from(toBinary(InvokeRequestSchema, message));
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
@@ -206,7 +275,7 @@ function replyOf({ outcome, reply, code, text, retryAfterMs }: InvokeResponse): 
 /** Returns the error for a call that the router has not answered. */
 function notAnswered(failure: ServiceError): CallError {
   const { code, details } = failure;
-  if (refusals.has(code)) return new CallError("not_run", "", details || codes[code], 0, { cause: failure });
-  if (code === codes.UNAVAILABLE && noConnection.test(details)) return new CallError("not_run", "unreachable", details, 0, { cause: failure });
+  if (refusals.has(code)) return new CallError("not_run", code === codes.RESOURCE_EXHAUSTED ? "overloaded" : "", details || codes[code], 0, { cause: failure });
+  if (wasNeverSent(failure)) return new CallError("not_run", "unreachable", details, 0, { cause: failure });
   return new CallError("unknown", "", details ? `${codes[code]}: ${details}` : codes[code], 0, { cause: failure });
 }

@@ -7,6 +7,7 @@ import { Fence } from "./event.js";
 import { ReserveRequestSchema, ReserveResponseSchema, type ReserveResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import type { Instant } from "./inbox.js";
 import { Permission } from "./permission.js";
+import { callPauseMax } from "./sending.js";
 import { checkEvery } from "./session.js";
 import { signalOf, type Cancellable } from "./signal.js";
 
@@ -18,7 +19,7 @@ const grace = 1000;
 /** How long it may take from a grant until there is permission to begin, in milliseconds. */
 const beginMax = 10_000;
 
-/** How long the router's last frame is waited for after a release, in milliseconds. */
+/** How long a stream stays open after its last frame of this side, in milliseconds. */
 const releaseMax = 500;
 
 /** The pauses before the next stream when one breaks, in milliseconds: doubled from the first to the second. */
@@ -80,7 +81,10 @@ export class Reservation {
     return new Date(Date.now() + this.#holder.leftMs());
   }
 
-  /** Ends the reservation. It resolves when its router knows, after half a second at most. Further calls do nothing. */
+  /**
+   * Ends the reservation. It resolves when its owner knows, at the latest when the reservation would have ended without a renewal: if the
+   * connection is broken, it is made again for that. Further calls do nothing but wait.
+   */
   release(): Promise<void> {
     return this.#holder.release();
   }
@@ -101,6 +105,8 @@ export class Holder implements Cancellable {
   readonly #asking: Asking;
   readonly #id = randomBytes(16);
   readonly #permission = new Permission();
+  #askedAt: Instant = 0; // for the first time
+  #crowded: { failure: NotReservedError; pauseMs: number } | undefined; // the router has refused the last ask unread
   #begun: { resolve(): void; reject(failure: NotReservedError): void } | undefined; // until there is permission, or none will come
   #granted = false;
   #stream: Stream | undefined; // the newest; those before it are not heard any more
@@ -110,7 +116,7 @@ export class Holder implements Cancellable {
   #redialAt: Instant = Infinity;
   #pauseMs = 0;
   #released: Promise<void> | undefined;
-  #over: (() => void) | undefined; // of a release that waits
+  #over: (() => void) | undefined; // after a release: ends the wait for it
 
   constructor(opener: Opener, asking: Asking) {
     this.#opener = opener;
@@ -122,7 +128,8 @@ export class Holder implements Cancellable {
     const { signal, waitMs } = this.#asking;
     let timer: NodeJS.Timeout | undefined;
     const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
-    const late = () => this.#fail(new NotReservedError("unreachable", "the router has not answered in time"));
+    this.#askedAt = this.#opener.clock.now();
+    const late = () => this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
     try {
       await new Promise<void>((resolve, reject) => {
         this.#begun = { resolve, reject };
@@ -157,16 +164,12 @@ export class Holder implements Cancellable {
   async #release(): Promise<void> {
     if (this.cause !== undefined) return;
     this.cause = new DOMException("the reservation was released", "AbortError");
-    clearInterval(this.#ticks);
     clearTimeout(this.#soon);
-    const over = new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, releaseMax);
-      this.#over = () => (clearTimeout(timer), resolve());
-    });
-    if (this.#redialAt === Infinity) this.#send({ case: "release", value: {} });
-    else this.#over!(); // there is no stream to say it on
+    const over = new Promise<void>((resolve) => (this.#over = resolve));
+    this.#send({ case: "release", value: {} }); // without a stream it is said on the next one
     this.controller?.abort(this.cause);
     await over;
+    clearInterval(this.#ticks);
     this.#stream?.cancel();
   }
 
@@ -177,8 +180,9 @@ export class Holder implements Cancellable {
     try {
       stream = this.#opener.open();
     } catch (err) {
-      if (err instanceof NotReservedError) return this.#broke(err);
-      throw err;
+      if (!(err instanceof NotReservedError)) throw err;
+      this.#over?.(); // the lane was closed, or has no token: nothing can be told
+      return this.#broke(err);
     }
     this.#stream = stream;
     this.#redialAt = Infinity;
@@ -187,10 +191,22 @@ export class Holder implements Cancellable {
     });
     stream.on("error", () => {}); // the status says the same, and comes also without an error
     stream.on("status", ({ code, details }: StatusObject) => {
-      if (stream === this.#stream) this.#broke(new NotReservedError(refusals[code] ?? "unreachable", details || codes[code]));
+      if (stream !== this.#stream) return;
+      const failure = new NotReservedError(refusals[code] ?? "unreachable", details || codes[code]);
+      if (code === codes.RESOURCE_EXHAUSTED && this.#begun !== undefined) this.#again(failure);
+      else this.#broke(failure);
     });
     // Not rawClock: NTP can slew the clock (clock.ts).
-    this.#send({ case: "ask", value: { key, id: this.#id, waitMs: BigInt(Math.floor(waitMs)), resume, path } });
+    const left = this.#crowded === undefined ? waitMs : Math.max(0, waitMs - (this.#opener.clock.now() - this.#askedAt));
+    this.#send({ case: "ask", value: { key, id: this.#id, waitMs: BigInt(Math.floor(left)), resume, path } });
+  }
+
+  /** Asks again soon: the router has taken nothing in, since too many calls of its callers are just beginning. */
+  #again(failure: NotReservedError): void {
+    this.#stream = undefined;
+    const pauseMs = Math.min(2 * (this.#crowded?.pauseMs ?? 0.5), callPauseMax);
+    this.#crowded = { failure, pauseMs };
+    this.#soon = setTimeout(() => this.#begun !== undefined && this.#open(false), pauseMs * (1 - Math.random() / 2));
   }
 
   #send(frame: NonNullable<MessageInitShape<typeof ReserveRequestSchema>["frame"]>): void {
@@ -213,6 +229,7 @@ export class Holder implements Cancellable {
   }
 
   #hear({ frame }: ReserveResponse): void {
+    this.#crowded = undefined;
     if (frame.case === "over") {
       const { code, text, retryAfterMs } = frame.value;
       this.#over?.();
@@ -220,7 +237,11 @@ export class Holder implements Cancellable {
       this.#lose(text || code);
       return;
     }
-    if (this.#begun === undefined && !this.#held) return; // it is being released
+    if (this.#over !== undefined) {
+      // The owner has answered on a new stream: before, the router would not have told it.
+      if (frame.case === "granted") this.#send({ case: "release", value: {} });
+      return;
+    }
     this.ask(); // whether it was lost before
     if (this.cause !== undefined) return;
     const now = this.#opener.clock.now();
@@ -246,8 +267,13 @@ export class Holder implements Cancellable {
   /** Compares the deadline with the clock, and does what is due. */
   #tick(): void {
     this.ask();
-    if (this.cause !== undefined) return;
     const now = this.#opener.clock.now();
+    if (this.#over !== undefined) {
+      if (this.#permission.overdue(now)) this.#over(); // the key is free without a release
+      else if (now >= this.#redialAt) this.#open(true);
+      return;
+    }
+    if (this.cause !== undefined) return;
     if (now >= this.#redialAt) this.#open(true);
     else if (now >= this.#renewAt && this.#redialAt === Infinity) this.#renew();
   }
@@ -255,7 +281,6 @@ export class Holder implements Cancellable {
   /** The stream has ended, or could not be opened. A reservation that is held goes on until its deadline. */
   #broke(failure: NotReservedError): void {
     this.#stream = undefined;
-    this.#over?.();
     this.#fail(failure);
     this.#pauseMs = Math.min(Math.max(2 * this.#pauseMs, pauseMin), pauseMax);
     this.#redialAt = this.#opener.clock.now() + this.#pauseMs;

@@ -6,6 +6,7 @@ import type { Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
+import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
 import { grpcConnect, type Connect } from "./transport.js";
 
@@ -245,9 +246,16 @@ export class Runner implements SessionUser {
     return this.#tracer !== undefined;
   }
 
-  /** Answers an event whose handler has succeeded, even after it was cancelled. */
+  /** Answers an event whose handler has succeeded, even after it was cancelled: when its timers are published, if it has set any. */
   done(event: LeasedEvent): void {
-    this.#finish(event, Kind.Done, 0, "", undefined);
+    if (event.timers === undefined) {
+      this.#finish(event, Kind.Done, 0, "", undefined);
+      return;
+    }
+    publishTimers(event, (event.owner as Session).publish).then(
+      () => this.#finish(event, Kind.Done, 0, "", undefined),
+      (err: unknown) => this.failed(event, err),
+    );
   }
 
   /** Answers an event whose handler has thrown. What a handler throws after its cancellation is not a failure. */

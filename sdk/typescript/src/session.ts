@@ -1,11 +1,12 @@
 import type { Clock } from "./clock.js";
 import { UptimeClock } from "./clock.js";
 import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
-import { CallerGoneError, HandlerTimeoutError, KeyLostError, refusal, RingfenceError } from "./errors.js";
+import { CallerGoneError, HandlerTimeoutError, KeyLostError, NotSentError, refusal, RingfenceError } from "./errors.js";
 import type { EventOwner, LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type DeliveryId, type Item } from "./inbox.js";
-import type { Session as Described, Settings } from "./options.js";
+import { readToken, type Session as Described, type Settings } from "./options.js";
+import type { Publish } from "./sending.js";
 import type { Status, Wire } from "./transport.js";
 import { narrow } from "./wire.js";
 import { sdk } from "./version.js";
@@ -223,7 +224,7 @@ export class Session implements EventOwner {
     const ids = new Set(revoke.deliveryIds.map(narrow));
     const slow: LeasedEvent[] = [];
     this.inbox.cut((item: Item) => ids.has(item.id), slow);
-    for (const event of slow) this.cancel(event, event.call === undefined ? new HandlerTimeoutError() : new CallerGoneError());
+    for (const event of slow) this.cancel(event, revoke.timedOut || event.call === undefined ? new HandlerTimeoutError() : new CallerGoneError());
   }
 
   /** Starts handlers as long as some may start. */
@@ -345,6 +346,24 @@ export class Session implements EventOwner {
   leaseUntil(event: LeasedEvent): Date {
     return new Date(Date.now() + this.inbox.deadline(event) - this.#user.clock.now());
   }
+
+  /** Makes a Send over the connection of the stream. */
+  readonly publish: Publish = (request, withinMs, signal) => {
+    const token = readToken(this.#user.settings.tokenFile);
+    return new Promise((resolve, reject) => {
+      const wire = this.#wire;
+      if (this.#over || wire === undefined) {
+        reject(new NotSentError("the stream has ended"));
+        return;
+      }
+      const giveUp = wire.publish(token, request, withinMs, (failure, response) => {
+        signal?.removeEventListener("abort", giveUp);
+        if (failure === undefined) resolve(response);
+        else reject(failure);
+      });
+      signal?.addEventListener("abort", giveUp, { once: true });
+    });
+  };
 
   progress(event: LeasedEvent): void {
     this.ask(event);

@@ -1,5 +1,6 @@
 import { Client, credentials, Metadata, type ChannelCredentials, type ChannelOptions, type StatusObject } from "@grpc/grpc-js";
 import type { TlsOptions } from "./options.js";
+import { sendPath } from "./sending.js";
 
 /** The worker's side of one stream. Frames are encoded WorkRequests. */
 export interface Wire {
@@ -9,6 +10,11 @@ export interface Wire {
   halfClose(): void;
   /** Ends the stream at once. */
   cancel(): void;
+  /**
+   * Makes a Send over the same connection. `answered` is called once, with the status unless it is OK. Returns what gives the Send up.
+   * @param request an encoded SendRequest, and what is answered an encoded SendResponse.
+   */
+  publish(token: string, request: Uint8Array, withinMs: number, answered: (failure: Status | undefined, response: Uint8Array) => void): () => void;
 }
 
 /** How a stream ended: a status of gRPC. */
@@ -35,6 +41,7 @@ const frameMax = 72 << 20;
 const windowBytes = 4 << 20;
 
 const path = "/ringfence.app.v1.AppService/Work";
+const none = new Uint8Array(0);
 const unchanged = (frame: Buffer): Buffer => frame;
 
 /** Returns a function that opens streams by gRPC, each over a connection of its own. */
@@ -65,8 +72,20 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
       send: (frame) => void (over || call.write(frame)),
       halfClose: () => void call.end(),
       cancel: () => call.cancel(),
+      publish: (tokenNow, request, withinMs, answered) => publishBy(client, tokenNow, request, withinMs, answered),
     };
   };
+}
+
+/** Makes a Send: see Wire.publish. The client must not be closed. */
+export function publishBy(client: Client, token: string, request: Uint8Array, withinMs: number, answered: Parameters<Wire["publish"]>[3]): () => void {
+  const metadata = new Metadata();
+  if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+  const call = client.makeUnaryRequest(sendPath, unchanged, unchanged, Buffer.from(request), metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+    if (failure !== null) answered({ code: failure.code, details: failure.details }, none);
+    else answered(undefined, response!);
+  });
+  return () => call.cancel();
 }
 
 /** Options of all connections to a router. */

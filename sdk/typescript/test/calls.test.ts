@@ -12,7 +12,7 @@ import { WorkRequestSchema, WorkResponseSchema } from "../src/gen/ringfence/app/
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, type InvokeRequest, type InvokeResponse } from "../src/gen/ringfence/lane/v1/lane_pb.js";
 import { Kind, type Result } from "../src/inbox.js";
 import {
-  CallError, CallerGoneError, CallFailure, deliveries, KeyLostError, Lane, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
+  CallError, CallerGoneError, CallFailure, deliveries, HandlerTimeoutError, KeyLostError, Lane, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
 } from "../src/index.js";
 import { pathOf } from "../src/lane.js";
 import { testRouter } from "../src/testing/index.js";
@@ -110,6 +110,15 @@ test("a handler whose caller is gone is cancelled", async (t) => {
   assert.ok((await reason.promise) instanceof CallerGoneError);
   assert.equal((await call.outcome()).kind, "cancelled");
   assert.equal((await waits.outcome()).kind, "not_started");
+});
+
+test("a call that takes too long has that as its reason, and not that its caller is gone", async (t) => {
+  const router = testRouter(t, { handlerTimeoutMs: 100 });
+  const reason = deferred<unknown>();
+  await router.start(nothing, { calls: { do: (_, signal) => untilAborted(signal).catch((err: unknown) => reason.resolve(err)).then(() => Promise.reject(signal.reason)) } });
+  const outcome = router.call({ key: "k", method: "do" }).outcome();
+  assert.ok((await reason.promise) instanceof HandlerTimeoutError);
+  assert.notEqual((await outcome).kind, "done");
 });
 
 test("a lost key cancels the handler of a call", async (t) => {
@@ -277,9 +286,21 @@ describe("a lane", () => {
   for (const [code, outcome] of Object.entries(statuses)) {
     it(`makes of the status ${code}: ${outcome}`, async (t) => {
       const lane = await laneTo(t, await serve(t, () => ({ status: status[code as keyof typeof status] })));
-      await assert.rejects(lane.invoke("k", "do"), { outcome, message: /as told/ });
+      await assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 200 }), { outcome, message: /as told/, code: code === "RESOURCE_EXHAUSTED" ? "overloaded" : "" });
     });
   }
+
+  it("calls again while the router refuses the call unread", async (t) => {
+    const seen: InvokeRequest[] = [];
+    const endpoint = await serve(t, (request) => {
+      seen.push(request);
+      return seen.length < 20 ? { status: status.RESOURCE_EXHAUSTED } : { outcome: Outcome.REPLIED, reply: Buffer.from("r") }; // more often than gRPC itself would try
+    });
+    const lane = await laneTo(t, endpoint);
+    assert.equal(String(await lane.invoke("k", "do", "", { timeoutMs: 30_000 })), "r");
+    assert.equal(seen.length, 20);
+    assert.ok(seen[0]!.timeoutMs > seen.at(-1)!.timeoutMs && seen.at(-1)!.timeoutMs > 1000n, "its time is not longer for that");
+  });
 
   it("has the outcome of the router", async (t) => {
     const all: [number, CallOutcome][] = [[Outcome.FAILED, "failed"], [Outcome.NOT_RUN, "not_run"], [Outcome.UNKNOWN, "unknown"], [Outcome.DONE_BEFORE, "done_before"], [Outcome.UNSPECIFIED, "unknown"], [99, "unknown"]];

@@ -284,6 +284,40 @@ describe("a reservation", () => {
     assert.equal(router.releases, 1);
   });
 
+  for (const sent of [false, true]) {
+    it(`tells its release on the next stream, ${sent ? "if the release was sent on one that broke" : "if there was none at the release"}`, async (t) => {
+      const router = await lender(t, (s) => {
+        if (s.n === 1) {
+          s.grant(long);
+          if (sent) s.over = () => s.fail(); // the answer to the release
+          else setTimeout(() => s.fail(), 200);
+        } else if (s.n === 2) s.fail();
+        else setTimeout(() => s.grant(long), 200); // the owner answers
+      });
+      const r = await router.lane.reserve("user-1");
+      if (!sent) await sleep(220);
+      const before = router.releases;
+      await r.release();
+      assert.deepEqual(router.streams.map((s) => s.ask.resume), [false, true, true]);
+      assert.equal(router.releases - before, sent ? 2 : 1);
+      assert.equal(r.signal.reason.name, "AbortError");
+    });
+  }
+
+  it("ends with its permission if its release cannot be told", async (t) => {
+    const router = await lender(t, (s) => {
+      if (s.n === 1) s.grant();
+      setTimeout(() => s.fail(), 50);
+    });
+    const begun = performance.now();
+    const r = await router.lane.reserve("user-1");
+    await sleep(200);
+    await r.release();
+    const took = performance.now() - begun;
+    assert.ok(took >= lease - 25 && took <= lease + late, `it ended after ${took} ms`);
+    assert.equal(router.releases, 0);
+  });
+
   it("is lost at its deadline if there is no way back", async (t) => {
     const router = await lender(t, (s) => s.grant());
     const begun = performance.now();
@@ -324,6 +358,24 @@ describe("a reservation", () => {
       await assert.rejects(router.lane.reserve("k"), { name: "NotReservedError", code, text: "as told" });
     });
   }
+
+  it("is asked for again while the router refuses the ask unread", async (t) => {
+    const wait = 30_000;
+    const router = await lender(t, (s) => (s.n < 20 ? s.fail(status.RESOURCE_EXHAUSTED) : (s.keep(long), s.grant(long)))); // more often than gRPC itself would try
+    const r = await router.lane.reserve("k", { wait });
+    assert.equal(r.signal.aborted, false);
+    const asks = router.streams.map(({ ask }) => ask);
+    assert.deepEqual([asks.length, new Set(asks.map(({ id }) => Buffer.from(id).toString("hex"))).size], [20, 1]);
+    assert.ok(asks[0]!.waitMs === BigInt(wait) && asks.at(-1)!.waitMs < BigInt(wait) && asks.at(-1)!.waitMs > 0n, "the wait is not longer for that");
+    await r.release();
+    const full = await lender(t, (s) => s.fail(status.RESOURCE_EXHAUSTED));
+    const abort = new AbortController();
+    setTimeout(() => abort.abort(new Error("enough")), 100);
+    await assert.rejects(full.lane.reserve("k", { wait, signal: abort.signal }), { code: "timeout", text: "enough" });
+    const asked = full.streams.length;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    assert.ok(asked > 1 && full.streams.length <= asked + 1, "it asks on");
+  });
 
   it("is not waited for when its signal aborts, nor for a router that does not answer", async (t) => {
     const router = await lender(t, () => {});

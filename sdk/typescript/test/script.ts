@@ -1,3 +1,4 @@
+import assert from "node:assert/strict";
 import { afterEach } from "node:test";
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../src/clock.js";
@@ -133,7 +134,7 @@ export class Script {
         const stream = new ScriptedStream(token, events, () => this.changed());
         this.streams.push(stream);
         this.changed();
-        return { send: (frame) => stream.receive(frame), halfClose: () => stream.closed("halfClosed"), cancel: () => stream.closed("cancelled") };
+        return { send: (frame) => stream.receive(frame), halfClose: () => stream.closed("halfClosed"), cancel: () => stream.closed("cancelled"), publish: () => assert.fail("a script has no Send") };
       },
       logger: { info: logging("info"), warn: logging("warn"), error: logging("error") },
       signal: this.#stop.signal,

@@ -30,6 +30,9 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 	}
 	s.print("start", d)
 	defer s.print("end", d)
+	if t := d.GetTimer(); t != nil && !s.is("no-timer") {
+		fmt.Fprintf(s.Out, "timer %d %d %s\n", in.ID, t.GetDueMs(), t.GetName())
+	}
 	wait := time.Duration(in.Ms) * time.Millisecond
 	switch in.Do {
 	case "done":
@@ -62,6 +65,11 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 			s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: []uint64{d.GetDeliveryId()}}}})
 			s.mu.Unlock()
 		}
+	case "after":
+		d.setTimers(wait)
+	case "after_fail":
+		d.setTimers(wait)
+		failed(errors.New("told to fail"))
 	default:
 		failed(fmt.Errorf("no such instruction: %q", in.Do))
 	}
@@ -98,6 +106,8 @@ func (s *session) handleCall(d *delivery) *appv1.Result {
 	case method == "echo":
 		reply = d.GetPayload()
 	case in.Do == "done":
+	case in.Do == "after":
+		d.setTimers(time.Duration(in.Ms) * time.Millisecond)
 	case in.Do == "reply":
 		reply = bytes.Repeat([]byte{'x'}, in.Bytes)
 	case in.Do == "fail":

@@ -26,6 +26,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
 // Faults are the planted faults, and the rule that each breaks.
@@ -78,6 +79,15 @@ var Faults = map[string]string{
 	"replies-of-any-size":   "call-large",         // sends a reply of more than 1 MiB
 	"half-a-reply":          "call-large",         // refuses a reply of 1 MiB
 	"one-frame":             "call-large",         // puts all results that wait for a receipt into one frame
+	"drops-timers":          "timers",             // sends none
+	"answers-before-send":   "timers",             // answers DONE before the Sends have returned
+	"sends-without-token":   "timers",             // sends no header with a Send
+	"ids-of-runs":           "timers-ids",         // gives the timers of every run new ids
+	"timers-of-failures":    "timers-failed",      // sends the timers of a handler that has failed
+	"ignores-failed-sends":  "timers-unsent",      // answers DONE whatever becomes of a Send
+	"sends-once":            "timers-unsent",      // answers RETRY for a Send that was refused unread
+	"waits-for-sends":       "timers-unsent",      // at the deadline, too
+	"no-timer":              "timer",              // has no Delivery.timer
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream
@@ -154,6 +164,7 @@ type delivery struct {
 	lost               chan struct{} // closed at the cancellation
 	instruction        instruction
 	instructionMissing bool
+	timers             []*lanev1.SendRequest // that the handler has set
 }
 
 type instruction struct {
@@ -167,6 +178,8 @@ type instruction struct {
 type session struct {
 	*worker
 	wire                               grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
+	lane                               lanev1.LaneServiceClient
+	bearer                             string
 	cut                                context.CancelFunc
 	held                               map[uint64]*delivery
 	waiting                            []*delivery // in the order of arrival
@@ -209,10 +222,10 @@ func (w *worker) session(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	s := &session{
-		worker: w, wire: wire, cut: cut, held: map[uint64]*delivery{}, pings: map[uint64]time.Duration{},
+		worker: w, wire: wire, lane: lanev1.NewLaneServiceClient(conn), bearer: bearer, cut: cut, held: map[uint64]*delivery{}, pings: map[uint64]time.Duration{},
 		every: 200 * time.Millisecond, reasonMax: 100, refused: map[uint32]bool{},
 	}
-	s.begin()
+	s.begin() //nolint:contextcheck // Sends end with the key of their event
 	stop := context.AfterFunc(ctx, s.drain)
 	defer stop()
 	ended := make(chan struct{})
@@ -484,6 +497,7 @@ func (s *session) start(d *delivery) {
 	s.handlers.Go(func() {
 		began := clock.Read().Boot
 		result := s.handle(d)
+		s.publish(d, result)
 		ended := clock.Read().Boot
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -23,6 +23,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// MissedPolicy is what becomes of firings that did not run in time.
+type MissedPolicy int32
+
+const (
+	// As LATEST.
+	MissedPolicy_MISSED_POLICY_UNSPECIFIED MissedPolicy = 0
+	// One firing runs for all of them, and is told how many.
+	MissedPolicy_MISSED_POLICY_LATEST MissedPolicy = 1
+	// All run, one after the other; of more than 100 the newest 100.
+	MissedPolicy_MISSED_POLICY_ALL MissedPolicy = 2
+	// None runs that is more than a minute late.
+	MissedPolicy_MISSED_POLICY_SKIP MissedPolicy = 3
+)
+
+// Enum value maps for MissedPolicy.
+var (
+	MissedPolicy_name = map[int32]string{
+		0: "MISSED_POLICY_UNSPECIFIED",
+		1: "MISSED_POLICY_LATEST",
+		2: "MISSED_POLICY_ALL",
+		3: "MISSED_POLICY_SKIP",
+	}
+	MissedPolicy_value = map[string]int32{
+		"MISSED_POLICY_UNSPECIFIED": 0,
+		"MISSED_POLICY_LATEST":      1,
+		"MISSED_POLICY_ALL":         2,
+		"MISSED_POLICY_SKIP":        3,
+	}
+)
+
+func (x MissedPolicy) Enum() *MissedPolicy {
+	p := new(MissedPolicy)
+	*p = x
+	return p
+}
+
+func (x MissedPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MissedPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_ringfence_app_v1_app_proto_enumTypes[0].Descriptor()
+}
+
+func (MissedPolicy) Type() protoreflect.EnumType {
+	return &file_ringfence_app_v1_app_proto_enumTypes[0]
+}
+
+func (x MissedPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MissedPolicy.Descriptor instead.
+func (MissedPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{0}
+}
+
 // ResultKind is the outcome of a delivery.
 type ResultKind int32
 
@@ -72,11 +129,11 @@ func (x ResultKind) String() string {
 }
 
 func (ResultKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_ringfence_app_v1_app_proto_enumTypes[0].Descriptor()
+	return file_ringfence_app_v1_app_proto_enumTypes[1].Descriptor()
 }
 
 func (ResultKind) Type() protoreflect.EnumType {
-	return &file_ringfence_app_v1_app_proto_enumTypes[0]
+	return &file_ringfence_app_v1_app_proto_enumTypes[1]
 }
 
 func (x ResultKind) Number() protoreflect.EnumNumber {
@@ -85,7 +142,7 @@ func (x ResultKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResultKind.Descriptor instead.
 func (ResultKind) EnumDescriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{0}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{1}
 }
 
 // WorkRequest is one frame from the worker to the router.
@@ -439,7 +496,9 @@ type Hello struct {
 	// The lowest protocol version that the worker speaks; 0 means 1.
 	VersionMin uint32 `protobuf:"varint,6,opt,name=version_min,json=versionMin,proto3" json:"version_min,omitempty"`
 	// The highest protocol version that the worker speaks; 0 means 1.
-	VersionMax    uint32 `protobuf:"varint,7,opt,name=version_max,json=versionMax,proto3" json:"version_max,omitempty"`
+	VersionMax uint32 `protobuf:"varint,7,opt,name=version_max,json=versionMax,proto3" json:"version_max,omitempty"`
+	// The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+	Schedules     []*Schedule `protobuf:"bytes,8,rep,name=schedules,proto3" json:"schedules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -523,6 +582,122 @@ func (x *Hello) GetVersionMax() uint32 {
 	return 0
 }
 
+func (x *Hello) GetSchedules() []*Schedule {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+// Schedule is a handler that runs at times of the clock, once in the whole group. Exactly one of cron, every_ms and at_ms is set.
+type Schedule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// A cron expression of five fields, or one of @yearly, @monthly, @weekly, @daily, @hourly.
+	Cron string `protobuf:"bytes,2,opt,name=cron,proto3" json:"cron,omitempty"`
+	// The time zone of cron, a name of the IANA database; empty: UTC.
+	Zone string `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Every so many milliseconds since 1970, at least 10000.
+	EveryMs uint64 `protobuf:"varint,4,opt,name=every_ms,json=everyMs,proto3" json:"every_ms,omitempty"`
+	// Once, in milliseconds since 1970.
+	AtMs int64 `protobuf:"varint,5,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	// The most by which firings are put off, in milliseconds; by how much follows from the name.
+	JitterMs uint64 `protobuf:"varint,6,opt,name=jitter_ms,json=jitterMs,proto3" json:"jitter_ms,omitempty"`
+	// What becomes of firings that did not run in time.
+	Missed MissedPolicy `protobuf:"varint,7,opt,name=missed,proto3,enum=ringfence.app.v1.MissedPolicy" json:"missed,omitempty"`
+	// Firings that are later than this never run, in milliseconds; 0: an hour.
+	GraceMs       uint64 `protobuf:"varint,8,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedule) Reset() {
+	*x = Schedule{}
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedule) ProtoMessage() {}
+
+func (x *Schedule) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
+func (*Schedule) Descriptor() ([]byte, []int) {
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Schedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Schedule) GetCron() string {
+	if x != nil {
+		return x.Cron
+	}
+	return ""
+}
+
+func (x *Schedule) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Schedule) GetEveryMs() uint64 {
+	if x != nil {
+		return x.EveryMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetJitterMs() uint64 {
+	if x != nil {
+		return x.JitterMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetMissed() MissedPolicy {
+	if x != nil {
+		return x.Missed
+	}
+	return MissedPolicy_MISSED_POLICY_UNSPECIFIED
+}
+
+func (x *Schedule) GetGraceMs() uint64 {
+	if x != nil {
+		return x.GraceMs
+	}
+	return 0
+}
+
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -545,7 +720,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[3]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +732,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[3]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +745,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{3}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Welcome) GetNode() string {
@@ -632,7 +807,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[4]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +819,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[4]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +832,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{4}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Limits) GetMaxInFlight() uint32 {
@@ -709,7 +884,7 @@ type Deliveries struct {
 
 func (x *Deliveries) Reset() {
 	*x = Deliveries{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[5]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +896,7 @@ func (x *Deliveries) String() string {
 func (*Deliveries) ProtoMessage() {}
 
 func (x *Deliveries) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[5]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +909,7 @@ func (x *Deliveries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliveries.ProtoReflect.Descriptor instead.
 func (*Deliveries) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{5}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Deliveries) GetNumber() uint64 {
@@ -821,6 +996,8 @@ type Delivery struct {
 	// Of two deliveries of a key with the same token, the same worker had every turn of the key in between if both have the same generation.
 	// Only for workers with the capability state.
 	Generation uint64 `protobuf:"varint,19,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+	Timer *Timer `protobuf:"bytes,20,opt,name=timer,proto3" json:"timer,omitempty"`
 	// Index into schema_versions plus 1, 0 when the producer gave no schema.
 	SchemaVersion uint32 `protobuf:"varint,21,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -829,7 +1006,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[6]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1018,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[6]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1031,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{6}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delivery) GetDeliveryId() uint64 {
@@ -990,9 +1167,135 @@ func (x *Delivery) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *Delivery) GetTimer() *Timer {
+	if x != nil {
+		return x.Timer
+	}
+	return nil
+}
+
 func (x *Delivery) GetSchemaVersion() uint32 {
 	if x != nil {
 		return x.SchemaVersion
+	}
+	return 0
+}
+
+// Timer is what a delivery has that the router published for the application.
+type Timer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name that the sender gave it, may be empty; that of the schedule for a firing.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When it was due, in milliseconds since 1970; 0: at once.
+	DueMs int64 `protobuf:"varint,2,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
+	// Set for a firing of a schedule.
+	Firing        *Firing `protobuf:"bytes,3,opt,name=firing,proto3" json:"firing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Timer) Reset() {
+	*x = Timer{}
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Timer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Timer) ProtoMessage() {}
+
+func (x *Timer) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Timer.ProtoReflect.Descriptor instead.
+func (*Timer) Descriptor() ([]byte, []int) {
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Timer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Timer) GetDueMs() int64 {
+	if x != nil {
+		return x.DueMs
+	}
+	return 0
+}
+
+func (x *Timer) GetFiring() *Firing {
+	if x != nil {
+		return x.Firing
+	}
+	return nil
+}
+
+// Firing is one run of a schedule.
+type Firing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The time of the schedule that it is for, before jitter, in milliseconds since 1970.
+	TimeMs int64 `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	// Earlier times that were missed, and for which this one runs, too.
+	Missed        uint32 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Firing) Reset() {
+	*x = Firing{}
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Firing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Firing) ProtoMessage() {}
+
+func (x *Firing) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Firing.ProtoReflect.Descriptor instead.
+func (*Firing) Descriptor() ([]byte, []int) {
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Firing) GetTimeMs() int64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *Firing) GetMissed() uint32 {
+	if x != nil {
+		return x.Missed
 	}
 	return 0
 }
@@ -1014,7 +1317,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1329,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[7]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1342,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Call) GetMethod() string {
@@ -1083,7 +1386,7 @@ type Property struct {
 
 func (x *Property) Reset() {
 	*x = Property{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1398,7 @@ func (x *Property) String() string {
 func (*Property) ProtoMessage() {}
 
 func (x *Property) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[8]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1411,7 @@ func (x *Property) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Property.ProtoReflect.Descriptor instead.
 func (*Property) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Property) GetName() uint32 {
@@ -1138,7 +1441,7 @@ type Results struct {
 
 func (x *Results) Reset() {
 	*x = Results{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1453,7 @@ func (x *Results) String() string {
 func (*Results) ProtoMessage() {}
 
 func (x *Results) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[9]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1466,7 @@ func (x *Results) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Results.ProtoReflect.Descriptor instead.
 func (*Results) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Results) GetNumber() uint64 {
@@ -1207,7 +1510,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1522,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[10]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1535,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Result) GetDeliveryId() uint64 {
@@ -1302,7 +1605,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1617,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[11]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1630,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Progress) GetDeliveryIds() []uint64 {
@@ -1348,7 +1651,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1663,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[12]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1676,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1398,7 +1701,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1713,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[13]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1726,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1459,14 +1762,16 @@ type Revoke struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Single deliveries that took too long, whatever their partition, or calls whose caller has given up. The worker should cancel their handlers at once and
 	// answer CANCELLED: until it has answered, their keys wait for the deadline.
-	DeliveryIds   []uint64 `protobuf:"varint,4,rep,packed,name=delivery_ids,json=deliveryIds,proto3" json:"delivery_ids,omitempty"`
+	DeliveryIds []uint64 `protobuf:"varint,4,rep,packed,name=delivery_ids,json=deliveryIds,proto3" json:"delivery_ids,omitempty"`
+	// The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+	TimedOut      bool `protobuf:"varint,5,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1783,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[14]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1796,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Revoke) GetPartitions() []uint32 {
@@ -1522,6 +1827,13 @@ func (x *Revoke) GetDeliveryIds() []uint64 {
 	return nil
 }
 
+func (x *Revoke) GetTimedOut() bool {
+	if x != nil {
+		return x.TimedOut
+	}
+	return false
+}
+
 // Suspend asks the worker to start no new handlers; running ones continue.
 type Suspend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1533,7 +1845,7 @@ type Suspend struct {
 
 func (x *Suspend) Reset() {
 	*x = Suspend{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1857,7 @@ func (x *Suspend) String() string {
 func (*Suspend) ProtoMessage() {}
 
 func (x *Suspend) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[15]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1870,7 @@ func (x *Suspend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suspend.ProtoReflect.Descriptor instead.
 func (*Suspend) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{15}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Suspend) GetReason() string {
@@ -1577,7 +1889,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1901,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[16]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1914,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{16}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{19}
 }
 
 // GoAway says that this stream will end.
@@ -1618,7 +1930,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1942,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[17]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1955,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{17}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1673,7 +1985,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1997,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_app_v1_app_proto_msgTypes[18]
+	mi := &file_ringfence_app_v1_app_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +2010,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{18}
+	return file_ringfence_app_v1_app_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Drain) GetReason() string {
@@ -1739,7 +2051,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\asuspend\x18\x06 \x01(\v2\x19.ringfence.app.v1.SuspendH\x00R\asuspend\x122\n" +
 	"\x06resume\x18\a \x01(\v2\x18.ringfence.app.v1.ResumeH\x00R\x06resume\x123\n" +
 	"\ago_away\x18\b \x01(\v2\x18.ringfence.app.v1.GoAwayH\x00R\x06goAwayB\a\n" +
-	"\x05frame\"\xec\x01\n" +
+	"\x05frame\"\xa0\x02\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\"\n" +
 	"\rmax_in_flight\x18\x02 \x01(\rR\vmaxInFlight\x12)\n" +
@@ -1749,7 +2061,17 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\vversion_min\x18\x06 \x01(\rR\n" +
 	"versionMin\x12\x1f\n" +
 	"\vversion_max\x18\a \x01(\rR\n" +
-	"versionMaxJ\x04\b\b\x10\t\"\xbb\x01\n" +
+	"versionMax\x128\n" +
+	"\tschedules\x18\b \x03(\v2\x1a.ringfence.app.v1.ScheduleR\tschedules\"\xe6\x01\n" +
+	"\bSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04cron\x18\x02 \x01(\tR\x04cron\x12\x12\n" +
+	"\x04zone\x18\x03 \x01(\tR\x04zone\x12\x19\n" +
+	"\bevery_ms\x18\x04 \x01(\x04R\aeveryMs\x12\x13\n" +
+	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\x12\x1b\n" +
+	"\tjitter_ms\x18\x06 \x01(\x04R\bjitterMs\x126\n" +
+	"\x06missed\x18\a \x01(\x0e2\x1e.ringfence.app.v1.MissedPolicyR\x06missed\x12\x19\n" +
+	"\bgrace_ms\x18\b \x01(\x04R\agraceMs\"\xbb\x01\n" +
 	"\aWelcome\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x120\n" +
@@ -1771,7 +2093,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\n" +
 	"deliveries\x18\x05 \x03(\v2\x1a.ringfence.app.v1.DeliveryR\n" +
 	"deliveries\x12'\n" +
-	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\x9f\x05\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\xc8\x05\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x12\x1c\n" +
@@ -1798,8 +2120,16 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\x04call\x18\x12 \x01(\v2\x16.ringfence.app.v1.CallR\x04call\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x13 \x01(\x04R\n" +
-	"generation\x12%\n" +
-	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x14\x10\x15\"a\n" +
+	"generation\x12-\n" +
+	"\x05timer\x18\x14 \x01(\v2\x17.ringfence.app.v1.TimerR\x05timer\x12%\n" +
+	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersion\"d\n" +
+	"\x05Timer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
+	"\x06due_ms\x18\x02 \x01(\x03R\x05dueMs\x120\n" +
+	"\x06firing\x18\x03 \x01(\v2\x18.ringfence.app.v1.FiringR\x06firing\"9\n" +
+	"\x06Firing\x12\x17\n" +
+	"\atime_ms\x18\x01 \x01(\x03R\x06timeMs\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\rR\x06missed\"a\n" +
 	"\x04Call\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
 	"\n" +
@@ -1830,14 +2160,15 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\x04Pong\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\x12!\n" +
 	"\fremaining_ns\x18\x02 \x01(\x03R\vremainingNs\x12\x1a\n" +
-	"\bdraining\x18\x03 \x03(\x04R\bdraining\"u\n" +
+	"\bdraining\x18\x03 \x03(\x04R\bdraining\"\x92\x01\n" +
 	"\x06Revoke\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\rR\n" +
 	"partitions\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12!\n" +
-	"\fdelivery_ids\x18\x04 \x03(\x04R\vdeliveryIds\"!\n" +
+	"\fdelivery_ids\x18\x04 \x03(\x04R\vdeliveryIds\x12\x1b\n" +
+	"\ttimed_out\x18\x05 \x01(\bR\btimedOut\"!\n" +
 	"\aSuspend\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\b\n" +
 	"\x06Resume\"F\n" +
@@ -1846,7 +2177,12 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\x0eretry_after_ms\x18\x02 \x01(\rR\fretryAfterMs\"3\n" +
 	"\x05Drain\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\bR\x04node*\xa6\x01\n" +
+	"\x04node\x18\x02 \x01(\bR\x04node*v\n" +
+	"\fMissedPolicy\x12\x1d\n" +
+	"\x19MISSED_POLICY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14MISSED_POLICY_LATEST\x10\x01\x12\x15\n" +
+	"\x11MISSED_POLICY_ALL\x10\x02\x12\x16\n" +
+	"\x12MISSED_POLICY_SKIP\x10\x03*\xa6\x01\n" +
 	"\n" +
 	"ResultKind\x12\x1b\n" +
 	"\x17RESULT_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -1871,56 +2207,64 @@ func file_ringfence_app_v1_app_proto_rawDescGZIP() []byte {
 	return file_ringfence_app_v1_app_proto_rawDescData
 }
 
-var file_ringfence_app_v1_app_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_app_v1_app_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ringfence_app_v1_app_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_ringfence_app_v1_app_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_ringfence_app_v1_app_proto_goTypes = []any{
-	(ResultKind)(0),      // 0: ringfence.app.v1.ResultKind
-	(*WorkRequest)(nil),  // 1: ringfence.app.v1.WorkRequest
-	(*WorkResponse)(nil), // 2: ringfence.app.v1.WorkResponse
-	(*Hello)(nil),        // 3: ringfence.app.v1.Hello
-	(*Welcome)(nil),      // 4: ringfence.app.v1.Welcome
-	(*Limits)(nil),       // 5: ringfence.app.v1.Limits
-	(*Deliveries)(nil),   // 6: ringfence.app.v1.Deliveries
-	(*Delivery)(nil),     // 7: ringfence.app.v1.Delivery
-	(*Call)(nil),         // 8: ringfence.app.v1.Call
-	(*Property)(nil),     // 9: ringfence.app.v1.Property
-	(*Results)(nil),      // 10: ringfence.app.v1.Results
-	(*Result)(nil),       // 11: ringfence.app.v1.Result
-	(*Progress)(nil),     // 12: ringfence.app.v1.Progress
-	(*Ping)(nil),         // 13: ringfence.app.v1.Ping
-	(*Pong)(nil),         // 14: ringfence.app.v1.Pong
-	(*Revoke)(nil),       // 15: ringfence.app.v1.Revoke
-	(*Suspend)(nil),      // 16: ringfence.app.v1.Suspend
-	(*Resume)(nil),       // 17: ringfence.app.v1.Resume
-	(*GoAway)(nil),       // 18: ringfence.app.v1.GoAway
-	(*Drain)(nil),        // 19: ringfence.app.v1.Drain
+	(MissedPolicy)(0),    // 0: ringfence.app.v1.MissedPolicy
+	(ResultKind)(0),      // 1: ringfence.app.v1.ResultKind
+	(*WorkRequest)(nil),  // 2: ringfence.app.v1.WorkRequest
+	(*WorkResponse)(nil), // 3: ringfence.app.v1.WorkResponse
+	(*Hello)(nil),        // 4: ringfence.app.v1.Hello
+	(*Schedule)(nil),     // 5: ringfence.app.v1.Schedule
+	(*Welcome)(nil),      // 6: ringfence.app.v1.Welcome
+	(*Limits)(nil),       // 7: ringfence.app.v1.Limits
+	(*Deliveries)(nil),   // 8: ringfence.app.v1.Deliveries
+	(*Delivery)(nil),     // 9: ringfence.app.v1.Delivery
+	(*Timer)(nil),        // 10: ringfence.app.v1.Timer
+	(*Firing)(nil),       // 11: ringfence.app.v1.Firing
+	(*Call)(nil),         // 12: ringfence.app.v1.Call
+	(*Property)(nil),     // 13: ringfence.app.v1.Property
+	(*Results)(nil),      // 14: ringfence.app.v1.Results
+	(*Result)(nil),       // 15: ringfence.app.v1.Result
+	(*Progress)(nil),     // 16: ringfence.app.v1.Progress
+	(*Ping)(nil),         // 17: ringfence.app.v1.Ping
+	(*Pong)(nil),         // 18: ringfence.app.v1.Pong
+	(*Revoke)(nil),       // 19: ringfence.app.v1.Revoke
+	(*Suspend)(nil),      // 20: ringfence.app.v1.Suspend
+	(*Resume)(nil),       // 21: ringfence.app.v1.Resume
+	(*GoAway)(nil),       // 22: ringfence.app.v1.GoAway
+	(*Drain)(nil),        // 23: ringfence.app.v1.Drain
 }
 var file_ringfence_app_v1_app_proto_depIdxs = []int32{
-	3,  // 0: ringfence.app.v1.WorkRequest.hello:type_name -> ringfence.app.v1.Hello
-	10, // 1: ringfence.app.v1.WorkRequest.results:type_name -> ringfence.app.v1.Results
-	12, // 2: ringfence.app.v1.WorkRequest.progress:type_name -> ringfence.app.v1.Progress
-	13, // 3: ringfence.app.v1.WorkRequest.ping:type_name -> ringfence.app.v1.Ping
-	19, // 4: ringfence.app.v1.WorkRequest.drain:type_name -> ringfence.app.v1.Drain
-	4,  // 5: ringfence.app.v1.WorkResponse.welcome:type_name -> ringfence.app.v1.Welcome
-	6,  // 6: ringfence.app.v1.WorkResponse.deliveries:type_name -> ringfence.app.v1.Deliveries
-	14, // 7: ringfence.app.v1.WorkResponse.pong:type_name -> ringfence.app.v1.Pong
-	15, // 8: ringfence.app.v1.WorkResponse.revoke:type_name -> ringfence.app.v1.Revoke
-	16, // 9: ringfence.app.v1.WorkResponse.suspend:type_name -> ringfence.app.v1.Suspend
-	17, // 10: ringfence.app.v1.WorkResponse.resume:type_name -> ringfence.app.v1.Resume
-	18, // 11: ringfence.app.v1.WorkResponse.go_away:type_name -> ringfence.app.v1.GoAway
-	5,  // 12: ringfence.app.v1.Welcome.limits:type_name -> ringfence.app.v1.Limits
-	7,  // 13: ringfence.app.v1.Deliveries.deliveries:type_name -> ringfence.app.v1.Delivery
-	9,  // 14: ringfence.app.v1.Delivery.properties:type_name -> ringfence.app.v1.Property
-	8,  // 15: ringfence.app.v1.Delivery.call:type_name -> ringfence.app.v1.Call
-	11, // 16: ringfence.app.v1.Results.results:type_name -> ringfence.app.v1.Result
-	0,  // 17: ringfence.app.v1.Result.kind:type_name -> ringfence.app.v1.ResultKind
-	1,  // 18: ringfence.app.v1.AppService.Work:input_type -> ringfence.app.v1.WorkRequest
-	2,  // 19: ringfence.app.v1.AppService.Work:output_type -> ringfence.app.v1.WorkResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 0: ringfence.app.v1.WorkRequest.hello:type_name -> ringfence.app.v1.Hello
+	14, // 1: ringfence.app.v1.WorkRequest.results:type_name -> ringfence.app.v1.Results
+	16, // 2: ringfence.app.v1.WorkRequest.progress:type_name -> ringfence.app.v1.Progress
+	17, // 3: ringfence.app.v1.WorkRequest.ping:type_name -> ringfence.app.v1.Ping
+	23, // 4: ringfence.app.v1.WorkRequest.drain:type_name -> ringfence.app.v1.Drain
+	6,  // 5: ringfence.app.v1.WorkResponse.welcome:type_name -> ringfence.app.v1.Welcome
+	8,  // 6: ringfence.app.v1.WorkResponse.deliveries:type_name -> ringfence.app.v1.Deliveries
+	18, // 7: ringfence.app.v1.WorkResponse.pong:type_name -> ringfence.app.v1.Pong
+	19, // 8: ringfence.app.v1.WorkResponse.revoke:type_name -> ringfence.app.v1.Revoke
+	20, // 9: ringfence.app.v1.WorkResponse.suspend:type_name -> ringfence.app.v1.Suspend
+	21, // 10: ringfence.app.v1.WorkResponse.resume:type_name -> ringfence.app.v1.Resume
+	22, // 11: ringfence.app.v1.WorkResponse.go_away:type_name -> ringfence.app.v1.GoAway
+	5,  // 12: ringfence.app.v1.Hello.schedules:type_name -> ringfence.app.v1.Schedule
+	0,  // 13: ringfence.app.v1.Schedule.missed:type_name -> ringfence.app.v1.MissedPolicy
+	7,  // 14: ringfence.app.v1.Welcome.limits:type_name -> ringfence.app.v1.Limits
+	9,  // 15: ringfence.app.v1.Deliveries.deliveries:type_name -> ringfence.app.v1.Delivery
+	13, // 16: ringfence.app.v1.Delivery.properties:type_name -> ringfence.app.v1.Property
+	12, // 17: ringfence.app.v1.Delivery.call:type_name -> ringfence.app.v1.Call
+	10, // 18: ringfence.app.v1.Delivery.timer:type_name -> ringfence.app.v1.Timer
+	11, // 19: ringfence.app.v1.Timer.firing:type_name -> ringfence.app.v1.Firing
+	15, // 20: ringfence.app.v1.Results.results:type_name -> ringfence.app.v1.Result
+	1,  // 21: ringfence.app.v1.Result.kind:type_name -> ringfence.app.v1.ResultKind
+	2,  // 22: ringfence.app.v1.AppService.Work:input_type -> ringfence.app.v1.WorkRequest
+	3,  // 23: ringfence.app.v1.AppService.Work:output_type -> ringfence.app.v1.WorkResponse
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_app_v1_app_proto_init() }
@@ -1949,8 +2293,8 @@ func file_ringfence_app_v1_app_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_app_v1_app_proto_rawDesc), len(file_ringfence_app_v1_app_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   19,
+			NumEnums:      2,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -176,6 +176,7 @@ type Record struct {
 	//	*Record_Beat
 	//	*Record_Hello
 	//	*Record_Snap
+	//	*Record_Reservations
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -284,6 +285,15 @@ func (x *Record) GetSnap() *Snap {
 	return nil
 }
 
+func (x *Record) GetReservations() *Reservations {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Reservations); ok {
+			return x.Reservations
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -313,6 +323,11 @@ type Record_Snap struct {
 	Snap *Snap `protobuf:"bytes,8,opt,name=snap,proto3,oneof"`
 }
 
+type Record_Reservations struct {
+	// Reservations says which keys have covered reservations, and which have them no longer. Version 3.
+	Reservations *Reservations `protobuf:"bytes,9,opt,name=reservations,proto3,oneof"`
+}
+
 func (*Record_Genesis) isRecord_Record() {}
 
 func (*Record_Epoch) isRecord_Record() {}
@@ -322,6 +337,8 @@ func (*Record_Beat) isRecord_Record() {}
 func (*Record_Hello) isRecord_Record() {}
 
 func (*Record_Snap) isRecord_Record() {}
+
+func (*Record_Reservations) isRecord_Record() {}
 
 // Position is the place of a record in the log.
 type Position struct {
@@ -564,6 +581,11 @@ type Genesis struct {
 	Members []*Node `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// For each partition the index of its owner in members, as little-endian 16-bit numbers.
 	Table []byte `protobuf:"bytes,5,opt,name=table,proto3" json:"table,omitempty"`
+	// The author had read all records of the topic up to here that are not older than the anchor. A Genesis has no effect if a take
+	// lies between this position and itself. Version 3.
+	Base *Position `protobuf:"bytes,6,opt,name=base,proto3" json:"base,omitempty"`
+	// The reservations that may be covered, by the takes up to base: ascending by partition and key. They replace all earlier ones. Version 3.
+	Reserved []*Reserved `protobuf:"bytes,7,rep,name=reserved,proto3" json:"reserved,omitempty"`
 	// The settings on which the group agrees, ascending by name. Version 2.
 	Identity []*Setting `protobuf:"bytes,8,rep,name=identity,proto3" json:"identity,omitempty"`
 	// The author's newest Hello that it had read back: a Genesis of another identity that was accepted since then stands. Version 2.
@@ -633,6 +655,20 @@ func (x *Genesis) GetMembers() []*Node {
 func (x *Genesis) GetTable() []byte {
 	if x != nil {
 		return x.Table
+	}
+	return nil
+}
+
+func (x *Genesis) GetBase() *Position {
+	if x != nil {
+		return x.Base
+	}
+	return nil
+}
+
+func (x *Genesis) GetReserved() []*Reserved {
+	if x != nil {
+		return x.Reserved
 	}
 	return nil
 }
@@ -1089,6 +1125,290 @@ func (x *Hello) GetFloor() int64 {
 	return 0
 }
 
+// Reservations changes the entries of keys that covered reservations hold. Each of its drops, and then each of its takes, counts iff its
+// key has no entry, or the sender had applied the record that made the entry.
+type Reservations struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the sender's records of this kind.
+	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	// The newest record that the sender has applied.
+	Applied *Position `protobuf:"bytes,2,opt,name=applied,proto3" json:"applied,omitempty"`
+	// Each makes the entry of its key.
+	Take []*Take `protobuf:"bytes,3,rep,name=take,proto3" json:"take,omitempty"`
+	// Each removes the entry of its key: the reservation is over.
+	Drop          []*Drop `protobuf:"bytes,4,rep,name=drop,proto3" json:"drop,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reservations) Reset() {
+	*x = Reservations{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reservations) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reservations) ProtoMessage() {}
+
+func (x *Reservations) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reservations.ProtoReflect.Descriptor instead.
+func (*Reservations) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Reservations) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Reservations) GetApplied() *Position {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *Reservations) GetTake() []*Take {
+	if x != nil {
+		return x.Take
+	}
+	return nil
+}
+
+func (x *Reservations) GetDrop() []*Drop {
+	if x != nil {
+		return x.Drop
+	}
+	return nil
+}
+
+// Take says that a reservation is about to be covered, or is covered still.
+type Take struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition of the key.
+	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// xxhash64 of the key.
+	Key uint64 `protobuf:"fixed64,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Names the reservation, 16 bytes.
+	Id []byte `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// For how long its holder is promised the key with each answer, in milliseconds: 5,000 to 300,000.
+	TtlMs         uint32 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Take) Reset() {
+	*x = Take{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Take) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Take) ProtoMessage() {}
+
+func (x *Take) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Take.ProtoReflect.Descriptor instead.
+func (*Take) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Take) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Take) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *Take) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Take) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+// Drop says that a reservation is over.
+type Drop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition of the key.
+	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// xxhash64 of the key.
+	Key           uint64 `protobuf:"fixed64,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drop) Reset() {
+	*x = Drop{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drop) ProtoMessage() {}
+
+func (x *Drop) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drop.ProtoReflect.Descriptor instead.
+func (*Drop) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Drop) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Drop) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+// Reserved is the entry of a key that a covered reservation may hold.
+type Reserved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition of the key.
+	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// xxhash64 of the key.
+	Key uint64 `protobuf:"fixed64,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Names the reservation, 16 bytes. Two: one of them or another, and none of them may resume.
+	Ids [][]byte `protobuf:"bytes,3,rep,name=ids,proto3" json:"ids,omitempty"`
+	// The longest promise, in milliseconds.
+	TtlMs uint32 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	// The record that made the entry. Empty in a Genesis: the Genesis.
+	At            *Position `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reserved) Reset() {
+	*x = Reserved{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reserved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reserved) ProtoMessage() {}
+
+func (x *Reserved) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
+func (*Reserved) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Reserved) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Reserved) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *Reserved) GetIds() [][]byte {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *Reserved) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *Reserved) GetAt() *Position {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // Snap is the state exactly as of a Hello's position.
 type Snap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1102,7 +1422,7 @@ type Snap struct {
 
 func (x *Snap) Reset() {
 	*x = Snap{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1434,7 @@ func (x *Snap) String() string {
 func (*Snap) ProtoMessage() {}
 
 func (x *Snap) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1447,7 @@ func (x *Snap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snap.ProtoReflect.Descriptor instead.
 func (*Snap) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Snap) GetForHello() *Position {
@@ -1169,19 +1489,24 @@ type State struct {
 	Genesis *Position `protobuf:"bytes,10,opt,name=genesis,proto3" json:"genesis,omitempty"`
 	// The function from key to partition.
 	HashId string `protobuf:"bytes,11,opt,name=hash_id,json=hashId,proto3" json:"hash_id,omitempty"`
+	// The covered reservations, ascending by partition and key.
+	Reserved []*Reserved `protobuf:"bytes,12,rep,name=reserved,proto3" json:"reserved,omitempty"`
 	// The settings on which the group agrees, ascending by name. Empty: not known.
 	Identity []*Setting `protobuf:"bytes,13,rep,name=identity,proto3" json:"identity,omitempty"`
 	// The log version in which the group decides. 0: version 1.
 	LogVersion uint32 `protobuf:"varint,14,opt,name=log_version,json=logVersion,proto3" json:"log_version,omitempty"`
 	// The hash over the records from the Genesis to this position. 0: not known.
-	PrefixHash    uint64 `protobuf:"fixed64,15,opt,name=prefix_hash,json=prefixHash,proto3" json:"prefix_hash,omitempty"`
+	PrefixHash uint64 `protobuf:"fixed64,15,opt,name=prefix_hash,json=prefixHash,proto3" json:"prefix_hash,omitempty"`
+	// A Genesis whose base lies before this position has no effect: the newest record with a take, or the base of the newest Genesis
+	// that lists reservations.
+	LastTake      *Position `protobuf:"bytes,16,opt,name=last_take,json=lastTake,proto3" json:"last_take,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1518,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1531,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *State) GetGen() uint32 {
@@ -1286,6 +1611,13 @@ func (x *State) GetHashId() string {
 	return ""
 }
 
+func (x *State) GetReserved() []*Reserved {
+	if x != nil {
+		return x.Reserved
+	}
+	return nil
+}
+
 func (x *State) GetIdentity() []*Setting {
 	if x != nil {
 		return x.Identity
@@ -1307,6 +1639,13 @@ func (x *State) GetPrefixHash() uint64 {
 	return 0
 }
 
+func (x *State) GetLastTake() *Position {
+	if x != nil {
+		return x.LastTake
+	}
+	return nil
+}
+
 // Pending is a deposed tenure that may still run, of one or many partitions.
 type Pending struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1326,7 +1665,7 @@ type Pending struct {
 
 func (x *Pending) Reset() {
 	*x = Pending{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1677,7 @@ func (x *Pending) String() string {
 func (*Pending) ProtoMessage() {}
 
 func (x *Pending) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1690,7 @@ func (x *Pending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pending.ProtoReflect.Descriptor instead.
 func (*Pending) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pending) GetInc() []byte {
@@ -1414,7 +1753,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1765,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1778,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Claim) GetVersion() uint32 {
@@ -1531,7 +1870,7 @@ type Act struct {
 
 func (x *Act) Reset() {
 	*x = Act{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1882,7 @@ func (x *Act) String() string {
 func (*Act) ProtoMessage() {}
 
 func (x *Act) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1895,7 @@ func (x *Act) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Act.ProtoReflect.Descriptor instead.
 func (*Act) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Act) GetVersion() uint32 {
@@ -1647,7 +1986,7 @@ var File_ringfence_controllog_v1_controllog_proto protoreflect.FileDescriptor
 
 const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\n" +
-	"(ringfence/controllog/v1/controllog.proto\x12\x17ringfence.controllog.v1\"\xf9\x02\n" +
+	"(ringfence/controllog/v1/controllog.proto\x12\x17ringfence.controllog.v1\"\xc0\x03\n" +
 	"\x06Record\x12\x1f\n" +
 	"\vlog_version\x18\x01 \x01(\rR\n" +
 	"logVersion\x12\x14\n" +
@@ -1657,9 +1996,9 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\v2\x1e.ringfence.controllog.v1.EpochH\x00R\x05epoch\x123\n" +
 	"\x04beat\x18\x06 \x01(\v2\x1d.ringfence.controllog.v1.BeatH\x00R\x04beat\x126\n" +
 	"\x05hello\x18\a \x01(\v2\x1e.ringfence.controllog.v1.HelloH\x00R\x05hello\x123\n" +
-	"\x04snap\x18\b \x01(\v2\x1d.ringfence.controllog.v1.SnapH\x00R\x04snapB\b\n" +
-	"\x06recordJ\x04\b\t\x10\n" +
-	"\"B\n" +
+	"\x04snap\x18\b \x01(\v2\x1d.ringfence.controllog.v1.SnapH\x00R\x04snap\x12K\n" +
+	"\freservations\x18\t \x01(\v2%.ringfence.controllog.v1.ReservationsH\x00R\freservationsB\b\n" +
+	"\x06record\"B\n" +
 	"\bPosition\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
 	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\x96\x02\n" +
@@ -1678,7 +2017,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"logVersion\"3\n" +
 	"\aSetting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xa6\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\x90\x03\n" +
 	"\aGenesis\x12\x10\n" +
 	"\x03gen\x18\x01 \x01(\rR\x03gen\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x1e\n" +
@@ -1686,9 +2025,11 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"partitions\x18\x03 \x01(\rR\n" +
 	"partitions\x127\n" +
 	"\amembers\x18\x04 \x03(\v2\x1d.ringfence.controllog.v1.NodeR\amembers\x12\x14\n" +
-	"\x05table\x18\x05 \x01(\fR\x05table\x12<\n" +
+	"\x05table\x18\x05 \x01(\fR\x05table\x125\n" +
+	"\x04base\x18\x06 \x01(\v2!.ringfence.controllog.v1.PositionR\x04base\x12=\n" +
+	"\breserved\x18\a \x03(\v2!.ringfence.controllog.v1.ReservedR\breserved\x12<\n" +
 	"\bidentity\x18\b \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x127\n" +
-	"\x05after\x18\t \x01(\v2!.ringfence.controllog.v1.PositionR\x05afterJ\x04\b\x06\x10\aJ\x04\b\a\x10\b\"\xf9\x01\n" +
+	"\x05after\x18\t \x01(\v2!.ringfence.controllog.v1.PositionR\x05after\"\xf9\x01\n" +
 	"\x05Epoch\x125\n" +
 	"\x04prev\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\x04prev\x12\x18\n" +
 	"\amembers\x18\x02 \x03(\fR\amembers\x12\x14\n" +
@@ -1726,10 +2067,29 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"need_state\x18\x05 \x01(\bR\tneedState\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12<\n" +
 	"\bidentity\x18\a \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x14\n" +
-	"\x05floor\x18\b \x01(\x03R\x05floor\"|\n" +
+	"\x05floor\x18\b \x01(\x03R\x05floor\"\xc3\x01\n" +
+	"\fReservations\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12;\n" +
+	"\aapplied\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\aapplied\x121\n" +
+	"\x04take\x18\x03 \x03(\v2\x1d.ringfence.controllog.v1.TakeR\x04take\x121\n" +
+	"\x04drop\x18\x04 \x03(\v2\x1d.ringfence.controllog.v1.DropR\x04drop\"]\n" +
+	"\x04Take\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\x06R\x03key\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\fR\x02id\x12\x15\n" +
+	"\x06ttl_ms\x18\x04 \x01(\rR\x05ttlMs\"6\n" +
+	"\x04Drop\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\x06R\x03key\"\x96\x01\n" +
+	"\bReserved\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\x06R\x03key\x12\x10\n" +
+	"\x03ids\x18\x03 \x03(\fR\x03ids\x12\x15\n" +
+	"\x06ttl_ms\x18\x04 \x01(\rR\x05ttlMs\x121\n" +
+	"\x02at\x18\x05 \x01(\v2!.ringfence.controllog.v1.PositionR\x02at\"|\n" +
 	"\x04Snap\x12>\n" +
 	"\tfor_hello\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\bforHello\x124\n" +
-	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xcc\x04\n" +
+	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xc5\x05\n" +
 	"\x05State\x12\x10\n" +
 	"\x03gen\x18\x01 \x01(\rR\x03gen\x123\n" +
 	"\x03cur\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\x03cur\x12\x1b\n" +
@@ -1742,12 +2102,14 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\apending\x18\t \x03(\v2 .ringfence.controllog.v1.PendingR\apending\x12;\n" +
 	"\agenesis\x18\n" +
 	" \x01(\v2!.ringfence.controllog.v1.PositionR\agenesis\x12\x17\n" +
-	"\ahash_id\x18\v \x01(\tR\x06hashId\x12<\n" +
+	"\ahash_id\x18\v \x01(\tR\x06hashId\x12=\n" +
+	"\breserved\x18\f \x03(\v2!.ringfence.controllog.v1.ReservedR\breserved\x12<\n" +
 	"\bidentity\x18\r \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x1f\n" +
 	"\vlog_version\x18\x0e \x01(\rR\n" +
 	"logVersion\x12\x1f\n" +
 	"\vprefix_hash\x18\x0f \x01(\x06R\n" +
-	"prefixHashJ\x04\b\f\x10\r\"\xeb\x01\n" +
+	"prefixHash\x12>\n" +
+	"\tlast_take\x18\x10 \x01(\v2!.ringfence.controllog.v1.PositionR\blastTake\"\xeb\x01\n" +
 	"\aPending\x12\x10\n" +
 	"\x03inc\x18\x01 \x01(\fR\x03inc\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\rR\aleaseMs\x127\n" +
@@ -1808,7 +2170,7 @@ func file_ringfence_controllog_v1_controllog_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_controllog_v1_controllog_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(ActKind)(0),         // 0: ringfence.controllog.v1.ActKind
 	(ActEnd)(0),          // 1: ringfence.controllog.v1.ActEnd
@@ -1822,51 +2184,64 @@ var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(*BusyKeys)(nil),     // 9: ringfence.controllog.v1.BusyKeys
 	(*PartitionSet)(nil), // 10: ringfence.controllog.v1.PartitionSet
 	(*Hello)(nil),        // 11: ringfence.controllog.v1.Hello
-	(*Snap)(nil),         // 12: ringfence.controllog.v1.Snap
-	(*State)(nil),        // 13: ringfence.controllog.v1.State
-	(*Pending)(nil),      // 14: ringfence.controllog.v1.Pending
-	(*Claim)(nil),        // 15: ringfence.controllog.v1.Claim
-	(*Act)(nil),          // 16: ringfence.controllog.v1.Act
+	(*Reservations)(nil), // 12: ringfence.controllog.v1.Reservations
+	(*Take)(nil),         // 13: ringfence.controllog.v1.Take
+	(*Drop)(nil),         // 14: ringfence.controllog.v1.Drop
+	(*Reserved)(nil),     // 15: ringfence.controllog.v1.Reserved
+	(*Snap)(nil),         // 16: ringfence.controllog.v1.Snap
+	(*State)(nil),        // 17: ringfence.controllog.v1.State
+	(*Pending)(nil),      // 18: ringfence.controllog.v1.Pending
+	(*Claim)(nil),        // 19: ringfence.controllog.v1.Claim
+	(*Act)(nil),          // 20: ringfence.controllog.v1.Act
 }
 var file_ringfence_controllog_v1_controllog_proto_depIdxs = []int32{
 	6,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
 	7,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
 	8,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
 	11, // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
-	12, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
-	3,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
-	4,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
-	5,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
-	3,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
-	3,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
-	5,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
-	4,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
-	3,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
-	3,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
-	10, // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
-	10, // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
-	9,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
-	4,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
-	5,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
-	3,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
-	13, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
-	3,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
-	4,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
-	3,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
-	14, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
-	3,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
-	5,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
-	3,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
-	3,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
-	10, // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
-	5,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
-	0,  // 31: ringfence.controllog.v1.Act.kind:type_name -> ringfence.controllog.v1.ActKind
-	1,  // 32: ringfence.controllog.v1.Act.end:type_name -> ringfence.controllog.v1.ActEnd
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	16, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
+	12, // 5: ringfence.controllog.v1.Record.reservations:type_name -> ringfence.controllog.v1.Reservations
+	3,  // 6: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
+	4,  // 7: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
+	3,  // 8: ringfence.controllog.v1.Genesis.base:type_name -> ringfence.controllog.v1.Position
+	15, // 9: ringfence.controllog.v1.Genesis.reserved:type_name -> ringfence.controllog.v1.Reserved
+	5,  // 10: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 11: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
+	3,  // 12: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
+	5,  // 13: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
+	4,  // 14: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
+	3,  // 15: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
+	3,  // 16: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
+	10, // 17: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
+	10, // 18: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
+	9,  // 19: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
+	4,  // 20: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
+	5,  // 21: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 22: ringfence.controllog.v1.Reservations.applied:type_name -> ringfence.controllog.v1.Position
+	13, // 23: ringfence.controllog.v1.Reservations.take:type_name -> ringfence.controllog.v1.Take
+	14, // 24: ringfence.controllog.v1.Reservations.drop:type_name -> ringfence.controllog.v1.Drop
+	3,  // 25: ringfence.controllog.v1.Reserved.at:type_name -> ringfence.controllog.v1.Position
+	3,  // 26: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
+	17, // 27: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
+	3,  // 28: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
+	4,  // 29: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
+	3,  // 30: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
+	18, // 31: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
+	3,  // 32: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
+	15, // 33: ringfence.controllog.v1.State.reserved:type_name -> ringfence.controllog.v1.Reserved
+	5,  // 34: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 35: ringfence.controllog.v1.State.last_take:type_name -> ringfence.controllog.v1.Position
+	3,  // 36: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
+	3,  // 37: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
+	10, // 38: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
+	5,  // 39: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
+	0,  // 40: ringfence.controllog.v1.Act.kind:type_name -> ringfence.controllog.v1.ActKind
+	1,  // 41: ringfence.controllog.v1.Act.end:type_name -> ringfence.controllog.v1.ActEnd
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_controllog_v1_controllog_proto_init() }
@@ -1880,6 +2255,7 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 		(*Record_Beat)(nil),
 		(*Record_Hello)(nil),
 		(*Record_Snap)(nil),
+		(*Record_Reservations)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1887,7 +2263,7 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_controllog_v1_controllog_proto_rawDesc), len(file_ringfence_controllog_v1_controllog_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -88,6 +88,161 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
 }
 
+// SendRequest is one event.
+type SendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key, 1 to 4096 bytes, any bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The payload, up to 1 MiB.
+	Payload []byte `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
+	// A name for the handler, up to 128 bytes of printable text; may be empty.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The properties that the handler sees, at most 64.
+	Properties map[string]string `protobuf:"bytes,4,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// In how many milliseconds it is due, at most 366 days; not together with at_ms.
+	AfterMs uint64 `protobuf:"varint,5,opt,name=after_ms,json=afterMs,proto3" json:"after_ms,omitempty"`
+	// When it is due, in milliseconds since 1970; in the past: at once.
+	AtMs int64 `protobuf:"varint,6,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	// The sender's id, up to 256 bytes: two events of a key with one id count as one as long as the owner of the key remembers the first. Empty: none.
+	Id            string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendRequest) Reset() {
+	*x = SendRequest{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendRequest) ProtoMessage() {}
+
+func (x *SendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendRequest.ProtoReflect.Descriptor instead.
+func (*SendRequest) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SendRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *SendRequest) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *SendRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SendRequest) GetProperties() map[string]string {
+	if x != nil {
+		return x.Properties
+	}
+	return nil
+}
+
+func (x *SendRequest) GetAfterMs() uint64 {
+	if x != nil {
+		return x.AfterMs
+	}
+	return 0
+}
+
+func (x *SendRequest) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *SendRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// SendResponse says that the broker has the event.
+type SendResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The event's id, as its handler will see it: ledger:entry:partition:batch.
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// When it is due, in milliseconds since 1970.
+	DueMs         int64 `protobuf:"varint,2,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendResponse) Reset() {
+	*x = SendResponse{}
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendResponse) ProtoMessage() {}
+
+func (x *SendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendResponse.ProtoReflect.Descriptor instead.
+func (*SendResponse) Descriptor() ([]byte, []int) {
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SendResponse) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *SendResponse) GetDueMs() int64 {
+	if x != nil {
+		return x.DueMs
+	}
+	return 0
+}
+
 // ReserveRequest is one frame from the holder to the router.
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -105,7 +260,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -117,7 +272,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[0]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -130,7 +285,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{0}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReserveRequest) GetFrame() isReserveRequest_Frame {
@@ -206,14 +361,17 @@ type Ask struct {
 	// As InvokeRequest.path.
 	Path []uint64 `protobuf:"fixed64,5,rep,packed,name=path,proto3" json:"path,omitempty"`
 	// The holder's deadlines run on a clock that NTP cannot slew, and that runs while the machine sleeps.
-	RawClock      bool `protobuf:"varint,6,opt,name=raw_clock,json=rawClock,proto3" json:"raw_clock,omitempty"`
+	RawClock bool `protobuf:"varint,6,opt,name=raw_clock,json=rawClock,proto3" json:"raw_clock,omitempty"`
+	// For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+	// longer than the lease of the owner.
+	TtlMs         uint32 `protobuf:"varint,7,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +383,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[1]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +396,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{1}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Ask) GetKey() []byte {
@@ -283,6 +441,13 @@ func (x *Ask) GetRawClock() bool {
 	return false
 }
 
+func (x *Ask) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
 // Renew asks how long the holder may go on.
 type Renew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -294,7 +459,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -306,7 +471,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[2]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -319,7 +484,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{2}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Renew) GetK() uint64 {
@@ -338,7 +503,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +515,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[3]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +528,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{3}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{5}
 }
 
 // ReserveResponse is one frame from the router to the holder.
@@ -383,7 +548,7 @@ type ReserveResponse struct {
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +560,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[4]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +573,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{4}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReserveResponse) GetFrame() isReserveResponse_Frame {
@@ -470,7 +635,7 @@ func (*ReserveResponse_Renewed) isReserveResponse_Frame() {}
 
 func (*ReserveResponse_Over) isReserveResponse_Frame() {}
 
-// Granted says that the holder has the key.
+// Granted says that the holder has the key. It comes again when a reservation with a ttl goes on at another owner.
 type Granted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first half of the fence, which is greater than that of any earlier delivery, call or reservation of the key.
@@ -485,7 +650,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +662,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[5]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +675,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{5}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Granted) GetToken() int64 {
@@ -540,14 +705,16 @@ type Renewed struct {
 	// The number of the Renew.
 	K uint64 `protobuf:"varint,1,opt,name=k,proto3" json:"k,omitempty"`
 	// Nanoseconds; zero or less: no more permission than before.
-	RemainingNs   int64 `protobuf:"varint,2,opt,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	RemainingNs int64 `protobuf:"varint,2,opt,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	// The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+	Covered       bool `protobuf:"varint,3,opt,name=covered,proto3" json:"covered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +726,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[6]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +739,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{6}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Renewed) GetK() uint64 {
@@ -589,10 +756,18 @@ func (x *Renewed) GetRemainingNs() int64 {
 	return 0
 }
 
+func (x *Renewed) GetCovered() bool {
+	if x != nil {
+		return x.Covered
+	}
+	return false
+}
+
 // Over says that there is no reservation any more.
 type Over struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+	// released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+	// not_covered.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Why, in words.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
@@ -604,7 +779,7 @@ type Over struct {
 
 func (x *Over) Reset() {
 	*x = Over{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +791,7 @@ func (x *Over) String() string {
 func (*Over) ProtoMessage() {}
 
 func (x *Over) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[7]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +804,7 @@ func (x *Over) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Over.ProtoReflect.Descriptor instead.
 func (*Over) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Over) GetCode() string {
@@ -677,7 +852,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +864,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[8]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +877,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InvokeRequest) GetKey() []byte {
@@ -773,7 +948,7 @@ type InvokeResponse struct {
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +960,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[9]
+	mi := &file_ringfence_lane_v1_lane_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +973,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_lane_v1_lane_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InvokeResponse) GetOutcome() Outcome {
@@ -840,19 +1015,37 @@ var File_ringfence_lane_v1_lane_proto protoreflect.FileDescriptor
 
 const file_ringfence_lane_v1_lane_proto_rawDesc = "" +
 	"\n" +
-	"\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\xaf\x01\n" +
+	"\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\x9c\x02\n" +
+	"\vSendRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x18\n" +
+	"\apayload\x18\x02 \x01(\fR\apayload\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12N\n" +
+	"\n" +
+	"properties\x18\x04 \x03(\v2..ringfence.lane.v1.SendRequest.PropertiesEntryR\n" +
+	"properties\x12\x19\n" +
+	"\bafter_ms\x18\x05 \x01(\x04R\aafterMs\x12\x13\n" +
+	"\x05at_ms\x18\x06 \x01(\x03R\x04atMs\x12\x0e\n" +
+	"\x02id\x18\a \x01(\tR\x02id\x1a=\n" +
+	"\x0fPropertiesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
+	"\fSendResponse\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x15\n" +
+	"\x06due_ms\x18\x02 \x01(\x03R\x05dueMs\"\xaf\x01\n" +
 	"\x0eReserveRequest\x12*\n" +
 	"\x03ask\x18\x01 \x01(\v2\x16.ringfence.lane.v1.AskH\x00R\x03ask\x120\n" +
 	"\x05renew\x18\x02 \x01(\v2\x18.ringfence.lane.v1.RenewH\x00R\x05renew\x126\n" +
 	"\arelease\x18\x03 \x01(\v2\x1a.ringfence.lane.v1.ReleaseH\x00R\areleaseB\a\n" +
-	"\x05frame\"\x89\x01\n" +
+	"\x05frame\"\xa0\x01\n" +
 	"\x03Ask\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12\x17\n" +
 	"\await_ms\x18\x03 \x01(\x04R\x06waitMs\x12\x16\n" +
 	"\x06resume\x18\x04 \x01(\bR\x06resume\x12\x12\n" +
 	"\x04path\x18\x05 \x03(\x06R\x04path\x12\x1b\n" +
-	"\traw_clock\x18\x06 \x01(\bR\brawClock\"\x15\n" +
+	"\traw_clock\x18\x06 \x01(\bR\brawClock\x12\x15\n" +
+	"\x06ttl_ms\x18\a \x01(\rR\x05ttlMs\"\x15\n" +
 	"\x05Renew\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\"\t\n" +
 	"\aRelease\"\xb9\x01\n" +
@@ -864,10 +1057,11 @@ const file_ringfence_lane_v1_lane_proto_rawDesc = "" +
 	"\aGranted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x03R\x05token\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12!\n" +
-	"\fremaining_ns\x18\x03 \x01(\x03R\vremainingNs\":\n" +
+	"\fremaining_ns\x18\x03 \x01(\x03R\vremainingNs\"T\n" +
 	"\aRenewed\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\x12!\n" +
-	"\fremaining_ns\x18\x02 \x01(\x03R\vremainingNs\"T\n" +
+	"\fremaining_ns\x18\x02 \x01(\x03R\vremainingNs\x12\x18\n" +
+	"\acovered\x18\x03 \x01(\bR\acovered\"T\n" +
 	"\x04Over\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12$\n" +
@@ -893,10 +1087,11 @@ const file_ringfence_lane_v1_lane_proto_rawDesc = "" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x13\n" +
 	"\x0fOUTCOME_NOT_RUN\x10\x03\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x04\x12\x17\n" +
-	"\x13OUTCOME_DONE_BEFORE\x10\x052\xb2\x01\n" +
+	"\x13OUTCOME_DONE_BEFORE\x10\x052\xfb\x01\n" +
 	"\vLaneService\x12M\n" +
 	"\x06Invoke\x12 .ringfence.lane.v1.InvokeRequest\x1a!.ringfence.lane.v1.InvokeResponse\x12T\n" +
-	"\aReserve\x12!.ringfence.lane.v1.ReserveRequest\x1a\".ringfence.lane.v1.ReserveResponse(\x010\x01B<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3"
+	"\aReserve\x12!.ringfence.lane.v1.ReserveRequest\x1a\".ringfence.lane.v1.ReserveResponse(\x010\x01\x12G\n" +
+	"\x04Send\x12\x1e.ringfence.lane.v1.SendRequest\x1a\x1f.ringfence.lane.v1.SendResponseB<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3"
 
 var (
 	file_ringfence_lane_v1_lane_proto_rawDescOnce sync.Once
@@ -911,37 +1106,43 @@ func file_ringfence_lane_v1_lane_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_lane_v1_lane_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_lane_v1_lane_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_ringfence_lane_v1_lane_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_ringfence_lane_v1_lane_proto_goTypes = []any{
 	(Outcome)(0),            // 0: ringfence.lane.v1.Outcome
-	(*ReserveRequest)(nil),  // 1: ringfence.lane.v1.ReserveRequest
-	(*Ask)(nil),             // 2: ringfence.lane.v1.Ask
-	(*Renew)(nil),           // 3: ringfence.lane.v1.Renew
-	(*Release)(nil),         // 4: ringfence.lane.v1.Release
-	(*ReserveResponse)(nil), // 5: ringfence.lane.v1.ReserveResponse
-	(*Granted)(nil),         // 6: ringfence.lane.v1.Granted
-	(*Renewed)(nil),         // 7: ringfence.lane.v1.Renewed
-	(*Over)(nil),            // 8: ringfence.lane.v1.Over
-	(*InvokeRequest)(nil),   // 9: ringfence.lane.v1.InvokeRequest
-	(*InvokeResponse)(nil),  // 10: ringfence.lane.v1.InvokeResponse
+	(*SendRequest)(nil),     // 1: ringfence.lane.v1.SendRequest
+	(*SendResponse)(nil),    // 2: ringfence.lane.v1.SendResponse
+	(*ReserveRequest)(nil),  // 3: ringfence.lane.v1.ReserveRequest
+	(*Ask)(nil),             // 4: ringfence.lane.v1.Ask
+	(*Renew)(nil),           // 5: ringfence.lane.v1.Renew
+	(*Release)(nil),         // 6: ringfence.lane.v1.Release
+	(*ReserveResponse)(nil), // 7: ringfence.lane.v1.ReserveResponse
+	(*Granted)(nil),         // 8: ringfence.lane.v1.Granted
+	(*Renewed)(nil),         // 9: ringfence.lane.v1.Renewed
+	(*Over)(nil),            // 10: ringfence.lane.v1.Over
+	(*InvokeRequest)(nil),   // 11: ringfence.lane.v1.InvokeRequest
+	(*InvokeResponse)(nil),  // 12: ringfence.lane.v1.InvokeResponse
+	nil,                     // 13: ringfence.lane.v1.SendRequest.PropertiesEntry
 }
 var file_ringfence_lane_v1_lane_proto_depIdxs = []int32{
-	2,  // 0: ringfence.lane.v1.ReserveRequest.ask:type_name -> ringfence.lane.v1.Ask
-	3,  // 1: ringfence.lane.v1.ReserveRequest.renew:type_name -> ringfence.lane.v1.Renew
-	4,  // 2: ringfence.lane.v1.ReserveRequest.release:type_name -> ringfence.lane.v1.Release
-	6,  // 3: ringfence.lane.v1.ReserveResponse.granted:type_name -> ringfence.lane.v1.Granted
-	7,  // 4: ringfence.lane.v1.ReserveResponse.renewed:type_name -> ringfence.lane.v1.Renewed
-	8,  // 5: ringfence.lane.v1.ReserveResponse.over:type_name -> ringfence.lane.v1.Over
-	0,  // 6: ringfence.lane.v1.InvokeResponse.outcome:type_name -> ringfence.lane.v1.Outcome
-	9,  // 7: ringfence.lane.v1.LaneService.Invoke:input_type -> ringfence.lane.v1.InvokeRequest
-	1,  // 8: ringfence.lane.v1.LaneService.Reserve:input_type -> ringfence.lane.v1.ReserveRequest
-	10, // 9: ringfence.lane.v1.LaneService.Invoke:output_type -> ringfence.lane.v1.InvokeResponse
-	5,  // 10: ringfence.lane.v1.LaneService.Reserve:output_type -> ringfence.lane.v1.ReserveResponse
-	9,  // [9:11] is the sub-list for method output_type
-	7,  // [7:9] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 0: ringfence.lane.v1.SendRequest.properties:type_name -> ringfence.lane.v1.SendRequest.PropertiesEntry
+	4,  // 1: ringfence.lane.v1.ReserveRequest.ask:type_name -> ringfence.lane.v1.Ask
+	5,  // 2: ringfence.lane.v1.ReserveRequest.renew:type_name -> ringfence.lane.v1.Renew
+	6,  // 3: ringfence.lane.v1.ReserveRequest.release:type_name -> ringfence.lane.v1.Release
+	8,  // 4: ringfence.lane.v1.ReserveResponse.granted:type_name -> ringfence.lane.v1.Granted
+	9,  // 5: ringfence.lane.v1.ReserveResponse.renewed:type_name -> ringfence.lane.v1.Renewed
+	10, // 6: ringfence.lane.v1.ReserveResponse.over:type_name -> ringfence.lane.v1.Over
+	0,  // 7: ringfence.lane.v1.InvokeResponse.outcome:type_name -> ringfence.lane.v1.Outcome
+	11, // 8: ringfence.lane.v1.LaneService.Invoke:input_type -> ringfence.lane.v1.InvokeRequest
+	3,  // 9: ringfence.lane.v1.LaneService.Reserve:input_type -> ringfence.lane.v1.ReserveRequest
+	1,  // 10: ringfence.lane.v1.LaneService.Send:input_type -> ringfence.lane.v1.SendRequest
+	12, // 11: ringfence.lane.v1.LaneService.Invoke:output_type -> ringfence.lane.v1.InvokeResponse
+	7,  // 12: ringfence.lane.v1.LaneService.Reserve:output_type -> ringfence.lane.v1.ReserveResponse
+	2,  // 13: ringfence.lane.v1.LaneService.Send:output_type -> ringfence.lane.v1.SendResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_lane_v1_lane_proto_init() }
@@ -949,12 +1150,12 @@ func file_ringfence_lane_v1_lane_proto_init() {
 	if File_ringfence_lane_v1_lane_proto != nil {
 		return
 	}
-	file_ringfence_lane_v1_lane_proto_msgTypes[0].OneofWrappers = []any{
+	file_ringfence_lane_v1_lane_proto_msgTypes[2].OneofWrappers = []any{
 		(*ReserveRequest_Ask)(nil),
 		(*ReserveRequest_Renew)(nil),
 		(*ReserveRequest_Release)(nil),
 	}
-	file_ringfence_lane_v1_lane_proto_msgTypes[4].OneofWrappers = []any{
+	file_ringfence_lane_v1_lane_proto_msgTypes[6].OneofWrappers = []any{
 		(*ReserveResponse_Granted)(nil),
 		(*ReserveResponse_Renewed)(nil),
 		(*ReserveResponse_Over)(nil),
@@ -965,7 +1166,7 @@ func file_ringfence_lane_v1_lane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_lane_v1_lane_proto_rawDesc), len(file_ringfence_lane_v1_lane_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	LaneService_Invoke_FullMethodName  = "/ringfence.lane.v1.LaneService/Invoke"
 	LaneService_Reserve_FullMethodName = "/ringfence.lane.v1.LaneService/Reserve"
+	LaneService_Send_FullMethodName    = "/ringfence.lane.v1.LaneService/Send"
 )
 
 // LaneServiceClient is the client API for LaneService service.
@@ -38,6 +39,10 @@ type LaneServiceClient interface {
 	// or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
 	// last permission has passed, unless another stream comes back for it before.
 	Reserve(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReserveRequest, ReserveResponse], error)
+	// Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+	// that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+	// status that is not known, and the same id makes a repeat harmless.
+	Send(ctx context.Context, in *SendRequest, opts ...grpc.CallOption) (*SendResponse, error)
 }
 
 type laneServiceClient struct {
@@ -71,6 +76,16 @@ func (c *laneServiceClient) Reserve(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type LaneService_ReserveClient = grpc.BidiStreamingClient[ReserveRequest, ReserveResponse]
 
+func (c *laneServiceClient) Send(ctx context.Context, in *SendRequest, opts ...grpc.CallOption) (*SendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SendResponse)
+	err := c.cc.Invoke(ctx, LaneService_Send_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LaneServiceServer is the server API for LaneService service.
 // All implementations must embed UnimplementedLaneServiceServer
 // for forward compatibility.
@@ -84,6 +99,10 @@ type LaneServiceServer interface {
 	// or Over; then it renews, until Release or the end of its permission. The end of the stream is no release: the reservation ends when its
 	// last permission has passed, unless another stream comes back for it before.
 	Reserve(grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]) error
+	// Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+	// that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+	// status that is not known, and the same id makes a repeat harmless.
+	Send(context.Context, *SendRequest) (*SendResponse, error)
 	mustEmbedUnimplementedLaneServiceServer()
 }
 
@@ -99,6 +118,9 @@ func (UnimplementedLaneServiceServer) Invoke(context.Context, *InvokeRequest) (*
 }
 func (UnimplementedLaneServiceServer) Reserve(grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]) error {
 	return status.Error(codes.Unimplemented, "method Reserve not implemented")
+}
+func (UnimplementedLaneServiceServer) Send(context.Context, *SendRequest) (*SendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Send not implemented")
 }
 func (UnimplementedLaneServiceServer) mustEmbedUnimplementedLaneServiceServer() {}
 func (UnimplementedLaneServiceServer) testEmbeddedByValue()                     {}
@@ -146,6 +168,24 @@ func _LaneService_Reserve_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type LaneService_ReserveServer = grpc.BidiStreamingServer[ReserveRequest, ReserveResponse]
 
+func _LaneService_Send_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LaneServiceServer).Send(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LaneService_Send_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LaneServiceServer).Send(ctx, req.(*SendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LaneService_ServiceDesc is the grpc.ServiceDesc for LaneService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -156,6 +196,10 @@ var LaneService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Invoke",
 			Handler:    _LaneService_Invoke_Handler,
+		},
+		{
+			MethodName: "Send",
+			Handler:    _LaneService_Send_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

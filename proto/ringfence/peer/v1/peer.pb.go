@@ -1138,7 +1138,10 @@ type Call struct {
 	// It is a reservation, which runs at its caller, not in a handler. It has no method.
 	Reservation bool `protobuf:"varint,5,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	// A reservation that was granted before: only that one is wanted, no new one.
-	Resume        bool `protobuf:"varint,6,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume bool `protobuf:"varint,6,opt,name=resume,proto3" json:"resume,omitempty"`
+	// A reservation that is to be covered: for how long each renewal promises the key, in milliseconds. 0: for no longer than the lease
+	// of its owner.
+	TtlMs         uint32 `protobuf:"varint,7,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1215,6 +1218,13 @@ func (x *Call) GetResume() bool {
 	return false
 }
 
+func (x *Call) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
 // Renewals ask how long the holders of reservations may go on.
 type Renewals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1278,7 +1288,9 @@ type Renewed struct {
 	// The numbers, one for each.
 	Numbers []uint64 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
 	// Nanoseconds of permission from the asking on, one for each; zero: no more than before.
-	RemainingNs   []uint64 `protobuf:"varint,3,rep,packed,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	RemainingNs []uint64 `protobuf:"varint,3,rep,packed,name=remaining_ns,json=remainingNs,proto3" json:"remaining_ns,omitempty"`
+	// Of the reservations above those that are covered, by index, ascending.
+	Covered       []uint32 `protobuf:"varint,4,rep,packed,name=covered,proto3" json:"covered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,6 +1342,13 @@ func (x *Renewed) GetNumbers() []uint64 {
 func (x *Renewed) GetRemainingNs() []uint64 {
 	if x != nil {
 		return x.RemainingNs
+	}
+	return nil
+}
+
+func (x *Renewed) GetCovered() []uint32 {
+	if x != nil {
+		return x.Covered
 	}
 	return nil
 }
@@ -1811,7 +1830,10 @@ type Window struct {
 	// Partitions of their keys, one for each.
 	Partitions []uint32 `protobuf:"varint,7,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
 	// How long ago they were done, in milliseconds, one for each. None: it is not known.
-	AgesMs        []uint32 `protobuf:"varint,8,rep,packed,name=ages_ms,json=agesMs,proto3" json:"ages_ms,omitempty"`
+	AgesMs []uint32 `protobuf:"varint,8,rep,packed,name=ages_ms,json=agesMs,proto3" json:"ages_ms,omitempty"`
+	// Digests of the contents of their events, 16 bytes for each id, zero where there is none. An id with one, of an event that a router has published, is done
+	// only for an event of that content. None: no id has one.
+	Contents      []byte `protobuf:"bytes,9,opt,name=contents,proto3" json:"contents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1898,6 +1920,13 @@ func (x *Window) GetPartitions() []uint32 {
 func (x *Window) GetAgesMs() []uint32 {
 	if x != nil {
 		return x.AgesMs
+	}
+	return nil
+}
+
+func (x *Window) GetContents() []byte {
+	if x != nil {
+		return x.Contents
 	}
 	return nil
 }
@@ -2121,7 +2150,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"last_error\x18\x11 \x01(\tR\tlastError\x12\x18\n" +
 	"\acrashes\x18\x12 \x01(\rR\acrashes\x12+\n" +
 	"\x04call\x18\x13 \x01(\v2\x17.ringfence.peer.v1.CallR\x04call\x12%\n" +
-	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersion\"\x9b\x01\n" +
+	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersion\"\xb2\x01\n" +
 	"\x04Call\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x1d\n" +
 	"\n" +
@@ -2129,14 +2158,16 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
 	"\x04path\x18\x04 \x03(\x06R\x04path\x12 \n" +
 	"\vreservation\x18\x05 \x01(\bR\vreservation\x12\x16\n" +
-	"\x06resume\x18\x06 \x01(\bR\x06resume\">\n" +
+	"\x06resume\x18\x06 \x01(\bR\x06resume\x12\x15\n" +
+	"\x06ttl_ms\x18\a \x01(\rR\x05ttlMs\">\n" +
 	"\bRenewals\x12\x18\n" +
 	"\ahandles\x18\x01 \x03(\x04R\ahandles\x12\x18\n" +
-	"\anumbers\x18\x02 \x03(\x04R\anumbers\"`\n" +
+	"\anumbers\x18\x02 \x03(\x04R\anumbers\"z\n" +
 	"\aRenewed\x12\x18\n" +
 	"\ahandles\x18\x01 \x03(\x04R\ahandles\x12\x18\n" +
 	"\anumbers\x18\x02 \x03(\x04R\anumbers\x12!\n" +
-	"\fremaining_ns\x18\x03 \x03(\x04R\vremainingNs\"4\n" +
+	"\fremaining_ns\x18\x03 \x03(\x04R\vremainingNs\x12\x18\n" +
+	"\acovered\x18\x04 \x03(\rR\acovered\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\xbd\x01\n" +
@@ -2170,7 +2201,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
-	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\xa0\x02\n" +
+	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\xbc\x02\n" +
 	"\x06Window\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x123\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x06tenure\x12\x1d\n" +
@@ -2182,7 +2213,8 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"partitions\x18\a \x03(\rR\n" +
 	"partitions\x12\x17\n" +
-	"\aages_ms\x18\b \x03(\rR\x06agesMs\"\x14\n" +
+	"\aages_ms\x18\b \x03(\rR\x06agesMs\x12\x1a\n" +
+	"\bcontents\x18\t \x01(\fR\bcontents\"\x14\n" +
 	"\x04Ping\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\"\x14\n" +
 	"\x04Pong\x12\f\n" +

@@ -33,6 +33,12 @@ its reply. A worker registers a handler for each method, and :class:`Lane` calls
         r.check()  # raises KeyLost if the key is lost
         store.apply("user-7", r.fence.text, b"repaired")
 
+**Timers.** A handler that has returned may be called again later, for the same key; and any process may send an event that is due later::
+
+    event.after(3600, "remind", b"order-8")  # the handler gets an event with event.timer.name == "remind"
+
+    ringfence.Lane().send("user-7", b"order-8", after=3600, name="remind")
+
 Pass ``event.fence.text`` to your database with every write, and refuse a write whose fence is less than the greatest one seen for that
 key (docs/sinks.md): no lease can stop a process that is frozen between your last check and the write.
 """
@@ -52,7 +58,9 @@ from ringfence.errors import (
     HandlersStillRunning,
     HandlerTimeout,
     KeyLost,
+    MaybeSent,
     NotReserved,
+    NotSent,
     Refused,
     Reject,
     RetryAfter,
@@ -63,7 +71,7 @@ from ringfence.errors import (
     Unreachable,
     VersionMismatch,
 )
-from ringfence.event import Event, Fence, MessageID
+from ringfence.event import Event, Fence, MessageID, Timer
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, json_handler
 from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, Session
 from ringfence.reservation import AsyncReservation, Reservation
@@ -97,8 +105,10 @@ __all__ = [
     "Hooks",
     "KeyLost",
     "Lane",
+    "MaybeSent",
     "MessageID",
     "NotReserved",
+    "NotSent",
     "Options",
     "PlainCallHandler",
     "PlainHandler",
@@ -110,6 +120,7 @@ __all__ = [
     "Session",
     "SessionError",
     "Silent",
+    "Timer",
     "TooManyWorkers",
     "Unauthenticated",
     "Unreachable",

@@ -112,6 +112,10 @@ class Call:
         """Raises :class:`KeyLost`, :class:`CallerGone` or :class:`DrainTimeout` if the handler must stop, as :meth:`Event.check` does."""
         self._event.check()
 
+    def after(self, delay: float | datetime.timedelta, name: str = "", payload: bytes | str = b"") -> None:
+        """Sets a timer, as :meth:`Event.after` does: it is published before the caller gets its reply. The handler of events gets it."""
+        self._event.after(delay, name, payload)
+
     @property
     def lease_until(self) -> datetime.datetime | None:
         """The current end of the handler's lease, as :attr:`Event.lease_until` has it."""

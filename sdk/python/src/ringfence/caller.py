@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import logging
 import math
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from ringfence.call import TIMEOUT_DEFAULT, Call
 from ringfence.errors import ArgumentError, CallError, SessionError
-from ringfence.event import Event
+from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_wait
 from ringfence.runner import FRAME_MAX, dial
+from ringfence.sending import CALL_PAUSE_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent
+from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
 from ringfence.xxh64 import xxh64
 
 if TYPE_CHECKING:
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 METHOD = "/ringfence.lane.v1.LaneService/Invoke"
 GRACE = 1.0
 """Seconds that the router's answer is waited for after the timeout of a call."""
-UNREACHABLE = "unreachable"
+OVERLOADED, UNREACHABLE = "overloaded", "unreachable"
 
 _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", FRAME_MAX),  # the status of a reply that is larger would look like a refusal of the router
@@ -53,11 +58,9 @@ _REFUSALS = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
-_NO_CONNECTION = ("failed to connect to all addresses", "DNS resolution failed")  # gRPC's words for a call that was never sent
-
 
 class Lane:
-    """Calls handlers of keys, through one router of the group::
+    """Calls handlers of keys, reserves keys, and sends events, through one router of the group::
 
         lane = ringfence.Lane()
         receipt = lane.invoke("user-7", "charge", b"4200", id="order-8")
@@ -81,6 +84,7 @@ class Lane:
             METHOD, pb.InvokeRequest.SerializeToString, pb.InvokeResponse.FromString
         )
         self._reserve = self._channel.stream_stream(RESERVE, pb.ReserveRequest.SerializeToString, pb.ReserveResponse.FromString)
+        self._sender = Sender(self._settings, self._channel)
 
     def close(self) -> None:
         """Ends the connection. Calls that wait raise CallError, with the outcome unknown; reservations are lost when their permission ends."""
@@ -114,7 +118,15 @@ class Lane:
         ``caller`` is the event or the call whose handler calls: a call that would wait for the caller's own key is then refused, with the
         code cycle, and does not wait for its timeout.
         """
-        return _reply(self._begin(key, method, payload, id, timeout, caller))
+        pauses = _call_pauses(timeout)
+        while True:
+            try:
+                return _reply(self._begin(key, method, payload, id, pauses.left(), caller))
+            except CallError as failure:
+                pause = pauses.next()
+                if pause is None or not is_crowded(failure):
+                    raise
+            time.sleep(pause)  # the router has taken nothing in: too many calls of its callers are just beginning
 
     async def invoke_async(
         self,
@@ -127,27 +139,68 @@ class Lane:
         caller: Event | Call | None = None,
     ) -> bytes:
         """Is :meth:`invoke` for a coroutine. If its task is cancelled the call is taken back, and may have run."""
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not answered.done():
-                answered.set_result(None)
-
-        def done(_: object) -> None:
+        pauses = _call_pauses(timeout)
+        while True:
+            future = self._begin(key, method, payload, id, pauses.left(), caller)
+            await answered([future])
             try:
-                loop.call_soon_threadsafe(wake)
-            except RuntimeError:  # the loop was closed: nobody waits
-                pass
+                return _reply(future)
+            except CallError as failure:
+                pause = pauses.next()
+                if pause is None or not is_crowded(failure):
+                    raise
+            await asyncio.sleep(pause)
 
-        future = self._begin(key, method, payload, id, timeout, caller)
-        future.add_done_callback(done)
-        try:
-            await answered
-        except asyncio.CancelledError:
-            future.cancel()
-            raise
-        return _reply(future)
+    def send(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        after: float | datetime.timedelta | None = None,
+        at: datetime.datetime | None = None,
+        name: str = "",
+        id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = SEND_TIMEOUT,
+    ) -> MessageID:
+        """Publishes an event of a key, and returns its id when the broker has it. It blocks.
+
+        The handler of the key's events gets it, with an :attr:`Event.timer` of this name: at once, ``after`` some seconds, or ``at`` a time with a
+        time zone; at most 366 days from now. It needs no producer, and no rights of the application at the broker.
+
+        Another event with the same key and ``id``, of up to 256 bytes, counts as the same, as long as the owner of the key remembers it.
+        There may be 64 ``properties``. ``timeout`` is in seconds; an attempt that is under way then has one more.
+
+        Raises NotSent, MaybeSent if it may have been published, and ArgumentError.
+        """
+        return self._sender.send(self._sending(key, payload, after, at, name, id, properties), _checked(timeout))
+
+    async def send_async(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        after: float | datetime.timedelta | None = None,
+        at: datetime.datetime | None = None,
+        name: str = "",
+        id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = SEND_TIMEOUT,
+    ) -> MessageID:
+        """Is :meth:`send` for a coroutine. If its task is cancelled, the event may have been published."""
+        return await self._sender.send_async(self._sending(key, payload, after, at, name, id, properties), _checked(timeout))
+
+    def _sending(
+        self,
+        key: bytes | str,
+        payload: bytes | str,
+        after: float | datetime.timedelta | None,
+        at: datetime.datetime | None,
+        name: str,
+        id: str | None,
+        properties: Mapping[str, str] | None,
+    ) -> pb.SendRequest:
+        return request_of(_bytes(key), payload, due(after, at), name, id, properties, _traceparent(self._settings.traces))
 
     def reserve(self, key: bytes | str, *, wait: float = 0.0, caller: Event | Call | None = None) -> Reservation:
         """Reserves a key: no handler of it runs, and nobody else holds it, until :meth:`Reservation.release`. It blocks::
@@ -177,8 +230,6 @@ class Lane:
 
     def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
         """Sends a call, and returns gRPC's future of its response."""
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-            raise ArgumentError(f"timeout = {timeout!r}, want a number of seconds greater than 0")
         request = pb.InvokeRequest(
             key=_bytes(key),
             method=method,
@@ -197,6 +248,17 @@ class Lane:
             return self._invoke.future(request, timeout=timeout + GRACE, metadata=metadata)
         except ValueError as failure:  # gRPC's word for a channel that is closed
             raise CallError("not_run", text="the lane was closed") from failure
+
+
+def _checked(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise ArgumentError(f"timeout = {timeout!r}, want a number of seconds greater than 0")
+    return timeout
+
+
+def _call_pauses(timeout: float) -> Pauses:
+    """Returns the pauses between the attempts of a call."""
+    return Pauses(_checked(timeout), CALL_PAUSE_MAX)
 
 
 def _bytes(key: bytes | str) -> bytes:
@@ -228,8 +290,8 @@ def _not_answered(failure: grpc.RpcError) -> CallError:
     """Returns the error for a call that the router has not answered."""
     code, text = failure.code(), failure.details() or ""
     if code in _REFUSALS:
-        return CallError("not_run", text=text or code.name)
-    if code == grpc.StatusCode.UNAVAILABLE and any(words in text for words in _NO_CONNECTION):
+        return CallError("not_run", OVERLOADED if code == grpc.StatusCode.RESOURCE_EXHAUSTED else "", text or code.name)
+    if was_never_sent(failure):
         return CallError("not_run", UNREACHABLE, text)
     return CallError("unknown", text=f"{code.name}: {text}" if text else code.name)
 

@@ -117,6 +117,30 @@ class NotReserved(Error):
         return type(self), (self.code, self.text, self.retry_after)
 
 
+class NotSent(Error):
+    """The event was not published. It can be sent again. Raised by :meth:`Lane.send`, and what fails a handler whose timers are not published."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(f"the event was not published{text and f': {text}'}")
+        self.text = text
+        """Why, in words."""
+
+    def __reduce__(self) -> tuple[type[NotSent], tuple[str]]:
+        return type(self), (self.text,)
+
+
+class MaybeSent(Error):
+    """The event may have been published. Only one with an id can be sent again safely. Raised as :class:`NotSent` is."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(f"the event may have been published{text and f': {text}'}")
+        self.text = text
+        """Why, in words."""
+
+    def __reduce__(self) -> tuple[type[MaybeSent], tuple[str]]:
+        return type(self), (self.text,)
+
+
 class HandlersStillRunning(Error):
     """Handlers ignored even the cancellation after the drain grace."""
 

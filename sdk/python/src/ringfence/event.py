@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfence.errors import Cancelled
+from ringfence.errors import ArgumentError, Cancelled
 from ringfence.inbox import Item
 
 if TYPE_CHECKING:
@@ -63,6 +63,46 @@ class MessageID(NamedTuple):
         return f"{self.ledger}:{self.entry}:{self.topic_partition}:{self.batch}"
 
 
+class Timer(NamedTuple):
+    """What an event has that a router published: one that a handler set with :meth:`Event.after`, or that :meth:`Lane.send` sent."""
+
+    name: str
+    """The name that the sender gave it, empty for none."""
+    due: datetime.datetime
+    """When it was due, in UTC by the clocks of the routers: the handler does not run earlier."""
+
+
+TIMERS_MAX = 100
+"""The timers that the handler of one event may set."""
+TIMER_AFTER_MAX = 366 * 24 * 3600
+"""Seconds until a timer is due, at most."""
+TIMER_NAME_MAX = 128
+"""Bytes of a timer's name."""
+TIMER_PAYLOAD_MAX = 1 << 20
+"""Bytes of a timer's payload."""
+
+
+class _Set(NamedTuple):
+    """A timer that a handler has set."""
+
+    after_ms: int
+    name: str
+    payload: bytes
+
+    @classmethod
+    def of(cls, delay: float | datetime.timedelta, name: str, payload: bytes | str) -> _Set:
+        """Raises ArgumentError if routers do not take such a timer."""
+        seconds = delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds <= TIMER_AFTER_MAX:
+            raise ArgumentError(f"delay = {delay!r}, want a timedelta or a number of seconds, of at most 366 days")
+        if not isinstance(name, str) or not name.isprintable() or "\ufffd" in name or len(name.encode(errors="replace")) > TIMER_NAME_MAX:
+            raise ArgumentError(f"name = {name!r:.80}, want at most {TIMER_NAME_MAX} bytes of printable text")
+        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        if len(data) > TIMER_PAYLOAD_MAX:
+            raise ArgumentError(f"payload: {len(data)} bytes, want at most {TIMER_PAYLOAD_MAX}")
+        return cls(int(max(0, seconds) * 1000), name, data)  # one in the past, as a run after a crash may ask for, is due at once
+
+
 def _time(milliseconds: int) -> datetime.datetime:
     try:
         return _EPOCH + datetime.timedelta(milliseconds=milliseconds)
@@ -115,6 +155,8 @@ class Event(Item):
     """The version of the payload's schema in Pulsar's registry for the topic; None if the producer gave none."""
     fence: Fence
     """Greater than that of any earlier delivery of the key. Pass its text to your database with every write."""
+    timer: Timer | None
+    """Set for an event that a router published: a timer, or an event of :meth:`Lane.send`. Its message_id is none of Pulsar's."""
 
     # Set by the SDK. _delivery and _frame are the wire's forms, from which the fields above are read when they are first used.
     _delivery: app_pb2.Delivery | None
@@ -125,6 +167,9 @@ class Event(Item):
     # Of calls alone. They are in __dict__, so that events pay nothing for them.
     _call: Arrival | None = None
     _reply: bytes = b""
+    # Of events whose handlers set timers.
+    _timers: list[_Set] | None = None
+    _give_up: Callable[[], None] | None = None  # frees the thread that publishes them
 
     def __init__(
         self,
@@ -140,6 +185,7 @@ class Event(Item):
         redelivery: int = 0,
         schema_version: bytes | None = None,
         fence: Fence = Fence(0, 0),
+        timer: Timer | None = None,
     ) -> None:
         self.key = key.encode() if isinstance(key, str) else key
         self.payload = payload.encode() if isinstance(payload, str) else payload
@@ -150,6 +196,7 @@ class Event(Item):
         self.attempt, self.redelivery = attempt, redelivery
         self.schema_version = schema_version
         self.fence = fence
+        self.timer = timer
         self.id = self.partition = 0
         self._delivery = self._frame = self._stream = self._cause = None
 
@@ -235,6 +282,24 @@ class Event(Item):
         if stream is not None:
             stream.progress(self)
 
+    def after(self, delay: float | datetime.timedelta, name: str = "", payload: bytes | str = b"") -> None:
+        """Sets a timer: when ``delay``, in seconds, has passed, the handler gets an event of the same key, with this payload, and with this
+        name in its :attr:`timer`, on whichever machine owns the key then.
+
+        Timers are durable: when the handler has returned they are published, and only then the event counts as done. If the handler fails they are
+        dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before. A timer
+        cannot be cancelled: let its handler look whether it is still wanted.
+
+        A delay of less than 0 is 0. Raises ArgumentError for more than 366 days, a name of more than 128 bytes or that is not printable, a
+        payload of more than 1 MiB, and more than 100 timers of one event. Call it before the handler returns, from one thread.
+        """
+        timer = _Set.of(delay, name, payload)
+        if self._timers is None:
+            self._timers = []
+        if len(self._timers) >= TIMERS_MAX:
+            raise ArgumentError(f"more than {TIMERS_MAX} timers of one event")
+        self._timers.append(timer)
+
     @property
     def lease_until(self) -> datetime.datetime | None:
         """The current end of the handler's lease in UTC, which is renewed as long as the key stays here.
@@ -270,6 +335,7 @@ _READ: dict[str, Callable[[Any, Any], Any]] = {
     "redelivery": lambda d, f: d.redelivery_count,
     "schema_version": lambda d, f: f.schema_versions[d.schema_version - 1] if d.schema_version else None,
     "fence": lambda d, f: Fence(f.tokens[d.token], d.turn),
+    "timer": lambda d, f: Timer(d.timer.name, _time(d.timer.due_ms)) if d.HasField("timer") else None,
 }
 """How each field is read from its delivery and its frame."""
 

@@ -97,7 +97,10 @@ class ThreadPool:
         self._late += 1
 
     def cancel(self, event: Event) -> None:
-        """Nothing can stop a thread from outside: its handler asks by :meth:`Event.check`."""
+        """Nothing can stop a thread from outside: its handler asks by :meth:`Event.check`. If that has returned, its timers are given up."""
+        give_up = event._give_up
+        if give_up is not None:
+            give_up()
 
     def retire(self) -> None:
         with self._runner.lock:

@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import math
 import queue
+import random
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -22,6 +23,8 @@ from ringfence.errors import ArgumentError, KeyLost, NotReserved, SessionError
 from ringfence.event import Fence
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.runner import CHECK_EVERY
+from ringfence.sending import CALL_PAUSE_MAX, is_crowded
+from ringfence.sending import PAUSE_MIN as CROWD_PAUSE_MIN
 
 if TYPE_CHECKING:
     from ringfence.options import Settings
@@ -34,7 +37,7 @@ GRACE = 1.0
 BEGIN_MAX = 10.0
 """Seconds from a grant until there is permission to begin."""
 RELEASE_MAX = 0.5
-"""Seconds that the router's last frame is waited for after a release."""
+"""Seconds that the router's last frame is waited for when the wait for a key is given up."""
 PAUSE_MIN, PAUSE_MAX = 0.02, 0.5
 """Seconds before the next stream when one breaks: doubled from the first to the second value."""
 RENEWALS_MAX = 64
@@ -191,8 +194,7 @@ class Holder:
 
     def _run(self) -> None:
         try:
-            self._link = self._open()
-            if self._await(self._link):
+            if self._get():
                 self._begun(None)
                 self._keep()
         except NotReserved as failure:
@@ -204,6 +206,29 @@ class Holder:
             if self._link is not None:
                 self._link.end()
             self._ended()
+
+    def _get(self) -> bool:
+        """Asks until the router takes the ask in, and waits for the grant. Returns False if it was released before."""
+        left, pause = _Ticks(self._clock, self._wait + GRACE), CROWD_PAUSE_MIN
+        before: NotReserved | None = None  # of the last ask that was not taken in
+        while True:
+            self._link = self._open()
+            try:
+                return self._await(self._link, left)
+            except NotReserved as failure:
+                # If it has read nothing, too many calls of its callers are just beginning.
+                if not is_crowded(self._link.failure) or left.seconds() <= pause:
+                    if before is not None and self._link.failure is None and failure.code == "unreachable":
+                        raise before from None  # the time was up while an ask was under way
+                    raise
+                before = failure
+            self._link.end()
+            try:
+                self._next(pause * random.uniform(0.5, 1))
+                return False  # a stream that has ended has no other news than the release
+            except queue.Empty:
+                pause = min(2 * pause, CALL_PAUSE_MAX)
+            self._ask.wait_ms = min(self._ask.wait_ms, max(0, round((left.seconds() - GRACE) * 1000)))
 
     def _open(self) -> _Link:
         """Opens a stream. Raises NotReserved if that cannot even be tried."""
@@ -225,9 +250,8 @@ class Holder:
         """Returns the next of the news; it raises queue.Empty when the time is up."""
         return self._news.get(timeout=min(max(seconds, 0.001), threading.TIMEOUT_MAX))
 
-    def _await(self, link: _Link) -> bool:
-        """Waits for the grant, and for permission to begin. Returns False if it was released before."""
-        left = _Ticks(self._clock, self._wait + GRACE)
+    def _await(self, link: _Link, left: _Ticks) -> bool:
+        """Waits so long for the grant, and then for permission to begin. Returns False if it was released before."""
         granted = False
         renewal = _Ticks(self._clock, math.inf)
         while True:
@@ -267,9 +291,11 @@ class Holder:
             self._permission.renewed(frame.renewed.k, frame.renewed.remaining_ns, now)
 
     def _keep(self) -> None:
-        """Renews the reservation until it is released or lost."""
+        """Renews the reservation until it is lost, or its release was told. A release is told on another stream if one breaks, until the permission
+        has passed: then the key is free without it."""
         assert self._link is not None
         link = self._link
+        releasing = False
         renewal = _Ticks(self._clock, self._permission.every)
         redial: _Ticks | None = None
         pause = 0.0
@@ -282,9 +308,9 @@ class Holder:
                 self.lose("its permission has passed")
                 return
             if news is None:
-                self._say_release(link)
-                return
-            if news and news[0] is link:
+                releasing = True
+                link.send(pb.ReserveRequest(release=pb.Release()))
+            elif news and news[0] is link:
                 frame = news[1]
                 if frame is None:  # the stream broke; the reservation goes on until its deadline
                     pause = min(max(2 * pause, PAUSE_MIN), PAUSE_MAX)
@@ -292,6 +318,9 @@ class Holder:
                 elif frame.HasField("over"):
                     self.lose(frame.over.text or frame.over.code)
                     return
+                elif releasing:
+                    if frame.HasField("granted"):  # the owner has answered on a new stream: before, the router would not have told it
+                        link.send(pb.ReserveRequest(release=pb.Release()))
                 else:
                     pause = 0.0
                     self._extend(frame)
@@ -305,9 +334,11 @@ class Holder:
                     link.end()
                     link = self._link = self._open()
                 except NotReserved:
+                    if releasing:  # the lane was closed, or has no token
+                        return
                     pause = min(2 * pause, PAUSE_MAX)
                     redial = _Ticks(self._clock, pause)
-            if redial is None and renewal.seconds() <= 0:
+            if redial is None and not releasing and renewal.seconds() <= 0:
                 renewal = _Ticks(self._clock, self._permission.every)
                 self._renew(link)
 
@@ -404,7 +435,8 @@ class Reservation(_Held):
             raise failure
 
     def release(self) -> None:
-        """Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing."""
+        """Ends the reservation, and waits until its owner knows, at most as long as it would last without a renewal: if the connection is broken,
+        it is made again for that. Further calls do nothing but wait."""
         self._holder.release()
         self._over.wait()
 
@@ -459,6 +491,7 @@ class AsyncReservation(_Held):
         return self
 
     async def release(self) -> None:
-        """Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing."""
+        """Ends the reservation, and waits until its owner knows, at most as long as it would last without a renewal: if the connection is broken,
+        it is made again for that. Further calls do nothing but wait."""
         self._holder.release()
         await self._over.wait()

@@ -32,6 +32,7 @@ from ringfence.errors import (
 from ringfence.event import Event, detach
 from ringfence.inbox import Answer
 from ringfence.options import TLS, Session, Settings
+from ringfence.sending import Sender
 from ringfence.stream import METHOD, Stream
 
 CHECK_EVERY = 0.05
@@ -144,6 +145,7 @@ class Runner:
         reason: SessionError | None = None
         call: Any = None
         with channel:
+            stream.sender = Sender(settings, channel)
             with self.lock:
                 self._streams.append(stream)
                 self.live = stream

@@ -18,6 +18,7 @@ from ringfence.version import SDK
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
+    from ringfence.sending import Sender
 
 METHOD = "/ringfence.app.v1.AppService/Work"
 PROTOCOL_VERSION = 1
@@ -40,6 +41,7 @@ class Stream:
         self.runner = runner
         self.clock = runner.settings.clock
         self.cancel: Callable[[], Any] = lambda: None  # ends the call at once
+        self.sender: Sender | None = None  # of timers, by the same connection; set before the first delivery
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
         # Guarded by the runner's lock.
@@ -263,8 +265,9 @@ class Stream:
         if lost:
             runner.cancel(lost, KeyLost)
         if slow:
-            runner.cancel([event for event in slow if event._call is None], HandlerTimeout)
-            runner.cancel([event for event in slow if event._call is not None], CallerGone)
+            timed_out = response.revoke.timed_out
+            runner.cancel([event for event in slow if timed_out or event._call is None], HandlerTimeout)
+            runner.cancel([event for event in slow if not timed_out and event._call is not None], CallerGone)
         if kind == "welcome":
             self._welcome(response.welcome)
         elif kind == "go_away":

@@ -11,6 +11,9 @@ another machine while its handler runs, :meth:`Router.expire` lets the lease run
 With ``handler_timeout`` handlers that take too long are cancelled. Leases last for an hour of the router's own clock, which lose and
 expire move forward, so a slow test machine cancels nothing by accident.
 
+What handlers set as timers, and what a lane sends, comes back when the test says so: :attr:`Router.sent` records it, and :meth:`Sent.deliver` is
+when it is due.
+
 With pytest the fixture ``ringfence_router`` is a router for one test. Elsewhere use ``with Router() as router:``. All methods may be
 called from any thread; those that wait block, also in a test that is a coroutine, while an asyncio handler runs in a loop of its own.
 """
@@ -32,7 +35,8 @@ import grpc
 from ringfence.app.v1 import app_pb2 as pb
 from ringfence.call import NO_HANDLER, TIMEOUT_DEFAULT
 from ringfence.clock import LeaseClock
-from ringfence.event import Arrival, Event, Fence, MessageID
+from ringfence.errors import ArgumentError
+from ringfence.event import _EPOCH, Arrival, Event, Fence, MessageID, Timer, _Set
 from ringfence.handlers import Handler
 from ringfence.lane.v1 import lane_pb2 as lane
 from ringfence.worker import Worker
@@ -51,6 +55,7 @@ PING_INTERVAL_MS = 20
 FRAME_MAX = 72 << 20
 PARTITIONS = 4093
 STREAMS_MAX = 32
+_SENT_LEDGER, _CALL_LEDGER = 1 << 61, 1 << 62  # of the ids that routers make themselves
 
 _KINDS = {
     pb.RESULT_KIND_UNSPECIFIED: "retry",
@@ -125,6 +130,38 @@ class Delivery:
     def _end(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._over.set()
+
+
+class Sent:
+    """One event that the router was to publish: a timer of a handler, or what :meth:`ringfence.Lane.send` sent."""
+
+    def __init__(self, router: Router, request: lane.SendRequest, message_id: MessageID) -> None:
+        self._router = router
+        self.key = request.key
+        """The key."""
+        self.payload = request.payload
+        """The payload."""
+        self.name = request.name
+        """The name of the timer."""
+        self.id = request.id
+        """The sender's id of the event: a second one with the same key and id is not recorded."""
+        self.properties = dict(request.properties)
+        """The properties."""
+        self.message_id = message_id
+        """The id that the sender was told."""
+        self.after = request.after_ms / 1000
+        """Seconds after which it is due."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        self.due = _EPOCH + datetime.timedelta(milliseconds=request.at_ms) if request.at_ms else now + datetime.timedelta(seconds=self.after)
+        """When it is due, in UTC."""
+
+    def __repr__(self) -> str:  # without key and payload
+        return f"<Sent {self.name!r} due {self.due}>"
+
+    def deliver(self) -> Delivery:
+        """Gives the event to the handler, as when it is due, and returns its delivery."""
+        timer = Timer(self.name, self.due)
+        return self._router.deliver(self.key, self.payload, properties=self.properties, message_id=self.message_id, timer=timer)
 
 
 class _Box:
@@ -224,6 +261,7 @@ class Router:
         self._streams: list[_Stream] = []
         self._boxes: dict[bytes, _Box] = {}
         self._orphans: list[tuple[_Box, Delivery]] = []  # deliveries whose stream broke: their keys wait for the lease
+        self._sent: list[Sent] = []
         self._last = 0  # counts deliveries, and is the turn of the newest one
         self._closed = threading.Event()
         self._server = grpc.server(
@@ -234,10 +272,13 @@ class Router:
         invoke: grpc.RpcMethodHandler[lane.InvokeRequest, lane.InvokeResponse] = grpc.unary_unary_rpc_method_handler(
             self._invoke, lane.InvokeRequest.FromString, lane.InvokeResponse.SerializeToString
         )
+        send: grpc.RpcMethodHandler[lane.SendRequest, lane.SendResponse] = grpc.unary_unary_rpc_method_handler(
+            self._send, lane.SendRequest.FromString, lane.SendResponse.SerializeToString
+        )
         self._server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler("ringfence.app.v1.AppService", {"Work": work}),
-                grpc.method_handlers_generic_handler("ringfence.lane.v1.LaneService", {"Invoke": invoke}),
+                grpc.method_handlers_generic_handler("ringfence.lane.v1.LaneService", {"Invoke": invoke, "Send": send}),
             ]
         )
         self._port = self._server.add_insecure_port("127.0.0.1:0")
@@ -283,6 +324,7 @@ class Router:
         redelivery: int = 0,
         schema_version: bytes | None = None,
         fence: Fence = Fence(0, 0),
+        timer: Timer | None = None,
     ) -> Delivery:
         """Queues an event for the handler. What is not given the router chooses: each event has another message_id, and each delivery
         of a key a greater fence than the one before."""
@@ -300,6 +342,7 @@ class Router:
             redelivery=redelivery,
             schema_version=schema_version,
             fence=fence,
+            timer=timer,
         )
         return self._add(Delivery(self, event, attempt))
 
@@ -311,9 +354,17 @@ class Router:
         :class:`ringfence.Lane` with :attr:`endpoint` calls through the real protocol instead. Nobody waits here: :meth:`Delivery.give_up` is
         what a caller does when ``timeout`` is over.
         """
-        event = Event(key, payload)
+        with self._lock:
+            self._last += 1
+            event = Event(key, payload, message_id=MessageID(_CALL_LEDGER, self._last))
         event._call = Arrival(method, id, timeout, path)
         return self._add(Delivery(self, event, 1))
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the router was to publish, in the order of its coming: timers of handlers that have ended well, and what lanes have sent."""
+        with self._lock:
+            return list(self._sent)
 
     def lose(self, key: bytes | str) -> None:
         """Moves a key away: its waiting deliveries are not started, and its running handler is cancelled with KeyLost.
@@ -445,7 +496,7 @@ class Router:
         for name, value in event.properties.items():
             properties.append(pb.Property(name=_index(names, name), value=value))
         milliseconds = datetime.timedelta(milliseconds=1)
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+        epoch = _EPOCH
         return pb.Delivery(
             delivery_id=delivery._id,
             partition=box.partition,
@@ -465,6 +516,7 @@ class Router:
             redelivery_count=event.redelivery,
             schema_version=0 if event.schema_version is None else _index(schemas, event.schema_version) + 1,
             call=_call(event._call),
+            timer=None if event.timer is None else pb.Timer(name=event.timer.name, due_ms=(event.timer.due - epoch) // milliseconds),
         )
 
     def _finish(self, stream: _Stream, result: pb.Result) -> None:
@@ -514,7 +566,7 @@ class Router:
                     for delivery in late:
                         delivery._timed_out = True
                     if late:
-                        revoke = pb.Revoke(delivery_ids=[delivery._id for delivery in late], reason="handler.timeout")
+                        revoke = pb.Revoke(delivery_ids=[delivery._id for delivery in late], timed_out=True, reason="handler.timeout")
                         stream.send(pb.WorkResponse(revoke=revoke))
 
     # Calls of a Lane.
@@ -541,6 +593,22 @@ class Router:
         if outcome.kind == "not_started":
             return lane.InvokeResponse(outcome=lane.OUTCOME_NOT_RUN, code=outcome.code or "timeout", text=outcome.reason)
         return lane.InvokeResponse(outcome=lane.OUTCOME_UNKNOWN, text=f"its handler was {outcome.kind}")
+
+    def _send(self, request: lane.SendRequest, context: grpc.ServicerContext) -> lane.SendResponse:
+        """Records an event, as a router publishes it."""
+        try:
+            if not request.key or (request.after_ms and request.at_ms):
+                raise ArgumentError("want a key, and one time")
+            _Set.of(request.after_ms / 1000, request.name, request.payload)
+        except ArgumentError as failure:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(failure))
+        with self._lock:
+            same = [sent for sent in self._sent if request.id and (sent.key, sent.id) == (request.key, request.id)]
+            if not same:
+                self._last += 1
+                same = [Sent(self, request, MessageID(_SENT_LEDGER, self._last))]
+                self._sent += same
+            return lane.SendResponse(message_id=str(same[0].message_id), due_ms=(same[0].due - _EPOCH) // datetime.timedelta(milliseconds=1))
 
     # Streams.
 

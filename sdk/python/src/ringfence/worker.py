@@ -13,6 +13,7 @@ from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, wi
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
 from ringfence.runner import Runner
+from ringfence.sending import with_timers
 from ringfence.traces import with_traces
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Worker:
         self._settings = check(endpoint, options, clock)
         check_calls(self._settings.calls, handler)
         self._is_async = is_async(handler)
-        self._handler = with_hooks(self._settings, with_traces(self._settings, with_calls(self._settings.calls, handler)))
+        self._handler = with_hooks(self._settings, with_traces(self._settings, with_timers(with_calls(self._settings.calls, handler))))
         self._runner = Runner(self._settings)
         self._done = threading.Event()
         self._started = False

@@ -11,8 +11,9 @@
  * Events of one key are given to the handler one at a time, in the order of deliver; different keys run at once. The router
  * retries nothing: it records the outcome, and redeliver makes the next attempt. lose moves a key to another machine while its
  * handler runs, expire lets the lease run out, disconnect breaks the stream. Leases last for an hour of the router's own clock,
- * which lose and expire move forward, so a slow machine cancels nothing by accident.
+ * which lose and expire move forward, so a slow machine cancels nothing by accident. What handlers set as timers, and what a lane sends,
+ * is in `sent`, and comes back when the test says so.
  *
  * @packageDocumentation
  */
-export { TestDelivery, TestRouter, testRouter, type CallInit, type EventInit, type TestContext, type TestOutcome, type TestRouterOptions } from "./router.js";
+export { TestDelivery, TestRouter, TestSent, testRouter, type CallInit, type EventInit, type TestContext, type TestOutcome, type TestRouterOptions } from "./router.js";

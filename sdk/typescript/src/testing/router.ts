@@ -3,14 +3,18 @@ import { Server, ServerCredentials, status as codes, type sendUnaryData, type Se
 import { callTimeoutDefault } from "../call.js";
 import type { Clock } from "../clock.js";
 import { deliveries, type Deliveries } from "../deliveries.js";
-import { Fence, type MessageId, type Property } from "../event.js";
-import { CallSchema, ResultKind, WorkRequestSchema, WorkResponseSchema, type Delivery, type Result, type WorkRequest } from "../gen/ringfence/app/v1/app_pb.js";
-import { InvokeRequestSchema, InvokeResponseSchema, Outcome as LaneOutcome, type InvokeRequest } from "../gen/ringfence/lane/v1/lane_pb.js";
+import { textOf } from "../errors.js";
+import { Fence, messageIdOf, type MessageId, type Property, type Timer } from "../event.js";
+import { CallSchema, ResultKind, TimerSchema, WorkRequestSchema, WorkResponseSchema, type Delivery, type Result, type WorkRequest } from "../gen/ringfence/app/v1/app_pb.js";
+import {
+  InvokeRequestSchema, InvokeResponseSchema, Outcome as LaneOutcome, SendRequestSchema, SendResponseSchema, type InvokeRequest, type SendRequest,
+} from "../gen/ringfence/lane/v1/lane_pb.js";
 import type { Handler } from "../handler.js";
 import type { Instant } from "../inbox.js";
 import type { Options } from "../options.js";
 import { run } from "../run.js";
-import type { Connect, WireEvents } from "../transport.js";
+import { checkedTimer, sendPath } from "../sending.js";
+import type { Connect, Status, WireEvents } from "../transport.js";
 import { xxh64 } from "../xxh64.js";
 
 /** The time between the router's clock and the end of its lease, in milliseconds. */
@@ -18,6 +22,10 @@ const lease = 3_600_000;
 
 /** How long TestDelivery.outcome waits before it fails. In milliseconds. */
 const outcomeWait = 30_000;
+
+/** Of the ids that routers make themselves. */
+const sentLedger = 1n << 61n;
+const callLedger = 1n << 62n;
 
 const pingIntervalMs = 20;
 const partitions = 4093;
@@ -52,6 +60,8 @@ export interface EventInit {
   schemaVersion?: Uint8Array;
   /** Chosen by the router by default, greater with each delivery. */
   fence?: Fence;
+  /** Makes it an event that a router published. */
+  timer?: Timer;
 }
 
 /** A call to deliver. */
@@ -146,6 +156,34 @@ export class TestDelivery {
   }
 }
 
+/** An event that the router was to publish: a timer of a handler, or what Lane.send sent. */
+export class TestSent {
+  /** @internal */
+  constructor(
+    private readonly router: TestRouter,
+    /** The key. */
+    readonly key: Buffer,
+    readonly payload: Buffer,
+    /** The name of the timer. */
+    readonly name: string,
+    /** The sender's id: a second event with the same key and id is not recorded. */
+    readonly id: string,
+    readonly properties: readonly Property[],
+    /** In how many milliseconds it was to be due. */
+    readonly afterMs: number,
+    /** When it is due. */
+    readonly due: Date,
+    /** The id that the sender was told. */
+    readonly messageId: MessageId,
+  ) {}
+
+  /** Gives the event to the handler, as when it is due. */
+  deliver(): TestDelivery {
+    const { key, payload, properties, messageId, name, due } = this;
+    return this.router.deliver({ key, payload, properties, messageId, timer: { name, due } });
+  }
+}
+
 /** One key with deliveries: at most one of them runs. */
 interface Box {
   readonly key: string;
@@ -176,6 +214,8 @@ export class TestRouter {
   readonly #changes = new Set<() => void>(); // those who wait for a change
   readonly #workers: { stop: AbortController; ended: Promise<void> }[] = [];
   readonly #servers: Server[] = [];
+  /** What the router was to publish, in the order of its coming: timers of handlers that have succeeded, and what lanes have sent. */
+  readonly sent: TestSent[] = [];
   #entries = 0n;
   #deliveries = 0n; // counts deliveries, and is the turn of the newest one
   #streamed = 0;
@@ -240,7 +280,7 @@ export class TestRouter {
   /** Queues a call for the handler of its method, behind what waits for the key already. Its reply is in its outcome. */
   call(init: CallInit): TestDelivery {
     const { key, payload = "" } = init;
-    return this.#add(new TestDelivery(this, { key, payload }, 1, 0n, init));
+    return this.#add(new TestDelivery(this, { key, payload, messageId: { ledger: callLedger } }, 1, ++this.#entries, init));
   }
 
   /** @internal */
@@ -277,6 +317,30 @@ export class TestRouter {
       default:
         return { outcome: LaneOutcome.UNKNOWN, text: `its handler was ${kind}` };
     }
+  }
+
+  /** Publishes an event of a Send, as a router does: it records it. Rejects with a status. @internal */
+  async publish({ key, payload, name, id, properties, afterMs, atMs }: SendRequest): Promise<{ messageId: string; dueMs: bigint }> {
+    try {
+      checkedTimer(Number(afterMs), name, payload);
+      if (key.length === 0 || (afterMs > 0n && atMs > 0n)) throw new Error("want a key, and one time");
+    } catch (err) {
+      throw { code: codes.INVALID_ARGUMENT, details: textOf(err) } satisfies Status;
+    }
+    let sent = this.sent.find((one) => id !== "" && one.id === id && one.key.equals(key));
+    if (sent === undefined) {
+      const due = atMs > 0n ? new Date(Number(atMs)) : new Date(Date.now() + Number(afterMs));
+      const messageId = messageIdOf(`${sentLedger}:${++this.#entries}:-1:-1`)!;
+      const list = Object.entries(properties).map(([of, value]) => ({ name: of, value }));
+      sent = new TestSent(this, Buffer.from(key), Buffer.from(payload), name, id, list, Number(afterMs), due, messageId);
+      this.sent.push(sent);
+    }
+    return { messageId: String(sent.messageId), dueMs: BigInt(sent.due.getTime()) };
+  }
+
+  /** @internal */
+  async publishBytes(request: Uint8Array): Promise<Buffer> {
+    return Buffer.from(toBinary(SendResponseSchema, create(SendResponseSchema, await this.publish(fromBinary(SendRequestSchema, request)))));
   }
 
   /** @internal */
@@ -371,8 +435,17 @@ export class TestRouter {
           path: "/ringfence.lane.v1.LaneService/Invoke", requestStream: false, responseStream: false, requestSerialize: unchanged, requestDeserialize: unchanged,
           responseSerialize: unchanged, responseDeserialize: unchanged,
         },
+        send: {
+          path: sendPath, requestStream: false, responseStream: false, requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged,
+        },
       },
       {
+        send: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
+          this.publishBytes(call.request).then(
+            (response) => answer(null, response),
+            (status: Status) => answer(status),
+          );
+        },
         invoke: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
           this.#invoke(fromBinary(InvokeRequestSchema, call.request)).then(
             (response) => answer(null, Buffer.from(toBinary(InvokeResponseSchema, create(InvokeResponseSchema, response)))),
@@ -402,6 +475,18 @@ export class TestRouter {
       send: (frame) => later(() => stream.receive(frame)),
       halfClose: () => later(() => stream.halfClosed()),
       cancel: () => later(() => stream.close(codes.CANCELLED, "cancelled")),
+      publish: (_token, request, _withinMs, answered) => {
+        let done = false;
+        const answer = (failure: Status | undefined, response: Uint8Array) => {
+          if (!done) answered(failure, response);
+          done = true;
+        };
+        this.publishBytes(request).then(
+          (response) => answer(undefined, response),
+          (status: Status) => answer(status, Buffer.alloc(0)),
+        );
+        return () => answer({ code: codes.CANCELLED, details: "cancelled" }, Buffer.alloc(0));
+      },
     };
   };
 
@@ -464,6 +549,7 @@ export class TestRouter {
           ledgerId: messageId.ledger ?? 1n, entryId: messageId.entry ?? delivery.entry, batchIndex: messageId.batch ?? -1, topicPartition: messageId.topicPartition ?? -1,
           publishTimeMs: BigInt((init.publishTime ?? new Date()).getTime()), eventTimeMs: BigInt(init.eventTime?.getTime() ?? 0),
           attempt: delivery.attempt, redeliveryCount: init.redelivery ?? 0, turn: fence.turn, ...callOf(delivery.call),
+          ...(init.timer === undefined ? {} : { timer: create(TimerSchema, { name: init.timer.name, dueMs: BigInt(init.timer.due.getTime()) }) }),
         },
       });
     }
@@ -652,7 +738,7 @@ class Stream {
     const open = this.#open.get(id);
     if (handlerTimeoutMs === 0 || open === undefined) return;
     clearTimeout(open.timeout);
-    open.timeout = setTimeout(() => this.send({ case: "revoke", value: { deliveryIds: [id], reason: "handler.timeout" } }), handlerTimeoutMs);
+    open.timeout = setTimeout(() => this.send({ case: "revoke", value: { deliveryIds: [id], timedOut: true, reason: "handler.timeout" } }), handlerTimeoutMs);
   }
 
   /** Sends deliveries, as far as the protocol lets it. */

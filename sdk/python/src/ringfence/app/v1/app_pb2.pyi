@@ -6,6 +6,13 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MissedPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MISSED_POLICY_UNSPECIFIED: _ClassVar[MissedPolicy]
+    MISSED_POLICY_LATEST: _ClassVar[MissedPolicy]
+    MISSED_POLICY_ALL: _ClassVar[MissedPolicy]
+    MISSED_POLICY_SKIP: _ClassVar[MissedPolicy]
+
 class ResultKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESULT_KIND_UNSPECIFIED: _ClassVar[ResultKind]
@@ -14,6 +21,10 @@ class ResultKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESULT_KIND_REJECT: _ClassVar[ResultKind]
     RESULT_KIND_NOT_STARTED: _ClassVar[ResultKind]
     RESULT_KIND_CANCELLED: _ClassVar[ResultKind]
+MISSED_POLICY_UNSPECIFIED: MissedPolicy
+MISSED_POLICY_LATEST: MissedPolicy
+MISSED_POLICY_ALL: MissedPolicy
+MISSED_POLICY_SKIP: MissedPolicy
 RESULT_KIND_UNSPECIFIED: ResultKind
 RESULT_KIND_DONE: ResultKind
 RESULT_KIND_RETRY: ResultKind
@@ -58,7 +69,7 @@ class WorkResponse(_message.Message):
     def __init__(self, receipt: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliveries: _Optional[_Union[Deliveries, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., revoke: _Optional[_Union[Revoke, _Mapping]] = ..., suspend: _Optional[_Union[Suspend, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker", "max_in_flight", "max_batch_per_key", "sdk", "capabilities", "version_min", "version_max")
+    __slots__ = ("worker", "max_in_flight", "max_batch_per_key", "sdk", "capabilities", "version_min", "version_max", "schedules")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     MAX_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_PER_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +77,7 @@ class Hello(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
     VERSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     max_in_flight: int
     max_batch_per_key: int
@@ -73,7 +85,28 @@ class Hello(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     version_min: int
     version_max: int
-    def __init__(self, worker: _Optional[str] = ..., max_in_flight: _Optional[int] = ..., max_batch_per_key: _Optional[int] = ..., sdk: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ...) -> None: ...
+    schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
+    def __init__(self, worker: _Optional[str] = ..., max_in_flight: _Optional[int] = ..., max_batch_per_key: _Optional[int] = ..., sdk: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("name", "cron", "zone", "every_ms", "at_ms", "jitter_ms", "missed", "grace_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    EVERY_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    JITTER_MS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cron: str
+    zone: str
+    every_ms: int
+    at_ms: int
+    jitter_ms: int
+    missed: MissedPolicy
+    grace_ms: int
+    def __init__(self, name: _Optional[str] = ..., cron: _Optional[str] = ..., zone: _Optional[str] = ..., every_ms: _Optional[int] = ..., at_ms: _Optional[int] = ..., jitter_ms: _Optional[int] = ..., missed: _Optional[_Union[MissedPolicy, str]] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("node", "group", "limits", "version", "worker", "capabilities")
@@ -120,7 +153,7 @@ class Deliveries(_message.Message):
     def __init__(self, number: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., names: _Optional[_Iterable[str]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., schema_versions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "call", "generation", "schema_version")
+    __slots__ = ("delivery_id", "partition", "key", "payload", "properties", "ledger_id", "entry_id", "batch_index", "topic_partition", "topic", "token", "publish_time_ms", "event_time_ms", "attempt", "traceparent", "redelivery_count", "turn", "call", "generation", "timer", "schema_version")
     DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +173,7 @@ class Delivery(_message.Message):
     TURN_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TIMER_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     delivery_id: int
     partition: int
@@ -160,8 +194,27 @@ class Delivery(_message.Message):
     turn: int
     call: Call
     generation: int
+    timer: Timer
     schema_version: int
-    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., generation: _Optional[int] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, delivery_id: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[Property, _Mapping]]] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_index: _Optional[int] = ..., topic_partition: _Optional[int] = ..., topic: _Optional[int] = ..., token: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., event_time_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., traceparent: _Optional[str] = ..., redelivery_count: _Optional[int] = ..., turn: _Optional[int] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., generation: _Optional[int] = ..., timer: _Optional[_Union[Timer, _Mapping]] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
+class Timer(_message.Message):
+    __slots__ = ("name", "due_ms", "firing")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    FIRING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    due_ms: int
+    firing: Firing
+    def __init__(self, name: _Optional[str] = ..., due_ms: _Optional[int] = ..., firing: _Optional[_Union[Firing, _Mapping]] = ...) -> None: ...
+
+class Firing(_message.Message):
+    __slots__ = ("time_ms", "missed")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    missed: int
+    def __init__(self, time_ms: _Optional[int] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("method", "timeout_ms", "id", "path")
@@ -234,16 +287,18 @@ class Pong(_message.Message):
     def __init__(self, k: _Optional[int] = ..., remaining_ns: _Optional[int] = ..., draining: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Revoke(_message.Message):
-    __slots__ = ("partitions", "all", "reason", "delivery_ids")
+    __slots__ = ("partitions", "all", "reason", "delivery_ids", "timed_out")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_IDS_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     all: bool
     reason: str
     delivery_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., all: bool = ..., reason: _Optional[str] = ..., delivery_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    timed_out: bool
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., all: bool = ..., reason: _Optional[str] = ..., delivery_ids: _Optional[_Iterable[int]] = ..., timed_out: bool = ...) -> None: ...
 
 class Suspend(_message.Message):
     __slots__ = ("reason",)

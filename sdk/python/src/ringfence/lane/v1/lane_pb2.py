@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\x9a\x01\n\x0eReserveRequest\x12%\n\x03\x61sk\x18\x01 \x01(\x0b\x32\x16.ringfence.lane.v1.AskH\x00\x12)\n\x05renew\x18\x02 \x01(\x0b\x32\x18.ringfence.lane.v1.RenewH\x00\x12-\n\x07release\x18\x03 \x01(\x0b\x32\x1a.ringfence.lane.v1.ReleaseH\x00\x42\x07\n\x05\x66rame\"`\n\x03\x41sk\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x04\x12\x0e\n\x06resume\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x03(\x06\x12\x11\n\traw_clock\x18\x06 \x01(\x08\"\x12\n\x05Renew\x12\t\n\x01k\x18\x01 \x01(\x04\"\t\n\x07Release\"\xa1\x01\n\x0fReserveResponse\x12-\n\x07granted\x18\x01 \x01(\x0b\x32\x1a.ringfence.lane.v1.GrantedH\x00\x12-\n\x07renewed\x18\x02 \x01(\x0b\x32\x1a.ringfence.lane.v1.RenewedH\x00\x12\'\n\x04over\x18\x03 \x01(\x0b\x32\x17.ringfence.lane.v1.OverH\x00\x42\x07\n\x05\x66rame\"<\n\x07Granted\x12\r\n\x05token\x18\x01 \x01(\x03\x12\x0c\n\x04turn\x18\x02 \x01(\x04\x12\x14\n\x0cremaining_ns\x18\x03 \x01(\x03\"*\n\x07Renewed\x12\t\n\x01k\x18\x01 \x01(\x04\x12\x14\n\x0cremaining_ns\x18\x02 \x01(\x03\":\n\x04Over\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x04\"\x80\x01\n\rInvokeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\n\n\x02id\x18\x04 \x01(\t\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x04\x12\x0c\n\x04path\x18\x06 \x03(\x06\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\"\x80\x01\n\x0eInvokeResponse\x12+\n\x07outcome\x18\x01 \x01(\x0e\x32\x1a.ringfence.lane.v1.Outcome\x12\r\n\x05reply\x18\x02 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x04*\x8e\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_REPLIED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x13\n\x0fOUTCOME_NOT_RUN\x10\x03\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x04\x12\x17\n\x13OUTCOME_DONE_BEFORE\x10\x05\x32\xb2\x01\n\x0bLaneService\x12M\n\x06Invoke\x12 .ringfence.lane.v1.InvokeRequest\x1a!.ringfence.lane.v1.InvokeResponse\x12T\n\x07Reserve\x12!.ringfence.lane.v1.ReserveRequest\x1a\".ringfence.lane.v1.ReserveResponse(\x01\x30\x01\x42<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cringfence/lane/v1/lane.proto\x12\x11ringfence.lane.v1\"\xdd\x01\n\x0bSendRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x42\n\nproperties\x18\x04 \x03(\x0b\x32..ringfence.lane.v1.SendRequest.PropertiesEntry\x12\x10\n\x08\x61\x66ter_ms\x18\x05 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x06 \x01(\x03\x12\n\n\x02id\x18\x07 \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x0cSendResponse\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64ue_ms\x18\x02 \x01(\x03\"\x9a\x01\n\x0eReserveRequest\x12%\n\x03\x61sk\x18\x01 \x01(\x0b\x32\x16.ringfence.lane.v1.AskH\x00\x12)\n\x05renew\x18\x02 \x01(\x0b\x32\x18.ringfence.lane.v1.RenewH\x00\x12-\n\x07release\x18\x03 \x01(\x0b\x32\x1a.ringfence.lane.v1.ReleaseH\x00\x42\x07\n\x05\x66rame\"p\n\x03\x41sk\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x04\x12\x0e\n\x06resume\x18\x04 \x01(\x08\x12\x0c\n\x04path\x18\x05 \x03(\x06\x12\x11\n\traw_clock\x18\x06 \x01(\x08\x12\x0e\n\x06ttl_ms\x18\x07 \x01(\r\"\x12\n\x05Renew\x12\t\n\x01k\x18\x01 \x01(\x04\"\t\n\x07Release\"\xa1\x01\n\x0fReserveResponse\x12-\n\x07granted\x18\x01 \x01(\x0b\x32\x1a.ringfence.lane.v1.GrantedH\x00\x12-\n\x07renewed\x18\x02 \x01(\x0b\x32\x1a.ringfence.lane.v1.RenewedH\x00\x12\'\n\x04over\x18\x03 \x01(\x0b\x32\x17.ringfence.lane.v1.OverH\x00\x42\x07\n\x05\x66rame\"<\n\x07Granted\x12\r\n\x05token\x18\x01 \x01(\x03\x12\x0c\n\x04turn\x18\x02 \x01(\x04\x12\x14\n\x0cremaining_ns\x18\x03 \x01(\x03\";\n\x07Renewed\x12\t\n\x01k\x18\x01 \x01(\x04\x12\x14\n\x0cremaining_ns\x18\x02 \x01(\x03\x12\x0f\n\x07\x63overed\x18\x03 \x01(\x08\":\n\x04Over\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x04\"\x80\x01\n\rInvokeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\n\n\x02id\x18\x04 \x01(\t\x12\x12\n\ntimeout_ms\x18\x05 \x01(\x04\x12\x0c\n\x04path\x18\x06 \x03(\x06\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\"\x80\x01\n\x0eInvokeResponse\x12+\n\x07outcome\x18\x01 \x01(\x0e\x32\x1a.ringfence.lane.v1.Outcome\x12\r\n\x05reply\x18\x02 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x04*\x8e\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_REPLIED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x13\n\x0fOUTCOME_NOT_RUN\x10\x03\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x04\x12\x17\n\x13OUTCOME_DONE_BEFORE\x10\x05\x32\xfb\x01\n\x0bLaneService\x12M\n\x06Invoke\x12 .ringfence.lane.v1.InvokeRequest\x1a!.ringfence.lane.v1.InvokeResponse\x12T\n\x07Reserve\x12!.ringfence.lane.v1.ReserveRequest\x1a\".ringfence.lane.v1.ReserveResponse(\x01\x30\x01\x12G\n\x04Send\x12\x1e.ringfence.lane.v1.SendRequest\x1a\x1f.ringfence.lane.v1.SendResponseB<Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,28 +22,36 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ringfence.lane.v1.lane_pb2'
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z:github.com/ringfence/router/proto/ringfence/lane/v1;lanev1'
-  _globals['_OUTCOME']._serialized_start=930
-  _globals['_OUTCOME']._serialized_end=1072
-  _globals['_RESERVEREQUEST']._serialized_start=52
-  _globals['_RESERVEREQUEST']._serialized_end=206
-  _globals['_ASK']._serialized_start=208
-  _globals['_ASK']._serialized_end=304
-  _globals['_RENEW']._serialized_start=306
-  _globals['_RENEW']._serialized_end=324
-  _globals['_RELEASE']._serialized_start=326
-  _globals['_RELEASE']._serialized_end=335
-  _globals['_RESERVERESPONSE']._serialized_start=338
-  _globals['_RESERVERESPONSE']._serialized_end=499
-  _globals['_GRANTED']._serialized_start=501
-  _globals['_GRANTED']._serialized_end=561
-  _globals['_RENEWED']._serialized_start=563
-  _globals['_RENEWED']._serialized_end=605
-  _globals['_OVER']._serialized_start=607
-  _globals['_OVER']._serialized_end=665
-  _globals['_INVOKEREQUEST']._serialized_start=668
-  _globals['_INVOKEREQUEST']._serialized_end=796
-  _globals['_INVOKERESPONSE']._serialized_start=799
-  _globals['_INVOKERESPONSE']._serialized_end=927
-  _globals['_LANESERVICE']._serialized_start=1075
-  _globals['_LANESERVICE']._serialized_end=1253
+  _globals['_SENDREQUEST_PROPERTIESENTRY']._options = None
+  _globals['_SENDREQUEST_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_OUTCOME']._serialized_start=1239
+  _globals['_OUTCOME']._serialized_end=1381
+  _globals['_SENDREQUEST']._serialized_start=52
+  _globals['_SENDREQUEST']._serialized_end=273
+  _globals['_SENDREQUEST_PROPERTIESENTRY']._serialized_start=224
+  _globals['_SENDREQUEST_PROPERTIESENTRY']._serialized_end=273
+  _globals['_SENDRESPONSE']._serialized_start=275
+  _globals['_SENDRESPONSE']._serialized_end=325
+  _globals['_RESERVEREQUEST']._serialized_start=328
+  _globals['_RESERVEREQUEST']._serialized_end=482
+  _globals['_ASK']._serialized_start=484
+  _globals['_ASK']._serialized_end=596
+  _globals['_RENEW']._serialized_start=598
+  _globals['_RENEW']._serialized_end=616
+  _globals['_RELEASE']._serialized_start=618
+  _globals['_RELEASE']._serialized_end=627
+  _globals['_RESERVERESPONSE']._serialized_start=630
+  _globals['_RESERVERESPONSE']._serialized_end=791
+  _globals['_GRANTED']._serialized_start=793
+  _globals['_GRANTED']._serialized_end=853
+  _globals['_RENEWED']._serialized_start=855
+  _globals['_RENEWED']._serialized_end=914
+  _globals['_OVER']._serialized_start=916
+  _globals['_OVER']._serialized_end=974
+  _globals['_INVOKEREQUEST']._serialized_start=977
+  _globals['_INVOKEREQUEST']._serialized_end=1105
+  _globals['_INVOKERESPONSE']._serialized_start=1108
+  _globals['_INVOKERESPONSE']._serialized_end=1236
+  _globals['_LANESERVICE']._serialized_start=1384
+  _globals['_LANESERVICE']._serialized_end=1635
 # @@protoc_insertion_point(module_scope)

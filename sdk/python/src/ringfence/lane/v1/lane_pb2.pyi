@@ -21,6 +21,39 @@ OUTCOME_NOT_RUN: Outcome
 OUTCOME_UNKNOWN: Outcome
 OUTCOME_DONE_BEFORE: Outcome
 
+class SendRequest(_message.Message):
+    __slots__ = ("key", "payload", "name", "properties", "after_ms", "at_ms", "id")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    payload: bytes
+    name: str
+    properties: _containers.ScalarMap[str, str]
+    after_ms: int
+    at_ms: int
+    id: str
+    def __init__(self, key: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., name: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., after_ms: _Optional[int] = ..., at_ms: _Optional[int] = ..., id: _Optional[str] = ...) -> None: ...
+
+class SendResponse(_message.Message):
+    __slots__ = ("message_id", "due_ms")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    due_ms: int
+    def __init__(self, message_id: _Optional[str] = ..., due_ms: _Optional[int] = ...) -> None: ...
+
 class ReserveRequest(_message.Message):
     __slots__ = ("ask", "renew", "release")
     ASK_FIELD_NUMBER: _ClassVar[int]
@@ -32,20 +65,22 @@ class ReserveRequest(_message.Message):
     def __init__(self, ask: _Optional[_Union[Ask, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("key", "id", "wait_ms", "resume", "path", "raw_clock")
+    __slots__ = ("key", "id", "wait_ms", "resume", "path", "raw_clock", "ttl_ms")
     KEY_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     RAW_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     id: bytes
     wait_ms: int
     resume: bool
     path: _containers.RepeatedScalarFieldContainer[int]
     raw_clock: bool
-    def __init__(self, key: _Optional[bytes] = ..., id: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., resume: bool = ..., path: _Optional[_Iterable[int]] = ..., raw_clock: bool = ...) -> None: ...
+    ttl_ms: int
+    def __init__(self, key: _Optional[bytes] = ..., id: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., resume: bool = ..., path: _Optional[_Iterable[int]] = ..., raw_clock: bool = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Renew(_message.Message):
     __slots__ = ("k",)
@@ -78,12 +113,14 @@ class Granted(_message.Message):
     def __init__(self, token: _Optional[int] = ..., turn: _Optional[int] = ..., remaining_ns: _Optional[int] = ...) -> None: ...
 
 class Renewed(_message.Message):
-    __slots__ = ("k", "remaining_ns")
+    __slots__ = ("k", "remaining_ns", "covered")
     K_FIELD_NUMBER: _ClassVar[int]
     REMAINING_NS_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
     k: int
     remaining_ns: int
-    def __init__(self, k: _Optional[int] = ..., remaining_ns: _Optional[int] = ...) -> None: ...
+    covered: bool
+    def __init__(self, k: _Optional[int] = ..., remaining_ns: _Optional[int] = ..., covered: bool = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("code", "text", "retry_after_ms")

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file ringfence/app/v1/app.proto.
  */
 export const file_ringfence_app_v1_app: GenFile = /*@__PURE__*/
-  fileDesc("ChpyaW5nZmVuY2UvYXBwL3YxL2FwcC5wcm90bxIQcmluZ2ZlbmNlLmFwcC52MSKBAgoLV29ya1JlcXVlc3QSDwoHcmVjZWlwdBgBIAEoBBIoCgVoZWxsbxgCIAEoCzIXLnJpbmdmZW5jZS5hcHAudjEuSGVsbG9IABIsCgdyZXN1bHRzGAMgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5SZXN1bHRzSAASLgoIcHJvZ3Jlc3MYBCABKAsyGi5yaW5nZmVuY2UuYXBwLnYxLlByb2dyZXNzSAASJgoEcGluZxgFIAEoCzIWLnJpbmdmZW5jZS5hcHAudjEuUGluZ0gAEigKBWRyYWluGAYgASgLMhcucmluZ2ZlbmNlLmFwcC52MS5EcmFpbkgAQgcKBWZyYW1lIuUCCgxXb3JrUmVzcG9uc2USDwoHcmVjZWlwdBgBIAEoBBIsCgd3ZWxjb21lGAIgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5XZWxjb21lSAASMgoKZGVsaXZlcmllcxgDIAEoCzIcLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcmllc0gAEiYKBHBvbmcYBCABKAsyFi5yaW5nZmVuY2UuYXBwLnYxLlBvbmdIABIqCgZyZXZva2UYBSABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJldm9rZUgAEiwKB3N1c3BlbmQYBiABKAsyGS5yaW5nZmVuY2UuYXBwLnYxLlN1c3BlbmRIABIqCgZyZXN1bWUYByABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VtZUgAEisKB2dvX2F3YXkYCCABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLkdvQXdheUgAQgcKBWZyYW1lIpwBCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSFQoNbWF4X2luX2ZsaWdodBgCIAEoDRIZChFtYXhfYmF0Y2hfcGVyX2tleRgDIAEoDRILCgNzZGsYBCABKAkSFAoMY2FwYWJpbGl0aWVzGAUgAygJEhMKC3ZlcnNpb25fbWluGAYgASgNEhMKC3ZlcnNpb25fbWF4GAcgASgNSgQICBAJIocBCgdXZWxjb21lEgwKBG5vZGUYASABKAkSDQoFZ3JvdXAYAiABKAkSKAoGbGltaXRzGAMgASgLMhgucmluZ2ZlbmNlLmFwcC52MS5MaW1pdHMSDwoHdmVyc2lvbhgEIAEoDRIOCgZ3b3JrZXIYBSABKAkSFAoMY2FwYWJpbGl0aWVzGAYgAygJImwKBkxpbWl0cxIVCg1tYXhfaW5fZmxpZ2h0GAEgASgNEhcKD2ZyYW1lX21heF9ieXRlcxgCIAEoDRIYChBwaW5nX2ludGVydmFsX21zGAMgASgNEhgKEHJlYXNvbl9tYXhfYnl0ZXMYBCABKA0imgEKCkRlbGl2ZXJpZXMSDgoGbnVtYmVyGAEgASgEEg4KBnRvcGljcxgCIAMoCRIOCgZ0b2tlbnMYAyADKAMSDQoFbmFtZXMYBCADKAkSLgoKZGVsaXZlcmllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcnkSFwoPc2NoZW1hX3ZlcnNpb25zGAcgAygMSgQIBhAHIscDCghEZWxpdmVyeRITCgtkZWxpdmVyeV9pZBgBIAEoBBIRCglwYXJ0aXRpb24YAiABKA0SCwoDa2V5GAMgASgMEg8KB3BheWxvYWQYBCABKAwSLgoKcHJvcGVydGllcxgFIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuUHJvcGVydHkSEQoJbGVkZ2VyX2lkGAYgASgDEhAKCGVudHJ5X2lkGAcgASgDEhMKC2JhdGNoX2luZGV4GAggASgREhcKD3RvcGljX3BhcnRpdGlvbhgJIAEoERINCgV0b3BpYxgKIAEoDRINCgV0b2tlbhgLIAEoDRIXCg9wdWJsaXNoX3RpbWVfbXMYDCABKAMSFQoNZXZlbnRfdGltZV9tcxgNIAEoAxIPCgdhdHRlbXB0GA4gASgNEhMKC3RyYWNlcGFyZW50GA8gASgJEhgKEHJlZGVsaXZlcnlfY291bnQYECABKA0SDAoEdHVybhgRIAEoBBIkCgRjYWxsGBIgASgLMhYucmluZ2ZlbmNlLmFwcC52MS5DYWxsEhIKCmdlbmVyYXRpb24YEyABKAQSFgoOc2NoZW1hX3ZlcnNpb24YFSABKA1KBAgUEBUiRAoEQ2FsbBIOCgZtZXRob2QYASABKAkSEgoKdGltZW91dF9tcxgCIAEoBBIKCgJpZBgDIAEoCRIMCgRwYXRoGAQgAygGIicKCFByb3BlcnR5EgwKBG5hbWUYASABKA0SDQoFdmFsdWUYAiABKAkiRAoHUmVzdWx0cxIOCgZudW1iZXIYASABKAQSKQoHcmVzdWx0cxgCIAMoCzIYLnJpbmdmZW5jZS5hcHAudjEuUmVzdWx0IrMBCgZSZXN1bHQSEwoLZGVsaXZlcnlfaWQYASABKAQSKgoEa2luZBgCIAEoDjIcLnJpbmdmZW5jZS5hcHAudjEuUmVzdWx0S2luZBIQCghhZnRlcl9tcxgDIAEoBBIOCgZyZWFzb24YBCABKAkSDQoFcmVwbHkYBSABKAwSDAoEY29kZRgGIAEoCRISCgpzdGFydGVkX25zGAggASgEEg8KB3Rvb2tfbnMYCSABKARKBAgHEAgiIAoIUHJvZ3Jlc3MSFAoMZGVsaXZlcnlfaWRzGAEgAygEIhEKBFBpbmcSCQoBaxgBIAEoBCI5CgRQb25nEgkKAWsYASABKAQSFAoMcmVtYWluaW5nX25zGAIgASgDEhAKCGRyYWluaW5nGAMgAygEIk8KBlJldm9rZRISCgpwYXJ0aXRpb25zGAEgAygNEgsKA2FsbBgCIAEoCBIOCgZyZWFzb24YAyABKAkSFAoMZGVsaXZlcnlfaWRzGAQgAygEIhkKB1N1c3BlbmQSDgoGcmVhc29uGAEgASgJIggKBlJlc3VtZSIwCgZHb0F3YXkSDgoGcmVhc29uGAEgASgJEhYKDnJldHJ5X2FmdGVyX21zGAIgASgNIiUKBURyYWluEg4KBnJlYXNvbhgBIAEoCRIMCgRub2RlGAIgASgIKqYBCgpSZXN1bHRLaW5kEhsKF1JFU1VMVF9LSU5EX1VOU1BFQ0lGSUVEEAASFAoQUkVTVUxUX0tJTkRfRE9ORRABEhUKEVJFU1VMVF9LSU5EX1JFVFJZEAISFgoSUkVTVUxUX0tJTkRfUkVKRUNUEAMSGwoXUkVTVUxUX0tJTkRfTk9UX1NUQVJURUQQBBIZChVSRVNVTFRfS0lORF9DQU5DRUxMRUQQBTJXCgpBcHBTZXJ2aWNlEkkKBFdvcmsSHS5yaW5nZmVuY2UuYXBwLnYxLldvcmtSZXF1ZXN0Gh4ucmluZ2ZlbmNlLmFwcC52MS5Xb3JrUmVzcG9uc2UoATABQjpaOGdpdGh1Yi5jb20vcmluZ2ZlbmNlL3JvdXRlci9wcm90by9yaW5nZmVuY2UvYXBwL3YxO2FwcHYxYgZwcm90bzM");
+  fileDesc("ChpyaW5nZmVuY2UvYXBwL3YxL2FwcC5wcm90bxIQcmluZ2ZlbmNlLmFwcC52MSKBAgoLV29ya1JlcXVlc3QSDwoHcmVjZWlwdBgBIAEoBBIoCgVoZWxsbxgCIAEoCzIXLnJpbmdmZW5jZS5hcHAudjEuSGVsbG9IABIsCgdyZXN1bHRzGAMgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5SZXN1bHRzSAASLgoIcHJvZ3Jlc3MYBCABKAsyGi5yaW5nZmVuY2UuYXBwLnYxLlByb2dyZXNzSAASJgoEcGluZxgFIAEoCzIWLnJpbmdmZW5jZS5hcHAudjEuUGluZ0gAEigKBWRyYWluGAYgASgLMhcucmluZ2ZlbmNlLmFwcC52MS5EcmFpbkgAQgcKBWZyYW1lIuUCCgxXb3JrUmVzcG9uc2USDwoHcmVjZWlwdBgBIAEoBBIsCgd3ZWxjb21lGAIgASgLMhkucmluZ2ZlbmNlLmFwcC52MS5XZWxjb21lSAASMgoKZGVsaXZlcmllcxgDIAEoCzIcLnJpbmdmZW5jZS5hcHAudjEuRGVsaXZlcmllc0gAEiYKBHBvbmcYBCABKAsyFi5yaW5nZmVuY2UuYXBwLnYxLlBvbmdIABIqCgZyZXZva2UYBSABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJldm9rZUgAEiwKB3N1c3BlbmQYBiABKAsyGS5yaW5nZmVuY2UuYXBwLnYxLlN1c3BlbmRIABIqCgZyZXN1bWUYByABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLlJlc3VtZUgAEisKB2dvX2F3YXkYCCABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLkdvQXdheUgAQgcKBWZyYW1lIsUBCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSFQoNbWF4X2luX2ZsaWdodBgCIAEoDRIZChFtYXhfYmF0Y2hfcGVyX2tleRgDIAEoDRILCgNzZGsYBCABKAkSFAoMY2FwYWJpbGl0aWVzGAUgAygJEhMKC3ZlcnNpb25fbWluGAYgASgNEhMKC3ZlcnNpb25fbWF4GAcgASgNEi0KCXNjaGVkdWxlcxgIIAMoCzIaLnJpbmdmZW5jZS5hcHAudjEuU2NoZWR1bGUiqgEKCFNjaGVkdWxlEgwKBG5hbWUYASABKAkSDAoEY3JvbhgCIAEoCRIMCgR6b25lGAMgASgJEhAKCGV2ZXJ5X21zGAQgASgEEg0KBWF0X21zGAUgASgDEhEKCWppdHRlcl9tcxgGIAEoBBIuCgZtaXNzZWQYByABKA4yHi5yaW5nZmVuY2UuYXBwLnYxLk1pc3NlZFBvbGljeRIQCghncmFjZV9tcxgIIAEoBCKHAQoHV2VsY29tZRIMCgRub2RlGAEgASgJEg0KBWdyb3VwGAIgASgJEigKBmxpbWl0cxgDIAEoCzIYLnJpbmdmZW5jZS5hcHAudjEuTGltaXRzEg8KB3ZlcnNpb24YBCABKA0SDgoGd29ya2VyGAUgASgJEhQKDGNhcGFiaWxpdGllcxgGIAMoCSJsCgZMaW1pdHMSFQoNbWF4X2luX2ZsaWdodBgBIAEoDRIXCg9mcmFtZV9tYXhfYnl0ZXMYAiABKA0SGAoQcGluZ19pbnRlcnZhbF9tcxgDIAEoDRIYChByZWFzb25fbWF4X2J5dGVzGAQgASgNIpoBCgpEZWxpdmVyaWVzEg4KBm51bWJlchgBIAEoBBIOCgZ0b3BpY3MYAiADKAkSDgoGdG9rZW5zGAMgAygDEg0KBW5hbWVzGAQgAygJEi4KCmRlbGl2ZXJpZXMYBSADKAsyGi5yaW5nZmVuY2UuYXBwLnYxLkRlbGl2ZXJ5EhcKD3NjaGVtYV92ZXJzaW9ucxgHIAMoDEoECAYQByLpAwoIRGVsaXZlcnkSEwoLZGVsaXZlcnlfaWQYASABKAQSEQoJcGFydGl0aW9uGAIgASgNEgsKA2tleRgDIAEoDBIPCgdwYXlsb2FkGAQgASgMEi4KCnByb3BlcnRpZXMYBSADKAsyGi5yaW5nZmVuY2UuYXBwLnYxLlByb3BlcnR5EhEKCWxlZGdlcl9pZBgGIAEoAxIQCghlbnRyeV9pZBgHIAEoAxITCgtiYXRjaF9pbmRleBgIIAEoERIXCg90b3BpY19wYXJ0aXRpb24YCSABKBESDQoFdG9waWMYCiABKA0SDQoFdG9rZW4YCyABKA0SFwoPcHVibGlzaF90aW1lX21zGAwgASgDEhUKDWV2ZW50X3RpbWVfbXMYDSABKAMSDwoHYXR0ZW1wdBgOIAEoDRITCgt0cmFjZXBhcmVudBgPIAEoCRIYChByZWRlbGl2ZXJ5X2NvdW50GBAgASgNEgwKBHR1cm4YESABKAQSJAoEY2FsbBgSIAEoCzIWLnJpbmdmZW5jZS5hcHAudjEuQ2FsbBISCgpnZW5lcmF0aW9uGBMgASgEEiYKBXRpbWVyGBQgASgLMhcucmluZ2ZlbmNlLmFwcC52MS5UaW1lchIWCg5zY2hlbWFfdmVyc2lvbhgVIAEoDSJPCgVUaW1lchIMCgRuYW1lGAEgASgJEg4KBmR1ZV9tcxgCIAEoAxIoCgZmaXJpbmcYAyABKAsyGC5yaW5nZmVuY2UuYXBwLnYxLkZpcmluZyIpCgZGaXJpbmcSDwoHdGltZV9tcxgBIAEoAxIOCgZtaXNzZWQYAiABKA0iRAoEQ2FsbBIOCgZtZXRob2QYASABKAkSEgoKdGltZW91dF9tcxgCIAEoBBIKCgJpZBgDIAEoCRIMCgRwYXRoGAQgAygGIicKCFByb3BlcnR5EgwKBG5hbWUYASABKA0SDQoFdmFsdWUYAiABKAkiRAoHUmVzdWx0cxIOCgZudW1iZXIYASABKAQSKQoHcmVzdWx0cxgCIAMoCzIYLnJpbmdmZW5jZS5hcHAudjEuUmVzdWx0IrMBCgZSZXN1bHQSEwoLZGVsaXZlcnlfaWQYASABKAQSKgoEa2luZBgCIAEoDjIcLnJpbmdmZW5jZS5hcHAudjEuUmVzdWx0S2luZBIQCghhZnRlcl9tcxgDIAEoBBIOCgZyZWFzb24YBCABKAkSDQoFcmVwbHkYBSABKAwSDAoEY29kZRgGIAEoCRISCgpzdGFydGVkX25zGAggASgEEg8KB3Rvb2tfbnMYCSABKARKBAgHEAgiIAoIUHJvZ3Jlc3MSFAoMZGVsaXZlcnlfaWRzGAEgAygEIhEKBFBpbmcSCQoBaxgBIAEoBCI5CgRQb25nEgkKAWsYASABKAQSFAoMcmVtYWluaW5nX25zGAIgASgDEhAKCGRyYWluaW5nGAMgAygEImIKBlJldm9rZRISCgpwYXJ0aXRpb25zGAEgAygNEgsKA2FsbBgCIAEoCBIOCgZyZWFzb24YAyABKAkSFAoMZGVsaXZlcnlfaWRzGAQgAygEEhEKCXRpbWVkX291dBgFIAEoCCIZCgdTdXNwZW5kEg4KBnJlYXNvbhgBIAEoCSIICgZSZXN1bWUiMAoGR29Bd2F5Eg4KBnJlYXNvbhgBIAEoCRIWCg5yZXRyeV9hZnRlcl9tcxgCIAEoDSIlCgVEcmFpbhIOCgZyZWFzb24YASABKAkSDAoEbm9kZRgCIAEoCCp2CgxNaXNzZWRQb2xpY3kSHQoZTUlTU0VEX1BPTElDWV9VTlNQRUNJRklFRBAAEhgKFE1JU1NFRF9QT0xJQ1lfTEFURVNUEAESFQoRTUlTU0VEX1BPTElDWV9BTEwQAhIWChJNSVNTRURfUE9MSUNZX1NLSVAQAyqmAQoKUmVzdWx0S2luZBIbChdSRVNVTFRfS0lORF9VTlNQRUNJRklFRBAAEhQKEFJFU1VMVF9LSU5EX0RPTkUQARIVChFSRVNVTFRfS0lORF9SRVRSWRACEhYKElJFU1VMVF9LSU5EX1JFSkVDVBADEhsKF1JFU1VMVF9LSU5EX05PVF9TVEFSVEVEEAQSGQoVUkVTVUxUX0tJTkRfQ0FOQ0VMTEVEEAUyVwoKQXBwU2VydmljZRJJCgRXb3JrEh0ucmluZ2ZlbmNlLmFwcC52MS5Xb3JrUmVxdWVzdBoeLnJpbmdmZW5jZS5hcHAudjEuV29ya1Jlc3BvbnNlKAEwAUI6WjhnaXRodWIuY29tL3JpbmdmZW5jZS9yb3V0ZXIvcHJvdG8vcmluZ2ZlbmNlL2FwcC92MTthcHB2MWIGcHJvdG8z");
 
 /**
  * WorkRequest is one frame from the worker to the router.
@@ -227,6 +227,13 @@ export type Hello = Message<"ringfence.app.v1.Hello"> & {
    * @generated from field: uint32 version_max = 7;
    */
   versionMax: number;
+
+  /**
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   *
+   * @generated from field: repeated ringfence.app.v1.Schedule schedules = 8;
+   */
+  schedules: Schedule[];
 };
 
 /**
@@ -235,6 +242,76 @@ export type Hello = Message<"ringfence.app.v1.Hello"> & {
  */
 export const HelloSchema: GenMessage<Hello> = /*@__PURE__*/
   messageDesc(file_ringfence_app_v1_app, 2);
+
+/**
+ * Schedule is a handler that runs at times of the clock, once in the whole group. Exactly one of cron, every_ms and at_ms is set.
+ *
+ * @generated from message ringfence.app.v1.Schedule
+ */
+export type Schedule = Message<"ringfence.app.v1.Schedule"> & {
+  /**
+   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * A cron expression of five fields, or one of @yearly, @monthly, @weekly, @daily, @hourly.
+   *
+   * @generated from field: string cron = 2;
+   */
+  cron: string;
+
+  /**
+   * The time zone of cron, a name of the IANA database; empty: UTC.
+   *
+   * @generated from field: string zone = 3;
+   */
+  zone: string;
+
+  /**
+   * Every so many milliseconds since 1970, at least 10000.
+   *
+   * @generated from field: uint64 every_ms = 4;
+   */
+  everyMs: bigint;
+
+  /**
+   * Once, in milliseconds since 1970.
+   *
+   * @generated from field: int64 at_ms = 5;
+   */
+  atMs: bigint;
+
+  /**
+   * The most by which firings are put off, in milliseconds; by how much follows from the name.
+   *
+   * @generated from field: uint64 jitter_ms = 6;
+   */
+  jitterMs: bigint;
+
+  /**
+   * What becomes of firings that did not run in time.
+   *
+   * @generated from field: ringfence.app.v1.MissedPolicy missed = 7;
+   */
+  missed: MissedPolicy;
+
+  /**
+   * Firings that are later than this never run, in milliseconds; 0: an hour.
+   *
+   * @generated from field: uint64 grace_ms = 8;
+   */
+  graceMs: bigint;
+};
+
+/**
+ * Describes the message ringfence.app.v1.Schedule.
+ * Use `create(ScheduleSchema)` to create a new message.
+ */
+export const ScheduleSchema: GenMessage<Schedule> = /*@__PURE__*/
+  messageDesc(file_ringfence_app_v1_app, 3);
 
 /**
  * Welcome answers Hello.
@@ -291,7 +368,7 @@ export type Welcome = Message<"ringfence.app.v1.Welcome"> & {
  * Use `create(WelcomeSchema)` to create a new message.
  */
 export const WelcomeSchema: GenMessage<Welcome> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 3);
+  messageDesc(file_ringfence_app_v1_app, 4);
 
 /**
  * Limits are the router's bounds for one worker.
@@ -333,7 +410,7 @@ export type Limits = Message<"ringfence.app.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 4);
+  messageDesc(file_ringfence_app_v1_app, 5);
 
 /**
  * Deliveries carry events. They carry no time: deadlines come from Pongs only.
@@ -389,7 +466,7 @@ export type Deliveries = Message<"ringfence.app.v1.Deliveries"> & {
  * Use `create(DeliveriesSchema)` to create a new message.
  */
 export const DeliveriesSchema: GenMessage<Deliveries> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 5);
+  messageDesc(file_ringfence_app_v1_app, 6);
 
 /**
  * Delivery is one event for the application.
@@ -532,6 +609,13 @@ export type Delivery = Message<"ringfence.app.v1.Delivery"> & {
   generation: bigint;
 
   /**
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   *
+   * @generated from field: ringfence.app.v1.Timer timer = 20;
+   */
+  timer?: Timer;
+
+  /**
    * Index into schema_versions plus 1, 0 when the producer gave no schema.
    *
    * @generated from field: uint32 schema_version = 21;
@@ -544,7 +628,70 @@ export type Delivery = Message<"ringfence.app.v1.Delivery"> & {
  * Use `create(DeliverySchema)` to create a new message.
  */
 export const DeliverySchema: GenMessage<Delivery> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 6);
+  messageDesc(file_ringfence_app_v1_app, 7);
+
+/**
+ * Timer is what a delivery has that the router published for the application.
+ *
+ * @generated from message ringfence.app.v1.Timer
+ */
+export type Timer = Message<"ringfence.app.v1.Timer"> & {
+  /**
+   * The name that the sender gave it, may be empty; that of the schedule for a firing.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * When it was due, in milliseconds since 1970; 0: at once.
+   *
+   * @generated from field: int64 due_ms = 2;
+   */
+  dueMs: bigint;
+
+  /**
+   * Set for a firing of a schedule.
+   *
+   * @generated from field: ringfence.app.v1.Firing firing = 3;
+   */
+  firing?: Firing;
+};
+
+/**
+ * Describes the message ringfence.app.v1.Timer.
+ * Use `create(TimerSchema)` to create a new message.
+ */
+export const TimerSchema: GenMessage<Timer> = /*@__PURE__*/
+  messageDesc(file_ringfence_app_v1_app, 8);
+
+/**
+ * Firing is one run of a schedule.
+ *
+ * @generated from message ringfence.app.v1.Firing
+ */
+export type Firing = Message<"ringfence.app.v1.Firing"> & {
+  /**
+   * The time of the schedule that it is for, before jitter, in milliseconds since 1970.
+   *
+   * @generated from field: int64 time_ms = 1;
+   */
+  timeMs: bigint;
+
+  /**
+   * Earlier times that were missed, and for which this one runs, too.
+   *
+   * @generated from field: uint32 missed = 2;
+   */
+  missed: number;
+};
+
+/**
+ * Describes the message ringfence.app.v1.Firing.
+ * Use `create(FiringSchema)` to create a new message.
+ */
+export const FiringSchema: GenMessage<Firing> = /*@__PURE__*/
+  messageDesc(file_ringfence_app_v1_app, 9);
 
 /**
  * Call is what a delivery has that is a call of the key's handler instead of an event.
@@ -586,7 +733,7 @@ export type Call = Message<"ringfence.app.v1.Call"> & {
  * Use `create(CallSchema)` to create a new message.
  */
 export const CallSchema: GenMessage<Call> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 7);
+  messageDesc(file_ringfence_app_v1_app, 10);
 
 /**
  * Property is one property of an event.
@@ -614,7 +761,7 @@ export type Property = Message<"ringfence.app.v1.Property"> & {
  * Use `create(PropertySchema)` to create a new message.
  */
 export const PropertySchema: GenMessage<Property> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 8);
+  messageDesc(file_ringfence_app_v1_app, 11);
 
 /**
  * Results answer deliveries, in any order.
@@ -642,7 +789,7 @@ export type Results = Message<"ringfence.app.v1.Results"> & {
  * Use `create(ResultsSchema)` to create a new message.
  */
 export const ResultsSchema: GenMessage<Results> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 9);
+  messageDesc(file_ringfence_app_v1_app, 12);
 
 /**
  * Result answers one delivery.
@@ -714,7 +861,7 @@ export type Result = Message<"ringfence.app.v1.Result"> & {
  * Use `create(ResultSchema)` to create a new message.
  */
 export const ResultSchema: GenMessage<Result> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 10);
+  messageDesc(file_ringfence_app_v1_app, 13);
 
 /**
  * Progress reports that the work on these deliveries continues, so that their timeouts start anew.
@@ -735,7 +882,7 @@ export type Progress = Message<"ringfence.app.v1.Progress"> & {
  * Use `create(ProgressSchema)` to create a new message.
  */
 export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 11);
+  messageDesc(file_ringfence_app_v1_app, 14);
 
 /**
  * Ping asks how long the worker may go on.
@@ -756,7 +903,7 @@ export type Ping = Message<"ringfence.app.v1.Ping"> & {
  * Use `create(PingSchema)` to create a new message.
  */
 export const PingSchema: GenMessage<Ping> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 12);
+  messageDesc(file_ringfence_app_v1_app, 15);
 
 /**
  * Pong answers a Ping. The deadline is the worker's own send time of that Ping plus remaining.
@@ -791,7 +938,7 @@ export type Pong = Message<"ringfence.app.v1.Pong"> & {
  * Use `create(PongSchema)` to create a new message.
  */
 export const PongSchema: GenMessage<Pong> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 13);
+  messageDesc(file_ringfence_app_v1_app, 16);
 
 /**
  * Revoke takes partitions back. Their deliveries that have not started are answered NOT_STARTED; the deadlines of those
@@ -828,6 +975,13 @@ export type Revoke = Message<"ringfence.app.v1.Revoke"> & {
    * @generated from field: repeated uint64 delivery_ids = 4;
    */
   deliveryIds: bigint[];
+
+  /**
+   * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+   *
+   * @generated from field: bool timed_out = 5;
+   */
+  timedOut: boolean;
 };
 
 /**
@@ -835,7 +989,7 @@ export type Revoke = Message<"ringfence.app.v1.Revoke"> & {
  * Use `create(RevokeSchema)` to create a new message.
  */
 export const RevokeSchema: GenMessage<Revoke> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 14);
+  messageDesc(file_ringfence_app_v1_app, 17);
 
 /**
  * Suspend asks the worker to start no new handlers; running ones continue.
@@ -856,7 +1010,7 @@ export type Suspend = Message<"ringfence.app.v1.Suspend"> & {
  * Use `create(SuspendSchema)` to create a new message.
  */
 export const SuspendSchema: GenMessage<Suspend> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 15);
+  messageDesc(file_ringfence_app_v1_app, 18);
 
 /**
  * Resume ends a Suspend.
@@ -871,7 +1025,7 @@ export type Resume = Message<"ringfence.app.v1.Resume"> & {
  * Use `create(ResumeSchema)` to create a new message.
  */
 export const ResumeSchema: GenMessage<Resume> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 16);
+  messageDesc(file_ringfence_app_v1_app, 19);
 
 /**
  * GoAway says that this stream will end.
@@ -899,7 +1053,7 @@ export type GoAway = Message<"ringfence.app.v1.GoAway"> & {
  * Use `create(GoAwaySchema)` to create a new message.
  */
 export const GoAwaySchema: GenMessage<GoAway> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 17);
+  messageDesc(file_ringfence_app_v1_app, 20);
 
 /**
  * Drain asks the router for no further deliveries on this stream.
@@ -927,7 +1081,48 @@ export type Drain = Message<"ringfence.app.v1.Drain"> & {
  * Use `create(DrainSchema)` to create a new message.
  */
 export const DrainSchema: GenMessage<Drain> = /*@__PURE__*/
-  messageDesc(file_ringfence_app_v1_app, 18);
+  messageDesc(file_ringfence_app_v1_app, 21);
+
+/**
+ * MissedPolicy is what becomes of firings that did not run in time.
+ *
+ * @generated from enum ringfence.app.v1.MissedPolicy
+ */
+export enum MissedPolicy {
+  /**
+   * As LATEST.
+   *
+   * @generated from enum value: MISSED_POLICY_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * One firing runs for all of them, and is told how many.
+   *
+   * @generated from enum value: MISSED_POLICY_LATEST = 1;
+   */
+  LATEST = 1,
+
+  /**
+   * All run, one after the other; of more than 100 the newest 100.
+   *
+   * @generated from enum value: MISSED_POLICY_ALL = 2;
+   */
+  ALL = 2,
+
+  /**
+   * None runs that is more than a minute late.
+   *
+   * @generated from enum value: MISSED_POLICY_SKIP = 3;
+   */
+  SKIP = 3,
+}
+
+/**
+ * Describes the enum ringfence.app.v1.MissedPolicy.
+ */
+export const MissedPolicySchema: GenEnum<MissedPolicy> = /*@__PURE__*/
+  enumDesc(file_ringfence_app_v1_app, 0);
 
 /**
  * ResultKind is the outcome of a delivery.
@@ -982,7 +1177,7 @@ export enum ResultKind {
  * Describes the enum ringfence.app.v1.ResultKind.
  */
 export const ResultKindSchema: GenEnum<ResultKind> = /*@__PURE__*/
-  enumDesc(file_ringfence_app_v1_app, 0);
+  enumDesc(file_ringfence_app_v1_app, 1);
 
 /**
  * AppService hands events to the application, one at a time per key.

@@ -12,7 +12,98 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file ringfence/lane/v1/lane.proto.
  */
 export const file_ringfence_lane_v1_lane: GenFile = /*@__PURE__*/
-  fileDesc("ChxyaW5nZmVuY2UvbGFuZS92MS9sYW5lLnByb3RvEhFyaW5nZmVuY2UubGFuZS52MSKaAQoOUmVzZXJ2ZVJlcXVlc3QSJQoDYXNrGAEgASgLMhYucmluZ2ZlbmNlLmxhbmUudjEuQXNrSAASKQoFcmVuZXcYAiABKAsyGC5yaW5nZmVuY2UubGFuZS52MS5SZW5ld0gAEi0KB3JlbGVhc2UYAyABKAsyGi5yaW5nZmVuY2UubGFuZS52MS5SZWxlYXNlSABCBwoFZnJhbWUiYAoDQXNrEgsKA2tleRgBIAEoDBIKCgJpZBgCIAEoDBIPCgd3YWl0X21zGAMgASgEEg4KBnJlc3VtZRgEIAEoCBIMCgRwYXRoGAUgAygGEhEKCXJhd19jbG9jaxgGIAEoCCISCgVSZW5ldxIJCgFrGAEgASgEIgkKB1JlbGVhc2UioQEKD1Jlc2VydmVSZXNwb25zZRItCgdncmFudGVkGAEgASgLMhoucmluZ2ZlbmNlLmxhbmUudjEuR3JhbnRlZEgAEi0KB3JlbmV3ZWQYAiABKAsyGi5yaW5nZmVuY2UubGFuZS52MS5SZW5ld2VkSAASJwoEb3ZlchgDIAEoCzIXLnJpbmdmZW5jZS5sYW5lLnYxLk92ZXJIAEIHCgVmcmFtZSI8CgdHcmFudGVkEg0KBXRva2VuGAEgASgDEgwKBHR1cm4YAiABKAQSFAoMcmVtYWluaW5nX25zGAMgASgDIioKB1JlbmV3ZWQSCQoBaxgBIAEoBBIUCgxyZW1haW5pbmdfbnMYAiABKAMiOgoET3ZlchIMCgRjb2RlGAEgASgJEgwKBHRleHQYAiABKAkSFgoOcmV0cnlfYWZ0ZXJfbXMYAyABKAQigAEKDUludm9rZVJlcXVlc3QSCwoDa2V5GAEgASgMEg4KBm1ldGhvZBgCIAEoCRIPCgdwYXlsb2FkGAMgASgMEgoKAmlkGAQgASgJEhIKCnRpbWVvdXRfbXMYBSABKAQSDAoEcGF0aBgGIAMoBhITCgt0cmFjZXBhcmVudBgHIAEoCSKAAQoOSW52b2tlUmVzcG9uc2USKwoHb3V0Y29tZRgBIAEoDjIaLnJpbmdmZW5jZS5sYW5lLnYxLk91dGNvbWUSDQoFcmVwbHkYAiABKAwSDAoEY29kZRgDIAEoCRIMCgR0ZXh0GAQgASgJEhYKDnJldHJ5X2FmdGVyX21zGAUgASgEKo4BCgdPdXRjb21lEhcKE09VVENPTUVfVU5TUEVDSUZJRUQQABITCg9PVVRDT01FX1JFUExJRUQQARISCg5PVVRDT01FX0ZBSUxFRBACEhMKD09VVENPTUVfTk9UX1JVThADEhMKD09VVENPTUVfVU5LTk9XThAEEhcKE09VVENPTUVfRE9ORV9CRUZPUkUQBTKyAQoLTGFuZVNlcnZpY2USTQoGSW52b2tlEiAucmluZ2ZlbmNlLmxhbmUudjEuSW52b2tlUmVxdWVzdBohLnJpbmdmZW5jZS5sYW5lLnYxLkludm9rZVJlc3BvbnNlElQKB1Jlc2VydmUSIS5yaW5nZmVuY2UubGFuZS52MS5SZXNlcnZlUmVxdWVzdBoiLnJpbmdmZW5jZS5sYW5lLnYxLlJlc2VydmVSZXNwb25zZSgBMAFCPFo6Z2l0aHViLmNvbS9yaW5nZmVuY2Uvcm91dGVyL3Byb3RvL3JpbmdmZW5jZS9sYW5lL3YxO2xhbmV2MWIGcHJvdG8z");
+  fileDesc("ChxyaW5nZmVuY2UvbGFuZS92MS9sYW5lLnByb3RvEhFyaW5nZmVuY2UubGFuZS52MSLdAQoLU2VuZFJlcXVlc3QSCwoDa2V5GAEgASgMEg8KB3BheWxvYWQYAiABKAwSDAoEbmFtZRgDIAEoCRJCCgpwcm9wZXJ0aWVzGAQgAygLMi4ucmluZ2ZlbmNlLmxhbmUudjEuU2VuZFJlcXVlc3QuUHJvcGVydGllc0VudHJ5EhAKCGFmdGVyX21zGAUgASgEEg0KBWF0X21zGAYgASgDEgoKAmlkGAcgASgJGjEKD1Byb3BlcnRpZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIjIKDFNlbmRSZXNwb25zZRISCgptZXNzYWdlX2lkGAEgASgJEg4KBmR1ZV9tcxgCIAEoAyKaAQoOUmVzZXJ2ZVJlcXVlc3QSJQoDYXNrGAEgASgLMhYucmluZ2ZlbmNlLmxhbmUudjEuQXNrSAASKQoFcmVuZXcYAiABKAsyGC5yaW5nZmVuY2UubGFuZS52MS5SZW5ld0gAEi0KB3JlbGVhc2UYAyABKAsyGi5yaW5nZmVuY2UubGFuZS52MS5SZWxlYXNlSABCBwoFZnJhbWUicAoDQXNrEgsKA2tleRgBIAEoDBIKCgJpZBgCIAEoDBIPCgd3YWl0X21zGAMgASgEEg4KBnJlc3VtZRgEIAEoCBIMCgRwYXRoGAUgAygGEhEKCXJhd19jbG9jaxgGIAEoCBIOCgZ0dGxfbXMYByABKA0iEgoFUmVuZXcSCQoBaxgBIAEoBCIJCgdSZWxlYXNlIqEBCg9SZXNlcnZlUmVzcG9uc2USLQoHZ3JhbnRlZBgBIAEoCzIaLnJpbmdmZW5jZS5sYW5lLnYxLkdyYW50ZWRIABItCgdyZW5ld2VkGAIgASgLMhoucmluZ2ZlbmNlLmxhbmUudjEuUmVuZXdlZEgAEicKBG92ZXIYAyABKAsyFy5yaW5nZmVuY2UubGFuZS52MS5PdmVySABCBwoFZnJhbWUiPAoHR3JhbnRlZBINCgV0b2tlbhgBIAEoAxIMCgR0dXJuGAIgASgEEhQKDHJlbWFpbmluZ19ucxgDIAEoAyI7CgdSZW5ld2VkEgkKAWsYASABKAQSFAoMcmVtYWluaW5nX25zGAIgASgDEg8KB2NvdmVyZWQYAyABKAgiOgoET3ZlchIMCgRjb2RlGAEgASgJEgwKBHRleHQYAiABKAkSFgoOcmV0cnlfYWZ0ZXJfbXMYAyABKAQigAEKDUludm9rZVJlcXVlc3QSCwoDa2V5GAEgASgMEg4KBm1ldGhvZBgCIAEoCRIPCgdwYXlsb2FkGAMgASgMEgoKAmlkGAQgASgJEhIKCnRpbWVvdXRfbXMYBSABKAQSDAoEcGF0aBgGIAMoBhITCgt0cmFjZXBhcmVudBgHIAEoCSKAAQoOSW52b2tlUmVzcG9uc2USKwoHb3V0Y29tZRgBIAEoDjIaLnJpbmdmZW5jZS5sYW5lLnYxLk91dGNvbWUSDQoFcmVwbHkYAiABKAwSDAoEY29kZRgDIAEoCRIMCgR0ZXh0GAQgASgJEhYKDnJldHJ5X2FmdGVyX21zGAUgASgEKo4BCgdPdXRjb21lEhcKE09VVENPTUVfVU5TUEVDSUZJRUQQABITCg9PVVRDT01FX1JFUExJRUQQARISCg5PVVRDT01FX0ZBSUxFRBACEhMKD09VVENPTUVfTk9UX1JVThADEhMKD09VVENPTUVfVU5LTk9XThAEEhcKE09VVENPTUVfRE9ORV9CRUZPUkUQBTL7AQoLTGFuZVNlcnZpY2USTQoGSW52b2tlEiAucmluZ2ZlbmNlLmxhbmUudjEuSW52b2tlUmVxdWVzdBohLnJpbmdmZW5jZS5sYW5lLnYxLkludm9rZVJlc3BvbnNlElQKB1Jlc2VydmUSIS5yaW5nZmVuY2UubGFuZS52MS5SZXNlcnZlUmVxdWVzdBoiLnJpbmdmZW5jZS5sYW5lLnYxLlJlc2VydmVSZXNwb25zZSgBMAESRwoEU2VuZBIeLnJpbmdmZW5jZS5sYW5lLnYxLlNlbmRSZXF1ZXN0Gh8ucmluZ2ZlbmNlLmxhbmUudjEuU2VuZFJlc3BvbnNlQjxaOmdpdGh1Yi5jb20vcmluZ2ZlbmNlL3JvdXRlci9wcm90by9yaW5nZmVuY2UvbGFuZS92MTtsYW5ldjFiBnByb3RvMw");
+
+/**
+ * SendRequest is one event.
+ *
+ * @generated from message ringfence.lane.v1.SendRequest
+ */
+export type SendRequest = Message<"ringfence.lane.v1.SendRequest"> & {
+  /**
+   * The key, 1 to 4096 bytes, any bytes.
+   *
+   * @generated from field: bytes key = 1;
+   */
+  key: Uint8Array;
+
+  /**
+   * The payload, up to 1 MiB.
+   *
+   * @generated from field: bytes payload = 2;
+   */
+  payload: Uint8Array;
+
+  /**
+   * A name for the handler, up to 128 bytes of printable text; may be empty.
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
+
+  /**
+   * The properties that the handler sees, at most 64.
+   *
+   * @generated from field: map<string, string> properties = 4;
+   */
+  properties: { [key: string]: string };
+
+  /**
+   * In how many milliseconds it is due, at most 366 days; not together with at_ms.
+   *
+   * @generated from field: uint64 after_ms = 5;
+   */
+  afterMs: bigint;
+
+  /**
+   * When it is due, in milliseconds since 1970; in the past: at once.
+   *
+   * @generated from field: int64 at_ms = 6;
+   */
+  atMs: bigint;
+
+  /**
+   * The sender's id, up to 256 bytes: two events of a key with one id count as one as long as the owner of the key remembers the first. Empty: none.
+   *
+   * @generated from field: string id = 7;
+   */
+  id: string;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.SendRequest.
+ * Use `create(SendRequestSchema)` to create a new message.
+ */
+export const SendRequestSchema: GenMessage<SendRequest> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 0);
+
+/**
+ * SendResponse says that the broker has the event.
+ *
+ * @generated from message ringfence.lane.v1.SendResponse
+ */
+export type SendResponse = Message<"ringfence.lane.v1.SendResponse"> & {
+  /**
+   * The event's id, as its handler will see it: ledger:entry:partition:batch.
+   *
+   * @generated from field: string message_id = 1;
+   */
+  messageId: string;
+
+  /**
+   * When it is due, in milliseconds since 1970.
+   *
+   * @generated from field: int64 due_ms = 2;
+   */
+  dueMs: bigint;
+};
+
+/**
+ * Describes the message ringfence.lane.v1.SendResponse.
+ * Use `create(SendResponseSchema)` to create a new message.
+ */
+export const SendResponseSchema: GenMessage<SendResponse> = /*@__PURE__*/
+  messageDesc(file_ringfence_lane_v1_lane, 1);
 
 /**
  * ReserveRequest is one frame from the holder to the router.
@@ -57,7 +148,7 @@ export type ReserveRequest = Message<"ringfence.lane.v1.ReserveRequest"> & {
  * Use `create(ReserveRequestSchema)` to create a new message.
  */
 export const ReserveRequestSchema: GenMessage<ReserveRequest> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 0);
+  messageDesc(file_ringfence_lane_v1_lane, 2);
 
 /**
  * Ask asks for a reservation, or comes back for one.
@@ -106,6 +197,14 @@ export type Ask = Message<"ringfence.lane.v1.Ask"> & {
    * @generated from field: bool raw_clock = 6;
    */
   rawClock: boolean;
+
+  /**
+   * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+   * longer than the lease of the owner.
+   *
+   * @generated from field: uint32 ttl_ms = 7;
+   */
+  ttlMs: number;
 };
 
 /**
@@ -113,7 +212,7 @@ export type Ask = Message<"ringfence.lane.v1.Ask"> & {
  * Use `create(AskSchema)` to create a new message.
  */
 export const AskSchema: GenMessage<Ask> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 1);
+  messageDesc(file_ringfence_lane_v1_lane, 3);
 
 /**
  * Renew asks how long the holder may go on.
@@ -134,7 +233,7 @@ export type Renew = Message<"ringfence.lane.v1.Renew"> & {
  * Use `create(RenewSchema)` to create a new message.
  */
 export const RenewSchema: GenMessage<Renew> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 2);
+  messageDesc(file_ringfence_lane_v1_lane, 4);
 
 /**
  * Release ends the reservation.
@@ -149,7 +248,7 @@ export type Release = Message<"ringfence.lane.v1.Release"> & {
  * Use `create(ReleaseSchema)` to create a new message.
  */
 export const ReleaseSchema: GenMessage<Release> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 3);
+  messageDesc(file_ringfence_lane_v1_lane, 5);
 
 /**
  * ReserveResponse is one frame from the router to the holder.
@@ -194,10 +293,10 @@ export type ReserveResponse = Message<"ringfence.lane.v1.ReserveResponse"> & {
  * Use `create(ReserveResponseSchema)` to create a new message.
  */
 export const ReserveResponseSchema: GenMessage<ReserveResponse> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 4);
+  messageDesc(file_ringfence_lane_v1_lane, 6);
 
 /**
- * Granted says that the holder has the key.
+ * Granted says that the holder has the key. It comes again when a reservation with a ttl goes on at another owner.
  *
  * @generated from message ringfence.lane.v1.Granted
  */
@@ -229,7 +328,7 @@ export type Granted = Message<"ringfence.lane.v1.Granted"> & {
  * Use `create(GrantedSchema)` to create a new message.
  */
 export const GrantedSchema: GenMessage<Granted> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 5);
+  messageDesc(file_ringfence_lane_v1_lane, 7);
 
 /**
  * Renewed answers a Renew. The permission lasts from the sending of that Renew for the remaining time, and never less long than before.
@@ -250,6 +349,13 @@ export type Renewed = Message<"ringfence.lane.v1.Renewed"> & {
    * @generated from field: int64 remaining_ns = 2;
    */
   remainingNs: bigint;
+
+  /**
+   * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+   *
+   * @generated from field: bool covered = 3;
+   */
+  covered: boolean;
 };
 
 /**
@@ -257,7 +363,7 @@ export type Renewed = Message<"ringfence.lane.v1.Renewed"> & {
  * Use `create(RenewedSchema)` to create a new message.
  */
 export const RenewedSchema: GenMessage<Renewed> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 6);
+  messageDesc(file_ringfence_lane_v1_lane, 8);
 
 /**
  * Over says that there is no reservation any more.
@@ -266,7 +372,8 @@ export const RenewedSchema: GenMessage<Renewed> = /*@__PURE__*/
  */
 export type Over = Message<"ringfence.lane.v1.Over"> & {
   /**
-   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+   * not_covered.
    *
    * @generated from field: string code = 1;
    */
@@ -292,7 +399,7 @@ export type Over = Message<"ringfence.lane.v1.Over"> & {
  * Use `create(OverSchema)` to create a new message.
  */
 export const OverSchema: GenMessage<Over> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 7);
+  messageDesc(file_ringfence_lane_v1_lane, 9);
 
 /**
  * InvokeRequest is one call.
@@ -356,7 +463,7 @@ export type InvokeRequest = Message<"ringfence.lane.v1.InvokeRequest"> & {
  * Use `create(InvokeRequestSchema)` to create a new message.
  */
 export const InvokeRequestSchema: GenMessage<InvokeRequest> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 8);
+  messageDesc(file_ringfence_lane_v1_lane, 10);
 
 /**
  * InvokeResponse is what became of a call.
@@ -405,7 +512,7 @@ export type InvokeResponse = Message<"ringfence.lane.v1.InvokeResponse"> & {
  * Use `create(InvokeResponseSchema)` to create a new message.
  */
 export const InvokeResponseSchema: GenMessage<InvokeResponse> = /*@__PURE__*/
-  messageDesc(file_ringfence_lane_v1_lane, 9);
+  messageDesc(file_ringfence_lane_v1_lane, 11);
 
 /**
  * Outcome is what became of a call.
@@ -490,6 +597,18 @@ export const LaneService: GenService<{
     methodKind: "bidi_streaming";
     input: typeof ReserveRequestSchema;
     output: typeof ReserveResponseSchema;
+  },
+  /**
+   * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+   * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+   * status that is not known, and the same id makes a repeat harmless.
+   *
+   * @generated from rpc ringfence.lane.v1.LaneService.Send
+   */
+  send: {
+    methodKind: "unary";
+    input: typeof SendRequestSchema;
+    output: typeof SendResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_ringfence_lane_v1_lane, 0);

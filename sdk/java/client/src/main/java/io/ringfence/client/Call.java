@@ -148,6 +148,18 @@ public final class Call {
         event.checkActive();
     }
 
+    /**
+     * Sets a timer, as {@link Event#after} does: it is published before the caller gets its reply. The handler of events gets it.
+     *
+     * @param delay at most 366 days
+     * @param name up to 128 bytes of printable text, may be empty
+     * @param payload up to 1 MiB
+     * @throws IllegalArgumentException if one of them is out of range, or the call has 100 timers
+     */
+    public void after(Duration delay, String name, byte[] payload) {
+        event.after(delay, name, payload);
+    }
+
     @Override
     public String toString() { // without the key and the payload, which must not get into logs
         return "Call[" + method() + "]";

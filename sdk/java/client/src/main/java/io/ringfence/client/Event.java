@@ -41,6 +41,7 @@ public final class Event extends Inbox.Item {
     private static final int REDELIVERY_COUNT = 16;
     private static final int TURN = 17;
     private static final int CALL = 18;
+    private static final int TIMER = 20;
     private static final int SCHEMA_VERSION = 21;
     private static final int PROPERTY_NAME = 1;
     private static final int PROPERTY_VALUE = 2;
@@ -85,6 +86,9 @@ public final class Event extends Inbox.Item {
 
     /** What it has that is a call; null for an event. */
     Call.Arrival arrival;
+
+    private Timer timer; // null: no router published it
+    private List<Sender.Setting> timers = List.of(); // that the handler has set; guarded by this
 
     private byte[] payload; // the first copy; guarded by this
     private volatile List<Property> properties;
@@ -141,6 +145,11 @@ public final class Event extends Inbox.Item {
                     arrival = arrivalOf(frame.bytes, in.at, size);
                     in.at += size;
                 }
+                case TIMER << 3 | 2 -> {
+                    int size = in.size();
+                    timer = timerOf(frame.bytes, in.at, size);
+                    in.at += size;
+                }
                 case SCHEMA_VERSION << 3 -> schemaVersion = (int) in.varint();
                 default -> in.skip(tag);
             }
@@ -156,6 +165,15 @@ public final class Event extends Inbox.Item {
             return new Call.Arrival(call.getMethod(), call.getId(), Instant.now().plusMillis(ms), path);
         } catch (InvalidProtocolBufferException e) {
             throw new IllegalArgumentException("the router sent a call that is no protobuf", e);
+        }
+    }
+
+    private static Timer timerOf(byte[] bytes, int at, int size) {
+        try {
+            var timer = io.ringfence.client.proto.Timer.parseFrom(ByteBuffer.wrap(bytes, at, size));
+            return new Timer(timer.getName(), Instant.ofEpochMilli(timer.getDueMs()));
+        } catch (InvalidProtocolBufferException e) {
+            throw new IllegalArgumentException("the router sent a timer that is no protobuf", e);
         }
     }
 
@@ -446,6 +464,44 @@ public final class Event extends Inbox.Item {
         }
     }
 
+    /**
+     * Returns what an event has that a router published: a timer, or an event of {@link Lane#send}. Its message id is none of Pulsar's.
+     *
+     * @return the timer, empty for any other event
+     */
+    public Optional<Timer> timer() {
+        return Optional.ofNullable(timer);
+    }
+
+    /**
+     * Sets a timer: when so much time has passed, the handler gets an event of the same key, with this payload and a {@link Timer} of this name,
+     * on whichever machine owns the key then.
+     *
+     * <p>Timers are durable: when the handler has returned they are published, and only then the event counts as done. If the handler fails they
+     * are dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before. A timer
+     * cannot be cancelled: let its handler look whether it is still wanted. Call it before the handler returns.
+     *
+     * @param delay at most 366 days; parts of a millisecond are lost
+     * @param name up to 128 bytes of printable text, may be empty
+     * @param payload up to 1 MiB
+     * @throws IllegalArgumentException if one of them is out of range, or the event has 100 timers
+     */
+    public synchronized void after(Duration delay, String name, byte[] payload) {
+        Sender.Setting setting = Sender.Setting.of(delay, name, payload);
+        if (timers.size() >= Sender.TIMERS_MAX) {
+            throw new IllegalArgumentException("more than " + Sender.TIMERS_MAX + " timers of one event");
+        }
+        if (timers.isEmpty()) {
+            timers = new ArrayList<>(2);
+        }
+        timers.add(setting);
+    }
+
+    /** The timers that the handler has set. */
+    synchronized List<Sender.Setting> timersSet() {
+        return timers;
+    }
+
     /** Notes the thread of the handler before it starts. The runner's lock is held. */
     void starts(Thread handler) {
         thread = handler;
@@ -617,6 +673,17 @@ public final class Event extends Inbox.Item {
         public Builder schemaVersion(byte[] version) {
             frame.clearSchemaVersions().addSchemaVersions(ByteString.copyFrom(version));
             delivery.setSchemaVersion(1);
+            return this;
+        }
+
+        /**
+         * Makes it an event that a router published; by default it is not.
+         *
+         * @param timer its name, and when it was due
+         * @return this
+         */
+        public Builder timer(Timer timer) {
+            delivery.setTimer(io.ringfence.client.proto.Timer.newBuilder().setName(timer.name()).setDueMs(timer.due().toEpochMilli()));
             return this;
         }
 

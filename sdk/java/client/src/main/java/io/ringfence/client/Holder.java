@@ -31,7 +31,7 @@ final class Holder {
     /** How long it may take from a grant until there is permission to begin. */
     private static final long BEGIN_MAX = Duration.ofSeconds(10).toNanos();
 
-    /** How long the router's last frame is waited for after a release. */
+    /** How long the router's last frame is waited for when the wait for a key is given up. */
     private static final long RELEASE_MAX = Duration.ofMillis(500).toNanos();
 
     /** The pauses before the next stream when one breaks: doubled from the first to the second. */
@@ -140,8 +140,7 @@ final class Holder {
 
     private void run() {
         try {
-            link = new Link();
-            if (await()) {
+            if (get()) {
                 begun.complete(null);
                 keep();
             }
@@ -165,9 +164,36 @@ final class Holder {
         return next == null ? NOTHING : next;
     }
 
-    /** Waits for the grant, and for permission to begin. Returns false if it was released before. */
-    private boolean await() throws InterruptedException {
+    /** Asks until the router takes the ask in, and waits for the grant. Returns false if it was released before. */
+    private boolean get() throws InterruptedException {
         long end = clock.now() + wait.plus(GRACE).toNanos();
+        Pauses pauses = new Pauses(wait.plus(GRACE), Pauses.CALL_MAX);
+        NotReservedException before = null; // of the last ask that was not taken in
+        while (true) {
+            link = new Link();
+            try {
+                return await(end);
+            } catch (NotReservedException e) {
+                boolean crowded = e.getCause() != null && Status.fromThrowable(e.getCause()).getCode() == Status.Code.RESOURCE_EXHAUSTED;
+                long pause = crowded ? pauses.next() : -1;
+                if (pause < 0) {
+                    boolean late = e.getCause() == null && e.code().equals(UNREACHABLE); // the time was up while an ask was under way
+                    throw late && before != null ? before : e;
+                }
+                before = e;
+                link.end();
+                if (next(pause) == WISH) { // of a stream that has ended there are no other news
+                    return false;
+                }
+            }
+            // The router has taken nothing in: too many calls of its callers are just beginning.
+            ask.setWaitMs(Math.max(0, Math.min(ask.getWaitMs(), pauses.left().minus(GRACE).toMillis())));
+        }
+    }
+
+    /** Waits until an instant for the grant, and then for permission to begin. Returns false if it was released before. */
+    private boolean await(long until) throws InterruptedException {
+        long end = until;
         boolean granted = false;
         long renewAt = 0;
         while (true) {
@@ -225,20 +251,24 @@ final class Holder {
         link.send(ReserveRequest.newBuilder().setRenew(Renew.newBuilder().setK(k)).build());
     }
 
-    /** Renews the reservation until it is released or lost. */
+    /**
+     * Renews the reservation until it is lost, or its release was told. A release is told on another stream if one breaks, until the permission
+     * has passed: then the key is free without it.
+     */
     private void keep() throws InterruptedException {
+        boolean releasing = false;
         long renewAt = clock.now() + permission.every();
         boolean broken = false;
         long redialAt = 0;
         long pause = 0;
         while (true) {
             News next = next(Math.min(Stream.CHECK_EVERY.toNanos(), Math.max(renewAt - clock.now(), Permission.RENEW_LEAST)));
-            if (lost() != null) {
+            if (lost() != null || permission.isOverdue(clock.now())) {
                 return;
             }
             if (next == WISH) {
-                sayRelease();
-                return;
+                releasing = true;
+                link.send(RELEASE);
             }
             if (next.link == link && next.failure != null) { // the stream broke; the reservation goes on until its deadline
                 broken = true;
@@ -249,6 +279,12 @@ final class Holder {
                     Over told = next.frame.getOver();
                     lose(told.getText().isEmpty() ? told.getCode() : told.getText());
                     return;
+                }
+                if (releasing) {
+                    if (next.frame.hasGranted()) { // the owner has answered on a new stream: before, the router would not have told it
+                        link.send(RELEASE);
+                    }
+                    continue;
                 }
                 pause = 0;
                 extend(next.frame);
@@ -265,11 +301,14 @@ final class Holder {
                     link = new Link();
                     broken = false;
                 } catch (NotReservedException e) {
+                    if (releasing) { // the lane was closed, or has no token
+                        return;
+                    }
                     pause = Math.min(2 * pause, PAUSE_MAX);
                     redialAt = now + pause;
                 }
             }
-            if (!broken && now - renewAt >= 0) {
+            if (!broken && !releasing && now - renewAt >= 0) {
                 renewAt = now + permission.every();
                 renew();
             }

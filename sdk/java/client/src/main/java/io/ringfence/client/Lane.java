@@ -17,9 +17,7 @@ import io.ringfence.client.proto.InvokeResponse;
 import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.ReserveRequest;
 import io.ringfence.client.proto.ReserveResponse;
-import java.io.FileNotFoundException;
-import java.net.ConnectException;
-import java.net.UnknownHostException;
+import io.ringfence.client.proto.SendRequest;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -32,7 +30,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
- * Calls handlers of keys, and reserves keys, through one router of the group. It connects with the first call, and again whenever the connection breaks.
+ * Calls handlers of keys, reserves keys, and sends events, through one router of the group. It connects with the first call, and again whenever the connection breaks.
  * Its methods are safe for concurrent use.
  *
  * <pre>{@code
@@ -46,16 +44,18 @@ public final class Lane implements AutoCloseable {
     private static final Duration GRACE = Duration.ofSeconds(1);
 
     private static final String UNREACHABLE = "unreachable";
-    private static final int CAUSES_MAX = 16;
+    private static final String OVERLOADED = "overloaded";
 
     private final Worker.Builder options;
     private final Supplier<ManagedChannel> channels;
     private final ManagedChannel channel;
+    private final Sender sender;
 
     private Lane(Worker.Builder options, Supplier<ManagedChannel> channels) {
         this.options = options;
         this.channels = channels;
         this.channel = channels.get();
+        this.sender = new Sender(channel, options, ForkJoinPool.commonPool());
     }
 
     /**
@@ -221,55 +221,142 @@ public final class Lane implements AutoCloseable {
      * @return the reply, or a {@link CallException}
      */
     public CompletableFuture<byte[]> invokeAsync(byte[] key, String method, byte[] payload, CallOptions options) {
-        CompletableFuture<byte[]> reply = new CompletableFuture<>();
-        Metadata headers = new Metadata();
-        try {
-            String token = this.options.token();
-            if (token != null) {
-                headers.put(Stream.AUTHORIZATION, "Bearer " + token);
-            }
-        } catch (RingfenceException e) {
-            reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", e.getMessage(), Duration.ZERO, e));
-            return reply;
-        }
         InvokeRequest.Builder request = InvokeRequest.newBuilder().setKey(ByteString.copyFrom(key)).setMethod(method)
-                .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTimeoutMs(Math.max(1, options.timeout.toMillis()))
-                .setTraceparent(traceparent());
+                .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTraceparent(traceparent());
         pathOf(options.caller).forEach(request::addPath);
-        if (channel.isShutdown()) {
-            reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", "the lane was closed", Duration.ZERO, null));
-            return reply;
-        }
-        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
-            channel.resetConnectBackoff(); // gRPC's own pause grows to two minutes
-        }
-        // Not in the thread that reads: what the application does with the reply must not hold up others.
-        io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(ForkJoinPool.commonPool())
-                .withDeadlineAfter(options.timeout.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS);
-        ClientCall<InvokeRequest, InvokeResponse> call = MetadataUtils.newAttachHeadersInterceptor(headers)
-                .interceptCall(LaneServiceGrpc.getInvokeMethod(), within, channel);
-        ClientCalls.asyncUnaryCall(call, request.build(), new StreamObserver<>() {
-            @Override
-            public void onNext(InvokeResponse response) {
-                answer(reply, response);
-            }
+        Invoking invoking = new Invoking(request, new Pauses(options.timeout, Pauses.CALL_MAX));
+        invoking.attempt();
+        return invoking.reply;
+    }
 
-            @Override
-            public void onError(Throwable failure) {
-                reply.completeExceptionally(notAnswered(Status.fromThrowable(failure), failure));
-            }
+    /** One call, which is made until the router takes it in. Its attempts follow each other. */
+    private final class Invoking implements StreamObserver<InvokeResponse> {
+        private final InvokeRequest.Builder request;
+        private final Pauses pauses;
+        private final CompletableFuture<byte[]> reply = new CompletableFuture<>();
+        private volatile ClientCall<InvokeRequest, InvokeResponse> call;
 
-            @Override
-            public void onCompleted() {
-                reply.completeExceptionally(new CallException(Outcome.UNKNOWN, "", "the router sent no response", Duration.ZERO, null)); // unless it did
+        Invoking(InvokeRequest.Builder request, Pauses pauses) {
+            this.request = request;
+            this.pauses = pauses;
+            reply.whenComplete((bytes, failure) -> giveUp());
+        }
+
+        private void giveUp() {
+            ClientCall<InvokeRequest, InvokeResponse> current = call;
+            if (current != null && reply.isCancelled()) {
+                current.cancel("the caller waits no longer", null);
             }
-        });
-        reply.whenComplete((bytes, failure) -> {
-            if (reply.isCancelled()) {
-                call.cancel("the caller waits no longer", null);
+        }
+
+        void attempt() {
+            if (reply.isDone()) {
+                return;
             }
-        });
-        return reply;
+            Metadata headers;
+            try {
+                headers = Sender.headers(options);
+            } catch (RingfenceException e) {
+                reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", e.getMessage(), Duration.ZERO, e));
+                return;
+            }
+            if (channel.isShutdown()) {
+                reply.completeExceptionally(new CallException(Outcome.NOT_RUN, "", "the lane was closed", Duration.ZERO, null));
+                return;
+            }
+            if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+                channel.resetConnectBackoff(); // gRPC's own pause grows to two minutes
+            }
+            Duration left = pauses.left();
+            // Not in the thread that reads: what the application does with the reply must not hold up others.
+            io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(ForkJoinPool.commonPool())
+                    .withDeadlineAfter(left.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS);
+            call = MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(LaneServiceGrpc.getInvokeMethod(), within, channel);
+            ClientCalls.asyncUnaryCall(call, request.setTimeoutMs(Math.max(1, left.toMillis())).build(), this);
+            giveUp(); // if it was cancelled meanwhile
+        }
+
+        @Override
+        public void onNext(InvokeResponse response) {
+            answer(reply, response);
+        }
+
+        @Override
+        public void onError(Throwable failure) {
+            Status status = Status.fromThrowable(failure);
+            long pause = status.getCode() == Status.Code.RESOURCE_EXHAUSTED ? pauses.next() : -1;
+            if (pause >= 0) { // the router has taken nothing in: too many calls of its callers are just beginning
+                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, ForkJoinPool.commonPool()).execute(this::attempt);
+                return;
+            }
+            reply.completeExceptionally(notAnswered(status, failure));
+        }
+
+        @Override
+        public void onCompleted() {
+            reply.completeExceptionally(new CallException(Outcome.UNKNOWN, "", "the router sent no response", Duration.ZERO, null)); // unless it did
+        }
+    }
+
+    /**
+     * Is {@link #send(byte[], byte[], SendOptions)} for a key of text.
+     *
+     * @param key the key
+     * @param payload up to 1 MiB
+     * @param options the options
+     * @return the event's id
+     * @throws NotSentException if it was not published
+     * @throws MaybeSentException if it may have been published
+     */
+    public MessageId send(String key, byte[] payload, SendOptions options) {
+        return send(key.getBytes(StandardCharsets.UTF_8), payload, options);
+    }
+
+    /**
+     * Publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it, with a {@link Timer}: at once, or
+     * when it is due. It needs no producer, and no rights of the application at the broker. An interruption ends the wait; the event may
+     * have been published then.
+     *
+     * @param key the key, any bytes
+     * @param payload up to 1 MiB
+     * @param options the options
+     * @return the event's id
+     * @throws NotSentException if it was not published
+     * @throws MaybeSentException if it may have been published
+     */
+    public MessageId send(byte[] key, byte[] payload, SendOptions options) {
+        CompletableFuture<MessageId> id = sendAsync(key, payload, options);
+        try {
+            return id.get();
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof NotSentException || e.getCause() instanceof MaybeSentException) {
+                e.getCause().addSuppressed(new Throwable("called here")); // the other stack is that of a thread of gRPC
+                throw (RuntimeException) e.getCause();
+            }
+            throw new MaybeSentException(e.getCause().toString(), e.getCause());
+        } catch (InterruptedException e) {
+            id.cancel(false);
+            Thread.currentThread().interrupt();
+            throw new MaybeSentException("the thread that waited was interrupted", e);
+        }
+    }
+
+    /**
+     * Is {@link #send(byte[], byte[], SendOptions)} without waiting. To cancel the future ends the wait; the event may have been published then.
+     *
+     * @param key the key, any bytes
+     * @param payload up to 1 MiB
+     * @param options the options
+     * @return the event's id, or a {@link NotSentException} or {@link MaybeSentException}
+     */
+    public CompletableFuture<MessageId> sendAsync(byte[] key, byte[] payload, SendOptions options) {
+        SendRequest.Builder request = SendRequest.newBuilder().setKey(ByteString.copyFrom(key)).setPayload(ByteString.copyFrom(payload))
+                .setName(options.name).setId(options.id).setAfterMs(options.afterMs).setAtMs(options.atMs);
+        String traceparent = traceparent();
+        if (!traceparent.isEmpty()) {
+            request.putProperties("traceparent", traceparent);
+        }
+        return sender.send(request.putAllProperties(options.properties).build(), options.timeout);
     }
 
     /** Returns the keys whose handlers wait for a call that this handler makes, the outermost first. */
@@ -340,12 +427,9 @@ public final class Lane implements AutoCloseable {
 
     /** Makes the call of a stream of a reservation. */
     private ClientCall<ReserveRequest, ReserveResponse> reservation() {
-        Metadata headers = new Metadata();
+        Metadata headers;
         try {
-            String token = options.token();
-            if (token != null) {
-                headers.put(Stream.AUTHORIZATION, "Bearer " + token);
-            }
+            headers = Sender.headers(options);
         } catch (RingfenceException e) {
             throw new NotReservedException("", e.getMessage(), Duration.ZERO, e);
         }
@@ -379,23 +463,12 @@ public final class Lane implements AutoCloseable {
     private static CallException notAnswered(Status status, Throwable failure) {
         String text = Stream.text(status);
         return switch (status.getCode()) {
-            case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED ->
-                new CallException(Outcome.NOT_RUN, "", text, Duration.ZERO, failure);
-            case UNAVAILABLE -> neverSent(status.getCause()) ? new CallException(Outcome.NOT_RUN, UNREACHABLE, text, Duration.ZERO, failure)
+            case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED -> new CallException(Outcome.NOT_RUN, "", text, Duration.ZERO, failure);
+            case RESOURCE_EXHAUSTED -> new CallException(Outcome.NOT_RUN, OVERLOADED, text, Duration.ZERO, failure);
+            case UNAVAILABLE -> Sender.neverSent(status) ? new CallException(Outcome.NOT_RUN, UNREACHABLE, text, Duration.ZERO, failure)
                     : new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
             default -> new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
         };
-    }
-
-    /** Whether a call failed because there was no connection for it. */
-    private static boolean neverSent(Throwable cause) {
-        Throwable at = cause;
-        for (int i = 0; at != null && i < CAUSES_MAX; i++, at = at.getCause()) {
-            if (at instanceof ConnectException || at instanceof UnknownHostException || at instanceof FileNotFoundException) {
-                return true;
-            }
-        }
-        return false;
     }
 
     /** The trace context of the caller, empty if the application uses no OpenTelemetry. */

@@ -71,7 +71,10 @@ public final class Reservation implements AutoCloseable {
         return Instant.now().plusNanos(holder.leftNanos());
     }
 
-    /** Ends the reservation, and waits until its router knows, half a second at most. Further calls do nothing. */
+    /**
+     * Ends the reservation, and waits until its owner knows, at most as long as it would last without a renewal: if the connection is broken, it is
+     * made again for that. Further calls do nothing but wait.
+     */
     @Override
     public void close() {
         holder.release();

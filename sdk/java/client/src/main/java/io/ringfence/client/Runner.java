@@ -338,6 +338,10 @@ final class Runner {
                 hook(() -> hooks.started(event));
             }
             handler.handle(event);
+            List<Sender.Setting> timers = event.timersSet();
+            if (!timers.isEmpty()) {
+                event.stream.sender.publish(event, timers);
+            }
             event.returns();
             event.kind = ResultKind.DONE;
         } catch (NoHandlerException none) {

@@ -60,6 +60,7 @@ final class Stream {
     private final Runner runner;
     private final ScheduledExecutorService timer;
     private final ClientCall<Object, Frame> call;
+    final Sender sender; // of timers, over the same connection
     private final CountDownLatch over = new CountDownLatch(1);
 
     // Guarded by the runner's lock.
@@ -97,6 +98,7 @@ final class Stream {
         this.runner = runner;
         this.timer = timer;
         this.call = channel.newCall(Codec.WORK, CallOptions.DEFAULT);
+        this.sender = new Sender(channel, runner.options, Runnable::run); // a thread of a handler waits: nothing else is run by an answer
     }
 
     /** Opens the stream, with a token or null. */
@@ -271,7 +273,8 @@ final class Stream {
         runner.cancel(lost, Event.Cancellation.KEY_LOST);
         if (!slow.isEmpty()) {
             List<Event> calls = new ArrayList<>(slow);
-            calls.removeIf(event -> event.arrival == null);
+            boolean timedOut = frame.other.getRevoke().getTimedOut();
+            calls.removeIf(event -> timedOut || event.arrival == null);
             slow.removeAll(calls);
             runner.cancel(slow, Event.Cancellation.HANDLER_TIMEOUT);
             runner.cancel(calls, Event.Cancellation.CALLER_GONE);

@@ -41,6 +41,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -192,10 +193,35 @@ class CallTest {
                 continue;
             }
             try (Routed router = new Routed(null, request -> code.toStatus())) {
-                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING));
+                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMillis(200))));
+                assertEquals(code == Status.Code.RESOURCE_EXHAUSTED ? "overloaded" : "", failure.code(), code.name());
                 assertEquals(refusals.contains(code) ? Outcome.NOT_RUN : Outcome.UNKNOWN, failure.outcome(), code.name());
                 assertTrue(failure.getMessage().contains("as told"), failure.getMessage());
             }
+        }
+    }
+
+    @Test
+    void aCallInACrowd() throws Exception {
+        InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).setReply(ByteString.copyFromUtf8("r")).build();
+        AtomicInteger count = new AtomicInteger();
+        try (Routed router = new Routed(null, request -> count.incrementAndGet() < 20 ? Status.RESOURCE_EXHAUSTED : response)) { // more often than gRPC itself would try
+            assertArrayEquals(new byte[] {'r'}, router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.timeout(Duration.ofSeconds(WAIT_SECONDS))));
+            List<InvokeRequest> requests = List.copyOf(router.requests);
+            assertEquals(20, requests.size());
+            long last = requests.get(19).getTimeoutMs();
+            assertTrue(requests.get(0).getTimeoutMs() > last && last > 1000, "its time is not longer for that: " + last);
+        }
+        try (Routed router = new Routed(null, request -> Status.RESOURCE_EXHAUSTED)) {
+            CompletableFuture<byte[]> reply = router.lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE);
+            while (router.requests.size() < 3) {
+                Thread.sleep(1);
+            }
+            reply.cancel(false);
+            Thread.sleep(200); // an attempt may be under way
+            int asked = router.requests.size();
+            Thread.sleep(200);
+            assertEquals(asked, router.requests.size(), "it asks on");
         }
     }
 

@@ -418,6 +418,51 @@ class ReservationTest {
         }
     }
 
+    /** The first stream breaks before the release, and the next one too: the third tells the owner, after that has answered there. */
+    @Test
+    void aReleaseIsToldOnTheNextStream() throws Exception {
+        CountDownLatch broken = new CountDownLatch(1);
+        try (Router router = router(s -> {
+            if (s.number == 1) {
+                s.grant(HOURS);
+                after(100, () -> {
+                    s.fail(Status.UNAVAILABLE);
+                    broken.countDown();
+                });
+            } else if (s.number == 2) {
+                s.fail(Status.UNAVAILABLE);
+            } else {
+                after(200, () -> s.keep(HOURS).grant(HOURS));
+            }
+        })) {
+            try (Reservation r = router.lane.reserve("user-1", Duration.ZERO)) {
+                assertTrue(broken.await(WAIT_SECONDS, TimeUnit.SECONDS));
+                r.checkActive();
+            }
+            assertEquals(List.of(false, true, true), router.asks().stream().map(Ask::getResume).toList());
+            assertEquals(1, router.releases.get());
+        }
+    }
+
+    @Test
+    void aReleaseThatCannotBeToldEndsWithThePermission() throws Exception {
+        try (Router router = router(s -> {
+            if (s.number == 1) {
+                s.grant(LEASE);
+            }
+            after(50, () -> s.fail(Status.UNAVAILABLE));
+        })) {
+            long begun = System.nanoTime();
+            Reservation r = router.lane.reserve("user-1", Duration.ZERO);
+            Thread.sleep(200);
+            r.close();
+            Duration took = Duration.ofNanos(System.nanoTime() - begun);
+            assertTrue(took.compareTo(LEASE.minusMillis(15)) >= 0 && took.compareTo(LEASE.plus(LATE)) <= 0, "ended after " + took);
+            assertFalse(r.isLost());
+            assertEquals(0, router.releases.get());
+        }
+    }
+
     @Test
     void isLostAtItsDeadlineIfThereIsNoWayBack() throws Exception {
         try (Router router = router(s -> s.grant(LEASE))) {
@@ -462,6 +507,40 @@ class ReservationTest {
                 assertEquals(entry.getValue(), failure.code(), entry.getKey().toString());
                 assertTrue(failure.text().contains("as told"), failure.text());
             }
+        }
+    }
+
+    @Test
+    void aReservationInACrowd() throws Exception {
+        Duration wait = Duration.ofSeconds(WAIT_SECONDS);
+        try (Router router = router(s -> {
+            if (s.number < 20) { // more often than gRPC itself would try
+                s.fail(Status.RESOURCE_EXHAUSTED);
+            } else {
+                s.keep(LONG).grant(LONG);
+            }
+        })) {
+            try (Reservation r = router.lane.reserve("k", wait)) {
+                r.checkActive();
+            }
+            List<Ask> asks = router.asks();
+            assertEquals(20, asks.size());
+            assertEquals(1, asks.stream().map(Ask::getId).distinct().count());
+            assertEquals(wait.toMillis(), asks.get(0).getWaitMs());
+            long last = asks.get(19).getWaitMs();
+            assertTrue(last < wait.toMillis() && last > 0, "the wait is not longer for that: " + last);
+        }
+        try (Router router = router(s -> s.fail(Status.RESOURCE_EXHAUSTED))) {
+            Thread waiting = Thread.currentThread();
+            after(100, waiting::interrupt);
+            NotReservedException failure = assertThrows(NotReservedException.class, () -> router.lane.reserve("k", wait));
+            assertTrue(Thread.interrupted());
+            assertEquals("timeout", failure.code());
+            Thread.sleep(200); // an attempt may be under way
+            int asked = router.asks().size();
+            assertTrue(asked > 1);
+            Thread.sleep(200);
+            assertEquals(asked, router.asks().size(), "it asks on");
         }
     }
 

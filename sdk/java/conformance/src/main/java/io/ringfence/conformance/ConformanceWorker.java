@@ -6,6 +6,7 @@ import io.ringfence.client.Event;
 import io.ringfence.client.LeaseClock;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RetryAfterException;
+import io.ringfence.client.Timer;
 import io.ringfence.client.Worker;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -55,12 +56,16 @@ public final class ConformanceWorker {
     public static void main(String[] arguments) {
         Worker.builder(ConformanceWorker::handle).maxInFlight(Worker.IN_FLIGHT_MAX)
                 .call("echo", call -> instructed(call, instruction -> call.payload()))
-                .call("obey", call -> instructed(call, ConformanceWorker::answer)).run();
+                .call("obey", call -> instructed(call, instruction -> answer(call, instruction))).run();
     }
 
     private static void handle(Event event) throws Exception {
         Instruction instruction = Instruction.parse(event.payload());
         report("start", event.key(), instruction);
+        if (event.timer().isPresent()) {
+            Timer timer = event.timer().get();
+            write("timer " + instruction.id + " " + timer.due().toEpochMilli() + " " + timer.name() + "\n");
+        }
         try {
             obey(event, instruction);
         } finally {
@@ -83,8 +88,22 @@ public final class ConformanceWorker {
         }
     }
 
-    private static byte[] answer(Instruction instruction) throws Exception {
+    /** What sets a timer: an event or a call. */
+    private interface Timing {
+        void after(Duration delay, String name, byte[] payload);
+    }
+
+    private static void setTimers(Timing of, Instruction instruction) {
+        of.after(Duration.ofMillis(instruction.ms), "first", new byte[] {'1'});
+        of.after(Duration.ZERO, "second", new byte[] {'2'});
+    }
+
+    private static byte[] answer(Call call, Instruction instruction) throws Exception {
         switch (instruction.verb) {
+            case "after" -> {
+                setTimers(call::after, instruction);
+                return null;
+            }
             case "done" -> {
                 return null;
             }
@@ -107,6 +126,11 @@ public final class ConformanceWorker {
         Duration wait = Duration.ofMillis(instruction.ms);
         switch (instruction.verb) {
             case "done" -> { }
+            case "after" -> setTimers(event::after, instruction);
+            case "after_fail" -> {
+                setTimers(event::after, instruction);
+                throw new IllegalStateException("told to fail");
+            }
             case "fail" -> throw new IllegalStateException("told to fail" + " é".repeat(500)); // longer than any reason may be
             case "reject" -> throw new RejectException("told to reject");
             case "retry_after" -> throw new RetryAfterException(wait, "told to wait");
@@ -131,7 +155,10 @@ public final class ConformanceWorker {
 
     /** Writes a line in one piece, so that the lines of handlers do not mix. */
     private static void report(String what, String key, Instruction instruction) throws IOException {
-        String line = what + " " + instruction.id + " " + key + " " + LeaseClock.system().bootNanos() + "\n";
+        write(what + " " + instruction.id + " " + key + " " + LeaseClock.system().bootNanos() + "\n");
+    }
+
+    private static void write(String line) throws IOException {
         byte[] bytes = line.getBytes(StandardCharsets.UTF_8);
         synchronized (OUT) {
             OUT.write(bytes);

@@ -15,6 +15,7 @@ import io.ringfence.client.Lane;
 import io.ringfence.client.LeaseClock;
 import io.ringfence.client.MessageId;
 import io.ringfence.client.Property;
+import io.ringfence.client.Timer;
 import io.ringfence.client.Worker;
 import io.ringfence.client.proto.AppServiceGrpc;
 import io.ringfence.client.proto.Call;
@@ -28,6 +29,8 @@ import io.ringfence.client.proto.Pong;
 import io.ringfence.client.proto.Result;
 import io.ringfence.client.proto.Results;
 import io.ringfence.client.proto.Revoke;
+import io.ringfence.client.proto.SendRequest;
+import io.ringfence.client.proto.SendResponse;
 import io.ringfence.client.proto.Welcome;
 import io.ringfence.client.proto.WorkRequest;
 import io.ringfence.client.proto.WorkResponse;
@@ -36,6 +39,7 @@ import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -65,7 +69,8 @@ import java.util.function.Consumer;
  * once. The router retries nothing: it records the outcome, and {@link Delivery#redeliver} makes the next attempt.
  * {@link #lose} moves a key to another machine while its handler runs, {@link #expire} lets the lease run out, and
  * {@link #disconnect} breaks the streams. Leases last for an hour of the router's own clock, which lose and expire move
- * forward, so a slow machine cancels nothing by accident.
+ * forward, so a slow machine cancels nothing by accident. What handlers set as timers, and what a lane sends, is recorded ({@link #sent}), and comes
+ * back when the test says so.
  *
  * <p>All methods are safe for concurrent use.
  */
@@ -77,6 +82,11 @@ public final class TestRouter implements AutoCloseable {
     public static final Duration WAIT_MAX = Duration.ofSeconds(30);
 
     private static final InvokeResponse NOT_RUN = InvokeResponse.newBuilder().setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_NOT_RUN).build();
+
+    /** Of the ids of events that a test gives none, and of those that routers make themselves. */
+    private static final MessageId NO_ID = new MessageId(0, 0, -1, -1);
+    private static final long SENT_LEDGER = 1L << 61;
+    private static final long CALL_LEDGER = 1L << 62;
 
     private static final int PARTITIONS = 4_093;
     private static final int PING_INTERVAL_MS = 20;
@@ -100,6 +110,8 @@ public final class TestRouter implements AutoCloseable {
     private final Map<Integer, Long> tokens = new HashMap<>(); // of partitions that have moved
     private final Map<WorkerClock, Long> deadlines = new HashMap<>();
     private final List<Worker> workers = new ArrayList<>();
+    private final List<Sent> sent = new ArrayList<>();
+    private long entries; // of the ids that the router has given
     private long deliveries; // counts them, and is the turn of the newest one
     private int partitions;
     private long connections; // Welcomes so far
@@ -201,14 +213,14 @@ public final class TestRouter implements AutoCloseable {
     }
 
     /**
-     * Queues an event for the handler. All fields reach the handler unchanged, but a fence of which a number is 0: the
-     * router sets that number. Each delivery has a greater turn than the one before.
+     * Queues an event for the handler. All fields reach the handler unchanged, but a fence of which a number is 0, and the id
+     * 0:0:-1:-1: the router sets them. Each delivery has a greater turn than the one before.
      *
      * @param event the event
      * @return its delivery
      */
     public Delivery deliver(Event event) {
-        return add(new Delivery(event, event.attempt()));
+        return add(new Delivery(event, event.attempt(), event.messageId().equals(NO_ID) ? nextId(1) : event.messageId()));
     }
 
     /**
@@ -225,9 +237,138 @@ public final class TestRouter implements AutoCloseable {
     }
 
     private Delivery call(Event event, Call call) {
-        Delivery delivery = new Delivery(event, 1);
+        Delivery delivery = new Delivery(event, 1, nextId(CALL_LEDGER));
         delivery.call = call;
         return add(delivery);
+    }
+
+    private synchronized MessageId nextId(long ledger) {
+        return new MessageId(ledger, ++entries, -1, -1);
+    }
+
+    /**
+     * Returns what the router was to publish, in the order of its coming: timers of handlers that have returned, and what lanes have sent.
+     *
+     * @return a copy
+     */
+    public synchronized List<Sent> sent() {
+        return List.copyOf(sent);
+    }
+
+    /** An event that the router was to publish. */
+    public final class Sent {
+        private final SendRequest request;
+        private final MessageId id;
+        private final Instant due;
+
+        Sent(SendRequest request, MessageId id) {
+            this.request = request;
+            this.id = id;
+            this.due = request.getAtMs() > 0 ? Instant.ofEpochMilli(request.getAtMs()) : Instant.ofEpochMilli(System.currentTimeMillis() + request.getAfterMs());
+        }
+
+        /**
+         * Returns the key.
+         *
+         * @return the key as UTF-8
+         */
+        public String key() {
+            return request.getKey().toStringUtf8();
+        }
+
+        /**
+         * Returns the payload.
+         *
+         * @return a copy
+         */
+        public byte[] payload() {
+            return request.getPayload().toByteArray();
+        }
+
+        /**
+         * Returns the name of the timer.
+         *
+         * @return the name, empty for none
+         */
+        public String name() {
+            return request.getName();
+        }
+
+        /**
+         * Returns the sender's id: a second event with the same key and id is not recorded.
+         *
+         * @return the id, empty for none
+         */
+        public String id() {
+            return request.getId();
+        }
+
+        /**
+         * Returns the properties.
+         *
+         * @return the properties
+         */
+        public Map<String, String> properties() {
+            return request.getPropertiesMap();
+        }
+
+        /**
+         * Returns after which time it is due.
+         *
+         * @return zero if it is due at once, or at a time
+         */
+        public Duration after() {
+            return Duration.ofMillis(request.getAfterMs());
+        }
+
+        /**
+         * Returns when it is due.
+         *
+         * @return the time
+         */
+        public Instant due() {
+            return due;
+        }
+
+        /**
+         * Returns the id that the sender was told.
+         *
+         * @return the id
+         */
+        public MessageId messageId() {
+            return id;
+        }
+
+        /**
+         * Gives the event to the handler, as when it is due.
+         *
+         * @return its delivery
+         */
+        public Delivery deliver() {
+            Event.Builder event = Event.of(request.getKey().toByteArray()).payload(payload()).messageId(id).timer(new Timer(name(), due));
+            request.getPropertiesMap().forEach(event::property);
+            return TestRouter.this.deliver(event);
+        }
+    }
+
+    /** Records an event, as a router publishes it. Returns null if routers refuse it. */
+    private synchronized Sent publish(SendRequest request) {
+        try {
+            Event.of(request.getKey().toByteArray()).build().after(Duration.ofMillis(request.getAfterMs()), request.getName(), request.getPayload().toByteArray());
+        } catch (IllegalArgumentException refused) {
+            return null;
+        }
+        if (request.getKey().isEmpty() || request.getAfterMs() != 0 && request.getAtMs() != 0) {
+            return null;
+        }
+        for (Sent one : sent) {
+            if (!request.getId().isEmpty() && one.id().equals(request.getId()) && one.request.getKey().equals(request.getKey())) {
+                return one;
+            }
+        }
+        Sent one = new Sent(request, nextId(SENT_LEDGER));
+        sent.add(one);
+        return one;
     }
 
     /**
@@ -407,7 +548,7 @@ public final class TestRouter implements AutoCloseable {
     private synchronized void cutOverlong() {
         long before = System.nanoTime() - handlerTimeout.toNanos();
         for (Session session : sessions) {
-            Revoke.Builder revoke = Revoke.newBuilder().setReason("handler.timeout");
+            Revoke.Builder revoke = Revoke.newBuilder().setTimedOut(true).setReason("handler.timeout");
             session.running.forEach((id, delivery) -> {
                 if (!delivery.timedOut && delivery.since - before < 0) {
                     delivery.timedOut = true;
@@ -502,6 +643,17 @@ public final class TestRouter implements AutoCloseable {
                     answer(out, InvokeResponse.newBuilder().setOutcome(io.ringfence.client.proto.Outcome.OUTCOME_UNKNOWN).setText("its time was up while its handler ran"));
                 }
             });
+        }
+
+        @Override
+        public void send(SendRequest request, StreamObserver<SendResponse> out) {
+            Sent one = publish(request);
+            if (one == null) {
+                out.onError(Status.INVALID_ARGUMENT.withDescription("a key, a name, a payload or a time that routers refuse").asRuntimeException());
+                return;
+            }
+            out.onNext(SendResponse.newBuilder().setMessageId(one.id.toString()).setDueMs(one.due.toEpochMilli()).build());
+            out.onCompleted();
         }
 
         private InvokeResponse.Builder responseOf(Delivery delivery, Outcome outcome) {
@@ -639,6 +791,7 @@ public final class TestRouter implements AutoCloseable {
     public final class Delivery {
         private final Event event;
         private final int attempt;
+        private final MessageId message;
         private final CompletableFuture<Outcome> future = new CompletableFuture<>();
 
         // Guarded by the router's lock.
@@ -650,15 +803,15 @@ public final class TestRouter implements AutoCloseable {
         private volatile byte[] reply = new byte[0]; // this and the code are set before the outcome
         private volatile String code = "";
 
-        Delivery(Event event, int attempt) {
+        Delivery(Event event, int attempt, MessageId message) {
             this.event = event;
             this.attempt = attempt;
+            this.message = message;
         }
 
         private void write(Deliveries.Builder frame, long id, Fence next) {
             Fence chosen = event.fence();
             Fence fence = new Fence(chosen.token() != 0 ? chosen.token() : next.token(), chosen.turn() != 0 ? chosen.turn() : next.turn());
-            MessageId message = event.messageId();
             io.ringfence.client.proto.Delivery.Builder delivery = frame.addDeliveriesBuilder();
             for (Property property : event.properties()) {
                 delivery.addPropertiesBuilder().setName(frame.getNamesCount()).setValue(property.value());
@@ -669,6 +822,7 @@ public final class TestRouter implements AutoCloseable {
                 delivery.setSchemaVersion(frame.getSchemaVersionsCount());
             });
             event.eventTime().ifPresent(time -> delivery.setEventTimeMs(time.toEpochMilli()));
+            event.timer().ifPresent(timer -> delivery.setTimer(io.ringfence.client.proto.Timer.newBuilder().setName(timer.name()).setDueMs(timer.due().toEpochMilli())));
             delivery.setDeliveryId(id).setPartition(box.partition)
                     .setKey(ByteString.copyFrom(event.keyBytes())).setPayload(ByteString.copyFrom(event.payload()))
                     .setLedgerId(message.ledger()).setEntryId(message.entry()).setBatchIndex(message.batch()).setTopicPartition(message.topicPartition())
@@ -781,7 +935,7 @@ public final class TestRouter implements AutoCloseable {
          * @return the next delivery
          */
         public Delivery redeliver() {
-            return add(new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt));
+            return add(new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt, message));
         }
     }
 

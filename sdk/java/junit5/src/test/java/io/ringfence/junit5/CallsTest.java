@@ -130,6 +130,16 @@ class CallsTest {
     }
 
     @Test
+    void aHandlerTimeoutIsNotACallerThatIsGone() throws InterruptedException {
+        try (TestRouter router = new TestRouter(java.time.Duration.ofMillis(200))) {
+            BlockingQueue<Object> causes = waiting(router, new CountDownLatch(1));
+            TestRouter.Delivery call = router.call("k", "do", bytes(""));
+            assertEquals(io.ringfence.client.HandlerTimeoutException.class, causes.poll(WAIT_SECONDS, TimeUnit.SECONDS).getClass());
+            call.outcome();
+        }
+    }
+
+    @Test
     void aLostKey(TestRouter router) throws InterruptedException {
         CountDownLatch started = new CountDownLatch(1);
         BlockingQueue<Object> causes = waiting(router, started);

@@ -31,6 +31,11 @@ public final class App {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_ringfence_app_v1_Hello_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_app_v1_Schedule_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_app_v1_Schedule_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_ringfence_app_v1_Welcome_descriptor;
   static final
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
@@ -50,6 +55,16 @@ public final class App {
   static final
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_ringfence_app_v1_Delivery_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_app_v1_Timer_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_app_v1_Timer_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_app_v1_Firing_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_app_v1_Firing_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
     internal_static_ringfence_app_v1_Call_descriptor;
   static final
@@ -135,59 +150,71 @@ public final class App {
       "H\000\022,\n\007suspend\030\006 \001(\0132\031.ringfence.app.v1.S" +
       "uspendH\000\022*\n\006resume\030\007 \001(\0132\030.ringfence.app" +
       ".v1.ResumeH\000\022+\n\007go_away\030\010 \001(\0132\030.ringfenc" +
-      "e.app.v1.GoAwayH\000B\007\n\005frame\"\234\001\n\005Hello\022\016\n\006" +
+      "e.app.v1.GoAwayH\000B\007\n\005frame\"\305\001\n\005Hello\022\016\n\006" +
       "worker\030\001 \001(\t\022\025\n\rmax_in_flight\030\002 \001(\r\022\031\n\021m" +
       "ax_batch_per_key\030\003 \001(\r\022\013\n\003sdk\030\004 \001(\t\022\024\n\014c" +
       "apabilities\030\005 \003(\t\022\023\n\013version_min\030\006 \001(\r\022\023" +
-      "\n\013version_max\030\007 \001(\rJ\004\010\010\020\t\"\207\001\n\007Welcome\022\014\n" +
-      "\004node\030\001 \001(\t\022\r\n\005group\030\002 \001(\t\022(\n\006limits\030\003 \001" +
-      "(\0132\030.ringfence.app.v1.Limits\022\017\n\007version\030" +
-      "\004 \001(\r\022\016\n\006worker\030\005 \001(\t\022\024\n\014capabilities\030\006 " +
-      "\003(\t\"l\n\006Limits\022\025\n\rmax_in_flight\030\001 \001(\r\022\027\n\017" +
-      "frame_max_bytes\030\002 \001(\r\022\030\n\020ping_interval_m" +
-      "s\030\003 \001(\r\022\030\n\020reason_max_bytes\030\004 \001(\r\"\232\001\n\nDe" +
-      "liveries\022\016\n\006number\030\001 \001(\004\022\016\n\006topics\030\002 \003(\t" +
-      "\022\016\n\006tokens\030\003 \003(\003\022\r\n\005names\030\004 \003(\t\022.\n\ndeliv" +
-      "eries\030\005 \003(\0132\032.ringfence.app.v1.Delivery\022" +
-      "\027\n\017schema_versions\030\007 \003(\014J\004\010\006\020\007\"\307\003\n\010Deliv" +
-      "ery\022\023\n\013delivery_id\030\001 \001(\004\022\021\n\tpartition\030\002 " +
-      "\001(\r\022\013\n\003key\030\003 \001(\014\022\017\n\007payload\030\004 \001(\014\022.\n\npro" +
-      "perties\030\005 \003(\0132\032.ringfence.app.v1.Propert" +
-      "y\022\021\n\tledger_id\030\006 \001(\003\022\020\n\010entry_id\030\007 \001(\003\022\023" +
-      "\n\013batch_index\030\010 \001(\021\022\027\n\017topic_partition\030\t" +
-      " \001(\021\022\r\n\005topic\030\n \001(\r\022\r\n\005token\030\013 \001(\r\022\027\n\017pu" +
-      "blish_time_ms\030\014 \001(\003\022\025\n\revent_time_ms\030\r \001" +
-      "(\003\022\017\n\007attempt\030\016 \001(\r\022\023\n\013traceparent\030\017 \001(\t" +
-      "\022\030\n\020redelivery_count\030\020 \001(\r\022\014\n\004turn\030\021 \001(\004" +
-      "\022$\n\004call\030\022 \001(\0132\026.ringfence.app.v1.Call\022\022" +
-      "\n\ngeneration\030\023 \001(\004\022\026\n\016schema_version\030\025 \001" +
-      "(\rJ\004\010\024\020\025\"D\n\004Call\022\016\n\006method\030\001 \001(\t\022\022\n\ntime" +
-      "out_ms\030\002 \001(\004\022\n\n\002id\030\003 \001(\t\022\014\n\004path\030\004 \003(\006\"\'" +
-      "\n\010Property\022\014\n\004name\030\001 \001(\r\022\r\n\005value\030\002 \001(\t\"" +
-      "D\n\007Results\022\016\n\006number\030\001 \001(\004\022)\n\007results\030\002 " +
-      "\003(\0132\030.ringfence.app.v1.Result\"\263\001\n\006Result" +
-      "\022\023\n\013delivery_id\030\001 \001(\004\022*\n\004kind\030\002 \001(\0162\034.ri" +
-      "ngfence.app.v1.ResultKind\022\020\n\010after_ms\030\003 " +
-      "\001(\004\022\016\n\006reason\030\004 \001(\t\022\r\n\005reply\030\005 \001(\014\022\014\n\004co" +
-      "de\030\006 \001(\t\022\022\n\nstarted_ns\030\010 \001(\004\022\017\n\007took_ns\030" +
-      "\t \001(\004J\004\010\007\020\010\" \n\010Progress\022\024\n\014delivery_ids\030" +
-      "\001 \003(\004\"\021\n\004Ping\022\t\n\001k\030\001 \001(\004\"9\n\004Pong\022\t\n\001k\030\001 " +
-      "\001(\004\022\024\n\014remaining_ns\030\002 \001(\003\022\020\n\010draining\030\003 " +
-      "\003(\004\"O\n\006Revoke\022\022\n\npartitions\030\001 \003(\r\022\013\n\003all" +
-      "\030\002 \001(\010\022\016\n\006reason\030\003 \001(\t\022\024\n\014delivery_ids\030\004" +
-      " \003(\004\"\031\n\007Suspend\022\016\n\006reason\030\001 \001(\t\"\010\n\006Resum" +
-      "e\"0\n\006GoAway\022\016\n\006reason\030\001 \001(\t\022\026\n\016retry_aft" +
-      "er_ms\030\002 \001(\r\"%\n\005Drain\022\016\n\006reason\030\001 \001(\t\022\014\n\004" +
-      "node\030\002 \001(\010*\246\001\n\nResultKind\022\033\n\027RESULT_KIND" +
-      "_UNSPECIFIED\020\000\022\024\n\020RESULT_KIND_DONE\020\001\022\025\n\021" +
-      "RESULT_KIND_RETRY\020\002\022\026\n\022RESULT_KIND_REJEC" +
-      "T\020\003\022\033\n\027RESULT_KIND_NOT_STARTED\020\004\022\031\n\025RESU" +
-      "LT_KIND_CANCELLED\020\0052W\n\nAppService\022I\n\004Wor" +
-      "k\022\035.ringfence.app.v1.WorkRequest\032\036.ringf" +
-      "ence.app.v1.WorkResponse(\0010\001BW\n\031io.ringf" +
-      "ence.client.protoP\001Z8github.com/ringfenc" +
-      "e/router/proto/ringfence/app/v1;appv1b\006p" +
-      "roto3"
+      "\n\013version_max\030\007 \001(\r\022-\n\tschedules\030\010 \003(\0132\032" +
+      ".ringfence.app.v1.Schedule\"\252\001\n\010Schedule\022" +
+      "\014\n\004name\030\001 \001(\t\022\014\n\004cron\030\002 \001(\t\022\014\n\004zone\030\003 \001(" +
+      "\t\022\020\n\010every_ms\030\004 \001(\004\022\r\n\005at_ms\030\005 \001(\003\022\021\n\tji" +
+      "tter_ms\030\006 \001(\004\022.\n\006missed\030\007 \001(\0162\036.ringfenc" +
+      "e.app.v1.MissedPolicy\022\020\n\010grace_ms\030\010 \001(\004\"" +
+      "\207\001\n\007Welcome\022\014\n\004node\030\001 \001(\t\022\r\n\005group\030\002 \001(\t" +
+      "\022(\n\006limits\030\003 \001(\0132\030.ringfence.app.v1.Limi" +
+      "ts\022\017\n\007version\030\004 \001(\r\022\016\n\006worker\030\005 \001(\t\022\024\n\014c" +
+      "apabilities\030\006 \003(\t\"l\n\006Limits\022\025\n\rmax_in_fl" +
+      "ight\030\001 \001(\r\022\027\n\017frame_max_bytes\030\002 \001(\r\022\030\n\020p" +
+      "ing_interval_ms\030\003 \001(\r\022\030\n\020reason_max_byte" +
+      "s\030\004 \001(\r\"\232\001\n\nDeliveries\022\016\n\006number\030\001 \001(\004\022\016" +
+      "\n\006topics\030\002 \003(\t\022\016\n\006tokens\030\003 \003(\003\022\r\n\005names\030" +
+      "\004 \003(\t\022.\n\ndeliveries\030\005 \003(\0132\032.ringfence.ap" +
+      "p.v1.Delivery\022\027\n\017schema_versions\030\007 \003(\014J\004" +
+      "\010\006\020\007\"\351\003\n\010Delivery\022\023\n\013delivery_id\030\001 \001(\004\022\021" +
+      "\n\tpartition\030\002 \001(\r\022\013\n\003key\030\003 \001(\014\022\017\n\007payloa" +
+      "d\030\004 \001(\014\022.\n\nproperties\030\005 \003(\0132\032.ringfence." +
+      "app.v1.Property\022\021\n\tledger_id\030\006 \001(\003\022\020\n\010en" +
+      "try_id\030\007 \001(\003\022\023\n\013batch_index\030\010 \001(\021\022\027\n\017top" +
+      "ic_partition\030\t \001(\021\022\r\n\005topic\030\n \001(\r\022\r\n\005tok" +
+      "en\030\013 \001(\r\022\027\n\017publish_time_ms\030\014 \001(\003\022\025\n\reve" +
+      "nt_time_ms\030\r \001(\003\022\017\n\007attempt\030\016 \001(\r\022\023\n\013tra" +
+      "ceparent\030\017 \001(\t\022\030\n\020redelivery_count\030\020 \001(\r" +
+      "\022\014\n\004turn\030\021 \001(\004\022$\n\004call\030\022 \001(\0132\026.ringfence" +
+      ".app.v1.Call\022\022\n\ngeneration\030\023 \001(\004\022&\n\005time" +
+      "r\030\024 \001(\0132\027.ringfence.app.v1.Timer\022\026\n\016sche" +
+      "ma_version\030\025 \001(\r\"O\n\005Timer\022\014\n\004name\030\001 \001(\t\022" +
+      "\016\n\006due_ms\030\002 \001(\003\022(\n\006firing\030\003 \001(\0132\030.ringfe" +
+      "nce.app.v1.Firing\")\n\006Firing\022\017\n\007time_ms\030\001" +
+      " \001(\003\022\016\n\006missed\030\002 \001(\r\"D\n\004Call\022\016\n\006method\030\001" +
+      " \001(\t\022\022\n\ntimeout_ms\030\002 \001(\004\022\n\n\002id\030\003 \001(\t\022\014\n\004" +
+      "path\030\004 \003(\006\"\'\n\010Property\022\014\n\004name\030\001 \001(\r\022\r\n\005" +
+      "value\030\002 \001(\t\"D\n\007Results\022\016\n\006number\030\001 \001(\004\022)" +
+      "\n\007results\030\002 \003(\0132\030.ringfence.app.v1.Resul" +
+      "t\"\263\001\n\006Result\022\023\n\013delivery_id\030\001 \001(\004\022*\n\004kin" +
+      "d\030\002 \001(\0162\034.ringfence.app.v1.ResultKind\022\020\n" +
+      "\010after_ms\030\003 \001(\004\022\016\n\006reason\030\004 \001(\t\022\r\n\005reply" +
+      "\030\005 \001(\014\022\014\n\004code\030\006 \001(\t\022\022\n\nstarted_ns\030\010 \001(\004" +
+      "\022\017\n\007took_ns\030\t \001(\004J\004\010\007\020\010\" \n\010Progress\022\024\n\014d" +
+      "elivery_ids\030\001 \003(\004\"\021\n\004Ping\022\t\n\001k\030\001 \001(\004\"9\n\004" +
+      "Pong\022\t\n\001k\030\001 \001(\004\022\024\n\014remaining_ns\030\002 \001(\003\022\020\n" +
+      "\010draining\030\003 \003(\004\"b\n\006Revoke\022\022\n\npartitions\030" +
+      "\001 \003(\r\022\013\n\003all\030\002 \001(\010\022\016\n\006reason\030\003 \001(\t\022\024\n\014de" +
+      "livery_ids\030\004 \003(\004\022\021\n\ttimed_out\030\005 \001(\010\"\031\n\007S" +
+      "uspend\022\016\n\006reason\030\001 \001(\t\"\010\n\006Resume\"0\n\006GoAw" +
+      "ay\022\016\n\006reason\030\001 \001(\t\022\026\n\016retry_after_ms\030\002 \001" +
+      "(\r\"%\n\005Drain\022\016\n\006reason\030\001 \001(\t\022\014\n\004node\030\002 \001(" +
+      "\010*v\n\014MissedPolicy\022\035\n\031MISSED_POLICY_UNSPE" +
+      "CIFIED\020\000\022\030\n\024MISSED_POLICY_LATEST\020\001\022\025\n\021MI" +
+      "SSED_POLICY_ALL\020\002\022\026\n\022MISSED_POLICY_SKIP\020" +
+      "\003*\246\001\n\nResultKind\022\033\n\027RESULT_KIND_UNSPECIF" +
+      "IED\020\000\022\024\n\020RESULT_KIND_DONE\020\001\022\025\n\021RESULT_KI" +
+      "ND_RETRY\020\002\022\026\n\022RESULT_KIND_REJECT\020\003\022\033\n\027RE" +
+      "SULT_KIND_NOT_STARTED\020\004\022\031\n\025RESULT_KIND_C" +
+      "ANCELLED\020\0052W\n\nAppService\022I\n\004Work\022\035.ringf" +
+      "ence.app.v1.WorkRequest\032\036.ringfence.app." +
+      "v1.WorkResponse(\0010\001BW\n\031io.ringfence.clie" +
+      "nt.protoP\001Z8github.com/ringfence/router/" +
+      "proto/ringfence/app/v1;appv1b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -210,99 +237,117 @@ public final class App {
     internal_static_ringfence_app_v1_Hello_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Hello_descriptor,
-        new java.lang.String[] { "Worker", "MaxInFlight", "MaxBatchPerKey", "Sdk", "Capabilities", "VersionMin", "VersionMax", });
-    internal_static_ringfence_app_v1_Welcome_descriptor =
+        new java.lang.String[] { "Worker", "MaxInFlight", "MaxBatchPerKey", "Sdk", "Capabilities", "VersionMin", "VersionMax", "Schedules", });
+    internal_static_ringfence_app_v1_Schedule_descriptor =
       getDescriptor().getMessageTypes().get(3);
+    internal_static_ringfence_app_v1_Schedule_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_app_v1_Schedule_descriptor,
+        new java.lang.String[] { "Name", "Cron", "Zone", "EveryMs", "AtMs", "JitterMs", "Missed", "GraceMs", });
+    internal_static_ringfence_app_v1_Welcome_descriptor =
+      getDescriptor().getMessageTypes().get(4);
     internal_static_ringfence_app_v1_Welcome_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Welcome_descriptor,
         new java.lang.String[] { "Node", "Group", "Limits", "Version", "Worker", "Capabilities", });
     internal_static_ringfence_app_v1_Limits_descriptor =
-      getDescriptor().getMessageTypes().get(4);
+      getDescriptor().getMessageTypes().get(5);
     internal_static_ringfence_app_v1_Limits_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Limits_descriptor,
         new java.lang.String[] { "MaxInFlight", "FrameMaxBytes", "PingIntervalMs", "ReasonMaxBytes", });
     internal_static_ringfence_app_v1_Deliveries_descriptor =
-      getDescriptor().getMessageTypes().get(5);
+      getDescriptor().getMessageTypes().get(6);
     internal_static_ringfence_app_v1_Deliveries_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Deliveries_descriptor,
         new java.lang.String[] { "Number", "Topics", "Tokens", "Names", "Deliveries", "SchemaVersions", });
     internal_static_ringfence_app_v1_Delivery_descriptor =
-      getDescriptor().getMessageTypes().get(6);
+      getDescriptor().getMessageTypes().get(7);
     internal_static_ringfence_app_v1_Delivery_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Delivery_descriptor,
-        new java.lang.String[] { "DeliveryId", "Partition", "Key", "Payload", "Properties", "LedgerId", "EntryId", "BatchIndex", "TopicPartition", "Topic", "Token", "PublishTimeMs", "EventTimeMs", "Attempt", "Traceparent", "RedeliveryCount", "Turn", "Call", "Generation", "SchemaVersion", });
+        new java.lang.String[] { "DeliveryId", "Partition", "Key", "Payload", "Properties", "LedgerId", "EntryId", "BatchIndex", "TopicPartition", "Topic", "Token", "PublishTimeMs", "EventTimeMs", "Attempt", "Traceparent", "RedeliveryCount", "Turn", "Call", "Generation", "Timer", "SchemaVersion", });
+    internal_static_ringfence_app_v1_Timer_descriptor =
+      getDescriptor().getMessageTypes().get(8);
+    internal_static_ringfence_app_v1_Timer_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_app_v1_Timer_descriptor,
+        new java.lang.String[] { "Name", "DueMs", "Firing", });
+    internal_static_ringfence_app_v1_Firing_descriptor =
+      getDescriptor().getMessageTypes().get(9);
+    internal_static_ringfence_app_v1_Firing_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_app_v1_Firing_descriptor,
+        new java.lang.String[] { "TimeMs", "Missed", });
     internal_static_ringfence_app_v1_Call_descriptor =
-      getDescriptor().getMessageTypes().get(7);
+      getDescriptor().getMessageTypes().get(10);
     internal_static_ringfence_app_v1_Call_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Call_descriptor,
         new java.lang.String[] { "Method", "TimeoutMs", "Id", "Path", });
     internal_static_ringfence_app_v1_Property_descriptor =
-      getDescriptor().getMessageTypes().get(8);
+      getDescriptor().getMessageTypes().get(11);
     internal_static_ringfence_app_v1_Property_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Property_descriptor,
         new java.lang.String[] { "Name", "Value", });
     internal_static_ringfence_app_v1_Results_descriptor =
-      getDescriptor().getMessageTypes().get(9);
+      getDescriptor().getMessageTypes().get(12);
     internal_static_ringfence_app_v1_Results_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Results_descriptor,
         new java.lang.String[] { "Number", "Results", });
     internal_static_ringfence_app_v1_Result_descriptor =
-      getDescriptor().getMessageTypes().get(10);
+      getDescriptor().getMessageTypes().get(13);
     internal_static_ringfence_app_v1_Result_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Result_descriptor,
         new java.lang.String[] { "DeliveryId", "Kind", "AfterMs", "Reason", "Reply", "Code", "StartedNs", "TookNs", });
     internal_static_ringfence_app_v1_Progress_descriptor =
-      getDescriptor().getMessageTypes().get(11);
+      getDescriptor().getMessageTypes().get(14);
     internal_static_ringfence_app_v1_Progress_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Progress_descriptor,
         new java.lang.String[] { "DeliveryIds", });
     internal_static_ringfence_app_v1_Ping_descriptor =
-      getDescriptor().getMessageTypes().get(12);
+      getDescriptor().getMessageTypes().get(15);
     internal_static_ringfence_app_v1_Ping_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Ping_descriptor,
         new java.lang.String[] { "K", });
     internal_static_ringfence_app_v1_Pong_descriptor =
-      getDescriptor().getMessageTypes().get(13);
+      getDescriptor().getMessageTypes().get(16);
     internal_static_ringfence_app_v1_Pong_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Pong_descriptor,
         new java.lang.String[] { "K", "RemainingNs", "Draining", });
     internal_static_ringfence_app_v1_Revoke_descriptor =
-      getDescriptor().getMessageTypes().get(14);
+      getDescriptor().getMessageTypes().get(17);
     internal_static_ringfence_app_v1_Revoke_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Revoke_descriptor,
-        new java.lang.String[] { "Partitions", "All", "Reason", "DeliveryIds", });
+        new java.lang.String[] { "Partitions", "All", "Reason", "DeliveryIds", "TimedOut", });
     internal_static_ringfence_app_v1_Suspend_descriptor =
-      getDescriptor().getMessageTypes().get(15);
+      getDescriptor().getMessageTypes().get(18);
     internal_static_ringfence_app_v1_Suspend_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Suspend_descriptor,
         new java.lang.String[] { "Reason", });
     internal_static_ringfence_app_v1_Resume_descriptor =
-      getDescriptor().getMessageTypes().get(16);
+      getDescriptor().getMessageTypes().get(19);
     internal_static_ringfence_app_v1_Resume_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Resume_descriptor,
         new java.lang.String[] { });
     internal_static_ringfence_app_v1_GoAway_descriptor =
-      getDescriptor().getMessageTypes().get(17);
+      getDescriptor().getMessageTypes().get(20);
     internal_static_ringfence_app_v1_GoAway_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_GoAway_descriptor,
         new java.lang.String[] { "Reason", "RetryAfterMs", });
     internal_static_ringfence_app_v1_Drain_descriptor =
-      getDescriptor().getMessageTypes().get(18);
+      getDescriptor().getMessageTypes().get(21);
     internal_static_ringfence_app_v1_Drain_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_app_v1_Drain_descriptor,

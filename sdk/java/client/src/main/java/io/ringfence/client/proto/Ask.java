@@ -163,6 +163,22 @@ private static final long serialVersionUID = 0L;
     return rawClock_;
   }
 
+  public static final int TTL_MS_FIELD_NUMBER = 7;
+  private int ttlMs_ = 0;
+  /**
+   * <pre>
+   * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+   * longer than the lease of the owner.
+   * </pre>
+   *
+   * <code>uint32 ttl_ms = 7;</code>
+   * @return The ttlMs.
+   */
+  @java.lang.Override
+  public int getTtlMs() {
+    return ttlMs_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -199,6 +215,9 @@ private static final long serialVersionUID = 0L;
     }
     if (rawClock_ != false) {
       output.writeBool(6, rawClock_);
+    }
+    if (ttlMs_ != 0) {
+      output.writeUInt32(7, ttlMs_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -240,6 +259,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeBoolSize(6, rawClock_);
     }
+    if (ttlMs_ != 0) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeUInt32Size(7, ttlMs_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -267,6 +290,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getPathList())) return false;
     if (getRawClock()
         != other.getRawClock()) return false;
+    if (getTtlMs()
+        != other.getTtlMs()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -295,6 +320,8 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + RAW_CLOCK_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
         getRawClock());
+    hash = (37 * hash) + TTL_MS_FIELD_NUMBER;
+    hash = (53 * hash) + getTtlMs();
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -436,6 +463,7 @@ private static final long serialVersionUID = 0L;
       resume_ = false;
       path_ = emptyLongList();
       rawClock_ = false;
+      ttlMs_ = 0;
       return this;
     }
 
@@ -487,6 +515,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000020) != 0)) {
         result.rawClock_ = rawClock_;
+      }
+      if (((from_bitField0_ & 0x00000040) != 0)) {
+        result.ttlMs_ = ttlMs_;
       }
     }
 
@@ -560,6 +591,9 @@ private static final long serialVersionUID = 0L;
       if (other.getRawClock() != false) {
         setRawClock(other.getRawClock());
       }
+      if (other.getTtlMs() != 0) {
+        setTtlMs(other.getTtlMs());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -628,6 +662,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000020;
               break;
             } // case 48
+            case 56: {
+              ttlMs_ = input.readUInt32();
+              bitField0_ |= 0x00000040;
+              break;
+            } // case 56
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -979,6 +1018,53 @@ private static final long serialVersionUID = 0L;
     public Builder clearRawClock() {
       bitField0_ = (bitField0_ & ~0x00000020);
       rawClock_ = false;
+      onChanged();
+      return this;
+    }
+
+    private int ttlMs_ ;
+    /**
+     * <pre>
+     * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+     * longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>uint32 ttl_ms = 7;</code>
+     * @return The ttlMs.
+     */
+    @java.lang.Override
+    public int getTtlMs() {
+      return ttlMs_;
+    }
+    /**
+     * <pre>
+     * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+     * longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>uint32 ttl_ms = 7;</code>
+     * @param value The ttlMs to set.
+     * @return This builder for chaining.
+     */
+    public Builder setTtlMs(int value) {
+
+      ttlMs_ = value;
+      bitField0_ |= 0x00000040;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+     * longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>uint32 ttl_ms = 7;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearTtlMs() {
+      bitField0_ = (bitField0_ & ~0x00000040);
+      ttlMs_ = 0;
       onChanged();
       return this;
     }

@@ -86,4 +86,15 @@ public interface AskOrBuilder extends
    * @return The rawClock.
    */
   boolean getRawClock();
+
+  /**
+   * <pre>
+   * For how long each renewal shall promise the key, in milliseconds: 5000 to 300000. The promise outlives the owner of the key. 0: no
+   * longer than the lease of the owner.
+   * </pre>
+   *
+   * <code>uint32 ttl_ms = 7;</code>
+   * @return The ttlMs.
+   */
+  int getTtlMs();
 }

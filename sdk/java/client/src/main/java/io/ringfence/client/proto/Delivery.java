@@ -435,6 +435,44 @@ private static final long serialVersionUID = 0L;
     return generation_;
   }
 
+  public static final int TIMER_FIELD_NUMBER = 20;
+  private io.ringfence.client.proto.Timer timer_;
+  /**
+   * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   * @return Whether the timer field is set.
+   */
+  @java.lang.Override
+  public boolean hasTimer() {
+    return ((bitField0_ & 0x00000002) != 0);
+  }
+  /**
+   * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   * @return The timer.
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.Timer getTimer() {
+    return timer_ == null ? io.ringfence.client.proto.Timer.getDefaultInstance() : timer_;
+  }
+  /**
+   * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.TimerOrBuilder getTimerOrBuilder() {
+    return timer_ == null ? io.ringfence.client.proto.Timer.getDefaultInstance() : timer_;
+  }
+
   public static final int SCHEMA_VERSION_FIELD_NUMBER = 21;
   private int schemaVersion_ = 0;
   /**
@@ -520,6 +558,9 @@ private static final long serialVersionUID = 0L;
     }
     if (generation_ != 0L) {
       output.writeUInt64(19, generation_);
+    }
+    if (((bitField0_ & 0x00000002) != 0)) {
+      output.writeMessage(20, getTimer());
     }
     if (schemaVersion_ != 0) {
       output.writeUInt32(21, schemaVersion_);
@@ -608,6 +649,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt64Size(19, generation_);
     }
+    if (((bitField0_ & 0x00000002) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(20, getTimer());
+    }
     if (schemaVersion_ != 0) {
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(21, schemaVersion_);
@@ -668,6 +713,11 @@ private static final long serialVersionUID = 0L;
     }
     if (getGeneration()
         != other.getGeneration()) return false;
+    if (hasTimer() != other.hasTimer()) return false;
+    if (hasTimer()) {
+      if (!getTimer()
+          .equals(other.getTimer())) return false;
+    }
     if (getSchemaVersion()
         != other.getSchemaVersion()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
@@ -730,6 +780,10 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + GENERATION_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getGeneration());
+    if (hasTimer()) {
+      hash = (37 * hash) + TIMER_FIELD_NUMBER;
+      hash = (53 * hash) + getTimer().hashCode();
+    }
     hash = (37 * hash) + SCHEMA_VERSION_FIELD_NUMBER;
     hash = (53 * hash) + getSchemaVersion();
     hash = (29 * hash) + getUnknownFields().hashCode();
@@ -868,6 +922,7 @@ private static final long serialVersionUID = 0L;
               .alwaysUseFieldBuilders) {
         getPropertiesFieldBuilder();
         getCallFieldBuilder();
+        getTimerFieldBuilder();
       }
     }
     @java.lang.Override
@@ -903,6 +958,11 @@ private static final long serialVersionUID = 0L;
         callBuilder_ = null;
       }
       generation_ = 0L;
+      timer_ = null;
+      if (timerBuilder_ != null) {
+        timerBuilder_.dispose();
+        timerBuilder_ = null;
+      }
       schemaVersion_ = 0;
       return this;
     }
@@ -1009,6 +1069,12 @@ private static final long serialVersionUID = 0L;
         result.generation_ = generation_;
       }
       if (((from_bitField0_ & 0x00080000) != 0)) {
+        result.timer_ = timerBuilder_ == null
+            ? timer_
+            : timerBuilder_.build();
+        to_bitField0_ |= 0x00000002;
+      }
+      if (((from_bitField0_ & 0x00100000) != 0)) {
         result.schemaVersion_ = schemaVersion_;
       }
       result.bitField0_ |= to_bitField0_;
@@ -1139,6 +1205,9 @@ private static final long serialVersionUID = 0L;
       }
       if (other.getGeneration() != 0L) {
         setGeneration(other.getGeneration());
+      }
+      if (other.hasTimer()) {
+        mergeTimer(other.getTimer());
       }
       if (other.getSchemaVersion() != 0) {
         setSchemaVersion(other.getSchemaVersion());
@@ -1274,9 +1343,16 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00040000;
               break;
             } // case 152
+            case 162: {
+              input.readMessage(
+                  getTimerFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              bitField0_ |= 0x00080000;
+              break;
+            } // case 162
             case 168: {
               schemaVersion_ = input.readUInt32();
-              bitField0_ |= 0x00080000;
+              bitField0_ |= 0x00100000;
               break;
             } // case 168
             default: {
@@ -2564,6 +2640,163 @@ private static final long serialVersionUID = 0L;
       return this;
     }
 
+    private io.ringfence.client.proto.Timer timer_;
+    private com.google.protobuf.SingleFieldBuilderV3<
+        io.ringfence.client.proto.Timer, io.ringfence.client.proto.Timer.Builder, io.ringfence.client.proto.TimerOrBuilder> timerBuilder_;
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     * @return Whether the timer field is set.
+     */
+    public boolean hasTimer() {
+      return ((bitField0_ & 0x00080000) != 0);
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     * @return The timer.
+     */
+    public io.ringfence.client.proto.Timer getTimer() {
+      if (timerBuilder_ == null) {
+        return timer_ == null ? io.ringfence.client.proto.Timer.getDefaultInstance() : timer_;
+      } else {
+        return timerBuilder_.getMessage();
+      }
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public Builder setTimer(io.ringfence.client.proto.Timer value) {
+      if (timerBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        timer_ = value;
+      } else {
+        timerBuilder_.setMessage(value);
+      }
+      bitField0_ |= 0x00080000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public Builder setTimer(
+        io.ringfence.client.proto.Timer.Builder builderForValue) {
+      if (timerBuilder_ == null) {
+        timer_ = builderForValue.build();
+      } else {
+        timerBuilder_.setMessage(builderForValue.build());
+      }
+      bitField0_ |= 0x00080000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public Builder mergeTimer(io.ringfence.client.proto.Timer value) {
+      if (timerBuilder_ == null) {
+        if (((bitField0_ & 0x00080000) != 0) &&
+          timer_ != null &&
+          timer_ != io.ringfence.client.proto.Timer.getDefaultInstance()) {
+          getTimerBuilder().mergeFrom(value);
+        } else {
+          timer_ = value;
+        }
+      } else {
+        timerBuilder_.mergeFrom(value);
+      }
+      if (timer_ != null) {
+        bitField0_ |= 0x00080000;
+        onChanged();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public Builder clearTimer() {
+      bitField0_ = (bitField0_ & ~0x00080000);
+      timer_ = null;
+      if (timerBuilder_ != null) {
+        timerBuilder_.dispose();
+        timerBuilder_ = null;
+      }
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public io.ringfence.client.proto.Timer.Builder getTimerBuilder() {
+      bitField0_ |= 0x00080000;
+      onChanged();
+      return getTimerFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    public io.ringfence.client.proto.TimerOrBuilder getTimerOrBuilder() {
+      if (timerBuilder_ != null) {
+        return timerBuilder_.getMessageOrBuilder();
+      } else {
+        return timer_ == null ?
+            io.ringfence.client.proto.Timer.getDefaultInstance() : timer_;
+      }
+    }
+    /**
+     * <pre>
+     * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+     * </pre>
+     *
+     * <code>.ringfence.app.v1.Timer timer = 20;</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        io.ringfence.client.proto.Timer, io.ringfence.client.proto.Timer.Builder, io.ringfence.client.proto.TimerOrBuilder>
+        getTimerFieldBuilder() {
+      if (timerBuilder_ == null) {
+        timerBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            io.ringfence.client.proto.Timer, io.ringfence.client.proto.Timer.Builder, io.ringfence.client.proto.TimerOrBuilder>(
+                getTimer(),
+                getParentForChildren(),
+                isClean());
+        timer_ = null;
+      }
+      return timerBuilder_;
+    }
+
     private int schemaVersion_ ;
     /**
      * <pre>
@@ -2589,7 +2822,7 @@ private static final long serialVersionUID = 0L;
     public Builder setSchemaVersion(int value) {
 
       schemaVersion_ = value;
-      bitField0_ |= 0x00080000;
+      bitField0_ |= 0x00100000;
       onChanged();
       return this;
     }
@@ -2602,7 +2835,7 @@ private static final long serialVersionUID = 0L;
      * @return This builder for chaining.
      */
     public Builder clearSchemaVersion() {
-      bitField0_ = (bitField0_ & ~0x00080000);
+      bitField0_ = (bitField0_ & ~0x00100000);
       schemaVersion_ = 0;
       onChanged();
       return this;

@@ -262,6 +262,33 @@ public interface DeliveryOrBuilder extends
 
   /**
    * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   * @return Whether the timer field is set.
+   */
+  boolean hasTimer();
+  /**
+   * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   * @return The timer.
+   */
+  io.ringfence.client.proto.Timer getTimer();
+  /**
+   * <pre>
+   * Set for an event that the router published for the application: a timer, a firing of a schedule, or an event of LaneService.Send.
+   * </pre>
+   *
+   * <code>.ringfence.app.v1.Timer timer = 20;</code>
+   */
+  io.ringfence.client.proto.TimerOrBuilder getTimerOrBuilder();
+
+  /**
+   * <pre>
    * Index into schema_versions plus 1, 0 when the producer gave no schema.
    * </pre>
    *

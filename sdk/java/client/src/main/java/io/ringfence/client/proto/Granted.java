@@ -6,7 +6,7 @@ package io.ringfence.client.proto;
 
 /**
  * <pre>
- * Granted says that the holder has the key.
+ * Granted says that the holder has the key. It comes again when a reservation with a ttl goes on at another owner.
  * </pre>
  *
  * Protobuf type {@code ringfence.lane.v1.Granted}
@@ -272,7 +272,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Granted says that the holder has the key.
+   * Granted says that the holder has the key. It comes again when a reservation with a ttl goes on at another owner.
    * </pre>
    *
    * Protobuf type {@code ringfence.lane.v1.Granted}

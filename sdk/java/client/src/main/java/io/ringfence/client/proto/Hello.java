@@ -25,6 +25,7 @@ private static final long serialVersionUID = 0L;
     sdk_ = "";
     capabilities_ =
         com.google.protobuf.LazyStringArrayList.emptyList();
+    schedules_ = java.util.Collections.emptyList();
   }
 
   @java.lang.Override
@@ -278,6 +279,67 @@ private static final long serialVersionUID = 0L;
     return versionMax_;
   }
 
+  public static final int SCHEDULES_FIELD_NUMBER = 8;
+  @SuppressWarnings("serial")
+  private java.util.List<io.ringfence.client.proto.Schedule> schedules_;
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  @java.lang.Override
+  public java.util.List<io.ringfence.client.proto.Schedule> getSchedulesList() {
+    return schedules_;
+  }
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  @java.lang.Override
+  public java.util.List<? extends io.ringfence.client.proto.ScheduleOrBuilder>
+      getSchedulesOrBuilderList() {
+    return schedules_;
+  }
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  @java.lang.Override
+  public int getSchedulesCount() {
+    return schedules_.size();
+  }
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.Schedule getSchedules(int index) {
+    return schedules_.get(index);
+  }
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  @java.lang.Override
+  public io.ringfence.client.proto.ScheduleOrBuilder getSchedulesOrBuilder(
+      int index) {
+    return schedules_.get(index);
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -312,6 +374,9 @@ private static final long serialVersionUID = 0L;
     }
     if (versionMax_ != 0) {
       output.writeUInt32(7, versionMax_);
+    }
+    for (int i = 0; i < schedules_.size(); i++) {
+      output.writeMessage(8, schedules_.get(i));
     }
     getUnknownFields().writeTo(output);
   }
@@ -352,6 +417,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeUInt32Size(7, versionMax_);
     }
+    for (int i = 0; i < schedules_.size(); i++) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(8, schedules_.get(i));
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -381,6 +450,8 @@ private static final long serialVersionUID = 0L;
         != other.getVersionMin()) return false;
     if (getVersionMax()
         != other.getVersionMax()) return false;
+    if (!getSchedulesList()
+        .equals(other.getSchedulesList())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -408,6 +479,10 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getVersionMin();
     hash = (37 * hash) + VERSION_MAX_FIELD_NUMBER;
     hash = (53 * hash) + getVersionMax();
+    if (getSchedulesCount() > 0) {
+      hash = (37 * hash) + SCHEDULES_FIELD_NUMBER;
+      hash = (53 * hash) + getSchedulesList().hashCode();
+    }
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -551,6 +626,13 @@ private static final long serialVersionUID = 0L;
           com.google.protobuf.LazyStringArrayList.emptyList();
       versionMin_ = 0;
       versionMax_ = 0;
+      if (schedulesBuilder_ == null) {
+        schedules_ = java.util.Collections.emptyList();
+      } else {
+        schedules_ = null;
+        schedulesBuilder_.clear();
+      }
+      bitField0_ = (bitField0_ & ~0x00000080);
       return this;
     }
 
@@ -577,9 +659,22 @@ private static final long serialVersionUID = 0L;
     @java.lang.Override
     public io.ringfence.client.proto.Hello buildPartial() {
       io.ringfence.client.proto.Hello result = new io.ringfence.client.proto.Hello(this);
+      buildPartialRepeatedFields(result);
       if (bitField0_ != 0) { buildPartial0(result); }
       onBuilt();
       return result;
+    }
+
+    private void buildPartialRepeatedFields(io.ringfence.client.proto.Hello result) {
+      if (schedulesBuilder_ == null) {
+        if (((bitField0_ & 0x00000080) != 0)) {
+          schedules_ = java.util.Collections.unmodifiableList(schedules_);
+          bitField0_ = (bitField0_ & ~0x00000080);
+        }
+        result.schedules_ = schedules_;
+      } else {
+        result.schedules_ = schedulesBuilder_.build();
+      }
     }
 
     private void buildPartial0(io.ringfence.client.proto.Hello result) {
@@ -684,6 +779,32 @@ private static final long serialVersionUID = 0L;
       if (other.getVersionMax() != 0) {
         setVersionMax(other.getVersionMax());
       }
+      if (schedulesBuilder_ == null) {
+        if (!other.schedules_.isEmpty()) {
+          if (schedules_.isEmpty()) {
+            schedules_ = other.schedules_;
+            bitField0_ = (bitField0_ & ~0x00000080);
+          } else {
+            ensureSchedulesIsMutable();
+            schedules_.addAll(other.schedules_);
+          }
+          onChanged();
+        }
+      } else {
+        if (!other.schedules_.isEmpty()) {
+          if (schedulesBuilder_.isEmpty()) {
+            schedulesBuilder_.dispose();
+            schedulesBuilder_ = null;
+            schedules_ = other.schedules_;
+            bitField0_ = (bitField0_ & ~0x00000080);
+            schedulesBuilder_ =
+              com.google.protobuf.GeneratedMessageV3.alwaysUseFieldBuilders ?
+                 getSchedulesFieldBuilder() : null;
+          } else {
+            schedulesBuilder_.addAllMessages(other.schedules_);
+          }
+        }
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -746,6 +867,19 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000040;
               break;
             } // case 56
+            case 66: {
+              io.ringfence.client.proto.Schedule m =
+                  input.readMessage(
+                      io.ringfence.client.proto.Schedule.parser(),
+                      extensionRegistry);
+              if (schedulesBuilder_ == null) {
+                ensureSchedulesIsMutable();
+                schedules_.add(m);
+              } else {
+                schedulesBuilder_.addMessage(m);
+              }
+              break;
+            } // case 66
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1322,6 +1456,318 @@ private static final long serialVersionUID = 0L;
       versionMax_ = 0;
       onChanged();
       return this;
+    }
+
+    private java.util.List<io.ringfence.client.proto.Schedule> schedules_ =
+      java.util.Collections.emptyList();
+    private void ensureSchedulesIsMutable() {
+      if (!((bitField0_ & 0x00000080) != 0)) {
+        schedules_ = new java.util.ArrayList<io.ringfence.client.proto.Schedule>(schedules_);
+        bitField0_ |= 0x00000080;
+       }
+    }
+
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        io.ringfence.client.proto.Schedule, io.ringfence.client.proto.Schedule.Builder, io.ringfence.client.proto.ScheduleOrBuilder> schedulesBuilder_;
+
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public java.util.List<io.ringfence.client.proto.Schedule> getSchedulesList() {
+      if (schedulesBuilder_ == null) {
+        return java.util.Collections.unmodifiableList(schedules_);
+      } else {
+        return schedulesBuilder_.getMessageList();
+      }
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public int getSchedulesCount() {
+      if (schedulesBuilder_ == null) {
+        return schedules_.size();
+      } else {
+        return schedulesBuilder_.getCount();
+      }
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public io.ringfence.client.proto.Schedule getSchedules(int index) {
+      if (schedulesBuilder_ == null) {
+        return schedules_.get(index);
+      } else {
+        return schedulesBuilder_.getMessage(index);
+      }
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder setSchedules(
+        int index, io.ringfence.client.proto.Schedule value) {
+      if (schedulesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureSchedulesIsMutable();
+        schedules_.set(index, value);
+        onChanged();
+      } else {
+        schedulesBuilder_.setMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder setSchedules(
+        int index, io.ringfence.client.proto.Schedule.Builder builderForValue) {
+      if (schedulesBuilder_ == null) {
+        ensureSchedulesIsMutable();
+        schedules_.set(index, builderForValue.build());
+        onChanged();
+      } else {
+        schedulesBuilder_.setMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder addSchedules(io.ringfence.client.proto.Schedule value) {
+      if (schedulesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureSchedulesIsMutable();
+        schedules_.add(value);
+        onChanged();
+      } else {
+        schedulesBuilder_.addMessage(value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder addSchedules(
+        int index, io.ringfence.client.proto.Schedule value) {
+      if (schedulesBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        ensureSchedulesIsMutable();
+        schedules_.add(index, value);
+        onChanged();
+      } else {
+        schedulesBuilder_.addMessage(index, value);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder addSchedules(
+        io.ringfence.client.proto.Schedule.Builder builderForValue) {
+      if (schedulesBuilder_ == null) {
+        ensureSchedulesIsMutable();
+        schedules_.add(builderForValue.build());
+        onChanged();
+      } else {
+        schedulesBuilder_.addMessage(builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder addSchedules(
+        int index, io.ringfence.client.proto.Schedule.Builder builderForValue) {
+      if (schedulesBuilder_ == null) {
+        ensureSchedulesIsMutable();
+        schedules_.add(index, builderForValue.build());
+        onChanged();
+      } else {
+        schedulesBuilder_.addMessage(index, builderForValue.build());
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder addAllSchedules(
+        java.lang.Iterable<? extends io.ringfence.client.proto.Schedule> values) {
+      if (schedulesBuilder_ == null) {
+        ensureSchedulesIsMutable();
+        com.google.protobuf.AbstractMessageLite.Builder.addAll(
+            values, schedules_);
+        onChanged();
+      } else {
+        schedulesBuilder_.addAllMessages(values);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder clearSchedules() {
+      if (schedulesBuilder_ == null) {
+        schedules_ = java.util.Collections.emptyList();
+        bitField0_ = (bitField0_ & ~0x00000080);
+        onChanged();
+      } else {
+        schedulesBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public Builder removeSchedules(int index) {
+      if (schedulesBuilder_ == null) {
+        ensureSchedulesIsMutable();
+        schedules_.remove(index);
+        onChanged();
+      } else {
+        schedulesBuilder_.remove(index);
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public io.ringfence.client.proto.Schedule.Builder getSchedulesBuilder(
+        int index) {
+      return getSchedulesFieldBuilder().getBuilder(index);
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public io.ringfence.client.proto.ScheduleOrBuilder getSchedulesOrBuilder(
+        int index) {
+      if (schedulesBuilder_ == null) {
+        return schedules_.get(index);  } else {
+        return schedulesBuilder_.getMessageOrBuilder(index);
+      }
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public java.util.List<? extends io.ringfence.client.proto.ScheduleOrBuilder>
+         getSchedulesOrBuilderList() {
+      if (schedulesBuilder_ != null) {
+        return schedulesBuilder_.getMessageOrBuilderList();
+      } else {
+        return java.util.Collections.unmodifiableList(schedules_);
+      }
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public io.ringfence.client.proto.Schedule.Builder addSchedulesBuilder() {
+      return getSchedulesFieldBuilder().addBuilder(
+          io.ringfence.client.proto.Schedule.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public io.ringfence.client.proto.Schedule.Builder addSchedulesBuilder(
+        int index) {
+      return getSchedulesFieldBuilder().addBuilder(
+          index, io.ringfence.client.proto.Schedule.getDefaultInstance());
+    }
+    /**
+     * <pre>
+     * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+     * </pre>
+     *
+     * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+     */
+    public java.util.List<io.ringfence.client.proto.Schedule.Builder>
+         getSchedulesBuilderList() {
+      return getSchedulesFieldBuilder().getBuilderList();
+    }
+    private com.google.protobuf.RepeatedFieldBuilderV3<
+        io.ringfence.client.proto.Schedule, io.ringfence.client.proto.Schedule.Builder, io.ringfence.client.proto.ScheduleOrBuilder>
+        getSchedulesFieldBuilder() {
+      if (schedulesBuilder_ == null) {
+        schedulesBuilder_ = new com.google.protobuf.RepeatedFieldBuilderV3<
+            io.ringfence.client.proto.Schedule, io.ringfence.client.proto.Schedule.Builder, io.ringfence.client.proto.ScheduleOrBuilder>(
+                schedules_,
+                ((bitField0_ & 0x00000080) != 0),
+                getParentForChildren(),
+                isClean());
+        schedules_ = null;
+      }
+      return schedulesBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

@@ -152,4 +152,48 @@ public interface HelloOrBuilder extends
    * @return The versionMax.
    */
   int getVersionMax();
+
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  java.util.List<io.ringfence.client.proto.Schedule>
+      getSchedulesList();
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  io.ringfence.client.proto.Schedule getSchedules(int index);
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  int getSchedulesCount();
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  java.util.List<? extends io.ringfence.client.proto.ScheduleOrBuilder>
+      getSchedulesOrBuilderList();
+  /**
+   * <pre>
+   * The schedules that the application declares, at most 256. The router runs each once in the whole group; a worker that declares none gets no firings.
+   * </pre>
+   *
+   * <code>repeated .ringfence.app.v1.Schedule schedules = 8;</code>
+   */
+  io.ringfence.client.proto.ScheduleOrBuilder getSchedulesOrBuilder(
+      int index);
 }

@@ -16,6 +16,21 @@ public final class Lane {
         (com.google.protobuf.ExtensionRegistryLite) registry);
   }
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_lane_v1_SendRequest_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_lane_v1_SendRequest_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_lane_v1_SendRequest_PropertiesEntry_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_lane_v1_SendRequest_PropertiesEntry_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_ringfence_lane_v1_SendResponse_descriptor;
+  static final
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_ringfence_lane_v1_SendResponse_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_ringfence_lane_v1_ReserveRequest_descriptor;
   static final
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
@@ -75,100 +90,128 @@ public final class Lane {
   static {
     java.lang.String[] descriptorData = {
       "\n\034ringfence/lane/v1/lane.proto\022\021ringfenc" +
-      "e.lane.v1\"\232\001\n\016ReserveRequest\022%\n\003ask\030\001 \001(" +
-      "\0132\026.ringfence.lane.v1.AskH\000\022)\n\005renew\030\002 \001" +
-      "(\0132\030.ringfence.lane.v1.RenewH\000\022-\n\007releas" +
-      "e\030\003 \001(\0132\032.ringfence.lane.v1.ReleaseH\000B\007\n" +
-      "\005frame\"`\n\003Ask\022\013\n\003key\030\001 \001(\014\022\n\n\002id\030\002 \001(\014\022\017" +
-      "\n\007wait_ms\030\003 \001(\004\022\016\n\006resume\030\004 \001(\010\022\014\n\004path\030" +
-      "\005 \003(\006\022\021\n\traw_clock\030\006 \001(\010\"\022\n\005Renew\022\t\n\001k\030\001" +
-      " \001(\004\"\t\n\007Release\"\241\001\n\017ReserveResponse\022-\n\007g" +
-      "ranted\030\001 \001(\0132\032.ringfence.lane.v1.Granted" +
-      "H\000\022-\n\007renewed\030\002 \001(\0132\032.ringfence.lane.v1." +
-      "RenewedH\000\022\'\n\004over\030\003 \001(\0132\027.ringfence.lane" +
-      ".v1.OverH\000B\007\n\005frame\"<\n\007Granted\022\r\n\005token\030" +
-      "\001 \001(\003\022\014\n\004turn\030\002 \001(\004\022\024\n\014remaining_ns\030\003 \001(" +
-      "\003\"*\n\007Renewed\022\t\n\001k\030\001 \001(\004\022\024\n\014remaining_ns\030" +
-      "\002 \001(\003\":\n\004Over\022\014\n\004code\030\001 \001(\t\022\014\n\004text\030\002 \001(" +
-      "\t\022\026\n\016retry_after_ms\030\003 \001(\004\"\200\001\n\rInvokeRequ" +
-      "est\022\013\n\003key\030\001 \001(\014\022\016\n\006method\030\002 \001(\t\022\017\n\007payl" +
-      "oad\030\003 \001(\014\022\n\n\002id\030\004 \001(\t\022\022\n\ntimeout_ms\030\005 \001(" +
-      "\004\022\014\n\004path\030\006 \003(\006\022\023\n\013traceparent\030\007 \001(\t\"\200\001\n" +
-      "\016InvokeResponse\022+\n\007outcome\030\001 \001(\0162\032.ringf" +
-      "ence.lane.v1.Outcome\022\r\n\005reply\030\002 \001(\014\022\014\n\004c" +
-      "ode\030\003 \001(\t\022\014\n\004text\030\004 \001(\t\022\026\n\016retry_after_m" +
-      "s\030\005 \001(\004*\216\001\n\007Outcome\022\027\n\023OUTCOME_UNSPECIFI" +
-      "ED\020\000\022\023\n\017OUTCOME_REPLIED\020\001\022\022\n\016OUTCOME_FAI" +
-      "LED\020\002\022\023\n\017OUTCOME_NOT_RUN\020\003\022\023\n\017OUTCOME_UN" +
-      "KNOWN\020\004\022\027\n\023OUTCOME_DONE_BEFORE\020\0052\262\001\n\013Lan" +
-      "eService\022M\n\006Invoke\022 .ringfence.lane.v1.I" +
-      "nvokeRequest\032!.ringfence.lane.v1.InvokeR" +
-      "esponse\022T\n\007Reserve\022!.ringfence.lane.v1.R" +
-      "eserveRequest\032\".ringfence.lane.v1.Reserv" +
-      "eResponse(\0010\001BY\n\031io.ringfence.client.pro" +
-      "toP\001Z:github.com/ringfence/router/proto/" +
-      "ringfence/lane/v1;lanev1b\006proto3"
+      "e.lane.v1\"\335\001\n\013SendRequest\022\013\n\003key\030\001 \001(\014\022\017" +
+      "\n\007payload\030\002 \001(\014\022\014\n\004name\030\003 \001(\t\022B\n\npropert" +
+      "ies\030\004 \003(\0132..ringfence.lane.v1.SendReques" +
+      "t.PropertiesEntry\022\020\n\010after_ms\030\005 \001(\004\022\r\n\005a" +
+      "t_ms\030\006 \001(\003\022\n\n\002id\030\007 \001(\t\0321\n\017PropertiesEntr" +
+      "y\022\013\n\003key\030\001 \001(\t\022\r\n\005value\030\002 \001(\t:\0028\001\"2\n\014Sen" +
+      "dResponse\022\022\n\nmessage_id\030\001 \001(\t\022\016\n\006due_ms\030" +
+      "\002 \001(\003\"\232\001\n\016ReserveRequest\022%\n\003ask\030\001 \001(\0132\026." +
+      "ringfence.lane.v1.AskH\000\022)\n\005renew\030\002 \001(\0132\030" +
+      ".ringfence.lane.v1.RenewH\000\022-\n\007release\030\003 " +
+      "\001(\0132\032.ringfence.lane.v1.ReleaseH\000B\007\n\005fra" +
+      "me\"p\n\003Ask\022\013\n\003key\030\001 \001(\014\022\n\n\002id\030\002 \001(\014\022\017\n\007wa" +
+      "it_ms\030\003 \001(\004\022\016\n\006resume\030\004 \001(\010\022\014\n\004path\030\005 \003(" +
+      "\006\022\021\n\traw_clock\030\006 \001(\010\022\016\n\006ttl_ms\030\007 \001(\r\"\022\n\005" +
+      "Renew\022\t\n\001k\030\001 \001(\004\"\t\n\007Release\"\241\001\n\017ReserveR" +
+      "esponse\022-\n\007granted\030\001 \001(\0132\032.ringfence.lan" +
+      "e.v1.GrantedH\000\022-\n\007renewed\030\002 \001(\0132\032.ringfe" +
+      "nce.lane.v1.RenewedH\000\022\'\n\004over\030\003 \001(\0132\027.ri" +
+      "ngfence.lane.v1.OverH\000B\007\n\005frame\"<\n\007Grant" +
+      "ed\022\r\n\005token\030\001 \001(\003\022\014\n\004turn\030\002 \001(\004\022\024\n\014remai" +
+      "ning_ns\030\003 \001(\003\";\n\007Renewed\022\t\n\001k\030\001 \001(\004\022\024\n\014r" +
+      "emaining_ns\030\002 \001(\003\022\017\n\007covered\030\003 \001(\010\":\n\004Ov" +
+      "er\022\014\n\004code\030\001 \001(\t\022\014\n\004text\030\002 \001(\t\022\026\n\016retry_" +
+      "after_ms\030\003 \001(\004\"\200\001\n\rInvokeRequest\022\013\n\003key\030" +
+      "\001 \001(\014\022\016\n\006method\030\002 \001(\t\022\017\n\007payload\030\003 \001(\014\022\n" +
+      "\n\002id\030\004 \001(\t\022\022\n\ntimeout_ms\030\005 \001(\004\022\014\n\004path\030\006" +
+      " \003(\006\022\023\n\013traceparent\030\007 \001(\t\"\200\001\n\016InvokeResp" +
+      "onse\022+\n\007outcome\030\001 \001(\0162\032.ringfence.lane.v" +
+      "1.Outcome\022\r\n\005reply\030\002 \001(\014\022\014\n\004code\030\003 \001(\t\022\014" +
+      "\n\004text\030\004 \001(\t\022\026\n\016retry_after_ms\030\005 \001(\004*\216\001\n" +
+      "\007Outcome\022\027\n\023OUTCOME_UNSPECIFIED\020\000\022\023\n\017OUT" +
+      "COME_REPLIED\020\001\022\022\n\016OUTCOME_FAILED\020\002\022\023\n\017OU" +
+      "TCOME_NOT_RUN\020\003\022\023\n\017OUTCOME_UNKNOWN\020\004\022\027\n\023" +
+      "OUTCOME_DONE_BEFORE\020\0052\373\001\n\013LaneService\022M\n" +
+      "\006Invoke\022 .ringfence.lane.v1.InvokeReques" +
+      "t\032!.ringfence.lane.v1.InvokeResponse\022T\n\007" +
+      "Reserve\022!.ringfence.lane.v1.ReserveReque" +
+      "st\032\".ringfence.lane.v1.ReserveResponse(\001" +
+      "0\001\022G\n\004Send\022\036.ringfence.lane.v1.SendReque" +
+      "st\032\037.ringfence.lane.v1.SendResponseBY\n\031i" +
+      "o.ringfence.client.protoP\001Z:github.com/r" +
+      "ingfence/router/proto/ringfence/lane/v1;" +
+      "lanev1b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
         new com.google.protobuf.Descriptors.FileDescriptor[] {
         });
-    internal_static_ringfence_lane_v1_ReserveRequest_descriptor =
+    internal_static_ringfence_lane_v1_SendRequest_descriptor =
       getDescriptor().getMessageTypes().get(0);
+    internal_static_ringfence_lane_v1_SendRequest_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_lane_v1_SendRequest_descriptor,
+        new java.lang.String[] { "Key", "Payload", "Name", "Properties", "AfterMs", "AtMs", "Id", });
+    internal_static_ringfence_lane_v1_SendRequest_PropertiesEntry_descriptor =
+      internal_static_ringfence_lane_v1_SendRequest_descriptor.getNestedTypes().get(0);
+    internal_static_ringfence_lane_v1_SendRequest_PropertiesEntry_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_lane_v1_SendRequest_PropertiesEntry_descriptor,
+        new java.lang.String[] { "Key", "Value", });
+    internal_static_ringfence_lane_v1_SendResponse_descriptor =
+      getDescriptor().getMessageTypes().get(1);
+    internal_static_ringfence_lane_v1_SendResponse_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_ringfence_lane_v1_SendResponse_descriptor,
+        new java.lang.String[] { "MessageId", "DueMs", });
+    internal_static_ringfence_lane_v1_ReserveRequest_descriptor =
+      getDescriptor().getMessageTypes().get(2);
     internal_static_ringfence_lane_v1_ReserveRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_ReserveRequest_descriptor,
         new java.lang.String[] { "Ask", "Renew", "Release", "Frame", });
     internal_static_ringfence_lane_v1_Ask_descriptor =
-      getDescriptor().getMessageTypes().get(1);
+      getDescriptor().getMessageTypes().get(3);
     internal_static_ringfence_lane_v1_Ask_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Ask_descriptor,
-        new java.lang.String[] { "Key", "Id", "WaitMs", "Resume", "Path", "RawClock", });
+        new java.lang.String[] { "Key", "Id", "WaitMs", "Resume", "Path", "RawClock", "TtlMs", });
     internal_static_ringfence_lane_v1_Renew_descriptor =
-      getDescriptor().getMessageTypes().get(2);
+      getDescriptor().getMessageTypes().get(4);
     internal_static_ringfence_lane_v1_Renew_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Renew_descriptor,
         new java.lang.String[] { "K", });
     internal_static_ringfence_lane_v1_Release_descriptor =
-      getDescriptor().getMessageTypes().get(3);
+      getDescriptor().getMessageTypes().get(5);
     internal_static_ringfence_lane_v1_Release_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Release_descriptor,
         new java.lang.String[] { });
     internal_static_ringfence_lane_v1_ReserveResponse_descriptor =
-      getDescriptor().getMessageTypes().get(4);
+      getDescriptor().getMessageTypes().get(6);
     internal_static_ringfence_lane_v1_ReserveResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_ReserveResponse_descriptor,
         new java.lang.String[] { "Granted", "Renewed", "Over", "Frame", });
     internal_static_ringfence_lane_v1_Granted_descriptor =
-      getDescriptor().getMessageTypes().get(5);
+      getDescriptor().getMessageTypes().get(7);
     internal_static_ringfence_lane_v1_Granted_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Granted_descriptor,
         new java.lang.String[] { "Token", "Turn", "RemainingNs", });
     internal_static_ringfence_lane_v1_Renewed_descriptor =
-      getDescriptor().getMessageTypes().get(6);
+      getDescriptor().getMessageTypes().get(8);
     internal_static_ringfence_lane_v1_Renewed_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Renewed_descriptor,
-        new java.lang.String[] { "K", "RemainingNs", });
+        new java.lang.String[] { "K", "RemainingNs", "Covered", });
     internal_static_ringfence_lane_v1_Over_descriptor =
-      getDescriptor().getMessageTypes().get(7);
+      getDescriptor().getMessageTypes().get(9);
     internal_static_ringfence_lane_v1_Over_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_Over_descriptor,
         new java.lang.String[] { "Code", "Text", "RetryAfterMs", });
     internal_static_ringfence_lane_v1_InvokeRequest_descriptor =
-      getDescriptor().getMessageTypes().get(8);
+      getDescriptor().getMessageTypes().get(10);
     internal_static_ringfence_lane_v1_InvokeRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_InvokeRequest_descriptor,
         new java.lang.String[] { "Key", "Method", "Payload", "Id", "TimeoutMs", "Path", "Traceparent", });
     internal_static_ringfence_lane_v1_InvokeResponse_descriptor =
-      getDescriptor().getMessageTypes().get(9);
+      getDescriptor().getMessageTypes().get(11);
     internal_static_ringfence_lane_v1_InvokeResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_ringfence_lane_v1_InvokeResponse_descriptor,

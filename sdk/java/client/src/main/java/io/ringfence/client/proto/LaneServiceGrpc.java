@@ -78,6 +78,37 @@ public final class LaneServiceGrpc {
     return getReserveMethod;
   }
 
+  private static volatile io.grpc.MethodDescriptor<io.ringfence.client.proto.SendRequest,
+      io.ringfence.client.proto.SendResponse> getSendMethod;
+
+  @io.grpc.stub.annotations.RpcMethod(
+      fullMethodName = SERVICE_NAME + '/' + "Send",
+      requestType = io.ringfence.client.proto.SendRequest.class,
+      responseType = io.ringfence.client.proto.SendResponse.class,
+      methodType = io.grpc.MethodDescriptor.MethodType.UNARY)
+  public static io.grpc.MethodDescriptor<io.ringfence.client.proto.SendRequest,
+      io.ringfence.client.proto.SendResponse> getSendMethod() {
+    io.grpc.MethodDescriptor<io.ringfence.client.proto.SendRequest, io.ringfence.client.proto.SendResponse> getSendMethod;
+    if ((getSendMethod = LaneServiceGrpc.getSendMethod) == null) {
+      synchronized (LaneServiceGrpc.class) {
+        if ((getSendMethod = LaneServiceGrpc.getSendMethod) == null) {
+          LaneServiceGrpc.getSendMethod = getSendMethod =
+              io.grpc.MethodDescriptor.<io.ringfence.client.proto.SendRequest, io.ringfence.client.proto.SendResponse>newBuilder()
+              .setType(io.grpc.MethodDescriptor.MethodType.UNARY)
+              .setFullMethodName(generateFullMethodName(SERVICE_NAME, "Send"))
+              .setSampledToLocalTracing(true)
+              .setRequestMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  io.ringfence.client.proto.SendRequest.getDefaultInstance()))
+              .setResponseMarshaller(io.grpc.protobuf.ProtoUtils.marshaller(
+                  io.ringfence.client.proto.SendResponse.getDefaultInstance()))
+              .setSchemaDescriptor(new LaneServiceMethodDescriptorSupplier("Send"))
+              .build();
+        }
+      }
+    }
+    return getSendMethod;
+  }
+
   /**
    * Creates a new async stub that supports all call types for the service
    */
@@ -166,6 +197,18 @@ public final class LaneServiceGrpc {
         io.grpc.stub.StreamObserver<io.ringfence.client.proto.ReserveResponse> responseObserver) {
       return io.grpc.stub.ServerCalls.asyncUnimplementedStreamingCall(getReserveMethod(), responseObserver);
     }
+
+    /**
+     * <pre>
+     * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+     * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+     * status that is not known, and the same id makes a repeat harmless.
+     * </pre>
+     */
+    default void send(io.ringfence.client.proto.SendRequest request,
+        io.grpc.stub.StreamObserver<io.ringfence.client.proto.SendResponse> responseObserver) {
+      io.grpc.stub.ServerCalls.asyncUnimplementedUnaryCall(getSendMethod(), responseObserver);
+    }
   }
 
   /**
@@ -226,6 +269,19 @@ public final class LaneServiceGrpc {
       return io.grpc.stub.ClientCalls.asyncBidiStreamingCall(
           getChannel().newCall(getReserveMethod(), getCallOptions()), responseObserver);
     }
+
+    /**
+     * <pre>
+     * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+     * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+     * status that is not known, and the same id makes a repeat harmless.
+     * </pre>
+     */
+    public void send(io.ringfence.client.proto.SendRequest request,
+        io.grpc.stub.StreamObserver<io.ringfence.client.proto.SendResponse> responseObserver) {
+      io.grpc.stub.ClientCalls.asyncUnaryCall(
+          getChannel().newCall(getSendMethod(), getCallOptions()), request, responseObserver);
+    }
   }
 
   /**
@@ -271,6 +327,18 @@ public final class LaneServiceGrpc {
       return io.grpc.stub.ClientCalls.blockingBidiStreamingCall(
           getChannel(), getReserveMethod(), getCallOptions());
     }
+
+    /**
+     * <pre>
+     * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+     * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+     * status that is not known, and the same id makes a repeat harmless.
+     * </pre>
+     */
+    public io.ringfence.client.proto.SendResponse send(io.ringfence.client.proto.SendRequest request) throws io.grpc.StatusException {
+      return io.grpc.stub.ClientCalls.blockingV2UnaryCall(
+          getChannel(), getSendMethod(), getCallOptions(), request);
+    }
   }
 
   /**
@@ -301,6 +369,18 @@ public final class LaneServiceGrpc {
     public io.ringfence.client.proto.InvokeResponse invoke(io.ringfence.client.proto.InvokeRequest request) {
       return io.grpc.stub.ClientCalls.blockingUnaryCall(
           getChannel(), getInvokeMethod(), getCallOptions(), request);
+    }
+
+    /**
+     * <pre>
+     * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+     * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+     * status that is not known, and the same id makes a repeat harmless.
+     * </pre>
+     */
+    public io.ringfence.client.proto.SendResponse send(io.ringfence.client.proto.SendRequest request) {
+      return io.grpc.stub.ClientCalls.blockingUnaryCall(
+          getChannel(), getSendMethod(), getCallOptions(), request);
     }
   }
 
@@ -334,10 +414,24 @@ public final class LaneServiceGrpc {
       return io.grpc.stub.ClientCalls.futureUnaryCall(
           getChannel().newCall(getInvokeMethod(), getCallOptions()), request);
     }
+
+    /**
+     * <pre>
+     * Send publishes an event of a key, at once or later: the handler of the key's events gets it when it is due, once it has run it is gone. OK says
+     * that the broker has it. INVALID_ARGUMENT, UNIMPLEMENTED, FAILED_PRECONDITION and RESOURCE_EXHAUSTED say that it was not published; after any other
+     * status that is not known, and the same id makes a repeat harmless.
+     * </pre>
+     */
+    public com.google.common.util.concurrent.ListenableFuture<io.ringfence.client.proto.SendResponse> send(
+        io.ringfence.client.proto.SendRequest request) {
+      return io.grpc.stub.ClientCalls.futureUnaryCall(
+          getChannel().newCall(getSendMethod(), getCallOptions()), request);
+    }
   }
 
   private static final int METHODID_INVOKE = 0;
-  private static final int METHODID_RESERVE = 1;
+  private static final int METHODID_SEND = 1;
+  private static final int METHODID_RESERVE = 2;
 
   private static final class MethodHandlers<Req, Resp> implements
       io.grpc.stub.ServerCalls.UnaryMethod<Req, Resp>,
@@ -359,6 +453,10 @@ public final class LaneServiceGrpc {
         case METHODID_INVOKE:
           serviceImpl.invoke((io.ringfence.client.proto.InvokeRequest) request,
               (io.grpc.stub.StreamObserver<io.ringfence.client.proto.InvokeResponse>) responseObserver);
+          break;
+        case METHODID_SEND:
+          serviceImpl.send((io.ringfence.client.proto.SendRequest) request,
+              (io.grpc.stub.StreamObserver<io.ringfence.client.proto.SendResponse>) responseObserver);
           break;
         default:
           throw new AssertionError();
@@ -395,6 +493,13 @@ public final class LaneServiceGrpc {
               io.ringfence.client.proto.ReserveRequest,
               io.ringfence.client.proto.ReserveResponse>(
                 service, METHODID_RESERVE)))
+        .addMethod(
+          getSendMethod(),
+          io.grpc.stub.ServerCalls.asyncUnaryCall(
+            new MethodHandlers<
+              io.ringfence.client.proto.SendRequest,
+              io.ringfence.client.proto.SendResponse>(
+                service, METHODID_SEND)))
         .build();
   }
 
@@ -445,6 +550,7 @@ public final class LaneServiceGrpc {
               .setSchemaDescriptor(new LaneServiceFileDescriptorSupplier())
               .addMethod(getInvokeMethod())
               .addMethod(getReserveMethod())
+              .addMethod(getSendMethod())
               .build();
         }
       }

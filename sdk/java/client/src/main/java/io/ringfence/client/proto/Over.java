@@ -50,7 +50,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object code_ = "";
   /**
    * <pre>
-   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+   * not_covered.
    * </pre>
    *
    * <code>string code = 1;</code>
@@ -71,7 +72,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+   * not_covered.
    * </pre>
    *
    * <code>string code = 1;</code>
@@ -535,7 +537,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object code_ = "";
     /**
      * <pre>
-     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+     * not_covered.
      * </pre>
      *
      * <code>string code = 1;</code>
@@ -555,7 +558,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+     * not_covered.
      * </pre>
      *
      * <code>string code = 1;</code>
@@ -576,7 +580,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+     * not_covered.
      * </pre>
      *
      * <code>string code = 1;</code>
@@ -593,7 +598,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+     * not_covered.
      * </pre>
      *
      * <code>string code = 1;</code>
@@ -607,7 +613,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+     * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+     * not_covered.
      * </pre>
      *
      * <code>string code = 1;</code>

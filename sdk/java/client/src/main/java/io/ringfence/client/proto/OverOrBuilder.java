@@ -10,7 +10,8 @@ public interface OverOrBuilder extends
 
   /**
    * <pre>
-   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+   * not_covered.
    * </pre>
    *
    * <code>string code = 1;</code>
@@ -19,7 +20,8 @@ public interface OverOrBuilder extends
   java.lang.String getCode();
   /**
    * <pre>
-   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive.
+   * released; lost: the permission has passed; or why it was not granted: timeout, overloaded, cycle, parked, unreachable, not_exclusive,
+   * not_covered.
    * </pre>
    *
    * <code>string code = 1;</code>

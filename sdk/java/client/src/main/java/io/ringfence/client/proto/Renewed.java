@@ -73,6 +73,21 @@ private static final long serialVersionUID = 0L;
     return remainingNs_;
   }
 
+  public static final int COVERED_FIELD_NUMBER = 3;
+  private boolean covered_ = false;
+  /**
+   * <pre>
+   * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+   * </pre>
+   *
+   * <code>bool covered = 3;</code>
+   * @return The covered.
+   */
+  @java.lang.Override
+  public boolean getCovered() {
+    return covered_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -93,6 +108,9 @@ private static final long serialVersionUID = 0L;
     if (remainingNs_ != 0L) {
       output.writeInt64(2, remainingNs_);
     }
+    if (covered_ != false) {
+      output.writeBool(3, covered_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -109,6 +127,10 @@ private static final long serialVersionUID = 0L;
     if (remainingNs_ != 0L) {
       size += com.google.protobuf.CodedOutputStream
         .computeInt64Size(2, remainingNs_);
+    }
+    if (covered_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(3, covered_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -129,6 +151,8 @@ private static final long serialVersionUID = 0L;
         != other.getK()) return false;
     if (getRemainingNs()
         != other.getRemainingNs()) return false;
+    if (getCovered()
+        != other.getCovered()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -146,6 +170,9 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + REMAINING_NS_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getRemainingNs());
+    hash = (37 * hash) + COVERED_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getCovered());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -283,6 +310,7 @@ private static final long serialVersionUID = 0L;
       bitField0_ = 0;
       k_ = 0L;
       remainingNs_ = 0L;
+      covered_ = false;
       return this;
     }
 
@@ -321,6 +349,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000002) != 0)) {
         result.remainingNs_ = remainingNs_;
+      }
+      if (((from_bitField0_ & 0x00000004) != 0)) {
+        result.covered_ = covered_;
       }
     }
 
@@ -374,6 +405,9 @@ private static final long serialVersionUID = 0L;
       if (other.getRemainingNs() != 0L) {
         setRemainingNs(other.getRemainingNs());
       }
+      if (other.getCovered() != false) {
+        setCovered(other.getCovered());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -410,6 +444,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000002;
               break;
             } // case 16
+            case 24: {
+              covered_ = input.readBool();
+              bitField0_ |= 0x00000004;
+              break;
+            } // case 24
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -511,6 +550,50 @@ private static final long serialVersionUID = 0L;
     public Builder clearRemainingNs() {
       bitField0_ = (bitField0_ & ~0x00000002);
       remainingNs_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private boolean covered_ ;
+    /**
+     * <pre>
+     * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>bool covered = 3;</code>
+     * @return The covered.
+     */
+    @java.lang.Override
+    public boolean getCovered() {
+      return covered_;
+    }
+    /**
+     * <pre>
+     * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>bool covered = 3;</code>
+     * @param value The covered to set.
+     * @return This builder for chaining.
+     */
+    public Builder setCovered(boolean value) {
+
+      covered_ = value;
+      bitField0_ |= 0x00000004;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+     * </pre>
+     *
+     * <code>bool covered = 3;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearCovered() {
+      bitField0_ = (bitField0_ & ~0x00000004);
+      covered_ = false;
       onChanged();
       return this;
     }

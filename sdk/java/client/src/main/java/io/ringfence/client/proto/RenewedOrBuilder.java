@@ -27,4 +27,14 @@ public interface RenewedOrBuilder extends
    * @return The remainingNs.
    */
   long getRemainingNs();
+
+  /**
+   * <pre>
+   * The permission is Ask.ttl_ms, and outlives the owner of the key. Without this it is no longer than the lease of the owner.
+   * </pre>
+   *
+   * <code>bool covered = 3;</code>
+   * @return The covered.
+   */
+  boolean getCovered();
 }

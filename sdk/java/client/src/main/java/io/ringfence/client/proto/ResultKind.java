@@ -174,7 +174,7 @@ public enum ResultKind
   }
   public static final com.google.protobuf.Descriptors.EnumDescriptor
       getDescriptor() {
-    return io.ringfence.client.proto.App.getDescriptor().getEnumTypes().get(0);
+    return io.ringfence.client.proto.App.getDescriptor().getEnumTypes().get(1);
   }
 
   private static final ResultKind[] VALUES = values();

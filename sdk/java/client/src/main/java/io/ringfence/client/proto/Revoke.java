@@ -196,6 +196,21 @@ private static final long serialVersionUID = 0L;
   }
   private int deliveryIdsMemoizedSerializedSize = -1;
 
+  public static final int TIMED_OUT_FIELD_NUMBER = 5;
+  private boolean timedOut_ = false;
+  /**
+   * <pre>
+   * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+   * </pre>
+   *
+   * <code>bool timed_out = 5;</code>
+   * @return The timedOut.
+   */
+  @java.lang.Override
+  public boolean getTimedOut() {
+    return timedOut_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -230,6 +245,9 @@ private static final long serialVersionUID = 0L;
     }
     for (int i = 0; i < deliveryIds_.size(); i++) {
       output.writeUInt64NoTag(deliveryIds_.getLong(i));
+    }
+    if (timedOut_ != false) {
+      output.writeBool(5, timedOut_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -275,6 +293,10 @@ private static final long serialVersionUID = 0L;
       }
       deliveryIdsMemoizedSerializedSize = dataSize;
     }
+    if (timedOut_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(5, timedOut_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -298,6 +320,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getReason())) return false;
     if (!getDeliveryIdsList()
         .equals(other.getDeliveryIdsList())) return false;
+    if (getTimedOut()
+        != other.getTimedOut()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -322,6 +346,9 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + DELIVERY_IDS_FIELD_NUMBER;
       hash = (53 * hash) + getDeliveryIdsList().hashCode();
     }
+    hash = (37 * hash) + TIMED_OUT_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getTimedOut());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -462,6 +489,7 @@ private static final long serialVersionUID = 0L;
       all_ = false;
       reason_ = "";
       deliveryIds_ = emptyLongList();
+      timedOut_ = false;
       return this;
     }
 
@@ -508,6 +536,9 @@ private static final long serialVersionUID = 0L;
       if (((from_bitField0_ & 0x00000008) != 0)) {
         deliveryIds_.makeImmutable();
         result.deliveryIds_ = deliveryIds_;
+      }
+      if (((from_bitField0_ & 0x00000010) != 0)) {
+        result.timedOut_ = timedOut_;
       }
     }
 
@@ -585,6 +616,9 @@ private static final long serialVersionUID = 0L;
         }
         onChanged();
       }
+      if (other.getTimedOut() != false) {
+        setTimedOut(other.getTimedOut());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -653,6 +687,11 @@ private static final long serialVersionUID = 0L;
               input.popLimit(limit);
               break;
             } // case 34
+            case 40: {
+              timedOut_ = input.readBool();
+              bitField0_ |= 0x00000010;
+              break;
+            } // case 40
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1033,6 +1072,50 @@ private static final long serialVersionUID = 0L;
     public Builder clearDeliveryIds() {
       deliveryIds_ = emptyLongList();
       bitField0_ = (bitField0_ & ~0x00000008);
+      onChanged();
+      return this;
+    }
+
+    private boolean timedOut_ ;
+    /**
+     * <pre>
+     * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+     * </pre>
+     *
+     * <code>bool timed_out = 5;</code>
+     * @return The timedOut.
+     */
+    @java.lang.Override
+    public boolean getTimedOut() {
+      return timedOut_;
+    }
+    /**
+     * <pre>
+     * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+     * </pre>
+     *
+     * <code>bool timed_out = 5;</code>
+     * @param value The timedOut to set.
+     * @return This builder for chaining.
+     */
+    public Builder setTimedOut(boolean value) {
+
+      timedOut_ = value;
+      bitField0_ |= 0x00000010;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+     * </pre>
+     *
+     * <code>bool timed_out = 5;</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearTimedOut() {
+      bitField0_ = (bitField0_ & ~0x00000010);
+      timedOut_ = false;
       onChanged();
       return this;
     }

@@ -98,4 +98,14 @@ public interface RevokeOrBuilder extends
    * @return The deliveryIds at the given index.
    */
   long getDeliveryIds(int index);
+
+  /**
+   * <pre>
+   * The handlers of delivery_ids took longer than handler.timeout: of events, and of calls whose callers may still wait.
+   * </pre>
+   *
+   * <code>bool timed_out = 5;</code>
+   * @return The timedOut.
+   */
+  boolean getTimedOut();
 }

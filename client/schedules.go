@@ -1,0 +1,153 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/appwire"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// SchedulesMax is the number of schedules of one [Run].
+const SchedulesMax = 256
+
+// scheduleNameMax bounds the bytes of a schedule's name.
+const scheduleNameMax = event.SentNameMax
+
+// Times are the times of a schedule: see [Cron], [Every] and [At].
+type Times struct{ wire *appv1.Schedule }
+
+// Cron returns the times of a cron expression of five fields (minute, hour, day of the month, month, day of the week), or of one of @hourly, @daily, @weekly,
+// @monthly and @yearly, in a time zone such as "Europe/Berlin"; "" is UTC. A fixed hour follows the clock on the wall: a time that is skipped when the
+// clock goes forward fires when the gap ends, one that comes twice when it goes back fires the first time. An hour of * fires by elapsed time.
+func Cron(expression, zone string) Times {
+	return Times{&appv1.Schedule{Cron: expression, Zone: zone}}
+}
+
+// Every returns the multiples of a period since 1970 in UTC: at least 10 seconds.
+func Every(period time.Duration) Times {
+	return Times{&appv1.Schedule{EveryMs: uint64(max(0, period.Milliseconds()))}}
+}
+
+// At returns a single time.
+func At(t time.Time) Times { return Times{&appv1.Schedule{AtMs: t.UnixMilli()}} }
+
+// MissedPolicy is what becomes of firings that did not run in time, because no member lived or an earlier one took too long.
+type MissedPolicy int32
+
+// The policies.
+const (
+	MissedLatest = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_LATEST) // the newest one runs for all of them; the default
+	MissedAll    = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_ALL)    // all run, one after the other; of more than 100 the newest
+	MissedSkip   = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_SKIP)   // none runs that is more than a minute late
+)
+
+// A ScheduleOption configures a schedule.
+type ScheduleOption func(*appv1.Schedule)
+
+// WithMissed sets what becomes of firings that did not run in time.
+func WithMissed(p MissedPolicy) ScheduleOption {
+	return func(s *appv1.Schedule) { s.Missed = appv1.MissedPolicy(p) }
+}
+
+// WithGrace sets how late a firing may be at most to run at all: an hour by default, at most a day.
+func WithGrace(d time.Duration) ScheduleOption {
+	return func(s *appv1.Schedule) { s.GraceMs = uint64(max(1, d.Milliseconds())) }
+}
+
+// WithJitter spreads schedules of the same time: this one fires later by a time that follows from its name, and is less than d, at most an hour.
+func WithJitter(d time.Duration) ScheduleOption {
+	return func(s *appv1.Schedule) { s.JitterMs = uint64(max(0, d.Milliseconds())) }
+}
+
+// Firing is one run of a schedule.
+type Firing struct {
+	// Schedule is the name.
+	Schedule string
+	// Time is the time of the schedule that this run is for, before jitter.
+	Time time.Time
+	// Missed is the number of earlier times that did not run, and for which this one runs, too.
+	Missed int
+	// Attempt is 1 for the first run, and grows with each that failed.
+	Attempt int
+	// Fence is greater than that of any earlier run of this schedule. Pass it to your database with every write.
+	Fence Fence
+
+	event *Event
+}
+
+// After is [Event.After], of the key schedule/NAME.
+func (f *Firing) After(d time.Duration, name string, payload []byte) { f.event.After(d, name, payload) }
+
+// Progress is [Event.Progress].
+func (f *Firing) Progress(ctx context.Context) error { return f.event.Progress(ctx) }
+
+// FiringHandler runs one firing. Its context and its errors are as those of a [Handler] of events: a firing that fails is tried again, until the
+// next one supersedes it.
+type FiringHandler func(ctx context.Context, f *Firing) error
+
+// WithSchedule declares a schedule: the handler runs at these times, once in the whole group, on the member that owns the key schedule/NAME, and never beside
+// itself. It is stored nowhere: a schedule that no application of the group declares any more does not run. All workers of a group should declare the same
+// schedules. The router checks them, and refuses a session with a wrong one by name ([ErrRefused]).
+//
+// A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the fence, and compare the time, in what you
+// write.
+func WithSchedule(name string, times Times, handler FiringHandler, opts ...ScheduleOption) Option {
+	return func(o *options) {
+		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax {
+			o.badSchedules = append(o.badSchedules, name)
+			return
+		}
+		if o.firings == nil {
+			o.firings = make(map[string]FiringHandler)
+		}
+		if _, twice := o.firings[name]; twice {
+			o.badSchedules = append(o.badSchedules, name)
+			return
+		}
+		s := &appv1.Schedule{
+			Name: name, Cron: times.wire.GetCron(), Zone: times.wire.GetZone(), EveryMs: times.wire.GetEveryMs(), AtMs: times.wire.GetAtMs(),
+		}
+		for _, opt := range opts {
+			opt(s)
+		}
+		o.firings[name] = handler
+		o.schedules = append(o.schedules, s)
+	}
+}
+
+// fillTimer notes what the router says of an event that it has published.
+func fillTimer(e *Event, t *appwire.Timer) {
+	e.Timer = &Timer{Name: t.Name}
+	if t.Due != 0 {
+		e.Timer.Due = time.UnixMilli(t.Due)
+	}
+	if t.Firing != nil {
+		e.run.firing = t.Firing
+	}
+}
+
+// withFirings returns a handler of events and firings.
+func (o *options) withFirings(handler Handler) Handler {
+	return func(ctx context.Context, e *Event) error {
+		if e.run.firing == nil {
+			return handler(ctx, e)
+		}
+		return o.handleFiring(ctx, e)
+	}
+}
+
+var errNoSchedule = errors.New("client: this schedule is not declared here")
+
+func (o *options) handleFiring(ctx context.Context, e *Event) error {
+	run := o.firings[e.Timer.Name]
+	if run == nil { // the router sends a firing only to workers that declared its schedule
+		return fmt.Errorf("%w: %q", errNoSchedule, e.Timer.Name)
+	}
+	return run(ctx, &Firing{
+		Schedule: e.Timer.Name, Time: time.UnixMilli(e.run.firing.Time), Missed: int(e.run.firing.Missed), Attempt: e.Attempt, Fence: e.Fence, event: e,
+	})
+}

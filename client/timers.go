@@ -1,0 +1,176 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/event"
+	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
+)
+
+// Timer is what an event has that a router published: one that a handler has set with [Event.After], or that was published with [Lane.Send].
+type Timer struct {
+	// Name is the name that the sender gave it, "" for none.
+	Name string
+	// Due is when it was due, by the clocks of the routers: the handler does not run earlier.
+	Due time.Time
+}
+
+// TimersMax is the number of timers that the handler of one event may set.
+const TimersMax = 100
+
+// timer is one that a handler has set.
+type timer struct {
+	after   time.Duration
+	name    string
+	payload []byte
+}
+
+// timers are those that the handler of an event has set, and what was wrong with one.
+type timers struct {
+	set []timer
+	err error
+}
+
+// After sets a timer: the handler gets an event of the same key, with this payload and a [Timer] of this name, when so much time has passed, on whichever
+// member owns the key then. Timers are durable: when the handler has returned nil, they are published, and only then the event counts as done. If the handler
+// fails, they are dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before.
+//
+// A time that has passed, as time.Until may give it when a handler runs again, is due at once. A timer cannot be cancelled: let its handler look whether
+// it is still wanted. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than 366 days, or more than [TimersMax] timers fail the
+// event. Call it before the handler returns, from one goroutine.
+func (e *Event) After(d time.Duration, name string, payload []byte) {
+	if e.run.timers == nil {
+		e.run.timers = new(timers)
+	}
+	t := e.run.timers
+	sent := event.Sent{Key: event.Key(e.Key), Name: name}
+	switch err := sent.Check(0, len(payload), nil); {
+	case t.err != nil:
+	case err != nil:
+		t.err = fmt.Errorf("client: timer %.80q: %w", name, err)
+	case d > event.SentAfterMax:
+		t.err = fmt.Errorf("client: timer %.80q after %v: want at most %v", name, d, event.SentAfterMax)
+	case len(t.set) == TimersMax:
+		t.err = fmt.Errorf("client: more than %d timers of one event", TimersMax)
+	default:
+		// A handler that runs again, much later, may ask for a time that has passed by then: an error would fail its event for ever.
+		t.set = append(t.set, timer{max(0, d), name, payload})
+	}
+}
+
+// sendTimers publishes the timers that the handler of an event has set.
+func (r *runner) sendTimers(e *Event) error {
+	t := e.run.timers
+	if t.err != nil {
+		return t.err
+	}
+	group, ctx := errgroup.WithContext(&e.run)
+	group.SetLimit(8)
+	for i, one := range t.set {
+		group.Go(func() error {
+			_, err := r.send(ctx, e.run.stream.lane, &lanev1.SendRequest{
+				Key: []byte(e.Key), Payload: one.payload, Name: one.name, AfterMs: uint64(one.after.Milliseconds()), Id: timerID(e.ID, i),
+			})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("the timers are not set: %w", err)
+	}
+	return nil
+}
+
+// timerID returns the id of the nth timer of an event or a call: in every run, and from every SDK, the same.
+func timerID(id MessageID, n int) string {
+	return fmt.Sprintf("after/%d:%d:%d:%d/%d", id.Ledger, id.Entry, id.TopicPartition, id.Batch, n)
+}
+
+// The errors of [Lane.Send].
+var (
+	// ErrNotSent: the event was not published. It can be sent again.
+	ErrNotSent = errors.New("client: the event was not published")
+	// ErrMaybeSent: the event may have been published. Only one with an id can be sent again safely.
+	ErrMaybeSent = errors.New("client: the event may have been published")
+)
+
+// A SendOption configures one event of [Lane.Send].
+type SendOption func(*lanev1.SendRequest)
+
+// WithSendAfter makes the event due after a time, at most 366 days.
+func WithSendAfter(d time.Duration) SendOption {
+	return func(r *lanev1.SendRequest) { r.AfterMs, r.AtMs = uint64(max(0, d.Milliseconds())), 0 }
+}
+
+// WithSendAt makes the event due at a time. One in the past is due at once.
+func WithSendAt(t time.Time) SendOption {
+	return func(r *lanev1.SendRequest) { r.AfterMs, r.AtMs = 0, max(1, t.UnixMilli()) }
+}
+
+// WithSendName gives the event a name, see [Timer].
+func WithSendName(name string) SendOption { return func(r *lanev1.SendRequest) { r.Name = name } }
+
+// WithSendID gives the event an id, up to 256 bytes: another one with the same key and id counts as the same, as long as the owner of the key remembers it.
+func WithSendID(id string) SendOption { return func(r *lanev1.SendRequest) { r.Id = id } }
+
+// WithSendProperties gives the event properties, at most 64.
+func WithSendProperties(properties map[string]string) SendOption {
+	return func(r *lanev1.SendRequest) { r.Properties = properties }
+}
+
+// Send publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it, with a [Timer]: at once, or when it is
+// due. It needs no producer, and no rights of the application at the broker. The error is of the kind [ErrNotSent] or [ErrMaybeSent].
+func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...SendOption) (MessageID, error) {
+	r := &lanev1.SendRequest{Key: []byte(key), Payload: payload}
+	for _, opt := range opts {
+		opt(r)
+	}
+	if trace := l.traceparent(ctx); trace != "" {
+		properties := map[string]string{"traceparent": trace}
+		maps.Copy(properties, r.GetProperties())
+		r.Properties = properties
+	}
+	return l.options.send(ctx, l.service, r)
+}
+
+// send publishes one event.
+func (o *options) send(ctx context.Context, lane lanev1.LaneServiceClient, r *lanev1.SendRequest) (MessageID, error) {
+	if r.GetAfterMs() > math.MaxInt64/uint64(time.Millisecond) {
+		return MessageID{}, fmt.Errorf("%w: due in too many years", ErrNotSent)
+	}
+	ctx, err := o.authorized(ctx)
+	if err != nil {
+		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	var tried attempt
+	answer, err := lane.Send(ctx, r, grpc.PerRPCCredentials(&tried))
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
+		// The router has published nothing: too many wait for the broker, or too many calls are just beginning.
+		if backoff.Sleep(ctx, pauses.Next()) != nil {
+			break
+		}
+		answer, err = lane.Send(ctx, r, grpc.PerRPCCredentials(&tried))
+	}
+	switch code := status.Code(err); {
+	case err == nil:
+	case isRefusal(err), !tried.connected.Load(), code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
+		return MessageID{}, fmt.Errorf("%w: %s", ErrNotSent, status.Convert(err).Message())
+	default:
+		return MessageID{}, fmt.Errorf("%w: %s", ErrMaybeSent, status.Convert(err).Message())
+	}
+	id, err := event.ParseMessageID(answer.GetMessageId())
+	if err != nil {
+		return MessageID{}, fmt.Errorf("%w: the router answered %q", ErrMaybeSent, answer.GetMessageId())
+	}
+	return MessageID{Ledger: id.Ledger, Entry: id.Entry, Batch: int(id.Batch), TopicPartition: int(id.TopicPartition)}, nil
+}

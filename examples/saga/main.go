@@ -1,0 +1,96 @@
+// Command saga is an example of work in several steps at several keys, of which all happen or none: an order reserves stock, waits for its payment, and
+// then takes the stock or gives it back.
+//
+//	order-7  ─ placed ─▶ reserving ──▶ open ─ paid ───▶ paying ───▶ paid
+//	                         │          └──── expire ──▶ expiring ─▶ expired
+//	                         └─▶ refused
+//	sku-3                 reserve                        commit or cancel
+//
+// Order and stock are keys, so each of them is handled by one handler at a time, wherever that is. The order calls the handlers of the stock, by an id for
+// each step, so that a step that is repeated changes nothing. Where the order stands is in its row, written with the fence of the handler. That the
+// payment has not come in time is a timer of the order's key.
+//
+//	go run ./examples/saga
+//
+// starts three routers and three applications, kills one of them again and again while orders come, and then counts: it ends with an error if stock and
+// orders do not add up. order.go and stock.go are the application, and the rest plays customers and kills.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/examples/killed"
+)
+
+// options of a run.
+type options struct {
+	router    string
+	orders    int
+	expire    time.Duration
+	killEvery time.Duration
+	most      time.Duration
+	seed      uint64
+	verbose   bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "saga:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stopped above
+	}
+}
+
+// run is the driver, or the application that it starts: serve ENDPOINT DATABASE.
+func run(ctx context.Context, arguments []string, out io.Writer) error {
+	if len(arguments) > 0 && arguments[0] == "serve" {
+		return serve(ctx, arguments[1:])
+	}
+	var o options
+	flags := flag.NewFlagSet("saga", flag.ContinueOnError)
+	flags.StringVar(&o.router, "router", "", "the router's binary; it is built without")
+	flags.IntVar(&o.orders, "orders", 60, "how many orders are placed")
+	flags.DurationVar(&o.expire, "expire", 4*time.Second, "how long an order waits for its payment, fifteen minutes in real life")
+	flags.DurationVar(&o.killEvery, "kill-every", 1500*time.Millisecond, "how often a router or an application is killed; 0: never")
+	flags.DurationVar(&o.most, "most", 3*time.Minute, "how long all may take")
+	flags.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "what is ordered and killed when")
+	flags.BoolVar(&o.verbose, "verbose", false, "show what the processes log")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	return drive(ctx, o, out)
+}
+
+// serve is the application.
+func serve(ctx context.Context, arguments []string) error {
+	if len(arguments) != 3 {
+		return fmt.Errorf("serve takes an endpoint, a database and a time, and was given %q", arguments)
+	}
+	expire, err := time.ParseDuration(arguments[2])
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	lane, err := client.Dial(arguments[0], client.WithLogger(log))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lane.Close() }()
+	ctx, stop := killed.Follow(ctx)
+	defer stop()
+	s := &shop{db: killed.Database(arguments[1]), lane: lane, expire: expire}
+	return client.Run(ctx, arguments[0], s.onEvent, client.WithLogger(log),
+		client.WithCall("reserve", s.stockCall(reserve)), client.WithCall("commit", s.stockCall(commit)), client.WithCall("cancel", s.stockCall(cancel)),
+		client.WithCall("look", s.stockCall(look)))
+}

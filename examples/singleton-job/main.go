@@ -1,0 +1,76 @@
+// Command singleton-job is an example of jobs that run at their times once in the whole group, whichever process lives: three processes declare the same
+// three jobs in their code, and each run of a job happens in one of them.
+//
+//	go run ./examples/singleton-job
+//
+// starts three routers with an application beside each, prints every run, and kills the application of a run now and then, or its router, or both: another one takes over.
+// Once it kills all of them, and times are missed. It ends with an error if two runs of a job were under way at once, if a time did not run, or if one ran twice without a kill
+// in between. job.go is the application, and the rest kills and checks.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/examples/killed"
+)
+
+// options of a run.
+type options struct {
+	router    string
+	long      time.Duration
+	killEvery int
+	outage    time.Duration
+	verbose   bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "singleton-job:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stopped above
+	}
+}
+
+// run is the driver, or the application that it starts: serve ENDPOINT DATABASE.
+func run(ctx context.Context, arguments []string, out io.Writer) error {
+	if len(arguments) > 0 && arguments[0] == "serve" {
+		return serve(ctx, arguments[1:])
+	}
+	var o options
+	flags := flag.NewFlagSet("singleton-job", flag.ContinueOnError)
+	flags.StringVar(&o.router, "router", "", "the router's binary; it is built without")
+	flags.DurationVar(&o.long, "for", 90*time.Second, "how long jobs run")
+	flags.IntVar(&o.killEvery, "kill-every", 3, "the process of every so many runs is killed in the middle; 0: never")
+	flags.DurationVar(&o.outage, "outage", 22*time.Second, "how long all processes are dead, once; 0: never")
+	flags.BoolVar(&o.verbose, "verbose", false, "show what the processes log")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	return drive(ctx, o, out)
+}
+
+// serve is the application.
+func serve(ctx context.Context, arguments []string) error {
+	if len(arguments) != 2 {
+		return fmt.Errorf("serve takes an endpoint and a database, and was given %q", arguments)
+	}
+	ctx, stop := killed.Follow(ctx)
+	defer stop()
+	w := &worker{db: killed.Database(arguments[1]), endpoint: arguments[0]}
+	options := []client.Option{client.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))}
+	for _, name := range jobs {
+		options = append(options, client.WithSchedule(name, client.Every(every), w.run))
+	}
+	return client.Run(ctx, arguments[0], func(context.Context, *client.Event) error { return nil }, options...)
+}

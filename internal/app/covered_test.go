@@ -1,0 +1,210 @@
+package app
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+const someTTL = 30 * time.Second
+
+// covering is a server with one reservation with a ttl.
+type covering struct {
+	*reservationsModel
+	asked []ownership.Input
+	turn  uint64
+	key   ownership.KeyAt
+}
+
+func newCovering(t *testing.T) *covering {
+	t.Helper()
+	c := &covering{reservationsModel: &reservationsModel{now: clock.Instant(time.Hour), counts: map[string]int{}}}
+	c.start(t)
+	c.server.Cover = func(in ownership.Input) { c.asked = append(c.asked, in) }
+	c.boxes.taking = func(*event.Delivery) {}
+	c.lease = ownership.Lease{Until: c.now.Add(2 * time.Second)}
+	e := &event.Event{Key: "k", ID: event.MessageID{Ledger: 5, Entry: 6}, Call: &event.Call{Reservation: true, TTL: someTTL}}
+	c.boxes.waiting = []event.Delivery{{ID: 9, Partition: 3, Key: 77, Token: 7, Turn: 1, Ref: event.RefTo(e)}}
+	c.server.TakeReservations()
+	want := ownership.Cover{Take: ownership.Take{KeyAt: ownership.KeyAt{Partition: 3, Key: 77}, ID: ownership.ReservationOf(e.ID), TTL: someTTL}, Turn: 9}
+	if len(c.asked) != 1 || c.asked[0] != want {
+		t.Fatalf("the machine is asked %+v, want %+v", c.asked, want)
+	}
+	c.turn, c.key, c.asked = want.Turn, want.KeyAt, nil
+	return c
+}
+
+func (c *covering) permission() event.Permission { return c.server.Renew([]event.DeliveryID{9})[0] }
+
+func (c *covering) cover(within time.Duration) {
+	c.server.Covered(ownership.Covered{KeyAt: c.key, Turn: c.turn, Until: c.now.Add(within)})
+}
+
+func (c *covering) ended(t *testing.T, kind event.ResultKind) {
+	t.Helper()
+	if len(c.boxes.ended) != 1 || c.boxes.ended[0].Delivery != 9 || c.boxes.ended[0].Kind != kind {
+		t.Errorf("ended %+v, want one %v", c.boxes.ended, kind)
+	}
+}
+
+// A reservation with a ttl is live until the machine says that it is covered. Then each renewal promises the ttl, if there is a lease and the
+// take is young enough.
+func TestCoveredReservationIsPromisedItsTTL(t *testing.T) {
+	c := newCovering(t)
+	if got := c.permission(); got.Covered || got.Remaining <= 0 || got.Remaining > 2*time.Second {
+		t.Errorf("before it is covered the permission is %+v", got)
+	}
+	c.cover(4 * time.Minute)
+	want := event.Permission{Remaining: someTTL - DefaultConfig().DeadlineMargin, Covered: true}
+	if got := c.permission(); got != want {
+		t.Errorf("the permission is %+v, want %+v", got, want)
+	}
+	c.now = c.lease.Until
+	if got := c.permission(); got != (event.Permission{}) {
+		t.Errorf("without a lease the permission is %+v", got)
+	}
+	c.lease.Until = c.now.Add(5 * time.Minute)
+	if got := c.permission(); got != want {
+		t.Errorf("with a lease again the permission is %+v", got)
+	}
+	c.cover(0)
+	if got := c.permission(); got != (event.Permission{}) {
+		t.Errorf("on a take that is too old the permission is %+v", got)
+	}
+	c.cover(time.Minute)
+	c.server.Covered(ownership.Covered{KeyAt: c.key, Turn: c.turn + 1, Until: c.now.Add(time.Hour)}) // of another turn
+	c.server.Covered(ownership.Covered{KeyAt: c.key, Turn: c.turn})
+	if got := c.permission(); got != (event.Permission{}) {
+		t.Errorf("after another take the permission is %+v", got)
+	}
+}
+
+// A covered reservation is over when nothing was heard of its holder for as long as the last promise may last, by any clock; the lease does not count.
+func TestCoveredReservationExpires(t *testing.T) {
+	c := newCovering(t)
+	c.cover(4 * time.Minute)
+	c.now = c.now.Add(time.Second)
+	c.permission()
+	last := c.now
+	c.now = last.Add(ownership.WaitFor(someTTL) - 1)
+	if next := c.server.expireReservations(c.now); len(c.boxes.ended) > 0 || next != last.Add(ownership.WaitFor(someTTL)) {
+		t.Fatalf("it ended early: %+v; the next check is at %v", c.boxes.ended, next)
+	}
+	c.now++
+	c.server.expireReservations(c.now)
+	c.ended(t, event.ResultLost)
+	if want := []ownership.Input{ownership.Drop{KeyAt: c.key, ID: ownership.ReservationOf(event.MessageID{Ledger: 5, Entry: 6}), Turn: 9}}; !reflect.DeepEqual(c.asked, want) {
+		t.Errorf("the machine is told %+v, want %+v", c.asked, want)
+	}
+}
+
+// A revocation ends a covered reservation at once, here alone; one that is not covered drains.
+func TestCoveredReservationIsHandedOver(t *testing.T) {
+	for name, revoke := range map[string]func(*Server){
+		"move":    func(s *Server) { s.Revoke(ownership.SetOf(3), false) },
+		"genesis": (*Server).RevokeAll,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCovering(t)
+			c.cover(4 * time.Minute)
+			c.server.Revoke(ownership.SetOf(2), false) // of another partition
+			revoke(c.server)
+			c.ended(t, event.ResultHandedOver)
+			if got := c.permission(); got != (event.Permission{}) || len(c.asked) > 0 {
+				t.Errorf("afterwards the permission is %+v, and the machine is told %+v", got, c.asked)
+			}
+		})
+	}
+	c := newCovering(t)
+	c.server.Revoke(ownership.SetOf(3), false)
+	c.cover(4 * time.Minute)
+	if len(c.boxes.ended) > 0 {
+		t.Errorf("a live one ended: %+v", c.boxes.ended)
+	}
+}
+
+// A release frees the key, and says so to the machine after that.
+func TestCoveredReservationIsReleased(t *testing.T) {
+	c := newCovering(t)
+	c.cover(4 * time.Minute)
+	c.server.Cover = func(in ownership.Input) {
+		c.ended(t, event.ResultDone)
+		c.asked = append(c.asked, in)
+	}
+	c.server.TakeBack([]event.DeliveryID{9})
+	if d, ok := c.asked[0].(ownership.Drop); len(c.asked) != 1 || !ok || !d.Released || d.Turn != 9 {
+		t.Errorf("the machine is told %+v", c.asked)
+	}
+	if c.server.reservations.covered != 0 {
+		t.Errorf("%d are covered", c.server.reservations.covered)
+	}
+}
+
+// A holder may release the reservation as soon as it has the grant: the machine hears that the turn begins before it hears that it is over. The other
+// way round it would cover the key for good.
+func TestCoveredReservationIsReleasedAtOnce(t *testing.T) {
+	c := newCovering(t)
+	c.server.TakeBack([]event.DeliveryID{9})
+	c.asked = nil
+	c.boxes.grants = func() { c.server.TakeBack([]event.DeliveryID{10}) }
+	e := &event.Event{Key: "k", ID: event.MessageID{Ledger: 5, Entry: 7}, Call: &event.Call{Reservation: true, TTL: someTTL}}
+	c.boxes.waiting = []event.Delivery{{ID: 10, Partition: 3, Key: 77, Token: 7, Turn: 2, Ref: event.RefTo(e)}}
+	c.server.TakeReservations()
+	id := ownership.ReservationOf(e.ID)
+	want := []ownership.Input{
+		ownership.Cover{Take: ownership.Take{KeyAt: c.key, ID: id, TTL: someTTL}, Turn: 10},
+		ownership.Drop{KeyAt: c.key, ID: id, Turn: 10, Released: true},
+	}
+	if !reflect.DeepEqual(c.asked, want) {
+		t.Errorf("the machine is told %+v, want %+v", c.asked, want)
+	}
+}
+
+// The next reservation of a key may begin as soon as the mailboxes know that the one before is over: the machine hears of the end first. Otherwise it would
+// refuse the next one as if it was of another key.
+func TestNextReservationOfACoveredKey(t *testing.T) {
+	c := newCovering(t)
+	c.cover(4 * time.Minute)
+	e := &event.Event{Key: "k", ID: event.MessageID{Ledger: 5, Entry: 7}, Call: &event.Call{Reservation: true, TTL: someTTL}}
+	c.boxes.ends = func() {
+		c.boxes.ends = nil
+		c.boxes.waiting = []event.Delivery{{ID: 10, Partition: 3, Key: 77, Token: 7, Turn: 2, Ref: event.RefTo(e)}}
+		c.server.TakeReservations()
+	}
+	c.server.TakeBack([]event.DeliveryID{9})
+	want := []ownership.Input{
+		ownership.Drop{KeyAt: c.key, ID: ownership.ReservationOf(event.MessageID{Ledger: 5, Entry: 6}), Turn: 9, Released: true},
+		ownership.Cover{Take: ownership.Take{KeyAt: c.key, ID: ownership.ReservationOf(e.ID), TTL: someTTL}, Turn: 10},
+	}
+	if !reflect.DeepEqual(c.asked, want) {
+		t.Errorf("the machine is told %+v, want %+v", c.asked, want)
+	}
+}
+
+// A reservation that the machine refuses to cover is renewed no more, and ends with the reason: it is never silently a live one.
+func TestRefusedCoverEndsTheReservation(t *testing.T) {
+	c := newCovering(t)
+	c.server.Covered(ownership.Covered{KeyAt: c.key, Turn: c.turn, Refused: ownership.RefusedFull})
+	if got := c.permission(); got != (event.Permission{}) {
+		t.Errorf("the permission is %+v", got)
+	}
+	c.now = c.lease.Until
+	c.server.expireReservations(c.now)
+	c.ended(t, event.ResultLost)
+	if r := c.boxes.ended[0]; r.Reply == nil || r.Reply.Code != event.CodeNotCovered || r.Reason != ownership.RefusedFull {
+		t.Errorf("it ended with %+v", r)
+	}
+}
+
+// One whose live permission has passed is not covered any more, even if it has not been found to be over.
+func TestCoverComesTooLate(t *testing.T) {
+	c := newCovering(t)
+	c.now = c.lease.Until
+	c.cover(4 * time.Minute)
+	c.server.expireReservations(c.now)
+	c.ended(t, event.ResultLost)
+}

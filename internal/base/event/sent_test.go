@@ -1,0 +1,92 @@
+package event_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// What a router publishes is read as it was meant, whatever bytes the key has, and its id is neither a broker's nor a call's.
+func TestSentIsRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := event.Sent{
+			Key: event.Key(rapid.SliceOfN(rapid.Byte(), 1, 40).Draw(t, "key")), Due: rapid.Int64Min(0).Draw(t, "due"),
+			Name: rapid.StringMatching(`[a-z ]{0,20}`).Draw(t, "name"),
+		}
+		if rapid.Bool().Draw(t, "firing") {
+			s.Firing = &event.Firing{Definition: rapid.Uint64().Draw(t, "definition"), Time: rapid.Int64().Draw(t, "time"), Missed: rapid.Uint32().Draw(t, "missed")}
+		}
+		own := []event.Property{{Name: "a", Value: "1"}}
+		got, err := event.ParseSent(s.Properties(own))
+		if err != nil || got.Key != s.Key || got.Due != s.Due || got.Name != s.Name || (got.Firing == nil) != (s.Firing == nil) || s.Firing != nil && *got.Firing != *s.Firing {
+			t.Fatalf("%+v is read as %+v (%v)", s, got, err)
+		}
+		if len(own) != 1 || slices.ContainsFunc(own, func(p event.Property) bool { return event.IsOfSent(p.Name) }) {
+			t.Fatalf("the sender's properties were written to: %v", own)
+		}
+		id := event.SentMessageID(s.Key, "k", s.Name)
+		text, err := event.ParseMessageID(id.String())
+		if !id.IsSent() || id.IsCall() || err != nil || text != id || id == event.SentMessageID(s.Key, "k2", s.Name) || id == event.SentMessageID(s.Key+"k", "", s.Name) {
+			t.Fatalf("id %v (%v)", id, err)
+		}
+		if call := event.CallMessageID(s.Key, s.Name, 1); call.IsSent() || (event.MessageID{Ledger: 1 << 60}).IsSent() {
+			t.Fatal("another id counts as published by a router")
+		}
+	})
+}
+
+func TestSentOfOthers(t *testing.T) {
+	for _, properties := range [][]event.Property{
+		nil,
+		{{Name: "ringfence-sent-due", Value: "1"}},
+		{{Name: "ringfence-sent-key", Value: "*"}},
+		{{Name: "ringfence-sent-key", Value: ""}},
+		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-due", Value: "-1"}},
+		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-due", Value: "99999999999999999999"}},
+		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-timer", Value: strings.Repeat("n", 129)}},
+		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-firing", Value: "1:2"}},
+		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-firing", Value: "zz:2:3"}},
+	} {
+		if s, err := event.ParseSent(properties); err == nil {
+			t.Errorf("%v is read as %+v", properties, s)
+		}
+	}
+}
+
+func TestSentIsBounded(t *testing.T) {
+	const now = 1_000_000
+	good := event.Sent{Key: "user-1", Due: now + 5, Name: "expire"}
+	if err := good.Check(now, event.SentPayloadMax, make([]event.Property, 0)); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+	for name, test := range map[string]struct {
+		change     func(*event.Sent)
+		payload    int
+		properties []event.Property
+	}{
+		"no key":              {change: func(s *event.Sent) { s.Key = "" }},
+		"a long key":          {change: func(s *event.Sent) { s.Key = event.Key(strings.Repeat("k", event.KeyMax+1)) }},
+		"a long name":         {change: func(s *event.Sent) { s.Name = strings.Repeat("n", event.SentNameMax+1) }},
+		"a line in the name":  {change: func(s *event.Sent) { s.Name = "a\nb" }},
+		"broken UTF-8":        {change: func(s *event.Sent) { s.Name = "a\xff" }},
+		"too late":            {change: func(s *event.Sent) { s.Due = now + event.SentAfterMax.Milliseconds() + 1 }},
+		"a negative time":     {change: func(s *event.Sent) { s.Due = -1 }},
+		"a large payload":     {payload: event.SentPayloadMax + 1},
+		"many properties":     {properties: make([]event.Property, event.SentPropertiesMax+1)},
+		"no property name":    {properties: []event.Property{{Value: "v"}}},
+		"a large property":    {properties: []event.Property{{Name: "a", Value: strings.Repeat("v", event.SentPropertyMax)}}},
+		"a router's property": {properties: []event.Property{{Name: "Ringfence-Sent-Due", Value: "1"}}},
+	} {
+		s := good
+		if test.change != nil {
+			test.change(&s)
+		}
+		if err := s.Check(now, test.payload, test.properties); err == nil {
+			t.Errorf("%s is permitted", name)
+		}
+	}
+}

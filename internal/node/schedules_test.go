@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+// fired notes the runs of a schedule in one process, over all its members.
+type fired struct {
+	mu       sync.Mutex
+	busy     int
+	overlaps int
+	early    int
+	runs     map[string]int // by schedule and time
+	by       map[string]int
+	fail     int // so many runs fail first
+}
+
+func (f *fired) handler(member string) client.FiringHandler {
+	return func(_ context.Context, one *client.Firing) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.busy++; f.busy > 1 {
+			f.overlaps++
+		}
+		f.mu.Unlock()
+		time.Sleep(5 * time.Millisecond)
+		f.mu.Lock()
+		f.busy--
+		if time.Now().Before(one.Time) {
+			f.early++
+		}
+		if f.fail > 0 {
+			f.fail--
+			return errors.New("not this time")
+		}
+		f.runs[one.Schedule+one.Time.Format(time.RFC3339)]++
+		f.by[member]++
+		return nil
+	}
+}
+
+func (f *fired) count() (runs, times int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.runs {
+		runs += n
+	}
+	return runs, len(f.runs)
+}
+
+// TestSchedules: a schedule runs once in the group at each of its times, on the owner of its key, also after that has gone; a run that fails is tried
+// again; a wrong schedule is refused by name.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	f := &fired{runs: map[string]int{}, by: map[string]int{}, fail: 1}
+	a, b := g.start("a", nil), g.start("b", nil)
+	quiet := client.WithLogger(slog.New(slog.DiscardHandler))
+	soon := time.Now().Add(9 * time.Second)
+	for _, m := range []*member{a, b} {
+		g.serve(m, done, quiet, client.WithDrainGrace(5*time.Second),
+			client.WithSchedule("tick", client.Every(10*time.Second), f.handler(m.cfg.Name)),
+			client.WithSchedule("once", client.At(soon), f.handler("once")))
+	}
+	g.ready(a, b)
+	eventually.True(t, "both schedules run", func() bool {
+		_, times := f.count()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return times >= 2 && f.by["once"] == 1
+	})
+	owner, other := a, b
+	if a.scheduleOwner("tick") == "b" {
+		owner, other = b, a
+	}
+	owner.stop()
+	before := func() int { f.mu.Lock(); defer f.mu.Unlock(); return f.by[other.cfg.Name] }()
+	eventually.True(t, "the other member runs it", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.by[other.cfg.Name] > before
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for at, n := range f.runs {
+		if n != 1 {
+			t.Errorf("%s has %d runs", at, n)
+		}
+	}
+	if f.overlaps != 0 || f.early != 0 || f.by["once"] != 1 {
+		t.Errorf("%d overlaps, %d too early, runs by member %v", f.overlaps, f.early, f.by)
+	}
+}
+
+func TestWrongSchedulesAreRefused(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	m := g.start("a", nil)
+	for name, wrong := range map[string]client.Times{
+		"a bad expression": client.Cron("61 * * * *", ""),
+		"a bad zone":       client.Cron("0 6 * * *", "Europe/Nowhere"),
+		"never":            client.Cron("0 0 30 2 *", ""),
+		"too often":        client.Every(time.Second),
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		refused := make(chan error, 1)
+		var running sync.WaitGroup
+		running.Go(func() {
+			_ = client.Run(ctx, m.endpoint, done, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(0),
+				client.WithSchedule("report "+name, wrong, (&fired{}).handler("")),
+				client.WithHooks(client.Hooks{Disconnected: func(err error) {
+					select {
+					case refused <- err:
+					default:
+					}
+				}}))
+		})
+		err := <-refused
+		cancel()
+		running.Wait()
+		if !errors.Is(err, client.ErrRefused) || err == nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		t.Log(err)
+	}
+}
+
+// TestUnpublishedFiringsAreTold: a router that may not publish timers says that its schedules do not run, in its status, its log and its metrics.
+func TestUnpublishedFiringsAreTold(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	g.source.Timers = false
+	var lines atomic.Int32
+	m := g.startWith("a", nil, func(p *Parts) {
+		p.Log = slog.New(handlerFunc(func(r slog.Record) {
+			if strings.HasPrefix(r.Message, "firings of schedules cannot be published") && r.Level == slog.LevelWarn {
+				lines.Add(1)
+			}
+		}))
+	})
+	f := &fired{runs: map[string]int{}, by: map[string]int{}}
+	g.serve(m, done, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(0), client.WithSchedule("tick", client.Every(time.Hour), f.handler("a")))
+	eventually.True(t, "the status says it", func() bool {
+		shown, _ := m.schedules.report()
+		return len(shown) == 1 && strings.Contains(shown[0].Error, source.ErrNoTimers.Error()) && !shown[0].Armed
+	})
+	eventually.True(t, "the log says it", func() bool { return lines.Load() == 1 })
+	if got := testutil.ToFloat64(m.schedules.metrics.failures); got < 2 {
+		t.Errorf("%v failures are counted", got)
+	}
+}
+
+// handlerFunc is a handler of log lines without attributes.
+type handlerFunc func(slog.Record)
+
+func (handlerFunc) Enabled(context.Context, slog.Level) bool        { return true }
+func (f handlerFunc) Handle(_ context.Context, r slog.Record) error { f(r); return nil }
+func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f handlerFunc) WithGroup(string) slog.Handler                 { return f }

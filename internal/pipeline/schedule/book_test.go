@@ -1,0 +1,565 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+var (
+	noon     = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	minutely = Definition{Name: "m", Every: time.Minute}
+)
+
+// opened returns a Book that owns every schedule, with these declared by worker 1.
+func opened(t *testing.T, now time.Time, defs ...Definition) *Book {
+	b := NewBook()
+	if err := b.Declare(now, 1, defs); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range defs {
+		b.Opened(now, partition.Of(KeyOf(d.Name)))
+	}
+	return b
+}
+
+// arm lets everything be published that the Book wants published, and returns the times.
+func arm(b *Book, now time.Time) (times []time.Time) {
+	for _, a := range b.Tick(now) {
+		times = append(times, a.Time)
+		b.Armed(now, a.ID, nil)
+	}
+	return times
+}
+
+func firing(t *testing.T, d Definition, at time.Time) Firing {
+	return Firing{Name: d.Name, DefinitionID: parse(t, d).ID(), Time: at}
+}
+
+func want(t *testing.T, got Decision, verdict Verdict, reason Reason) {
+	t.Helper()
+	if got.Verdict != verdict || got.Reason != reason {
+		t.Fatalf("decision = %d %v until %v, want %d %v", got.Verdict, got.Reason, got.Until, verdict, reason)
+	}
+}
+
+func wantTimes(t *testing.T, got []time.Time, want ...time.Time) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("armed %v, want %v", got, want)
+	}
+	for i := range got {
+		if !got[i].Equal(want[i]) {
+			t.Fatalf("armed %v, want %v", got, want)
+		}
+	}
+}
+
+// One firing from its arming to its end.
+func TestBookFires(t *testing.T) {
+	b := opened(t, noon, minutely)
+	if next := b.Next(noon); !next.Equal(noon) {
+		t.Fatalf("next = %v, want now", next)
+	}
+	wantTimes(t, arm(b, noon), noon.Add(time.Minute))
+	wantTimes(t, arm(b, noon))
+	f := firing(t, minutely, noon.Add(time.Minute))
+	d := b.Arrive(noon.Add(59*time.Second), f)
+	want(t, d, NotYet, Early)
+	if !d.Until.Equal(f.Time) {
+		t.Errorf("until = %v, want its time", d.Until)
+	}
+	if next := b.Next(noon); !next.Equal(f.Time) {
+		t.Fatalf("next = %v, want the time of the firing", next)
+	}
+	want(t, b.Arrive(f.Time, f), NotYet, Arming)
+	wantTimes(t, arm(b, f.Time), noon.Add(2*time.Minute))
+	want(t, b.Arrive(f.Time, f), Enter, NoReason)
+	want(t, b.Arrive(f.Time, f), NotYet, Overlap)
+	if s := b.Overview()[0]; !s.Running.Equal(f.Time) || !s.Owned || !s.Armed || !s.Next.Equal(noon.Add(2*time.Minute)) {
+		t.Errorf("status = %+v", s)
+	}
+	b.Done(f.Time, f, true)
+	want(t, b.Arrive(f.Time, f), Drop, Duplicate)
+	if s := b.Overview()[0]; !s.LastRun.Equal(f.Time) || !s.Running.IsZero() || s.Dropped[Duplicate] != 1 {
+		t.Errorf("status = %+v", s)
+	}
+}
+
+// A firing that was lost in the lane runs again.
+func TestLostFiringRunsAgain(t *testing.T) {
+	b := opened(t, noon, minutely)
+	f := firing(t, minutely, noon)
+	b.Arrive(noon, f)
+	arm(b, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, false)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+}
+
+func TestUnseenFiringIsArmedAgain(t *testing.T) {
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	due := noon.Add(time.Minute)
+	wantTimes(t, arm(b, due), due.Add(time.Minute))
+	if next := b.Next(due); !next.Equal(due.Add(UnseenMax)) {
+		t.Fatalf("next = %v, want %v", next, due.Add(UnseenMax))
+	}
+	wantTimes(t, arm(b, due.Add(UnseenMax-1)))
+	arms := b.Tick(due.Add(UnseenMax))
+	if len(arms) != 1 || !arms[0].Time.Equal(due) || arms[0].Delay != 0 {
+		t.Fatalf("arms = %+v", arms)
+	}
+	b.Armed(due.Add(UnseenMax), arms[0].ID, nil)
+	if again := b.Overview()[0].Rearmed; again != 1 {
+		t.Errorf("rearmed = %d", again)
+	}
+	wantTimes(t, arm(b, due.Add(2*UnseenMax)))      // the second time it is given longer
+	wantTimes(t, arm(b, due.Add(3*UnseenMax)), due) // 10 s
+}
+
+// Publications that fail are tried again, with growing delays; another's success shows in between.
+func TestFailedArmsAreRetriedWithBackoff(t *testing.T) {
+	b := opened(t, noon, Definition{Name: "d", Cron: "@daily"})
+	now, tries := noon, 0
+	for now.Before(noon.Add(5 * time.Minute)) {
+		for _, a := range b.Tick(now) {
+			tries++
+			if again := b.Tick(now); len(again) != 0 {
+				t.Fatalf("armed twice at once: %+v", again)
+			}
+			b.Armed(now, a.ID, errors.New("no broker"))
+		}
+		if s := b.Overview()[0]; s.Armed || s.ArmError != "no broker" || s.ArmFailures != uint64(tries) {
+			t.Fatalf("status = %+v", s)
+		}
+		next := b.Next(now)
+		if !next.After(now) || next.Sub(now) > retryLast {
+			t.Fatalf("next = %v after %v", next, now)
+		}
+		now = next
+	}
+	if tries < 12 || tries > 20 {
+		t.Errorf("%d tries in five minutes", tries)
+	}
+	if len(arm(b, now)) != 1 || b.Overview()[0].ArmError != "" || !b.Overview()[0].Armed {
+		t.Errorf("status = %+v", b.Overview()[0])
+	}
+	// A clock that went back does not prolong a delay by hours.
+	b = opened(t, noon, Definition{Name: "d", Cron: "0 0 1 1 *"})
+	b.Armed(noon, b.Tick(noon)[0].ID, errors.New("no broker"))
+	back := noon.Add(-10 * time.Hour)
+	if next := b.Next(back); !next.Equal(back) || len(arm(b, back)) != 1 {
+		t.Errorf("after the clock went back, next = %v", next)
+	}
+}
+
+// A firing that could not be published in time is late like any other: its policy says what runs for it.
+func TestUnpublishedFiringIsMissed(t *testing.T) {
+	late := noon.Add(10*time.Minute + 30*time.Second)
+	newest, next := noon.Add(10*time.Minute), noon.Add(11*time.Minute)
+	for policy, want := range map[Policy][]time.Time{
+		Latest: {newest, next},
+		All:    {noon.Add(time.Minute), next},
+		Skip:   {newest, next},
+	} {
+		d := minutely
+		d.Missed = policy
+		b := opened(t, noon, d)
+		b.Armed(noon, b.Tick(noon)[0].ID, errors.New("no broker"))
+		arms := b.Tick(late)
+		var got []time.Time
+		for _, a := range arms {
+			got = append(got, a.Time)
+		}
+		slices.SortFunc(got, time.Time.Compare)
+		wantTimes(t, got, want...)
+		if at := slices.IndexFunc(arms, func(a Arm) bool { return a.Time.Equal(newest) }); policy == Latest && (arms[at].Missed != 9 || arms[at].Delay != 0) {
+			t.Errorf("arm = %+v, want 9 missed", arms[at])
+		}
+	}
+}
+
+// A firing that waits with its sender, and is not heard of again, is armed again.
+func TestWaitingFiringThatVanishes(t *testing.T) {
+	b := opened(t, noon.Add(-1), minutely)
+	arm(b, noon.Add(-1))
+	arm(b, noon)
+	want(t, b.Arrive(noon, firing(t, minutely, noon)), Enter, NoReason)
+	second := noon.Add(time.Minute)
+	arm(b, second)
+	want(t, b.Arrive(second, firing(t, minutely, second)), NotYet, Overlap)
+	if s := b.Overview()[0]; s.Waiting != 1 {
+		t.Errorf("status = %+v", s)
+	}
+	hourly := Definition{Name: "h", At: noon}
+	b = opened(t, noon.Add(-time.Hour), hourly)
+	arm(b, noon.Add(-time.Hour))
+	b.runs(t, hourly)
+	want(t, b.Arrive(noon, firing(t, hourly, noon)), NotYet, Overlap)
+	if next := b.Next(noon); !next.Equal(noon.Add(LostMax)) || len(arm(b, noon.Add(LostMax-1))) != 0 {
+		t.Errorf("next = %v", next)
+	}
+	wantTimes(t, arm(b, noon.Add(LostMax)), noon)
+}
+
+// runs puts a firing of another definition into the lane.
+func (b *Book) runs(t *testing.T, d Definition) {
+	t.Helper()
+	l := b.schedules[d.Name]
+	l.runs, l.running = true, Firing{Name: d.Name}
+}
+
+func TestMissedFirings(t *testing.T) {
+	late := noon.Add(10*time.Minute + 30*time.Second)
+	newest := noon.Add(10 * time.Minute)
+	next := noon.Add(11 * time.Minute)
+	tests := map[string]struct {
+		missed Policy
+		grace  time.Duration
+		now    time.Time
+		armed  []time.Time // before the firing of noon is decided
+		reason Reason
+		stands int // of the newest one, if it enters
+	}{
+		"latest":                           {Latest, 0, late, []time.Time{newest, next}, Superseded, 10},
+		"latest, beyond the grace":         {Latest, time.Minute, late, []time.Time{newest, next}, TooLate, 10},
+		"latest, nothing within the grace": {Latest, 10 * time.Second, late, []time.Time{next}, TooLate, -1},
+		"all":                              {All, 0, late, []time.Time{noon.Add(time.Minute), next}, NoReason, -1},
+		"all, too many":                    {All, GraceMax, noon.Add(105 * time.Minute), []time.Time{noon.Add(6 * time.Minute), noon.Add(106 * time.Minute)}, TooMany, -1},
+		"all, the most":                    {All, GraceMax, noon.Add(99 * time.Minute), []time.Time{noon.Add(time.Minute), noon.Add(100 * time.Minute)}, NoReason, -1},
+		"all, beyond the grace":            {All, 5 * time.Minute, late, []time.Time{noon.Add(6 * time.Minute), next}, TooLate, -1},
+		"skip":                             {Skip, 0, late, []time.Time{newest, next}, Skipped, 0},
+		"skip, a bit late":                 {Skip, 0, noon.Add(59 * time.Second), []time.Time{noon.Add(time.Minute)}, NoReason, -1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := Definition{Name: "m", Every: time.Minute, Missed: test.missed, Grace: test.grace}
+			b := opened(t, noon.Add(-time.Hour), d)
+			f := firing(t, d, noon)
+			want(t, b.Arrive(test.now, f), NotYet, Arming)
+			wantTimes(t, arm(b, test.now), test.armed...)
+			if test.reason == NoReason {
+				want(t, b.Arrive(test.now, f), Enter, NoReason)
+				return
+			}
+			want(t, b.Arrive(test.now, f), Drop, test.reason)
+			if test.stands >= 0 {
+				got := b.Arrive(test.now, firing(t, d, newest))
+				if want(t, got, Enter, NoReason); got.Missed != test.stands {
+					t.Errorf("missed = %d, want %d", got.Missed, test.stands)
+				}
+			}
+		})
+	}
+}
+
+// Skip drops what is late by more than a minute though nothing newer exists, and nothing follows an At.
+func TestSkipOfASingleFiring(t *testing.T) {
+	d := Definition{Name: "o", At: noon, Missed: Skip}
+	b := opened(t, noon.Add(-time.Hour), d)
+	wantTimes(t, arm(b, noon.Add(-time.Hour)), noon)
+	want(t, b.Arrive(noon.Add(LateMax+1), firing(t, d, noon)), Drop, Skipped)
+	b = opened(t, noon.Add(-time.Hour), d)
+	want(t, b.Arrive(noon.Add(LateMax), firing(t, d, noon)), Enter, NoReason)
+	if b = opened(t, noon, d); len(arm(b, noon)) != 0 || !b.Next(noon).IsZero() {
+		t.Error("a time that has passed is armed")
+	}
+}
+
+// The firing in the lane takes long: of those that come meanwhile only the newest runs, and knows the others.
+func TestOverlap(t *testing.T) {
+	b := opened(t, noon.Add(-1), minutely)
+	arm(b, noon.Add(-1))
+	now := noon
+	for n := range 4 {
+		now = noon.Add(time.Duration(n) * time.Minute)
+		arm(b, now)
+		switch d := b.Arrive(now, firing(t, minutely, now)); n {
+		case 0:
+			want(t, d, Enter, NoReason)
+		default:
+			want(t, d, NotYet, Overlap)
+			if n > 1 {
+				want(t, b.Arrive(now, firing(t, minutely, now.Add(-time.Minute))), Drop, Superseded)
+			}
+		}
+	}
+	b.Done(now, firing(t, minutely, noon), true)
+	d := b.Arrive(now, firing(t, minutely, now))
+	if want(t, d, Enter, NoReason); d.Missed != 2 {
+		t.Errorf("missed = %d, want 2", d.Missed)
+	}
+}
+
+// All runs the oldest first, whatever comes first; but not for ever, if the oldest does not come.
+func TestAllRunsInOrder(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All}
+	b := opened(t, noon.Add(-1), d)
+	arm(b, noon.Add(-1))
+	second := noon.Add(time.Minute)
+	arm(b, noon)
+	arm(b, second)
+	want(t, b.Arrive(second, firing(t, d, second)), NotYet, Order)
+	want(t, b.Arrive(second, firing(t, d, noon)), Enter, NoReason)
+	b.Done(second, firing(t, d, noon), true)
+	want(t, b.Arrive(second, firing(t, d, second)), Enter, NoReason)
+
+	b = opened(t, noon.Add(-1), d)
+	for now := noon.Add(-1); !now.After(noon.Add(LostMax)); now = now.Add(time.Second) {
+		arm(b, now)
+	}
+	want(t, b.Arrive(noon.Add(LostMax), firing(t, d, second)), Enter, NoReason)
+}
+
+func TestArriveOfOthers(t *testing.T) {
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	f := firing(t, minutely, noon)
+	other := f
+	other.Name = "other"
+	want(t, b.Arrive(noon, other), NotYet, NotOwner)
+	redefined := f
+	redefined.DefinitionID++
+	want(t, b.Arrive(noon, redefined), Drop, Redefined)
+	strange := f
+	strange.Time = noon.Add(time.Second)
+	want(t, b.Arrive(noon.Add(time.Minute), strange), Drop, NotScheduled)
+	for _, at := range []time.Time{{}, time.UnixMilli(-1 << 62), time.UnixMilli(1 << 62)} {
+		strange.Time = at
+		want(t, b.Arrive(noon, strange), Drop, NotScheduled)
+	}
+	many := f
+	many.Missed = -1 << 62
+	if d := b.Arrive(noon, many); d.Verdict != Enter || d.Missed != 0 {
+		t.Errorf("decision = %+v", d)
+	}
+	b.Closed(partition.Of(KeyOf("m")))
+	want(t, b.Arrive(noon, f), NotYet, NotOwner)
+	if arms := b.Tick(noon.Add(time.Hour)); len(arms) != 0 || b.Overview()[0].Owned {
+		t.Errorf("a closed gate arms %+v", arms)
+	}
+}
+
+// A firing whose schedule no worker here declares waits for one as long as a deploy may take.
+func TestUndeclared(t *testing.T) {
+	b := NewBook()
+	b.Opened(noon, partition.Of(KeyOf("m")))
+	f := firing(t, minutely, noon.Add(-10*time.Hour)) // a group that was down for long
+	want(t, b.Arrive(noon, f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault-1), f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
+
+	f.Time = noon.Add(2 * time.Hour)
+	want(t, b.Arrive(noon.Add(time.Hour), f), NotYet, Early)
+	want(t, b.Arrive(f.Time, f), NotYet, Unknown)
+
+	// The last worker leaves, and comes back: what it has run is remembered.
+	b = opened(t, noon, minutely)
+	arm(b, noon)
+	f.Time = noon
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, true)
+	left := noon.Add(10 * time.Hour)
+	b.Forget(left, 1)
+	if s := b.Overview()[0]; s.Owned || s.Workers != 0 || !s.Next.IsZero() {
+		t.Errorf("status = %+v", s)
+	}
+	g := firing(t, minutely, left)
+	want(t, b.Arrive(left, g), NotYet, Unknown)
+	want(t, b.Arrive(left.Add(GraceDefault-1), g), NotYet, Unknown)
+	if next := b.Next(left); !next.Equal(left.Add(GraceDefault)) {
+		t.Errorf("next = %v", next)
+	}
+	if err := b.Declare(left, 1, []Definition{minutely}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, b.Arrive(left, f), Drop, Duplicate)
+	b.Forget(left, 1)
+	b.Tick(left.Add(GraceDefault))
+	if all := b.Overview(); len(all) != 0 {
+		t.Errorf("an undeclared schedule stays: %+v", all)
+	}
+}
+
+func TestDeclare(t *testing.T) {
+	b := NewBook()
+	var many []Definition
+	for n := range SchedulesMax + 1 {
+		many = append(many, Definition{Name: fmt.Sprint("n", n), Cron: "@daily"})
+	}
+	for want, defs := range map[string][]Definition{
+		"at most 256":    many,
+		"declared twice": {minutely, minutely},
+		"exactly one":    {{Name: "x"}},
+	} {
+		if err := b.Declare(noon, 1, defs); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error = %v, want %q in it", err, want)
+		}
+		if all := b.Overview(); len(all) != 0 {
+			t.Errorf("refused, but there: %+v", all)
+		}
+	}
+	for worker := range uint64(NamesMax / SchedulesMax) {
+		for i := range many {
+			many[i].Name = fmt.Sprintf("%d.%d", worker, i)
+		}
+		if err := b.Declare(noon, worker, many[:SchedulesMax]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Declare(noon, 99, []Definition{minutely}); err == nil || !strings.Contains(err.Error(), "declare fewer") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+// Of two workers that declare a name differently, the one that came last wins, until it leaves.
+func TestConflictingWorkers(t *testing.T) {
+	hourly := Definition{Name: "m", Every: time.Hour}
+	b := opened(t, noon, minutely)
+	wantTimes(t, arm(b, noon), noon.Add(time.Minute))
+	if err := b.Declare(noon, 2, []Definition{hourly}); err != nil {
+		t.Fatal(err)
+	}
+	wantTimes(t, arm(b, noon), noon.Add(time.Hour))
+	if s := b.Overview()[0]; !s.Conflict || s.Workers != 2 || s.Definition.Every != time.Hour {
+		t.Errorf("status = %+v", s)
+	}
+	want(t, b.Arrive(noon.Add(time.Minute), firing(t, minutely, noon.Add(time.Minute))), Drop, Redefined)
+	b.Forget(noon, 2)
+	wantTimes(t, arm(b, noon), noon.Add(time.Minute))
+	if s := b.Overview()[0]; s.Conflict || s.Workers != 1 || s.Definition.Every != time.Minute {
+		t.Errorf("status = %+v", s)
+	}
+	// A change of the policy alone is a conflict too, but leaves what is armed.
+	skip := minutely
+	skip.Missed = Skip
+	if err := b.Declare(noon, 2, []Definition{skip}); err != nil {
+		t.Fatal(err)
+	}
+	wantTimes(t, arm(b, noon))
+	if s := b.Overview()[0]; !s.Conflict || !s.Armed {
+		t.Errorf("status = %+v", s)
+	}
+}
+
+// A publication that was under way when the gate closed may have been consumed elsewhere when it
+// opens again: it is no proof that the firing is safe.
+func TestArmOfAnEarlierTenure(t *testing.T) {
+	b := opened(t, noon, minutely)
+	a := b.Tick(noon)[0]
+	p := partition.Of(KeyOf("m"))
+	b.Closed(p)
+	b.Opened(noon, p)
+	if arms := b.Tick(noon); len(arms) != 0 {
+		t.Fatalf("armed twice at once: %+v", arms)
+	}
+	b.Armed(noon, a.ID, nil)
+	wantTimes(t, arm(b, noon), a.Time)
+	// What was safe before is armed again, too.
+	b.Closed(p)
+	b.Opened(noon, p)
+	wantTimes(t, arm(b, noon), a.Time)
+}
+
+// Publications are bounded, and those that wait longest go first.
+func TestArmsAreBounded(t *testing.T) {
+	var defs []Definition
+	for n := range SchedulesMax {
+		defs = append(defs, Definition{Name: fmt.Sprintf("%03d", n), Every: time.Hour})
+	}
+	b := opened(t, noon, defs...)
+	names := map[string]bool{}
+	arms := b.Tick(noon)
+	if len(arms) != ArmsMax || len(b.Tick(noon)) != 0 {
+		t.Fatalf("%d arms", len(arms))
+	}
+	if next := b.Next(noon); !next.After(noon) {
+		t.Errorf("next = %v, though nothing more may be under way", next)
+	}
+	now := noon
+	for len(names) < SchedulesMax {
+		if len(arms) == 0 {
+			t.Fatalf("only %d schedules had their turn", len(names))
+		}
+		now = now.Add(10 * time.Second) // longer than the first delays
+		for _, a := range arms {
+			names[a.Definition.Name] = true
+			b.Armed(now, a.ID, errors.New("no broker"))
+		}
+		now = now.Add(10 * time.Second)
+		if arms = b.Tick(now); now.Sub(noon) > 5*20*time.Second {
+			t.Fatalf("after five rounds only %d schedules had their turn", len(names))
+		}
+	}
+}
+
+// A clock that jumps makes no storm: at each jump a schedule arms what is newest and what is next.
+func TestJumpsOfTheClock(t *testing.T) {
+	var defs []Definition
+	for n := range 20 {
+		defs = append(defs, Definition{Name: fmt.Sprint(n), Every: 10 * time.Second, Missed: Policy(n % 3)})
+	}
+	b := opened(t, noon, defs...)
+	arms, jumps := 0, 300
+	for n := range jumps {
+		now := noon.Add(time.Duration((n*7919)%36_000-18_000) * time.Second)
+		for again := len(arm(b, now)); again > 0; again = len(arm(b, now)) {
+			arms += again
+		}
+	}
+	if arms > 3*jumps*len(defs) {
+		t.Errorf("%d jumps of %d schedules armed %d firings", jumps, len(defs), arms)
+	}
+	// A clock that goes back and back makes each earlier firing the next one.
+	for n := range 2 * entriesMax {
+		now := noon.Add(-6*time.Hour - time.Duration(n)*10*time.Second)
+		arm(b, now)
+		for _, s := range b.Overview() {
+			if !s.Armed {
+				t.Fatalf("%s: the firing of %v is not armed", s.Definition.Name, s.Next)
+			}
+		}
+	}
+	for _, l := range b.schedules {
+		if len(l.entries) > entriesMax {
+			t.Errorf("%d firings are followed, want at most %d", len(l.entries), entriesMax)
+		}
+	}
+}
+
+func TestReasonsHaveNames(t *testing.T) {
+	seen := map[string]bool{}
+	for r := NotOwner; r < reasons; r++ {
+		if r.String() == "" || seen[r.String()] {
+			t.Errorf("reason %d is called %q", r, r)
+		}
+		seen[r.String()] = true
+	}
+}
+
+func BenchmarkTickOfManySchedules(b *testing.B) {
+	book := NewBook()
+	for worker := range uint64(NamesMax / SchedulesMax) {
+		var defs []Definition
+		for n := range SchedulesMax {
+			d := Definition{Name: fmt.Sprintf("%d.%d", worker, n), Cron: "0 6 * * *", Zone: "Europe/Berlin"}
+			defs = append(defs, d)
+			book.Opened(noon, partition.Of(KeyOf(d.Name)))
+		}
+		if err := book.Declare(noon, worker, defs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for len(arm(book, noon)) > 0 {
+	}
+	for b.Loop() {
+		book.Tick(noon)
+		book.Next(noon)
+	}
+}

@@ -1,0 +1,184 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// Events that routers publish themselves wait for their time in the timer topic: the broker delays each copy by an hour at most, and the member that
+// gets one too early publishes the next copy before it acks this one. So nothing at the broker has to hold for longer than an hour, except
+// that it keeps the messages: no time to live, no limit of delays, no hole in the acks.
+
+// HopMax is the longest delay of one copy in the timer topic.
+const HopMax = time.Hour
+
+const (
+	// earlyMax is how long an event is held here until it is due. Pulsar delivers by ticks of a second, and mostly one too early.
+	earlyMax = 3 * time.Second
+
+	// undelayedPause is how long a copy is held that the broker has not delayed, before it is copied again.
+	undelayedPause = 10 * time.Second
+)
+
+// The errors of [Source.Send].
+var (
+	// ErrNoTimers says that the timer topic is not read, so that events in it might never come back.
+	ErrNoTimers  = errors.New("the timer topic is not read")
+	errTimersOff = errors.New("pulsar.timers is false")
+	// errEnded says that the source ended before the broker had confirmed an event: it may be published or not.
+	errEnded = errors.New("source: no longer consuming")
+)
+
+// Send publishes an event by way of the timer topic: it comes back, to any member, when it is due. answer is called once, from another goroutine:
+// without an error when the broker has confirmed the event. After an error of Send itself nothing was published; after one that answer gets, that is
+// not known.
+func (s *Source) Send(e *event.Event, answer func(error)) error {
+	select {
+	case <-s.ready:
+	default:
+		return errNotReady
+	}
+	if err := s.broker.timers(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoTimers, err)
+	}
+	own := *e
+	own.Topic, own.Round = s.cfg.TimerTopic(), 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
+	s.timers.add(outgoingEvent{message: event.Message{Event: &own, Key: textOf(own.Key)}, answer: answer})
+	return nil
+}
+
+// textOf returns a key as the key of a message, which is text for people: the event has its key in a property.
+func textOf(key event.Key) string {
+	if utf8.ValidString(string(key)) {
+		return string(key)
+	}
+	return strings.ToValidUTF8(string(key), "\uFFFD")
+}
+
+// timerCopy makes the copy that comes back when the event is due, or in HopMax.
+func timerCopy(topic string, m event.Message, now int64) outgoing {
+	c := newCopy(topic, m, &event.Detail{}, max(1, m.Event.Round), m.Event.LastError)
+	if sent, err := event.ParseSent(m.Event.Properties); err == nil {
+		c.delay = min(HopMax, time.Duration(max(0, sent.Due-now))*time.Millisecond)
+	}
+	return c
+}
+
+// isTimely reports whether a copy that names an event which a router published, if it does, has what such an event has. Without keys anybody who may write to the topic
+// can seal one that is due in a thousand years.
+func isTimely(e *event.Event, now int64) bool {
+	id, err := event.ParseMessageID(property(e, PropertyMessageID))
+	if err != nil || !id.IsSent() {
+		return true
+	}
+	sent, err := event.ParseSent(e.Properties)
+	return err == nil && sent.Due <= now+(event.SentAfterMax+HopMax).Milliseconds()
+}
+
+// held is an event that came before it was due.
+type held struct {
+	entry *event.Entry // with one event
+	until int64        // Unix milliseconds: then it is looked at again
+	due   int64        // likewise
+}
+
+// wall returns Unix milliseconds.
+func wall() int64 {
+	return time.Now().UnixMilli() //nolint:forbidigo // timers follow the wall clock; no lease depends on it
+}
+
+// early returns until when an event from the timer topic is held, and false if it is due. published is the time of its newest copy.
+func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
+	if !e.ID.IsSent() {
+		return held{}, false
+	}
+	sent, err := event.ParseSent(e.Properties)
+	if err != nil || sent.Due <= now {
+		return held{}, false
+	}
+	h = held{until: now, due: sent.Due}
+	rest := sent.Due - now
+	switch expected := min(sent.Due, published+HopMax.Milliseconds()); {
+	case rest <= earlyMax.Milliseconds():
+		h.until = sent.Due
+	case now < expected-earlyMax.Milliseconds():
+		h.until = min(sent.Due, now+undelayedPause.Milliseconds())
+		s.metrics.timersUndelayed.Inc()
+		if !s.undelayed {
+			s.undelayed = true // said once
+			s.log.Error("the broker delivers timers at once instead of when they are due (delayedDeliveryEnabled is off, or a policy of the topic forbids delays): each is copied every few seconds until it is due",
+				"topic", s.cfg.TimerTopic(), "every", undelayedPause)
+		}
+	}
+	return h, true
+}
+
+// hold keeps an event until it is due. The reader's goroutine calls it.
+func (s *Source) hold(h held) {
+	at, _ := slices.BinarySearchFunc(s.holding, h, func(a, b held) int { return cmp.Compare(a.until, b.until) })
+	s.holding = slices.Insert(s.holding, at, h)
+}
+
+// due appends the held events that are due to batch, and publishes copies of those that are not yet. The reader's goroutine calls it.
+func (s *Source) due(batch []*event.Entry) []*event.Entry {
+	if len(s.holding) == 0 {
+		return batch
+	}
+	now, n := wall(), 0
+	for ; n < len(s.holding) && s.holding[n].until <= now; n++ {
+		if h := &s.holding[n]; h.due <= now {
+			batch = append(batch, h.entry)
+		} else {
+			s.hop(h.entry)
+		}
+	}
+	s.holding = slices.Delete(s.holding, 0, n)
+	s.metrics.timersHeld.Set(float64(len(s.holding)))
+	return batch
+}
+
+// hop publishes the next copy of an event that is not due for long, and settles this one when that is safe.
+func (s *Source) hop(e *event.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var claims []Claimed
+	s.acks, claims, _ = s.ledger.Settle([]event.Verdict{{Handle: e.First, Kind: event.Failed}}, s.acks, nil)
+	for _, c := range claims {
+		s.timers.add(outgoingEvent{message: c.Message, verdict: c.Verdict, hop: true})
+	}
+}
+
+// untilDue returns a context for a wait that ends when a held event is to be looked at. The reader's goroutine calls it.
+func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelFunc) {
+	if len(s.holding) == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Duration(max(1, s.holding[0].until-wall()))*time.Millisecond)
+}
+
+// noteTimers counts what became of copies for the timer topic, and answers the senders of new events.
+func (s *Source) noteTimer(l *landing) {
+	switch {
+	case l.answer == nil:
+		s.metrics.timerHops.Inc()
+	case l.err != nil:
+		s.metrics.timersSent.WithLabelValues("failed").Inc()
+		l.answer(l.err)
+	default:
+		s.metrics.timersSent.WithLabelValues("confirmed").Inc()
+		l.answer(nil)
+	}
+}

@@ -1,0 +1,269 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// timing is a source on a fake broker, in a bubble.
+type timing struct {
+	*Source
+
+	t      *testing.T
+	broker *fakeBroker
+	got    chan event.Message
+	stop   func()
+	entry  int64
+}
+
+// Received implements Sink.
+func (h *timing) Received(_ context.Context, batch []*event.Entry) {
+	for _, e := range batch {
+		for i := range e.Fresh.All() {
+			h.got <- e.Message(i)
+		}
+	}
+}
+
+func (*timing) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	return append(dst, make([]*event.Event, len(handles))...)
+}
+
+func (*timing) Drop([]event.Handle) {}
+
+func startTiming(t *testing.T) *timing {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	broker := &fakeBroker{receipts: make(chan []Receipt), sent: map[string]int{}, held: map[string][]func(error){}}
+	h := &timing{t: t, broker: broker, got: make(chan event.Message, 10)}
+	h.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
+		func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := h.Run(ctx, h); err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	h.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(h.stop)
+	<-h.Ready()
+	return h
+}
+
+// send publishes an event that is due after a while, and returns its answer.
+func (h *timing) send(after time.Duration) chan error {
+	h.t.Helper()
+	sent := event.Sent{Key: "user-1", Due: wall() + after.Milliseconds(), Name: "expire"}
+	answers := make(chan error, 1)
+	e := &event.Event{
+		ID: event.SentMessageID("user-1", "test", "1"), Key: "user-1", Payload: []byte("p"), PublishTime: wall(),
+		Properties: sent.Properties([]event.Property{{Name: "mine", Value: "1"}}),
+	}
+	if err := h.Send(e, func(err error) { answers <- err }); err != nil {
+		h.t.Fatal(err)
+	}
+	synctest.Wait()
+	return answers
+}
+
+// newest returns the newest of so many copies in the timer topic.
+func (h *timing) newest(copies int) outgoing {
+	h.t.Helper()
+	synctest.Wait()
+	h.broker.mu.Lock()
+	defer h.broker.mu.Unlock()
+	if len(h.broker.copies) != copies || h.broker.copies[copies-1].topic != h.cfg.TimerTopic() {
+		h.t.Fatalf("%d copies, want %d: %+v", len(h.broker.copies), copies, h.broker.copies)
+	}
+	return h.broker.copies[copies-1]
+}
+
+// deliver brings a copy as the broker does, published so long ago.
+func (h *timing) deliver(c outgoing, ago time.Duration) {
+	h.entry++
+	e := &event.Event{
+		ID: event.MessageID{Ledger: 7, Entry: h.entry, Batch: -1, TopicPartition: -1}, Topic: c.topic, Payload: c.payload, PublishTime: wall() - ago.Milliseconds(),
+	}
+	for name, value := range c.properties {
+		e.Properties = append(e.Properties, event.Property{Name: name, Value: value})
+	}
+	entry := event.NewEntry(event.Message{Event: e, Key: c.key})
+	h.broker.receipts <- []Receipt{{Entry: entry, ID: EntryID{7, h.entry}, Has: event.AllBits(1), Copy: true}}
+	synctest.Wait()
+}
+
+func (h *timing) acked() int {
+	synctest.Wait()
+	h.broker.mu.Lock()
+	defer h.broker.mu.Unlock()
+	return len(h.broker.acks)
+}
+
+// A timer of two and a half hours goes by way of three copies, none delayed for more than an hour. Each is acked when the next one is safe, and the last one
+// is handed on when the timer is due, not before, with the sender's key, payload and properties.
+func TestTimersHop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		begun := time.Now()
+		answers := h.send(150 * time.Minute)
+		if c := h.newest(1); c.delay != HopMax || c.key != "user-1" {
+			t.Fatalf("the first copy: %+v", c)
+		}
+		select {
+		case err := <-answers:
+			t.Fatalf("answered before the broker has: %v", err)
+		default:
+		}
+		h.broker.answer(h.cfg.TimerTopic())
+		if err := <-answers; err != nil {
+			t.Fatal(err)
+		}
+		for hop, delay := range []time.Duration{HopMax, 30 * time.Minute} {
+			c := h.newest(hop + 1)
+			time.Sleep(HopMax)
+			h.deliver(c, HopMax)
+			if c := h.newest(hop + 2); c.delay != delay {
+				t.Fatalf("copy %d is delayed for %v, want %v", hop+2, c.delay, delay)
+			}
+			if h.acked() != hop {
+				t.Fatalf("hop %d is acked before the next copy is safe", hop)
+			}
+			h.broker.answer(h.cfg.TimerTopic())
+			if h.acked() != hop+1 {
+				t.Fatalf("hop %d is not acked", hop)
+			}
+		}
+		time.Sleep(30*time.Minute - time.Second) // Pulsar's ticks
+		h.deliver(h.newest(3), 30*time.Minute-time.Second)
+		if len(h.got) != 0 {
+			t.Fatal("it is handed on before it is due")
+		}
+		m := <-h.got
+		sent, err := event.ParseSent(m.Event.Properties)
+		if late := time.Since(begun) - 150*time.Minute; late < 0 || late > 10*time.Millisecond {
+			t.Errorf("%v late", late)
+		}
+		if err != nil || sent.Key != "user-1" || sent.Name != "expire" || m.Event.ID != event.SentMessageID("user-1", "test", "1") || string(m.Event.Payload) != "p" ||
+			m.Event.Topic != h.cfg.TimerTopic() || m.Event.Attempts != 0 {
+			t.Errorf("got %+v (%v)", m.Event, err)
+		}
+		var own []string
+		for _, p := range m.Event.Properties {
+			if !event.IsOfSent(p.Name) {
+				own = append(own, p.Name+"="+p.Value)
+			}
+		}
+		if !slices.Equal(own, []string{"mine=1"}) {
+			t.Errorf("its own properties are %q", own)
+		}
+		h.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
+		if h.acked() != 3 || testutil.ToFloat64(h.metrics.timerHops) != 2 {
+			t.Errorf("%d acks, %v hops", h.acked(), testutil.ToFloat64(h.metrics.timerHops))
+		}
+	})
+}
+
+// A broker that delays nothing is reported, and does not make the router copy as fast as it can.
+func TestTimersOfABrokerThatDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		h.send(time.Minute)
+		h.broker.answer(h.cfg.TimerTopic())
+		begun, copies := time.Now(), 1
+		for time.Since(begun) < 45*time.Second {
+			h.deliver(h.newest(copies), 0)
+			time.Sleep(undelayedPause)
+			copies++
+			h.newest(copies)
+			h.broker.answer(h.cfg.TimerTopic())
+		}
+		h.deliver(h.newest(copies), 0)
+		if m := <-h.got; time.Since(begun) != time.Minute || m.Event.ID != event.SentMessageID("user-1", "test", "1") {
+			t.Errorf("after %v: %+v", time.Since(begun), m.Event)
+		}
+		if n := testutil.ToFloat64(h.metrics.timersUndelayed); copies != 6 || n < 5 {
+			t.Errorf("%d copies, %v noticed", copies, n)
+		}
+	})
+}
+
+// What cannot be one of our timers, since its seal does not fit or it came in a batch, is an event of its own at once.
+func TestTimersOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		h.send(time.Hour)
+		c := h.newest(1)
+		c.payload = []byte("another")
+		h.deliver(c, 0)
+		m := <-h.got
+		if m.Event.ID.IsSent() || len(m.Event.Properties) != 1 || testutil.ToFloat64(h.metrics.copiesRefused.WithLabelValues(copyAltered)) != 1 {
+			t.Errorf("altered: %+v", m.Event)
+		}
+	})
+}
+
+// A copy with a good seal, but without a key, or with a time beyond all bounds, is an event of its own, and does not wait at the broker for ever.
+func TestTimersWithoutATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		for i, properties := range [][]event.Property{
+			{{Name: "ringfence-sent-due", Value: "5"}},
+			(&event.Sent{Key: "user-1", Due: wall() + 1000*event.SentAfterMax.Milliseconds()}).Properties(nil),
+		} {
+			forged := newCopy(h.cfg.TimerTopic(), event.Message{Key: "user-1", Event: &event.Event{
+				ID: event.SentMessageID("user-1", "test", "1"), Topic: h.cfg.TimerTopic(), Payload: []byte("p"), Properties: properties,
+			}}, &event.Detail{}, 1, "")
+			forged.seal(nil)
+			h.deliver(forged, 0)
+			m := <-h.got
+			if m.Event.ID.IsSent() || len(m.Event.Properties) != 0 {
+				t.Errorf("%v: %+v", properties, m.Event)
+			}
+			if n := testutil.ToFloat64(h.metrics.copiesRefused.WithLabelValues(copyUntimely)); n != float64(i+1) {
+				t.Errorf("%v are refused", n)
+			}
+		}
+	})
+}
+
+// Whoever sends learns how it ended: also when the broker refuses, or the source ends meanwhile.
+func TestSendIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		answers := h.send(time.Second)
+		h.broker.mu.Lock()
+		held := h.broker.held[h.cfg.TimerTopic()]
+		h.broker.held[h.cfg.TimerTopic()] = nil
+		h.broker.mu.Unlock()
+		broken := errors.New("broken")
+		held[0](broken)
+		if err := <-answers; !errors.Is(err, broken) {
+			t.Errorf("refused: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if h.newest(1); h.acked() != 0 { // the sender decides
+			t.Error("acked")
+		}
+		answers = h.send(time.Second)
+		h.stop()
+		h.broker.answer(h.cfg.TimerTopic())
+		if err := <-answers; err != nil { // the broker has it
+			t.Errorf("answered late: %v", err)
+		}
+		if err := h.Send(&event.Event{}, nil); !errors.Is(err, errEnded) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}

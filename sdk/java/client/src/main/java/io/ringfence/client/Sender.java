@@ -1,0 +1,243 @@
+package io.ringfence.client;
+
+import com.google.protobuf.ByteString;
+import io.grpc.CallOptions;
+import io.grpc.ClientCall;
+import io.grpc.ConnectivityState;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.MetadataUtils;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.proto.LaneServiceGrpc;
+import io.ringfence.client.proto.SendRequest;
+import io.ringfence.client.proto.SendResponse;
+import java.io.FileNotFoundException;
+import java.net.ConnectException;
+import java.net.UnknownHostException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/** Publishes events that come back when they are due, over one channel. */
+final class Sender {
+    /** How long the router's answer is waited for. The router itself waits 30 s for the broker. */
+    static final Duration TIMEOUT_DEFAULT = Duration.ofSeconds(35);
+
+    /** How much longer the answer to a request is waited for that is under way then: otherwise nobody would know whether it was refused. */
+    private static final Duration GRACE = Duration.ofSeconds(1);
+
+    /** Bounds of what a handler sets: of one event, until it is due, and in bytes. */
+    static final int TIMERS_MAX = 100;
+    static final Duration AFTER_MAX = Duration.ofDays(366);
+    static final int NAME_MAX = 128;
+    static final int PAYLOAD_MAX = 1 << 20;
+
+    /** The timers of one event that are under way at once. */
+    private static final int TOGETHER_MAX = 8;
+
+    /** As long as a handler has its key. */
+    private static final Duration EVER = Duration.ofDays(10_000);
+
+    private static final int CAUSES_MAX = 16;
+    private static final Pattern MESSAGE_ID = Pattern.compile("(\\d{1,19}):(\\d{1,19}):(-?\\d{1,9}):(-?\\d{1,9})");
+
+    private final ManagedChannel channel;
+    private final Worker.Builder options;
+    private final Executor executor; // runs what waits for an answer
+
+    Sender(ManagedChannel channel, Worker.Builder options, Executor executor) {
+        this.channel = channel;
+        this.options = options;
+        this.executor = executor;
+    }
+
+    /** A timer that a handler has set. */
+    record Setting(long afterMs, String name, byte[] payload) {
+        /** Throws IllegalArgumentException if routers do not take such a timer. */
+        static Setting of(Duration delay, String name, byte[] payload) {
+            long ms = checkedDelay(delay);
+            if (!isPrintable(name) || name.getBytes(StandardCharsets.UTF_8).length > NAME_MAX) {
+                throw new IllegalArgumentException("name: want at most " + NAME_MAX + " bytes of printable text");
+            }
+            if (payload.length > PAYLOAD_MAX) {
+                throw new IllegalArgumentException("payload: " + payload.length + " bytes, want at most " + PAYLOAD_MAX);
+            }
+            return new Setting(ms, name, payload.clone());
+        }
+    }
+
+    static long checkedDelay(Duration delay) {
+        if (delay.compareTo(AFTER_MAX) > 0) {
+            throw new IllegalArgumentException("delay = " + delay + ", want at most " + AFTER_MAX);
+        }
+        return delay.isNegative() ? 0 : delay.toMillis(); // one in the past, as a run after a crash may ask for, is due at once
+    }
+
+    /** Whether a text has letters, marks, numbers, punctuation, symbols and the space alone. */
+    private static boolean isPrintable(String text) {
+        return text.codePoints().allMatch(c -> c == ' ' || c != 0xfffd && switch (Character.getType(c)) {
+            case Character.CONTROL, Character.FORMAT, Character.SURROGATE, Character.PRIVATE_USE, Character.UNASSIGNED, Character.LINE_SEPARATOR,
+                    Character.PARAGRAPH_SEPARATOR, Character.SPACE_SEPARATOR -> false;
+            default -> true;
+        });
+    }
+
+    /** The headers of a request. Throws RingfenceException if the token cannot be read. */
+    static Metadata headers(Worker.Builder options) {
+        Metadata headers = new Metadata();
+        String token = options.token();
+        if (token != null) {
+            headers.put(Stream.AUTHORIZATION, "Bearer " + token);
+        }
+        return headers;
+    }
+
+    /** Whether a request failed because there was no connection for it. */
+    static boolean neverSent(Status status) {
+        if (status.getCode() != Status.Code.UNAVAILABLE) {
+            return false;
+        }
+        Throwable at = status.getCause();
+        for (int i = 0; at != null && i < CAUSES_MAX; i++, at = at.getCause()) {
+            if (at instanceof ConnectException || at instanceof UnknownHostException || at instanceof FileNotFoundException) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Sends until the router takes the request. What it returns fails with NotSentException or MaybeSentException; to cancel it gives the request up. */
+    CompletableFuture<MessageId> send(SendRequest request, Duration timeout) {
+        Sending sending = new Sending(request, new Pauses(timeout, Pauses.SEND_MAX));
+        sending.attempt();
+        return sending.id;
+    }
+
+    /** One event, which is sent until it is taken. Its attempts follow each other. */
+    private final class Sending implements StreamObserver<SendResponse> {
+        private final SendRequest request;
+        private final Pauses pauses;
+        private final CompletableFuture<MessageId> id = new CompletableFuture<>();
+        private volatile ClientCall<SendRequest, SendResponse> call;
+
+        Sending(SendRequest request, Pauses pauses) {
+            this.request = request;
+            this.pauses = pauses;
+            id.whenComplete((known, failure) -> giveUp());
+        }
+
+        private void giveUp() {
+            ClientCall<SendRequest, SendResponse> current = call;
+            if (current != null && id.isCancelled()) {
+                current.cancel("nobody waits any more", null);
+            }
+        }
+
+        void attempt() {
+            if (id.isDone()) {
+                return;
+            }
+            Metadata headers;
+            try {
+                headers = headers(options);
+            } catch (RingfenceException e) {
+                id.completeExceptionally(new NotSentException(e.getMessage(), e));
+                return;
+            }
+            if (channel.isShutdown()) {
+                id.completeExceptionally(new NotSentException("the connection was closed", null));
+                return;
+            }
+            if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+                channel.resetConnectBackoff(); // gRPC's own pause grows to two minutes
+            }
+            Duration left = pauses.left();
+            long within = (left.compareTo(TIMEOUT_DEFAULT) < 0 ? left : TIMEOUT_DEFAULT).plus(GRACE).toMillis();
+            call = MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(LaneServiceGrpc.getSendMethod(),
+                    CallOptions.DEFAULT.withExecutor(executor).withDeadlineAfter(within, TimeUnit.MILLISECONDS), channel);
+            ClientCalls.asyncUnaryCall(call, request, this);
+            giveUp(); // if it was cancelled meanwhile
+        }
+
+        @Override
+        public void onNext(SendResponse response) {
+            Matcher text = MESSAGE_ID.matcher(response.getMessageId());
+            try {
+                if (text.matches()) {
+                    id.complete(new MessageId(Long.parseLong(text.group(1)), Long.parseLong(text.group(2)), Integer.parseInt(text.group(4)), Integer.parseInt(text.group(3))));
+                }
+            } catch (NumberFormatException e) { // as any other text that is no id
+                return;
+            }
+        }
+
+        @Override
+        public void onError(Throwable failure) {
+            Status status = Status.fromThrowable(failure);
+            long pause = status.getCode() == Status.Code.RESOURCE_EXHAUSTED ? pauses.next() : -1;
+            if (pause >= 0) { // the router has published nothing
+                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, ForkJoinPool.commonPool()).execute(this::attempt);
+                return;
+            }
+            String text = Stream.text(status);
+            boolean refused = switch (status.getCode()) {
+                case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED, FAILED_PRECONDITION, RESOURCE_EXHAUSTED -> true;
+                default -> neverSent(status);
+            };
+            id.completeExceptionally(refused ? new NotSentException(text, failure) : new MaybeSentException(text, failure));
+        }
+
+        @Override
+        public void onCompleted() {
+            id.completeExceptionally(new MaybeSentException("the router answered without an id", null)); // unless it did
+        }
+    }
+
+    /**
+     * Publishes the timers of an event whose handler has returned, in its thread. Their ids are the same in every run. It ends when the handler is
+     * cancelled, with its HandlerCancelledException.
+     */
+    void publish(Event event, List<Setting> settings) {
+        Thread.interrupted(); // left behind by the handler; whether it was cancelled is asked below
+        for (int n = 0; n < settings.size(); n += TOGETHER_MAX) {
+            List<CompletableFuture<MessageId>> sends = new ArrayList<>();
+            for (int i = n; i < Math.min(n + TOGETHER_MAX, settings.size()); i++) {
+                Setting timer = settings.get(i);
+                sends.add(send(SendRequest.newBuilder().setKey(ByteString.copyFrom(event.keyBytes())).setPayload(ByteString.copyFrom(timer.payload))
+                        .setName(timer.name).setAfterMs(timer.afterMs).setId("after/" + event.messageId() + "/" + i).build(), EVER));
+            }
+            try {
+                await(event, sends);
+            } finally {
+                sends.forEach(send -> send.cancel(false));
+            }
+        }
+    }
+
+    private static void await(Event event, List<CompletableFuture<MessageId>> sends) {
+        for (CompletableFuture<MessageId> send : sends) {
+            while (true) {
+                try {
+                    send.get(Stream.CHECK_EVERY.toMillis(), TimeUnit.MILLISECONDS);
+                    break;
+                } catch (ExecutionException e) {
+                    event.checkActive(); // a key that is lost is the better reason
+                    throw (RuntimeException) e.getCause();
+                } catch (InterruptedException | TimeoutException e) { // the runner interrupts it when it cancels it
+                    event.checkActive();
+                }
+            }
+        }
+    }
+}

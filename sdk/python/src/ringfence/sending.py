@@ -1,0 +1,295 @@
+"""Publishing events that come back when they are due: the timers of handlers, and what a lane sends."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import inspect
+import math
+import random
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import grpc
+
+from ringfence.errors import ArgumentError, MaybeSent, NotSent, SessionError
+from ringfence.event import Event, MessageID
+from ringfence.lane.v1 import lane_pb2 as pb
+
+if TYPE_CHECKING:
+    from ringfence.handlers import AsyncHandler, Handler, PlainHandler
+    from ringfence.options import Settings
+
+METHOD = "/ringfence.lane.v1.LaneService/Send"
+TIMEOUT_DEFAULT = 35.0
+"""Seconds that the router's answer is waited for. The router itself waits 30 s for the broker."""
+GRACE = 1.0
+"""Seconds that the answer to a request is waited for that is under way when the time is up: otherwise nobody would know whether it was refused."""
+TOGETHER_MAX = 8
+"""Timers of one event that are under way at once."""
+PAUSE_MIN, CALL_PAUSE_MAX, SEND_PAUSE_MAX = 0.001, 0.02, 0.1
+"""Seconds before a request that the router has refused unread is made again: doubled from the first to the second or third value."""
+
+_NOT_SENT = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+_NO_CONNECTION = ("failed to connect to all addresses", "DNS resolution failed")  # gRPC's words for a call that was never sent
+
+
+def was_never_sent(failure: grpc.RpcError) -> bool:
+    """Reports whether there was no connection for a request."""
+    text = failure.details() or ""
+    return failure.code() == grpc.StatusCode.UNAVAILABLE and any(words in text for words in _NO_CONNECTION)
+
+
+def is_crowded(error: BaseException | None) -> bool:
+    """Reports whether the router has refused a request unread: too many are just beginning, or wait for the broker."""
+    failure = error.__cause__ if isinstance(error, Exception) and not isinstance(error, grpc.RpcError) else error
+    return isinstance(failure, grpc.RpcError) and failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Pauses:
+    """The pauses before a refused request is made again, until its time is up."""
+
+    def __init__(self, timeout: float, most: float) -> None:
+        self._timeout, self._most = timeout, most
+        self._end = time.monotonic() + timeout
+        self._next = PAUSE_MIN
+
+    def left(self) -> float:
+        """Returns how many seconds are left: for the first attempt all."""
+        return self._timeout if self._next == PAUSE_MIN else max(self._end - time.monotonic(), 0.001)
+
+    def next(self) -> float | None:
+        """Returns how many seconds to wait, None if the time would be up then."""
+        pause = self._next * random.uniform(0.5, 1)
+        self._next = min(2 * self._next, self._most)
+        return pause if pause < self.left() else None
+
+
+class Sender:
+    """Sends over one channel."""
+
+    def __init__(self, settings: Settings, channel: grpc.Channel) -> None:
+        self._settings = settings
+        self._call: grpc.UnaryUnaryMultiCallable[pb.SendRequest, pb.SendResponse] = channel.unary_unary(
+            METHOD, pb.SendRequest.SerializeToString, pb.SendResponse.FromString
+        )
+
+    def begin(self, request: pb.SendRequest, timeout: float = TIMEOUT_DEFAULT) -> Any:
+        """Sends a request, and returns gRPC's future of its response. Raises NotSent if that cannot even be tried."""
+        try:
+            token = self._settings.token()
+        except SessionError as failure:
+            raise NotSent(str(failure)) from failure
+        metadata = (("authorization", f"Bearer {token}"),) if token else None
+        try:
+            return self._call.future(request, timeout=min(timeout, TIMEOUT_DEFAULT) + GRACE, metadata=metadata)
+        except ValueError as failure:  # gRPC's word for a channel that is closed
+            raise NotSent("the connection was closed") from failure
+
+    def send(self, request: pb.SendRequest, timeout: float) -> MessageID:
+        """Sends until the router takes the request. It blocks."""
+        pauses = Pauses(timeout, SEND_PAUSE_MAX)
+        while True:
+            try:
+                return id_of(self.begin(request, pauses.left()))
+            except NotSent as failure:
+                pause = pauses.next()
+                if pause is None or not is_crowded(failure):
+                    raise
+            time.sleep(pause)
+
+    async def send_async(self, request: pb.SendRequest, timeout: float) -> MessageID:
+        """Is :meth:`send` for a coroutine."""
+        pauses = Pauses(timeout, SEND_PAUSE_MAX)
+        while True:
+            try:
+                future = self.begin(request, pauses.left())
+                await answered([future])
+                return id_of(future)
+            except NotSent as failure:
+                pause = pauses.next()
+                if pause is None or not is_crowded(failure):
+                    raise
+            await asyncio.sleep(pause)
+
+
+def id_of(future: Any) -> MessageID:
+    """Waits for the response, and returns the id of the event. Raises NotSent or MaybeSent."""
+    try:
+        response = future.result()
+    except grpc.RpcError as failure:
+        code, text = failure.code(), failure.details() or ""
+        if code in _NOT_SENT or was_never_sent(failure):
+            raise NotSent(text or code.name) from failure
+        raise MaybeSent(f"{code.name}: {text}" if text else code.name) from failure
+    except grpc.FutureCancelledError as failure:
+        raise MaybeSent("the connection was closed, or nobody waits any more") from failure
+    try:
+        ledger, entry, topic_partition, batch = (int(number) for number in response.message_id.split(":"))
+    except ValueError as failure:
+        raise MaybeSent(f"the router answered {response.message_id!r:.80}") from failure
+    return MessageID(ledger, entry, batch, topic_partition)
+
+
+async def answered(futures: list[Any]) -> None:
+    """Waits until all of gRPC's futures are done. Cancels them if its task is cancelled."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    left = len(futures)
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not over.done():
+            over.set_result(None)
+
+    def done(_: object) -> None:
+        try:
+            loop.call_soon_threadsafe(count)
+        except RuntimeError:  # the loop was closed: nobody waits
+            pass
+
+    for future in futures:
+        future.add_done_callback(done)
+    try:
+        await over
+    except asyncio.CancelledError:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+class Due(NamedTuple):
+    """When an event is due, as the request has it."""
+
+    after_ms: int = 0
+    at_ms: int = 0
+
+
+def due(after: float | datetime.timedelta | None, at: datetime.datetime | None) -> Due:
+    """Raises ArgumentError if it is no time."""
+    if at is not None:
+        if after is not None:
+            raise ArgumentError("after and at: want one of them")
+        if not isinstance(at, datetime.datetime) or at.tzinfo is None:
+            raise ArgumentError(f"at = {at!r}, want a datetime with a time zone")
+        return Due(at_ms=max(1, math.floor(at.timestamp() * 1000)))
+    seconds = after.total_seconds() if isinstance(after, datetime.timedelta) else 0.0 if after is None else after
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise ArgumentError(f"after = {after!r}, want a number of seconds of at least 0, or a timedelta")
+    return Due(after_ms=min(int(seconds * 1000), (1 << 64) - 1))
+
+
+def request_of(
+    key: bytes,
+    payload: bytes | str,
+    when: Due,
+    name: str,
+    id: str | None,
+    properties: Mapping[str, str] | None,
+    traceparent: str,
+) -> pb.SendRequest:
+    """Returns what a lane sends."""
+    all_properties = {"traceparent": traceparent} if traceparent else {}
+    all_properties.update(properties or {})
+    payload = payload.encode() if isinstance(payload, str) else payload
+    return pb.SendRequest(key=key, payload=payload, name=name, id=id or "", properties=all_properties, after_ms=when.after_ms, at_ms=when.at_ms)
+
+
+def with_timers(handler: Handler) -> Handler:
+    """Returns a handler that publishes the timers that the handler has set, once that has returned."""
+    from ringfence.handlers import is_async
+
+    if is_async(handler):
+        inner = cast("AsyncHandler", handler)
+
+        async def handle_async(event: Event) -> None:
+            await inner(event)
+            if event._timers is not None:
+                await _publish_async(event)
+
+        return handle_async
+
+    plain = cast("PlainHandler", handler)
+
+    def handle(event: Event) -> Any:
+        value = plain(event)
+        if event._timers is not None and not inspect.isawaitable(value):  # else the handler has failed
+            _publish(event)
+        return value
+
+    return handle
+
+
+def _requests(event: Event) -> list[pb.SendRequest]:
+    """Returns the requests for the timers of an event. Their ids are the same in every run."""
+    return [
+        pb.SendRequest(key=event.key, payload=timer.payload, name=timer.name, after_ms=timer.after_ms, id=f"after/{event.message_id}/{n}")
+        for n, timer in enumerate(event._timers or ())
+    ]
+
+
+class _Round:
+    """Some requests that are under way."""
+
+    def __init__(self, event: Event, requests: list[pb.SendRequest]) -> None:
+        assert event._stream is not None and event._stream.sender is not None
+        self.event, self.requests = event, requests
+        self.futures: list[Any] = []
+        for request in requests:
+            self.futures.append(event._stream.sender.begin(request))
+
+    def refused(self) -> list[pb.SendRequest]:
+        """Waits for the answers, and returns what is to be sent again. Raises NotSent or MaybeSent, or as check does."""
+        again = []
+        for request, future in zip(self.requests, self.futures, strict=True):
+            try:
+                id_of(future)
+            except (NotSent, MaybeSent) as failure:
+                self.event.check()  # a key that is lost is the better reason
+                if not is_crowded(failure):
+                    self.cancel()
+                    raise
+                again.append(request)
+        return again
+
+    def cancel(self) -> None:
+        for future in self.futures:
+            future.cancel()
+
+
+def _publish(event: Event) -> None:
+    """Publishes the timers of an event from its thread, which is freed when the key is lost."""
+    left, pauses = _requests(event), Pauses(math.inf, SEND_PAUSE_MAX)
+    while left:
+        sends = _Round(event, left[:TOGETHER_MAX])
+        event._give_up = sends.cancel
+        if event._cause is not None:  # it came before there was anything to give up
+            sends.cancel()
+        refused = sends.refused()
+        event._give_up = None
+        left = refused + left[TOGETHER_MAX:]
+        if refused:
+            time.sleep(cast(float, pauses.next()))
+            event.check()
+
+
+async def _publish_async(event: Event) -> None:
+    """Publishes the timers of an event from its task."""
+    left, pauses = _requests(event), Pauses(math.inf, SEND_PAUSE_MAX)
+    while left:
+        sends = _Round(event, left[:TOGETHER_MAX])
+        await answered(sends.futures)
+        refused = sends.refused()
+        left = refused + left[TOGETHER_MAX:]
+        if refused:
+            await asyncio.sleep(cast(float, pauses.next()))
