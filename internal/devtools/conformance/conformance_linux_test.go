@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,35 @@ const (
 	noFault     = "none"
 )
 
+// lateEnv makes this binary run a worker, and tell it of a SIGTERM late.
+const lateEnv = "RINGFENCE_TEST_LATE"
+
+// stopLate runs a worker in a process group of its own, passes a SIGTERM on after so long that a handler that ran at that time has ended, and returns the
+// worker's exit code. The worker ends with it, so that no failure leaves one behind.
+func stopLate(program string) int {
+	runtime.LockOSThread() // the system ends the worker with the thread that has started it
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	worker := exec.CommandContext(context.Background(), program) //nolint:gosec // the test has built it
+	worker.Stdout, worker.Stderr = os.Stdout, os.Stderr
+	worker.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := worker.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go func() {
+		<-term
+		time.Sleep(3500 * time.Millisecond)
+		_ = worker.Process.Signal(syscall.SIGTERM) // fails only if it has ended
+	}()
+	_ = worker.Wait() // the exit code tells all
+	return worker.ProcessState.ExitCode()
+}
+
 func TestMain(m *testing.M) {
+	if program := os.Getenv(lateEnv); program != "" {
+		os.Exit(stopLate(program))
+	}
 	fault := os.Getenv(faultEnv)
 	if fault == "" {
 		os.Exit(m.Run())
@@ -74,9 +103,34 @@ func TestGoSDKPasses(t *testing.T) {
 	})
 	t.Run("stops late", func(t *testing.T) { // when a handler that ran at SIGTERM has ended, as on a busy machine
 		t.Parallel()
-		const late = `setsid "$0" & worker=$!; trap 'sleep 3.5; kill -TERM $worker' TERM; wait $worker; wait $worker`
-		passes(t, []string{"sh", "-c", late, program}, "drain", "drain-receipt")
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		passes(t, []string{"env", lateEnv + "=" + program, self}, "drain", "drain-receipt")
 	})
+}
+
+// TestWorkerThatLeavesAProcessBehind: a process that outlives the worker keeps its standard output open, and that holds no scene up.
+func TestWorkerThatLeavesAProcessBehind(t *testing.T) {
+	t.Parallel()
+	note := filepath.Join(t.TempDir(), "pid")
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	o := DefaultOptions()
+	o.Command, o.Only = []string{"sh", "-c", `setsid sleep 300 & echo $! >"$0"; exit 3`, note}, []string{"drain"}
+	verdicts, err := Run(ctx, o)
+	text, readErr := os.ReadFile(note)
+	pid, convErr := strconv.Atoi(strings.TrimSpace(string(text)))
+	if readErr != nil || convErr != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+		t.Errorf("the process that was left behind has ended: %q, %v", text, readErr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(verdicts) != 1 || verdicts[0].Result != Fail || !strings.Contains(verdicts[0].Reason, "exit code 3") {
+		t.Errorf("verdicts are %+v, want that drain fails by exit code 3", verdicts)
+	}
 }
 
 // passes checks that a worker keeps all rules, or some.

@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,7 +38,8 @@ const (
 	workerMax    = 2 << 20  // bytes of a worker's frame
 	receiveMax   = 16 << 20 // bytes that are received, so that a frame that is too large is named
 	reasonMax    = 200
-	tailMax      = 300 // bytes of the worker's standard error in a reason
+	lineMax      = 64 << 10 // bytes of a line of the worker's standard output
+	tailMax      = 300      // bytes of the worker's standard error in a reason
 	brief        = 600 * time.Millisecond
 	long         = time.Minute
 )
@@ -137,20 +138,13 @@ func (r *router) start(command []string) error {
 	cmd := exec.CommandContext(r.ctx, command[0], command[1:]...) //nolint:gosec // the command comes from the command line
 	inGroup(cmd)
 	cmd.Env = append(os.Environ(), endpointEnv+"="+listener.Addr().String(), tokenFileEnv+"="+r.tokenFile())
-	cmd.Stderr = tailWriter{r}
-	cmd.WaitDelay = time.Second
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
+	cmd.Stdout, cmd.Stderr = &lineWriter{take: r.heard}, tailWriter{r}
+	cmd.WaitDelay = time.Second // for what the worker has started, and what has not ended with it
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	r.cmd = cmd
 	r.work.Go(func() {
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			r.heard(lines.Text())
-		}
 		_ = cmd.Wait() // the exit code tells all
 		r.change(func() { r.exited, r.exit = true, cmd.ProcessState.ExitCode() })
 	})
@@ -174,6 +168,29 @@ func (r *router) close() {
 	r.server.Stop()
 	r.work.Wait()
 	_ = os.RemoveAll(r.folder) // an error has no reader
+}
+
+// lineWriter hands on whole lines, without their ends.
+type lineWriter struct {
+	take func(string)
+	rest []byte // the begin of a line
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(w.rest, []byte("\n"))
+		if !whole {
+			break
+		}
+		w.take(string(line))
+		w.rest = rest
+	}
+	if len(w.rest) > lineMax {
+		return 0, fmt.Errorf("the worker has written a line of more than %d bytes", lineMax)
+	}
+	w.rest = bytes.Clone(w.rest)
+	return len(p), nil
 }
 
 // tailWriter keeps the end of what is written.
