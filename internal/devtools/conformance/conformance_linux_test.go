@@ -37,7 +37,7 @@ func stopLate(program string) int {
 	runtime.LockOSThread() // the system ends the worker with the thread that has started it
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	worker := exec.CommandContext(context.Background(), program) //nolint:gosec // the test has built it
+	worker := exec.CommandContext(context.Background(), program)
 	worker.Stdout, worker.Stderr = os.Stdout, os.Stderr
 	worker.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := worker.Start(); err != nil {
