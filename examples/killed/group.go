@@ -21,10 +21,9 @@ import (
 
 // Config says what a group consists of.
 type Config struct {
-	Router      string                         // the binary; "": it is built
+	Options
 	Application func(endpoint string) []string // arguments with which this program is the application beside a router
 	Members     int
-	Said        io.Writer // what the processes write on standard error; nil: nobody reads it
 }
 
 // Group is a group of routers, router-1 and so on, and the applications beside them, app-1 and so on. Its methods are safe for concurrent use.
@@ -65,9 +64,6 @@ func Start(ctx context.Context, cfg Config) (*Group, error) {
 }
 
 func (g *Group) start(ctx context.Context) error {
-	if g.cfg.Said == nil {
-		g.cfg.Said = io.Discard
-	}
 	router := g.cfg.Router
 	if router == "" {
 		router = filepath.Join(g.dir, "router")
@@ -83,7 +79,12 @@ func (g *Group) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	said := func(string) io.Writer { return g.cfg.Said }
+	said := func(string) io.Writer {
+		if g.cfg.Verbose {
+			return os.Stderr
+		}
+		return io.Discard
+	}
 	ended := func(p *procgroup.Process, err error) {
 		select {
 		case g.failed <- fmt.Errorf("%s ended, and nobody has killed it: %w", p.Name, err):

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -40,13 +39,13 @@ const (
 )
 
 // drive plays customers, kills processes meanwhile, and counts.
-func drive(ctx context.Context, o options, out io.Writer) (err error) {
+func (o *options) drive(ctx context.Context, shared killed.Options, out io.Writer) (err error) {
 	if o.orders < 1 || o.expire < 100*time.Millisecond {
 		return fmt.Errorf("%d orders of %v: want one at least, and 100ms", o.orders, o.expire)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.most, fmt.Errorf("it has taken longer than %v", o.most))
 	defer cancel()
-	d := &drill{options: o, books: newBooks(), out: out, begun: time.Now(), rng: rand.New(rand.NewPCG(o.seed, 0))} //nolint:gosec // what happens when
+	d := &drill{options: *o, books: newBooks(), out: out, begun: time.Now(), rng: rand.New(rand.NewPCG(o.seed, 0))} //nolint:gosec // what happens when
 	d.rows = &killed.Rows{Wrote: d.books.wrote}
 	for i := range goods {
 		d.books.initial[sku(i)] = max(1, o.orders/2)
@@ -58,13 +57,9 @@ func drive(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer stopServing()
-	said := io.Discard
-	if o.verbose {
-		said = os.Stderr
-	}
 	d.say("a group of %d routers, each with an application; seed %d", members, o.seed)
 	d.group, err = killed.Start(ctx, killed.Config{
-		Router: o.router, Members: members, Said: said, Application: func(endpoint string) []string { return []string{"serve", endpoint, address, o.expire.String()} },
+		Options: shared, Members: members, Application: func(endpoint string) []string { return []string{"serve", endpoint, address, o.expire.String()} },
 	})
 	if err != nil {
 		return err

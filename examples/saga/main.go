@@ -20,11 +20,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/ringfence/router/client"
@@ -33,46 +30,27 @@ import (
 
 // options of a run.
 type options struct {
-	router    string
 	orders    int
 	expire    time.Duration
 	killEvery time.Duration
 	most      time.Duration
 	seed      uint64
-	verbose   bool
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "saga:", err)
-		stop()
-		os.Exit(1) //nolint:gocritic // stopped above
-	}
-}
-
-// run is the driver, or the application that it starts: serve ENDPOINT DATABASE.
-func run(ctx context.Context, arguments []string, out io.Writer) error {
-	if len(arguments) > 0 && arguments[0] == "serve" {
-		return serve(ctx, arguments[1:])
-	}
-	var o options
-	flags := flag.NewFlagSet("saga", flag.ContinueOnError)
-	flags.StringVar(&o.router, "router", "", "the router's binary; it is built without")
+func (o *options) flags(flags *flag.FlagSet) {
 	flags.IntVar(&o.orders, "orders", 60, "how many orders are placed")
 	flags.DurationVar(&o.expire, "expire", 4*time.Second, "how long an order waits for its payment, fifteen minutes in real life")
 	flags.DurationVar(&o.killEvery, "kill-every", 1500*time.Millisecond, "how often a router or an application is killed; 0: never")
 	flags.DurationVar(&o.most, "most", 3*time.Minute, "how long all may take")
 	flags.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "what is ordered and killed when")
-	flags.BoolVar(&o.verbose, "verbose", false, "show what the processes log")
-	if err := flags.Parse(arguments); err != nil {
-		return err
-	}
-	return drive(ctx, o, out)
 }
 
-// serve is the application.
+func main() {
+	var o options
+	killed.Program{Name: "saga", Flags: o.flags, Drive: o.drive, Serve: serve}.Main()
+}
+
+// serve is the application: serve ENDPOINT DATABASE TIME.
 func serve(ctx context.Context, arguments []string) error {
 	if len(arguments) != 3 {
 		return fmt.Errorf("serve takes an endpoint, a database and a time, and was given %q", arguments)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +22,7 @@ const (
 )
 
 // drive starts the group, kills, and counts.
-func drive(ctx context.Context, o options, out io.Writer) error {
+func (o *options) drive(ctx context.Context, shared killed.Options, out io.Writer) error {
 	if o.long < 3*every {
 		return fmt.Errorf("-for %v: jobs run every %v, and that is too short", o.long, every)
 	}
@@ -45,12 +44,8 @@ func drive(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer stopServing()
-	said := io.Discard
-	if o.verbose {
-		said = os.Stderr
-	}
 	say("three processes declare %s, every %v, each beside a router of its own", strings.Join(jobs, ", "), every)
-	group, err := killed.Start(ctx, killed.Config{Router: o.router, Members: members, Said: said, Application: func(endpoint string) []string {
+	group, err := killed.Start(ctx, killed.Config{Options: shared, Members: members, Application: func(endpoint string) []string {
 		endpoints = append(endpoints, endpoint)
 		return []string{"serve", endpoint, address}
 	}})

@@ -12,11 +12,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/ringfence/router/client"
@@ -25,42 +22,23 @@ import (
 
 // options of a run.
 type options struct {
-	router    string
 	long      time.Duration
 	killEvery int
 	outage    time.Duration
-	verbose   bool
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "singleton-job:", err)
-		stop()
-		os.Exit(1) //nolint:gocritic // stopped above
-	}
-}
-
-// run is the driver, or the application that it starts: serve ENDPOINT DATABASE.
-func run(ctx context.Context, arguments []string, out io.Writer) error {
-	if len(arguments) > 0 && arguments[0] == "serve" {
-		return serve(ctx, arguments[1:])
-	}
-	var o options
-	flags := flag.NewFlagSet("singleton-job", flag.ContinueOnError)
-	flags.StringVar(&o.router, "router", "", "the router's binary; it is built without")
+func (o *options) flags(flags *flag.FlagSet) {
 	flags.DurationVar(&o.long, "for", 90*time.Second, "how long jobs run")
 	flags.IntVar(&o.killEvery, "kill-every", 3, "the process of every so many runs is killed in the middle; 0: never")
 	flags.DurationVar(&o.outage, "outage", 22*time.Second, "how long all processes are dead, once; 0: never")
-	flags.BoolVar(&o.verbose, "verbose", false, "show what the processes log")
-	if err := flags.Parse(arguments); err != nil {
-		return err
-	}
-	return drive(ctx, o, out)
 }
 
-// serve is the application.
+func main() {
+	var o options
+	killed.Program{Name: "singleton-job", Flags: o.flags, Drive: o.drive, Serve: serve}.Main()
+}
+
+// serve is the application: serve ENDPOINT DATABASE.
 func serve(ctx context.Context, arguments []string) error {
 	if len(arguments) != 2 {
 		return fmt.Errorf("serve takes an endpoint and a database, and was given %q", arguments)
