@@ -77,6 +77,39 @@ def test_short_leases_are_renewed_more_often() -> None:
         assert p.every == pytest.approx(every)
 
 
+def test_a_ttl_begins_when_the_log_has_it() -> None:
+    p = Permission(ttl=30)
+    p.ask(0)
+    p.granted(int(1.76 * SECOND), 0)
+    assert not p.may_begin
+    p.renewed(p.renew(0), int(1.76 * SECOND), 0)
+    assert not p.may_begin
+    assert p.every == 0.5
+    p.renewed(p.renew(0), 30 * SECOND, 0, covered=True)
+    assert p.may_begin
+    assert p.every == 5
+    p.granted(int(1.76 * SECOND), SECOND)  # at the next owner it is live at first
+    p.renewed(p.renew(SECOND), int(1.76 * SECOND), SECOND)
+    assert (p.until, p.every) == (30 * SECOND, 0.5)
+    p.renewed(p.renew(2 * SECOND), 30 * SECOND, 2 * SECOND, covered=True)
+    assert (p.until, p.every) == (32 * SECOND, 5)
+
+
+def test_long_ttls_are_renewed_every_ten_seconds() -> None:
+    for ttl, every in ((5, 5 / 6), (60, 10), (300, 10)):
+        p = Permission(ttl)
+        p.renewed(p.renew(0), ttl * SECOND, 0, covered=True)
+        assert p.every == pytest.approx(every)
+
+
+def test_what_is_covered_too_late_does_not_begin() -> None:
+    p = Permission(ttl=30)
+    p.ask(0)
+    p.granted(SECOND, 0)
+    p.renewed(p.renew(0), 30 * SECOND, SECOND, covered=True)
+    assert not p.may_begin
+
+
 def test_a_passed_deadline_is_never_extended() -> None:
     p = Permission()
     p.ask(0)
@@ -103,7 +136,13 @@ def test_permission_at_random() -> None:
     """Whatever comes, there is no more permission than the router has given, counted from before it was asked."""
     for seed in range(300):
         rng = random.Random(seed)
-        p, now, owner, lost = Permission(), 0, 0, False  # owner: until when the router has promised, at most
+        p, now, owner, lost, covered = (
+            Permission(ttl := rng.choice([0, 30])),
+            0,
+            0,
+            False,
+            False,
+        )  # owner: until when the router has promised, at most
         p.ask(now)
         asked, sent = now, dict[int, int]()
         for _ in range(60):
@@ -121,11 +160,13 @@ def test_permission_at_random() -> None:
                     owner = max(owner, asked + remaining)
                     p.granted(remaining, now)
                 case 3:
-                    k, remaining = rng.randrange(1, 40), rng.randrange(-5, 60)
+                    k, remaining, says = rng.randrange(1, 40), rng.randrange(-5, 60), rng.random() < 0.2
                     if k in sent:
                         owner = max(owner, sent[k] + remaining)
-                    p.renewed(k, remaining, now)
+                    covered = covered or says
+                    p.renewed(k, remaining, now, says)
             assert p.until is None or p.until <= owner, seed
+            assert not p.may_begin or (p.until is not None and (covered or ttl == 0)), seed
             assert before is None or (p.until is not None and p.until >= before), seed
             assert not lost or p.until == before, seed
 
@@ -141,11 +182,11 @@ class Stream:
         self.ask = next(requests).ask
         self.token = dict(context.invocation_metadata()).get("authorization")
 
-    def granted(self, seconds: float = LEASE) -> pb.ReserveResponse:
-        return pb.ReserveResponse(granted=pb.Granted(token=7, turn=8, remaining_ns=int(seconds * SECOND)))
+    def granted(self, seconds: float = LEASE, token: int = 7) -> pb.ReserveResponse:
+        return pb.ReserveResponse(granted=pb.Granted(token=token, turn=8, remaining_ns=int(seconds * SECOND)))
 
-    def renewed(self, k: int, seconds: float = LEASE) -> pb.ReserveResponse:
-        return pb.ReserveResponse(renewed=pb.Renewed(k=k, remaining_ns=int(seconds * SECOND)))
+    def renewed(self, k: int, seconds: float = LEASE, covered: bool = False) -> pb.ReserveResponse:
+        return pb.ReserveResponse(renewed=pb.Renewed(k=k, remaining_ns=int(seconds * SECOND), covered=covered))
 
     def over(self, code: str, text: str = "as told") -> pb.ReserveResponse:
         return pb.ReserveResponse(over=pb.Over(code=code, text=text, retry_after_ms=1500))
@@ -350,6 +391,77 @@ def test_it_outlasts_a_broken_stream(style: str) -> None:
     asyncio.run(main())
 
 
+def test_a_ttl_outlasts_the_owner_of_the_key(style: str) -> None:
+    """It begins when the log has it, is renewed seldom then, and goes on at the next owner, which is waited for as long as it lasts."""
+    begun, covered = threading.Event(), threading.Event()
+    seldom: list[int] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        if s.number == 1:
+            yield s.granted()
+            for _ in range(5):
+                yield s.renewed(next(s.requests).renew.k)
+            assert not begun.wait(0.1), "it began before the log had it"
+            covered.set()
+            for _ in range(2):
+                request = next(s.requests)
+                seldom.append(request.renew.k)
+                yield s.renewed(request.renew.k, 12, covered=True)
+            assert begun.wait(WAIT)
+            yield from s.fail()  # its owner is killed
+        elif s.number == 2:
+            yield s.granted(0, token=6)  # a former owner that does not know yet that it is one
+            yield from s.fail()
+        else:
+            time.sleep(LEASE + 0.5)
+            yield s.granted(token=9)
+            yield s.renewed(next(s.requests).renew.k)
+            for request in s.requests:
+                yield s.over("released", "") if request.HasField("release") else s.renewed(request.renew.k, 12, covered=True)
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            async with reserve(style, router.lane, wait=30, ttl=12) as held:
+                assert covered.is_set()
+                begun.set()
+                assert held.of.fence == Fence(7, 8)
+                left = held.of.lease_until.timestamp() - time.time()
+                assert LEASE < left <= 12
+                until = time.monotonic() + WAIT
+                while held.of.fence == Fence(7, 8):
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.01)
+                assert held.of.fence == Fence(9, 8)
+                assert not await held.lost(1)
+                held.of.check()
+            assert router.released.is_set()
+            asks = [router.streams.get(timeout=WAIT).ask for _ in range(3)]
+            assert [(ask.ttl_ms, ask.resume) for ask in asks] == [(12_000, False), (12_000, True), (12_000, True)]
+            assert asks[0].wait_ms == 30_000
+            assert 12_000 >= asks[1].wait_ms > asks[2].wait_ms > 1000
+
+    asyncio.run(main())
+
+
+def test_a_ttl_is_renewed_seldom() -> None:
+    renewals: list[float] = []
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        for request in s.requests:
+            if request.HasField("release"):
+                yield s.over("released", "")
+                return
+            renewals.append(time.monotonic())
+            yield s.renewed(request.renew.k, 30, covered=True)
+
+    with Lender(serve) as router, router.lane.reserve("k", ttl=9) as r:
+        before = len(renewals)
+        time.sleep(4)
+        assert 1 <= len(renewals) - before <= 2, "want one each 1.5 s"
+        r.check()
+
+
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_release_is_told_on_the_next_stream(sent: bool, style: str) -> None:
     """Whether the stream breaks before the release or on it, the next one tells the owner, after that has answered there."""
@@ -448,7 +560,7 @@ def test_check_asks_the_clock(style: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("code", ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive"])
+@pytest.mark.parametrize("code", ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive", "not_covered"])
 def test_refusals(code: str, style: str) -> None:
     def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
         yield s.over(code)
@@ -575,8 +687,19 @@ def test_the_token_of_each_stream(tmp_path: pathlib.Path) -> None:
             router.lane.reserve("k")
 
 
-def test_bad_waits() -> None:
+def test_bad_waits_and_ttls() -> None:
     with ringfence.Lane("127.0.0.1:1") as lane:
-        for wait in (-1, float("nan"), float("inf"), True, "1"):
+        for bad in (-1, float("nan"), float("inf"), True, "1"):
             with pytest.raises(ArgumentError, match="wait"):
-                lane.reserve("k", wait=wait)  # type: ignore[arg-type]
+                lane.reserve("k", wait=bad)  # type: ignore[arg-type]
+            with pytest.raises(ArgumentError, match="ttl"):
+                lane.reserve("k", ttl=bad)  # type: ignore[arg-type]
+
+
+def test_no_ttl_is_too_small_or_too_large_to_be_asked_for() -> None:
+    """The router says what it allows: none may become another one, or none at all, on the way."""
+    with Lender(lambda s: s.fail(grpc.StatusCode.INVALID_ARGUMENT)) as router:
+        for ttl, want in ((0.0001, 1), (4.9995, 5000), (1e9, 2**32 - 1)):
+            with pytest.raises(NotReserved):
+                router.lane.reserve("k", ttl=ttl)
+            assert router.streams.get(timeout=WAIT).ask.ttl_ms == want

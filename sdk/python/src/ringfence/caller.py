@@ -19,7 +19,7 @@ from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
-from ringfence.reservation import AsyncReservation, Holder, Reservation, check_wait
+from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
 from ringfence.runner import FRAME_MAX, dial
 from ringfence.sending import CALL_PAUSE_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent
 from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
@@ -202,7 +202,7 @@ class Lane:
     ) -> pb.SendRequest:
         return request_of(_bytes(key), payload, due(after, at), name, id, properties, _traceparent(self._settings.traces))
 
-    def reserve(self, key: bytes | str, *, wait: float = 0.0, caller: Event | Call | None = None) -> Reservation:
+    def reserve(self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | None = None) -> Reservation:
         """Reserves a key: no handler of it runs, and nobody else holds it, until :meth:`Reservation.release`. It blocks::
 
             with lane.reserve("user-7", wait=30) as r:
@@ -212,21 +212,26 @@ class Lane:
         background. It is lost if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up, and
         after an hour: stop working when ``r.lost`` is set or ``r.check()`` raises KeyLost, and pass ``r.fence`` to your database with every write.
 
+        With a ``ttl`` of 5 to 300 seconds it lasts so long from each renewal on, also if the owner of the key dies or moves: no next owner gives the
+        key to anybody else before, and the reservation is lost only if no owner can be reached for so long. It begins when the control log has it.
+        A key whose holder has died is free only after the ttl.
+
         Raises NotReserved if there is no reservation. ``caller`` is as for :meth:`invoke`.
         """
-        return Reservation(_bytes(key), self._holder(key, wait, caller))
+        return Reservation(_bytes(key), self._holder(key, wait, ttl, caller))
 
-    def reserve_async(self, key: bytes | str, *, wait: float = 0.0, caller: Event | Call | None = None) -> AsyncReservation:
+    def reserve_async(self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | None = None) -> AsyncReservation:
         """Is :meth:`reserve` for coroutines: ``async with lane.reserve_async("user-7", wait=30) as r``, or ``r = await ...``.
 
         If its task is cancelled meanwhile, the wait ends.
         """
-        return AsyncReservation(_bytes(key), self._holder(key, wait, caller))
+        return AsyncReservation(_bytes(key), self._holder(key, wait, ttl, caller))
 
-    def _holder(self, key: bytes | str, wait: float, caller: Event | Call | None) -> Any:
+    def _holder(self, key: bytes | str, wait: float, ttl: float, caller: Event | Call | None) -> Any:
         """Returns what starts a holder of a key."""
-        check_wait(wait)
-        return functools.partial(Holder, self._settings, self._reserve, _bytes(key), wait, path_of(caller))
+        check_seconds("wait", wait)
+        check_seconds("ttl", ttl)
+        return functools.partial(Holder, self._settings, self._reserve, _bytes(key), wait, ttl, path_of(caller))
 
     def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
         """Sends a call, and returns gRPC's future of its response."""

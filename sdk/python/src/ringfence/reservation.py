@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 METHOD = "/ringfence.lane.v1.LaneService/Reserve"
 RENEW_EVERY, RENEW_LEAST = 0.5, 0.02
 """Seconds between two renewals: a third of what the last answer gave, within these bounds, so that one may fail also with short leases."""
+RENEW_COVERED_EVERY = 10.0
+"""Seconds between two renewals of a reservation with a ttl, at most: a sixth of the ttl."""
+COVER_MIN, COVER_MAX = 0.004, 0.05
+"""Seconds between two renewals while the control log does not have the reservation: doubled from the first to the second value."""
 GRACE = 1.0
 """Seconds that the router's answer is waited for after the wait for a key."""
 BEGIN_MAX = 10.0
-"""Seconds from a grant until there is permission to begin."""
+"""Seconds from a grant until there is permission to begin, at least."""
 RELEASE_MAX = 0.5
 """Seconds that the router's last frame is waited for when the wait for a key is given up."""
 PAUSE_MIN, PAUSE_MAX = 0.02, 0.5
@@ -44,6 +48,7 @@ RENEWALS_MAX = 64
 """Renewals without an answer that are remembered."""
 
 _ID_BYTES = 16
+_TTL_MS_MAX = 2**32 - 1
 _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT: "",
     grpc.StatusCode.UNIMPLEMENTED: "",
@@ -56,11 +61,14 @@ _REFUSALS = {
 class Permission:
     """How long a holder may go on. It reads no clock: instants are nanoseconds, and come from outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, ttl: float = 0.0) -> None:
+        """ttl is in seconds; 0 is none."""
         self.until: int | None = None
         """The deadline; None before there is any permission."""
         self.every = RENEW_EVERY
         """Seconds until the next renewal."""
+        self._ttl = ttl
+        self._covered = False
         self._asked = 0
         self._renewals: dict[int, int] = {}
         self._k = 0
@@ -80,21 +88,36 @@ class Permission:
         """Takes the permission of a Granted on the present stream. With half of it gone the holder renews before it begins."""
         if self._asked + remaining - now > remaining / 2:
             self._extend(self._asked, remaining, now)
+        self._renew_live(now)  # at a next owner the permission of a covered reservation is that of a live one at first
 
-    def renewed(self, k: int, remaining: int, now: int) -> None:
+    def renewed(self, k: int, remaining: int, now: int, covered: bool = False) -> None:
         """Takes the permission of a Renewed."""
         sent = self._renewals.get(k)
         self._renewals = {number: at for number, at in self._renewals.items() if number > k}
-        if sent is not None:
-            self._extend(sent, remaining, now)
+        extended = sent is not None and self._extend(sent, remaining, now)
+        if covered and not self.overdue(now):
+            self._covered = True
+            self.every = min(RENEW_COVERED_EVERY, self._ttl / 6)
+        elif extended:
+            self._renew_live(now)
 
-    def _extend(self, sent: int, remaining: int, now: int) -> None:
+    def _extend(self, sent: int, remaining: int, now: int) -> bool:
         if remaining <= 0 or self.overdue(now):  # a passed deadline is never extended
-            return
+            return False
         until = sent + remaining
-        if now < until and (self.until is None or until > self.until):
-            self.until = until
-            self.every = max(RENEW_LEAST, min(RENEW_EVERY, (until - now) / 3e9))
+        if now >= until or (self.until is not None and until <= self.until):
+            return False
+        self.until = until
+        return True
+
+    def _renew_live(self, now: int) -> None:
+        if self.until is not None:
+            self.every = max(RENEW_LEAST, min(RENEW_EVERY, (self.until - now) / 3e9))
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether there is permission, or was; with a ttl only once the control log has the reservation."""
+        return self.until is not None and (self._ttl == 0 or self._covered)
 
     def overdue(self, now: int) -> bool:
         """Whether there was permission, and it has passed."""
@@ -141,6 +164,7 @@ class Holder:
         call: Callable[..., Any],
         key: bytes,
         wait: float,
+        ttl: float,
         path: list[int],
         *,
         begun: Callable[[NotReserved | None], None],
@@ -154,10 +178,11 @@ class Holder:
         self._settings = settings
         self._clock = settings.clock
         self._stream = call
-        self._wait = wait
+        self._wait, self._ttl = wait, ttl
         self._begun, self._on_lost, self._ended = begun, lost, ended
-        self._ask = pb.Ask(key=key, id=secrets.token_bytes(_ID_BYTES), wait_ms=round(wait * 1000), path=path, raw_clock=RAW)
-        self._permission = Permission()
+        ttl_ms = min(math.ceil(ttl * 1000), _TTL_MS_MAX)
+        self._ask = pb.Ask(key=key, id=secrets.token_bytes(_ID_BYTES), wait_ms=round(wait * 1000), path=path, raw_clock=RAW, ttl_ms=ttl_ms)
+        self._permission = Permission(ttl)
         self._lock = threading.Lock()  # guards cause, and released
         self._released = False
         self._link: _Link | None = None  # the newest
@@ -254,6 +279,7 @@ class Holder:
         """Waits so long for the grant, and then for permission to begin. Returns False if it was released before."""
         granted = False
         renewal = _Ticks(self._clock, math.inf)
+        pause, pause_max = (COVER_MIN, COVER_MAX) if self._ttl else (RENEW_EVERY, RENEW_EVERY)
         while True:
             try:
                 news = self._next(min(left.seconds(), renewal.seconds()))
@@ -262,7 +288,8 @@ class Holder:
                     link.send(pb.ReserveRequest(release=pb.Release()))
                     raise NotReserved("unreachable", "the router has not answered in time") from None
                 if renewal.seconds() <= 0:
-                    renewal = _Ticks(self._clock, RENEW_EVERY)
+                    pause = min(2 * pause, pause_max)
+                    renewal = _Ticks(self._clock, pause)
                     self._renew(link)
                 continue
             if news is None:
@@ -274,21 +301,21 @@ class Holder:
             if frame.HasField("over"):
                 raise NotReserved(frame.over.code, frame.over.text, frame.over.retry_after_ms / 1000)
             self._extend(frame)
-            if frame.HasField("granted"):
-                self.fence = Fence(frame.granted.token, frame.granted.turn)
-            if self._permission.until is not None:
+            if self._permission.may_begin:
                 return True
-            if frame.HasField("granted") and not granted:  # it took long until the grant
+            if frame.HasField("granted") and not granted:  # it took long until the grant, or the control log does not have it yet
                 granted = True
-                left, renewal = _Ticks(self._clock, BEGIN_MAX), _Ticks(self._clock, RENEW_EVERY)
+                left, renewal = _Ticks(self._clock, max(left.seconds(), BEGIN_MAX)), _Ticks(self._clock, pause)
                 self._renew(link)
 
     def _extend(self, frame: pb.ReserveResponse) -> None:
         now = self._clock.now()
         if frame.HasField("granted"):
             self._permission.granted(frame.granted.remaining_ns, now)
+            # A former owner that does not know yet that it is one answers with its own fence, and no permission.
+            self.fence = max(self.fence, Fence(frame.granted.token, frame.granted.turn))
         elif frame.HasField("renewed"):
-            self._permission.renewed(frame.renewed.k, frame.renewed.remaining_ns, now)
+            self._permission.renewed(frame.renewed.k, frame.renewed.remaining_ns, now, frame.renewed.covered)
 
     def _keep(self) -> None:
         """Renews the reservation until it is lost, or its release was told. A release is told on another stream if one breaks, until the permission
@@ -330,6 +357,8 @@ class Holder:
             if redial is not None and redial.seconds() <= 0:
                 redial = None
                 self._ask.resume = True
+                # The owner of a covered reservation may have died: the next one is waited for as long as the permission lasts.
+                self._ask.wait_ms = round(self.seconds_left() * 1000) if self._ttl else 0
                 try:
                     link.end()
                     link = self._link = self._open()
@@ -375,9 +404,9 @@ def _refused(failure: grpc.RpcError | None) -> NotReserved:
     return NotReserved(_REFUSALS.get(code, "unreachable"), text or code.name)
 
 
-def check_wait(wait: float) -> None:
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
-        raise ArgumentError(f"wait = {wait!r}, want a number of seconds of at least 0")
+def check_seconds(name: str, seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise ArgumentError(f"{name} = {seconds!r}, want a number of seconds of at least 0")
 
 
 class _Held:
@@ -390,7 +419,9 @@ class _Held:
 
     @property
     def fence(self) -> Fence:
-        """Is greater than that of any earlier delivery, call or reservation of the key."""
+        """Is greater than that of any earlier delivery, call or reservation of the key.
+
+        That of a reservation with a ttl grows when the key has another owner; the earlier one is as good."""
         return self._holder.fence
 
     @property
