@@ -56,7 +56,7 @@ const charge: CallHandler = async (call, signal) => Buffer.from(call.method + St
 export const calls: Options = { calls: { charge } };
 export const reply = () => new Lane().invoke("k", "charge", "1", { id: "1" }).then((bytes) => bytes.length);
 export const held = async (): Promise<string> => {
-  await using r = await new Lane().reserve("k", { wait: 5 });
+  await using r = await new Lane().reserve("k", { wait: 5, ttl: 5000 });
   return String(r.signal.aborted) + r.fence.toString() + (await r.release());
 };
 export const remind: Handler = (event) => event.after(1000, "remind", event.timer?.name ?? event.payload);
@@ -92,6 +92,13 @@ for (const [name, payload, kind, said] of [["app.mjs", '{"number": 5}', "done", 
 const router = process.env.ROUTER ?? join(root, "build/router");
 if (process.env.ROUTER === undefined) execFileSync("go", ["build", "-o", router, "./cmd/router"], { cwd: join(root, "../.."), stdio: "inherit" });
 const limited = join(root, "../../tools/limited.sh");
-const said = execFileSync(limited, ["600", router, "dev", "--rate", "100", "--events", "50", "--", process.execPath, "total.mjs"], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
-assert.equal(readFileSync(join(folder, "total"), "utf8"), "x".repeat(50), "the reserved key was held twice at once");
-assert.equal(said.toString().match(/total \d+, fence \d{19}\.\d{20}/g)?.length, 50);
+const total = files.find((f) => f[1] === "total.mjs")[2];
+const withTtl = total.replace("{ wait: 30_000, ", "{ wait: 30_000, ttl: 30_000, ");
+assert.notEqual(withTtl, total);
+writeFileSync(join(folder, "ttl.mjs"), withTtl);
+for (const program of ["total.mjs", "ttl.mjs"]) {
+  rmSync(join(folder, "total"), { force: true });
+  const said = execFileSync(limited, ["600", router, "dev", "--rate", "100", "--events", "50", "--", process.execPath, program], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
+  assert.equal(readFileSync(join(folder, "total"), "utf8"), "x".repeat(50), `the reserved key was held twice at once by ${program}`);
+  assert.equal(said.toString().match(/total \d+, fence \d{19}\.\d{20}/g)?.length, 50, program);
+}

@@ -55,6 +55,12 @@ export interface InvokeOptions {
 export interface ReserveOptions {
   /** How long to wait for the key, in milliseconds: up to an hour. By default it must be free. */
   wait?: number;
+  /**
+   * For how long each renewal promises the key, in milliseconds: 5000 to 300000, also if the owner of the key dies or moves meanwhile. No next owner
+   * gives the key to anybody else before. The reservation begins when the control log has it, and a key whose holder has died is free only after the
+   * ttl. By default the reservation ends with the lease of the key's owner.
+   */
+  ttl?: number;
   /** Ends the wait when it aborts. A reservation that was granted goes on. */
   signal?: AbortSignal;
   /** As for InvokeOptions: the event or the call whose handler reserves. */
@@ -203,20 +209,21 @@ export class Lane {
    *     await store.repair("user-7", { fence: r.fence.toString(), signal: r.signal });
    *
    * It is renewed in the background, and lost if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives
-   * the key up, and after an hour: stop working when `r.signal` aborts, and pass `r.fence` to your database with every write.
+   * the key up, and after an hour; with a `ttl` only if no owner can be reached for so long: stop working when `r.signal` aborts, and pass `r.fence` to your database with every write.
    * Rejects with a NotReservedError if there is no reservation.
-   * @throws RingfenceError with the code "argument" if wait is out of range, or leases have no clock.
+   * @throws RingfenceError with the code "argument" if wait or ttl is out of range, or leases have no clock.
    */
   async reserve(key: string | Uint8Array, options: ReserveOptions = {}): Promise<Reservation> {
-    const { wait = 0, signal, caller } = options;
+    const { wait = 0, ttl = 0, signal, caller } = options;
     if (!(wait >= 0 && wait <= waitMax)) throw new RingfenceError("argument", `wait is ${wait}, want 0 or more milliseconds`, "wait");
+    if (!(ttl >= 0 && ttl < Infinity)) throw new RingfenceError("argument", `ttl is ${ttl}, want 5000 to 300000 milliseconds`, "ttl");
     let clock: Clock;
     try {
       clock = this.#clock();
     } catch (err) {
       throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
     }
-    const holder = new Holder({ clock, open: () => this.#open() }, { key: Buffer.from(key), waitMs: wait, path: pathOf(caller), signal });
+    const holder = new Holder({ clock, open: () => this.#open() }, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path: pathOf(caller), signal });
     await holder.begin();
     return new Reservation(holder);
   }

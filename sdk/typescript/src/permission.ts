@@ -16,14 +16,29 @@ export const renewalsMax = 64;
 const renewMost = 500;
 const renewLeast = 20;
 
+/** The longest time between two renewals of a reservation with a ttl, in milliseconds: a sixth of the ttl. */
+const renewCoveredMost = 10_000;
+
 export class Permission {
   /** The deadline; undefined before there is any permission. */
   until: Instant | undefined = undefined;
   /** Milliseconds until the next renewal. */
   every = renewMost;
+  readonly #ttl: number;
+  #covered = false;
   #asked: Instant = 0;
   readonly #renewals = new Map<bigint, Instant>();
   #k = 0n;
+
+  /** @param ttl in milliseconds; 0 is none. */
+  constructor(ttl = 0) {
+    this.#ttl = ttl;
+  }
+
+  /** Whether there is permission, or was; with a ttl only once the control log has the reservation. */
+  get mayBegin(): boolean {
+    return this.until !== undefined && (this.#ttl === 0 || this.#covered);
+  }
 
   /** Notes when the Ask of the present stream is sent; call it before. */
   ask(sent: Instant): void {
@@ -40,15 +55,20 @@ export class Permission {
   /** Takes the permission of a Granted on the present stream. With half of it gone the holder renews before it begins. */
   granted(remainingMs: number, now: Instant): void {
     if (this.#asked + remainingMs - now > remainingMs / 2) this.#extend(this.#asked, remainingMs, now);
+    this.#renewLive(now); // at a next owner the permission of a covered reservation is that of a live one at first
   }
 
   /** Takes the permission of a Renewed. */
-  renewed(k: bigint, remainingMs: number, now: Instant): void {
+  renewed(k: bigint, remainingMs: number, now: Instant, covered = false): void {
     const sent = this.#renewals.get(k);
     for (const older of this.#renewals.keys()) {
       if (older <= k) this.#renewals.delete(older);
     }
-    if (sent !== undefined) this.#extend(sent, remainingMs, now);
+    const extended = sent !== undefined && this.#extend(sent, remainingMs, now);
+    if (covered && !this.overdue(now)) {
+      this.#covered = true;
+      this.every = Math.min(renewCoveredMost, this.#ttl / 6);
+    } else if (extended) this.#renewLive(now);
   }
 
   /** Whether there was permission, and it has passed. */
@@ -56,11 +76,15 @@ export class Permission {
     return this.until !== undefined && now >= this.until;
   }
 
-  #extend(sent: Instant, remainingMs: number, now: Instant): void {
-    if (!(remainingMs > 0) || this.overdue(now)) return; // a passed deadline is never extended
+  #extend(sent: Instant, remainingMs: number, now: Instant): boolean {
+    if (!(remainingMs > 0) || this.overdue(now)) return false; // a passed deadline is never extended
     const until = sent + remainingMs;
-    if (!(now < until && (this.until === undefined || until > this.until))) return;
+    if (!(now < until && (this.until === undefined || until > this.until))) return false;
     this.until = until;
-    this.every = Math.max(renewLeast, Math.min(renewMost, (until - now) / 3));
+    return true;
+  }
+
+  #renewLive(now: Instant): void {
+    if (this.until !== undefined) this.every = Math.max(renewLeast, Math.min(renewMost, (this.until - now) / 3));
   }
 }

@@ -16,8 +16,12 @@ export const reservePath = "/ringfence.lane.v1.LaneService/Reserve";
 /** How long the router's answer is waited for after the wait for a key, in milliseconds. */
 const grace = 1000;
 
-/** How long it may take from a grant until there is permission to begin, in milliseconds. */
+/** How long it may take from a grant until there is permission to begin, beyond the wait for the key, in milliseconds. */
 const beginMax = 10_000;
+
+/** The pauses between renewals while the control log does not have a reservation with a ttl, in milliseconds: doubled from the first to the second. */
+const coverMin = 4;
+const coverMax = 50;
 
 /** How long a stream stays open after its last frame of this side, in milliseconds. */
 const releaseMax = 500;
@@ -28,6 +32,9 @@ const pauseMax = 500;
 
 /** The longest time that a timer can wait, in milliseconds. Routers allow an hour. */
 export const waitMax = 2 ** 31 - 1 - grace;
+
+/** The longest ttl that an Ask can carry, in milliseconds. Routers allow 5 minutes. */
+const ttlMax = 2 ** 32 - 1;
 
 /** The codes of statuses with which a router refuses an ask. All others: unreachable. */
 const refusals: Partial<Record<number, string>> = {
@@ -47,6 +54,8 @@ export interface Opener {
 export interface Asking {
   key: Uint8Array;
   waitMs: number;
+  /** 0: none. */
+  ttlMs: number;
   path: bigint[];
   /** Ends the wait. */
   signal: AbortSignal | undefined;
@@ -71,7 +80,10 @@ export class Reservation {
     this.signal = signalOf(holder);
   }
 
-  /** Is greater than that of any earlier delivery, call or reservation of the key. */
+  /**
+   * Is greater than that of any earlier delivery, call or reservation of the key. That of a reservation with a ttl grows when the key has another
+   * owner; the earlier one is as good.
+   */
   get fence(): Fence {
     return this.#holder.fence;
   }
@@ -104,7 +116,7 @@ export class Holder implements Cancellable {
   readonly #opener: Opener;
   readonly #asking: Asking;
   readonly #id = randomBytes(16);
-  readonly #permission = new Permission();
+  readonly #permission: Permission;
   #askedAt: Instant = 0; // for the first time
   #crowded: { failure: NotReservedError; pauseMs: number } | undefined; // the router has refused the last ask unread
   #begun: { resolve(): void; reject(failure: NotReservedError): void } | undefined; // until there is permission, or none will come
@@ -115,12 +127,14 @@ export class Holder implements Cancellable {
   #renewAt: Instant = Infinity;
   #redialAt: Instant = Infinity;
   #pauseMs = 0;
+  #coverMs = coverMin;
   #released: Promise<void> | undefined;
   #over: (() => void) | undefined; // after a release: ends the wait for it
 
   constructor(opener: Opener, asking: Asking) {
     this.#opener = opener;
     this.#asking = asking;
+    this.#permission = new Permission(asking.ttlMs);
   }
 
   /** Waits for the key, and for permission to begin. */
@@ -174,7 +188,7 @@ export class Holder implements Cancellable {
   }
 
   #open(resume: boolean): void {
-    const { key, waitMs, path } = this.#asking;
+    const { key, ttlMs, path } = this.#asking;
     this.#permission.ask(this.#opener.clock.sent());
     let stream: Stream;
     try {
@@ -197,8 +211,15 @@ export class Holder implements Cancellable {
       else this.#broke(failure);
     });
     // Not rawClock: NTP can slew the clock (clock.ts).
-    const left = this.#crowded === undefined ? waitMs : Math.max(0, waitMs - (this.#opener.clock.now() - this.#askedAt));
-    this.#send({ case: "ask", value: { key, id: this.#id, waitMs: BigInt(Math.floor(left)), resume, path } });
+    const wait = BigInt(Math.floor(this.#waitMs(resume)));
+    this.#send({ case: "ask", value: { key, id: this.#id, waitMs: wait, resume, path, ttlMs: Math.min(Math.ceil(ttlMs), ttlMax) } });
+  }
+
+  /** What is left of the wait. The owner of a covered reservation may have died: the next one is waited for as long as the permission lasts. */
+  #waitMs(resume: boolean): number {
+    const { waitMs, ttlMs } = this.#asking;
+    if (resume) return ttlMs > 0 ? this.leftMs() : 0;
+    return this.#crowded === undefined ? waitMs : Math.max(0, waitMs - (this.#opener.clock.now() - this.#askedAt));
   }
 
   /** Asks again soon: the router has taken nothing in, since too many calls of its callers are just beginning. */
@@ -216,8 +237,14 @@ export class Holder implements Cancellable {
   #renew(): void {
     const { clock } = this.#opener;
     const k = this.#permission.renew(clock.sent());
-    this.#schedule(clock.now() + this.#permission.every);
+    if (this.#begun !== undefined) this.#coverMs = Math.min(2 * this.#coverMs, coverMax);
+    this.#schedule(clock.now() + this.#every);
     this.#send({ case: "renew", value: { k } });
+  }
+
+  /** Milliseconds until the next renewal. */
+  get #every(): number {
+    return this.#begun !== undefined && this.#asking.ttlMs > 0 ? this.#coverMs : this.#permission.every;
   }
 
   /** Sets when the next renewal is due. Short leases are renewed more often than the clock is compared with the deadline. */
@@ -245,23 +272,21 @@ export class Holder implements Cancellable {
     this.ask(); // whether it was lost before
     if (this.cause !== undefined) return;
     const now = this.#opener.clock.now();
-    if (frame.case === "renewed") this.#permission.renewed(frame.value.k, Number(frame.value.remainingNs) / 1e6, now);
+    if (frame.case === "renewed") this.#permission.renewed(frame.value.k, Number(frame.value.remainingNs) / 1e6, now, frame.value.covered);
     if (frame.case === "granted") {
       this.#permission.granted(Number(frame.value.remainingNs) / 1e6, now);
-      if (this.#begun !== undefined) this.fence = new Fence(frame.value.token, frame.value.turn);
+      // A former owner that does not know yet that it is one answers with its own fence, and no permission.
+      const fence = new Fence(frame.value.token, frame.value.turn);
+      if (this.fence.before(fence)) this.fence = fence;
       this.#granted = true;
       this.#ticks ??= setInterval(() => this.#tick(), checkEvery);
     }
-    this.#schedule(now + this.#permission.every);
     this.#pauseMs = 0;
-    const began = this.#begun !== undefined && this.#permission.until !== undefined;
-    if (began) {
-      const { resolve } = this.#begun!;
-      this.#begun = undefined;
-      resolve();
-    } else if (frame.case === "granted") {
-      this.#renew(); // it took long until the grant, or this stream is a new one
-    }
+    const begun = this.#permission.mayBegin ? this.#begun : undefined;
+    if (begun !== undefined) this.#begun = undefined;
+    this.#schedule(now + this.#every);
+    if (begun !== undefined) begun.resolve();
+    else if (frame.case === "granted") this.#renew(); // it took long until the grant, or the control log does not have it yet, or this stream is a new one
   }
 
   /** Compares the deadline with the clock, and does what is due. */

@@ -55,6 +55,35 @@ describe("the permission of a holder", () => {
     }
   });
 
+  it("begins with a ttl when the control log has it", () => {
+    const p = new Permission(30_000);
+    p.ask(0);
+    p.granted(1760, 0);
+    assert.equal(p.mayBegin, false);
+    p.renewed(p.renew(0), 1760, 0);
+    assert.deepEqual([p.mayBegin, p.every], [false, 500]);
+    p.renewed(p.renew(0), 30_000, 0, true);
+    assert.deepEqual([p.mayBegin, p.every], [true, 5000]);
+    p.granted(1760, 1000); // at the next owner it is live at first
+    p.renewed(p.renew(1000), 1760, 1000);
+    assert.deepEqual([p.until, p.every], [30_000, 500]);
+    p.renewed(p.renew(2000), 30_000, 2000, true);
+    assert.deepEqual([p.until, p.every], [32_000, 5000]);
+    const late = new Permission(30_000);
+    late.ask(0);
+    late.granted(1000, 0);
+    late.renewed(late.renew(0), 30_000, 1000, true);
+    assert.equal(late.mayBegin, false);
+  });
+
+  it("is renewed every ten seconds with a long ttl", () => {
+    for (const [ttl, every] of [[6000, 1000], [60_000, 10_000], [300_000, 10_000]] as const) {
+      const p = new Permission(ttl);
+      p.renewed(p.renew(0), ttl, 0, true);
+      assert.equal(p.every, every);
+    }
+  });
+
   it("is never extended after its deadline", () => {
     const p = new Permission();
     p.ask(0);
@@ -75,9 +104,10 @@ describe("the permission of a holder", () => {
   });
 
   randomly("is no more than the router has given, counted from before it was asked", 500, (draw) => {
-    const p = new Permission();
+    const ttl = draw(0, 1) * 30_000;
+    const p = new Permission(ttl);
     const sent = new Map<bigint, number>();
-    let [now, asked, owner, lost] = [0, 0, 0, false];
+    let [now, asked, owner, lost, covered] = [0, 0, 0, false, false];
     p.ask(now);
     for (let i = 0; i < 60; i++) {
       now += [0, 1, 5, 30][draw(0, 3)]!;
@@ -98,10 +128,13 @@ describe("the permission of a holder", () => {
         default: {
           const k = BigInt(draw(1, 40));
           if (sent.has(k)) owner = Math.max(owner, sent.get(k)! + remaining);
-          p.renewed(k, remaining, now);
+          const says = draw(0, 4) === 0;
+          covered ||= says;
+          p.renewed(k, remaining, now, says);
         }
       }
       assert.ok(p.until === undefined || p.until <= owner);
+      assert.ok(!p.mayBegin || (p.until !== undefined && (covered || ttl === 0)));
       assert.ok(before === undefined || p.until! >= before);
       assert.ok(!lost || p.until === before);
     }
@@ -124,8 +157,8 @@ interface Lending {
   readonly token: unknown;
   /** Called with the number of each Renew. */
   renewed: (k: bigint) => void;
-  grant(ms?: number): void;
-  renew(k: bigint, ms?: number): void;
+  grant(ms?: number, token?: bigint): void;
+  renew(k: bigint, ms?: number, covered?: boolean): void;
   over(code: string, text?: string): void;
   fail(code?: number): void;
   /** Answers each renewal. */
@@ -152,8 +185,8 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
           if (frame.case === "ask") {
             const self: Lending = (lending = {
               n: streams.length + 1, ask: frame.value, token: call.metadata.get("authorization")[0], renewed: () => {},
-              grant: (ms = lease) => send({ case: "granted", value: { token: 7n, turn: 8n, remainingNs: ns(ms) } }),
-              renew: (k, ms = lease) => send({ case: "renewed", value: { k, remainingNs: ns(ms) } }),
+              grant: (ms = lease, token = 7n) => send({ case: "granted", value: { token, turn: 8n, remainingNs: ns(ms) } }),
+              renew: (k, ms = lease, covered = false) => send({ case: "renewed", value: { k, remainingNs: ns(ms), covered } }),
               over: (code, text = "as told") => {
                 send({ case: "over", value: { code, text, retryAfterMs: 1500n } });
                 call.end();
@@ -284,6 +317,47 @@ describe("a reservation", () => {
     assert.equal(router.releases, 1);
   });
 
+  it("outlasts the owner of its key with a ttl", async (t) => {
+    let renewals = 0;
+    const router = await lender(t, (s) => {
+      if (s.n === 1) {
+        s.renewed = (k) => s.renew(k, 12_000, ++renewals > 5); // from the sixth on the control log has it
+        s.grant();
+      } else if (s.n === 2) {
+        s.grant(0, 6n); // a former owner that does not know yet that it is one
+        s.fail();
+      } else {
+        s.renewed = (k) => s.renew(k, 12_000, true);
+        setTimeout(() => s.grant(lease, 9n), lease + 500);
+      }
+    });
+    const r = await router.lane.reserve("user-1", { wait: 30_000, ttl: 12_000 });
+    assert.ok(renewals > 5, "it began before the control log had it");
+    const before = renewals;
+    assert.deepEqual(r.fence, new Fence(7n, 8n));
+    await sleep(3000);
+    assert.ok(renewals > before && renewals <= before + 2, `${renewals - before} renewals, want one in 2 s`);
+    router.streams[0]!.fail(); // its owner is killed
+    while (r.fence.token === 7n) await sleep(10);
+    assert.deepEqual(r.fence, new Fence(9n, 8n));
+    await sleep(1000);
+    assert.equal(r.signal.aborted, false);
+    const left = r.leaseUntil.getTime() - Date.now();
+    assert.ok(left > lease && left <= 12_000, String(left));
+    await r.release();
+    const asks = router.streams.map(({ ask }) => ask);
+    assert.deepEqual(asks.map(({ ttlMs, resume }) => [ttlMs, resume]), [[12_000, false], [12_000, true], [12_000, true]]);
+    assert.deepEqual([asks[0]!.waitMs, asks[1]!.waitMs <= 12_000n, asks[1]!.waitMs >= asks[2]!.waitMs, asks[2]!.waitMs > 1000n], [30_000n, true, true, true]);
+    assert.equal(router.releases, 1);
+  });
+
+  it("asks for the ttl as it is: the router says what it allows", async (t) => {
+    const router = await lender(t, (s) => s.fail(status.INVALID_ARGUMENT));
+    for (const ttl of [0.1, 4999.5, 1e12]) await assert.rejects(router.lane.reserve("k", { ttl }), NotReservedError);
+    assert.deepEqual(router.streams.map((s) => s.ask.ttlMs), [1, 5000, 2 ** 32 - 1]);
+    for (const ttl of [-1, NaN, Infinity]) await assert.rejects(router.lane.reserve("k", { ttl }), { code: "argument" });
+  });
+
   for (const sent of [false, true]) {
     it(`tells its release on the next stream, ${sent ? "if the release was sent on one that broke" : "if there was none at the release"}`, async (t) => {
       const router = await lender(t, (s) => {
@@ -345,7 +419,7 @@ describe("a reservation", () => {
     }
   });
 
-  for (const code of ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive"]) {
+  for (const code of ["timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive", "not_covered"]) {
     it(`is refused: ${code}`, async (t) => {
       const router = await lender(t, (s) => s.over(code));
       await assert.rejects(router.lane.reserve("k"), { name: "NotReservedError", code, text: "as told", retryAfterMs: 1500, message: `the key is not reserved (${code}): as told` });
