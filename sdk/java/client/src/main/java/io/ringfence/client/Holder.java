@@ -28,7 +28,7 @@ final class Holder {
     /** How long the router's answer is waited for after the wait for a key. */
     private static final Duration GRACE = Duration.ofSeconds(1);
 
-    /** How long it may take from a grant until there is permission to begin. */
+    /** How long it may take from a grant until there is permission to begin, at least. */
     private static final long BEGIN_MAX = Duration.ofSeconds(10).toNanos();
 
     /** How long the router's last frame is waited for when the wait for a key is given up. */
@@ -37,6 +37,10 @@ final class Holder {
     /** The pauses before the next stream when one breaks: doubled from the first to the second. */
     private static final long PAUSE_MIN = Duration.ofMillis(20).toNanos();
     private static final long PAUSE_MAX = Duration.ofMillis(500).toNanos();
+
+    /** The pauses between renewals while the control log does not have a reservation with a ttl: doubled from the first to the second. */
+    private static final long COVER_MIN = Duration.ofMillis(4).toNanos();
+    private static final long COVER_MAX = Duration.ofMillis(50).toNanos();
 
     private static final int ID_BYTES = 16;
     private static final String UNREACHABLE = "unreachable";
@@ -55,7 +59,8 @@ final class Holder {
     private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
     private final Ask.Builder ask;
     private final Duration wait;
-    private final Permission permission = new Permission();
+    private final boolean hasTtl;
+    private final Permission permission;
     private final LinkedBlockingQueue<News> news = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> begun = new CompletableFuture<>();
     private final CompletableFuture<Void> lost = new CompletableFuture<>();
@@ -68,13 +73,15 @@ final class Holder {
     private String why; // it is lost; null: it is not
     private boolean released;
 
-    Holder(LeaseClock clock, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait) {
+    Holder(LeaseClock clock, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait, Duration ttl) {
         this.clock = clock;
         this.streams = streams;
         this.wait = wait;
+        this.hasTtl = !ttl.isZero();
+        this.permission = new Permission(ttl.toNanos());
         byte[] id = new byte[ID_BYTES];
         RANDOM.nextBytes(id);
-        this.ask = ask.setId(ByteString.copyFrom(id)).setWaitMs(wait.toMillis()).setRawClock(clock.isRaw());
+        this.ask = ask.setId(ByteString.copyFrom(id)).setWaitMs(wait.toMillis()).setRawClock(clock.isRaw()).setTtlMs((int) ttl.toMillis());
     }
 
     /** Starts the thread, and returns what is complete when the reservation may begin, or will not. */
@@ -196,6 +203,8 @@ final class Holder {
         long end = until;
         boolean granted = false;
         long renewAt = 0;
+        long pause = hasTtl ? COVER_MIN : Permission.RENEW_MOST;
+        long pauseMax = hasTtl ? COVER_MAX : Permission.RENEW_MOST;
         while (true) {
             long now = clock.now();
             News next = next(granted ? Math.min(end - now, renewAt - now) : end - now);
@@ -213,16 +222,12 @@ final class Holder {
                     throw new NotReservedException(told.getCode(), told.getText(), Duration.ofMillis(told.getRetryAfterMs()), null);
                 }
                 extend(next.frame);
-                if (next.frame.hasGranted()) {
-                    Granted grant = next.frame.getGranted();
-                    fence = new Fence(grant.getToken(), grant.getTurn());
-                }
-                if (permission.isGiven()) {
+                if (permission.mayBegin()) {
                     return true;
                 }
-                if (next.frame.hasGranted() && !granted) { // it took long until the grant
+                if (next.frame.hasGranted() && !granted) { // it took long until the grant, or the control log does not have it yet
                     granted = true;
-                    end = now + BEGIN_MAX;
+                    end = Math.max(end, now + BEGIN_MAX);
                     renewAt = now; // at once
                 }
             }
@@ -231,7 +236,8 @@ final class Holder {
                 throw new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
             }
             if (granted && now - renewAt >= 0) {
-                renewAt = now + permission.every();
+                renewAt = now + pause;
+                pause = Math.min(2 * pause, pauseMax);
                 renew();
             }
         }
@@ -240,9 +246,14 @@ final class Holder {
     private void extend(ReserveResponse frame) {
         long now = clock.now();
         if (frame.hasGranted()) {
-            permission.granted(frame.getGranted().getRemainingNs(), now);
+            Granted grant = frame.getGranted();
+            permission.granted(grant.getRemainingNs(), now);
+            Fence granted = new Fence(grant.getToken(), grant.getTurn());
+            if (fence.isBefore(granted)) { // a former owner that does not know yet that it is one answers with its own, and no permission
+                fence = granted;
+            }
         } else if (frame.hasRenewed()) {
-            permission.renewed(frame.getRenewed().getK(), frame.getRenewed().getRemainingNs(), now);
+            permission.renewed(frame.getRenewed().getK(), frame.getRenewed().getRemainingNs(), frame.getRenewed().getCovered(), now);
         }
     }
 
@@ -297,7 +308,8 @@ final class Holder {
             if (broken && now - redialAt >= 0) {
                 try {
                     link.end();
-                    ask.setResume(true);
+                    // The owner of a covered reservation may have died: the next one is waited for as long as the permission lasts.
+                    ask.setResume(true).setWaitMs(hasTtl ? Duration.ofNanos(leftNanos()).toMillis() : 0);
                     link = new Link();
                     broken = false;
                 } catch (NotReservedException e) {

@@ -400,8 +400,8 @@ public final class Lane implements AutoCloseable {
 
     /**
      * Reserves a key: no handler of it runs, and nobody else holds it, until {@link Reservation#close}. It is renewed in the background, and lost if
-     * the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up, and after an hour: stop
-     * working when {@link Reservation#isLost}, and pass {@link Reservation#fence} to your database with every write. An interruption ends the wait.
+     * the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up, and after an hour; with a
+     * {@linkplain ReserveOptions#ttl ttl} only if no owner can be reached for so long. Stop working when {@link Reservation#isLost}, and pass {@link Reservation#fence} to your database with every write. An interruption ends the wait.
      *
      * @param key the key, any bytes
      * @param options the options
@@ -410,7 +410,7 @@ public final class Lane implements AutoCloseable {
      */
     public Reservation reserve(byte[] key, ReserveOptions options) {
         Ask.Builder ask = Ask.newBuilder().setKey(ByteString.copyFrom(key)).addAllPath(pathOf(options.caller));
-        Holder holder = new Holder(this.options.clock, this::reservation, ask, options.wait);
+        Holder holder = new Holder(this.options.clock, this::reservation, ask, options.wait, options.ttl);
         try {
             holder.start().get();
             return new Reservation(holder);

@@ -18,12 +18,22 @@ final class Permission {
     static final long RENEW_MOST = 500_000_000;
     static final long RENEW_LEAST = 20_000_000;
 
+    /** The longest time between two renewals of a reservation with a ttl: a sixth of the ttl. */
+    static final long RENEW_COVERED_MOST = 10_000_000_000L;
+
+    private final long ttl; // 0: none
     private final Map<Long, Long> renewals = new HashMap<>();
     private long asked;
     private long k;
     private boolean given;
     private long until;
     private long every = RENEW_MOST;
+    private boolean covered;
+
+    /** Of a reservation with a ttl in nanoseconds; 0 is none. */
+    Permission(long ttl) {
+        this.ttl = ttl;
+    }
 
     /** Notes when the Ask of the present stream is sent; call it before. */
     synchronized void ask(long now) {
@@ -44,6 +54,7 @@ final class Permission {
         if (asked + remaining - now > remaining / 2) {
             extend(asked, remaining, now);
         }
+        renewLive(now); // at a next owner the permission of a covered reservation is that of a live one at first
     }
 
     /** Nanoseconds until the next renewal. */
@@ -52,23 +63,34 @@ final class Permission {
     }
 
     /** Takes the permission of a Renewed. */
-    synchronized void renewed(long number, long remaining, long now) {
+    synchronized void renewed(long number, long remaining, boolean isCovered, long now) {
         Long sent = renewals.get(number);
         renewals.keySet().removeIf(older -> older <= number);
-        if (sent != null) {
-            extend(sent, remaining, now);
+        boolean extended = sent != null && extend(sent, remaining, now);
+        if (isCovered && !isOverdue(now)) {
+            covered = true;
+            every = Math.min(RENEW_COVERED_MOST, ttl / 6);
+        } else if (extended) {
+            renewLive(now);
         }
     }
 
-    private void extend(long sent, long remaining, long now) {
+    private boolean extend(long sent, long remaining, long now) {
         if (remaining <= 0 || isOverdue(now)) { // a passed deadline is never extended
-            return;
+            return false;
         }
         long to = sent + remaining;
-        if (now - to < 0 && (!given || to - until > 0)) {
-            given = true;
-            until = to;
-            every = Math.max(RENEW_LEAST, Math.min(RENEW_MOST, (to - now) / 3));
+        if (now - to >= 0 || given && to - until <= 0) {
+            return false;
+        }
+        given = true;
+        until = to;
+        return true;
+    }
+
+    private void renewLive(long now) {
+        if (given) {
+            every = Math.max(RENEW_LEAST, Math.min(RENEW_MOST, (until - now) / 3));
         }
     }
 
@@ -77,9 +99,9 @@ final class Permission {
         return given && now - until >= 0;
     }
 
-    /** Whether there is permission, or was. */
-    synchronized boolean isGiven() {
-        return given;
+    /** Whether there is permission, or was; with a ttl only once the control log has the reservation. */
+    synchronized boolean mayBegin() {
+        return given && (ttl == 0 || covered);
     }
 
     /** Nanoseconds that are left. */

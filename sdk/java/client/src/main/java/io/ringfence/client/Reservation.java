@@ -23,7 +23,8 @@ public final class Reservation implements AutoCloseable {
     /**
      * Returns the fence: pass it to your database with every write.
      *
-     * @return a fence that is greater than that of any earlier delivery, call or reservation of the key
+     * @return a fence that is greater than that of any earlier delivery, call or reservation of the key. That of a reservation with a ttl grows
+     *     when the key has another owner; the earlier one is as good
      */
     public Fence fence() {
         return holder.fence();

@@ -5,13 +5,17 @@ import java.time.Duration;
 /** Options of one reservation. They are immutable: each method returns others. */
 public final class ReserveOptions {
     /** No options: the key must be free. */
-    public static final ReserveOptions NONE = new ReserveOptions(Duration.ZERO, null);
+    public static final ReserveOptions NONE = new ReserveOptions(Duration.ZERO, Duration.ZERO, null);
+
+    private static final Duration TTL_MAX = Duration.ofMillis(Integer.MAX_VALUE); // that an Ask can carry
 
     final Duration wait;
+    final Duration ttl; // zero: none
     final Event caller; // null: none
 
-    private ReserveOptions(Duration wait, Event caller) {
+    private ReserveOptions(Duration wait, Duration ttl, Event caller) {
         this.wait = wait;
+        this.ttl = ttl;
         this.caller = caller;
     }
 
@@ -26,7 +30,22 @@ public final class ReserveOptions {
         if (time.isNegative()) {
             throw new IllegalArgumentException("waitFor = " + time + ", want 0 or more");
         }
-        return new ReserveOptions(time, caller);
+        return new ReserveOptions(time, ttl, caller);
+    }
+
+    /**
+     * Makes the reservation last for a time from each renewal on, also if the owner of the key dies or moves meanwhile: no next owner gives the key to
+     * anybody else before. It begins when the control log has it. A key whose holder has died is free only after that time.
+     *
+     * @param time 5 seconds to 5 minutes; by default the reservation ends with the lease of the key's owner
+     * @return options with it
+     * @throws IllegalArgumentException if it is less than a millisecond or more than 24 days; routers refuse what else is out of range
+     */
+    public ReserveOptions ttl(Duration time) {
+        if (time.toMillis() < 1 || time.compareTo(TTL_MAX) > 0) {
+            throw new IllegalArgumentException("ttl = " + time + ", want 5 seconds to 5 minutes");
+        }
+        return new ReserveOptions(wait, time, caller);
     }
 
     /**
@@ -36,7 +55,7 @@ public final class ReserveOptions {
      * @return options with it
      */
     public ReserveOptions caller(Event event) {
-        return new ReserveOptions(wait, event);
+        return new ReserveOptions(wait, ttl, event);
     }
 
     /**
@@ -46,6 +65,6 @@ public final class ReserveOptions {
      * @return options with it
      */
     public ReserveOptions caller(Call call) {
-        return new ReserveOptions(wait, call.event);
+        return new ReserveOptions(wait, ttl, call.event);
     }
 }

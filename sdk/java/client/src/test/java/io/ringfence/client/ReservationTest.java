@@ -57,9 +57,9 @@ class ReservationTest {
 
     @Test
     void permissionCountsFromTheAsk() {
-        Permission p = new Permission();
+        Permission p = new Permission(0);
         p.ask(100);
-        assertFalse(p.isGiven());
+        assertFalse(p.mayBegin());
         p.granted(50, 120);
         assertFalse(p.isOverdue(149));
         assertTrue(p.isOverdue(150));
@@ -69,46 +69,76 @@ class ReservationTest {
     @Test
     void aGrantAfterALongWaitGivesNone() {
         for (long remaining : new long[] {0, -5, 50, 1800}) {
-            Permission p = new Permission();
+            Permission p = new Permission(0);
             p.ask(100);
             p.granted(remaining, 1000);
-            assertFalse(p.isGiven());
-            p.renewed(p.renew(1001), 50, 1010);
+            assertFalse(p.mayBegin());
+            p.renewed(p.renew(1001), 50, false, 1010);
             assertEquals(41, p.left(1010));
         }
     }
 
     @Test
     void renewalsExtendFromTheirSending() {
-        Permission p = new Permission();
+        Permission p = new Permission(0);
         p.ask(0);
         p.granted(100, 1);
         long first = p.renew(10);
         long second = p.renew(20);
-        p.renewed(second, 100, 50);
-        p.renewed(first, 1000, 51); // older: it was answered with the second
-        p.renewed(99, 1000, 52); // never sent
-        p.renewed(second, 1000, 53); // twice
-        p.renewed(p.renew(60), 0, 61);
-        p.renewed(p.renew(62), 10, 63); // less than before
+        p.renewed(second, 100, false, 50);
+        p.renewed(first, 1000, false, 51); // older: it was answered with the second
+        p.renewed(99, 1000, false, 52); // never sent
+        p.renewed(second, 1000, false, 53); // twice
+        p.renewed(p.renew(60), 0, false, 61);
+        p.renewed(p.renew(62), 10, false, 63); // less than before
         assertEquals(20, p.left(100));
     }
 
     @Test
     void shortLeasesAreRenewedMoreOften() {
         for (long[] test : new long[][] {{1760, 500}, {600, 200}, {30, 20}}) {
-            Permission p = new Permission();
+            Permission p = new Permission(0);
             p.granted(test[0] * 1_000_000, 0);
             assertEquals(test[1] * 1_000_000, p.every());
         }
     }
 
     @Test
+    void aTtlBeginsWhenTheControlLogHasIt() {
+        long second = 1_000_000_000;
+        Permission p = new Permission(30 * second);
+        p.ask(0);
+        p.granted(2 * second, 0);
+        assertFalse(p.mayBegin());
+        p.renewed(p.renew(0), 2 * second, false, 0);
+        assertFalse(p.mayBegin());
+        assertEquals(Permission.RENEW_MOST, p.every());
+        p.renewed(p.renew(0), 30 * second, true, 0);
+        assertTrue(p.mayBegin());
+        assertEquals(5 * second, p.every());
+        p.granted(2 * second, second); // at the next owner it is live at first
+        p.renewed(p.renew(second), 2 * second, false, second);
+        assertEquals(29 * second, p.left(second));
+        assertEquals(Permission.RENEW_MOST, p.every());
+        p.renewed(p.renew(2 * second), 30 * second, true, 2 * second);
+        assertEquals(30 * second, p.left(2 * second));
+        assertEquals(5 * second, p.every());
+        Permission late = new Permission(30 * second);
+        late.ask(0);
+        late.granted(second, 0);
+        late.renewed(late.renew(0), 30 * second, true, second);
+        assertFalse(late.mayBegin());
+        Permission longest = new Permission(300 * second);
+        longest.renewed(longest.renew(0), 300 * second, true, 0);
+        assertEquals(10 * second, longest.every());
+    }
+
+    @Test
     void aPassedDeadlineIsNeverExtended() {
-        Permission p = new Permission();
+        Permission p = new Permission(0);
         p.ask(0);
         p.granted(100, 1);
-        p.renewed(p.renew(90), 100, 100);
+        p.renewed(p.renew(90), 100, false, 100);
         p.ask(101);
         p.granted(1000, 102);
         assertTrue(p.isOverdue(100));
@@ -116,13 +146,13 @@ class ReservationTest {
 
     @Test
     void renewalsAreBounded() {
-        Permission p = new Permission();
+        Permission p = new Permission(0);
         p.ask(0);
         p.granted(10_000, 0);
         for (int i = 0; i <= Permission.RENEWALS_MAX; i++) {
             p.renew(i);
         }
-        p.renewed(Permission.RENEWALS_MAX + 1, 1L << 60, 100);
+        p.renewed(Permission.RENEWALS_MAX + 1, 1L << 60, false, 100);
         assertTrue(p.isOverdue(10_000));
     }
 
@@ -130,7 +160,9 @@ class ReservationTest {
     void permissionAtRandom() {
         for (long seed = 0; seed < 500; seed++) {
             Random random = new Random(seed);
-            Permission p = new Permission();
+            long ttl = random.nextInt(2) * 30L;
+            Permission p = new Permission(ttl);
+            boolean covered = false;
             Map<Long, Long> sent = new HashMap<>();
             long now = 1_000_000;
             long asked = now;
@@ -155,10 +187,13 @@ class ReservationTest {
                     default -> {
                         long k = random.nextInt(40) + 1;
                         owner = sent.containsKey(k) ? Math.max(owner, sent.get(k) + remaining) : owner;
-                        p.renewed(k, remaining, now);
+                        boolean says = random.nextInt(5) == 0;
+                        covered |= says;
+                        p.renewed(k, remaining, says, now);
                     }
                 }
-                assertTrue(!p.isGiven() || p.left(0) <= owner, "seed " + seed);
+                assertTrue(p.left(0) <= Math.max(0, owner), "seed " + seed);
+                assertTrue(!p.mayBegin() || p.left(0) > 0 && (covered || ttl == 0), "seed " + seed);
                 assertTrue(p.left(0) >= before, "seed " + seed);
                 assertTrue(!lost || p.left(0) == before, "seed " + seed);
             }
@@ -211,11 +246,19 @@ class ReservationTest {
         }
 
         void grant(Duration remaining) {
-            send(ReserveResponse.newBuilder().setGranted(Granted.newBuilder().setToken(7).setTurn(8).setRemainingNs(remaining.toNanos())));
+            grant(remaining, 7);
+        }
+
+        void grant(Duration remaining, long token) {
+            send(ReserveResponse.newBuilder().setGranted(Granted.newBuilder().setToken(token).setTurn(8).setRemainingNs(remaining.toNanos())));
         }
 
         void renew(long k, Duration remaining) {
-            send(ReserveResponse.newBuilder().setRenewed(Renewed.newBuilder().setK(k).setRemainingNs(remaining.toNanos())));
+            renew(k, remaining, false);
+        }
+
+        void renew(long k, Duration remaining, boolean covered) {
+            send(ReserveResponse.newBuilder().setRenewed(Renewed.newBuilder().setK(k).setRemainingNs(remaining.toNanos()).setCovered(covered)));
         }
 
         void over(String code, String text) {
@@ -418,6 +461,62 @@ class ReservationTest {
         }
     }
 
+    /** It begins when the control log has it, is renewed seldom then, and goes on at the next owner, which is waited for as long as it lasts. */
+    @Test
+    void aTtlOutlastsTheOwnerOfItsKey() throws Exception {
+        Duration ttl = Duration.ofSeconds(12);
+        AtomicInteger renewals = new AtomicInteger();
+        try (Router router = router(s -> {
+            if (s.number == 1) {
+                s.renewed = k -> s.renew(k, ttl, renewals.incrementAndGet() > 5);
+                s.grant(LEASE);
+            } else if (s.number == 2) {
+                s.grant(Duration.ZERO, 6); // a former owner that does not know yet that it is one
+                s.fail(Status.UNAVAILABLE);
+            } else {
+                s.renewed = k -> s.renew(k, ttl, true);
+                after(LEASE.toMillis() + 500, () -> s.grant(LEASE, 9));
+            }
+        })) {
+            try (Reservation r = router.lane.reserve("user-1", ReserveOptions.NONE.waitFor(Duration.ofSeconds(30)).ttl(ttl))) {
+                int before = renewals.get();
+                assertTrue(before > 5, "it began before the control log had it");
+                assertEquals(new Fence(7, 8), r.fence());
+                Thread.sleep(3000);
+                assertTrue(renewals.get() > before && renewals.get() <= before + 2, renewals.get() - before + " renewals, want one in 2 s");
+                router.streams.get(0).fail(Status.UNAVAILABLE); // its owner is killed
+                long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(WAIT_SECONDS);
+                while (r.fence().token() == 7 && System.nanoTime() < end) {
+                    Thread.sleep(10);
+                }
+                assertEquals(new Fence(9, 8), r.fence());
+                Thread.sleep(1000);
+                r.checkActive();
+                assertTrue(r.leaseUntil().isAfter(Instant.now().plus(LEASE)));
+                assertFalse(r.leaseUntil().isAfter(Instant.now().plus(ttl)));
+            }
+            List<Ask> asks = router.asks();
+            assertEquals(List.of(false, true, true), asks.stream().map(Ask::getResume).toList());
+            assertTrue(asks.stream().allMatch(ask -> ask.getTtlMs() == ttl.toMillis()));
+            assertEquals(30_000, asks.get(0).getWaitMs());
+            long first = asks.get(1).getWaitMs();
+            long second = asks.get(2).getWaitMs();
+            assertTrue(first <= ttl.toMillis() && second <= first && second > 1000, "waits of " + first + " and " + second + " ms");
+            assertEquals(1, router.releases.get());
+        }
+    }
+
+    @Test
+    void ttlsOutOfRange() throws Exception {
+        for (Duration bad : List.of(Duration.ZERO, Duration.ofNanos(1), Duration.ofSeconds(-1), Duration.ofDays(30))) {
+            assertThrows(IllegalArgumentException.class, () -> ReserveOptions.NONE.ttl(bad));
+        }
+        try (Router router = router(s -> s.fail(Status.INVALID_ARGUMENT))) { // the router says what it allows
+            assertThrows(NotReservedException.class, () -> router.lane.reserve("k", ReserveOptions.NONE.ttl(Duration.ofMillis(1))));
+            assertEquals(1, router.asks().get(0).getTtlMs());
+        }
+    }
+
     /** The first stream breaks before the release, and the next one too: the third tells the owner, after that has answered there. */
     @Test
     void aReleaseIsToldOnTheNextStream() throws Exception {
@@ -486,7 +585,7 @@ class ReservationTest {
 
     @Test
     void refusals() throws Exception {
-        for (String code : List.of("timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive")) {
+        for (String code : List.of("timeout", "overloaded", "cycle", "parked", "unreachable", "not_exclusive", "not_covered")) {
             try (Router router = router(s -> s.over(code, "as told"))) {
                 NotReservedException failure = assertThrows(NotReservedException.class, () -> router.lane.reserve("k", Duration.ZERO));
                 assertEquals(code, failure.code());
