@@ -324,8 +324,8 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	}
 	// At a next owner the permission of a covered reservation is that of a live one at first, and must be renewed like it.
 	switch {
-	case f.GetRenewed().GetCovered():
-		s.every = min(renewCoveredEvery, s.ttl/6)
+	case s.ttl > 0 && f.GetRenewed().GetCovered():
+		s.every = max(renewLeast, min(renewCoveredEvery, s.ttl/6))
 	case f.GetGranted() != nil || until == s.until:
 		s.every = max(renewLeast, min(renewEvery, s.until.Sub(now)/3))
 	}

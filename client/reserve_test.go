@@ -357,6 +357,121 @@ func TestReservationSurvivesABrokenStream(t *testing.T) {
 	})
 }
 
+// covered answers a renewal as one that the control log has.
+func (s *lending) covered(k uint64, remaining time.Duration) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{K: k, RemainingNs: int64(remaining), Covered: true}}})
+}
+
+// TestCoveredReservation: one with a ttl begins when the control log has it, is renewed seldom, and goes on at the next owner, which is waited for as long as it lasts.
+func TestCoveredReservation(t *testing.T) {
+	const ttl = 12 * time.Second
+	var renewals, began atomic.Int64
+	const uncovered = 5 // renewals before the control log has it
+	lend(t, func(s *lending) error {
+		if ms := s.ask.GetTtlMs(); ms != uint32(ttl.Milliseconds()) || s.ask.GetResume() != (s.n > 1) {
+			t.Errorf("the ask on stream %d is %v", s.n, s.ask)
+		}
+		switch s.n {
+		case 1:
+			if err := s.grant(lease); err != nil {
+				return err
+			}
+			for until := time.Now().Add(ttl); time.Now().Before(until); {
+				f, err := s.Recv()
+				if err != nil {
+					return err
+				}
+				answer := s.renewed
+				if renewals.Add(1) > uncovered {
+					answer = s.covered
+				} else if began.Load() != 0 {
+					t.Error("it began before the control log had it")
+				}
+				if err := answer(f.GetRenew().GetK(), ttl); err != nil {
+					return err
+				}
+			}
+			return status.Error(codes.Unavailable, "the owner of the key was killed")
+		case 2: // a former owner that does not know yet that it is one
+			_ = s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 6, Turn: 9}}})
+			return status.Error(codes.Unavailable, "not the owner any more")
+		}
+		if wait := time.Duration(s.ask.GetWaitMs()) * time.Millisecond; wait > ttl || wait < ttl/2 {
+			t.Errorf("the next owner is waited for for %v, want nearly %v", wait, ttl)
+		}
+		time.Sleep(2 * lease)
+		if err := s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 9, Turn: 1, RemainingNs: int64(lease)}}}); err != nil {
+			return err
+		}
+		for live := 3; ; live-- {
+			f, err := s.Recv()
+			if err != nil || f.GetRelease() != nil {
+				return s.over("released", "")
+			}
+			answer, remaining := s.renewed, lease
+			if live <= 0 {
+				answer, remaining = s.covered, ttl
+			}
+			if err := answer(f.GetRenew().GetK(), remaining); err != nil {
+				return err
+			}
+		}
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		asked := time.Now()
+		r := reserve(t, lane, client.WithTTL(ttl))
+		began.Store(1)
+		if took := time.Since(asked); took > 200*time.Millisecond {
+			t.Errorf("it began %v after its grant", took)
+		}
+		before := renewals.Load()
+		time.Sleep(ttl - time.Second)
+		if n := renewals.Load() - before; n < 4 || n > 6 {
+			t.Errorf("%d renewals in %v, want one in %v", n, ttl, ttl/6)
+		}
+		if f := r.Fence(); f != (client.Fence{Token: 7, Turn: 8}) {
+			t.Errorf("the fence is %v", f)
+		}
+		time.Sleep(3 * ttl)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("it was lost: %v", context.Cause(r.Context()))
+		}
+		if f := r.Fence(); f != (client.Fence{Token: 9, Turn: 1}) {
+			t.Errorf("at the next owner the fence is %v", f)
+		}
+		r.Release()
+	})
+}
+
+// TestCoverThatNobodyAskedFor: what a router says of the control log is nothing to a reservation without a ttl. It is renewed as before.
+func TestCoverThatNobodyAskedFor(t *testing.T) {
+	var renewals atomic.Int64
+	lend(t, func(s *lending) error {
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		for {
+			f, err := s.Recv()
+			if err != nil || f.GetRelease() != nil {
+				return s.over("released", "")
+			}
+			renewals.Add(1)
+			if err := s.covered(f.GetRenew().GetK(), lease); err != nil {
+				return err
+			}
+		}
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		r := reserve(t, lane)
+		time.Sleep(10 * time.Second)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("it was lost: %v", context.Cause(r.Context()))
+		}
+		if n := renewals.Load(); n < 10 || n > 30 {
+			t.Errorf("%d renewals in 10 s", n)
+		}
+		r.Release()
+	})
+}
+
 // TestReservationIsLostAtItsDeadlineWhateverTheConnectionDoes: no attempt to come back may hold its end up.
 func TestReservationIsLostAtItsDeadlineWhateverTheConnectionDoes(t *testing.T) {
 	const refused, hangs = "every stream is refused", "the attempt to connect hangs"

@@ -169,6 +169,7 @@ def test_permission_at_random() -> None:
             assert not p.may_begin or (p.until is not None and (covered or ttl == 0)), seed
             assert before is None or (p.until is not None and p.until >= before), seed
             assert not lost or p.until == before, seed
+            assert p.every >= 0.02, seed
 
 
 # Both styles, and a router.

@@ -65,9 +65,9 @@ export class Permission {
       if (older <= k) this.#renewals.delete(older);
     }
     const extended = sent !== undefined && this.#extend(sent, remainingMs, now);
-    if (covered && !this.overdue(now)) {
+    if (covered && this.#ttl > 0 && !this.overdue(now)) {
       this.#covered = true;
-      this.every = Math.min(renewCoveredMost, this.#ttl / 6);
+      this.every = Math.max(renewLeast, Math.min(renewCoveredMost, this.#ttl / 6));
     } else if (extended) this.#renewLive(now);
   }
 

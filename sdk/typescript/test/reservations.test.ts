@@ -137,6 +137,7 @@ describe("the permission of a holder", () => {
       assert.ok(!p.mayBegin || (p.until !== undefined && (covered || ttl === 0)));
       assert.ok(before === undefined || p.until! >= before);
       assert.ok(!lost || p.until === before);
+      assert.ok(p.every >= 20);
     }
   });
 });

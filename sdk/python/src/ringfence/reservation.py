@@ -95,9 +95,9 @@ class Permission:
         sent = self._renewals.get(k)
         self._renewals = {number: at for number, at in self._renewals.items() if number > k}
         extended = sent is not None and self._extend(sent, remaining, now)
-        if covered and not self.overdue(now):
+        if covered and self._ttl > 0 and not self.overdue(now):
             self._covered = True
-            self.every = min(RENEW_COVERED_EVERY, self._ttl / 6)
+            self.every = max(RENEW_LEAST, min(RENEW_COVERED_EVERY, self._ttl / 6))
         elif extended:
             self._renew_live(now)
 

@@ -67,9 +67,9 @@ final class Permission {
         Long sent = renewals.get(number);
         renewals.keySet().removeIf(older -> older <= number);
         boolean extended = sent != null && extend(sent, remaining, now);
-        if (isCovered && !isOverdue(now)) {
+        if (isCovered && ttl > 0 && !isOverdue(now)) {
             covered = true;
-            every = Math.min(RENEW_COVERED_MOST, ttl / 6);
+            every = Math.max(RENEW_LEAST, Math.min(RENEW_COVERED_MOST, ttl / 6));
         } else if (extended) {
             renewLive(now);
         }

@@ -196,6 +196,7 @@ class ReservationTest {
                 assertTrue(!p.mayBegin() || p.left(0) > 0 && (covered || ttl == 0), "seed " + seed);
                 assertTrue(p.left(0) >= before, "seed " + seed);
                 assertTrue(!lost || p.left(0) == before, "seed " + seed);
+                assertTrue(p.every() >= Permission.RENEW_LEAST, "seed " + seed);
             }
         }
     }
