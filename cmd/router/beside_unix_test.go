@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ringfence/router/internal/base/timerslack"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -88,6 +89,19 @@ func TestRunHidesSettingsFromTheApplication(t *testing.T) {
 	r.says(t, "over\n")
 	if out := r.out.String(); strings.Contains(out, "secret") || strings.Contains(out, "another") || strings.Count(out, "RINGFENCE_APP_ENDPOINT=") != 1 {
 		t.Errorf("the environment is\n%s", out)
+	}
+}
+
+// The timer slack of a router is not that of its application.
+func TestRunLeavesTheApplicationTheTimersOfTheSystem(t *testing.T) {
+	t.Parallel()
+	if _, err := timerslack.Get(); errors.Is(err, errors.ErrUnsupported) {
+		return // only Linux has a slack
+	}
+	r := startBeside(t, eventually.Most, "sh", "-c", `cat /proc/self/timerslack_ns; echo over; exec sleep 600`)
+	r.says(t, "over\n")
+	if out := r.out.String(); !strings.HasPrefix(out, "50000\n") {
+		t.Errorf("its slack is\n%s", out)
 	}
 }
 

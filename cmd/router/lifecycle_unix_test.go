@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ringfence/router/internal/base/timerslack"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -248,6 +250,35 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 	p.startSidecar()
 	p.startApp()
 	p.settled()
+}
+
+// TestMembersHaveAWideTimerSlack: a process that runs a member has it, and others of the router do not.
+func TestMembersHaveAWideTimerSlack(t *testing.T) {
+	t.Parallel()
+	if _, err := timerslack.Get(); errors.Is(err, errors.ErrUnsupported) {
+		return // only Linux has a slack
+	}
+	for _, c := range []struct {
+		arguments string
+		is        bool
+	}{
+		{"run", true}, {"run --config router.yaml -- app run", true}, {"demo member --config router.yaml", true}, {"prove member", true},
+		{"", false}, {"demo", false}, {"lock run -- run member", false}, {"demo app", false}, {"invoke member member", false},
+	} {
+		if is := isMember(strings.Fields(c.arguments)); is != c.is {
+			t.Errorf("router %s: %t, want %t", c.arguments, is, c.is)
+		}
+	}
+	p := newPod(t, "")
+	p.startSidecar()
+	p.answers("/livez")
+	slack, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", p.sidecar.Process.Pid))
+	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
+		return // Linux tells root alone
+	}
+	if want := fmt.Sprintf("%d\n", timerslack.Wide); err != nil || string(slack) != want {
+		t.Errorf("the slack is %q (%v), want %q", slack, err, want)
+	}
 }
 
 // TestLifecycleApplicationRestart: a liveness probe makes the kubelet call the preStop

@@ -36,11 +36,14 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
+// runVerb is the name of the command that runs a member.
+const runVerb = "run"
+
 func runCommand() *cobra.Command {
 	var file string
 	grace := appGraceDefault
 	cmd := &cobra.Command{
-		Use:   "run [flags] [-- COMMAND [ARGUMENT...]]",
+		Use:   runVerb + " [flags] [-- COMMAND [ARGUMENT...]]",
 		Short: "Run one member of a group, beside one application",
 		Long: `Run one member of a group, beside one application.
 

@@ -34,6 +34,7 @@ var arrows = map[string]arrow{
 	"internal/base/setting":       {nil, "the bottom: tags of fields, independent of their meaning"},
 	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, independent of their content"},
 	"internal/base/idlecpu":       {[]string{"internal/base/clock"}, "a process and its processors, independent of its work"},
+	"internal/base/timerslack":    {nil, "a process and its timers, independent of its work"},
 	"internal/base/event":         {[]string{"internal/base/partition", "internal/base/clock"}, "shared words; an event names its partition, and a finished one its instant"},
 	"internal/base/identity":      {nil, "the bottom: names and values, independent of their meaning"},
 	"internal/outcome":            {[]string{"internal/base/event"}, "pure: one result in, one outcome out"},

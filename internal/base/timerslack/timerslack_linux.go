@@ -1,0 +1,58 @@
+package timerslack
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Widen gives all threads of this process the slack [Wide]. A thread inherits its slack, and sysmon exists before any code of the program runs, so the process starts
+// its program anew, with the same arguments, variables, files and process id. It does nothing, and returns nil, if the slack is not [Default]: it was done before, or somebody
+// has set another one on purpose (TimerSlackNSec of systemd). Call it before the program handles signals: one that comes meanwhile would be lost.
+func Widen() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now, err := Get()
+	if err != nil || now != Default {
+		return err
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("timer slack: %w", err)
+	}
+	if err := set(Wide); err != nil {
+		return err
+	}
+	err = syscall.Exec(path, os.Args, os.Environ()) //nolint:gosec // this program again
+	return fmt.Errorf("timer slack: cannot start %s again: %w", path, err)
+}
+
+// Get returns the slack of the calling thread.
+func Get() (time.Duration, error) {
+	ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return 0, fmt.Errorf("timer slack: %w", err)
+	}
+	return time.Duration(ns), nil
+}
+
+// Narrow gives the calling thread the kernel's slack, which the processes inherit that it starts. The caller's goroutine has its thread for itself.
+// restore undoes it.
+func Narrow() (restore func()) {
+	before, err := Get()
+	if err != nil || before == Default || set(Default) != nil {
+		return func() {}
+	}
+	return func() { _ = set(before) }
+}
+
+func set(slack time.Duration) error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
+		return fmt.Errorf("timer slack: %w", err)
+	}
+	return nil
+}
