@@ -262,8 +262,15 @@ func TestMembersHaveAWideTimerSlack(t *testing.T) {
 		arguments string
 		is        bool
 	}{
-		{"run", true}, {"run --config router.yaml -- app run", true}, {"demo member --config router.yaml", true}, {"prove member", true},
-		{"", false}, {"demo", false}, {"lock run -- run member", false}, {"demo app", false}, {"invoke member member", false},
+		{"run", true},
+		{"run --config router.yaml -- app run", true},
+		{"demo member --config router.yaml", true},
+		{"prove member", true},
+		{"", false},
+		{"demo", false},
+		{"demo app", false},
+		{"lock run -- run member", false},
+		{"invoke member member", false},
 	} {
 		if is := isMember(strings.Fields(c.arguments)); is != c.is {
 			t.Errorf("router %s: %t, want %t", c.arguments, is, c.is)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	fmt.Println(os.Getpid(), strings.Join(os.Args[1:], " "), slack, <-others, err)
 	restore := Narrow()
 	narrow, _ := Get()
-	child, err := exec.Command("cat", "/proc/self/timerslack_ns").Output() //nolint:noctx // it ends by itself
+	child, err := exec.Command("cat", "/proc/self/timerslack_ns").Output()
 	restore()
 	wide, _ := Get()
 	fmt.Println(narrow, wide, strings.TrimSpace(string(child)), err)
