@@ -530,13 +530,11 @@ func (v *reserving) release() {
 			s.releases = true
 		default:
 			s.home.pipeline.GiveUp(s.handle)
+			v.mustEnd(time.Second, "its home has heard the release", "reservation_freed")
 		}
 	})
-	within := time.Second
-	if s.resume && !s.granted { // a holder of package client would ask again if the owner does not answer
-		within = v.expires()
-	}
-	v.mustEnd(within, "its holder has released it", "reservation_freed")
+	// A home whose end of the stream has broken hears nothing, nor does the owner of one that is resumed before its answer. A holder of package client would ask again.
+	v.mustEnd(v.expires(), "its holder has released it", "reservation_expired")
 }
 
 // isOver takes the last frame.
