@@ -534,7 +534,7 @@ func (v *reserving) release() {
 		}
 	})
 	// A home whose end of the stream has broken hears nothing, nor does the owner of one that is resumed before its answer. A holder of package client would ask again.
-	v.mustEnd(v.expires(), "its holder has released it", "reservation_expired")
+	v.mustEnd(v.expires(), "its holder has released it", "reservation_over_after_release")
 }
 
 // isOver takes the last frame.
