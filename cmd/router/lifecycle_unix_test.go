@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -255,7 +256,7 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 // TestMembersHaveAWideTimerSlack: a process that runs a member has it, and others of the router do not.
 func TestMembersHaveAWideTimerSlack(t *testing.T) {
 	t.Parallel()
-	if _, err := timerslack.Get(); errors.Is(err, errors.ErrUnsupported) {
+	if runtime.GOOS != "linux" {
 		return // only Linux has a slack
 	}
 	for _, c := range []struct {

@@ -16,7 +16,7 @@ import (
 func Widen() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	now, err := Get()
+	now, err := get()
 	if err != nil || now != Default {
 		return err
 	}
@@ -28,11 +28,12 @@ func Widen() error {
 		return err
 	}
 	err = syscall.Exec(path, os.Args, os.Environ()) //nolint:gosec // this program again
+	_ = set(now)                                    // as it was: it could be set a moment ago
 	return fmt.Errorf("timer slack: cannot start %s again: %w", path, err)
 }
 
-// Get returns the slack of the calling thread.
-func Get() (time.Duration, error) {
+// get returns the slack of the calling thread.
+func get() (time.Duration, error) {
 	ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil {
 		return 0, fmt.Errorf("timer slack: %w", err)
@@ -43,7 +44,7 @@ func Get() (time.Duration, error) {
 // Narrow gives the calling thread the kernel's slack, which the processes inherit that it starts. The caller's goroutine has its thread for itself.
 // restore undoes it.
 func Narrow() (restore func()) {
-	before, err := Get()
+	before, err := get()
 	if err != nil || before == Default || set(Default) != nil {
 		return func() {}
 	}
