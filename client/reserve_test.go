@@ -114,11 +114,24 @@ func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, la
 }
 
 func (s *lending) grant(remaining time.Duration) error {
-	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 7, Turn: 8, RemainingNs: int64(remaining)}}})
+	return s.grantWith(client.Fence{Token: 7, Turn: 8}, remaining)
+}
+
+func (s *lending) grantWith(f client.Fence, remaining time.Duration) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: f.Token, Turn: f.Turn, RemainingNs: int64(remaining)}}})
 }
 
 func (s *lending) renewed(k uint64, remaining time.Duration) error {
-	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{K: k, RemainingNs: int64(remaining)}}})
+	return s.answer(&lanev1.Renewed{K: k, RemainingNs: int64(remaining)})
+}
+
+// covered answers a renewal as one that the control log has.
+func (s *lending) covered(k uint64, remaining time.Duration) error {
+	return s.answer(&lanev1.Renewed{K: k, RemainingNs: int64(remaining), Covered: true})
+}
+
+func (s *lending) answer(a *lanev1.Renewed) error {
+	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: a}})
 }
 
 func (s *lending) over(code, text string) error {
@@ -127,6 +140,11 @@ func (s *lending) over(code, text string) error {
 
 // keep answers each renewal with the remaining time, until the holder releases or goes.
 func (s *lending) keep(remaining time.Duration) error {
+	return s.keepBy(func(k uint64) error { return s.renewed(k, remaining) })
+}
+
+// keepBy answers each renewal so, until the holder releases or goes.
+func (s *lending) keepBy(answer func(k uint64) error) error {
 	for {
 		f, err := s.Recv()
 		switch {
@@ -135,7 +153,7 @@ func (s *lending) keep(remaining time.Duration) error {
 		case err != nil:
 			return err
 		}
-		if err := s.renewed(f.GetRenew().GetK(), remaining); err != nil {
+		if err := answer(f.GetRenew().GetK()); err != nil {
 			return err
 		}
 	}
@@ -357,11 +375,6 @@ func TestReservationSurvivesABrokenStream(t *testing.T) {
 	})
 }
 
-// covered answers a renewal as one that the control log has.
-func (s *lending) covered(k uint64, remaining time.Duration) error {
-	return s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{K: k, RemainingNs: int64(remaining), Covered: true}}})
-}
-
 // TestCoveredReservation: one with a ttl begins when the control log has it, is renewed seldom, and goes on at the next owner, which is waited for as long as it lasts.
 func TestCoveredReservation(t *testing.T) {
 	const ttl = 12 * time.Second
@@ -393,29 +406,24 @@ func TestCoveredReservation(t *testing.T) {
 			}
 			return status.Error(codes.Unavailable, "the owner of the key was killed")
 		case 2: // a former owner that does not know yet that it is one
-			_ = s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 6, Turn: 9}}})
+			_ = s.grantWith(client.Fence{Token: 6, Turn: 9}, 0)
 			return status.Error(codes.Unavailable, "not the owner any more")
 		}
 		if wait := time.Duration(s.ask.GetWaitMs()) * time.Millisecond; wait > ttl || wait < ttl/2 {
 			t.Errorf("the next owner is waited for for %v, want nearly %v", wait, ttl)
 		}
 		time.Sleep(2 * lease)
-		if err := s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{Token: 9, Turn: 1, RemainingNs: int64(lease)}}}); err != nil {
+		if err := s.grantWith(client.Fence{Token: 9, Turn: 1}, lease); err != nil {
 			return err
 		}
-		for live := 3; ; live-- {
-			f, err := s.Recv()
-			if err != nil || f.GetRelease() != nil {
-				return s.over("released", "")
+		live := 3
+		return s.keepBy(func(k uint64) error {
+			live--
+			if live >= 0 {
+				return s.renewed(k, lease)
 			}
-			answer, remaining := s.renewed, lease
-			if live <= 0 {
-				answer, remaining = s.covered, ttl
-			}
-			if err := answer(f.GetRenew().GetK(), remaining); err != nil {
-				return err
-			}
-		}
+			return s.covered(k, ttl)
+		})
 	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
 		asked := time.Now()
 		r := reserve(t, lane, client.WithTTL(ttl))
@@ -449,16 +457,10 @@ func TestCoverThatNobodyAskedFor(t *testing.T) {
 		if err := s.grant(lease); err != nil {
 			return err
 		}
-		for {
-			f, err := s.Recv()
-			if err != nil || f.GetRelease() != nil {
-				return s.over("released", "")
-			}
+		return s.keepBy(func(k uint64) error {
 			renewals.Add(1)
-			if err := s.covered(f.GetRenew().GetK(), lease); err != nil {
-				return err
-			}
-		}
+			return s.covered(k, lease)
+		})
 	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
 		r := reserve(t, lane)
 		time.Sleep(10 * time.Second)

@@ -178,7 +178,7 @@ class Holder:
         self._settings = settings
         self._clock = settings.clock
         self._stream = call
-        self._wait, self._ttl = wait, ttl
+        self._wait = wait
         self._begun, self._on_lost, self._ended = begun, lost, ended
         ttl_ms = min(math.ceil(ttl * 1000), _TTL_MS_MAX)
         self._ask = pb.Ask(key=key, id=secrets.token_bytes(_ID_BYTES), wait_ms=round(wait * 1000), path=path, raw_clock=RAW, ttl_ms=ttl_ms)
@@ -279,7 +279,7 @@ class Holder:
         """Waits so long for the grant, and then for permission to begin. Returns False if it was released before."""
         granted = False
         renewal = _Ticks(self._clock, math.inf)
-        pause, pause_max = (COVER_MIN, COVER_MAX) if self._ttl else (RENEW_EVERY, RENEW_EVERY)
+        pause, pause_max = (COVER_MIN, COVER_MAX) if self._ask.ttl_ms else (RENEW_EVERY, RENEW_EVERY)
         while True:
             try:
                 news = self._next(min(left.seconds(), renewal.seconds()))
@@ -358,7 +358,7 @@ class Holder:
                 redial = None
                 self._ask.resume = True
                 # The owner of a covered reservation may have died: the next one is waited for as long as the permission lasts.
-                self._ask.wait_ms = round(self.seconds_left() * 1000) if self._ttl else 0
+                self._ask.wait_ms = round(self.seconds_left() * 1000) if self._ask.ttl_ms else 0
                 try:
                     link.end()
                     link = self._link = self._open()

@@ -59,7 +59,6 @@ final class Holder {
     private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
     private final Ask.Builder ask;
     private final Duration wait;
-    private final boolean hasTtl;
     private final Permission permission;
     private final LinkedBlockingQueue<News> news = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> begun = new CompletableFuture<>();
@@ -77,7 +76,6 @@ final class Holder {
         this.clock = clock;
         this.streams = streams;
         this.wait = wait;
-        this.hasTtl = !ttl.isZero();
         this.permission = new Permission(ttl.toNanos());
         byte[] id = new byte[ID_BYTES];
         RANDOM.nextBytes(id);
@@ -203,8 +201,8 @@ final class Holder {
         long end = until;
         boolean granted = false;
         long renewAt = 0;
-        long pause = hasTtl ? COVER_MIN : Permission.RENEW_MOST;
-        long pauseMax = hasTtl ? COVER_MAX : Permission.RENEW_MOST;
+        long pause = hasTtl() ? COVER_MIN : Permission.RENEW_MOST;
+        long pauseMax = hasTtl() ? COVER_MAX : Permission.RENEW_MOST;
         while (true) {
             long now = clock.now();
             News next = next(granted ? Math.min(end - now, renewAt - now) : end - now);
@@ -241,6 +239,10 @@ final class Holder {
                 renew();
             }
         }
+    }
+
+    private boolean hasTtl() {
+        return ask.getTtlMs() != 0;
     }
 
     private void extend(ReserveResponse frame) {
@@ -309,7 +311,7 @@ final class Holder {
                 try {
                     link.end();
                     // The owner of a covered reservation may have died: the next one is waited for as long as the permission lasts.
-                    ask.setResume(true).setWaitMs(hasTtl ? Duration.ofNanos(leftNanos()).toMillis() : 0);
+                    ask.setResume(true).setWaitMs(hasTtl() ? Duration.ofNanos(leftNanos()).toMillis() : 0);
                     link = new Link();
                     broken = false;
                 } catch (NotReservedException e) {
