@@ -155,8 +155,18 @@ func (c Config) allowance(members int) int {
 }
 
 // unackedMax returns the number of unacked events of one topic partition that this node takes of its allowance, those in the reader's queue
-// included. The rest is a margin for a broker that sends some entries beyond its permits.
-func (c Config) unackedMax(members int) int { return max(1, c.allowance(members)/10*9) }
+// included, after the share has doubled ramp times. The rest is a margin for a broker that sends some entries beyond its permits.
+func (c Config) unackedMax(members, ramp int) int {
+	return max(1, c.allowance(members)/10*9>>(rampSteps-ramp))
+}
+
+// A source begins with an eighth of its share, which doubles every second. When a group grows, its earlier members still hold their former,
+// larger shares of the broker's allowance until they have settled enough. Would new members take all of theirs at once, the broker could
+// stop the whole subscription.
+const (
+	rampSteps = 3
+	rampEvery = time.Second
+)
 
 // Resolved returns c with full topic names, and with the topics for copies that are used.
 func (c Config) Resolved() Config {

@@ -25,9 +25,14 @@ type fakeBroker struct {
 	bytes  int        // of copies that are held
 	most   int        // most copies at a time
 	copies []outgoing // all that were sent
+	bounds []int      // of unacked events, as they were set
 }
 
-func (f *fakeBroker) bound(int) {}
+func (f *fakeBroker) bound(unacked int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bounds = append(f.bounds, unacked)
+}
 
 func (*fakeBroker) timers() error { return nil }
 

@@ -98,6 +98,7 @@ type Source struct {
 	claimed []Claimed            // scratch of Settle
 	spilled []event.Handle       // scratch of spill
 	members int                  // that share the subscription
+	ramp    int                  // number of times that the share has doubled since Run began, at most rampSteps
 	bounded connection           // gets the bounds that follow from that; nil until there is one
 	fresh   struct {             // received since heavier looked
 		events, bytes int
@@ -142,14 +143,31 @@ func (s *Source) SetMembers(members int) {
 func (s *Source) share() {
 	s.ledger.Bound(s.cfg.bounds(s.members))
 	if s.bounded != nil {
-		s.bounded.bound(s.cfg.unackedMax(s.members))
+		s.bounded.bound(s.cfg.unackedMax(s.members, s.ramp))
 	}
 }
 
 func (s *Source) unackedMax() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cfg.unackedMax(s.members)
+	return s.cfg.unackedMax(s.members, s.ramp)
+}
+
+// raise lets the share grow to its full size.
+func (s *Source) raise(ctx context.Context) {
+	tick := time.NewTicker(rampEvery)
+	defer tick.Stop()
+	for range rampSteps {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		s.mu.Lock()
+		s.ramp++
+		s.share()
+		s.mu.Unlock()
+	}
 }
 
 // Run subscribes and hands events to sink until ctx ends; then it sends the due acks, closes
@@ -198,6 +216,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	for _, c := range []*copier{s.retries, s.letters, s.parked, s.timers} {
 		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
 	}
+	group.Go(func() error { s.raise(ctx); return nil })
 	group.Go(func() error { s.spill(ctx); return nil })
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
