@@ -319,7 +319,7 @@ func TestTheFormerReleaseIsUnderstood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ml.Name, ml.LogOutput = gossipName(former), io.Discard
+			ml.Name, ml.LogOutput, ml.EnableCompression = gossipName(former), io.Discard, true
 			ml.Delegate = delegate{meta: meta, settings: bytes.Repeat([]byte{0}, 300), merge: func([]byte) {}}
 			list, err := memberlist.Create(ml)
 			if err != nil {

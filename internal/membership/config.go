@@ -88,6 +88,8 @@ func (c Config) Validate() error { return setting.Check(c) }
 func (c Config) memberlist() (*memberlist.Config, error) {
 	ml := memberlist.DefaultLANConfig()
 	ml.Label = c.Group
+	// Each packet would be compressed for nothing: they are small, and hardly any becomes smaller. Members that compress are understood.
+	ml.EnableCompression = false
 	listen, err := netip.ParseAddrPort(c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("membership: Listen: %w", err)
