@@ -189,7 +189,7 @@ var docs = map[string]string{
 	"pulsar.payload_bytes_max":        "The size of the largest entry or chunked message, after decompression; a larger one goes to the dead letter topic as a broken entry. Producers compare the size before decompression with the broker's limit.",
 	"pulsar.receiver_queue_max":       "The number of events that are prefetched, over all partitions of a topic together.",
 	"pulsar.retry_topic":              "retry_topic receives events whose retry delay is too long for their owner to hold them, and is read as well; \"\" means retry_topic_name.",
-	"pulsar.spill.after":              "How long an event is open before it is spilled because its entry pins many others, or because of its key's share.",
+	"pulsar.spill.after":              "How long an event is open, at least, before it is spilled because its entry pins many others, or because of its key's share. Events whose entry pins many also have as long again as the rest of the entry took.",
 	"pulsar.spill.delay_max":          "The longest delay of a spilled event. Mailboxes must remember finished events for longer than this, or an event that was running when its copy was made may run again.",
 	"pulsar.spill.delay_min":          "The delay of a spilled event. It grows eightfold with every further round of the same event, up to delay_max, so that the events of a stuck key make few rounds. At least a second, the resolution of the broker's delays.",
 	"pulsar.spill.key_share_max":      "The share of the open events that one key may have once more than half of the limit is open: the newer events of the key are spilled.",

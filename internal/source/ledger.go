@@ -90,8 +90,9 @@ type Ledger struct {
 	origins  []int                  // unacked events, as the broker counts them, which has a separate allowance for each origin
 	oldest   *open                  // list of entries by age
 	newest   *open
-	serial   uint64 // given to the newest entry
-	batch    uint32 // number of the batch that is being received; earlier ones were handed on
+	serial   uint64        // given to the newest entry
+	batch    uint32        // number of the batch that is being received; earlier ones were handed on
+	now      clock.Instant // of the latest Received or Spill
 	spill    spill
 	stats    Stats
 	hit      event.Bits // see scratch
@@ -119,7 +120,8 @@ type open struct {
 	n            int        // of them
 	total        int        // events that were received
 	received     clock.Instant
-	ref          any // newest
+	late         clock.Instant // when its last events are late; Forever before it pins many others
+	ref          any           // newest
 	origin       int32
 	batch        uint32 // number of the batch that it came with
 	claims       int    // of its events
@@ -141,6 +143,7 @@ func (l *Ledger) ContinueAfter(earlier *Ledger) { l.serial = earlier.serial }
 // Received takes an entry in, gives its events their handles, and sets the fresh ones. Under CountEvents it appends the acks that
 // were lost to acks.
 func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception, []Ack) {
+	l.now = now
 	if !invariant.Check(r.Entry.Len() <= event.EntryEventsMax, "source: an entry with more events than handles can name") {
 		return Reception{}, acks
 	}
@@ -185,7 +188,7 @@ func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *open {
 	l.serial++
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
 	o := &open{
-		entry: r.Entry, id: r.ID, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, ref: r.Ref,
+		entry: r.Entry, id: r.ID, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
 		origin: r.Origin, batch: l.batch, older: l.newest,
 	}
 	o.total = o.n
@@ -363,6 +366,9 @@ func (l *Ledger) settled(o *open, events event.Bits, n int, acks []Ack) []Ack {
 		l.stats.PinnedEntries++
 	}
 	l.stats.Pinned += n
+	if o.late == clock.Forever && l.pinsMany(o) {
+		o.late = o.received.Add(lateFactor * l.now.Sub(o.received))
+	}
 	if o.n == 0 {
 		acks = append(acks, Ack{Entry: o.id, Total: o.entry.Len(), Ref: o.ref})
 		l.remove(o)

@@ -19,8 +19,8 @@ type Spill struct {
 	// KeyShareMax is the share of the open events that one key may have once more than half of
 	// the limit is open: the newer events of the key are spilled.
 	KeyShareMax float64 `above:"0" max:"1"`
-	// After is how long an event is open before it is spilled because its entry pins
-	// many others, or because of its key's share.
+	// After is how long an event is open, at least, before it is spilled because its entry pins
+	// many others, or because of its key's share. Events whose entry pins many also have as long again as the rest of the entry took.
 	After time.Duration `above:"0"`
 	// StuckAfter is the age at which any open event is spilled.
 	StuckAfter time.Duration `above:"0"`
@@ -44,6 +44,9 @@ const (
 	// pinningPart is the part of an entry that may be open for the entry to count as one
 	// that pins many: one copy frees at least so many events.
 	pinningPart = 10
+	// lateFactor is the age at which the rest of such an entry is late, as a multiple of the entry's age when it began to pin many. Where all
+	// events of a full group take seconds, an entry's last ones take little longer than the others: copies of them would only cost.
+	lateFactor = 2
 	// spillsPerEnd is the number of spills allowed per event that is settled another way.
 	// If an application makes no progress, spilling would only move its backlog.
 	spillsPerEnd = 4
@@ -129,6 +132,7 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	if s.bounds.RateMax == 0 {
 		return dst
 	}
+	l.now = now
 	s.earn(now)
 	if !l.measure() || s.budget < 1 {
 		return dst
@@ -146,7 +150,7 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 			continue
 		}
 		switch {
-		case l.frees(o, age >= s.bounds.StuckAfter):
+		case l.frees(o, now):
 			dst = l.spillEntry(o, dst)
 		case shares:
 			dst = l.spillShares(o, dst)
@@ -179,10 +183,15 @@ func (l *Ledger) measure() bool {
 
 // frees reports whether an entry contributes to the excess, and all of its open events should
 // be spilled to free it.
-func (l *Ledger) frees(o *open, stuck bool) bool {
+func (l *Ledger) frees(o *open, now clock.Instant) bool {
 	x := &l.spill.excess
-	pinsMany := l.counting == CountEntries && o.n <= o.total/pinningPart
-	return (stuck || pinsMany) && (x.unacked[o.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
+	stuck := now.Sub(o.received) >= l.spill.bounds.StuckAfter
+	return (stuck || now >= o.late) && (x.unacked[o.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
+}
+
+// pinsMany reports whether few events of an entry keep many others unacked.
+func (l *Ledger) pinsMany(o *open) bool {
+	return l.counting == CountEntries && o.n <= o.total/pinningPart
 }
 
 // spillEntry chooses all open events of an entry, as far as the budget allows.

@@ -324,3 +324,18 @@ func TestAHotKeyStopsNobody(t *testing.T) {
 		t.Errorf("%d done, %d in the retry topic, %d open of %d", doneHot, inRetry, len(rounds), received)
 	}
 }
+
+// Where all events take seconds, the last ones of an entry are not copied as long as they take no longer than those before them did again.
+func TestTheLastEventsOfASlowEntryHaveTime(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	l.Bound(bounds())
+	slow := enter(t, l, second, 1, keys("a", 200)...)
+	done(t, l, slow[:150])
+	wantSpilled(t, l.Spill(4*second, nil)) // 50 are no few
+	done(t, l, slow[150:190])              // the ten that are left pin many, after three seconds
+	wantSpilled(t, l.Spill(7*second-1, nil))
+	quick := enter(t, l, 7*second-1, 2, keys("b", 200)...)
+	done(t, l, quick[10:])
+	wantSpilled(t, l.Spill(7*second, nil), slow[190:]...) // after six
+	wantSpilled(t, l.Spill(8*second-1, nil), quick[:10]...)
+}
