@@ -25,15 +25,16 @@ type process struct {
 
 	keeper sync.WaitGroup // of one goroutine, while the process is wanted
 
-	mu     sync.Mutex // guards the fields below
-	cmd    *exec.Cmd
-	done   chan struct{} // closed when cmd has ended
-	runs   int
-	wanted bool
-	down   time.Duration // how long it stays away after the next end
-	killed bool          // the next end is our doing
-	env    []string      // of the next run only, in addition to launch's
-	odd    []string      // unexpected ends
+	mu       sync.Mutex // guards the fields below
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when cmd has ended
+	runs     int
+	wanted   bool
+	down     time.Duration // how long it stays away after the next end
+	killed   bool          // the next end is our doing
+	killSent clock.Instant // when SIGKILL had been sent; 0: it was not
+	env      []string      // of the next run only, in addition to launch's
+	odd      []string      // unexpected ends
 }
 
 // restartAfter is the delay before a process that ended by itself is started again.
@@ -66,7 +67,7 @@ func (p *process) spawn() error {
 	if err := within(p.namespace, cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", binary, err)
 	}
-	p.cmd, p.done, p.killed, p.env = cmd, make(chan struct{}), false, nil
+	p.cmd, p.done, p.killed, p.killSent, p.env = cmd, make(chan struct{}), false, 0, nil
 	p.down = restartAfter
 	p.runs++
 	return nil
@@ -79,12 +80,13 @@ func (p *process) keep() {
 		cmd, done, run := p.cmd, p.done, p.runs-1
 		p.mu.Unlock()
 		err := cmd.Wait()
-		at := clock.Now()
+		waited := clock.Now()
 		p.mu.Lock()
 		if p.wanted && !p.killed {
 			p.odd = append(p.odd, fmt.Sprintf("%s ended by itself: %v", p.log, err))
 		}
-		p.ended(run, at, cmd.ProcessState.ExitCode() < 0)
+		bySignal := cmd.ProcessState.ExitCode() < 0
+		p.ended(run, p.endedAt(waited, bySignal), bySignal)
 		close(done)
 		down, wanted := p.down, p.wanted
 		p.mu.Unlock()
@@ -107,16 +109,31 @@ func (p *process) keep() {
 	}
 }
 
-// kill kills the process, which comes back after down, and returns just before when.
-func (p *process) kill(down time.Duration) clock.Instant {
+// endedAt returns an instant from which on the program did not run: when it was waited for, or when SIGKILL had been sent. Between the two a busy
+// machine may need more than a second to take the process apart, and its keys may already run elsewhere. The caller holds the lock.
+func (p *process) endedAt(waited clock.Instant, bySignal bool) clock.Instant {
+	if bySignal && p.killSent != 0 {
+		return min(waited, p.killSent)
+	}
+	return waited
+}
+
+// kill kills the process, which comes back after down.
+func (p *process) kill(down time.Duration) {
 	p.mu.Lock()
 	p.down, p.killed = down, true
-	cmd, done := p.cmd, p.done
+	done := p.done
+	p.sendKill()
 	p.mu.Unlock()
-	at := clock.Now()
-	_ = signalGroup(cmd, syscall.SIGKILL) // it may have ended
 	<-done
-	return at
+}
+
+// sendKill sends SIGKILL. The caller holds the lock.
+func (p *process) sendKill() {
+	_ = signalGroup(p.cmd, syscall.SIGKILL) // it may have ended
+	if p.killSent == 0 {
+		p.killSent = clock.Now()
+	}
 }
 
 func (p *process) signal(s syscall.Signal) {
@@ -154,7 +171,9 @@ func (p *process) end(patience time.Duration) (killed bool) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		_ = signalGroup(cmd, syscall.SIGKILL)
+		p.mu.Lock()
+		p.sendKill()
+		p.mu.Unlock()
 		killed = true
 	}
 	p.keeper.Wait()

@@ -249,21 +249,22 @@ func (c *cluster) launch(name, binary string, args []string, env ...string) *pro
 	return p
 }
 
-// kill ends a process as a power cut would, and waits until it is gone.
-func (c *cluster) kill(p *process) {
+// kill ends a process as a power cut would, waits until it is gone, and returns an instant from which on it did not run.
+func (c *cluster) kill(p *process) clock.Instant {
 	c.t.Helper()
 	if err := p.Process.Kill(); err != nil {
 		c.t.Fatal(err)
 	}
+	at := clock.Now() // not after the wait: until that returns, its keys may already run elsewhere
 	<-p.done
+	return at
 }
 
 // killMember kills a router and its application together, as a lost machine does.
 func (c *cluster) killMember(m *member) {
 	c.t.Helper()
 	c.kill(m.router)
-	c.kill(m.app)
-	c.files[m.file].KilledAt = clock.Now()
+	c.files[m.file].KilledAt = c.kill(m.app)
 }
 
 // leave asks a router to drain and end, and returns its exit code.

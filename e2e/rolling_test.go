@@ -14,7 +14,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -138,8 +137,7 @@ func (r *rolling) replace(what, router, app string, crashes bool, settings ...st
 				r.t.Errorf("%s: %s left with exit code %d, want 0; its log: %s", what, m.name, code, tail(m.router.log))
 			}
 			if last { // its router has drained: the application has nothing in its hands
-				r.kill(m.app)
-				r.files[m.file].KilledAt = clock.Now()
+				r.files[m.file].KilledAt = r.kill(m.app)
 			}
 		}
 		m.routerBinary = router
