@@ -14,10 +14,20 @@ type batches struct {
 	properties []event.Property
 }
 
+// scratchMax bounds the values of each kind that are kept for the next batch: all of them are cleared after each.
+const scratchMax = 4096
+
 // clear forgets what refers to the batch.
 func (b *batches) clear() {
-	clear(b.singles[:cap(b.singles)])
-	clear(b.properties[:cap(b.properties)])
+	b.singles, b.properties = cleared(b.singles), cleared(b.properties)
+}
+
+func cleared[T any](scratch []T) []T {
+	if cap(scratch) > scratchMax {
+		return nil
+	}
+	clear(scratch[:cap(scratch)])
+	return scratch[:0]
 }
 
 // receipt returns the receipt of a batch, and the events that compaction has removed, nil if it has removed none: they are not handed on.
@@ -133,7 +143,7 @@ func propertiesOf(from wire.Properties, list []event.Property) []event.Property 
 	}
 	var places map[string]int
 	if from.Len() > searchedMax {
-		places = make(map[string]int, from.Len())
+		places = make(map[string]int, min(from.Len(), scratchMax)) // many may have one name
 	}
 	for name, value := range from.All() {
 		at, known := len(list), false

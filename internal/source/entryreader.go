@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -99,10 +100,10 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 			r.next = 0
 			r.fetched, err = r.queue.Receive(ctx, r.fetched[:0], r.cfg.BatchMax)
 			switch {
-			case ctx.Err() != nil:
-				return batch, ctx.Err()
-			case err != nil:
+			case errors.Is(err, entries.ErrLost): // also if ctx has ended meanwhile: it is told once
 				return batch, fmt.Errorf("%w: %w", errLost, err)
+			case err != nil:
+				return batch, err
 			}
 		}
 		began, events := r.next, 0

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 )
 
@@ -399,11 +400,28 @@ func TestEntriesOfALostTopic(t *testing.T) {
 			return true
 		}
 		r.cluster.Move(r.topic, gone, false)
-		_, err := r.receive(r.Context(), nil)
+		ended, end := context.WithCancel(r.Context()) // as that of a reader which is to look at a held timer
+		end()
+		var err error
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if _, err = r.receive(ended, nil); !errors.Is(err, context.Canceled) {
+				break
+			}
+		}
 		if !errors.Is(err, errLost) || !strings.Contains(err.Error(), "TopicNotFound") {
 			t.Errorf("receive = %v, want %v and the broker's words", err, errLost)
 		}
 	})
+}
+
+// The scratch of a batch with very many events or properties is not kept: all of it would be cleared after each later batch.
+func TestScratchOfAnOddBatchIsNotKept(t *testing.T) {
+	b := batches{singles: make([]wire.Single, scratchMax), properties: make([]event.Property, 2*scratchMax)}
+	b.clear()
+	if cap(b.singles) != scratchMax || b.properties != nil {
+		t.Errorf("kept %d events and %d properties, want %d and none", cap(b.singles), cap(b.properties), scratchMax)
+	}
 }
 
 // singles are events of a batch with all that producers can say of one, and those that a source makes of them.

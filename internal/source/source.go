@@ -341,14 +341,21 @@ func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	defer close(s.stopped)
 	receipts := make([]Receipt, 0, s.cfg.BatchMax)
 	batch := make([]*event.Entry, 0, s.cfg.BatchMax)
-	for s.waitForRoom(ctx) {
-		waiting, cancel := s.untilDue(ctx)
-		var err error
-		receipts, err = broker.receive(waiting, receipts[:0])
-		woken := waiting.Err() != nil
-		cancel()
-		if err != nil && !woken {
-			return fmt.Errorf("source: receive: %w", err)
+	for {
+		room := s.waitForRoom(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		receipts = receipts[:0]
+		if room {
+			waiting, cancel := s.untilDue(ctx)
+			var err error
+			receipts, err = broker.receive(waiting, receipts)
+			woken := waiting.Err() != nil
+			cancel()
+			if err != nil && (!woken || errors.Is(err, errLost)) {
+				return fmt.Errorf("source: receive: %w", err)
+			}
 		}
 		s.restoreCopies(receipts)
 		batch = s.due(s.enter(receipts, batch[:0]))
@@ -358,15 +365,11 @@ func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 		clear(receipts) // so that settled events can be collected
 		clear(batch)
 	}
-	return nil
 }
 
-// waitForRoom blocks while too much is open, and reports false when ctx has ended.
+// waitForRoom blocks while too much is open. It reports false when ctx has ended, or when a held event is to be looked at, which is open already.
 func (s *Source) waitForRoom(ctx context.Context) bool {
-	for {
-		if ctx.Err() != nil {
-			return false
-		}
+	for ctx.Err() == nil {
 		s.mu.Lock()
 		s.ledger.HandedOn()
 		stats := s.ledger.Stats()
@@ -381,11 +384,13 @@ func (s *Source) waitForRoom(ctx context.Context) bool {
 		case <-s.changed:
 		case <-waiting.Done():
 		}
+		due := waiting.Err() != nil
 		cancel()
-		if ctx.Err() == nil && waiting.Err() != nil {
-			return true // for what is due: it is open already
+		if due {
+			return false
 		}
 	}
+	return false
 }
 
 // enter takes receipts into the ledger and appends the entries with fresh events to batch.

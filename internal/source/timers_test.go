@@ -42,9 +42,12 @@ func (*timing) Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 
 func (*timing) Drop([]event.Handle) {}
 
-func startTiming(t *testing.T) *timing {
+func startTiming(t *testing.T, set ...func(*Config)) *timing {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	for _, change := range set {
+		change(&cfg)
+	}
 	broker := &fakeBroker{receipts: make(chan []Receipt), sent: map[string]int{}, held: map[string][]func(error){}}
 	h := &timing{t: t, broker: broker, got: make(chan event.Message, 10)}
 	h.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
@@ -264,6 +267,47 @@ func TestSendIsAnswered(t *testing.T) {
 		}
 		if err := h.Send(&event.Event{}, nil); !errors.Is(err, errEnded) {
 			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+// A full source reads nothing more while it holds a timer, neither when something is settled nor when the timer is due: that one is open already.
+func TestHeldTimerMakesNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t, func(c *Config) { c.UnsettledMax = 3 })
+		answers := h.send(2 * time.Second)
+		c := h.newest(1)
+		h.broker.answer(h.cfg.TimerTopic())
+		if err := <-answers; err != nil {
+			t.Fatal(err)
+		}
+		h.deliver(c, 0)
+		batch := event.NewBatch(4, 4)
+		for range 4 {
+			batch.AddPart(event.Part{Key: "user-2"}, []byte("p"), "", nil)
+		}
+		h.broker.receipts <- []Receipt{{Entry: batch, ID: EntryID{100, 0}, Has: event.AllBits(4)}}
+		open := []event.Message{<-h.got, <-h.got, <-h.got, <-h.got}
+		reads := func() bool {
+			synctest.Wait()
+			select {
+			case h.broker.receipts <- nil:
+				return true
+			default:
+				return false
+			}
+		}
+		h.Settle(nil, []event.Verdict{{Handle: open[0].Event.Handle, Kind: event.Done}})
+		if reads() {
+			t.Error("it reads with four open events of three, after one was settled")
+		}
+		time.Sleep(3 * time.Second)
+		if got := <-h.got; !got.Event.ID.IsSent() || reads() {
+			t.Errorf("%v was handed on, want the timer, and nothing read with four open events", got.Event.ID)
+		}
+		h.Settle(nil, []event.Verdict{{Handle: open[1].Event.Handle, Kind: event.Done}, {Handle: open[2].Event.Handle, Kind: event.Done}})
+		if !reads() {
+			t.Error("it reads nothing with two open events of three")
 		}
 	})
 }

@@ -79,7 +79,7 @@ type Queue struct {
 func NewQueue() *Queue { return &Queue{ready: make(chan struct{}, 1)} }
 
 // Receive waits until there are entries, and appends up to entriesMax of them to dst. It returns a [LostError] for each
-// consumer that has ended by itself, and the error of ctx.
+// consumer that has ended by itself, before all entries, and the error of ctx.
 func (q *Queue) Receive(ctx context.Context, dst []*Delivered, entriesMax int) ([]*Delivered, error) {
 	for {
 		if got, err := q.poll(dst, entriesMax); len(got) > len(dst) || err != nil {
@@ -96,15 +96,16 @@ func (q *Queue) Receive(ctx context.Context, dst []*Delivered, entriesMax int) (
 func (q *Queue) poll(dst []*Delivered, entriesMax int) ([]*Delivered, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var err error
+	if len(q.lost) > 0 { // first: a backlog of other topic partitions may never end
+		err, q.lost = q.lost[0], q.lost[1:]
+		entriesMax = 0
+	}
 	n := min(len(q.entries), entriesMax)
 	dst = append(dst, q.entries[:n]...)
 	clear(q.entries[:n])
 	if q.entries = q.entries[n:]; len(q.entries) == 0 {
 		q.entries = nil // free the used array
-	}
-	var err error
-	if n == 0 && len(q.lost) > 0 {
-		err, q.lost = q.lost[0], q.lost[1:]
 	}
 	if len(q.entries) > 0 || len(q.lost) > 0 { // wakes another receiver, or the next call
 		signal.Set(q.ready)
