@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/source"
 )
 
 // Bounds of a batch, which is what an interrupted act leaves in doubt.
@@ -171,7 +172,7 @@ func (o *outgoing) producerMessage() *pulsar.ProducerMessage {
 	} else if m.Payload == nil {
 		m.Payload = []byte{}
 	}
-	if o.message.EventTime != 0 {
+	if at := o.message.EventTime; at > 0 && at <= source.EventTimeMax {
 		m.EventTime = time.UnixMilli(o.message.EventTime)
 	}
 	return m

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ const (
 	PropertyMessageID   = "ringfence-message-id"     // of the original: ledger:entry:partition:batch
 	PropertyTopic       = "ringfence-topic"          // of the original, full name
 	PropertyPublishTime = "ringfence-publish-time"   // of the original, Unix milliseconds
+	PropertyEventTime   = "ringfence-event-time"     // of the original, Unix milliseconds; absent when the message has it
 	PropertySchema      = "ringfence-schema-version" // of the original, in hex; absent when it had none
 	PropertyAttempts    = "ringfence-attempts"       // how often the application failed it
 	PropertyCrashes     = "ringfence-crashes"        // how often a worker crashed that had it; absent when none did
@@ -118,11 +120,19 @@ func newCopy(topic string, m event.Message, d *event.Detail, round uint32, lastE
 	if lastError != "" {
 		properties[PropertyLastError] = lastError
 	}
+	eventTime := ev.EventTime
+	if eventTime < 0 || eventTime > EventTimeMax {
+		properties[PropertyEventTime], eventTime = strconv.FormatInt(eventTime, 10), 0
+	}
 	return outgoing{
 		topic: topic, key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload,
-		properties: properties, eventTime: ev.EventTime,
+		properties: properties, eventTime: eventTime,
 	}
 }
+
+// EventTimeMax is the latest event time that Pulsar's client sends unchanged, in the year 2262: it counts nanoseconds on the way. A producer that gives
+// microseconds is beyond it, and a copy that came back with another time would count as altered.
+const EventTimeMax = math.MaxInt64 / int64(time.Millisecond)
 
 // attempts never lets the count fall: the verdict's is newer than the event's,
 // unless the owner that counted is gone.
@@ -143,6 +153,9 @@ func restore(ev *event.Event) {
 	}
 	if ms, err := strconv.ParseInt(property(ev, PropertyPublishTime), 10, 64); err == nil {
 		ev.PublishTime = ms
+	}
+	if ms, err := strconv.ParseInt(property(ev, PropertyEventTime), 10, 64); err == nil {
+		ev.EventTime = ms
 	}
 	if version, err := hex.DecodeString(property(ev, PropertySchema)); err == nil {
 		ev.SchemaVersion = string(version)

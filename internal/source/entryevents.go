@@ -62,6 +62,9 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 			has.Add(i)
 		}
 	}
+	if d.Entry.Metadata.Compression == wire.CompressionNone {
+		e.Bytes = max(e.Bytes, len(d.Raw)) // all of it stays in memory, with the properties of the batch and what no reader knows
+	}
 	return Receipt{Entry: e, ID: idOf(d), Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
 }
 
@@ -88,8 +91,10 @@ func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Pr
 	about(e, d, from)
 	e.AddPart(event.Part{Key: event.Alias(m.Key), EventTime: m.EventTime}, payload, event.Alias(m.OrderingKey), append(propertiesOf(m.Properties, nil), more...))
 	e.Bytes = max(e.Bytes, e.Weight(0)) // key and properties are not in the payload
-	if m.Compression != wire.CompressionNone {
-		e.Bytes += len(d.Raw) // which they keep in memory
+	if m.Compression == wire.CompressionNone {
+		e.Bytes = max(e.Bytes, len(d.Raw)) // all of it stays in memory
+	} else {
+		e.Bytes += len(d.Raw) // which key and properties keep in memory
 	}
 	return Receipt{Entry: e, ID: idOf(d), Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
 }

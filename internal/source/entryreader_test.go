@@ -544,3 +544,20 @@ func TestAnEventWithLargePropertiesCountsWithThem(t *testing.T) {
 		}
 	})
 }
+
+// A batch keeps its whole frame in memory: the properties of the batch, which no event has, count as well.
+func TestABatchCountsWithItsFrame(t *testing.T) {
+	inMemory(t, nil, func(r *rig) {
+		m := fakebroker.Metadata()
+		m.NumMessagesInBatch = new(int32(1))
+		m.Properties = []*pulsarpb.KeyValue{{Key: new("large"), Value: new(strings.Repeat("x", 100_000))}}
+		batch, err := wiretest.AppendSingle(nil, new(pulsarpb.SingleMessageMetadata), []byte("small"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.cluster.Publish(r.topic, r.entry(m, batch), 1)
+		if e := r.take(1)[0].of.Entry; e.Bytes < 100_000 {
+			t.Errorf("the entry counts %d bytes, and its frame has 100,000", e.Bytes)
+		}
+	})
+}

@@ -124,6 +124,7 @@ type open struct {
 	ref          any           // newest
 	origin       int32
 	batch        uint32 // number of the batch that it came with
+	held         bool   // it is not due yet, and was not handed on
 	claims       int    // of its events
 	spilling     int    // of the open ones, those of which a copy is to be made
 	older, newer *open
@@ -189,7 +190,7 @@ func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *open {
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
 	o := &open{
 		entry: r.Entry, id: r.ID, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
-		origin: r.Origin, batch: l.batch, older: l.newest,
+		origin: r.Origin, batch: l.batch, held: r.early.until != 0, older: l.newest,
 	}
 	o.total = o.n
 	if l.newest == nil {

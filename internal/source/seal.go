@@ -96,7 +96,8 @@ func (o *outgoing) seal(keys [][]byte) {
 // was altered. With keys one of them must have signed it, unless unsigned is set.
 func refusalReason(m *event.Message, keys [][]byte, unsigned bool) string {
 	ev := m.Event
-	if _, err := event.ParseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
+	// No copy is one of a call: a call with that id would be taken for it.
+	if id, err := event.ParseMessageID(property(ev, PropertyMessageID)); err != nil || id.IsCall() || parseUint(property(ev, PropertyRound)) == 0 {
 		return copyNoID
 	}
 	c := copied{key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload, eventTime: ev.EventTime}

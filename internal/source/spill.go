@@ -116,9 +116,16 @@ func (l *Ledger) Bound(b Bounds) {
 	l.spill.bounds = b
 }
 
-// HandedOn says that all events that were received have been handed on: they have
+// HandedOn says that all events that were received have been handed on, but for those of copies that are not due yet: they have
 // their keys now, and may be spilled.
 func (l *Ledger) HandedOn() { l.batch++ }
+
+// due says that an entry that came too early is about to be handed on.
+func (l *Ledger) due(first event.Handle) {
+	if o := l.bySerial[first.Serial()]; o != nil {
+		o.held, o.batch = false, l.batch
+	}
+}
 
 // Spill chooses events to be copied to the retry topic, oldest first, and appends their
 // handles: the caller makes a copy of each ([Ledger.Sending]), and then calls [Ledger.Copied]
@@ -231,7 +238,7 @@ func (l *Ledger) spillShares(o *open, dst []event.Handle) []event.Handle {
 	return dst
 }
 
-func (l *Ledger) isHandedOn(o *open) bool { return int32(o.batch-l.batch) < 0 }
+func (l *Ledger) isHandedOn(o *open) bool { return !o.held && int32(o.batch-l.batch) < 0 }
 
 // choose lets one open event be spilled, unless something settles it already.
 func (l *Ledger) choose(o *open, index int, dst []event.Handle) []event.Handle {

@@ -140,6 +140,9 @@ func (s *Source) due(batch []*event.Entry) []*event.Entry {
 	now, n := wall(), 0
 	for ; n < len(s.holding) && s.holding[n].until <= now; n++ {
 		if h := &s.holding[n]; h.due <= now {
+			s.mu.Lock()
+			s.ledger.due(h.entry.First)
+			s.mu.Unlock()
 			batch = append(batch, h.entry)
 		} else {
 			s.hop(h.entry)

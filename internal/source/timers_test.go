@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -310,4 +311,35 @@ func TestHeldTimerMakesNoRoom(t *testing.T) {
 			t.Error("it reads nothing with two open events of three")
 		}
 	})
+}
+
+// A timer that is held is not spilled, however old its copy is: it has not been handed on, and the sink may be writing its key.
+func TestHeldTimerIsNotSpilled(t *testing.T) {
+	l := NewLedger(CountEntries)
+	b := DefaultSpill()
+	b.PinnedMax = 1
+	l.Bound(Bounds{Spill: b, UnsettledMax: 100, BytesMax: 1 << 20})
+	r := func(entry int64, events int, h held) *Receipt {
+		e := event.NewBatch(events, events)
+		for range events {
+			e.AddPart(event.Part{Key: "user-1"}, []byte("p"), "", nil)
+		}
+		return &Receipt{Entry: e, ID: EntryID{7, entry}, Has: event.AllBits(events), early: h}
+	}
+	timer := r(1, 1, held{until: 5, due: 5})
+	l.Received(0, timer, nil)
+	l.Received(0, r(2, 4, held{}), nil)
+	l.HandedOn()
+	old := clock.Instant(b.StuckAfter)
+	if chosen := l.Spill(old, nil); len(chosen) != 4 || slices.Contains(chosen, timer.Entry.First) {
+		t.Fatalf("%v are spilled, want the four events and not the timer %v", chosen, timer.Entry.First)
+	}
+	l.due(timer.Entry.First)
+	if chosen := l.Spill(old, nil); len(chosen) != 0 {
+		t.Errorf("%v are spilled while the timer is being handed on", chosen)
+	}
+	l.HandedOn()
+	if chosen := l.Spill(old, nil); !slices.Equal(chosen, []event.Handle{timer.Entry.First}) {
+		t.Errorf("%v are spilled, want the timer %v", chosen, timer.Entry.First)
+	}
 }
