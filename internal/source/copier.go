@@ -64,12 +64,12 @@ func (c *copier) unanswered() (answers []func(error)) {
 // copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
 	switch {
+	case s.isDead(out):
+		return s.letters
 	case out.isTimer():
 		return s.timers
 	case out.verdict.Kind == event.Parked:
 		return s.parked
-	case s.isDead(out):
-		return s.letters
 	}
 	return s.retries
 }
@@ -185,21 +185,27 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	m, d := out.message, out.verdict.DetailOrZero()
 	switch {
+	case s.isDead(out):
+		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(&m, &out.verdict))
 	case out.isTimer():
 		return timerCopy(s.cfg.TimerTopic(), m, wall())
 	case out.verdict.Kind == event.Parked:
 		return parkedCopy(s.cfg.ParkingTopic(), m, &d)
-	case s.isDead(out):
-		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(m.Event, &out.verdict))
 	case out.spilled:
 		return spillCopy(s.cfg.RetryTopic, m, s.cfg.Spill.delay(m.Event.Round))
 	}
 	return retryCopy(s.cfg.RetryTopic, m, &d)
 }
 
-// isDead reports whether the copy is a dead letter.
+// isDead reports whether the copy is a dead letter: also of an event that no other copy can carry.
 func (s *Source) isDead(out *outgoingEvent) bool {
-	return out.verdict.Kind == event.Rejected || out.verdict.Kind != event.Parked && !out.isTimer() && s.roundsAreOver(out)
+	if out.verdict.Kind == event.Rejected {
+		return true
+	}
+	if out.answer != nil { // its sender has bounded it
+		return false
+	}
+	return headBytes(&out.message) > headMax || out.verdict.Kind != event.Parked && !out.isTimer() && s.roundsAreOver(out)
 }
 
 func (s *Source) roundsAreOver(out *outgoingEvent) bool {
@@ -232,13 +238,15 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 		if l.spilled {
 			spilled = append(spilled, l.verdict.Handle)
 		}
+		if l.verdict.Kind == event.Parked {
+			s.countParking(l.message.Event.Key, -1)
+		}
 		switch {
+		case s.isDead(&l.outgoingEvent):
+			deadLettered++
 		case l.hop:
 		case l.verdict.Kind == event.Parked:
 			parked++
-			s.countParking(l.message.Event.Key, -1)
-		case s.isDead(&l.outgoingEvent):
-			deadLettered++
 		case !l.spilled:
 			retried++
 		}
@@ -246,7 +254,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.noteSettled()
 	s.mu.Unlock()
 	for i := range landed {
-		if l := &landed[i]; l.isTimer() && (l.err == nil || l.answer != nil) {
+		if l := &landed[i]; l.isTimer() && (l.err == nil || l.answer != nil) && !s.isDead(&l.outgoingEvent) {
 			s.noteTimer(l)
 		} else {
 			s.noteCopy(l)
@@ -274,7 +282,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 func (s *Source) noteLate(landed []landing) {
 	for i := range landed {
 		l := &landed[i]
-		if l.err == nil && l.verdict.Kind == event.Parked && s.isAway != nil && !s.isAway(l.message.Event.Key) {
+		if l.err == nil && l.verdict.Kind == event.Parked && !s.isDead(&l.outgoingEvent) && s.isAway != nil && !s.isAway(l.message.Event.Key) {
 			s.metrics.parkedLate.Inc()
 			s.log.Warn("an event has come into the parking topic though its key is not parked any more: router unpark KEY brings it back",
 				"message_id", l.message.Event.ID.String(), "key_hash", ring.HashOf(string(l.message.Event.Key)).String())

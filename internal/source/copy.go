@@ -2,14 +2,19 @@ package source
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
 // Properties that a copy carries beside the event's own. Those of the retry topic
@@ -76,8 +81,62 @@ func tooManyRounds(rounds uint32) string {
 	return fmt.Sprintf("copied to the retry topic %d times without coming to an end", rounds)
 }
 
+// headMax bounds the key, ordering key and properties of a copy together, in bytes. They are in each chunk of a large copy, and Pulsar's client cannot
+// send them at all if they exceed what the broker takes (5 MiB): the copy would be tried for ever, and its event never end.
+const headMax = 1 << 20
+
+// headBytes is the size of what headMax bounds.
+func headBytes(m *event.Message) int {
+	n := len(m.Key) + len(m.OrderingKey)
+	for _, p := range m.Event.Properties {
+		n += len(p.Name) + len(p.Value)
+	}
+	return n
+}
+
+// reasonHead is the reason to give up an event that no copy can carry.
+func reasonHead(m *event.Message) string {
+	return fmt.Sprintf("key and properties have %d bytes, a copy carries %d", headBytes(m), headMax)
+}
+
+// brokenHead is the PropertyBroken of a dead letter that has its key and properties in the payload.
+const brokenHead = "head"
+
+// inPayload returns m with its keys and properties in front of its payload, as Pulsar's batches have them. One that cannot be read has all of it in its
+// payload anyway.
+func inPayload(m event.Message) event.Message {
+	ev := *m.Event
+	word := property(&ev, PropertyBroken)
+	if word == "" {
+		word = brokenHead
+		meta := &pulsarpb.SingleMessageMetadata{PayloadSize: new(int32(len(ev.Payload)))}
+		if m.Key != "" {
+			meta.PartitionKey = new(strings.ToValidUTF8(m.Key, "\uFFFD"))
+		}
+		if m.OrderingKey != "" {
+			meta.OrderingKey = []byte(m.OrderingKey)
+		}
+		if ev.Payload == nil {
+			meta.NullValue = new(true)
+		}
+		if ev.EventTime != 0 {
+			meta.EventTime = new(uint64(ev.EventTime))
+		}
+		for _, p := range ev.Properties {
+			meta.Properties = append(meta.Properties, &pulsarpb.KeyValue{Key: new(strings.ToValidUTF8(p.Name, "\uFFFD")), Value: new(strings.ToValidUTF8(p.Value, "\uFFFD"))})
+		}
+		head, _ := proto.Marshal(meta) // its required fields are set, its text is valid
+		ev.Payload = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head, ev.Payload)
+	}
+	ev.Properties = []event.Property{{Name: PropertyBroken, Value: word}}
+	return event.Message{Event: &ev}
+}
+
 // deadLetterCopy makes the copy that is kept for people to look at.
 func deadLetterCopy(topic string, m event.Message, d *event.Detail, reason string) outgoing {
+	if headBytes(&m) > headMax {
+		m = inPayload(m)
+	}
 	lastError := m.Event.LastError
 	if attempts(m.Event, d) > m.Event.Attempts {
 		lastError = d.Reason // this very failure was the last

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
 // A retry copy is restored to its original event, with its history.
@@ -144,5 +145,41 @@ func TestHint(t *testing.T) {
 	}
 	if got := hint(errors.New("server error: ServiceNotReady")); got != "" {
 		t.Errorf("hint = %q, want none: the error has it", got)
+	}
+}
+
+// An event whose properties no copy can carry is a dead letter instead of a copy that is tried for ever, and the letter has all of it in its payload.
+func TestEventsWithTooLargePropertiesBecomeDeadLetters(t *testing.T) {
+	large := strings.Repeat("x", headMax)
+	ev := &event.Event{
+		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: 3, TopicPartition: -1}, Key: "user-1", Topic: "t", Payload: []byte("pay"), EventTime: 5, PublishTime: 8,
+		Properties: []event.Property{{Name: "large", Value: large}},
+	}
+	s := &Source{cfg: DefaultConfig(), retries: newCopier(), letters: newCopier(), parked: newCopier(), timers: newCopier()}
+	s.cfg.DeadLetterTopic = "dead"
+	for name, v := range map[string]event.Verdict{
+		"failed": {Kind: event.Failed}, "parked": {Kind: event.Parked, Detail: &event.Detail{Reason: "m"}}, "rejected": {Kind: event.Rejected, Detail: &event.Detail{Reason: "bad"}},
+	} {
+		out := outgoingEvent{message: event.Message{Event: ev, Key: "user-1", OrderingKey: "o"}, verdict: v}
+		if s.copierOf(&out) != s.letters {
+			t.Fatalf("%s: the copy is not a dead letter", name)
+		}
+		c := s.copyOf(&out)
+		if c.topic != "dead" || c.properties["large"] != "" || c.properties[PropertyBroken] != brokenHead || c.key != "" || c.properties[PropertyReason] == "" {
+			t.Errorf("%s: the letter has the key %q and the properties %v", name, c.key, c.properties)
+		}
+		e := wire.Entry{Batched: true, Events: 1, Payload: c.payload}
+		singles, err := e.Split(nil)
+		if err != nil || len(singles) != 1 {
+			t.Fatalf("%s: the payload is no batch of one: %d events, %v", name, len(singles), err)
+		}
+		back := propertiesOf(singles[0].Properties, nil)
+		if one := &singles[0]; string(one.Payload) != "pay" || string(one.Key) != "user-1" || string(one.OrderingKey) != "o" || one.EventTime != 5 || len(back) != 1 || back[0].Value != large {
+			t.Errorf("%s: the payload has the event %q of key %q and %q at %d with %d properties", name, one.Payload, one.Key, one.OrderingKey, one.EventTime, len(back))
+		}
+	}
+	small := outgoingEvent{message: event.Message{Event: &event.Event{Properties: []event.Property{{Name: "l", Value: large[:headMax-1]}}}}, verdict: event.Verdict{Kind: event.Failed}}
+	if s.copierOf(&small) != s.retries {
+		t.Error("an event with properties of a MiB is not retried")
 	}
 }

@@ -33,7 +33,7 @@ func (s *Source) noteCopy(l *landing) {
 		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
-		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, &l.verdict)))...)
+		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(&l.message, &l.verdict)))...)
 	case l.verdict.Kind == event.Parked:
 		s.log.Debug("copied to the parking topic", append(attrs, "mark", d.Reason)...)
 	case l.spilled:
@@ -44,11 +44,14 @@ func (s *Source) noteCopy(l *landing) {
 }
 
 // reasonOf returns why an event is a dead letter.
-func reasonOf(ev *event.Event, v *event.Verdict) string {
-	if v.Kind == event.Rejected {
+func reasonOf(m *event.Message, v *event.Verdict) string {
+	switch {
+	case v.Kind == event.Rejected:
 		return v.DetailOrZero().Reason
+	case headBytes(m) > headMax:
+		return reasonHead(m)
 	}
-	return tooManyRounds(ev.Round)
+	return tooManyRounds(m.Event.Round)
 }
 
 // sending begins the span of a copy and writes its context into the copy; end ends it. A
