@@ -26,6 +26,7 @@ type entryReader struct {
 	fetched []*entries.Delivered // from the queue; those before next were handed on
 	next    int
 	batches batches
+	parser  wire.Parser
 
 	mu         sync.Mutex // guards the fields below
 	consumers  []*entries.Consumer
@@ -92,6 +93,9 @@ func (r *entryReader) bound(unacked int) {
 	}
 }
 
+// batchBytesMax bounds the bytes that are received at once, but for the last entry: the bound of all that is open is checked in between.
+const batchBytesMax = 8 << 20
+
 // receive implements reader.
 func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	for len(batch) == 0 { // again if no entry had an event
@@ -106,14 +110,16 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 				return batch, err
 			}
 		}
-		began, events := r.next, 0
-		for ; r.next < len(r.fetched) && events < r.cfg.BatchMax; r.next++ {
+		began, events, bytes := r.next, 0, 0
+		for ; r.next < len(r.fetched) && events < r.cfg.BatchMax && bytes < batchBytesMax; r.next++ {
 			d := r.fetched[r.next]
+			d.Open(&r.parser)
 			receipt, ok := r.receipt(d)
 			d.Entry, d.Raw = wire.Entry{}, nil // what the events need of it they alias
 			if ok {
 				batch = append(batch, receipt)
 				events += receipt.Entry.Len()
+				bytes += receipt.Entry.Bytes
 			}
 		}
 		entries.Take(r.fetched[began:r.next]...)

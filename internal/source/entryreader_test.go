@@ -561,3 +561,33 @@ func TestABatchCountsWithItsFrame(t *testing.T) {
 		}
 	})
 }
+
+// Large events are received a few at a time, so that the bound of all that is open is checked in between.
+func TestABatchOfReceiptsHasFewBytes(t *testing.T) {
+	inMemory(t, nil, func(r *rig) {
+		const count, size = 60, 1 << 20
+		for range count {
+			m := fakebroker.Metadata()
+			payload, err := wiretest.Compress(m, pulsarpb.CompressionType_LZ4, make([]byte, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.cluster.Publish(r.topic, r.entry(m, payload), 1)
+		}
+		synctest.Wait()
+		for got := 0; got < count; {
+			receipts, err := r.receive(r.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got += len(receipts); len(receipts) > batchBytesMax/size {
+				t.Fatalf("%d events of a MiB came at once, want at most %d bytes", len(receipts), batchBytesMax)
+			}
+			for _, one := range receipts {
+				if n := len(one.Entry.Payload(0)); n != size || one.Unreadable != "" {
+					t.Fatalf("an event has %d bytes (%s)", n, one.Unreadable)
+				}
+			}
+		}
+	})
+}

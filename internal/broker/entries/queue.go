@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -25,6 +26,23 @@ type Delivered struct {
 
 	from  *session
 	taken bool
+}
+
+// openMax bounds the bytes of payloads that are decompressed before they wait. Permits count events: some thousand entries of a few KiB may each
+// declare tens of MiB, which only the receiver decompresses then, one after the other.
+const openMax = 32 << 20
+
+// Open decompresses the payload of an entry that has waited compressed; if it is broken, it sets Broken. The receiver calls it once for each entry, before
+// anything else.
+func (d *Delivered) Open(p *wire.Parser) {
+	if d.Broken != nil || !d.Entry.Compressed {
+		return
+	}
+	if err := p.Open(&d.Entry, d.Consumer.client.cfg.PayloadBytesMax); err != nil {
+		d.markBroken(err)
+	} else if d.Chunks != nil {
+		d.Raw = nil
+	}
 }
 
 // eventsMax bounds the events of a batch. Producers put a thousand into a batch; a compressed entry could claim many millions.
@@ -73,6 +91,8 @@ type Queue struct {
 	mu      sync.Mutex // guards the fields below
 	entries []*Delivered
 	lost    []error
+
+	bytes atomic.Int64 // of the payloads of entries
 }
 
 // NewQueue returns an empty queue.
@@ -102,6 +122,9 @@ func (q *Queue) poll(dst []*Delivered, entriesMax int) ([]*Delivered, error) {
 		entriesMax = 0
 	}
 	n := min(len(q.entries), entriesMax)
+	for _, d := range q.entries[:n] {
+		q.bytes.Add(-int64(len(d.Entry.Payload)))
+	}
 	dst = append(dst, q.entries[:n]...)
 	clear(q.entries[:n])
 	if q.entries = q.entries[n:]; len(q.entries) == 0 {
@@ -120,7 +143,11 @@ func (q *Queue) Len() int {
 	return len(q.entries)
 }
 
+// opens reports whether a payload may be decompressed before it waits.
+func (q *Queue) opens() bool { return q.bytes.Load() < openMax }
+
 func (q *Queue) push(d *Delivered) {
+	q.bytes.Add(int64(len(d.Entry.Payload)))
 	q.mu.Lock()
 	q.entries = append(q.entries, d)
 	q.mu.Unlock()
@@ -131,7 +158,12 @@ func (q *Queue) push(d *Delivered) {
 func (q *Queue) drop(from *session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.entries = slices.DeleteFunc(q.entries, func(d *Delivered) bool { return d.from == from })
+	q.entries = slices.DeleteFunc(q.entries, func(d *Delivered) bool {
+		if d.from == from {
+			q.bytes.Add(-int64(len(d.Entry.Payload)))
+		}
+		return d.from == from
+	})
 }
 
 func (q *Queue) lose(err error) {

@@ -44,7 +44,7 @@ func (s *session) arrived(f wire.Frame) error {
 		Raw: f.Entry, from: s,
 	}
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
-	err := s.conn.parser.Parse(&d.Entry, f.Entry, payloadMax)
+	err := s.conn.parser.ParseHead(&d.Entry, f.Entry, payloadMax)
 	d.Permits = cost(d.Entry.Events, d.AckSet)
 	if err == nil && d.Entry.Chunked {
 		return s.chunk(d, payloadMax)
@@ -58,6 +58,9 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 	d.Chunks = r.IDs
 	if len(r.IDs) > 0 {
 		d.Raw = r.Parts
+		if d.Entry.Compressed {
+			d.Raw = d.Entry.Payload
+		}
 	}
 	if len(r.IDs) > 0 || err != nil {
 		return s.push(d, err)
@@ -68,6 +71,11 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 // push hands an entry on, with the reason if it is broken.
 func (s *session) push(d *Delivered, err error) error {
 	c := s.consumer
+	if err != nil {
+		d.markBroken(err)
+	} else if c.sub.Queue.opens() {
+		d.Open(&s.conn.parser)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session != s {
@@ -75,9 +83,6 @@ func (s *session) push(d *Delivered, err error) error {
 	}
 	if !s.arrives(d) {
 		return errOverrun
-	}
-	if err != nil {
-		d.markBroken(err)
 	}
 	c.sub.Queue.push(d)
 	return nil

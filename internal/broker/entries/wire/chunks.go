@@ -25,7 +25,6 @@ type Assembler struct {
 	last     *partial
 	next     clock.Instant // no message times out earlier
 	done     remembered
-	inflate  inflater
 }
 
 // NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and each message for at most timeout after
@@ -49,7 +48,7 @@ type Assembled struct {
 }
 
 // Add takes an entry that Parse has marked as Chunked, and keeps a copy of its payload. If the message is complete, e becomes the whole
-// message: Payload is decompressed, and Chunked is false. A message with more than payloadMax bytes after decompression is refused.
+// message: Chunked is false, and Payload waits for Parser.Open if it is compressed. An uncompressed message with more than payloadMax bytes is refused.
 //
 // The permit of the chunk can be returned at once, unless the message is complete and the permit is to count for it.
 //
@@ -80,7 +79,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, broken(ReasonChunk, "more bytes than the message declares")
 	case len(p.pieces)+1 == int(p.chunks):
 		p.pieces = slices.Insert(p.pieces, at, piece{chunk: e.Metadata.Chunk, id: id, payload: e.Payload}) // not held, so not copied
-		return a.complete(p, e, payloadMax)
+		return a.complete(p, e)
 	}
 	givenUp, fits := a.room(p, cost)
 	if !fits {
@@ -135,7 +134,7 @@ func (a *Assembler) Held() int { return a.held }
 func (a *Assembler) Messages() int { return len(a.messages) }
 
 // complete turns e, the last missing chunk, into the whole message.
-func (a *Assembler) complete(p *partial, e *Entry, payloadMax int) (Assembled, error) {
+func (a *Assembler) complete(p *partial, e *Entry) (Assembled, error) {
 	ids := a.remove(p)
 	a.done.add(p.identity, ids)
 	whole := make([]byte, 0, p.size)
@@ -145,10 +144,6 @@ func (a *Assembler) complete(p *partial, e *Entry, payloadMax int) (Assembled, e
 	if len(whole) != int(p.size) {
 		return Assembled{IDs: ids, Parts: whole}, broken(ReasonSize, "chunks are not as long as declared")
 	}
-	payload, err := a.inflate.payload(&e.Metadata, e.buffer, whole, payloadMax)
-	if err != nil {
-		return Assembled{IDs: ids, Parts: whole}, err
-	}
-	e.Chunked, e.Payload, e.buffer = false, payload, payload
+	e.Chunked, e.Compressed, e.Payload = false, e.Metadata.Compression != CompressionNone, whole
 	return Assembled{IDs: ids}, nil
 }

@@ -140,7 +140,7 @@ func (z *assembling) deliver(i int) {
 	m := z.messages[l.message]
 	frame := slices.Clone(l.bytes)
 	e := chunkOf(t, frame)
-	got, err := z.a.Add(z.now, id, e, MessageSizeDefault)
+	got, err := addWhole(z.a, z.now, id, e, MessageSizeDefault)
 	defer clear(frame) // the next frame may be read into the same memory
 	if z.a.Held() > z.bytesMax {
 		t.Fatalf("Held() = %d, limit is %d bytes", z.a.Held(), z.bytesMax)
@@ -318,7 +318,7 @@ func TestAssemblerMakesProgress(t *testing.T) {
 	for range 4 {
 		for i := range one {
 			for ledger, entries := range [][][]byte{one, other} {
-				got, err := a.Add(0, ID{Ledger: int64(ledger), Entry: int64(i)}, chunkOf(t, entries[i]), MessageSizeDefault)
+				got, err := addWhole(a, 0, ID{Ledger: int64(ledger), Entry: int64(i)}, chunkOf(t, entries[i]), MessageSizeDefault)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -340,7 +340,7 @@ func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
 	first, second := cut(named("p", "p-0", 1), 0, before, 100), cut(named("p", "p-0", 2), 0, after, 100)
 	for i, entry := range [][]byte{first[0], first[1], second[0], second[1], second[2]} {
 		e := chunkOf(t, entry)
-		got, err := a.Add(0, ID{Entry: int64(i)}, e, MessageSizeDefault)
+		got, err := addWhole(a, 0, ID{Entry: int64(i)}, e, MessageSizeDefault)
 		if err != nil || len(got.GivenUp) > 0 || (len(got.IDs) > 0) != (i == 4) {
 			t.Fatalf("chunk %d: %+v, %v", i, got, err)
 		}
@@ -360,7 +360,7 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 		a := NewAssembler(1<<20, chunkTimeout)
 		for i, part := range parts {
 			m.ChunkId, m.NumChunksFromMsg = new(int32(i)), new(int32(len(parts)))
-			if got, err = a.Add(0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
+			if got, err = addWhole(a, 0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
 				break
 			}
 		}
@@ -452,7 +452,7 @@ func FuzzAssembler(f *testing.F) {
 			}
 			copied := *messages[message][chunk] // Add changes it
 			e := &copied
-			got, err := a.Add(now, id, e, MessageSizeDefault)
+			got, err := addWhole(a, now, id, e, MessageSizeDefault)
 			if err != nil {
 				if key := identityOf(&e.Metadata); reasonOf(t, err) != ReasonSize || key.whole() <= bytesMax {
 					t.Fatal(err)
@@ -472,4 +472,17 @@ func FuzzAssembler(f *testing.F) {
 			}
 		}
 	})
+}
+
+// addWhole adds a chunk, and opens the message if that is complete.
+func addWhole(a *Assembler, now clock.Instant, id ID, e *Entry, payloadMax int) (Assembled, error) {
+	got, err := a.Add(now, id, e, payloadMax)
+	if err != nil || len(got.IDs) == 0 {
+		return got, err
+	}
+	parts := e.Payload
+	if err = new(Parser).Open(e, payloadMax); err != nil {
+		got.Parts = parts
+	}
+	return got, err
 }

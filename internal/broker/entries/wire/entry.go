@@ -27,7 +27,9 @@ type Entry struct {
 	// Events is the number of permits that the broker deducts for the entry, at least 1. After an error it is the declared number, up to
 	// 2^31 - 1, if that could be read: return that many permits, and do not allocate by it.
 	Events int
-	// Payload is decompressed, unless it is encrypted or a chunk. It is empty, not nil, for an event without bytes.
+	// Compressed means that Payload waits for Parser.Open.
+	Compressed bool
+	// Payload is decompressed, unless it is compressed as Compressed says, encrypted, or a chunk. It is empty, not nil, for an event without bytes.
 	Payload []byte
 	// BrokerTimestamp, in milliseconds since 1970, and BrokerIndex are -1 when the broker does not add them.
 	BrokerTimestamp, BrokerIndex int64
@@ -45,6 +47,14 @@ type Parser struct{ inflate inflater }
 //
 // The error is a *BrokenError. e then has the metadata that could be read, and no Payload.
 func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
+	if err := p.ParseHead(e, b, payloadMax); err != nil {
+		return err
+	}
+	return p.Open(e, payloadMax)
+}
+
+// ParseHead is Parse for an entry that may wait for a long time: a payload that is compressed stays so, and Open must be called before it is used.
+func (p *Parser) ParseHead(e *Entry, b []byte, payloadMax int) error {
 	*e = Entry{buffer: e.buffer, Events: 1, BrokerTimestamp: -1, BrokerIndex: -1}
 	b, err := e.broker(b)
 	if err != nil {
@@ -72,16 +82,34 @@ func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 		e.Payload = payload
 		return e.chunk()
 	}
-	if payload, err = p.inflate.payload(&e.Metadata, e.buffer, payload, payloadMax); err != nil {
+	e.Payload, e.Compressed = payload, e.Metadata.Compression != CompressionNone
+	if !e.Compressed {
+		return e.fits()
+	}
+	return nil
+}
+
+// Open decompresses the payload of an entry that waits for it. Its errors are those of Parse.
+func (p *Parser) Open(e *Entry, payloadMax int) error {
+	if !e.Compressed {
+		return nil
+	}
+	payload, err := p.inflate.payload(&e.Metadata, e.buffer, e.Payload, payloadMax)
+	e.Compressed, e.Payload = false, payload
+	if err != nil {
+		e.Payload = nil
 		return err
 	}
-	if e.Metadata.Compression != CompressionNone {
-		e.buffer = payload
-	}
-	if e.Batched && e.Events > len(payload)/singleMin {
+	e.buffer = payload
+	return e.fits()
+}
+
+// fits checks that the payload has room for the declared events.
+func (e *Entry) fits() error {
+	if e.Batched && e.Events > len(e.Payload)/singleMin {
+		e.Payload = nil
 		return broken(ReasonBatch, "more events than the payload can hold")
 	}
-	e.Payload = payload
 	return nil
 }
 
