@@ -12,7 +12,7 @@ import (
 //
 // No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
 //
-// When bytesMax is reached, the messages that began last are given up first. In the opposite order, two interleaved messages could evict
+// When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first. In the opposite order, two interleaved messages could evict
 // each other forever.
 type Assembler struct {
 	bytesMax int
@@ -66,7 +66,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
 	if p == nil {
-		if a.held+key.cost()+cost > a.bytesMax {
+		if a.isFull(key.cost() + cost) {
 			return Assembled{GivenUp: []ID{id}}, nil
 		}
 		p = a.begin(key)

@@ -486,3 +486,15 @@ func addWhole(a *Assembler, now clock.Instant, id ID, e *Entry, payloadMax int) 
 	}
 	return got, err
 }
+
+// First chunks without the rest of their messages hold few entries: the broker counts each as unacked for as long.
+func TestAssemblerHoldsFewEntries(t *testing.T) {
+	a := NewAssembler(1<<30, time.Hour)
+	for i := range 2 * entriesMax {
+		e := chunkOf(t, cut(named("p", fmt.Sprint("uuid-", i), 1), pulsarpb.CompressionType_NONE, []byte("ab"), 1)[0])
+		got, err := a.Add(0, ID{Entry: int64(i)}, e, MessageSizeDefault)
+		if held := len(got.GivenUp) == 0; err != nil || held != (i < entriesMax) {
+			t.Fatalf("entry %d: given up %v, %v; want the first %d held", i, got.GivenUp, err, entriesMax)
+		}
+	}
+}

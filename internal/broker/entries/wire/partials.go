@@ -8,8 +8,12 @@ const (
 	pieceCost   = 128
 )
 
-// chunksMax bounds the chunks of a message, because each is inserted into a sorted slice.
-const chunksMax = 1 << 14
+// entriesMax bounds the held entries. Each is an unacked event to the broker until its message is complete or has timed out, so a producer that sends only
+// first chunks would use up what all keys of the topic partition share.
+const entriesMax = 1 << 12
+
+// chunksMax bounds the chunks of a message: all but the last must be held, and each is inserted into a sorted slice.
+const chunksMax = entriesMax
 
 // identity holds the metadata that all chunks of a message share. The uuid alone is not enough: producers build it from their name and a
 // sequence number that may start over when they restart, and the halves of two messages would be mixed unnoticed.
@@ -65,6 +69,11 @@ func (a *Assembler) begin(key identity) *partial {
 	return p
 }
 
+// isFull reports whether there is no room for another entry with a charge of so many bytes.
+func (a *Assembler) isFull(bytes int) bool {
+	return a.held+bytes > a.bytesMax || len(a.entries) >= entriesMax
+}
+
 func (a *Assembler) hold(id ID, cost int) {
 	a.entries[id] = struct{}{}
 	a.held += cost
@@ -72,7 +81,7 @@ func (a *Assembler) hold(id ID, cost int) {
 
 // repeat holds the id of an entry whose chunk is already held. Repetitions are given up to make room for chunks of their message.
 func (a *Assembler) repeat(p *partial, id ID) Assembled {
-	if a.held+pieceCost > a.bytesMax {
+	if a.isFull(pieceCost) {
 		return Assembled{GivenUp: []ID{id}}
 	}
 	p.repetitions = append(p.repetitions, id)
@@ -83,7 +92,7 @@ func (a *Assembler) repeat(p *partial, id ID) Assembled {
 // room gives up later messages, and then repetitions of p, until that many bytes fit. The message that began first always gets room,
 // because Add refuses messages that exceed bytesMax on their own.
 func (a *Assembler) room(p *partial, bytes int) (givenUp []ID, fits bool) {
-	for a.held+bytes > a.bytesMax {
+	for a.isFull(bytes) {
 		switch {
 		case a.last != p:
 			givenUp = append(givenUp, a.remove(a.last)...)
