@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
@@ -125,15 +126,30 @@ const answerGrace = time.Second
 // timeoutDefault is the timeout of a call without an option.
 const timeoutDefault = 10 * time.Second
 
+// The largest payload, and the largest request that a router reads.
+const (
+	payloadMax = event.CallPayloadMax
+	requestMax = 2 << 20
+)
+
+// checkSize returns what is wrong with the size of a request. gRPC would refuse a larger one with the status of a router that has taken nothing in, and it
+// would be made again and again.
+func checkSize(r proto.Message, payload int) error {
+	if payload > payloadMax {
+		return fmt.Errorf("a payload of %d bytes: want at most %d", payload, payloadMax)
+	}
+	if size := proto.Size(r); size > requestMax {
+		return fmt.Errorf("a request of %d bytes: want at most %d", size, requestMax)
+	}
+	return nil
+}
+
 // Invoke calls the handler that is registered for method at the owner of key, see [WithCall]. It runs when no event and no other call of
 // the key does, before events that wait. The error is nil or a [*CallError].
 //
 // Pass the context of a handler if you call from one: a call that would wait for the caller's own key is refused with the code
 // [CodeCycle].
 func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, opts ...CallOption) ([]byte, error) {
-	if len(payload) > event.CallPayloadMax {
-		return nil, &CallError{Kind: ErrNotRun, Code: CodeTooLarge, Text: fmt.Sprintf("a payload of %d bytes: want at most %d", len(payload), event.CallPayloadMax)}
-	}
 	r := &lanev1.InvokeRequest{Key: []byte(key), Method: method, Payload: payload, Path: pathOf(ctx), TimeoutMs: uint64(timeoutDefault / time.Millisecond)}
 	for _, opt := range opts {
 		opt(r)
@@ -142,6 +158,9 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		r.TimeoutMs = min(r.TimeoutMs, uint64(max(1, time.Until(deadline).Milliseconds()))) //nolint:forbidigo // wall time, as contexts have it
 	}
 	r.Traceparent = l.traceparent(ctx)
+	if err := checkSize(r, len(payload)); err != nil {
+		return nil, &CallError{Kind: ErrNotRun, Code: CodeTooLarge, Text: err.Error()}
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond+answerGrace)
 	defer cancel()
 	ctx, err := l.options.authorized(ctx)

@@ -129,7 +129,7 @@ func WithSendProperties(properties map[string]string) SendOption {
 }
 
 // Send publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it, with a [Timer]: at once, or when it is
-// due. It needs no producer, and no rights of the application at the broker. The error is of the kind [ErrNotSent] or [ErrMaybeSent].
+// due. It needs no producer, and no rights of the application at the broker. The payload has at most 1 MiB. The error is of the kind [ErrNotSent] or [ErrMaybeSent].
 func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...SendOption) (MessageID, error) {
 	r := &lanev1.SendRequest{Key: []byte(key), Payload: payload}
 	for _, opt := range opts {
@@ -147,6 +147,9 @@ func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...Sen
 func (o *options) send(ctx context.Context, lane lanev1.LaneServiceClient, r *lanev1.SendRequest) (MessageID, error) {
 	if r.GetAfterMs() > math.MaxInt64/uint64(time.Millisecond) {
 		return MessageID{}, fmt.Errorf("%w: due in too many years", ErrNotSent)
+	}
+	if err := checkSize(r, len(r.GetPayload())); err != nil {
+		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	ctx, err := o.authorized(ctx)
 	if err != nil {

@@ -26,6 +26,7 @@ from ringfence.inbox import Answer
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
 from ringfence.runner import Runner
+from ringfence.sending import PAYLOAD_MAX, REQUEST_MAX
 from ringfence.stream import Stream
 from ringfence.testing import Outcome, Router
 from ringfence.xxh64 import xxh64
@@ -419,6 +420,29 @@ def test_a_call_in_a_crowd(style: str) -> None:
         assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
     assert len(seen) == 20
     assert seen[0].timeout_ms > seen[-1].timeout_ms > 1000, "its time is not longer for that"
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "text"),
+    [
+        ("k", "é" * (PAYLOAD_MAX // 2) + "e", "a payload of 1048577 bytes: want at most 1048576"),
+        ("k", bytes(3 * PAYLOAD_MAX), "a payload of 3145728 bytes: want at most 1048576"),
+        ("k" * REQUEST_MAX, b"", "a request of 20971.. bytes: want at most 2097152"),
+    ],
+)
+def test_what_is_too_large_is_not_called(key: str, payload: bytes | str, text: str, style: str) -> None:
+    count = 0
+
+    def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
+        nonlocal count
+        count += 1
+        return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
+
+    with LaneServer(answer) as server, ringfence.Lane(server.endpoint) as lane:
+        assert invoke(style, lane, "k", "do", bytes(PAYLOAD_MAX)) == b"r"
+        with pytest.raises(CallError, match=text) as caught:
+            invoke(style, lane, key, "do", payload, timeout=1)
+    assert (caught.value.outcome, caught.value.code, count) == ("not_run", "too_large", 1)
 
 
 @pytest.mark.parametrize(

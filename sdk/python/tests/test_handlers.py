@@ -47,6 +47,18 @@ def test_texts() -> None:
     assert "Unspeakable" in text_of(Unspeakable())
 
 
+def later(delay: float) -> RetryAfter:
+    """An exception whose delay was set, and not checked."""
+    error = RetryAfter(1)
+    error.delay = delay
+    return error
+
+
+class Undelayed(RetryAfter):
+    def __init__(self) -> None:
+        """Makes an exception without a delay."""
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "after_ms"),
     [
@@ -56,6 +68,11 @@ def test_texts() -> None:
         (RetryAfter(0.0001), RETRY, 1),
         (RetryAfter(4.321), RETRY, 4321),
         (RetryAfter(1e300), RETRY, (1 << 63) - 1),
+        (RetryAfter(1.7e308), RETRY, (1 << 63) - 1),  # infinitely many milliseconds
+        (later(float("inf")), RETRY, (1 << 63) - 1),
+        (later(float("nan")), RETRY, 0),
+        (later(-1), RETRY, 0),
+        (Undelayed(), RETRY, 0),
         (KeyLost("of its own"), RETRY, 0),
     ],
 )

@@ -20,6 +20,7 @@ import ringfence
 from ringfence import ArgumentError, Call, Event, MaybeSent, MessageID, NotSent
 from ringfence.event import TIMER_AFTER_MAX, TIMER_NAME_MAX, TIMER_PAYLOAD_MAX, TIMERS_MAX
 from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.sending import PAYLOAD_MAX, REQUEST_MAX
 from ringfence.testing import Outcome, Router
 
 WAIT = 30.0
@@ -307,6 +308,29 @@ def test_statuses(code: grpc.StatusCode, kind: type[Exception], style: str) -> N
         send(style, lane, "k")
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is kind and str(again) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "payload", "text"),
+    [
+        ("k", "é" * (PAYLOAD_MAX // 2) + "e", "a payload of 1048577 bytes: want at most 1048576"),
+        ("k", bytes(3 * PAYLOAD_MAX), "a payload of 3145728 bytes: want at most 1048576"),
+        ("k" * REQUEST_MAX, b"", "a request of 2097157 bytes: want at most 2097152"),
+    ],
+)
+def test_what_is_too_large_is_not_sent(key: str, payload: bytes | str, text: str, style: str) -> None:
+    count = 0
+
+    def answer(request: pb.SendRequest, context: grpc.ServicerContext) -> pb.SendResponse:
+        nonlocal count
+        count += 1
+        return pb.SendResponse(message_id="1:2:-1:-1")
+
+    with SendServer(answer) as server, ringfence.Lane(server.endpoint) as lane:
+        assert send(style, lane, "k", bytes(PAYLOAD_MAX)) == MessageID(1, 2)
+        with pytest.raises(NotSent, match=text):
+            send(style, lane, key, payload, timeout=1)
+    assert count == 1
 
 
 def test_a_router_that_does_not_answer_a_send(style: str) -> None:

@@ -10,7 +10,7 @@ export const codeMax = 64;
 export const callTimeoutDefault = 10_000;
 
 const codeNoHandler = "no_handler";
-const codeTooLarge = "too_large";
+export const codeTooLarge = "too_large";
 
 /** A request for a handler of a key, whose caller waits for the reply. */
 export interface Call {

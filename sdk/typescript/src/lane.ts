@@ -1,13 +1,13 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
-import { callTimeoutDefault, LeasedCall, type Call } from "./call.js";
+import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
 import { CallError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
 import { LeasedEvent, type Event, type MessageId } from "./event.js";
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
-import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, type Publish } from "./sending.js";
+import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
 import { channelCredentials, channelOptions, publishBy } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
@@ -127,7 +127,7 @@ export class Lane {
 
   /**
    * Calls the handler that is registered for `method` at the owner of `key`, and resolves with its reply. The handler runs when no event
-   * and no other call of the key does, before events that wait. Rejects with a CallError if there is no reply.
+   * and no other call of the key does, before events that wait. The payload has at most 1 MiB. Rejects with a CallError if there is no reply.
    * @throws RingfenceError with the code "argument" if timeoutMs is out of range.
    */
   async invoke(key: string | Uint8Array, method: string, payload: string | Uint8Array = "", options: InvokeOptions = {}): Promise<Buffer> {
@@ -165,7 +165,7 @@ export class Lane {
    *
    *     await lane.send("user-7", "order 8", { afterMs: 3_600_000, name: "remind", id: "order-8" });
    *
-   * Rejects with a NotSentError, or with a MaybeSentError if it may have been published.
+   * The payload has at most 1 MiB. Rejects with a NotSentError, or with a MaybeSentError if it may have been published.
    * @throws RingfenceError with the code "argument" if a time is out of range.
    */
   async send(key: string | Uint8Array, payload: string | Uint8Array = "", options: SendOptions = {}): Promise<MessageId> {
@@ -242,10 +242,13 @@ export class Lane {
   }
 
   #invoke(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {
+    const encoded = Buffer.from(toBinary(InvokeRequestSchema, request));
+    const wrong = wrongSize(request.payload.length, encoded.length);
+    if (wrong !== "") return Promise.reject(new CallError("not_run", codeTooLarge, wrong));
     return new Promise((resolve, reject) => {
-      const encode = (message: InvokeRequest) => Buffer.from(toBinary(InvokeRequestSchema, message));
+      const same = (frame: Buffer): Buffer => frame;
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
-      const call = this.#client.makeUnaryRequest(path, encode, decode, request, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+      const call = this.#client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
         signal?.removeEventListener("abort", cancel);
         if (signal?.aborted && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", textOf(signal.reason), 0, { cause: signal.reason }));
         else if (failure !== null) reject(notAnswered(failure));

@@ -66,8 +66,8 @@ export interface Outcome {
 }
 
 /**
- * Functions that are called for metrics. They must not throw and not take long: events and Pings wait
- * for them.
+ * Functions that are called for metrics. They must not take long: events and Pings wait for them. What they throw is
+ * logged and changes nothing.
  */
 export interface Hooks {
   /** Before the handler of an event. */
@@ -111,7 +111,10 @@ export interface Options {
    * group should have the same ones, since a call goes to the worker of its key, whatever methods that has.
    */
   calls?: Readonly<Record<string, CallHandler>>;
-  /** Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. */
+  /**
+   * Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. What it throws is
+   * logged and changes nothing.
+   */
   ready?(is: boolean): void;
   /**
    * Spans of OpenTelemetry for handlers. Default: those of @opentelemetry/api, if it is installed and the application has

@@ -180,8 +180,7 @@ export class Runner implements SessionUser {
       return;
     }
     const reason = error ?? new RingfenceError("broken", "the router closed the stream");
-    this.settings.options.ready?.(false);
-    this.settings.hooks.disconnected?.(reason);
+    this.#tellDisconnected(reason);
     if (welcomed) this.#delay = delayMin;
     // The jitter keeps the workers of one router apart.
     const again = Math.max(awayMs, this.#delay * (1 - Math.random() / 2));
@@ -193,9 +192,24 @@ export class Runner implements SessionUser {
   /** There will be no further stream. */
   #disconnected(error: RingfenceError | undefined): void {
     this.#connecting = false;
-    this.settings.options.ready?.(false);
-    this.settings.hooks.disconnected?.(error);
+    this.#tellDisconnected(error);
     this.#settle();
+  }
+
+  #tellDisconnected(error: RingfenceError | undefined): void {
+    this.hook(() => this.settings.options.ready?.(false));
+    this.hook(() => this.settings.hooks.disconnected?.(error));
+  }
+
+  /** Calls a hook, or ready. What it throws, or its promise rejects with, is logged by its place: it must not keep the worker from going on. */
+  hook(call: () => unknown): void {
+    const failed = (thrown: unknown) => this.settings.logger.error("a hook failed", { ...placeOf(thrown) });
+    try {
+      const returned = call();
+      if (returned instanceof Promise) returned.catch(failed);
+    } catch (err) {
+      failed(err);
+    }
   }
 
   /** Ends run if nothing is left, or after the patience. */
@@ -206,8 +220,8 @@ export class Runner implements SessionUser {
   }
 
   connected(session: Described): void {
-    this.settings.hooks.connected?.(session);
-    this.settings.options.ready?.(true);
+    this.hook(() => this.settings.hooks.connected?.(session));
+    this.hook(() => this.settings.options.ready?.(true));
   }
 
   aliveElsewhere(session: Session): number {
@@ -228,8 +242,9 @@ export class Runner implements SessionUser {
 
   begin(event: LeasedEvent): void {
     this.#running++;
-    this.settings.hooks.started?.(event);
-    if (this.settings.hooks.finished !== undefined) event.begun = performance.now();
+    const { hooks } = this.settings;
+    if (hooks.started !== undefined) this.hook(() => hooks.started?.(event));
+    if (hooks.finished !== undefined) event.begun = performance.now();
     if ((event.owner as Session).intervals) event.startedNs = this.clock.bootNs();
     this.source!.begin(event);
   }
@@ -293,7 +308,8 @@ export class Runner implements SessionUser {
     else session.inbox.end(event, kind, 0, reason, event.startedNs, tookNs, callResult(event, kind, error));
     this.#running--;
     event.endSpan?.(kind);
-    this.settings.hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun });
+    const { hooks } = this.settings;
+    if (hooks.finished !== undefined) this.hook(() => hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun }));
     if (session.over) {
       if (session.inbox.started === 0) this.#sessions.delete(session);
       this.#live?.start(); // it may have waited for room

@@ -14,11 +14,14 @@ export const sendTimeoutDefault = 35_000;
 /** How much longer the answer to a request is waited for that is under way when the time is up: otherwise nobody would know whether it was refused. */
 const grace = 1000;
 
-/** Bounds of timers: of one event, from the setting until it is due in milliseconds, and in bytes. */
+/** Bounds of timers: of one event, from the setting until it is due in milliseconds, and of a name in bytes. */
 export const timersMax = 100;
 export const timerAfterMax = 366 * 24 * 3_600_000;
 export const timerNameMax = 128;
-export const timerPayloadMax = 1 << 20;
+
+/** The largest payload, and the largest request that a router reads, in bytes. */
+export const payloadMax = 1 << 20;
+export const requestMax = 2 << 20;
 
 /** The timers of one event that are under way at once. */
 const togetherMax = 8;
@@ -39,6 +42,15 @@ const noConnection = /^(No connection established|Name resolution failed)/;
 /** Whether there was no connection for a request. */
 export function wasNeverSent({ code, details }: Status): boolean {
   return code === codes.UNAVAILABLE && noConnection.test(details);
+}
+
+/**
+ * Returns what is wrong with the bytes of a payload and of its request, "" if nothing is. gRPC would refuse a larger one with the status of a router that
+ * has taken nothing in, and it would be made again and again.
+ */
+export function wrongSize(payload: number, request: number): string {
+  if (payload > payloadMax) return `a payload of ${payload} bytes, want at most ${payloadMax}`;
+  return request > requestMax ? `a request of ${request} bytes, want at most ${requestMax}` : "";
 }
 
 /** The pauses before a refused request is made again. */
@@ -93,13 +105,15 @@ export function checkedTimer(afterMs: number, name: string, payload: string | Ui
     throw new RingfenceError("argument", `name is ${JSON.stringify(name).slice(0, 80)}, want at most ${timerNameMax} bytes of printable text`, "name");
   }
   const bytes = Buffer.from(payload); // a copy: the handler may go on with its own
-  if (bytes.length > timerPayloadMax) throw new RingfenceError("argument", `payload has ${bytes.length} bytes, want at most ${timerPayloadMax}`, "payload");
+  if (bytes.length > payloadMax) throw new RingfenceError("argument", `payload has ${bytes.length} bytes, want at most ${payloadMax}`, "payload");
   return { afterMs: Math.max(0, Math.floor(afterMs)), name, payload: bytes }; // one in the past, as a run after a crash may ask for, is due at once
 }
 
 /** Sends until the router takes the request. Rejects with a NotSentError or a MaybeSentError. */
 export async function send(publish: Publish, request: SendRequest, withinMs: number, signal?: AbortSignal): Promise<MessageId> {
   const bytes = toBinary(SendRequestSchema, request);
+  const wrong = wrongSize(request.payload.length, bytes.length);
+  if (wrong !== "") throw new NotSentError(wrong);
   const pauses = new Pauses(withinMs, sendPauseMax);
   for (;;) {
     try {

@@ -58,6 +58,8 @@ export interface SessionUser {
   begin(event: LeasedEvent): void;
   /** Handlers of other sessions that have not lost their keys. */
   aliveElsewhere(session: Session): number;
+  /** Calls a hook. It does not throw. */
+  hook(call: () => unknown): void;
   connected(session: Described): void;
   ended(session: Session, end: SessionEnd): void;
 }
@@ -297,11 +299,12 @@ export class Session implements EventOwner {
   }
 
   #tellWindow(): void {
-    const { window } = this.#user.settings.hooks;
+    const { hooks } = this.#user.settings;
     const { held } = this.inbox;
-    if (window === undefined || held === this.#held || this.#described === undefined) return;
+    if (hooks.window === undefined || held === this.#held || this.#described === undefined) return;
     this.#held = held;
-    this.#user.settings.hooks.window!(held, this.#described.inFlightMax);
+    const { inFlightMax } = this.#described;
+    this.#user.hook(() => hooks.window?.(held, inFlightMax));
   }
 
   /**
@@ -408,7 +411,7 @@ export class Session implements EventOwner {
     clearInterval(this.#pings);
     clearImmediate(this.#more);
     this.inbox.breakOff();
-    if (this.#held !== 0 && this.#described !== undefined) this.#user.settings.hooks.window?.(0, this.#described.inFlightMax);
+    if (this.#held !== 0) this.#user.hook(() => this.#user.settings.hooks.window?.(0, this.#described!.inFlightMax));
     this.#user.ended(this, { welcomed: this.welcomed, awayMs: this.#awayMs, error });
   }
 }

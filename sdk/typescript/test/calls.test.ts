@@ -15,6 +15,7 @@ import {
   CallError, CallerGoneError, CallFailure, deliveries, HandlerTimeoutError, KeyLostError, Lane, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
 } from "../src/index.js";
 import { pathOf } from "../src/lane.js";
+import { payloadMax, requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { xxh64 } from "../src/xxh64.js";
 import { deferred } from "./script.js";
@@ -300,6 +301,19 @@ describe("a lane", () => {
     assert.equal(String(await lane.invoke("k", "do", "", { timeoutMs: 30_000 })), "r");
     assert.equal(seen.length, 20);
     assert.ok(seen[0]!.timeoutMs > seen.at(-1)!.timeoutMs && seen.at(-1)!.timeoutMs > 1000n, "its time is not longer for that");
+  });
+
+  it("does not make a call that a router would not read", async (t) => {
+    let count = 0;
+    const lane = await laneTo(t, await serve(t, () => (count++, { outcome: Outcome.REPLIED, reply: Buffer.from("r") })));
+    assert.equal(String(await lane.invoke("k", "do", Buffer.alloc(payloadMax))), "r");
+    const large: [string, string | Uint8Array, RegExp][] = [
+      ["k", "é".repeat(payloadMax / 2) + "e", /a payload of 1048577 bytes, want at most 1048576/],
+      ["k", Buffer.alloc(3 * payloadMax), /a payload of 3145728 bytes, want at most 1048576/],
+      ["k".repeat(requestMax), "", /a request of 20971\d\d bytes, want at most 2097152/],
+    ];
+    for (const [key, payload, message] of large) await assert.rejects(lane.invoke(key, "do", payload, { timeoutMs: 1000 }), { outcome: "not_run", code: "too_large", message });
+    assert.equal(count, 1);
   });
 
   it("has the outcome of the router", async (t) => {

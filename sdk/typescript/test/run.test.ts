@@ -436,6 +436,51 @@ test("hooks and readiness see sessions and handlers", async (t) => {
   for (const [held, limit] of windows) assert.ok(held! >= 0 && held! <= 5 && limit === 5);
 });
 
+test("hooks and readiness that throw are logged, and change nothing", async () => {
+  const script = new Script();
+  const called: string[] = [];
+  class Metrics {
+    readonly name = "metrics";
+    connected = this.fails("connected");
+    disconnected = async () => this.fails("disconnected")();
+    started = this.fails("started");
+    finished = this.fails("finished");
+    window(): void {
+      this.fails(`window of ${this.name}`)();
+    }
+    fails(what: string): () => void {
+      return () => {
+        called.push(what);
+        throw new TypeError("planted-key");
+      };
+    }
+  }
+  const hooks = new Metrics();
+  let stream = await script.start(settled, { hooks, ready: (is) => hooks.fails(`ready ${is}`)() });
+  for (let n = 1; n <= 2; n++) {
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1);
+    await settled();
+    assert.deepEqual(stream.answers.map((a) => [Number(a.id), a.kind]), [[1, 1]]);
+    if (n === 2) break;
+    stream.end(14, "gone");
+    await script.until(() => script.streams.length === 2 && script.streams[1]!.pings.length > 0);
+    stream = script.streams[1]!;
+  }
+  stream.send(undefined, 1n);
+  script.stop();
+  await script.until(() => stream.halfClosed);
+  stream.end(0);
+  await script.ended;
+  await settled();
+  assert.deepEqual([...new Set(called)].sort(), ["connected", "disconnected", "finished", "ready false", "ready true", "started", "window of metrics"]);
+  const failures = script.log.filter((l) => l.message === "a hook failed");
+  assert.equal(failures.length, called.length);
+  for (const { level, fields } of failures) assert.ok(level === "error" && fields.error === "TypeError" && /run\.test/.test(String(fields.at)));
+  assert.doesNotMatch(JSON.stringify(script.log), /planted/);
+});
+
 test("interceptors go around the handler, the first one outermost", async (t) => {
   const router = testRouter(t);
   const calls: string[] = [];

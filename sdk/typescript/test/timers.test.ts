@@ -9,7 +9,7 @@ import { SendRequestSchema, SendResponseSchema, type SendRequest } from "../src/
 import {
   deliveries, KeyLostError, Lane, MaybeSentError, NotSentError, Reject, RetryAfter, RingfenceError, type Call, type Event, type LaneOptions, type SendOptions,
 } from "../src/index.js";
-import { checkedTimer, timerAfterMax, timerNameMax, timerPayloadMax, timersMax } from "../src/sending.js";
+import { checkedTimer, payloadMax, requestMax, timerAfterMax, timerNameMax, timersMax } from "../src/sending.js";
 import { TestRouter, testRouter } from "../src/testing/index.js";
 import type { Status } from "../src/transport.js";
 import { deferred } from "./script.js";
@@ -154,14 +154,14 @@ describe("a timer", () => {
     const router = testRouter(t);
     const bad: Record<string, [number, string?, (string | Uint8Array)?]> = {
       "afterMs is NaN": [NaN], "afterMs is 31622400001": [timerAfterMax + 1], "name is": [0, "n".repeat(timerNameMax + 1)],
-      'name is "a\\nb"': [0, "a\nb"], 'name is "\\ud800"': [0, "\ud800"], 'name is "\ufffd"': [0, "\ufffd"], "payload has 1048577 bytes": [0, "n", new Uint8Array(timerPayloadMax + 1)],
+      'name is "a\\nb"': [0, "a\nb"], 'name is "\\ud800"': [0, "\ud800"], 'name is "\ufffd"': [0, "\ufffd"], "payload has 1048577 bytes": [0, "n", new Uint8Array(payloadMax + 1)],
     };
     let seen: unknown;
     await router.start((event) => {
       for (const [text, timer] of Object.entries(bad)) {
         assert.throws(() => event.after(...timer), (err) => err instanceof RingfenceError && err.code === "argument" && err.message.includes(text), text);
       }
-      for (let n = 0; n < timersMax; n++) event.after(timerAfterMax, "é".repeat(timerNameMax / 2), new Uint8Array(timerPayloadMax));
+      for (let n = 0; n < timersMax; n++) event.after(timerAfterMax, "é".repeat(timerNameMax / 2), new Uint8Array(payloadMax));
       try {
         event.after(0);
       } catch (err) {
@@ -272,6 +272,19 @@ describe("what a lane sends", () => {
       await assert.rejects(lane.send("k"), { name, message: /as told/ });
     });
   }
+
+  it("is not sent if a router would not read it", async (t) => {
+    let count = 0;
+    const lane = laneTo(t, await serve(t, () => (count++, "1:2:-1:-1")));
+    assert.equal(String(await lane.send("k", Buffer.alloc(payloadMax))), "1:2:-1:-1");
+    const large: [string, string | Uint8Array, string][] = [
+      ["k", "é".repeat(payloadMax / 2) + "e", "a payload of 1048577 bytes, want at most 1048576"],
+      ["k", Buffer.alloc(3 * payloadMax), "a payload of 3145728 bytes, want at most 1048576"],
+      ["k".repeat(requestMax), "", "a request of 2097157 bytes, want at most 2097152"],
+    ];
+    for (const [key, payload, text] of large) await assert.rejects(lane.send(key, payload, { timeoutMs: 1000 }), { name: "NotSentError", text });
+    assert.equal(count, 1);
+  });
 
   it("may have been published if the router does not answer, or answers nonsense", async (t) => {
     let answer: string | undefined;

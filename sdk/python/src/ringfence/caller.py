@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ringfence.call import TIMEOUT_DEFAULT, Call
+from ringfence.call import TIMEOUT_DEFAULT, TOO_LARGE, Call
 from ringfence.errors import ArgumentError, CallError, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
@@ -21,7 +21,7 @@ from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
 from ringfence.runner import FRAME_MAX, dial
-from ringfence.sending import CALL_PAUSE_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent
+from ringfence.sending import CALL_PAUSE_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent, wrong_size
 from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
 from ringfence.xxh64 import xxh64
 
@@ -109,7 +109,8 @@ class Lane:
         """Calls the handler that is registered for ``method`` at the owner of ``key``, and returns its reply. It blocks.
 
         The handler runs when no event and no other call of the key does, before events that wait. Raises CallError if there is no
-        reply, and ArgumentError if ``timeout`` is no number of seconds greater than 0; routers allow 10 minutes at most.
+        reply, and ArgumentError if ``timeout`` is no number of seconds greater than 0; routers allow 10 minutes at most. The payload has at
+        most 1 MiB.
 
         With an ``id``, of up to 128 bytes, the call runs at least once within its timeout, even if the owner of the key dies, unless
         it is refused; and a repeat with the same key and id gets the reply of the first one, or the outcome done_before. Without one
@@ -169,7 +170,7 @@ class Lane:
         time zone; at most 366 days from now. It needs no producer, and no rights of the application at the broker.
 
         Another event with the same key and ``id``, of up to 256 bytes, counts as the same, as long as the owner of the key remembers it.
-        There may be 64 ``properties``. ``timeout`` is in seconds; an attempt that is under way then has one more.
+        The payload has at most 1 MiB. There may be 64 ``properties``. ``timeout`` is in seconds; an attempt that is under way then has one more.
 
         Raises NotSent, MaybeSent if it may have been published, and ArgumentError.
         """
@@ -244,6 +245,9 @@ class Lane:
             path=path_of(caller),
             traceparent=_traceparent(self._settings.traces),
         )
+        wrong = wrong_size(request)
+        if wrong:
+            raise CallError("not_run", TOO_LARGE, wrong)
         try:
             token = self._settings.token()
         except SessionError as failure:

@@ -59,7 +59,15 @@ def text_of(error: BaseException) -> str:
 
 
 def answer_of(settings: Settings, event: Event, error: BaseException) -> Answer:
-    """Returns the answer for what a handler raised, and logs what nobody expects."""
+    """Returns the answer for what a handler raised, and logs what nobody expects. It does not raise: the key would be held for ever."""
+    try:
+        return _answer_of(settings, event, error)
+    except Exception:  # a class of the application that has not what its base has
+        settings.log.exception("what the handler raised cannot be read: message %s, attempt %d", event.message_id, event.attempt)
+        return Answer(event.id, RETRY, reason=type(error).__name__)
+
+
+def _answer_of(settings: Settings, event: Event, error: BaseException) -> Answer:
     kind = kind_of(event, error)
     if kind == CANCELLED:
         return Answer(event.id, CANCELLED)
@@ -71,10 +79,18 @@ def answer_of(settings: Settings, event: Event, error: BaseException) -> Answer:
         return Answer(event.id, kind, reason=text_of(error), code=code_of(error))
     after_ms = 0
     if isinstance(error, RetryAfter):
-        after_ms = min(math.ceil(error.delay * 1000), _AFTER_MS_MAX)
+        after_ms = _milliseconds(error.delay)
     elif kind == RETRY:
         settings.log.error("handler failed: message %s, attempt %d", event.message_id, event.attempt, exc_info=error)
     return Answer(event.id, kind, after_ms, text_of(error))
+
+
+def _milliseconds(seconds: float) -> int:
+    """Returns a delay as the answer has it. The attribute of an exception may hold any number, and a product be infinite."""
+    milliseconds = seconds * 1000
+    if milliseconds >= _AFTER_MS_MAX:
+        return _AFTER_MS_MAX
+    return math.ceil(milliseconds) if milliseconds > 0 else 0  # 0 for what is no number, too
 
 
 def reply_of(event: Event) -> Answer | None:

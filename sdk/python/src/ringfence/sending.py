@@ -31,6 +31,9 @@ TOGETHER_MAX = 8
 PAUSE_MIN, CALL_PAUSE_MAX, SEND_PAUSE_MAX = 0.001, 0.02, 0.1
 """Seconds before a request that the router has refused unread is made again: doubled from the first to the second or third value."""
 
+PAYLOAD_MAX, REQUEST_MAX = 1 << 20, 2 << 20
+"""Bytes of a payload, and of a whole request, that a router reads."""
+
 _NOT_SENT = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -53,6 +56,17 @@ def is_crowded(error: BaseException | None) -> bool:
     """Reports whether the router has refused a request unread: too many are just beginning, or wait for the broker."""
     failure = error.__cause__ if isinstance(error, Exception) and not isinstance(error, grpc.RpcError) else error
     return isinstance(failure, grpc.RpcError) and failure.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def wrong_size(request: pb.InvokeRequest | pb.SendRequest) -> str:
+    """Returns what is wrong with the size of a request, empty if nothing is.
+
+    gRPC would refuse a larger one with the status of a router that has taken nothing in, and it would be made again and again.
+    """
+    if len(request.payload) > PAYLOAD_MAX:
+        return f"a payload of {len(request.payload)} bytes: want at most {PAYLOAD_MAX}"
+    size = request.ByteSize()
+    return f"a request of {size} bytes: want at most {REQUEST_MAX}" if size > REQUEST_MAX else ""
 
 
 class Pauses:
@@ -85,6 +99,9 @@ class Sender:
 
     def begin(self, request: pb.SendRequest, timeout: float = TIMEOUT_DEFAULT) -> Any:
         """Sends a request, and returns gRPC's future of its response. Raises NotSent if that cannot even be tried."""
+        wrong = wrong_size(request)
+        if wrong:
+            raise NotSent(wrong)
         try:
             token = self._settings.token()
         except SessionError as failure:

@@ -224,6 +224,10 @@ public final class Lane implements AutoCloseable {
         InvokeRequest.Builder request = InvokeRequest.newBuilder().setKey(ByteString.copyFrom(key)).setMethod(method)
                 .setPayload(ByteString.copyFrom(payload)).setId(options.id).setTraceparent(traceparent());
         pathOf(options.caller).forEach(request::addPath);
+        String wrong = Sender.wrongSize(payload.length, request.setTimeoutMs(options.timeout.toMillis()).build().getSerializedSize()); // it never grows
+        if (wrong != null) {
+            return CompletableFuture.failedFuture(new CallException(Outcome.NOT_RUN, Call.TOO_LARGE, wrong, Duration.ZERO, null));
+        }
         Invoking invoking = new Invoking(request, new Pauses(options.timeout, Pauses.CALL_MAX));
         invoking.attempt();
         return invoking.reply;

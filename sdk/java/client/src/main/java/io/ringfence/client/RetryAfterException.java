@@ -6,6 +6,9 @@ import java.time.Duration;
 public class RetryAfterException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
+    /** The longest delay that an answer can carry. */
+    private static final Duration DELAY_MAX = Duration.ofMillis(Long.MAX_VALUE);
+
     /** The delay. */
     private final Duration delay;
 
@@ -29,7 +32,7 @@ public class RetryAfterException extends RuntimeException {
      */
     public RetryAfterException(Duration delay, String reason, Throwable cause) {
         super(reason, cause);
-        this.delay = delay.isNegative() ? Duration.ZERO : delay;
+        this.delay = delay.isNegative() ? Duration.ZERO : delay.compareTo(DELAY_MAX) > 0 ? DELAY_MAX : delay;
     }
 
     /**

@@ -2,8 +2,8 @@ package io.ringfence.client;
 
 /**
  * A failure between the SDK and the router, as opposed to a failure of a handler. {@link Worker.Builder#run} and
- * {@link Worker#close} throw only {@link Kind#DRAIN_TIMEOUT}. After all other kinds the worker reconnects: the log and
- * {@link Hooks#disconnected} report them.
+ * {@link Worker#close} throw only {@link Kind#DRAIN_TIMEOUT} and {@link Kind#FAULT}. After all other kinds the worker reconnects: the log
+ * and {@link Hooks#disconnected} report them.
  */
 public final class RingfenceException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -12,6 +12,8 @@ public final class RingfenceException extends RuntimeException {
     public enum Kind {
         /** Handlers ignored even the cancellation after the drain grace. */
         DRAIN_TIMEOUT("handlers did not end within the drain grace"),
+        /** The worker has ended by itself, by a fault of the SDK or of the runtime, or since its thread was interrupted. */
+        FAULT("the worker has ended by itself"),
         /** There is no router at the endpoint, TLS failed, or the router is stopping. */
         UNREACHABLE("cannot reach the router"),
         /** The token file cannot be read, or the router refuses its token. */

@@ -234,6 +234,16 @@ final class Runner {
         idle.forEach(this::go);
     }
 
+    /** How many handlers run. */
+    int running() {
+        lock.lock();
+        try {
+            return running;
+        } finally {
+            lock.unlock();
+        }
+    }
+
     /** Waits until no handler runs, and returns how many still do at the end. {@link #retire} must have been called. */
     int awaitIdle(Duration most) throws InterruptedException {
         lock.lockInterruptibly();
@@ -381,6 +391,29 @@ final class Runner {
             event.kind = ResultKind.CANCELLED;
             return;
         }
+        boolean foreseen = false;
+        try {
+            foreseen = judge(event, thrown);
+        } catch (Throwable broken) { // the handler's own exception class: without an answer the key would be held for ever
+            event.kind = ResultKind.RETRY;
+            event.afterMs = 0;
+            event.code = null;
+        }
+        try {
+            event.reason = foreseen && thrown.getMessage() != null ? thrown.getMessage() : thrown.toString();
+        } catch (Throwable broken) { // as above
+            event.reason = thrown.getClass().getName();
+        }
+        try {
+            log.log(foreseen ? Level.DEBUG : Level.WARNING,
+                    () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
+        } catch (Throwable broken) { // as above, when the log prints it
+            log.log(Level.WARNING, "handler failed: message {0}, attempt {1}: {2} cannot be logged", event.messageId(), event.attempt(), thrown.getClass().getName());
+        }
+    }
+
+    /** Sets the kind of the answer to what a handler threw. Returns whether that is an exception of the SDK. */
+    private static boolean judge(Event event, Throwable thrown) {
         event.kind = ResultKind.RETRY;
         Throwable verdict = verdictOf(thrown);
         if (verdict instanceof RejectException) {
@@ -390,14 +423,7 @@ final class Runner {
         } else if (event.arrival != null) {
             event.code = Call.codeOf(verdict);
         }
-        boolean foreseen = verdict != null;
-        try {
-            event.reason = foreseen && thrown.getMessage() != null ? thrown.getMessage() : thrown.toString();
-        } catch (Throwable broken) { // the handler's own exception class
-            event.reason = thrown.getClass().getName();
-        }
-        log.log(foreseen ? Level.DEBUG : Level.WARNING,
-                () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
+        return verdict != null;
     }
 
     /** Returns the first RejectException, RetryAfterException or CallFailureException among an exception and its causes, or null. */

@@ -41,7 +41,10 @@ final class Sender {
     static final int TIMERS_MAX = 100;
     static final Duration AFTER_MAX = Duration.ofDays(366);
     static final int NAME_MAX = 128;
-    static final int PAYLOAD_MAX = 1 << 20;
+    static final int PAYLOAD_MAX = 1 << 20; // of any request
+
+    /** Bytes of a request that a router reads. */
+    static final int REQUEST_MAX = 2 << 20;
 
     /** The timers of one event that are under way at once. */
     private static final int TOGETHER_MAX = 8;
@@ -117,8 +120,23 @@ final class Sender {
         return false;
     }
 
+    /**
+     * What is wrong with the bytes of a payload and of its request, null if nothing is. gRPC would refuse a larger one with the status of a router that
+     * has taken nothing in, and it would be made again and again.
+     */
+    static String wrongSize(int payload, int request) {
+        if (payload > PAYLOAD_MAX) {
+            return "a payload of " + payload + " bytes: want at most " + PAYLOAD_MAX;
+        }
+        return request > REQUEST_MAX ? "a request of " + request + " bytes: want at most " + REQUEST_MAX : null;
+    }
+
     /** Sends until the router takes the request. What it returns fails with NotSentException or MaybeSentException; to cancel it gives the request up. */
     CompletableFuture<MessageId> send(SendRequest request, Duration timeout) {
+        String wrong = wrongSize(request.getPayload().size(), request.getSerializedSize());
+        if (wrong != null) {
+            return CompletableFuture.failedFuture(new NotSentException(wrong, null));
+        }
         Sending sending = new Sending(request, new Pauses(timeout, Pauses.SEND_MAX));
         sending.attempt();
         return sending.id;

@@ -379,7 +379,7 @@ final class Stream {
                 runner.lock.unlock();
             }
             flush();
-        } catch (RuntimeException failure) { // it would end the timer in silence
+        } catch (Throwable failure) { // it would end the timer in silence
             runner.log.log(Level.ERROR, "a Ping could not be sent", failure);
         }
     }
@@ -430,7 +430,7 @@ final class Stream {
                 }
             }
             sending = false;
-        } catch (RuntimeException failure) {
+        } catch (RuntimeException | Error failure) {
             sending = false;
             if (!finished) { // else the stream has ended meanwhile, and its status says why
                 call.cancel("a frame could not be sent", failure);

@@ -109,7 +109,7 @@ public final class Worker implements AutoCloseable {
      * waits up to 30 s for the running handlers, delivers their results and returns.
      *
      * @param handler the handler
-     * @throws RingfenceException if handlers ignored even the cancellation after the drain grace
+     * @throws RingfenceException as {@link #close}
      */
     public static void run(Handler handler) {
         builder(handler).run();
@@ -164,7 +164,7 @@ public final class Worker implements AutoCloseable {
      * Ends the worker: requests no more events, waits for the running handlers and delivers their results. At the end of
      * the drain grace it cancels them. A handler must not call it.
      *
-     * @throws RingfenceException of kind DRAIN_TIMEOUT if handlers ignored even that
+     * @throws RingfenceException of kind DRAIN_TIMEOUT if handlers ignored even that; of kind FAULT if the worker had ended by itself
      */
     @Override
     public void close() {
@@ -198,10 +198,13 @@ public final class Worker implements AutoCloseable {
     }
 
     private void supervise() {
-        timer.scheduleWithFixedDelay(guarded(runner::check), Stream.CHECK_EVERY.toMillis(), Stream.CHECK_EVERY.toMillis(), TimeUnit.MILLISECONDS);
         try {
-            connect();
-            options.clock.ended();
+            timer.scheduleWithFixedDelay(guarded(this::check), Stream.CHECK_EVERY.toMillis(), Stream.CHECK_EVERY.toMillis(), TimeUnit.MILLISECONDS);
+            try {
+                connect();
+            } finally {
+                options.clock.ended();
+            }
             runner.retire();
             long left;
             synchronized (this) {
@@ -211,14 +214,34 @@ public final class Worker implements AutoCloseable {
             if (running > 0) {
                 failure = new RingfenceException(RingfenceException.Kind.DRAIN_TIMEOUT, running + " are still running", null);
             }
-        } catch (InterruptedException e) {
-            log.log(Level.ERROR, "a thread of the SDK was interrupted: the worker ends without a drain");
+        } catch (Throwable fault) { // also an interruption, which is not the SDK's
+            failure = new RingfenceException(RingfenceException.Kind.FAULT, fault.toString(), fault);
+            runner.retire();
+            options.disconnected(runner, failure);
+            log.log(Level.ERROR, "the worker ends without a drain", fault);
         } finally {
-            timer.shutdownNow();
-            if (channels instanceof Channels ours) {
-                ours.close();
+            try {
+                endTimer();
+                if (channels instanceof Channels ours) {
+                    ours.close();
+                }
+            } finally {
+                over.countDown();
             }
-            over.countDown();
+        }
+    }
+
+    private void check() {
+        runner.check();
+        if (over.getCount() == 0) {
+            endTimer();
+        }
+    }
+
+    /** Ends the timer of a worker that has ended, once no handler runs: until then deadlines are checked. */
+    private void endTimer() {
+        if (runner.running() == 0) {
+            timer.shutdownNow();
         }
     }
 
@@ -243,22 +266,29 @@ public final class Worker implements AutoCloseable {
             Stream stream = null;
             ManagedChannel channel = null;
             try {
-                String token = options.token();
-                channel = channels.get();
-                stream = new Stream(runner, channel, timer);
-                if (begin(stream)) {
-                    stream.open(token);
-                    stream.await();
+                try {
+                    String token = options.token();
+                    channel = channels.get();
+                    stream = new Stream(runner, channel, timer);
+                    if (begin(stream)) {
+                        stream.open(token);
+                        stream.await();
+                    }
+                    worked = stream.welcomed();
+                    away = stream.away();
+                    why = stream.failure();
+                } finally {
+                    end(stream, channel);
                 }
-                worked = stream.welcomed();
-                away = stream.away();
-                why = stream.failure();
+            } catch (InterruptedException e) {
+                throw e;
             } catch (RingfenceException e) {
                 why = e;
             } catch (RuntimeException e) { // such as a Unix socket in a folder that does not exist
                 why = new RingfenceException(RingfenceException.Kind.UNREACHABLE, e.toString(), e);
-            } finally {
-                end(stream, channel);
+            } catch (Throwable e) { // such as a class of another release of gRPC, or no memory
+                log.log(Level.ERROR, "the SDK failed to connect", e);
+                why = new RingfenceException(RingfenceException.Kind.UNREACHABLE, e.toString(), e);
             }
             if (stopped.getCount() == 0) {
                 options.disconnected(runner, null);
@@ -592,7 +622,7 @@ public final class Worker implements AutoCloseable {
          * Starts the worker and waits for its end, which SIGTERM or SIGINT begins, or an interruption of this thread.
          *
          * @throws IllegalArgumentException as {@link #start}
-         * @throws RingfenceException if handlers ignored even the cancellation after the drain grace
+         * @throws RingfenceException as {@link Worker#close}
          */
         public void run() {
             Worker worker = start();

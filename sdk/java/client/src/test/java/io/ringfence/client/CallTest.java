@@ -225,6 +225,26 @@ class CallTest {
         }
     }
 
+    /** gRPC answers what is larger than a router reads with the status that means "again". */
+    @Test
+    void whatIsTooLargeIsNotCalled() throws Exception {
+        InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).setReply(ByteString.copyFromUtf8("r")).build();
+        try (Routed router = new Routed(null, request -> response)) {
+            CallOptions briefly = CallOptions.NONE.timeout(Duration.ofMillis(200));
+            assertArrayEquals(new byte[] {'r'}, router.lane.invoke("k", "do", new byte[Sender.PAYLOAD_MAX]));
+            for (int size : new int[] {Sender.PAYLOAD_MAX + 1, 3 * Sender.PAYLOAD_MAX}) {
+                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", new byte[size], briefly));
+                assertEquals(Outcome.NOT_RUN, failure.outcome());
+                assertEquals("too_large", failure.code());
+                assertEquals("a payload of " + size + " bytes: want at most 1048576", failure.text());
+            }
+            CallException failure = assertThrows(CallException.class, () -> router.lane.invoke(new byte[Sender.REQUEST_MAX], "do", NOTHING, briefly));
+            assertEquals("too_large", failure.code());
+            assertTrue(failure.text().matches("a request of 20971\\d\\d bytes: want at most 2097152"), failure.text());
+            assertEquals(1, router.requests.size());
+        }
+    }
+
     @Test
     void outcomesOfARouter() throws Exception {
         List<Outcome> want = List.of(Outcome.UNKNOWN, Outcome.FAILED, Outcome.NOT_RUN, Outcome.UNKNOWN, Outcome.DONE_BEFORE, Outcome.UNKNOWN);

@@ -138,6 +138,21 @@ class SendTest {
         }
     }
 
+    /** gRPC answers what is larger than a router reads with the status that means "again". */
+    @Test
+    void whatIsTooLargeIsNotSent() throws Exception {
+        try (Router router = new Router(null, n -> "1:2:-1:-1")) {
+            assertEquals(new MessageId(1, 2, -1, -1), router.lane.send("k", new byte[Sender.PAYLOAD_MAX], SendOptions.NONE));
+            for (int size : new int[] {Sender.PAYLOAD_MAX + 1, 3 * Sender.PAYLOAD_MAX}) {
+                NotSentException failure = assertThrows(NotSentException.class, () -> router.lane.send("k", new byte[size], BRIEFLY));
+                assertTrue(failure.getMessage().endsWith("a payload of " + size + " bytes: want at most 1048576"), failure.getMessage());
+            }
+            NotSentException failure = assertThrows(NotSentException.class, () -> router.lane.send(new byte[Sender.REQUEST_MAX], NOTHING, BRIEFLY));
+            assertTrue(failure.getMessage().endsWith("a request of 2097157 bytes: want at most 2097152"), failure.getMessage());
+            assertEquals(1, router.count.get());
+        }
+    }
+
     @Test
     void aWaitThatIsInterruptedGivesTheSendUp() throws Exception {
         try (Router router = new Router(null, n -> null)) {

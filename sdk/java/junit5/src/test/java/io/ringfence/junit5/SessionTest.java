@@ -6,8 +6,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assertions.fail;
 
 import io.grpc.BindableService;
+import io.grpc.CallOptions;
+import io.grpc.Channel;
 import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
 import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
 import io.grpc.Server;
 import io.grpc.ServerBuilder;
 import io.grpc.ServerCall;
@@ -29,6 +35,7 @@ import io.grpc.stub.StreamObserver;
 import io.ringfence.client.Event;
 import io.ringfence.client.Fence;
 import io.ringfence.client.Hooks;
+import io.ringfence.client.KeyLostException;
 import io.ringfence.client.MessageId;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RingfenceException;
@@ -49,8 +56,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.logging.Level;
 import java.util.logging.Logger;
@@ -284,6 +293,80 @@ class SessionTest {
         public void close() {
             worker.close();
             server.shutdownNow();
+        }
+    }
+
+    /** An Error, such as that of a class of another release of gRPC, ends an attempt to connect, or a session, as any exception does: the worker dials again. */
+    @TestFactory
+    Stream<DynamicTest> errorsEndNoWorker() {
+        Map<String, Integer> faults = Map.of("UNREACHABLE: cannot reach the router: java.lang.NoSuchMethodError: planted", 0, "BROKEN: ", 4);
+        return faults.entrySet().stream().map(fault -> DynamicTest.dynamicTest(fault.getKey(), () -> {
+            BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+            BlockingQueue<Boolean> ready = new LinkedBlockingQueue<>();
+            String name = UUID.randomUUID().toString();
+            AtomicInteger steps = new AtomicInteger(fault.getValue()); // the channel is made, and then frames are sent
+            Runnable step = () -> {
+                if (steps.getAndDecrement() == 0) {
+                    throw new NoSuchMethodError("planted");
+                }
+            };
+            ClientInterceptor failing = new ClientInterceptor() {
+                @Override
+                public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> method, CallOptions options, Channel next) {
+                    return new SimpleForwardingClientCall<>(next.newCall(method, options)) {
+                        @Override
+                        public void sendMessage(Q frame) {
+                            step.run();
+                            super.sendMessage(frame);
+                        }
+                    };
+                }
+            };
+            try (TestRouter router = new TestRouter()) {
+                Server server = InProcessServerBuilder.forName(name).addService(router.service()).build().start();
+                router.start(event -> { }, options -> options.hooks(failuresTo(failures)).ready(ready::add).channels(() -> {
+                    step.run();
+                    return InProcessChannelBuilder.forName(name).intercept(failing).build();
+                }));
+                String failure = take(failures);
+                assertTrue(failure.startsWith(fault.getKey()), failure);
+                while (take(ready)) { } // it was told
+                assertTrue(take(ready));
+                assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("k")).outcome().kind());
+                server.shutdownNow();
+            }
+        }));
+    }
+
+    /** A worker that has ended by itself says so, and still cancels its handlers at their deadlines. */
+    @Test
+    void aFaultIsReported() throws Exception {
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        CountDownLatch started = new CountDownLatch(1);
+        CountDownLatch cancelled = new CountDownLatch(1);
+        try (TestRouter router = new TestRouter()) {
+            Worker worker = router.worker(event -> {
+                started.countDown();
+                try {
+                    new CountDownLatch(1).await();
+                } catch (InterruptedException e) {
+                    assertThrows(KeyLostException.class, event::checkActive);
+                    cancelled.countDown();
+                }
+            }).hooks(failuresTo(failures)).logger(new TestLog((line, thrown) -> {
+                if (line.startsWith("no stream")) {
+                    throw new AssertionError("planted");
+                }
+            })).start();
+            router.deliver(Event.of("k"));
+            assertTrue(started.await(WAIT_SECONDS, TimeUnit.SECONDS));
+            router.disconnect();
+            assertTrue(take(failures).startsWith("BROKEN"));
+            assertEquals("FAULT: the worker has ended by itself: java.lang.AssertionError: planted", take(failures));
+            assertTrue(worker.awaitEnd(Duration.ofSeconds(WAIT_SECONDS)));
+            assertEquals(RingfenceException.Kind.FAULT, assertThrows(RingfenceException.class, worker::close).kind());
+            router.expire();
+            assertTrue(cancelled.await(WAIT_SECONDS, TimeUnit.SECONDS), "the handler has outlasted its deadline");
         }
     }
 

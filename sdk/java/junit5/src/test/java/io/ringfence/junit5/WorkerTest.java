@@ -21,8 +21,11 @@ import io.ringfence.client.RingfenceException;
 import io.ringfence.client.Session;
 import io.ringfence.client.Worker;
 import io.ringfence.client.proto.Hello;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -109,6 +112,60 @@ class WorkerTest {
                 for (Outcome got : List.of(delivery.outcome(), delivery.redeliver().outcome())) {
                     assertEquals(entry.getKey(), got.kind() + " after " + got.after().toMillis() + ": " + got.reason());
                 }
+            }
+        }));
+    }
+
+    /** An exception of the application whose methods are not as they should be. */
+    private static final class Odd extends RetryAfterException {
+        private static final long serialVersionUID = 1;
+
+        Odd() {
+            super(Duration.ofSeconds(90), "odd");
+        }
+
+        @Override
+        public Duration delay() {
+            return ChronoUnit.FOREVER.getDuration(); // more milliseconds than a long has
+        }
+    }
+
+    private static final class Causeless extends Exception {
+        private static final long serialVersionUID = 1;
+
+        Causeless() {
+            super("around");
+        }
+
+        @Override
+        public synchronized Throwable getCause() {
+            throw new IllegalStateException("no cause");
+        }
+    }
+
+    /** Whatever a handler throws, its event is answered: otherwise its key would be held for ever. */
+    @TestFactory
+    Stream<DynamicTest> whateverIsThrownIsAnAnswer() {
+        Map<String, Handler> handlers = Map.of(
+                "RETRY after " + Long.MAX_VALUE + ": for ever", event -> {
+                    throw new RetryAfterException(ChronoUnit.FOREVER.getDuration(), "for ever");
+                },
+                "RETRY after 0: io.ringfence.junit5.WorkerTest$Odd: odd", event -> {
+                    throw new Odd();
+                },
+                "RETRY after 0: io.ringfence.junit5.WorkerTest$Causeless: around", event -> {
+                    throw new Causeless();
+                });
+        TestLog printing = new TestLog((line, thrown) -> {
+            if (thrown != null) {
+                thrown.printStackTrace(new PrintWriter(new StringWriter())); // as any log does; it asks for the cause
+            }
+        });
+        return handlers.entrySet().stream().map(entry -> DynamicTest.dynamicTest(entry.getKey(), () -> {
+            try (TestRouter router = new TestRouter()) {
+                router.start(entry.getValue(), options -> options.logger(printing));
+                Outcome got = router.deliver(Event.of("k")).outcome();
+                assertEquals(entry.getKey(), got.kind() + " after " + got.after().toMillis() + ": " + got.reason());
             }
         }));
     }

@@ -94,7 +94,7 @@ public final class RingfenceWorker implements SmartLifecycle {
         try {
             stopping.close();
         } catch (RingfenceException e) {
-            LOG.error("listeners did not end: {}", e.getMessage());
+            LOG.error("the worker did not end in order: {}", e.getMessage());
         }
     }
 
