@@ -21,6 +21,12 @@ type Schedules interface {
 	Ended(id event.DeliveryID, settled bool) bool
 }
 
+// undeclared is a Schedules that also decides about firings at a worker that does not declare their schedule. With another Schedules they wait.
+type undeclared interface {
+	// Undeclared decides about one: it waits or is dropped, and does not run.
+	Undeclared(s *event.Sent) Firing
+}
+
 // Firing is the decision about a firing.
 type Firing struct {
 	Run    bool
@@ -28,7 +34,7 @@ type Firing struct {
 	After  time.Duration // not Run: ask again; 0: it is dropped
 }
 
-// undeclaredPause is how long a firing waits that a worker does not declare which has its key: perhaps a newer one comes.
+// undeclaredPause is how long a firing waits that its worker does not declare, if the schedules do not say.
 const undeclaredPause = time.Second
 
 // judgeFirings removes the firings from taken that must not run now, and appends a result for each to dst. The others are changed to say what
@@ -60,10 +66,12 @@ func isSent(taken []event.Delivery) bool {
 // judge decides about one firing.
 func (w *session) judge(d *event.Delivery, sent event.Sent) (result event.Result, run bool) {
 	s := w.server
-	if !slices.Contains(w.schedules, sent.Name) || s.Schedules == nil {
-		return event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: undeclaredPause, Behind: true}, false
+	f := Firing{After: undeclaredPause}
+	if slices.Contains(w.schedules, sent.Name) {
+		f = s.Schedules.Arrive(d.ID, &sent)
+	} else if u, ok := s.Schedules.(undeclared); ok { // it may have waited long enough, or its policy drops it
+		f = u.Undeclared(&sent)
 	}
-	f := s.Schedules.Arrive(d.ID, &sent)
 	switch {
 	case !f.Run && f.After > 0: // behind other firings of the schedule: it may be waiting for one of them
 		return event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: f.After, Behind: true}, false

@@ -48,6 +48,13 @@ func (j *judging) Arrive(id event.DeliveryID, s *event.Sent) Firing {
 	return f
 }
 
+// Undeclared decides as Arrive does, for a worker that may not run it.
+func (j *judging) Undeclared(s *event.Sent) Firing {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.decide(s)
+}
+
 func (j *judging) Ended(id event.DeliveryID, settled bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -70,21 +77,21 @@ func firing(p int, name string) event.Delivery {
 }
 
 // A firing goes to a worker that declares its schedule, when the schedules say so, and tells what it runs for. Else it is put off or done, without the
-// worker.
+// worker, also if the worker does not declare it.
 func TestFirings(t *testing.T) {
 	r := newRig(t, nil)
 	r.schedules.decide = func(s *event.Sent) Firing {
 		switch s.Name {
 		case "run":
 			return Firing{Run: true, Missed: 7}
-		case "wait":
+		case "wait", "of another":
 			return Firing{After: time.Minute}
 		}
 		return Firing{}
 	}
 	w := r.connect(&appv1.Hello{MaxInFlight: 10, Schedules: []*appv1.Schedule{{Name: "run"}, {Name: "wait"}, {Name: "drop"}}})
-	r.fill(firing(1, "run"), firing(2, "wait"), firing(3, "drop"), firing(4, "of another"))
-	r.wantFinished("20:put_off", "30:done", "40:put_off")
+	r.fill(firing(1, "run"), firing(2, "wait"), firing(3, "drop"), firing(4, "of another"), firing(5, "gone"))
+	r.wantFinished("20:put_off", "30:done", "40:put_off", "50:done")
 	f := w.recv()
 	for f.GetDeliveries() == nil {
 		f = w.recv()

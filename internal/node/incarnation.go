@@ -37,6 +37,7 @@ type incarnation struct {
 	decides      driver.Machine            // beneath both
 	others       gossipView                // the members as gossip sees them, with Mode Gossip
 	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
+	appReady     bool                      // as the machine was told; for the driver's goroutine alone
 
 	journal *os.File      // of the steps of the machine; nil: none
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
@@ -155,7 +156,7 @@ func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
 		decides = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
 	}
 	l.timedMachine.Machine = decides
-	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.node.reach.changes)
+	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.news)
 }
 
 // journalled returns a machine that writes its steps down, if that is asked for.
@@ -205,11 +206,21 @@ func (l *incarnation) hear(e membership.Evidence) {
 	l.node.reach.gossip(e) // wakes the driver
 }
 
+// news returns what has changed around the machine: the reach of peers, and whether there is an application. The driver
+// fetches it, so the machine always hears the newest state last, also one that changed while the machine was being built.
+func (l *incarnation) news() []ownership.Input {
+	news := l.node.reach.changes()
+	if ready := l.node.Workers() > 0; ready != l.appReady {
+		l.appReady = ready
+		news = append(news, ownership.AppReady{Ready: ready})
+	}
+	return news
+}
+
 // replayInputs repeats inputs that may have gone to the previous machine while the new one was
 // being built.
 func (n *Node) replayInputs(l *incarnation) {
-	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
-	n.reach.retell()
+	n.reach.retell() // wakes the driver
 	// Deliveries that ended after Config.Running was taken were reported to the previous
 	// machine.
 	l.driver.drained(slices.Collect(l.running.All()))

@@ -245,7 +245,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	n.boxes.Remember(cfg.History)
 	mailbox.NewMetrics(parts.Registry, n.boxes, p.TracedHandlers)
 	pipeline.NewMetrics(parts.Registry, p)
-	n.reach = newReach(n.reachChanged)
+	n.reach = newReach(n.wakeDriver)
 	var handled func(event.WorkerID, []event.Handling)
 	if cfg.Audit.Enabled {
 		n.audit = newAuditing(n)
@@ -436,7 +436,7 @@ func (n *Node) workersChanged(workers int) {
 		n.since.Store(int64(clock.Now()))
 	}
 	before := n.workers.Swap(int64(workers))
-	n.tell(ownership.AppReady{Ready: workers > 0})
+	n.wakeDriver()
 	n.look()
 	if before == 0 && workers > 0 && n.drainCycle().isDraining() {
 		// The drained application has exited, and a new one connects: it was restarted alone,
@@ -445,14 +445,8 @@ func (n *Node) workersChanged(workers int) {
 	}
 }
 
-// tell hands an input to the present incarnation's machine, if there is one.
-func (n *Node) tell(in ownership.Input) {
-	if l := n.incarnation.Load(); l != nil {
-		l.driver.deliver(in)
-	}
-}
-
-func (n *Node) reachChanged() {
+// wakeDriver makes the present incarnation's driver fetch the news, if there is one.
+func (n *Node) wakeDriver() {
 	if l := n.incarnation.Load(); l != nil {
 		l.driver.look()
 	}

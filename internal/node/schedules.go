@@ -202,7 +202,7 @@ func (s *schedules) Forget(w event.WorkerID) {
 
 // Arrive implements app.Schedules.
 func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
-	f := schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
+	f := firingOf(sent)
 	s.mu.Lock()
 	now := timeOfDay()
 	d := s.book.Arrive(now, f)
@@ -210,13 +210,31 @@ func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 		s.running[id] = f
 	}
 	s.mu.Unlock()
+	return s.decided(now, sent, d)
+}
+
+// Undeclared decides about a firing at a worker that does not declare its schedule; the application's server asks for it.
+func (s *schedules) Undeclared(sent *event.Sent) app.Firing {
+	s.mu.Lock()
+	now := timeOfDay()
+	d := s.book.ArriveUndeclared(now, firingOf(sent))
+	s.mu.Unlock()
+	return s.decided(now, sent, d)
+}
+
+func firingOf(sent *event.Sent) schedule.Firing {
+	return schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
+}
+
+// decided tells the application's server what the book has decided about a firing.
+func (s *schedules) decided(now time.Time, sent *event.Sent, d schedule.Decision) app.Firing {
 	signal.Set(s.changed) // its successor may have to be published
 	switch d.Verdict {
 	case schedule.Enter:
 		s.metrics.lateness.Observe(now.Sub(time.UnixMilli(sent.Due)).Seconds())
 		return app.Firing{Run: true, Missed: uint32(d.Missed)}
 	case schedule.Drop:
-		s.node.log.Info("a firing of a schedule does not run", "schedule", sent.Name, "for", f.Time, "reason", d.Reason.String())
+		s.node.log.Info("a firing of a schedule does not run", "schedule", sent.Name, "for", time.UnixMilli(sent.Firing.Time), "reason", d.Reason.String())
 		return app.Firing{}
 	case schedule.NotYet:
 	}

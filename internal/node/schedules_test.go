@@ -10,11 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/pipeline/schedule"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/ring"
 )
 
 // fired notes the runs of a schedule in one process, over all its members.
@@ -161,6 +166,29 @@ func TestUnpublishedFiringsAreTold(t *testing.T) {
 	eventually.True(t, "the log says it", func() bool { return lines.Load() == 1 })
 	if got := testutil.ToFloat64(m.schedules.metrics.failures); got < 2 {
 		t.Errorf("%v failures are counted", got)
+	}
+}
+
+// TestFiringsOfSchedulesThatAreGone: a firing that no worker declares waits for an hour, and is then dropped, which the log and a metric say.
+func TestFiringsOfSchedulesThatAreGone(t *testing.T) {
+	t.Parallel()
+	var lines atomic.Int32
+	s := newSchedules(&Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(handlerFunc(func(r slog.Record) {
+		if r.Message == "a firing of a schedule does not run" {
+			lines.Add(1)
+		}
+	}))})
+	opened := time.Now().Add(-time.Hour + time.Minute)
+	p := ring.PartitionOf(schedule.KeyOf("gone"))
+	sent := event.Sent{Name: "gone", Firing: &event.Firing{Definition: 1, Time: opened.UnixMilli()}}
+	s.book.Opened(opened, p)
+	if f := s.Undeclared(&sent); f.Run || f.After < 100*time.Millisecond || lines.Load() != 0 {
+		t.Errorf("%+v within the hour, %d lines", f, lines.Load())
+	}
+	sent.Firing.Time = opened.Add(-time.Minute).UnixMilli()
+	s.book.Opened(opened.Add(-time.Minute), p)
+	if f := s.Undeclared(&sent); f != (app.Firing{}) || lines.Load() != 1 || s.counts().Dropped[schedule.Undeclared] != 1 {
+		t.Errorf("%+v after the hour, %d lines", f, lines.Load())
 	}
 }
 

@@ -60,7 +60,7 @@ const (
 	NoReason   Reason = iota
 	NotOwner          // the gate of its key is not open here
 	Early             // its time by this node's wall clock has not come
-	Unknown           // no worker declares it; a worker that does may come
+	Unknown           // the worker that has its key does not declare it; one that does may come
 	Arming            // the firing that follows is not safe yet
 	Overlap           // another firing of the schedule is in the lane
 	Order             // an earlier one, that All runs first, is on its way
@@ -162,6 +162,7 @@ type entry struct {
 	missed   int
 	safe     bool
 	seen     bool // it came here, and waits with its sender
+	entered  bool // it was in the lane and was not settled: from then on its message is retried as an event is, so it is not armed again
 	lastSeen time.Time
 	tried    time.Time // when it was wanted, failed, or became safe
 	wait     time.Duration
@@ -338,7 +339,7 @@ func (b *Book) follow(now time.Time, l *line) {
 			i = -1 // an earlier one may have been added
 			continue
 		}
-		if e.safe && !now.Before(l.due(at).Add(UnseenMax)) && elapsed(now, e.tried, max(e.wait, UnseenMax)) {
+		if e.safe && !e.entered && !now.Before(l.due(at).Add(UnseenMax)) && elapsed(now, e.tried, max(e.wait, UnseenMax)) {
 			e.safe, e.tried, e.wait = false, now, 0
 			b.counts.Rearmed++
 			l.status.Rearmed++
@@ -383,7 +384,13 @@ func (b *Book) Armed(now time.Time, id uint64, err error) {
 }
 
 // Arrive decides about a firing that its sender brings to the owner of its key.
-func (b *Book) Arrive(now time.Time, f Firing) Decision {
+func (b *Book) Arrive(now time.Time, f Firing) Decision { return b.arrive(now, f, true) }
+
+// ArriveUndeclared is Arrive for a firing at a worker that does not declare it. The firing never enters: it waits for a
+// worker that declares it.
+func (b *Book) ArriveUndeclared(now time.Time, f Firing) Decision { return b.arrive(now, f, false) }
+
+func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	opened, open := b.opened[partition.Of(KeyOf(f.Name))]
 	if !open {
 		return wait(NotOwner, now.Add(askAgain))
@@ -393,7 +400,7 @@ func (b *Book) Arrive(now time.Time, f Firing) Decision {
 	}
 	l := b.schedules[f.Name]
 	if l == nil || !l.has {
-		return b.arriveUndeclared(now, f, l, opened)
+		return b.arriveUnknown(now, f, l, opened)
 	}
 	switch {
 	case f.DefinitionID != l.def.ID():
@@ -431,6 +438,8 @@ func (b *Book) Arrive(now time.Time, f Firing) Decision {
 		return wait(Overlap, now.Add(askAgain))
 	case l.def.Missed == All && l.precedes(now, f.Time):
 		return wait(Order, now.Add(askAgain))
+	case !declared:
+		return wait(Unknown, now.Add(askAgain))
 	}
 	l.remove(f.Time)
 	l.runs, l.running = true, f
@@ -440,9 +449,9 @@ func (b *Book) Arrive(now time.Time, f Firing) Decision {
 	return Decision{Verdict: Enter, Missed: f.Missed}
 }
 
-// arriveUndeclared decides about a firing that no worker here declares. A deploy under way may bring a
+// arriveUnknown decides about a firing that no worker here declares. A deploy under way may bring a
 // worker that does, so it waits, from the moment on at which this node could know.
-func (b *Book) arriveUndeclared(now time.Time, f Firing, l *line, opened time.Time) Decision {
+func (b *Book) arriveUnknown(now time.Time, f Firing, l *line, opened time.Time) Decision {
 	since := opened
 	if l != nil && l.since.After(since) {
 		since = l.since
@@ -459,8 +468,8 @@ func (b *Book) arriveUndeclared(now time.Time, f Firing, l *line, opened time.Ti
 	return b.drop(l, Undeclared)
 }
 
-// Done ends what Enter began: the firing is settled, so further copies of it are dropped; or it was
-// lost before that, and will come again.
+// Done ends what Enter began: the firing is settled, so further copies of it are dropped; or it is
+// not: it will come again, unless its retries end in the dead letter topic, of which the Book is not told.
 func (b *Book) Done(now time.Time, f Firing, settled bool) {
 	l := b.schedules[f.Name]
 	if l == nil || !l.runs || l.running.DefinitionID != f.DefinitionID || !l.running.Time.Equal(f.Time) {
@@ -478,7 +487,7 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 		}
 	case known:
 		e := l.want(now, f.Time, l.running.Missed)
-		e.safe, e.seen, e.lastSeen = true, true, now
+		e.safe, e.seen, e.entered, e.lastSeen = true, true, true, now
 	}
 }
 
@@ -512,6 +521,7 @@ func (b *Book) Next(now time.Time) time.Time {
 			switch {
 			case e.seen:
 				at(after(now, e.lastSeen, LostMax))
+			case e.entered:
 			case b.underway[e.id] != nil:
 			case e.safe && due.After(now):
 				at(due.Add(UnseenMax))

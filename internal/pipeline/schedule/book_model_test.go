@@ -30,6 +30,7 @@ type world struct {
 	runs   map[uint64]int       // how often a firing was settled after a run
 	began  map[uint64]time.Time // when a firing entered, last
 	judged map[uint64]bool      // dropped by its policy, rightly
+	dead   map[uint64]bool      // its retries ended in the dead letter topic
 	first  map[string]time.Time // that was published
 	log    []string
 	seen   *rare
@@ -37,13 +38,13 @@ type world struct {
 }
 
 // kinds are the events that a history may have.
-type kinds struct{ jumps, moves, redefines, failures, copies bool }
+type kinds struct{ jumps, moves, redefines, failures, copies, deadLetters bool }
 
 // rare counts what histories went through, over all of them.
 type rare struct {
 	reasons                                                               [reasons]int
 	enters, entersLate, missed, reruns, crashes, staleArms, rearms, jumps int
-	lateArms, lostRuns                                                    int
+	lateArms, lostRuns, deadLetters                                       int
 }
 
 type host struct {
@@ -114,9 +115,9 @@ var packs = [][]Definition{
 func newWorld(t *testing.T, seed uint64, seen *rare) *world {
 	w := &world{
 		T: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 3, 29, 0, 0, 30, 0, time.UTC),
-		runs: map[uint64]int{}, began: map[uint64]time.Time{}, judged: map[uint64]bool{}, first: map[string]time.Time{}, seen: seen, owner: -1, busy: true,
+		runs: map[uint64]int{}, began: map[uint64]time.Time{}, judged: map[uint64]bool{}, dead: map[uint64]bool{}, first: map[string]time.Time{}, seen: seen, owner: -1, busy: true,
 	}
-	w.kinds = kinds{jumps: seed%5 == 4, moves: seed%2 == 1, redefines: seed%7 == 3, failures: seed%3 > 0, copies: seed%4 > 1}
+	w.kinds = kinds{jumps: seed%5 == 4, moves: seed%2 == 1, redefines: seed%7 == 3, failures: seed%3 > 0, copies: seed%4 > 1, deadLetters: seed%3 == 0}
 	w.once = !w.kinds.moves && !w.kinds.jumps
 	for i := range w.nodes {
 		w.boot(i)
@@ -191,7 +192,7 @@ func (w *world) publish(a Arm) {
 // safe reports whether the firing is in the topic, or has run.
 func (w *world) safe(d Definition, at time.Time) bool {
 	id := FiringID(d, at)
-	return w.runs[id] > 0 || slices.ContainsFunc(w.copies, func(m *message) bool { return m.id == id && !m.done })
+	return w.runs[id] > 0 || w.dead[id] || slices.ContainsFunc(w.copies, func(m *message) bool { return m.id == id && !m.done })
 }
 
 // runTick publishes what the Book of a node wants published.
@@ -210,6 +211,9 @@ func (w *world) runTick(i int) {
 		}
 		if !h.open {
 			w.failf("a node arms with its gate closed")
+		}
+		if w.dead[a.ID] && w.once && !w.kinds.redefines {
+			w.failf("%s of %v is armed again, though its retries ended in the dead letter topic", a.Definition.Name, a.Time)
 		}
 		w.say("node %d arms %s %v", i, a.Definition.Name, a.Time.Format(time.TimeOnly))
 		p := pending{arm: a, at: w.now.Add(time.Duration(w.rng.Int64N(int64(50 * time.Millisecond))))}
@@ -406,6 +410,10 @@ func (w *world) runLane(i int) {
 		} else {
 			w.seen.lostRuns++
 			r.message.ask = w.now.Add(time.Second)
+			if w.kinds.deadLetters && w.chance(2) {
+				w.seen.deadLetters++
+				r.message.done, w.dead[r.message.id] = true, true
+			}
 		}
 		w.say("node %d ends %s %v, settled: %v", i, r.firing.Name, r.firing.Time.Format(time.TimeOnly), r.settles)
 		h.book.Done(h.wall(w), r.firing, r.settles)
@@ -530,7 +538,7 @@ func TestBookModel(t *testing.T) {
 			t.Errorf("no firing was told %v", r)
 		}
 	}
-	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 {
+	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 || seen.deadLetters == 0 {
 		t.Error("something never happened; these runs proved little")
 	}
 }
@@ -584,12 +592,12 @@ func (w *world) heal() {
 			from = later(from, healed.Add(time.Hour)) // each earlier one that was dropped was judged then
 		}
 		for at, ok := d.Next(from.Add(-1)); ok && at.Before(w.now.Add(-30*time.Minute)); at, ok = d.Next(at) {
-			if id := FiringID(d, at); w.runs[id] > 0 || d.Missed == All && w.judged[id] {
+			if id := FiringID(d, at); w.runs[id] > 0 || w.dead[id] || d.Missed == All && w.judged[id] {
 				continue
 			}
 			// A policy may have dropped it, before it was published. Then the next one that ran tells why.
 			ran, ok := d.Next(at)
-			for ok && ran.Before(w.now) && w.runs[FiringID(d, ran)] == 0 {
+			for ok && ran.Before(w.now) && w.runs[FiringID(d, ran)] == 0 && !w.dead[FiringID(d, ran)] {
 				ran, ok = d.Next(ran)
 			}
 			if !ok || !ran.Before(w.now) {

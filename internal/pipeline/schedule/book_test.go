@@ -102,6 +102,80 @@ func TestLostFiringRunsAgain(t *testing.T) {
 	want(t, b.Arrive(noon, f), Enter, NoReason)
 }
 
+// A firing that ran and failed is retried as an event is: it waits in the lane or the retry topic, or is a dead letter. A copy would run beyond its
+// retries.
+func TestFailedFiringIsNotArmedAgain(t *testing.T) {
+	slow := Definition{Name: "s", Every: 2 * time.Hour}
+	b := opened(t, noon.Add(-1), slow)
+	f := firing(t, slow, noon)
+	next := noon.Add(2 * time.Hour)
+	wantTimes(t, arm(b, noon.Add(-1)), noon)
+	wantTimes(t, arm(b, noon), next)
+	quiet := func(from, to time.Time) {
+		t.Helper()
+		for now := from; now.Before(to); now = now.Add(time.Second) {
+			wantTimes(t, arm(b, now))
+			if at := b.Next(now); !at.After(now) {
+				t.Fatalf("at %v there is something to do at %v", now, at)
+			}
+		}
+	}
+	for _, at := range []time.Time{noon, noon.Add(time.Second), noon.Add(20 * time.Minute)} { // the last time it comes by way of the retry topic
+		want(t, b.Arrive(at, f), Enter, NoReason)
+		b.Done(at, f, false)
+		quiet(at, at.Add(10*time.Minute))
+	}
+	quiet(noon.Add(30*time.Minute), next)
+	if s := b.Overview()[0]; s.Rearmed != 0 || s.Waiting != 0 || !s.Armed {
+		t.Errorf("status = %+v", s)
+	}
+	if want(t, b.Arrive(next, firing(t, slow, next)), NotYet, Arming); len(b.schedules["s"].entries) != 2 {
+		t.Errorf("entries = %+v", b.schedules["s"].entries)
+	}
+}
+
+// The next firing stands for one that failed, however long ago.
+func TestNextFiringStandsForAFailedOne(t *testing.T) {
+	d := Definition{Name: "d", Every: 10 * time.Minute}
+	b := opened(t, noon.Add(-1), d)
+	arm(b, noon.Add(-1))
+	arm(b, noon)
+	f := firing(t, d, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, false)
+	arm(b, noon.Add(2*LostMax))
+	next := noon.Add(10 * time.Minute)
+	arm(b, next)
+	got := b.Arrive(next, firing(t, d, next))
+	if want(t, got, Enter, NoReason); got.Missed != 1 {
+		t.Errorf("missed = %d, want 1", got.Missed)
+	}
+}
+
+// A firing that returns from the retry topic does not bring back the one after it, which is a dead letter.
+func TestDeadLetterIsNotArmedAgain(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All}
+	b := opened(t, noon.Add(-1), d)
+	arm(b, noon.Add(-1))
+	second := noon.Add(time.Minute)
+	failed := noon
+	for _, at := range []time.Time{noon, second} {
+		arm(b, failed)
+		want(t, b.Arrive(failed, firing(t, d, at)), Enter, NoReason)
+		b.Done(failed, firing(t, d, at), false)
+		failed = noon.Add(LostMax) // until then the second one waits for the first
+		arm(b, second)
+	}
+	for now := failed; now.Before(noon.Add(20 * time.Minute)); now = now.Add(time.Second) {
+		for _, at := range arm(b, now) {
+			if !at.After(second) {
+				t.Fatalf("at %v: %v is armed again", now, at)
+			}
+		}
+	}
+	want(t, b.Arrive(noon.Add(20*time.Minute), firing(t, d, noon)), Enter, NoReason)
+}
+
 func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	b := opened(t, noon, minutely)
 	arm(b, noon)
@@ -385,6 +459,32 @@ func TestUndeclared(t *testing.T) {
 	if all := b.Overview(); len(all) != 0 {
 		t.Errorf("an undeclared schedule stays: %+v", all)
 	}
+}
+
+// A firing at a worker that does not declare it waits for one that does, unless it is to be dropped anyhow.
+func TestWorkerThatDoesNotDeclare(t *testing.T) {
+	b := opened(t, noon.Add(-1), minutely)
+	arm(b, noon.Add(-1))
+	f := firing(t, minutely, noon)
+	want(t, b.ArriveUndeclared(noon, f), NotYet, Arming)
+	arm(b, noon)
+	d := b.ArriveUndeclared(noon, f)
+	if want(t, d, NotYet, Unknown); !d.Until.Equal(noon.Add(askAgain)) || b.Counts().Entered != 0 {
+		t.Errorf("until %v, %d have entered", d.Until, b.Counts().Entered)
+	}
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, true)
+	want(t, b.ArriveUndeclared(noon, f), Drop, Duplicate)
+	second := firing(t, minutely, noon.Add(time.Minute))
+	arm(b, second.Time)
+	want(t, b.ArriveUndeclared(second.Time, second), NotYet, Unknown)
+	third := noon.Add(2 * time.Minute)
+	arm(b, third)
+	want(t, b.ArriveUndeclared(third, second), Drop, Superseded)
+
+	b.Forget(third, 1)
+	want(t, b.ArriveUndeclared(third.Add(GraceDefault-1), second), NotYet, Unknown)
+	want(t, b.ArriveUndeclared(third.Add(GraceDefault), second), Drop, Undeclared)
 }
 
 func TestDeclare(t *testing.T) {
