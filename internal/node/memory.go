@@ -44,8 +44,8 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},
 		// The first and the last error of each, at its consumer node and at its owner.
 		{"errors", 2 * 2 * (s.UnsettledMax + s.BatchMax) * c.App.ReasonBytesMax},
-		// Once as the event, once encoded, in three topics for copies at a time.
-		{"copies", 2 * 3 * s.CopiesMax * (event + fetchedOverhead)},
+		// Once as the event, once encoded, in the four topics for copies.
+		{"copies", 2 * 4 * s.CopiesMax * (event + fetchedOverhead)},
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},

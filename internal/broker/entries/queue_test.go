@@ -31,7 +31,7 @@ func TestALossComesBeforeABacklog(t *testing.T) {
 }
 
 // Small entries that declare large payloads take no more memory than a bound while they wait: permits count events, of which each of them has one.
-func TestWaitingEntriesStayCompressed(t *testing.T) {
+func TestWaitingEntriesAreNotAllDecompressed(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
 		const count, size = 90, 1 << 20
