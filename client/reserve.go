@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -53,7 +54,8 @@ const CodeNotExclusive = "not_exclusive"
 // A ReserveOption configures one reservation.
 type ReserveOption func(*lanev1.Ask)
 
-// WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does not wait.
+// WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does not wait. For a connection to
+// the router, and for room on it, it waits up to five seconds more.
 func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
@@ -80,11 +82,19 @@ const (
 	coverFirst        = 4 * time.Millisecond  // the first one then; each further one is twice as long
 )
 
+// openGrace is how long a stream is waited for, beside the wait for the key. An attempt to connect takes a second.
+const openGrace = 5 * time.Second
+
+// releaseGrace is how long the router's answer to the release of what Reserve does not return is waited for.
+const releaseGrace = 500 * time.Millisecond
+
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
 // [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up; with [WithTTL], only if no
 // owner can be reached for so long. It lasts an hour at most at one owner.
 // Stop working when the context ends, and pass the fence to your database with every write. The error is a [*CallError] of the kind
-// [ErrNotReserved].
+// [ErrNotReserved]. When ctx ends first, Reserve returns up to half a second later, since it releases what it may have.
+//
+// A router takes some 100 calls and reservations at a time on one connection. Beyond them the code is [CodeOverloaded]: use a further Lane.
 //
 // Pass the context of a handler if you call from one: a reservation of its own key is refused with the code [CodeCycle].
 func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (*Reservation, error) {
@@ -118,12 +128,15 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	return r, nil
 }
 
-// ask makes one attempt: it opens a stream, and waits for the grant.
+// ask makes one attempt: it opens a stream, asks, and waits for the grant.
 func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holding, error) {
 	s, of := r.newStream(ctx)
-	stop := context.AfterFunc(ctx, s.end) // to open may take long
-	err := s.open(of, ask)
-	stop()
+	begun := r.lane.options.clock.Now()
+	err := s.openWithin(ctx, of, time.Duration(ask.GetWaitMs())*time.Millisecond+openGrace)
+	if err == nil {
+		ask.WaitMs -= min(ask.GetWaitMs(), uint64(max(0, r.lane.options.clock.Now().Sub(begun)).Milliseconds()))
+		err = s.begin(of, ask)
+	}
 	if err == nil {
 		err = s.await(ctx)
 	}
@@ -196,21 +209,44 @@ func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Con
 	return &holding{Reservation: r, frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}, of
 }
 
-// open opens the stream, and asks. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
-func (s *holding) open(ctx context.Context, ask *lanev1.Ask) error {
-	ctx, err := s.lane.options.authorized(ctx)
-	if err == nil {
-		s.asked = s.lane.options.clock.Now()
-		s.stream, err = s.lane.service.Reserve(ctx)
+// openWithin opens the stream, until ctx ends and in no more than most: gRPC waits without a bound for a stream that the connection has no room for.
+func (s *holding) openWithin(ctx, of context.Context, most time.Duration) error {
+	limit, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	stop := context.AfterFunc(limit, s.end)
+	connected, err := s.open(of)
+	switch {
+	case stop():
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !connected:
+		return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: fmt.Sprintf("no connection to the router in %v", most)}
 	}
-	if err == nil {
-		err = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
+	return &CallError{Kind: ErrNotReserved, Code: CodeOverloaded, Text: fmt.Sprintf("the connection has had no room for %v, because of other calls and reservations", most)}
+}
+
+// open opens the stream. It waits for a connection: until one attempt to make it has failed, or the stream is ended. connected reports whether there was one.
+func (s *holding) open(ctx context.Context) (connected bool, err error) {
+	ctx, err = s.lane.options.authorized(ctx)
+	if err != nil {
+		return false, notReserved(err)
 	}
+	var tried attempt
+	if s.stream, err = s.lane.service.Reserve(ctx, grpc.PerRPCCredentials(&tried)); err != nil {
+		err = notReserved(err)
+	}
+	return tried.connected.Load(), err
+}
+
+// begin asks, on an open stream.
+func (s *holding) begin(ctx context.Context, ask *lanev1.Ask) error {
+	s.asked = s.lane.options.clock.Now()
+	err := s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
 	if errors.Is(err, io.EOF) { // the router has ended the stream, and says why
 		_, err = s.stream.Recv()
 	}
 	if err != nil {
-		s.end()
 		return notReserved(err)
 	}
 	go s.read(ctx)
@@ -256,6 +292,7 @@ func (s *holding) await(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			s.release()
+			s.drain()
 			return context.Cause(ctx)
 		case <-renewals.C:
 			if !granted {
@@ -387,7 +424,14 @@ func (r *Reservation) keep(s *holding) {
 			var of context.Context
 			next, of = r.newStream(r.ctx)
 			go func(s *holding) { // to open may take longer than the permission lasts
-				opened <- s.open(of, r.askAgain())
+				_, err := s.open(of)
+				if err == nil {
+					err = s.begin(of, r.askAgain())
+				}
+				if err != nil {
+					s.end()
+				}
+				opened <- err
 			}(next)
 		case err := <-opened:
 			if err != nil {
@@ -434,6 +478,23 @@ func (r *Reservation) askAgain() *lanev1.Ask {
 // release tells the router. The end of the stream, or Over, says what became of it.
 func (s *holding) release() {
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
+}
+
+// drain waits until the router has answered a release. If the end of the stream overtook it, the reservation would last until its permission has passed:
+// with a ttl, for that long.
+func (s *holding) drain() {
+	grace := time.NewTimer(releaseGrace)
+	defer grace.Stop()
+	for {
+		select {
+		case f, ok := <-s.frames:
+			if !ok || f.GetOver() != nil {
+				return
+			}
+		case <-grace.C:
+			return
+		}
+	}
 }
 
 // overdue reports whether the permission has passed.

@@ -85,11 +85,11 @@ func (l *lender) unplug(server *grpc.Server) {
 }
 
 // lend runs a test with a lane to a lender.
-func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, lane *client.Lane, l *lender, server *grpc.Server)) {
+func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, lane *client.Lane, l *lender, server *grpc.Server), options ...grpc.ServerOption) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lender{t: t, serve: serve, begun: time.Now()}
-		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer(options...)
 		lanev1.RegisterLaneServiceServer(server, l)
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = server.Serve(listener) })
@@ -595,32 +595,94 @@ func TestReserveInACrowd(t *testing.T) {
 	})
 }
 
-// TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection yet.
+// TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection yet. The router's answer to the release is
+// waited for, since the end of the stream may overtake the release: what was granted would then last.
 func TestReservationThatIsNotWaitedFor(t *testing.T) {
-	for _, connects := range []bool{true, false} {
-		gone := make(chan struct{}, 1)
-		lend(t, func(s *lending) error {
-			err := s.drop()
-			gone <- struct{}{}
-			return err
-		}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
-			l.cut = !connects
-			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
-			defer cancel()
-			begun := time.Now()
-			_, err := lane.Reserve(ctx, "user-1", client.WithWait(time.Minute))
-			var failure *client.CallError
-			if !errors.As(err, &failure) || failure.Code != client.CodeTimeout || !errors.Is(err, client.ErrNotReserved) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the error is %v", err)
+	const after = 400 * time.Millisecond
+	released := func(delay time.Duration) func(s *lending) error {
+		return func(s *lending) error {
+			for {
+				if f, err := s.Recv(); err != nil || f.GetRelease() != nil {
+					time.Sleep(delay)
+					return errors.Join(err, s.Context().Err(), s.over("released", ""))
+				}
 			}
-			if took := time.Since(begun); took != 400*time.Millisecond {
-				t.Errorf("it was waited for %v", took)
+		}
+	}
+	for name, test := range map[string]struct {
+		serve func(s *lending) error // nil: nothing connects
+		told  bool                   // the router has answered the release
+		want  time.Duration
+	}{
+		"it waits": {released(0), true, after},
+		"it is granted, and not covered": {func(s *lending) error {
+			if err := s.grant(time.Minute); err != nil {
+				return err
 			}
-			if connects {
-				<-gone // the router learns of it
-			}
+			return released(200 * time.Millisecond)(s)
+		}, true, after + 200*time.Millisecond},
+		"the router says nothing": {(*lending).drop, false, after + 500*time.Millisecond},
+		"nothing connects":        {nil, false, after},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan error, 1)
+			lend(t, func(s *lending) error {
+				err := test.serve(s)
+				gone <- err
+				return err
+			}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+				l.cut = test.serve == nil
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				defer cancel()
+				begun := time.Now()
+				_, err := lane.Reserve(ctx, "user-1", client.WithWait(time.Minute), client.WithTTL(5*time.Minute))
+				var failure *client.CallError
+				if !errors.As(err, &failure) || failure.Code != client.CodeTimeout || !errors.Is(err, client.ErrNotReserved) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the error is %v", err)
+				}
+				if took := time.Since(begun); took != test.want {
+					t.Errorf("it took %v, want %v", took, test.want)
+				}
+				if test.serve == nil {
+					return
+				}
+				if err := <-gone; (err == nil) != test.told {
+					t.Errorf("the router learns of it by %v; told of the release: want %t", err, test.told)
+				}
+			})
 		})
 	}
+}
+
+// TestReserveWithoutRoomForAStream: gRPC waits for room on the connection without a bound, and Reserve does not. The wait for room is a part of that for the key.
+func TestReserveWithoutRoomForAStream(t *testing.T) {
+	const wait = 10 * time.Second
+	lend(t, func(s *lending) error {
+		if s.n == 2 && s.ask.GetWaitMs() != uint64((wait-time.Second)/time.Millisecond) {
+			t.Errorf("the ask is %v, want a wait that is a second shorter", s.ask)
+		}
+		if err := s.grant(lease); err != nil {
+			return err
+		}
+		return s.keep(lease)
+	}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		first := reserve(t, lane)
+		begun := time.Now()
+		_, err := lane.Reserve(t.Context(), "user-2")
+		var failure *client.CallError
+		if !errors.As(err, &failure) || failure.Kind != client.ErrNotReserved || failure.Code != client.CodeOverloaded {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(begun); took != 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		time.AfterFunc(time.Second, first.Release)
+		second, err := lane.Reserve(t.Context(), "user-2", client.WithWait(wait))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.Release()
+	}, grpc.MaxConcurrentStreams(1))
 }
 
 // TestReleaseWhileTheStreamIsBroken: a release reaches the owner by the next stream, after it has answered there, and never later than the permission lasts.

@@ -69,7 +69,11 @@ func runLocked(cmd *cobra.Command, by *client.Lane, o *lockOptions) error {
 		options: o, reservation: r, signals: signals,
 		stdin: cmd.InOrStdin(), stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(),
 	}
-	return l.run()
+	err = l.run()
+	if own := (*lockError)(nil); err != nil && !errors.As(err, &own) { // this machine has no process or no pipe to spare, or router is not there any more
+		err = &lockError{exitNotLocked, "the command has not run: " + err.Error()}
+	}
+	return err
 }
 
 // endedBy returns the signal that has ended a context of signal.NotifyContext.
@@ -133,11 +137,12 @@ type locked struct {
 	lost     string        // why the command shall end, "" while it shall not
 }
 
-// run runs the command to its end. There is never a command without a watchdog that knows its group: it begins when the watchdog has said so.
+// run runs the command to its end. There is never a command without a watchdog that knows its group: it begins when the watchdog has said so. An error
+// that is no lockError comes from before that.
 func (l *locked) run() error {
 	var err error
 	if l.dog, err = startDog(); err != nil {
-		return fmt.Errorf("the watchdog cannot be started: %w", err)
+		return fmt.Errorf("its watchdog cannot be started: %w", err)
 	}
 	defer l.dog.end()
 	if err := l.tell(tellUntil, func() int64 { l.told = l.until(); return int64(l.told.Add(l.dog.ahead)) }); err != nil {

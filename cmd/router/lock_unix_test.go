@@ -324,6 +324,46 @@ func TestLockLosesItsRouter(t *testing.T) {
 	l.dead(at, at+int64(lease))
 }
 
+// TestLockThatCannotStart: a command that cannot begin, since router itself starts no process any more, has not run, and that is the exit code.
+func TestLockThatCannotStart(t *testing.T) {
+	t.Parallel()
+	l := newLocks(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(t.TempDir(), "router-of-its-own")
+	if err := os.Link(self, own); err != nil {
+		t.Skipf("no links here: %v", err)
+	}
+	holder := l.lock("user-1", "--", "sh", "-c", `while :; do date +%s%N >> $DIR/holder; sleep 0.01; done`)
+	l.begins(holder, "holder")
+	shown := &screen{}
+	c := exec.CommandContext(t.Context(), own, "lock", "--wait=1m", "user-1", "--", "touch", filepath.Join(l.dir, "wrong"))
+	c.Env = append(os.Environ(), "RINGFENCE_APP_ENDPOINT="+l.endpoint, "RINGFENCE_DEMO_FOLDER="+l.dir)
+	c.Stdout, c.Stderr = shown, shown
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually.NoError(t, eventually.Most, "it waits", func() error {
+		if out, _, _ := cli(t, "locate", "user-1", "--admin="+l.admin); !strings.Contains(out, "1 call or reservation waits") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if err := os.Remove(own); err != nil {
+		t.Fatal(err)
+	}
+	l.signal(holder, syscall.SIGTERM)
+	_ = c.Wait() // its code is looked at
+	if code := c.ProcessState.ExitCode(); code != exitNotLocked || !strings.Contains(shown.String(), "the command has not run: its watchdog cannot be started: ") {
+		t.Errorf("exit code %d, %q", code, shown)
+	}
+	if _, err := os.Stat(filepath.Join(l.dir, "wrong")); err == nil {
+		t.Error("the command has run")
+	}
+}
+
 // TestLockHeedsAnEarlySignal: a signal that comes before the command listens for signals ends it all the same.
 func TestLockHeedsAnEarlySignal(t *testing.T) {
 	for _, early := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {

@@ -83,6 +83,22 @@ func TestCoveredReservationIsPromisedItsTTL(t *testing.T) {
 	}
 }
 
+// One that has lasted an hour here is told so, which a want of permission for now is not. One that is not covered is told nothing that its holder would take
+// for a cover.
+func TestCoveredReservationIsTooOld(t *testing.T) {
+	for _, covered := range []bool{true, false} {
+		c := newCovering(t)
+		if covered {
+			c.cover(2 * time.Hour)
+		}
+		c.now = c.now.Add(reservationMax + 1)
+		c.lease.Until = c.now.Add(2 * time.Second)
+		if got, want := c.permission(), (event.Permission{Covered: covered}); got != want {
+			t.Errorf("covered %t: the permission is %+v, want %+v", covered, got, want)
+		}
+	}
+}
+
 // A covered reservation is over when nothing was heard of its holder for as long as the last promise may last, by any clock; the lease does not count.
 func TestCoveredReservationExpires(t *testing.T) {
 	c := newCovering(t)

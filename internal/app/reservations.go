@@ -194,13 +194,16 @@ func (r *reservations) remove(held *reservation) {
 	}
 }
 
-// renew returns how long the holder may go on from now, by its own clock, if that can be promised. The lock of the reservations is held,
-// under which Revoke marks: a lease that is newer than a deposition moves only deadlines that survived it.
+// renew returns how long the holder may go on from now, by its own clock, if that can be promised. Covered without a time says that it never will be
+// again, while no permission at all may be one for now. The lock of the reservations is held, under which Revoke marks: a lease that is newer than a
+// deposition moves only deadlines that survived it.
 func (r *reservation) renew(s *Server) event.Permission {
 	now := s.Now()
 	switch {
-	case now.Sub(r.granted) > reservationMax || r.refused != "":
+	case r.refused != "":
 		return event.Permission{}
+	case now.Sub(r.granted) > reservationMax:
+		return event.Permission{Covered: r.covered}
 	case r.covered:
 		return r.promise(now, s.Lease(), s.cfg.DeadlineMargin)
 	}

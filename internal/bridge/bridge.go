@@ -3,12 +3,14 @@ package bridge
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -26,7 +28,7 @@ type Config struct {
 	To         string        // URL of the application, http or https, without user and fragment
 	Type       string        // attribute type of the CloudEvents
 	InFlight   int           // requests at once, 1 to 100000
-	AbsenceMax time.Duration // how long the application may accept no connection before the worker drains, at least 1 s
+	AbsenceMax time.Duration // how long the application may accept no connection, with TLS if its URL is https, before the worker drains, at least 1 s
 }
 
 // DefaultConfig lacks only the URL.
@@ -80,6 +82,7 @@ type Bridge struct {
 	cfg    Config
 	http   *http.Client
 	target *url.URL
+	dial   func(ctx context.Context) (net.Conn, error) // connects as the requests do, with TLS if they use it
 	log    *slog.Logger
 
 	mu      sync.Mutex
@@ -98,8 +101,14 @@ func New(cfg Config, log *slog.Logger) (*Bridge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: --to: %w", ErrConfig, err)
 	}
+	return newBridge(cfg, target, &tls.Config{MinVersion: tls.VersionTLS12}, log), nil
+}
+
+func newBridge(cfg Config, target *url.URL, secure *tls.Config, log *slog.Logger) *Bridge {
+	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        secure.Clone(), // it is changed there
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    cfg.InFlight,
 		IdleConnTimeout:        idleTimeout,
@@ -107,13 +116,18 @@ func New(cfg Config, log *slog.Logger) (*Bridge, error) {
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true, // with https
 	}
+	dial := dialer.DialContext
+	if target.Scheme == "https" {
+		dial = (&tls.Dialer{NetDialer: dialer, Config: secure}).DialContext
+	}
 	return &Bridge{
 		cfg: cfg, target: target, log: log,
+		dial: func(ctx context.Context) (net.Conn, error) { return dial(ctx, "tcp", hostPort(target)) },
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a 3xx is no verdict
 		},
-	}, nil
+	}
 }
 
 // Run hands events to the application until ctx ends and all accepted events are answered. While
@@ -143,8 +157,7 @@ func (b *Bridge) Run(ctx context.Context, endpoint string, options ...client.Opt
 func (b *Bridge) await(ctx context.Context) bool {
 	pauses := backoff.Backoff{Min: lookFirst, Max: lookMax}
 	for {
-		dialer := net.Dialer{Timeout: dialTimeout}
-		conn, err := dialer.DialContext(ctx, "tcp", hostPort(b.target))
+		conn, err := b.dial(ctx)
 		if err == nil {
 			_ = conn.Close() // nothing was sent
 			b.connected()
@@ -173,14 +186,14 @@ func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 	pauses := backoff.Backoff{Min: lookFirst, Max: lookMax}
 	leaving := b.leaves()
 	for {
-		response, err := b.send(ctx, e)
+		response, sent, err := b.send(ctx, e)
 		switch {
 		case err == nil:
 			b.connected()
 			return verdict(response)
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !neverSent(err):
+		case sent:
 			b.connected()
 			return fmt.Errorf("the application did not answer: %w", err)
 		}
@@ -199,26 +212,22 @@ func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 	}
 }
 
-func (b *Bridge) send(ctx context.Context, e *client.Event) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.target.String(), bytes.NewReader(e.Payload))
+// send makes one request. sent is false if the application cannot have seen it: there was no connection for it, or TLS failed.
+func (b *Bridge) send(ctx context.Context, e *client.Event) (response *http.Response, sent bool, err error) {
+	sent = true // a request that is no good, for which no connection is looked for, would wait for ever
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { sent = false },               // again if nothing was written to a connection that had ended
+		GotConn: func(httptrace.GotConnInfo) { sent = true }, // after the handshake of TLS
+	}), http.MethodPost, b.target.String(), bytes.NewReader(e.Payload))
 	if err != nil {
-		return nil, fmt.Errorf("bridge: %w", err)
+		return nil, sent, fmt.Errorf("bridge: %w", err)
 	}
 	setHeaders(request.Header, e, b.cfg.Type)
-	response, err := b.http.Do(request)
-	if err != nil {
-		if wrapped, ok := errors.AsType[*url.Error](err); ok {
-			err = wrapped.Err // without the URL, which the log has
-		}
-		return nil, err //nolint:wrapcheck // the callers wrap it
+	response, err = b.http.Do(request)
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // without the URL, which the log has
 	}
-	return response, nil
-}
-
-// neverSent reports whether the application cannot have seen the request.
-func neverSent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	return response, sent, err //nolint:wrapcheck // the callers wrap it
 }
 
 // verdict reads and closes a response.

@@ -43,6 +43,11 @@ func startLogging(t *testing.T, r *clienttest.Router, log *slog.Logger, to strin
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startBridge(t, r, b, options...)
+}
+
+func startBridge(t *testing.T, r *clienttest.Router, b *Bridge, options ...client.Option) (stop func()) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

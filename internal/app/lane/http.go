@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -80,12 +79,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a, err := h.Lane.Invoke(r.Context(), call)
-	switch {
-	case err != nil:
+	if err != nil {
 		answerRefusal(w, http.StatusBadRequest, "", err.Error())
-	case context.Cause(r.Context()) == nil: // otherwise the caller has closed the connection
-		answer(w, a)
+		return
 	}
+	// Also when the context has ended: a caller that has closed only its side of the connection reads on, and without an answer net/http makes one.
+	answer(w, a)
 }
 
 var errNoRoom = errors.New(tooManyHere)

@@ -24,6 +24,7 @@ import (
 //	PUT    /v1/keys/KEY/reservations/ID                 200 the same, or 410
 //	DELETE /v1/keys/KEY/reservations/ID                 204, or 410
 //
+// Ringfence-Outcome is RESERVED, RENEWED or RELEASED; NOT_RUN if the request has done nothing; UNKNOWN with 504.
 // valid_ms counts from the sending of the request, by the holder's clock. Between two requests no router keeps anything: the owner of the key
 // does, and the control log.
 
@@ -86,9 +87,9 @@ type reservation struct {
 // reserve answers a request about a reservation.
 func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, t reservationTarget) {
 	ask := Ask{Key: event.Key(t.key), ID: t.id, Wait: httpWait, Resume: true, TTL: t.ttl}
-	allow, created := []string{http.MethodPut, http.MethodDelete}, http.StatusOK
+	allow, status, outcome := []string{http.MethodPut, http.MethodDelete}, http.StatusOK, "RENEWED"
 	if t.id == "" {
-		allow, created = []string{http.MethodPost}, http.StatusCreated
+		allow, status, outcome = []string{http.MethodPost}, http.StatusCreated, "RESERVED"
 	}
 	if !slices.Contains(allow, r.Method) {
 		w.Header().Set("Allow", strings.Join(allow, ", "))
@@ -115,26 +116,37 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, t reservationT
 	ctx, stop := context.WithTimeout(r.Context(), ask.Wait+httpWait)
 	defer stop()
 	granted, valid, over := held.cover(ctx, r.Method == http.MethodDelete)
+	// A context that has ended may be that of a holder that has closed only its side of the connection, and reads on.
 	switch {
-	case r.Context().Err() != nil: // nobody reads the answer
-		if !ask.Resume {
-			held.Release()
-		}
 	case over != nil:
 		answerOver(w, over, ask.Resume, r.Method == http.MethodDelete)
-	case granted == nil:
-		answerRefusal(w, http.StatusGatewayTimeout, event.CodeTimeout, "the owner of the key has not answered in time")
+	case granted == nil, !ask.Resume && r.Context().Err() != nil:
+		if !ask.Resume {
+			held.Release() // what there may be: without the id no holder comes back for it
+		}
+		answerUnreached(w)
 	default:
+		w.Header().Set(headerOutcome, outcome)
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(created)
+		w.WriteHeader(status)
 		answer := reservation{ID: t.name(), Token: granted.Fence.Token, Turn: granted.Fence.Turn, ValidMS: int64(onHoldersClock(valid, false) / time.Millisecond)}
 		_ = json.NewEncoder(w).Encode(answer) // an error: the holder has gone
 	}
 }
 
-// cover waits until a reservation is covered, and returns for how long it is valid from the asking on; or until it is over. With release it is
-// released as soon as it was found.
+// answerUnreached answers a request that the owner of the key has not answered, and may still.
+func answerUnreached(w http.ResponseWriter) {
+	w.Header().Set(headerOutcome, "UNKNOWN")
+	w.Header().Set(headerCode, event.CodeTimeout)
+	http.Error(w, "the owner of the key has not answered in time", http.StatusGatewayTimeout)
+}
+
+// codeTooOld is the code of a renewal of a reservation that its owner renews no more.
+const codeTooOld = "too_old"
+
+// cover waits until a reservation is covered, and returns for how long it is valid from the asking on; or until it is over, or renewed no more.
+// With release it is released as soon as it was found.
 func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.Grant, valid time.Duration, over *Answer) {
 	pauses := backoff.Backoff{Min: renewFirst, Max: renewMost}
 	renewals := time.NewTicker(pauses.Next())
@@ -160,8 +172,12 @@ func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.G
 			if g != nil {
 				grant = g
 			}
-			if grant != nil && answered != nil && answered.Covered {
+			switch {
+			case grant == nil || answered == nil || !answered.Covered:
+			case answered.Remaining > 0:
 				return grant, answered.Remaining, nil
+			default:
+				return nil, 0, &Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: codeTooOld}, Text: "the reservation has lasted an hour at one owner, and is renewed no more: it ends with its last valid_ms"}
 			}
 		}
 	}
@@ -171,6 +187,7 @@ func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.G
 func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 	switch {
 	case over.Outcome == event.CallReplied && release:
+		w.Header().Set(headerOutcome, "RELEASED")
 		w.WriteHeader(http.StatusNoContent)
 	case over.Code == event.CodeUnreachable, over.Code == event.CodeOverloaded, over.Code == event.CodeNotCovered, over.Code == codeNotExclusive:
 		if over.RetryAfter > 0 {
@@ -178,7 +195,9 @@ func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 		}
 		answerRefusal(w, http.StatusServiceUnavailable, over.Code, over.Text)
 	case resume && over.Code == event.CodeTimeout:
-		answerRefusal(w, http.StatusGatewayTimeout, over.Code, "the owner of the key has not answered in time")
+		answerUnreached(w)
+	case resume && over.Code == codeTooOld:
+		answerRefusal(w, http.StatusGone, over.Code, over.Text)
 	case resume:
 		answerRefusal(w, http.StatusGone, event.CodeLost, "the reservation is over")
 	default:

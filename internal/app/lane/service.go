@@ -21,6 +21,8 @@ type Service struct {
 	lanev1.UnimplementedLaneServiceServer
 
 	Lane *Lane
+
+	readers sync.WaitGroup // of streams; their Recv returns only when the method of the stream has, which therefore cannot wait
 }
 
 // Invoke implements lanev1.LaneServiceServer.
@@ -98,10 +100,7 @@ func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	frames := make(chan Frame)
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer cancel(nil)
-	reading.Go(func() { cancel(readFrames(ctx, stream, frames)) })
+	s.readers.Go(func() { cancel(readFrames(ctx, stream, frames)) })
 	told := reservationStream{stream, ask.GetRawClock()}
 	err = r.serve(ctx, Holder{Frames: frames, Tell: told.tell})
 	if errors.Is(err, ErrUnreached) { // holders come back after that, as after a broken stream
@@ -146,7 +145,7 @@ func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, o
 	}
 	if answered != nil {
 		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{
-			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)), Covered: answered.Covered,
+			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)), Covered: answered.Covered && answered.Remaining > 0,
 		}}})
 		if err != nil {
 			return err
