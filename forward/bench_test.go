@@ -76,6 +76,7 @@ func (h *hop) Gone(StreamID)                         {}
 func (h *hop) CancelFor(StreamID, []event.Handle)    {}
 func (h *hop) Cancel([]event.Handle)                 {}
 func (h *hop) Granted([]event.Verdict)               {}
+func (h *hop) Attempted([]event.Verdict)             {}
 func (h *hop) Renew([]event.Renewal)                 {}
 func (h *hop) Renewed([]event.Renewal)               {}
 func (h *hop) RenewFor(StreamID, []event.Renewal)    {}

@@ -116,6 +116,7 @@ func drawEvent(t *rapid.T) *event.Event {
 	}
 	if rapid.IntRange(0, 3).Draw(t, "call") == 0 {
 		ev.Call = drawCall(t)
+		ev.ID = event.CallMessageID(ev.Key, ev.Call.ID, 1)
 	}
 	return ev
 }
@@ -168,7 +169,7 @@ func drawNext(t *rapid.T, ev *event.Event) *event.Event {
 	next.Call = nil
 	switch rapid.IntRange(0, 40).Draw(t, "differs in") {
 	case 13:
-		next.Call = drawCall(t)
+		next.Call, next.ID = drawCall(t), event.CallMessageID(next.Key, "next", 1)
 	case 0:
 		next.ID.Ledger++
 	case 1:

@@ -94,54 +94,82 @@ func (p *verdictBatch) addTo(s *doneSet, index, wordsMax int) bool {
 	return true
 }
 
-// plainMax bounds the size of a verdict without a detail, and longMax that of one without its texts.
+// plainMax bounds the size of a verdict without a detail, longMax that of one without its texts, setMax that of a set without its words, and
+// verdictsHeadMax that of a frame without all of these.
 const (
-	plainMax = 2 + 1 + binary.MaxVarintLen64 + 2
-	longMax  = 192
+	plainMax        = 2 + 1 + binary.MaxVarintLen64 + 2
+	longMax         = 192
+	setMax          = 24
+	verdictsHeadMax = 128
 )
+
+// left returns how many bytes of verdicts the frame has room for.
+func (p *verdictBatch) left(config *Config) int {
+	n := config.FrameMax - verdictsHeadMax - setMax*len(p.done) - 8*p.words
+	if p.buf != nil {
+		n -= len(*p.buf)
+	}
+	return n
+}
 
 // add encodes as many of the verdicts as have room in the frame, at least one if it has none yet,
 // and returns the rest.
 func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Verdict {
+	left := p.left(config)
 	for i := range verdicts {
 		v := &verdicts[i]
-		if p.n == config.FrameEventsMax || p.texts > config.FrameBytesMax {
+		if p.n == config.FrameEventsMax || p.texts > config.FrameBytesMax || left < plainMax {
 			return verdicts[i:]
 		}
 		if v.Detail != nil {
-			if !p.addLong(v, config) {
+			if !p.addLong(v, left, config) {
 				return verdicts[i:]
 			}
+			left = p.left(config)
 			continue
 		}
-		if p.sets && v.Kind == event.Done && p.addDone(v.Handle, min(setWordsMax, config.FrameMax/setWordPart)) {
+		if p.sets && v.Kind == event.Done && p.addDone(v.Handle, min(setWordsMax, config.FrameMax/setWordPart, p.words+(left-setMax)/8)) {
 			p.n++
+			left = p.left(config)
 			continue
 		}
 		b := p.room(plainMax)
 		*p.buf = appendVerdict(b, v, nil)
 		p.n++
+		left -= plainMax
 	}
 	return nil
 }
 
-// addLong encodes a verdict with a detail; it returns false when there is no room.
-func (p *verdictBatch) addLong(v *event.Verdict, config *Config) bool {
+// addLong encodes a verdict with a detail; it returns false when there is no room, of which so many bytes are left. The caller of a reply that
+// no frame has room for hears that the handler ran.
+func (p *verdictBatch) addLong(v *event.Verdict, left int, config *Config) bool {
 	d := *v.Detail
-	d.Reason, d.FirstError = clip(d.Reason), clip(d.FirstError)
-	size := len(d.Reason) + len(d.FirstError)
-	if d.Reply != nil {
-		size += len(d.Reply.Payload) + len(d.Reply.Code)
+	d.Reason, d.FirstError, d.Owner = clip(d.Reason), clip(d.FirstError), clip(d.Owner)
+	texts := textsOf(&d)
+	if frame := config.FrameMax - verdictsHeadMax; d.Reply != nil && longMax+texts+len(d.Owner) > frame {
+		d.Reason = fmt.Sprintf("the reply of %d bytes is larger than a frame between routers", len(d.Reply.Payload))
+		d.Reply = &event.Reply{Outcome: event.CallFailed, Code: event.CodeTooLarge}
+		texts = textsOf(&d)
 	}
-	texts := p.texts + size
-	if texts > config.FrameBytesMax && p.n > 0 {
+	size := longMax + texts + len(d.Owner)
+	if p.n > 0 && (p.texts+texts > config.FrameBytesMax || size > left) {
 		return false
 	}
-	b := p.room(longMax + size + len(d.Owner))
+	b := p.room(size)
 	*p.buf = appendVerdict(b, v, &d)
 	p.n++
-	p.texts = texts
+	p.texts += texts
 	return true
+}
+
+// textsOf returns the bytes of a verdict's detail that have no fixed size, without the name of a member.
+func textsOf(d *event.Detail) int {
+	n := len(d.Reason) + len(d.FirstError)
+	if d.Reply != nil {
+		n += len(d.Reply.Payload) + len(d.Reply.Code)
+	}
+	return n
 }
 
 // room returns the buffer, with room for size more bytes.

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,12 +40,30 @@ func BenchmarkContention(b *testing.B) {
 	})
 }
 
+// The failures of relayed events that a table passes on reach the sink.
+func TestFailuresOfRelayedEventsReachTheSink(t *testing.T) {
+	var sink attemptedSink
+	failures := []event.Verdict{{Handle: event.NewRelayedHandle(1, 0), Kind: event.Attempted}}
+	(&Pool{sink: &sink}).perform(&Moves{Attempted: failures})
+	if !slices.Equal(sink.got, failures) {
+		t.Errorf("it gets %+v, want %+v", sink.got, failures)
+	}
+}
+
+type attemptedSink struct {
+	noSink
+	got []event.Verdict
+}
+
+func (s *attemptedSink) Attempted(verdicts []event.Verdict) { s.got = append(s.got, verdicts...) }
+
 type noSink struct{}
 
 func (noSink) Deliver([]event.Ref)                              {}
 func (noSink) Settle([]event.Set, []event.Verdict, []event.Ref) {}
 func (noSink) Cancel([]event.Handle)                            {}
 
-func (noSink) Granted([]event.Verdict) {}
-func (noSink) Renew([]event.Renewal)   {}
-func (noSink) Renewed([]event.Renewal) {}
+func (noSink) Granted([]event.Verdict)   {}
+func (noSink) Attempted([]event.Verdict) {}
+func (noSink) Renew([]event.Renewal)     {}
+func (noSink) Renewed([]event.Renewal)   {}

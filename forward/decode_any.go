@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
@@ -37,12 +38,9 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 	}
 	f.number, f.epoch, f.relay = events.GetNumber(), positionOf(events.GetEpoch()), events.GetRelay()
 	for _, m := range events.GetEvents() {
-		ev, err := eventOf(events, m)
+		ev, err := eventOf(events, m, f.now)
 		if err != nil {
 			return err
-		}
-		if c := m.GetCall(); c != nil {
-			ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(f.now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume(), TTL: hotframe.CallTTL(uint64(c.GetTtlMs()))}
 		}
 		f.events = append(f.events, event.RefTo(ev))
 	}
@@ -82,7 +80,7 @@ func boundEvents(frame []byte, propertiesMax int) error {
 }
 
 // eventOf returns m with its indexes resolved through the frame's tables.
-func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
+func eventOf(all *peerv1.Events, m *peerv1.Event, now func() clock.Instant) (*event.Event, error) {
 	topics, names, schemas := all.GetTopics(), all.GetNames(), all.GetSchemaVersions()
 	switch topic, schema := m.GetTopic(), m.GetSchemaVersion(); {
 	case uint64(topic) >= uint64(len(topics)):
@@ -101,6 +99,9 @@ func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
 	if i := m.GetSchemaVersion(); i > 0 {
 		ev.SchemaVersion = string(schemas[i-1])
 	}
+	if c := m.GetCall(); c != nil {
+		ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume(), TTL: hotframe.CallTTL(uint64(c.GetTtlMs()))}
+	}
 	for _, p := range m.GetProperties() {
 		if uint64(p.GetName()) >= uint64(len(names)) {
 			return nil, fmt.Errorf("%w: name %d of %d", errFrame, p.GetName(), len(names))
@@ -113,7 +114,8 @@ func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
 // partitionOf reads a partition. checkEvent notices one that is too high.
 func partitionOf(n uint32) ring.Partition { return ring.Partition(min(n, ring.Partitions)) }
 
-// checkEvent returns what is wrong with an event.
+// checkEvent returns what is wrong with an event. One that is no call may have the id of a call: it is a copy with a false id, which a member
+// of an earlier release passes on, and for which its stream must not end. Its mailbox gives it another id.
 func checkEvent(ev *event.Event) error {
 	switch {
 	case ev.Handle == 0:
@@ -122,6 +124,8 @@ func checkEvent(ev *event.Event) error {
 		return fmt.Errorf("%w: partition %d of %d", errFrame, ev.Partition, ring.Partitions)
 	case len(ev.Key) > event.KeyMax:
 		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
+	case ev.Call != nil && !ev.ID.IsCall():
+		return fmt.Errorf("%w: a call with the id %s of an event", errFrame, ev.ID)
 	}
 	return nil
 }

@@ -240,6 +240,26 @@ func TestForeignVerdictsFrames(t *testing.T) {
 	}
 }
 
+// A call has the id of a call: with that of an event it could join this one at its owner. An event with the id of a call is a copy with a false
+// id, which must not end the stream.
+func TestIDsOfCalls(t *testing.T) {
+	call, id := &event.Call{Method: "m", ID: "i"}, event.CallMessageID("k", "i", 0)
+	for _, c := range []struct {
+		event event.Event
+		ok    bool
+	}{
+		{event.Event{Handle: 1, Call: call, ID: id}, true},
+		{event.Event{Handle: 1, ID: id}, true},
+		{event.Event{Handle: 1, Call: call, ID: event.MessageID{Ledger: 7, Entry: 1}}, false},
+		{event.Event{Handle: 1, Call: call, ID: event.SentMessageID("k", "send", "i")}, false},
+	} {
+		f := &eventsFrame{number: 1, events: event.RefsTo(&c.event)}
+		if _, err := bothEvents(t, encode(t, f)); (err == nil) != c.ok {
+			t.Errorf("%s, a call: %t: %v", c.event.ID, c.event.Call != nil, err)
+		}
+	}
+}
+
 // A producer may put any bytes into a property. They must not make a frame unreadable to the
 // generated code, nor an event larger than its weight.
 func TestStringsAreText(t *testing.T) {
@@ -267,7 +287,7 @@ func FuzzEvent(f *testing.F) {
 	ev := &event.Event{Handle: 1 << 40, Key: "k", Topic: "t0", Payload: []byte("p"), Properties: []event.Property{{Name: "n0", Value: "v"}}, FirstError: "e", Crashes: 1}
 	body, _ := hotframe.Chunk((&eventsFrame{now: atZero}).appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
 	f.Add(body)
-	ev.Call = &event.Call{Method: "m", ID: "i", Deadline: 1e9, Path: []ring.KeyHash{1, 2}}
+	ev.Call, ev.ID = &event.Call{Method: "m", ID: "i", Deadline: 1e9, Path: []ring.KeyHash{1, 2}}, event.CallMessageID("k", "i", 0)
 	body, _ = hotframe.Chunk((&eventsFrame{now: atZero}).appendEvent(nil, ev, new(hotframe.Tables)), eventsEvents)
 	f.Add(body)
 	f.Fuzz(func(t *testing.T, b []byte) {

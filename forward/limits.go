@@ -24,6 +24,16 @@ const (
 	propertyBytesMin = 32
 )
 
+// smallMax returns how many items of a number of bytes fit into a frame that is not hot.
+func (c *Config) smallMax(bytes int) int { return (c.FrameMax - frameOverheadMax) / bytes }
+
+// The encoded size of an item of small frames, at most: of a Cancel, of Renewals and of Renewed.
+const (
+	cancelBytesMax  = 11
+	renewalBytesMax = 2 * 11
+	renewedBytesMax = 3*11 + 6
+)
+
 func clip(s string) string {
 	if len(s) <= textMax {
 		return s

@@ -12,9 +12,10 @@ type Moves struct {
 	Local []event.Ref // for the local mailbox
 	Wake  []Peer      // peers whose streams have events to take
 
-	Cancel  []Cancel        // calls that nobody waits for any more
-	Granted []event.Verdict // reservations that have begun
-	Renew   []Renew         // reservations that are to be renewed
+	Cancel    []Cancel        // calls that nobody waits for any more
+	Granted   []event.Verdict // reservations that have begun
+	Attempted []event.Verdict // failures of relayed events, which are told to their consumer nodes and stay held
+	Renew     []Renew         // reservations that are to be renewed
 
 	// Done are events that are done. Verdicts end the journeys of Settled, the events in the same order. They are final (see
 	// [event.VerdictKind.Final]), except those of relayed events, see [Table.Hold].
@@ -30,13 +31,14 @@ func (m *Moves) Reset() {
 	clear(m.Verdicts)
 	clear(m.Settled)
 	clear(m.Granted)
-	m.Granted, m.Renew = m.Granted[:0], m.Renew[:0]
+	clear(m.Attempted)
+	m.Granted, m.Attempted, m.Renew = m.Granted[:0], m.Attempted[:0], m.Renew[:0]
 	m.Local, m.Wake, m.Cancel, m.Done, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Cancel[:0], m.Done[:0], m.Verdicts[:0], m.Settled[:0]
 }
 
 // Empty reports whether there is nothing to do.
 func (m *Moves) Empty() bool {
-	return len(m.Local)+len(m.Wake)+len(m.Cancel)+len(m.Granted)+len(m.Renew)+len(m.Done)+len(m.Settled) == 0
+	return len(m.Local)+len(m.Wake)+len(m.Cancel)+len(m.Granted)+len(m.Attempted)+len(m.Renew)+len(m.Done)+len(m.Settled) == 0
 }
 
 func (m *Moves) settle(ref event.Ref, v event.Verdict) {

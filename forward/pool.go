@@ -37,6 +37,8 @@ type Sink interface {
 	Cancel(calls []event.Handle)
 	// Granted gets the verdicts on reservations that have begun.
 	Granted(verdicts []event.Verdict)
+	// Attempted gets the failures of relayed events that their owners report: they are for the consumer nodes.
+	Attempted(verdicts []event.Verdict)
 	// Renew asks the local mailbox for new permission of reservations that it has. The answers go to Renewed.
 	Renew(asked []event.Renewal)
 	// Renewed gets the owners' answers to [Pool.Renew].
@@ -155,6 +157,9 @@ func (p *Pool) perform(out *Moves) {
 	}
 	if len(out.Granted) > 0 { // first: one may have begun and ended in one frame
 		p.sink.Granted(out.Granted)
+	}
+	if len(out.Attempted) > 0 { // before their final verdicts
+		p.sink.Attempted(out.Attempted)
 	}
 	if len(out.Done)+len(out.Settled) > 0 {
 		p.sink.Settle(out.Done, out.Verdicts, out.Settled)
@@ -721,7 +726,8 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 // sendSmall implements end: it sends the renewals of reservations, and the calls that nobody waits for.
 func (e *outEnd) sendSmall(receipt uint64) error {
 	calls, renewals := e.peer.takeSmall()
-	if len(renewals) > 0 {
+	config := &e.peer.pool.config
+	for renewals := range slices.Chunk(renewals, config.smallMax(renewalBytesMax)) {
 		ask := &peerv1.Renewals{}
 		for _, r := range renewals {
 			ask.Handles, ask.Numbers = append(ask.Handles, uint64(r.Handle)), append(ask.Numbers, r.Number)
@@ -730,14 +736,16 @@ func (e *outEnd) sendSmall(receipt uint64) error {
 			return sendError(err)
 		}
 	}
-	if len(calls) == 0 {
-		return nil
+	for calls := range slices.Chunk(calls, config.smallMax(cancelBytesMax)) {
+		cancel := &peerv1.Cancel{Handles: make([]uint64, len(calls))}
+		for i, h := range calls {
+			cancel.Handles[i] = uint64(h)
+		}
+		if err := e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Cancel{Cancel: cancel}}); err != nil {
+			return sendError(err)
+		}
 	}
-	cancel := &peerv1.Cancel{Handles: make([]uint64, len(calls))}
-	for i, h := range calls {
-		cancel.Handles[i] = uint64(h)
-	}
-	return sendError(e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Cancel{Cancel: cancel}}))
+	return nil
 }
 
 // sendReceipt implements end.

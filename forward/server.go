@@ -307,7 +307,7 @@ type inbound struct {
 	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
 	credits []*peerv1.Credit
-	renewed *peerv1.Renewed
+	renewed []event.Renewal // answers
 }
 
 // Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again.
@@ -317,21 +317,22 @@ func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
 		return
 	}
 	in.mu.Lock()
-	if in.renewed == nil {
-		in.renewed = new(peerv1.Renewed)
-	}
-	for _, r := range answers {
-		if len(in.renewed.Handles) == renewalsMax {
-			break
-		}
-		in.renewed.Handles, in.renewed.Numbers = append(in.renewed.Handles, uint64(r.Handle)), append(in.renewed.Numbers, r.Number)
-		in.renewed.RemainingNs = append(in.renewed.RemainingNs, uint64(max(0, r.Remaining)))
-		if r.Covered {
-			in.renewed.Covered = append(in.renewed.Covered, uint32(len(in.renewed.Handles)-1))
-		}
-	}
+	in.renewed = append(in.renewed, answers[:min(len(answers), renewalsMax-len(in.renewed))]...)
 	in.mu.Unlock()
 	in.link.wake()
+}
+
+// renewedOf returns the frame with answers to renewals.
+func renewedOf(answers []event.Renewal) *peerv1.Renewed {
+	m := new(peerv1.Renewed)
+	for i, r := range answers {
+		m.Handles, m.Numbers = append(m.Handles, uint64(r.Handle)), append(m.Numbers, r.Number)
+		m.RemainingNs = append(m.RemainingNs, uint64(max(0, r.Remaining)))
+		if r.Covered {
+			m.Covered = append(m.Covered, uint32(i))
+		}
+	}
+	return m
 }
 
 // renewalsOf reads renewals, or the answers to them.
@@ -374,8 +375,8 @@ func (in *inbound) sendSmall(receipt uint64) error {
 	credits, renewed := in.credits, in.renewed
 	in.credits, in.renewed = nil, nil
 	in.mu.Unlock()
-	if renewed != nil {
-		if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Renewed{Renewed: renewed}}); err != nil {
+	for answers := range slices.Chunk(renewed, in.server.config.smallMax(renewedBytesMax)) {
+		if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Renewed{Renewed: renewedOf(answers)}}); err != nil {
 			return sendError(err)
 		}
 	}

@@ -948,6 +948,9 @@ func (n *node) Granted(verdicts []event.Verdict) {
 	n.granted = append(n.granted, verdicts...)
 }
 
+// Attempted implements Sink.
+func (n *node) Attempted([]event.Verdict) {}
+
 // Renew implements Sink.
 func (n *node) Renew(asked []event.Renewal) { n.Renewed(asked) }
 

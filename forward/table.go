@@ -197,6 +197,9 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 			t.ignored++
 		case v.Kind == event.Attempted:
 			t.note(h, v)
+			if h.isRelayed() {
+				out.Attempted = append(out.Attempted, *v)
+			}
 		case v.Kind == event.Granted:
 			t.grant(h, v, out)
 		default:

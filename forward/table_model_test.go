@@ -582,7 +582,7 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 
 // answer makes a peer send verdicts about some of its events, reports about an event before its end.
 func (m *model) answer(t *rapid.T, from Peer) {
-	var verdicts, granted []event.Verdict
+	var verdicts, granted, attempted []event.Verdict
 	for _, h := range m.handles {
 		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
 			continue
@@ -600,6 +600,10 @@ func (m *model) answer(t *rapid.T, from Peer) {
 			if v.Handle == h && v.Kind == event.Attempted {
 				m.mayRun[h] = true
 			}
+			if v.Handle == h && v.Kind == event.Attempted && h.IsRelayed() {
+				attempted = append(attempted, v)
+				m.counts["failure passed on"]++
+			}
 			if v.Handle == h && v.Kind == event.Granted {
 				m.granted[h] = true
 				granted = append(granted, v)
@@ -613,6 +617,9 @@ func (m *model) answer(t *rapid.T, from Peer) {
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
 	m.begun(t, granted)
+	if !slices.Equal(m.out.Attempted, attempted) {
+		t.Fatalf("failures of relayed events are %+v, want %+v", m.out.Attempted, attempted)
+	}
 }
 
 // settleAll lets everything work again and answers Done to all, by sets or by verdicts: after that, nothing
@@ -665,7 +672,7 @@ func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
 	counts := map[string]int{}
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "failure passed on"} {
 			if counts[what] == 0 {
 				return false
 			}

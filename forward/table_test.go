@@ -457,6 +457,34 @@ func TestRelayedEventNeverWaits(t *testing.T) {
 	}
 }
 
+// What the owner tells of the failures of a relayed event goes on to its consumer node, which would not know it after the owner's death. The event
+// stays with its owner.
+func TestFailuresOfRelayedEventsArePassedOn(t *testing.T) {
+	tt := newTableTest(t, false)
+	tt.holdEntry(1, entryOf(event.NewRelayedHandle(1, 0), &event.Event{Key: "k", Partition: ring.Partition(1)}))
+	tt.hold("k", 2, 2) // of its own
+	tt.wantTake(1, 1, 2)
+	failures := []event.Verdict{
+		{Handle: tt.handle(1), Kind: event.Attempted, Detail: &event.Detail{Attempts: 2, Reason: "no"}},
+		{Handle: tt.handle(2), Kind: event.Attempted, Detail: &event.Detail{Attempts: 2, Reason: "no"}},
+	}
+	tt.Settle(tt.now, peerNumber(2), failures, &tt.out) // which has neither
+	if !tt.out.Empty() && len(tt.out.Attempted) > 0 {
+		t.Errorf("a stranger's word is passed on: %+v", tt.out.Attempted)
+	}
+	tt.Settle(tt.now, peerNumber(1), failures, &tt.out)
+	if !slices.Equal(tt.out.Attempted, failures[:1]) || len(tt.out.Verdicts) > 0 || tt.out.Empty() || tt.Len() != 2 {
+		t.Fatalf("passed on are %+v, settled %+v, %d are held", tt.out.Attempted, tt.out.Verdicts, tt.Len())
+	}
+	if tt.out.Reset(); len(tt.out.Attempted) > 0 || !tt.out.Empty() {
+		t.Error("it is passed on again")
+	}
+	tt.done(1, 1)
+	if got := tt.ended(); !slices.Equal(got, []int{1}) {
+		t.Errorf("done are %v", got)
+	}
+}
+
 // Relayed events do not wait behind others of their key, and of an entry of them each one has its own end.
 func TestRelayedEventsOfAnEntryEndOneByOne(t *testing.T) {
 	tt := newTableTest(t, true)

@@ -39,7 +39,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		return
 	}
 	id, s, bit := seen.message, b.spans.find(seen.id, seen.message), bitOf(seen.message)
-	other := s != nil && b.isDifferent(s, bit, e, seen)
+	other := id.IsCall() || s != nil && b.isDifferent(s, bit, e, seen) // only a copy with a false id has that of a call
 	if other {
 		b.counters.Mistaken++
 		id = aliasOf(e.Event())
@@ -121,7 +121,7 @@ func weigh(e *event.Ref) int { return e.Weight() + placeBytes }
 // the key; a may be nil. An id that came under two keys costs a search of all items.
 func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 	if a != nil {
-		if it := a.search(s.place, bit); it != nil {
+		if it := b.searchIn(a, s, bit); it != nil {
 			return it
 		}
 	}
@@ -131,6 +131,18 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 		}
 	}
 	return nil // never
+}
+
+// searchIn returns the item of an id in an actor, an event or a visit, nil if it is not there.
+func (b *Boxes) searchIn(a *actor, s *span, bit uint8) *item {
+	if it := a.search(s.place, bit); it != nil || !a.visited {
+		return it
+	}
+	it := b.visits.of[a].head
+	for it != nil && !it.is(s.place, bit) {
+		it = it.next
+	}
+	return it
 }
 
 // join adds a sender to the recipients of an item's verdict.

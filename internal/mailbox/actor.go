@@ -30,7 +30,7 @@ type item struct {
 	bit    uint8           // of its id in that span
 	copied bool            // it is a retry-topic copy whose id the broker has not confirmed
 	visit  bool            // it is a visit, see visits
-	begun  bool            // a visit that waits, and may have run before
+	marks  visitMarks      // of a visit
 }
 
 // joined returns the senders but the first that wait for the verdict.

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -881,5 +882,46 @@ func TestPutOffBehind(t *testing.T) {
 	f.finish(d, event.ResultDone, "") // it needed to come first, and the others follow in their order
 	if d := f.takeOne(); d.MessageID() != third.ID {
 		t.Errorf("after it %v, want %v", d.MessageID(), third.ID)
+	}
+}
+
+// A letter that comes back is put off as long as it asks for, also if events of its key wait: it does not go behind them, since it has to run
+// before them.
+func TestPutOffBehindOfALetter(t *testing.T) {
+	f := newFixture(t, nil)
+	f.Park(f.now, []event.Park{{Key: "ann", State: event.ParkEnds}}, &f.out)
+	other, letter := f.event("ann"), f.event("ann")
+	f.accept(Local, other)
+	f.accept(Letters, letter)
+	d := f.takeOne()
+	if d.MessageID() != letter.ID {
+		t.Fatalf("%v runs, want the letter", d.MessageID())
+	}
+	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: event.ResultPutOff, After: time.Second, Behind: true}}, &f.out)
+	f.now = f.now.Add(time.Second - 1)
+	f.Tick(f.now, &f.out)
+	if d := f.take(); len(d) > 0 {
+		t.Fatalf("%v is given out too early", d[0].MessageID())
+	}
+	f.now++
+	f.Tick(f.now, &f.out)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.want(said(&f.out), says(Letters, letter.Handle, verdict{Kind: event.Done}))
+}
+
+// A full count of failures, which any producer of the retry topic can give a copy, stays full: the event does not begin anew.
+func TestFullCountsOfFailures(t *testing.T) {
+	for kind, want := range map[event.ResultKind]event.VerdictKind{event.ResultRetry: event.Rejected, event.ResultCrashed: event.Rejected} {
+		f := newFixture(t, nil)
+		e := f.event("ann")
+		e.Attempts, e.Crashes = math.MaxUint32, math.MaxUint32
+		f.accept(Local, e)
+		d := f.takeOne()
+		if d.Attempt != math.MaxUint32 {
+			t.Errorf("its attempt is number %d", d.Attempt)
+		}
+		if got := f.finish(d, kind, "no"); len(got) != 1 || got[0].Kind != want || got[0].Attempts != math.MaxUint32 {
+			t.Errorf("after %v: %+v, want %v", kind, got, want)
+		}
 	}
 }

@@ -1,8 +1,12 @@
 package mailbox
 
 import (
+	"cmp"
 	"slices"
 	"testing"
+	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -147,26 +151,208 @@ func TestForgottenEventsRunAgain(t *testing.T) {
 	}
 }
 
-// Ids of copies have their own bound, and leave with the window.
+// finish brings the event of an entry, which may be a copy, and finishes it if it is not known to be done. It reports whether it is.
+func (b *copyBox) finish(entry int64, round uint32) (known bool) {
+	var out Output
+	e := &event.Event{
+		Handle: event.NewHandle(uint64(entry+1), 0), ID: event.MessageID{Ledger: 1, Entry: entry, Batch: -1}, Key: "k", Partition: ring.PartitionOf("k"), Round: round,
+	}
+	b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
+	for _, d := range b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 1, nil) {
+		b.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
+		return false
+	}
+	return true
+}
+
+// Ids of copies have their own bound, and leave with the window. The oldest makes room for the newest, and no other id does, however many copies
+// come.
 func TestCopiesInTheWindowAreBounded(t *testing.T) {
 	b := newCopyBox(t)
 	b.window.countMax = 40
-	var out Output
-	for i := range int64(100) {
-		e := &event.Event{
-			Handle: event.Handle(i + 1), ID: event.MessageID{Ledger: 1, Entry: i, Batch: -1}, Key: "k", Partition: ring.PartitionOf("k"), Round: 1,
-		}
-		b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
-		d := b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 1, nil)
-		b.Finish(0, []event.Result{{Delivery: d[0].ID, Kind: event.ResultDone}}, &out)
+	const first = 1000
+	for i := range int64(25) {
+		b.finish(first+i, 0)
 	}
-	if len(b.window.copies) != 10 || b.window.n != 10 {
-		t.Errorf("%d copies and %d ids are remembered, want 10", len(b.window.copies), b.window.n)
+	for i := range int64(100) {
+		b.finish(i, 1)
+	}
+	if len(b.window.copies) != 10 || b.window.n != 35 || b.Stats().Displaced != 90 {
+		t.Errorf("%d copies and %d ids are remembered, and %d were displaced, want 10, 35 and 90", len(b.window.copies), b.window.n, b.Stats().Displaced)
+	}
+	for i := range int64(25) {
+		if !b.finish(first+i, 0) {
+			t.Errorf("event %d is forgotten", i)
+		}
+	}
+	for i := int64(99); i >= 89; i-- {
+		if known := b.finish(i, 1); known != (i >= 90) {
+			t.Errorf("copy %d is known: %t", i, known)
+		}
 	}
 	b.Forget()
 	if len(b.window.copies) != 0 {
 		t.Errorf("%d copies are left", len(b.window.copies))
 	}
+}
+
+// Whatever copies come, the window has the newest ids of both kinds, and those of partitions that have moved away leave it, others not.
+func TestWindowWithCopies(t *testing.T) {
+	closed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		const countMax = 40
+		b := New(DefaultConfig(), outcome.DefaultConfig(), "m")
+		b.window = newWindow(b.spans, countMax*recordBytes, b.cfg.WindowAgeMax)
+		type done struct {
+			event.Finished
+			leaves bool
+		}
+		var events, copies []done
+		var late []event.MessageID
+		held := func() (ids []event.Finished) {
+			for _, d := range slices.Concat(events, copies) {
+				ids = append(ids, d.Finished)
+			}
+			return ids
+		}
+		byID := func(a, b event.Finished) int { return cmp.Compare(a.ID.Entry, b.ID.Entry) }
+		for entry := range int64(rapid.IntRange(1, 400).Draw(t, "steps")) {
+			d := done{Finished: event.Finished{Partition: ring.Partition(rapid.IntRange(0, 2).Draw(t, "partition")), ID: event.MessageID{Ledger: 1 << 61, Entry: entry, Batch: -1}}}
+			hash := hashOf(d.ID)
+			makeRoom := func() { // the slots of ids that have left count until they are closed
+				if b.window.end-b.window.first == countMax {
+					oldest := b.window.finished(b.window.at(b.window.first)).ID
+					isOldest := func(d done) bool { return d.ID == oldest }
+					events, copies = slices.DeleteFunc(events, isOldest), slices.DeleteFunc(copies, isOldest)
+				}
+			}
+			switch rapid.SampledFrom([]string{"event", "copy", "copy", "copy", "copy", "moves", "late", "leave"}).Draw(t, "step") {
+			case "event":
+				makeRoom()
+				events = append(events, d)
+				b.window.add(0, d.Partition, b.spans.add(hash, d.ID), bitOf(d.ID))
+			case "copy":
+				makeRoom()
+				d.Content = content{1, byte(entry)}
+				b.learn(0, &d.Finished, b.spans.add(hash, d.ID), bitOf(d.ID))
+				if copies = append(copies, d); len(copies) > countMax/copiesPart {
+					copies = copies[1:]
+				}
+			case "moves":
+				b.part(d.Partition).leaves = b.window.end
+				b.RestartHandover(0)
+				for _, all := range [][]done{events, copies} {
+					for i := range all {
+						all[i].leaves = all[i].leaves || all[i].Partition == d.Partition
+					}
+				}
+			case "late":
+				if b.window.end > b.window.first {
+					b.late = append(b.late, b.window.end-1)
+					late = append(late, b.window.finished(b.window.at(b.window.end-1)).ID)
+				}
+			case "leave":
+				got, _ := b.TakeHandover(rapid.IntRange(0, 5).Draw(t, "ids"), func(ring.Partition) bool { return true }, nil)
+				for _, f := range got {
+					isOne := func(d done) bool { return d.Finished == f && d.leaves }
+					if !slices.ContainsFunc(events, isOne) && !slices.ContainsFunc(copies, isOne) {
+						t.Fatalf("%+v leaves, of %+v", f, held())
+					}
+					events, copies = slices.DeleteFunc(events, isOne), slices.DeleteFunc(copies, isOne)
+				}
+				for _, d := range slices.Concat(events, copies) {
+					if d.leaves && slices.Contains(late, d.ID) {
+						t.Fatalf("%+v is late, and does not leave at once", d)
+					}
+				}
+				late = nil
+			}
+			var have []event.Finished
+			for serial := b.window.first; serial < b.window.end; serial++ {
+				if r := b.window.at(serial); !r.is(recordDropped) {
+					have = append(have, b.window.finished(r))
+				}
+			}
+			if want := slices.SortedFunc(slices.Values(held()), byID); !slices.Equal(have, want) || b.window.n != len(want) || len(b.window.copies) != len(copies) {
+				t.Fatalf("the window has %+v, want %+v", have, want)
+			}
+			if b.window.gaps() == 0 && b.window.first > 1 {
+				closed++
+			}
+		}
+		for range 2 * countMax {
+			b.TakeHandover(5, func(ring.Partition) bool { return true }, nil)
+		}
+		for serial := b.window.first; serial < b.window.end; serial++ {
+			r := b.window.at(serial)
+			isOne := func(d done) bool { return d.ID == b.window.finished(r).ID && d.leaves }
+			if !r.is(recordDropped) && (slices.ContainsFunc(events, isOne) || slices.ContainsFunc(copies, isOne)) {
+				t.Fatalf("%+v does not leave", b.window.finished(r))
+			}
+		}
+	})
+	if closed == 0 {
+		t.Error("no gaps were closed; this run proves little")
+	}
+}
+
+// A copy that claims the id of a call, whenever it comes, runs as an event of its own: neither does it join the call, nor the call it, and neither
+// counts as the other when it is done.
+func TestCopiesWithTheIDOfACall(t *testing.T) {
+	for name, first := range map[string]string{"the copy first": "copy", "the call first": "call", "the copy is done": "done"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			id := event.CallMessageID("k", "order-7", 0)
+			forged := f.event("k")
+			forged.ID, forged.Round, forged.Attempts = id, 1, 1
+			asked := f.event("k")
+			asked.ID, asked.Call = id, &event.Call{Method: "m", ID: "order-7", Deadline: f.now.Add(time.Minute)}
+			if first == "call" {
+				f.want(f.accept(Local, asked))
+			}
+			f.want(f.accept(Local, forged))
+			if first == "done" {
+				f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, forged.Handle, verdict{Kind: event.Done}))
+			}
+			if first != "call" {
+				f.want(f.accept(Local, asked))
+			}
+			again := *asked
+			again.Handle = event.NewHandle(99, 0)
+			call := *asked.Call
+			call.Deadline = call.Deadline.Add(time.Minute)
+			again.Call = &call
+			f.want(f.accept(Local, &again)) // joins the call
+			f.Tick(f.now, &f.out)
+			d := f.takeOne()
+			if d.Call() == nil {
+				t.Fatalf("%+v runs first, which is no call", d)
+			}
+			f.finish(d, event.ResultDone, "")
+			if got := said(&f.out); len(got) != 2 || got[0].Reply == nil || got[0].Reply.Outcome != event.CallReplied {
+				t.Errorf("the callers hear %+v", got)
+			}
+			if first != "done" {
+				if d := f.takeOne(); d.Call() != nil || d.Attempt != 2 {
+					t.Errorf("then runs %+v, want the copy", d)
+				}
+			}
+			if s := f.Stats(); s.Mistaken != 1 || s.Joined != 1 {
+				t.Errorf("%d events with false ids, %d joined, want 1 of each", s.Mistaken, s.Joined)
+			}
+		})
+	}
+}
+
+// A call whose id may be that of an event does not run: its caller would hear of the event.
+func TestCallsWithTheIDOfAnEvent(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("k")
+	f.accept(Local, e)
+	call := f.event("k")
+	call.ID, call.Call = e.ID, &event.Call{Method: "m", ID: "order-7", Deadline: f.now.Add(time.Minute)}
+	f.want(f.accept(Local, call), says(Local, call.Handle, verdict{event.Answered, *badID}))
+	f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, e.Handle, verdict{Kind: event.Done}))
 }
 
 // deliverSent brings a copy of an event that a router has published, as deliver does.

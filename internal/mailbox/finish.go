@@ -47,9 +47,8 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	case outcome.IsAck(r.Kind):
 		b.counters.Done++
 		told := !it.copied || it.id.IsSent()
-		end := b.window.end
 		b.settleDone(now, it, out)
-		if !p.ours() && told && b.window.end > end {
+		if !p.ours() && told {
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
@@ -119,7 +118,7 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		return
 	}
 	delay := o.Delay
-	if a := it.actor; o.Behind && a.head != nil {
+	if a := it.actor; o.Behind && a.head != nil && !b.comesFirst(it) {
 		a.pushBack(it)
 		delay /= time.Duration(a.depth) // so that each is looked at about once in that time, if all are put off
 	} else {
@@ -172,11 +171,8 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 		b.window.add(now, it.actor.part.number, s, it.bit)
 		s.here.remove(it.bit)
 	} else {
-		added := b.window.addCopy(now, it.actor.part.number, s, it.bit, contentOf(it.ref.Event()))
+		b.rememberCopy(now, it.actor.part.number, s, it.bit, contentOf(it.ref.Event()))
 		s.here.remove(it.bit)
-		if !added {
-			b.spans.drop(s)
-		}
 	}
 	b.answer(it, event.Done, nil, out)
 	b.release(it)

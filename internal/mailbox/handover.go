@@ -1,6 +1,8 @@
 package mailbox
 
 import (
+	"slices"
+
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
@@ -56,8 +58,36 @@ func (b *Boxes) isOf(it *item, d *event.Finished) bool {
 func (b *Boxes) learn(at clock.Instant, d *event.Finished, s *span, bit uint8) {
 	if !b.compares(d) {
 		b.window.add(at, d.Partition, s, bit)
-	} else if !b.window.addCopy(at, d.Partition, s, bit, d.Content) {
-		b.spans.drop(s)
+	} else {
+		b.rememberCopy(at, d.Partition, s, bit, d.Content)
+	}
+}
+
+// rememberCopy adds the id of a finished copy to the window.
+func (b *Boxes) rememberCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) {
+	if !b.window.addCopy(at, p, s, bit, what) {
+		return
+	}
+	b.counters.Displaced++
+	if b.window.gaps() > b.window.countMax/gapsPart {
+		b.closeGaps()
+	}
+}
+
+// closeGaps frees the slots of ids that were removed from the window.
+func (b *Boxes) closeGaps() {
+	marks := make([]*uint64, 0, len(b.parts)+len(b.late)+2)
+	for i := range b.parts {
+		marks = append(marks, &b.parts[i].leaves)
+	}
+	b.late = slices.DeleteFunc(b.late, func(serial uint64) bool { return serial < b.window.first || b.window.at(serial).is(recordDropped) })
+	for i := range b.late {
+		b.late[i]++ // the mark behind its record
+		marks = append(marks, &b.late[i])
+	}
+	b.window.closeGaps(marks)
+	for i := range b.late {
+		b.late[i]--
 	}
 }
 
@@ -75,7 +105,7 @@ func (b *Boxes) Forget() (ids int) {
 // searchPart is search by partition, for an event whose key is not known.
 func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 	for a := p.actors; a != nil; a = a.inPart.next {
-		if it := a.search(s.place, bit); it != nil {
+		if it := b.searchIn(a, s, bit); it != nil {
 			return it
 		}
 	}

@@ -183,6 +183,7 @@ type Counters struct {
 	Recalled uint64 // calls that ran and were taken back, because their time was up or their caller gone
 
 	SkippedDone uint64 // deliveries that an operator has skipped, and that succeeded
+	Displaced   uint64 // ids of finished copies that were forgotten early, because a newer one needed room
 }
 
 // Stats is a snapshot of the current state, and the counters since the start.
@@ -279,5 +280,6 @@ func (c Counters) add(d Counters) Counters {
 	c.Crowded += d.Crowded
 	c.Granted += d.Granted
 	c.Recalled += d.Recalled
+	c.Displaced += d.Displaced
 	return c
 }

@@ -49,7 +49,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 	outlived := desc("outlived_deliveries_total", "Deliveries that ended after their partition had moved away, by result (answered, cut): the event of one that is cut is delivered once more.", "result")
 	unpinned := desc("unpinned_events_total", "Events that were copied out of the frame that brought them after a long wait.")
 	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
-	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
+	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event or of a call, because one of the two is a copy with a false id: each ran as an event of its own.")
+	displaced := desc("displaced_copies_total", "Ids of finished copies that were forgotten early: copies without a signature may fill a quarter of the window, and the oldest made room. If such an event comes once more, it runs again.")
 	skipped := desc("skipped_events_total", "Events that operators have skipped, by end (dead_letter, done: a handler that ran already had done it).", "end")
 	parked := desc("parked_events_total", "Events that were sent to the parking topic because an operator has parked their key.")
 	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
@@ -78,6 +79,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes, traced func(prometh
 			{taken, "misplaced", func(c Counters) uint64 { return c.Misplaced }},
 			{unrun, "", func(c Counters) uint64 { return c.Unrun }},
 			{mistaken, "", func(c Counters) uint64 { return c.Mistaken }},
+			{displaced, "", func(c Counters) uint64 { return c.Displaced }},
 			{moved, "", func(c Counters) uint64 { return c.Moved }},
 			{outlived, "answered", func(c Counters) uint64 { return c.Outlived }},
 			{outlived, "cut", func(c Counters) uint64 { return c.Cut }},

@@ -352,7 +352,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 		return append(said, r.say(e, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...), ended
 	}
 	others := slices.ContainsFunc(r.events, func(other *refEvent) bool { return other != e && other.event.Key == e.event.Key })
-	if !o.Behind || !others {
+	if !o.Behind || !others || e.isLetter() && r.parks[e.event.Key].State == event.ParkEnds {
 		e.heldUntil = now.Add(o.Delay)
 		return said, ended
 	}

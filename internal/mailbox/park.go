@@ -94,6 +94,11 @@ func (b *Boxes) waitsForPark(a *actor) bool {
 	return true
 }
 
+// comesFirst reports whether an event is a letter that comes back before all other events of its key.
+func (b *Boxes) comesFirst(it *item) bool {
+	return b.parkOf(it.actor.key).State == event.ParkEnds && it.isLetter()
+}
+
 // isLetter reports whether one of the senders that wait for the verdict brings letters back.
 func (it *item) isLetter() bool {
 	return it.first.sender == Letters || slices.ContainsFunc(it.joined(), func(to address) bool { return to.sender == Letters })

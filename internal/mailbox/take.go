@@ -69,7 +69,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, it *item, d *event.Deliver
 	a.wait, a.since = WaitHandler, now
 	d.ID, d.Ref, d.Key, d.Size = it.delivery, it.ref, a.id, it.bytes-placeBytes
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
-	d.Attempt, d.Crashes = it.attempts+1, it.crashes
+	d.Attempt, d.Crashes = max(it.attempts, it.attempts+1), it.crashes   // a consumer node may say that the count is full
 	d.Generation = uint64(a.part.changes) + uint64(b.workers.generation) // both only grow
 	if d.Token != 0 {                                                    // without a token, the turns of two owners have no order
 		d.Turn = b.turn()

@@ -23,7 +23,7 @@ type visits struct {
 	n       int                    // waiting or running
 	running int                    // of these
 	reserve int                    // those that are reservations
-	all     []visit                // names all that wait or run; some twice, and some that are over
+	all     []visit                // names all that wait, and those that run and were not taken back; some twice, and some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
 	moved   map[uint32]struct{}    // places of running reservations that were resumed from another address before their grant
 	keeper  worker                 // the worker of reservations
@@ -37,6 +37,16 @@ type visit struct {
 	place uint32
 	id    event.MessageID
 }
+
+// visitMarks are what few visits have.
+type visitMarks uint8
+
+const (
+	visitBegun visitMarks = 1 << iota // it waits, and may have run before
+	visitNamed                        // visits.all names it
+)
+
+func (it *item) has(m visitMarks) bool { return it.marks&m != 0 }
 
 // visitors are the visits of a key.
 type visitors struct {
@@ -66,6 +76,7 @@ var (
 	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
 	bare   = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
+	badID  = &event.Detail{Reason: "its message id is not that of a call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
 	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
 	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
 	begun  = &event.Detail{Reason: "its handler was cut"}
@@ -74,6 +85,10 @@ var (
 
 // acceptCall judges one call. A repeat of one that is here joins it; one of a call that was done gets the same answer.
 func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Position, e *event.Ref, call *event.Call, seen *lookup, out *Output) {
+	if !seen.message.IsCall() { // it could be that of an event
+		out.say(from, event.Answered, badID)
+		return
+	}
 	var s *span
 	bit := bitOf(seen.message)
 	if !call.Once() {
@@ -221,21 +236,31 @@ func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message e
 
 // watch lets a visit end at its deadline.
 func (b *Boxes) watch(it *item, deadline clock.Instant, out *Output) {
-	b.visits.all = append(b.visits.all, visit{it.place, it.id})
 	if deadline.Before(b.visits.soonest) {
 		b.visits.soonest = deadline
 		out.DueSooner = true
 	}
+	if it.has(visitNamed) {
+		return
+	}
+	it.marks |= visitNamed
+	b.visits.all = append(b.visits.all, visit{it.place, it.id})
 	if n := len(b.visits.all); n > 64 && n > 4*b.visits.n {
 		b.forgetVisits()
 	}
 }
 
-// forgetVisits removes the names of visits that are over.
+// forgetVisits removes the names of visits that are over, and leaves one of each other: a repeat may have got the place of the one before.
 func (b *Boxes) forgetVisits() {
+	for _, v := range b.visits.all {
+		if it := b.visitAt(v); it != nil {
+			it.marks &^= visitNamed
+		}
+	}
 	kept := b.visits.all[:0]
 	for _, v := range b.visits.all {
-		if b.visitAt(v) != nil {
+		if it := b.visitAt(v); it != nil && !it.has(visitNamed) {
+			it.marks |= visitNamed
 			kept = append(kept, v)
 		}
 	}
@@ -273,7 +298,7 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		*it.others = append(*it.others, from)
 	}
 	b.visits.by[from] = it.place
-	if it.begun {
+	if it.has(visitBegun) {
 		out.say(from, event.Attempted, begun)
 	}
 	b.waitUntil(now, it, call.Deadline, out)
@@ -453,15 +478,15 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 	if b.visits.soonest.After(now) {
 		return
 	}
+	b.forgetVisits()
 	soonest, kept := clock.Forever, b.visits.all[:0]
 	var ended []*item
 	for _, v := range b.visits.all {
 		it := b.visitAt(v)
-		if it == nil {
-			continue
-		}
+		it.marks &^= visitNamed
 		switch deadline := it.ref.Event().Call.Deadline; {
 		case deadline.After(now):
+			it.marks |= visitNamed
 			soonest, kept = min(soonest, deadline), append(kept, v)
 		case it.delivery == 0:
 			ended = append(ended, it)
@@ -471,10 +496,8 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 	}
 	b.visits.all, b.visits.soonest = kept, soonest
 	for _, it := range ended {
-		if it.visit && it.actor != nil { // it may be named twice
-			b.counters.Expired++
-			b.endWaiting(now, it, event.Answered, tooOld, out)
-		}
+		b.counters.Expired++
+		b.endWaiting(now, it, event.Answered, tooOld, out)
 	}
 }
 
@@ -508,7 +531,7 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 		s.here.remove(it.bit)
 		b.spans.drop(s)
 	}
-	if it.begun && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
+	if it.has(visitBegun) && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
 		detail = mayRun
 	}
 	b.answer(it, kind, detail, out)
@@ -617,7 +640,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	delete(b.visits.moved, it.place)
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
-		it.begun = true
+		it.marks |= visitBegun
 		b.answer(it, event.Attempted, begun, out) // before a sender gives it to another owner
 	}
 	switch {

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -43,6 +44,70 @@ func TestVisitThatIsWantedAgain(t *testing.T) {
 				t.Errorf("it does not run: %+v", b.Inspect(key))
 			}
 		})
+	}
+}
+
+// However often callers ask for a call or a reservation that waits, it is named once, and found in its key.
+func TestRepeatedAsksCostNoMore(t *testing.T) {
+	for name, call := range map[string]event.Call{"call": {Method: "m", ID: "id"}, "reservation": {ID: "id", Reservation: true}} {
+		for _, leaves := range []bool{false, true} { // the caller gives up, and asks anew
+			t.Run(name, func(t *testing.T) {
+				f := newFixture(t, nil)
+				f.WorkerGone(f.now, 1, &f.out)
+				var before event.Handle
+				for n := range 1000 {
+					e := f.event("key")
+					call := call
+					call.Deadline = f.now.Add(time.Minute + time.Duration(n)*time.Second)
+					e.Handle, e.ID, e.Call = event.NewCallHandle(uint64(n+1)), event.CallMessageID("key", "id", 0), &call
+					e.Payload = nil
+					if leaves && n > 0 {
+						f.Cancel(f.now, Local, []event.Handle{before}, &f.out)
+					}
+					f.accept(Local, e)
+					if !leaves && n > 0 {
+						f.Cancel(f.now, Local, []event.Handle{before}, &f.out)
+					}
+					before = e.Handle
+				}
+				if n := len(f.visits.all); n > 100 || f.visits.n != 1 {
+					t.Errorf("%d visits have %d names", f.visits.n, n)
+				}
+				a, id := f.actor("key", f.hashOfKey("key")), event.CallMessageID("key", "id", 0)
+				if it := f.searchIn(a, f.spans.find(hashOf(id), id), bitOf(id)); it == nil || it.id != id {
+					t.Error("it is not found in its key")
+				}
+				f.out.Reset()
+				f.Tick(f.now.Add(500*time.Second), &f.out)
+				if f.visits.n != 1 {
+					t.Error("it ends before the last of its deadlines")
+				}
+				f.Tick(f.now.Add(time.Hour), &f.out)
+				if s := f.Stats(); s.Visits != 0 || s.Expired != 1 || len(f.visits.all) != 0 {
+					t.Errorf("%d visits are left with %d names, %d have expired", s.Visits, len(f.visits.all), s.Expired)
+				}
+			})
+		}
+	}
+}
+
+// A call that runs when its time is up is taken back once, whatever place it has got.
+func TestACallIsTakenBackOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	for n := range 3 { // two of them leave their names behind
+		e := f.event("key")
+		e.Handle, e.ID = event.NewCallHandle(uint64(n+1)), event.CallMessageID("key", "id", 0)
+		e.Call = &event.Call{Method: "m", ID: "id", Deadline: f.now.Add(time.Minute)}
+		f.accept(Local, e)
+		if n < 2 {
+			f.Cancel(f.now, Local, []event.Handle{e.Handle}, &f.out)
+		}
+	}
+	d := f.takeOne()
+	f.out.Reset()
+	f.Tick(f.now.Add(time.Hour), &f.out)
+	if want := []event.DeliveryID{d.ID}; !slices.Equal(f.out.TakeBack, want) || f.Stats().Recalled != 1 {
+		t.Errorf("taken back are %v, want %v", f.out.TakeBack, want)
 	}
 }
 

@@ -1,7 +1,9 @@
 package mailbox
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -31,13 +33,15 @@ type window struct {
 	young      clock.Instant // sweepSome skips ids that finished before, in this pass
 
 	// copies holds the content of finished retry-topic copies by id, since every producer of
-	// that topic can choose the id. Of these ids only those that a router has given are handed over when a partition moves, with
+	// that topic can choose the id. No serial of theirs is less than copiesFrom. Of these ids only those that a router has given are handed over when a partition moves, with
 	// the content.
-	copies map[event.MessageID]content
+	copies     map[event.MessageID]content
+	copiesFrom uint64
 }
 
-// copiesPart bounds the ids of copies to this fraction of a window.
-const copiesPart = 4
+// copiesPart bounds the ids of copies to this fraction of a window, and gapsPart the slots that copies have left which had to make room for
+// newer ones: else many copies would push all other ids out of the window.
+const copiesPart, gapsPart = 4, 16
 
 // record is one id: a bit of a span.
 type record struct {
@@ -90,16 +94,45 @@ func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
 	w.n++
 }
 
-// addCopy is add for the id of a copy. It reports false, and does not remember the id, if
-// there are too many of them.
-func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) bool {
-	if len(w.copies) >= max(1, w.countMax/copiesPart) {
-		return false
-	}
+// addCopy is add for the id of a copy. If there are too many of them, the oldest is forgotten, which it reports.
+func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) (forgot bool) {
 	w.add(at, p, s, bit)
 	w.at(w.end - 1).flags |= recordCopied
 	w.copies[s.id(bit)] = what
+	if len(w.copies) <= max(1, w.countMax/copiesPart) {
+		return false
+	}
+	w.copiesFrom = max(w.copiesFrom, w.first)
+	for r := w.at(w.copiesFrom); !r.is(recordCopied) || r.is(recordDropped); r = w.at(w.copiesFrom) {
+		w.copiesFrom++ // once for each record, and the new one is a copy
+	}
+	w.forget(w.copiesFrom)
+	w.trim()
 	return true
+}
+
+// gaps returns the number of slots of removed ids.
+func (w *window) gaps() int { return int(w.end-w.first) - w.n }
+
+// closeGaps moves the remembered records together, before the end of the ring, in their order. A mark is a serial such that those before it
+// differ from the others: it stays between the same records.
+func (w *window) closeGaps(marks []*uint64) {
+	marks = append(marks, &w.sweep, &w.copiesFrom)
+	slices.SortFunc(marks, func(a, b *uint64) int { return cmp.Compare(*b, *a) }) // the last ones first
+	to := w.end
+	for serial := w.end; ; serial-- {
+		for len(marks) > 0 && *marks[0] >= serial {
+			*marks[0], marks = to, marks[1:]
+		}
+		if serial == w.first {
+			break
+		}
+		if r := w.at(serial - 1); !r.is(recordDropped) {
+			to--
+			*w.at(to) = *r
+		}
+	}
+	w.first = to
 }
 
 func (w *window) makeRoom() {

@@ -112,18 +112,21 @@ func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) 
 	case event.ResultPutOff:
 		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, c.RetryHoldMax)), Hold: true, Behind: r.Behind, Attempts: attempts}
 	case event.ResultCrashed:
-		crashes++
+		crashes = oneMore(crashes)
 		o = crashed(c, attempts, crashes)
 	case event.ResultReject:
-		o = Outcome{Kind: DeadLetter, Attempts: attempts + 1, Reason: clip(r.Reason)}
+		o = Outcome{Kind: DeadLetter, Attempts: oneMore(attempts), Reason: clip(r.Reason)}
 	case event.ResultRetry:
-		o = failed(c, id, attempts+1, r)
+		o = failed(c, id, oneMore(attempts), r)
 	default:
-		o = failed(c, id, attempts+1, r)
+		o = failed(c, id, oneMore(attempts), r)
 	}
 	o.Crashes = crashes
 	return o
 }
+
+// oneMore counts one more. A full count stays: a producer of the retry topic can write any into a copy, and at 0 the event would never end.
+func oneMore(count uint32) uint32 { return max(count, count+1) }
 
 // Skipped is the outcome, in the place of o, of an event that an operator has skipped for a reason: the dead letter topic, unless
 // the application has done it.

@@ -156,16 +156,20 @@ func TestOfKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &event.Event{
 			ID:       event.MessageID{Ledger: rapid.Int64().Draw(t, "ledger"), Batch: rapid.Int32().Draw(t, "batch")},
-			Attempts: rapid.Uint32Range(0, 6).Draw(t, "attempts"),
+			Attempts: rapid.OneOf(rapid.Uint32Range(0, 6), rapid.Uint32Min(math.MaxUint32-1)).Draw(t, "attempts"), // a copy may claim any
+			Crashes:  rapid.OneOf(rapid.Just(uint32(0)), rapid.Uint32Min(math.MaxUint32-1)).Draw(t, "crashes"),
 		}
 		r := event.Result{
 			Kind:   event.ResultKind(rapid.Uint8Range(0, 9).Draw(t, "kind")),
 			After:  time.Duration(rapid.Int64().Draw(t, "after")),
 			Reason: string(rapid.SliceOfN(rapid.Byte(), 0, 2*ReasonMax).Draw(t, "reason")),
 		}
-		got := Of(testConfig, e.ID, e.Attempts, 0, r)
-		if again := Of(testConfig, e.ID, e.Attempts, 0, r); again != got {
+		got := Of(testConfig, e.ID, e.Attempts, e.Crashes, r)
+		if again := Of(testConfig, e.ID, e.Attempts, e.Crashes, r); again != got {
 			t.Fatalf("%+v, then %+v", got, again)
+		}
+		if got.Attempts < e.Attempts || got.Crashes < e.Crashes {
+			t.Fatalf("%d failures and %d crashes after %d and %d", got.Attempts, got.Crashes, e.Attempts, e.Crashes)
 		}
 		if IsAck(r.Kind) != (got.Kind == Ack) {
 			t.Fatalf("IsAck(%v) = %v, and the outcome is %+v", r.Kind, IsAck(r.Kind), got)
@@ -179,7 +183,7 @@ func TestOfKeepsItsPromises(t *testing.T) {
 		if got.Kind == Retry && got.Hold != (got.Delay <= testConfig.RetryHoldMax) {
 			t.Fatalf("delay %v, hold %v", got.Delay, got.Hold)
 		}
-		if got.Kind == Retry && got.Attempts >= testConfig.AttemptsMax && got.Attempts > e.Attempts {
+		if got.Kind == Retry && got.Attempts >= testConfig.AttemptsMax && (r.Kind == event.ResultRetry || got.Attempts > e.Attempts) {
 			t.Fatalf("failure %d of at most %d is tried again", got.Attempts, testConfig.AttemptsMax)
 		}
 	})

@@ -343,6 +343,9 @@ func (p *Pipeline) Settle(done []event.Set, verdicts []event.Verdict, events []e
 	p.settle(p.relayed.settle(done, verdicts, p.Peers))
 }
 
+// Attempted implements forward.Sink.
+func (p *Pipeline) Attempted(failures []event.Verdict) { p.relayed.tell(failures, p.Peers) }
+
 // settle brings verdicts on this node's events to their source.
 func (p *Pipeline) settle(done []event.Set, verdicts []event.Verdict) {
 	if s := p.source.Load(); s != nil && len(done)+len(verdicts) > 0 {

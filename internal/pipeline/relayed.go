@@ -89,6 +89,19 @@ func (r *relayed) answer(v event.Verdict, peers Answerer) {
 	}
 }
 
+// tell sends the failures of relayed events back that their owners report. The events stay.
+func (r *relayed) tell(failures []event.Verdict, peers Answerer) {
+	for _, v := range failures {
+		r.mu.Lock()
+		from, ok := r.origin[v.Handle]
+		r.mu.Unlock()
+		if ok {
+			v.Handle = from.handle
+			peers.Answer(from.stream, []event.Verdict{v})
+		}
+	}
+}
+
 // take removes a relayed event, and returns where its verdict goes.
 func (r *relayed) take(h event.Handle) (from origin, ok bool) {
 	r.mu.Lock()

@@ -71,6 +71,23 @@ func TestSettleBringsEachVerdictHome(t *testing.T) {
 	}
 }
 
+// The failures of a relayed event that its owner reports go to its consumer node, and its verdict after them.
+func TestFailuresOfRelayedEventsGoHome(t *testing.T) {
+	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: peers{ends: e}, Holder: noHolder{}})
+	relayed := &event.Event{Handle: 71}
+	p.Accept(forward.Arrival{From: 5, Relay: true, Events: event.RefsTo(relayed)})
+	failure, end := event.Verdict{Handle: relayed.Handle, Kind: event.Attempted, Detail: &event.Detail{Attempts: 1}}, event.Verdict{Handle: relayed.Handle, Kind: event.NotYet, Detail: &event.Detail{Delay: 1}}
+	p.Attempted([]event.Verdict{failure})
+	p.Attempted([]event.Verdict{failure})
+	p.Settle(nil, []event.Verdict{end}, nil)
+	p.Attempted([]event.Verdict{failure}) // the event is gone
+	failure.Handle, end.Handle = 71, 71
+	if want := []event.Verdict{failure, failure, end}; !slices.Equal(e.answered[5], want) {
+		t.Errorf("the peer receives %v, want %v", e.answered[5], want)
+	}
+}
+
 // Verdicts go to the newest source.
 func TestVerdictsGoToTheNewestSource(t *testing.T) {
 	p := newPipeline(t, Parts{Now: clock.Now}, Stages{})

@@ -170,6 +170,9 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	if len(out.Granted) > 0 {
 		m.pipeline.Granted(out.Granted)
 	}
+	if len(out.Attempted) > 0 {
+		m.pipeline.Attempted(out.Attempted)
+	}
 	if len(out.Done)+len(out.Settled) > 0 {
 		m.pipeline.Settle(out.Done, out.Verdicts, out.Settled)
 	}

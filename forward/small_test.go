@@ -1,0 +1,229 @@
+package forward
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+// smallConfig is that of the smallest frames.
+func smallConfig() Config {
+	config := DefaultConfig()
+	config.FrameMax = 64 << 10
+	config.FrameBytesMax, config.FrameEventsMax = config.FrameMax, frameItemsMax
+	return config
+}
+
+// Verdicts of any kind and size leave in frames that are not too large to be sent, each once.
+func TestFramesOfVerdictsAreBounded(t *testing.T) {
+	most := 0
+	rapid.Check(t, func(t *rapid.T) {
+		config := smallConfig()
+		in := &inbound{sets: rapid.Bool().Draw(t, "reads sets"), server: &Server{config: config}, link: &link{wakeup: make(chan struct{}, 1)}}
+		n := 0
+		for burst := range rapid.Uint64Range(1, 6).Draw(t, "bursts") {
+			size := rapid.SampledFrom([]int{0, 1, 100, 4 << 10, 30 << 10, 70 << 10}).Draw(t, "bytes")
+			kind := rapid.SampledFrom([]event.VerdictKind{event.Done, event.NotOwner, event.Failed, event.Answered}).Draw(t, "kind")
+			text, apart := strings.Repeat("x", size), rapid.SampledFrom([]int{1, 7, 64, 1000, 1 << 13}).Draw(t, "apart")
+			count := rapid.SampledFrom([]int{1, 50, 5000}).Draw(t, "verdicts")
+			if size > 100 {
+				count = min(count, 50)
+			}
+			if kind == event.Answered && rapid.Bool().Draw(t, "fills the frame") { // nearly
+				size, count = config.FrameMax-verdictsHeadMax-longMax-rapid.IntRange(-1, 40).Draw(t, "bytes left"), 1
+				text = strings.Repeat("x", size)
+			}
+			var verdicts []event.Verdict
+			n += count
+			for i := range count {
+				serial := 1<<40 + burst<<20 + uint64(i*apart/event.EntryEventsMax)
+				v := event.Verdict{Handle: event.NewRelayedHandle(serial, i*apart%event.EntryEventsMax), Kind: kind}
+				switch kind {
+				case event.Failed:
+					v.Detail = &event.Detail{Delay: time.Hour, Attempts: 1 << 31, Crashes: 1 << 31, Reason: text, FirstError: text, Owner: text}
+				case event.Answered:
+					v.Detail = &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied, Payload: []byte(text)}}
+				}
+				verdicts = append(verdicts, v)
+			}
+			in.answer(verdicts)
+		}
+		got := 0
+		for batch := in.take(); batch.n > 0; batch = in.take() {
+			f := &verdictsFrame{receipt: 1 << 62, number: 1 << 62, epoch: event.Position{Ledger: 1 << 62, Entry: 1 << 62}, batch: batch}
+			out := f.marshal()
+			b := out.Materialize()
+			out.Free()
+			if most = max(most, len(b)); len(b) > config.FrameMax {
+				t.Fatalf("a frame of %d verdicts has %d bytes", batch.n, len(b))
+			}
+			var read verdictsFrame
+			if err := read.parse(b); err != nil {
+				t.Fatal(err)
+			}
+			got += len(read.verdicts) + len(handlesIn(read.done))
+		}
+		if got != n {
+			t.Fatalf("%d verdicts leave, want %d", got, n)
+		}
+	})
+	if least := smallConfig().FrameMax * 9 / 10; most < least {
+		t.Errorf("the longest frame has %d bytes; this run proves little", most)
+	}
+}
+
+// A reply without room in a frame becomes a failure, so that its caller hears that the handler ran. One that just has room is sent.
+func TestRepliesWithoutRoom(t *testing.T) {
+	config := smallConfig()
+	largest := config.FrameMax - verdictsHeadMax - longMax
+	for size, want := range map[int]event.Reply{
+		largest:               {Outcome: event.CallReplied},
+		largest + 1:           {Outcome: event.CallFailed, Code: event.CodeTooLarge},
+		event.CallPayloadMax:  {Outcome: event.CallFailed, Code: event.CodeTooLarge},
+		config.FrameMax:       {Outcome: event.CallFailed, Code: event.CodeTooLarge},
+		config.FrameMax / 2:   {Outcome: event.CallReplied},
+		largest - largest/100: {Outcome: event.CallReplied},
+	} {
+		in := &inbound{server: &Server{config: config}, link: &link{wakeup: make(chan struct{}, 1)}}
+		reply := &event.Reply{Outcome: event.CallReplied, Payload: make([]byte, size)}
+		in.answer([]event.Verdict{{Handle: 1, Kind: event.Done}, {Handle: 2, Kind: event.Answered, Detail: &event.Detail{Reply: reply}}, {Handle: 3, Kind: event.Done}})
+		var read []event.Verdict
+		for batch := in.take(); batch.n > 0; batch = in.take() {
+			f := readBatch(t, batch)
+			read = append(read, slices.Clone(f.verdicts)...)
+		}
+		if len(read) != 3 || read[0].Handle != 1 || read[1].Handle != 2 || read[2].Handle != 3 {
+			t.Fatalf("%d bytes: read %+v", size, read)
+		}
+		got := read[1].DetailOrZero()
+		if got.Reply.Outcome != want.Outcome || got.Reply.Code != want.Code || (got.Reason != "") != (want.Code != "") || want.Code == "" && len(got.Reply.Payload) != size {
+			t.Errorf("%d bytes: %v %q, %q, %d bytes", size, got.Reply.Outcome, got.Reply.Code, got.Reason, len(got.Reply.Payload))
+		}
+		if reply.Outcome != event.CallReplied || len(reply.Payload) != size {
+			t.Error("the reply was written to, which is remembered for repeats")
+		}
+	}
+}
+
+// frames records the frames of a stream.
+type frames []proto.Message
+
+func (f *frames) SendMsg(m any) error {
+	*f = append(*f, m.(proto.Message))
+	return nil
+}
+
+// calling and called are the ends of a stream that is recorded.
+type calling struct {
+	peerStream
+	*frames
+}
+
+func (s calling) SendMsg(m any) error { return s.frames.SendMsg(m) }
+
+type called struct {
+	grpc.BidiStreamingServer[peerv1.ForwardRequest, peerv1.ForwardResponse]
+	*frames
+}
+
+func (s called) SendMsg(m any) error { return s.frames.SendMsg(m) }
+
+// wantSizes checks that there are several frames, none of which is too large.
+func (f frames) wantSizes(t *testing.T, config *Config) {
+	t.Helper()
+	for _, m := range f {
+		if n := proto.Size(m); n > config.FrameMax {
+			t.Errorf("a frame has %d bytes", n)
+		}
+	}
+	if len(f) < 2 {
+		t.Errorf("all is sent in %d frames; this proves nothing", len(f))
+	}
+}
+
+// As many cancels, renewals and answers to them as may wait are sent in frames that are not too large.
+func TestSmallFramesAreBounded(t *testing.T) {
+	config := smallConfig()
+	var calls []event.Handle
+	var renewals []event.Renewal
+	for i := range uint64(cancelledMax) {
+		calls = append(calls, event.NewCallHandle(1<<40+i))
+	}
+	for i := range uint64(renewalsMax) {
+		renewals = append(renewals, event.Renewal{Handle: event.NewCallHandle(1<<40 + i), Number: 1<<63 + i, Permission: event.Permission{Remaining: time.Hour, Covered: i%3 > 0}})
+	}
+	t.Run("cancels", func(t *testing.T) {
+		var sent frames
+		out := outEnd{peer: &peer{pool: &Pool{config: config}, cancelled: calls}, stream: calling{frames: &sent}}
+		if err := out.sendSmall(1 << 62); err != nil {
+			t.Fatal(err)
+		}
+		sent.wantSizes(t, &config)
+		var got []event.Handle
+		for _, m := range sent {
+			for _, h := range m.(*peerv1.ForwardRequest).GetCancel().GetHandles() {
+				got = append(got, event.Handle(h))
+			}
+		}
+		if !slices.Equal(got, calls) {
+			t.Errorf("%d cancels are sent, want %d", len(got), len(calls))
+		}
+	})
+	t.Run("renewals", func(t *testing.T) {
+		var sent frames
+		out := outEnd{peer: &peer{pool: &Pool{config: config}, renewals: renewals}, stream: calling{frames: &sent}}
+		if err := out.sendSmall(1 << 62); err != nil {
+			t.Fatal(err)
+		}
+		sent.wantSizes(t, &config)
+		n := 0
+		for _, m := range sent {
+			f := m.(*peerv1.ForwardRequest).GetRenewals()
+			asked, err := renewalsOf(f.GetHandles(), f.GetNumbers(), nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range asked {
+				if r.Handle != renewals[n].Handle || r.Number != renewals[n].Number {
+					t.Fatalf("renewal %d is %+v", n, r)
+				}
+				n++
+			}
+		}
+		if n != len(renewals) {
+			t.Errorf("%d renewals are sent, want %d", n, len(renewals))
+		}
+	})
+	t.Run("answers", func(t *testing.T) {
+		var sent frames
+		in := &inbound{server: &Server{config: config, streams: map[StreamID]*inbound{}}, link: &link{wakeup: make(chan struct{}, 1)}, stream: called{frames: &sent}}
+		in.server.streams[1] = in
+		for range 2 { // more than may wait
+			in.server.Renewed(1, renewals)
+		}
+		if err := in.sendSmall(1 << 62); err != nil {
+			t.Fatal(err)
+		}
+		sent.wantSizes(t, &config)
+		var got []event.Renewal
+		for _, m := range sent {
+			f := m.(*peerv1.ForwardResponse).GetRenewed()
+			answers, err := renewalsOf(f.GetHandles(), f.GetNumbers(), f.GetRemainingNs(), f.GetCovered())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, answers...)
+		}
+		if !slices.Equal(got, renewals) {
+			t.Errorf("%d answers are sent, want %d", len(got), len(renewals))
+		}
+	})
+}
