@@ -10,6 +10,7 @@ RUNS     ?= 100 # make sim: how many seeds
 HOURS    ?= 1   # make sim: simulated hours for each
 SEED     ?=     # make sim: the seed to begin with, to replay a failure
 FAULTS   ?= 20  # make chaos: how many
+RATE     ?= 2000 # make chaos: events a second
 FUZZTIME ?= 30s # make fuzz: for each target
 SPEC     ?= quick
 
@@ -85,11 +86,11 @@ test-waiting: # tests of leases, of brokers and of processes, which wait for mos
 .PHONY: test-computing
 test-computing: # tests that compute, at low priority while the others wait
 	$(MAKE) --no-print-directory -j1 sdks
-	nice $(MAKE) --no-print-directory -j1 unit-plain planted
+	nice -n 15 $(MAKE) --no-print-directory -j1 unit-plain planted
 
 .PHONY: sdks
 sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
-	nice -n 5 tools/sdks.sh $(SDKS)
+	nice tools/sdks.sh $(SDKS)
 
 .PHONY: first-handlers
 first-handlers: ## Try the README of each SDK as a new user would, on a machine that has the language alone, and time it (SDKS= names some)
@@ -230,9 +231,9 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 	$(goreleaser) release --clean $(ARGS)
 
 .PHONY: chaos
-chaos: ## Twenty real faults (FAULTS=) on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
+chaos: ## Twenty real faults (FAULTS=, RATE=) on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
-	$(GO) run ./chaos --faults $(FAULTS) --rate 2000 --keep bin/chaos $(ARGS)
+	$(GO) run ./chaos --faults $(FAULTS) --rate $(RATE) --keep bin/chaos $(ARGS)
 	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn
