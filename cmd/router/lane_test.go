@@ -460,7 +460,7 @@ func TestCommandsThroughTLS(t *testing.T) {
 		"the name is the host":       {invoke(append(slices.Clone(pair), authority)...), exitOK, "user-1 pays 5\n", ""},
 		"a key is held":              {lock(named...), exitOK, "held\n", ""},
 		"in the clear":               {invoke(), exitNotRun, "", "NOT_RUN"},
-		"the key in the clear":       {lock("--wait=1s"), exitNotLocked, "", "the key was not got"},
+		"the key in the clear":       {lock("--wait=1s"), exitNotLocked, "", "the key was not obtained"},
 		"a certificate of strangers": {invoke("--cert-file="+stranger.CertFile, "--key-file="+stranger.KeyFile, authority), exitNotRun, "", "NOT_RUN"},
 		"another router":             {invoke(append(slices.Clone(pair), authority, "--tls-name=payments-router")...), exitNotRun, "", "not for payments-router"},
 		"another authority":          {invoke(append(slices.Clone(pair), "--ca-file="+other.File)...), exitNotRun, "", "certificate"},

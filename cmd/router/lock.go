@@ -15,7 +15,7 @@ import (
 
 // The exit codes of router lock, beside those of its command.
 const (
-	exitNotLocked = 75 // the key was not got, and the command has not run
+	exitNotLocked = 75 // the key was not obtained, and the command has not run
 	exitLost      = 76 // the key was lost while the command ran
 	exitNotExec   = 126
 	exitNoCommand = 127
@@ -35,7 +35,7 @@ before the key is free. Signals are passed on.
 
 The exit code is that of COMMAND, 128 and the number of the signal that ended it, or
   2    the command line is wrong
-  75   the key was not got: COMMAND has not run
+  75   the key was not obtained: COMMAND has not run
   76   the key was lost while COMMAND ran
   126  COMMAND cannot be run
   127  COMMAND is not there`
@@ -116,13 +116,13 @@ type lockError struct {
 // Error returns the text.
 func (e *lockError) Error() string { return e.text }
 
-// notLocked is the error of a key that was not got.
+// notLocked is the error of a key that was not obtained.
 func notLocked(err error) error {
 	var failed *client.CallError
 	if !errors.As(err, &failed) {
-		return &lockError{exitNotLocked, "the key was not got: " + err.Error()}
+		return &lockError{exitNotLocked, "the key was not obtained: " + err.Error()}
 	}
-	text := "the key was not got"
+	text := "the key was not obtained"
 	if failed.Code != "" {
 		text += " (" + failed.Code + ")"
 	}

@@ -146,7 +146,7 @@ func TestLock(t *testing.T) {
 		"its environment":    {[]string{"user-2", "--", "sh", "-c", "echo $RINGFENCE_KEY $RINGFENCE_KEY_BASE64; test $RINGFENCE_FENCE = $(printf %019d.%020d $RINGFENCE_FENCING_TOKEN $RINGFENCE_TURN)"}, exitOK, "user-2 dXNlci0y\n"},
 		"a binary key":       {[]string{"--base64", "/wA=", "--", "sh", "-c", "echo ${RINGFENCE_KEY-none} $RINGFENCE_KEY_BASE64"}, exitOK, "none /wA=\n"},
 		"a group of its own": {[]string{"user-1", "--", "sh", "-c", `test $(ps -o pgid= -p $$) = $$`}, exitOK, ""},
-		"no router":          {[]string{"--endpoint=127.0.0.1:1", "user-1", "--", "true"}, exitNotLocked, "the key was not got (unreachable): "},
+		"no router":          {[]string{"--endpoint=127.0.0.1:1", "user-1", "--", "true"}, exitNotLocked, "the key was not obtained (unreachable): "},
 		"no command":         {[]string{"user-1"}, exitUsage, "takes a KEY, then --"},
 		"no --":              {[]string{"user-1", "true"}, exitUsage, "takes a KEY, then --"},
 		"two keys":           {[]string{"user-1", "user-2", "--", "true"}, exitUsage, "takes a KEY, then --"},
@@ -168,7 +168,7 @@ func TestLock(t *testing.T) {
 		l.begins(holder, "holder")
 		began := clock.Now()
 		c := l.lock("-n", "user-3", "--", "touch", filepath.Join(l.dir, "wrong"))
-		if l.code(c) != exitNotLocked || !strings.Contains(c.shown.String(), "the key was not got (timeout)") {
+		if l.code(c) != exitNotLocked || !strings.Contains(c.shown.String(), "the key was not obtained (timeout)") {
 			t.Errorf("exit code %d, %q", c.ProcessState.ExitCode(), c.shown)
 		}
 		t.Logf("-n was answered after %v", clock.Now().Sub(began))

@@ -149,10 +149,7 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 			ctx, cancel := context.WithTimeout(r.Context(), turnWaitMax)
 			err := turn.Wait(ctx)
 			cancel()
-			switch {
-			case r.Context().Err() != nil: // the caller has gone
-				return
-			case err != nil:
+			if err != nil { // or the caller has closed its side of the connection, and may read on: without an answer net/http makes one
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, "too many requests", http.StatusTooManyRequests)
 				return

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -504,5 +505,17 @@ func TestCallsAreNotClosedForOthers(t *testing.T) {
 	for _, c := range calls {
 		c.Close()
 		<-gone
+	}
+}
+
+// A request whose caller has closed its side of the connection while it waited for its turn is refused: without an answer net/http would say 200.
+func TestARequestIsRefusedAlsoIfItsCallerIsGone(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	h := HTTP{Metrics: NewMetrics(prometheus.NewRegistry())}
+	w := httptest.NewRecorder()
+	h.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it ran") })).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(gone))
+	if w.Code != http.StatusTooManyRequests {
+		t.Errorf("status %d, want %d", w.Code, http.StatusTooManyRequests)
 	}
 }
