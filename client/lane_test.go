@@ -83,7 +83,7 @@ func TestTooLargeRequestsAreNotSent(t *testing.T) {
 		if !errors.Is(sent, client.ErrNotSent) || !strings.Contains(sent.Error(), c.want) {
 			t.Errorf("%s: Send: %v", name, sent)
 		}
-		if failure := (*client.CallError)(nil); !errors.As(called, &failure) || failure.Kind != client.ErrNotRun || failure.Code != client.CodeTooLarge || !strings.Contains(failure.Text, c.want) {
+		if failure := (*client.CallError)(nil); !errors.As(called, &failure) || !errors.Is(failure.Kind, client.ErrNotRun) || failure.Code != client.CodeTooLarge || !strings.Contains(failure.Text, c.want) {
 			t.Errorf("%s: Invoke: %v", name, called)
 		}
 		if read := router.read.Load() - before; read != 0 {

@@ -670,7 +670,7 @@ func TestReserveWithoutRoomForAStream(t *testing.T) {
 		begun := time.Now()
 		_, err := lane.Reserve(t.Context(), "user-2")
 		var failure *client.CallError
-		if !errors.As(err, &failure) || failure.Kind != client.ErrNotReserved || failure.Code != client.CodeOverloaded {
+		if !errors.As(err, &failure) || !errors.Is(failure.Kind, client.ErrNotReserved) || failure.Code != client.CodeOverloaded {
 			t.Errorf("the error is %v", err)
 		}
 		if took := time.Since(begun); took != 5*time.Second {

@@ -121,7 +121,11 @@ func TestCertificateThatIsNotTrusted(t *testing.T) {
 	if b.await(ctx) {
 		t.Error("it is taken for there")
 	}
-	if _, sent, err := b.send(t.Context(), &client.Event{Key: "k"}); err == nil || sent {
+	response, sent, err := b.send(t.Context(), &client.Event{Key: "k"})
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	if err == nil || sent {
 		t.Errorf("sent %t: %v, want an error before anything was sent", sent, err)
 	}
 	if n := app.handled.Load(); n != 0 {

@@ -119,7 +119,7 @@ func (o *ttlOwner) listenHTTP(t *testing.T) string {
 }
 
 // ask sends a request by a connection of its own. With half it closes its side of it as soon as the owner was asked.
-func (o *ttlOwner) ask(t *testing.T, address, method, path, body string, half bool) *http.Response {
+func (o *ttlOwner) ask(t *testing.T, address, method, path, body string, half bool) (status int, header http.Header) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -143,7 +143,7 @@ func (o *ttlOwner) ask(t *testing.T, address, method, path, body string, half bo
 		t.Fatal(err)
 	}
 	_ = r.Body.Close()
-	return r
+	return r.StatusCode, r.Header
 }
 
 // TestReservationOutcomes: every answer of the listener says what has become of the request.
@@ -171,9 +171,9 @@ func TestReservationOutcomes(t *testing.T) {
 	} {
 		o.says(test.answer, test.permission)
 		begun := time.Now()
-		r := o.ask(t, address, test.method, "reservations"+test.path, "", false)
-		if r.StatusCode != test.status || r.Header.Get(headerOutcome) != test.outcome || r.Header.Get(headerCode) != test.code {
-			t.Errorf("%s: %d, outcome %q, code %q; want %d, %q, %q", test.name, r.StatusCode, r.Header.Get(headerOutcome), r.Header.Get(headerCode), test.status, test.outcome, test.code)
+		status, header := o.ask(t, address, test.method, "reservations"+test.path, "", false)
+		if status != test.status || header.Get(headerOutcome) != test.outcome || header.Get(headerCode) != test.code {
+			t.Errorf("%s: %d, outcome %q, code %q; want %d, %q, %q", test.name, status, header.Get(headerOutcome), header.Get(headerCode), test.status, test.outcome, test.code)
 		}
 		if took := time.Since(begun); took > httpWait/2 {
 			t.Errorf("%s: it took %v", test.name, took)
@@ -196,9 +196,9 @@ func TestHalfClosedConnections(t *testing.T) {
 	} {
 		o := newTTLOwner()
 		o.says(test.answer, nil)
-		r := o.ask(t, o.listenHTTP(t), http.MethodPost, test.path, test.body, true)
-		if r.StatusCode != http.StatusGatewayTimeout || r.Header.Get(headerOutcome) != "UNKNOWN" || o.givenUp() != 1 {
-			t.Errorf("%s: %d, outcome %q, given up %d times; want 504, UNKNOWN, once", name, r.StatusCode, r.Header.Get(headerOutcome), o.givenUp())
+		status, header := o.ask(t, o.listenHTTP(t), http.MethodPost, test.path, test.body, true)
+		if status != http.StatusGatewayTimeout || header.Get(headerOutcome) != "UNKNOWN" || o.givenUp() != 1 {
+			t.Errorf("%s: %d, outcome %q, given up %d times; want 504, UNKNOWN, once", name, status, header.Get(headerOutcome), o.givenUp())
 		}
 	}
 }
