@@ -17,14 +17,10 @@ type Schedules interface {
 	Forget(w event.WorkerID)
 	// Arrive decides about a firing that a worker is to run now.
 	Arrive(id event.DeliveryID, s *event.Sent) Firing
+	// Undeclared decides about one at a worker that does not declare its schedule: it waits or is dropped, and does not run.
+	Undeclared(s *event.Sent) Firing
 	// Ended says that a delivery is over; settled: it does not come again. It reports whether it is one that Arrive has let run.
 	Ended(id event.DeliveryID, settled bool) bool
-}
-
-// undeclared is a Schedules that also decides about firings at a worker that does not declare their schedule. With another Schedules they wait.
-type undeclared interface {
-	// Undeclared decides about one: it waits or is dropped, and does not run.
-	Undeclared(s *event.Sent) Firing
 }
 
 // Firing is the decision about a firing.
@@ -34,7 +30,7 @@ type Firing struct {
 	After  time.Duration // not Run: ask again; 0: it is dropped
 }
 
-// undeclaredPause is how long a firing waits that its worker does not declare, if the schedules do not say.
+// undeclaredPause is how long a firing waits at a router that takes no schedules: perhaps its key moves to another.
 const undeclaredPause = time.Second
 
 // judgeFirings removes the firings from taken that must not run now, and appends a result for each to dst. The others are changed to say what
@@ -67,10 +63,12 @@ func isSent(taken []event.Delivery) bool {
 func (w *session) judge(d *event.Delivery, sent event.Sent) (result event.Result, run bool) {
 	s := w.server
 	f := Firing{After: undeclaredPause}
-	if slices.Contains(w.schedules, sent.Name) {
+	switch {
+	case s.Schedules == nil:
+	case slices.Contains(w.schedules, sent.Name):
 		f = s.Schedules.Arrive(d.ID, &sent)
-	} else if u, ok := s.Schedules.(undeclared); ok { // it may have waited long enough, or its policy drops it
-		f = u.Undeclared(&sent)
+	default: // it may have waited long enough, or its policy drops it
+		f = s.Schedules.Undeclared(&sent)
 	}
 	switch {
 	case !f.Run && f.After > 0: // behind other firings of the schedule: it may be waiting for one of them

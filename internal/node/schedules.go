@@ -213,7 +213,7 @@ func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 	return s.decided(now, sent, d)
 }
 
-// Undeclared decides about a firing at a worker that does not declare its schedule; the application's server asks for it.
+// Undeclared implements app.Schedules.
 func (s *schedules) Undeclared(sent *event.Sent) app.Firing {
 	s.mu.Lock()
 	now := timeOfDay()

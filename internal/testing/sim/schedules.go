@@ -226,13 +226,28 @@ func (s *firings) Forget(w event.WorkerID) { s.book.Forget(s.g.now(), uint64(w))
 
 // Arrive implements app.Schedules.
 func (s *firings) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
-	f := schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
-	now := s.g.now()
+	f, now := firingOf(sent), s.g.now()
 	d := s.book.Arrive(now, f)
+	if d.Verdict == schedule.Enter {
+		s.running[id] = f
+	}
+	return s.decided(now, f, d)
+}
+
+// Undeclared implements app.Schedules.
+func (s *firings) Undeclared(sent *event.Sent) app.Firing {
+	f, now := firingOf(sent), s.g.now()
+	return s.decided(now, f, s.book.ArriveUndeclared(now, f))
+}
+
+func firingOf(sent *event.Sent) schedule.Firing {
+	return schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
+}
+
+func (s *firings) decided(now time.Time, f schedule.Firing, d schedule.Decision) app.Firing {
 	s.m.w.tracef("%s: %s of %v arrives: %v %v", s.m, f.Name, f.Time.UTC().Format(time.TimeOnly), d.Verdict, d.Reason)
 	switch d.Verdict {
 	case schedule.Enter:
-		s.running[id] = f
 		s.checkEntered(f)
 		return app.Firing{Run: true, Missed: uint32(d.Missed)}
 	case schedule.Drop:
