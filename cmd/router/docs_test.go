@@ -140,7 +140,7 @@ func TestOneCommandRunsAllTests(t *testing.T) {
 	if !named {
 		t.Error("no block of README.md is the command make test")
 	}
-	if !strings.Contains(read(t, "../../.ci/run"), "\ntests() { stage nice -n -5 make test; }\n") {
+	if !strings.Contains(read(t, "../../.ci/run"), "\ntests() { after faults && stage nice -n -5 make test; }\n") {
 		t.Error(".ci/run does not run make test")
 	}
 }
