@@ -176,7 +176,7 @@ export function settingsOf(options: Options): Settings {
   bad(target === undefined, "endpoint", `is ${JSON.stringify(endpoint)}, want host:port or unix:///path`);
   if (wrong.length > 0) throw new RingfenceError("argument", wrong.map(([, text]) => text).join("; "), wrong[0]![0]);
   return {
-    endpoint: target!, maxInFlight, name, drainGraceMs, logger, interceptors,
+    endpoint: target!, maxInFlight, name, drainGraceMs, logger: guarded(logger), interceptors,
     leaveGroup: options.leaveGroup ?? false,
     handleSignals: options.handleSignals ?? signal === undefined,
     hooks: options.hooks ?? {},
@@ -216,6 +216,19 @@ export function readToken(file: string): string {
 }
 
 /** Writes lines to standard error, such as: ringfence: warn: no stream to the router endpoint=… error=… */
+/** Returns a logger that does not throw: what another one fails to write goes to stderr, with the reason. */
+function guarded(logger: Logger): Logger {
+  const level = (name: "info" | "warn" | "error"): Logger["info"] => (message, fields) => {
+    try {
+      logger[name](message, fields);
+    } catch (error) {
+      stderrLogger.error("the logger failed", { error });
+      stderrLogger[name](message, fields);
+    }
+  };
+  return { info: level("info"), warn: level("warn"), error: level("error") };
+}
+
 const stderrLogger: Logger = {
   info: (message, fields) => write("info", message, fields),
   warn: (message, fields) => write("warn", message, fields),

@@ -242,13 +242,16 @@ describe("a lane", () => {
   it("gives a call up at its timeout, and when its signal aborts", async (t) => {
     const router = testRouter(t);
     const reasons: unknown[] = [];
-    await router.start(nothing, { calls: { do: (_, signal) => untilAborted(signal).catch((err: unknown) => void reasons.push(err) as undefined).then(() => Promise.reject(signal.reason)) } });
+    let began = () => {};
+    await router.start(nothing, {
+      calls: { do: (_, signal) => (began(), untilAborted(signal).catch((err: unknown) => void reasons.push(err) as undefined).then(() => Promise.reject(signal.reason))) },
+    });
     const lane = await laneTo(t, await router.serve());
-    await assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 50 }), { outcome: "unknown" });
+    await assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 500 }), { outcome: "unknown" });
     assert.ok(reasons[0] instanceof CallerGoneError);
     const abort = new AbortController();
-    const call = lane.invoke("k", "do", "", { signal: abort.signal, timeoutMs: 500 });
-    setTimeout(() => abort.abort(new Error("enough")), 20);
+    began = () => abort.abort(new Error("enough"));
+    const call = lane.invoke("k", "do", "", { signal: abort.signal, timeoutMs: 30_000 });
     await assert.rejects(call, { outcome: "unknown", text: "enough" });
     await assert.rejects(lane.invoke("k", "do", "", { signal: abort.signal }), { outcome: "not_run", text: "enough" });
   });

@@ -122,3 +122,14 @@ test("the log is lines on standard error", (t) => {
   assert.deepEqual(lines, ['ringfence: warn: no stream to the router endpoint=a:1 error="two words" again_in_ms=50 none=undefined\n']);
 });
 
+
+test("a logger that throws ends nothing: its line goes to standard error, with the reason", (t) => {
+  const lines: string[] = [];
+  t.mock.method(process.stderr, "write", (line: string) => lines.push(line) > 0);
+  const broken = () => {
+    throw new Error("disk full");
+  };
+  const { logger } = settingsOf({ logger: { info: broken, warn: broken, error: broken } });
+  for (const level of ["info", "warn", "error"] as const) logger[level]("draining", { running: 2 });
+  assert.deepEqual(lines, ["info", "warn", "error"].flatMap((level) => ['ringfence: error: the logger failed error="disk full"\n', `ringfence: ${level}: draining running=2\n`]));
+});

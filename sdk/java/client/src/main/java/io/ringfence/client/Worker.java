@@ -53,6 +53,9 @@ public final class Worker implements AutoCloseable {
     /** The default of {@link Builder#maxThreads} if handlers run in threads of the platform. */
     public static final int THREADS_DEFAULT = 1_000;
 
+    /** The longest {@link Builder#drainGrace}. */
+    public static final Duration DRAIN_GRACE_MAX = Duration.ofDays(365);
+
     /** The default of {@link Builder#drainGrace}. */
     public static final Duration DRAIN_GRACE_DEFAULT = Duration.ofSeconds(30);
 
@@ -434,7 +437,7 @@ public final class Worker implements AutoCloseable {
          * Sets how long handlers may continue after the worker was stopped. Then they are cancelled with
          * {@link DrainTimeoutException}.
          *
-         * @param grace 0 or more; 30 s by default
+         * @param grace 0 to {@link Worker#DRAIN_GRACE_MAX}; 30 s by default
          * @return this
          */
         public Builder drainGrace(Duration grace) {
@@ -598,7 +601,8 @@ public final class Worker implements AutoCloseable {
             refuse(refused, handler == null, "handler = null");
             refuse(refused, maxInFlight < 1 || maxInFlight > IN_FLIGHT_MAX, "maxInFlight = " + maxInFlight + ", want 1 to " + IN_FLIGHT_MAX);
             refuse(refused, maxThreads < 0, "maxThreads, want 1 or more");
-            refuse(refused, drainGrace == null || drainGrace.isNegative(), "drainGrace = " + drainGrace + ", want 0 or more");
+            refuse(refused, drainGrace == null || drainGrace.isNegative() || drainGrace.compareTo(DRAIN_GRACE_MAX) > 0,
+                    "drainGrace = " + drainGrace + ", want 0 to " + DRAIN_GRACE_MAX);
             refuse(refused, !badCalls.isEmpty(), "call: " + String.join(", ", badCalls) + ": want a handler for each method, once, and methods of 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'");
             refuse(refused, logger == null, "logger = null");
             refuse(refused, hooks == null, "hooks = null");

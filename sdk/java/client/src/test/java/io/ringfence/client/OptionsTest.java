@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledForJreRange;
@@ -37,6 +38,8 @@ class OptionsTest {
             assertTrue(refused.getMessage().contains(name), name + " is missing in: " + refused.getMessage());
         }
         assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).maxInFlight(100_001).start());
+        // Its nanoseconds would be too many for a long: the worker would fail at its drain.
+        assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).drainGrace(ChronoUnit.FOREVER.getDuration()).start());
         assertTrue(assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).interceptors(next -> null).start())
                 .getMessage().contains("number 1"));
     }
