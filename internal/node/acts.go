@@ -79,6 +79,7 @@ func (n *Node) skipped(ends []event.Skipped) {
 	if n.parts.Acts != nil {
 		n.parts.Acts.Ended(ends)
 	}
+	n.schedules.skipped(ends)
 }
 
 // FirstEvent asks the group for the event of a key that runs, or else the one that runs next at the owner. It fails if a member knows of a

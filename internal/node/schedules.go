@@ -123,10 +123,29 @@ func (s *schedules) arm(a *schedule.Arm) {
 		}
 	}
 	err := s.node.Publish(&event.Event{
-		ID: event.SentMessageID(key, "schedule", fmt.Sprintf("%016x", id)), Key: key, Payload: []byte{}, PublishTime: timeOfDay().UnixMilli(), Properties: sent.Properties(nil),
+		ID: firingMessageID(key, id), Key: key, Payload: []byte{}, PublishTime: timeOfDay().UnixMilli(), Properties: sent.Properties(nil),
 	}, armed)
 	if err != nil {
 		armed(err)
+	}
+}
+
+func firingMessageID(key event.Key, id uint64) event.MessageID {
+	return event.SentMessageID(key, "schedule", fmt.Sprintf("%016x", id))
+}
+
+// skipped tells the book of the firings that an operator has skipped.
+func (s *schedules) skipped(ends []event.Skipped) {
+	for i := range ends {
+		e := &ends[i]
+		name, ok := strings.CutPrefix(string(e.Key), schedule.KeyOf(""))
+		if !ok || e.Done || !e.Event.IsSent() {
+			continue
+		}
+		s.mu.Lock()
+		s.book.Skip(timeOfDay(), name, func(id uint64) bool { return firingMessageID(e.Key, id) == e.Event })
+		s.mu.Unlock()
+		signal.Set(s.changed)
 	}
 }
 

@@ -192,6 +192,45 @@ func TestFiringsOfSchedulesThatAreGone(t *testing.T) {
 	}
 }
 
+// TestSkippedFiring: a firing that an operator has skipped is not published again. One whose handler was done before the skip, and one of another key, are.
+func TestSkippedFiring(t *testing.T) {
+	t.Parallel()
+	n := &Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(slog.DiscardHandler)}
+	n.schedules = newSchedules(n)
+	book := n.schedules.book
+	now := time.Now()
+	if err := book.Declare(now, 1, []schedule.Definition{{Name: "tick", Every: time.Hour}}); err != nil {
+		t.Fatal(err)
+	}
+	key := event.Key(schedule.KeyOf("tick"))
+	book.Opened(now, ring.PartitionOf(string(key)))
+	arms := book.Tick(now)
+	book.Armed(now, arms[0].ID, nil)
+	now = arms[0].Due
+	again := func() bool { // and then it is armed
+		now = now.Add(10 * time.Minute)
+		for _, a := range book.Tick(now) {
+			book.Armed(now, a.ID, nil)
+			if a.ID == arms[0].ID {
+				return true
+			}
+		}
+		return false
+	}
+	n.skipped([]event.Skipped{
+		{Skip: event.Skip{Key: "tick", Event: firingMessageID(key, arms[0].ID)}},
+		{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID+1)}},
+		{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID)}, Done: true},
+	})
+	if !again() {
+		t.Fatal("a firing that was not skipped is not published again")
+	}
+	n.skipped([]event.Skipped{{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID)}}})
+	if again() {
+		t.Error("a skipped firing is published again")
+	}
+}
+
 // handlerFunc is a handler of log lines without attributes.
 type handlerFunc func(slog.Record)
 

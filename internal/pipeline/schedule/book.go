@@ -162,7 +162,7 @@ type entry struct {
 	missed   int
 	safe     bool
 	seen     bool // it came here, and waits with its sender
-	entered  bool // it was in the lane and was not settled: from then on its message is retried as an event is, so it is not armed again
+	entered  bool // it was in the lane and was not settled, and is retried as an event is; or it was skipped by an operator: it is not armed again
 	lastSeen time.Time
 	tried    time.Time // when it was wanted, failed, or became safe
 	wait     time.Duration
@@ -488,6 +488,24 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 	case known:
 		e := l.want(now, f.Time, l.running.Missed)
 		e.safe, e.seen, e.entered, e.lastSeen = true, true, true, now
+	}
+}
+
+// Skip says that an operator has skipped a firing of that schedule: it is a dead letter, so it is not armed again. It enters if the letter is
+// replayed. is reports whether an [Arm] with that ID is the firing's.
+func (b *Book) Skip(now time.Time, name string, is func(id uint64) bool) {
+	l := b.schedules[name]
+	if l == nil || !l.has {
+		return
+	}
+	i := slices.IndexFunc(l.entries, func(e entry) bool { return is(e.id) })
+	if i < 0 {
+		return
+	}
+	e := &l.entries[i]
+	e.safe, e.entered = true, true
+	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
+		l.want(now, successor, 0)
 	}
 }
 

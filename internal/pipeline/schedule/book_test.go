@@ -176,6 +176,34 @@ func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 	want(t, b.Arrive(noon.Add(20*time.Minute), firing(t, d, noon)), Enter, NoReason)
 }
 
+// A firing that an operator skips is a dead letter, whether it has come here or not. It is not published again, the one after it is, and it runs if its
+// letter is replayed.
+func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
+	d := Definition{Name: "s", Every: time.Hour, Missed: All, Grace: 24 * time.Hour}
+	next := noon.Add(time.Hour)
+	for name, came := range map[string]bool{"waiting here": true, "not here yet": false} {
+		t.Run(name, func(t *testing.T) {
+			b := opened(t, noon.Add(-1), d)
+			arms := b.Tick(noon.Add(-1))
+			b.Armed(noon.Add(-1), arms[0].ID, nil)
+			if came {
+				want(t, b.Arrive(noon, firing(t, d, noon)), NotYet, Arming)
+			}
+			b.Skip(noon, d.Name, func(id uint64) bool { return id == arms[0].ID+1 })
+			b.Skip(noon, "another", func(uint64) bool { return true })
+			b.Skip(noon, d.Name, func(id uint64) bool { return id == arms[0].ID })
+			wantTimes(t, arm(b, noon), next)
+			for now := noon; now.Before(next); now = now.Add(time.Second) {
+				wantTimes(t, arm(b, now))
+			}
+			arm(b, next)
+			want(t, b.Arrive(next, firing(t, d, next)), Enter, NoReason)
+			b.Done(next, firing(t, d, next), true)
+			want(t, b.Arrive(next, firing(t, d, noon)), Enter, NoReason)
+		})
+	}
+}
+
 func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	b := opened(t, noon, minutely)
 	arm(b, noon)
