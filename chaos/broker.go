@@ -3,9 +3,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -73,10 +77,78 @@ func (b *broker) tool(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// restart kills the broker and starts it again on its data.
+// restart kills the broker and starts it again on its data, once more if it loops then.
 func (b *broker) restart(ctx context.Context) error {
-	_, err := b.tool(ctx, "restart", b.handle)
-	return err
+	for range 5 {
+		if _, err := b.tool(ctx, "restart", b.handle); err != nil {
+			return err
+		}
+		if loops, err := b.loops(ctx); err != nil || !loops {
+			return err
+		}
+		say("%v: it is restarted again", errBrokerLoops)
+	}
+	return errBrokerLoops
+}
+
+// errBrokerLoops says that the broker takes a core for nothing, so that a group may not become whole beside it.
+var errBrokerLoops = errors.New("the broker deletes and makes the registration of its bookie for ever (https://github.com/apache/pulsar/issues/17759)")
+
+// loops reports whether the broker's log shows that: it loses its registration once or twice at its start, and else hundreds of times a second.
+func (b *broker) loops(ctx context.Context) (bool, error) {
+	before, err := b.registrationsLost()
+	if err == nil {
+		err = backoff.Sleep(ctx, 2*time.Second)
+	}
+	if err != nil {
+		return false, err
+	}
+	after, err := b.registrationsLost()
+	return after-before >= 20, err
+}
+
+func (b *broker) registrationsLost() (n int, err error) {
+	log, err := os.Open(b.log())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = log.Close() }() // it was only read
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		if isRegistrationLost(lines.Bytes()) {
+			n++
+		}
+	}
+	return n, lines.Err()
+}
+
+func isRegistrationLost(line []byte) bool {
+	_, after, found := bytes.Cut(line, []byte("Lock on resource /ledgers/available/"))
+	return found && bytes.Contains(after, []byte(" was invalidated"))
+}
+
+func (b *broker) log() string { return filepath.Join(b.handle, "logs", "broker.log") }
+
+// keepLog copies the end of the broker's log to the other processes' logs.
+func (b *broker) keepLog(dir string) error {
+	log, err := os.Open(b.log())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // it was only read
+	const most = 8 << 20
+	if size, err := log.Seek(0, io.SeekEnd); err != nil {
+		return err
+	} else if _, err := log.Seek(max(0, size-most), io.SeekStart); err != nil {
+		return err
+	}
+	kept, err := os.Create(filepath.Join(dir, "broker.log"))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(kept, log)
+	return errors.Join(err, kept.Close())
 }
 
 // Topic partitions that are added while events flow.

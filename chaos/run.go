@@ -30,7 +30,7 @@ const warmUp = 8 * time.Second
 const settleMax = 3 * time.Minute
 
 // run sets everything up, goes through the faults of the seed, and judges.
-func run(ctx context.Context, o options, dir string) (*result, error) {
+func run(ctx context.Context, o options, dir string) (_ *result, err error) {
 	say("seed %d: %d faults of %v", o.Seed, o.Faults, o.Kinds)
 	if err := os.Mkdir(filepath.Join(dir, "journals"), 0o755); err != nil {
 		return nil, err
@@ -49,6 +49,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, b.keepLog(dir)) }()
 	g := newGroup(o, dir, b, d.urls)
 	defer g.end()
 	c := &chaos{group: g, network: net, broker: b, callers: newCallers(o, g)}
@@ -80,6 +81,11 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	outcomes, err := c.underLoad(ctx, o, p)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
+	}
+	if err != nil {
+		if loops, _ := b.loops(ctx); loops {
+			err = errors.Join(err, errBrokerLoops)
+		}
 	}
 	fired.over, fired.sends = clock.Now(), c.callers.sends
 	g.endHolders()
