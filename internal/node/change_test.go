@@ -446,8 +446,19 @@ func TestRollingRestart(t *testing.T) {
 	lost := len(since)-1 > 2*len(names) || slices.ContainsFunc(since[1:], func(e epoch) bool {
 		return !strings.HasPrefix(e.reason, "leave ") && !strings.HasPrefix(e.reason, "join ")
 	})
-	if !lost && moves[2] != ring.Partitions {
-		t.Errorf("partitions by their moves: %v, want 2 for each: away and back", moves)
+	// Members that join one by one leave partitions where they are, some of which are then not where the ring has them.
+	home, err := ring.New([]ring.Member{"a", "b", "c", "d", "e"}, ring.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := 0
+	for p := range ring.Partition(ring.Partitions) {
+		if since[0].owners[p] != home.Owner(p).String() {
+			elsewhere++
+		}
+	}
+	if !lost && moves[2] < ring.Partitions-2*elsewhere {
+		t.Errorf("partitions by their moves: %v, want 2 for each but about %d: away and back", moves, elsewhere)
 	}
 }
 
