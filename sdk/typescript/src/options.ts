@@ -215,7 +215,6 @@ export function readToken(file: string): string {
   return token;
 }
 
-/** Writes lines to standard error, such as: ringfence: warn: no stream to the router endpoint=… error=… */
 /** Returns a logger that does not throw: what another one fails to write goes to stderr, with the reason. */
 function guarded(logger: Logger): Logger {
   const level = (name: "info" | "warn" | "error"): Logger["info"] => (message, fields) => {
@@ -229,6 +228,7 @@ function guarded(logger: Logger): Logger {
   return { info: level("info"), warn: level("warn"), error: level("error") };
 }
 
+/** Writes lines to standard error, such as: ringfence: warn: no stream to the router endpoint=… error=… */
 const stderrLogger: Logger = {
   info: (message, fields) => write("info", message, fields),
   warn: (message, fields) => write("warn", message, fields),

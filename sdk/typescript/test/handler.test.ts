@@ -122,7 +122,6 @@ test("the log is lines on standard error", (t) => {
   assert.deepEqual(lines, ['ringfence: warn: no stream to the router endpoint=a:1 error="two words" again_in_ms=50 none=undefined\n']);
 });
 
-
 test("a logger that throws ends nothing: its line goes to standard error, with the reason", (t) => {
   const lines: string[] = [];
   t.mock.method(process.stderr, "write", (line: string) => lines.push(line) > 0);
