@@ -77,7 +77,7 @@ func (b *broker) tool(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// restart kills the broker and starts it again on its data, once more if it loops then.
+// restart kills the broker and starts it again on its data, and up to four times more if it loops then.
 func (b *broker) restart(ctx context.Context) error {
 	for range 5 {
 		if _, err := b.tool(ctx, "restart", b.handle); err != nil {

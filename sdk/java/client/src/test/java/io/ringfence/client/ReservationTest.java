@@ -210,6 +210,7 @@ class ReservationTest {
         int number;
         Ask ask;
         volatile Consumer<Long> renewed = k -> { };
+        volatile boolean failed;
 
         Stream(Router router, StreamObserver<ReserveResponse> out) {
             this.router = router;
@@ -227,7 +228,7 @@ class ReservationTest {
                 router.serve.accept(this);
             } else if (frame.hasRenew()) {
                 renewed.accept(frame.getRenew().getK());
-            } else {
+            } else if (!failed) {
                 router.releases.incrementAndGet();
                 router.gone.countDown();
                 over("released", "");
@@ -268,6 +269,7 @@ class ReservationTest {
         }
 
         void fail(Status status) {
+            failed = true;
             out.onError(status.withDescription("as told").asRuntimeException());
         }
 
@@ -561,6 +563,7 @@ class ReservationTest {
             Duration took = Duration.ofNanos(System.nanoTime() - begun);
             assertTrue(took.compareTo(LEASE.minusMillis(15)) >= 0 && took.compareTo(LEASE.plus(LATE)) <= 0, "ended after " + took);
             assertFalse(r.isLost());
+            assertEquals(0, router.releases.get());
         }
     }
 
