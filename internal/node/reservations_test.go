@@ -47,10 +47,7 @@ func TestReservations(t *testing.T) {
 			}
 			_, err = lb.Reserve(t.Context(), key)
 			notReserved(t, err, client.CodeTimeout)
-			_, err = lb.Invoke(t.Context(), key, "echo", []byte("beside"), client.WithCallTimeout(300*time.Millisecond))
-			if !errors.Is(err, client.ErrNotRun) {
-				t.Errorf("a call beside the reservation: %v", err)
-			}
+			notRun(g, lb, key, "beside")
 			waiting := make(chan *client.Reservation)
 			go func() {
 				r, err := lb.Reserve(t.Context(), key, client.WithWait(30*time.Second))
@@ -83,6 +80,9 @@ func TestReservations(t *testing.T) {
 			second.Release()
 			if _, err := la.Invoke(t.Context(), key, "echo", []byte("after"), client.WithCallTimeout(5*time.Second)); err != nil {
 				t.Errorf("a call after the release: %v", err)
+			}
+			if n := c.ran(key, "beside"); n != 0 {
+				t.Errorf("%d calls ran whose time was up before the release", n)
 			}
 		})
 	}
