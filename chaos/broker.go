@@ -94,25 +94,26 @@ func (b *broker) restart(ctx context.Context) error {
 // errBrokerLoops says that the broker takes a core for nothing, so that a group may not become whole beside it.
 var errBrokerLoops = errors.New("the broker deletes and makes the registration of its bookie for ever (https://github.com/apache/pulsar/issues/17759)")
 
-// loops reports whether the broker's log shows that: it loses its registration once or twice at its start, and else hundreds of times a second.
+// loops reports whether what the broker's log gains in two seconds shows that: it loses its registration once or twice at its start, and else hundreds of
+// times a second.
 func (b *broker) loops(ctx context.Context) (bool, error) {
-	before, err := b.registrationsLost()
-	if err == nil {
-		err = backoff.Sleep(ctx, 2*time.Second)
-	}
+	log, err := os.Open(b.log())
 	if err != nil {
 		return false, err
 	}
-	after, err := b.registrationsLost()
-	return after-before >= 20, err
+	defer func() { _ = log.Close() }() // it was only read
+	if _, err := log.Seek(0, io.SeekEnd); err != nil {
+		return false, err
+	}
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
+		return false, err
+	}
+	n, err := registrationsLost(log)
+	return n >= 20, err
 }
 
-func (b *broker) registrationsLost() (n int, err error) {
-	log, err := os.Open(b.log())
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = log.Close() }() // it was only read
+// registrationsLost counts the lines that say so.
+func registrationsLost(log io.Reader) (n int, err error) {
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {

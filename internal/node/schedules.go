@@ -92,11 +92,7 @@ func (s *schedules) run(ctx context.Context) error {
 
 // arm publishes one firing.
 func (s *schedules) arm(a *schedule.Arm) {
-	key := event.Key(schedule.KeyOf(a.Definition.Name))
-	sent := event.Sent{
-		Key: key, Due: a.Due.UnixMilli(), Name: a.Definition.Name,
-		Firing: &event.Firing{Definition: a.Definition.ID(), Time: a.Time.UnixMilli(), Missed: uint32(min(a.Missed, math.MaxUint32))},
-	}
+	sent := a.Sent()
 	id := a.ID
 	armed := func(err error) {
 		now := timeOfDay()
@@ -123,27 +119,22 @@ func (s *schedules) arm(a *schedule.Arm) {
 		}
 	}
 	err := s.node.Publish(&event.Event{
-		ID: firingMessageID(key, id), Key: key, Payload: []byte{}, PublishTime: timeOfDay().UnixMilli(), Properties: sent.Properties(nil),
+		ID: schedule.MessageID(a.Definition.Name, id), Key: sent.Key, Payload: []byte{}, PublishTime: timeOfDay().UnixMilli(), Properties: sent.Properties(nil),
 	}, armed)
 	if err != nil {
 		armed(err)
 	}
 }
 
-func firingMessageID(key event.Key, id uint64) event.MessageID {
-	return event.SentMessageID(key, "schedule", fmt.Sprintf("%016x", id))
-}
-
 // skipped tells the book of the firings that an operator has skipped.
 func (s *schedules) skipped(ends []event.Skipped) {
 	for i := range ends {
 		e := &ends[i]
-		name, ok := strings.CutPrefix(string(e.Key), schedule.KeyOf(""))
-		if !ok || e.Done || !e.Event.IsSent() {
+		if e.Done || !e.Event.IsSent() {
 			continue
 		}
 		s.mu.Lock()
-		s.book.Skip(timeOfDay(), name, func(id uint64) bool { return firingMessageID(e.Key, id) == e.Event })
+		s.book.Skip(timeOfDay(), e.Key, e.Event)
 		s.mu.Unlock()
 		signal.Set(s.changed)
 	}
@@ -221,7 +212,7 @@ func (s *schedules) Forget(w event.WorkerID) {
 
 // Arrive implements app.Schedules.
 func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
-	f := firingOf(sent)
+	f := schedule.FiringOf(sent)
 	s.mu.Lock()
 	now := timeOfDay()
 	d := s.book.Arrive(now, f)
@@ -236,13 +227,9 @@ func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 func (s *schedules) Undeclared(sent *event.Sent) app.Firing {
 	s.mu.Lock()
 	now := timeOfDay()
-	d := s.book.ArriveUndeclared(now, firingOf(sent))
+	d := s.book.ArriveUndeclared(now, schedule.FiringOf(sent))
 	s.mu.Unlock()
 	return s.decided(now, sent, d)
-}
-
-func firingOf(sent *event.Sent) schedule.Firing {
-	return schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
 }
 
 // decided tells the application's server what the book has decided about a firing.

@@ -218,14 +218,14 @@ func TestSkippedFiring(t *testing.T) {
 		return false
 	}
 	n.skipped([]event.Skipped{
-		{Skip: event.Skip{Key: "tick", Event: firingMessageID(key, arms[0].ID)}},
-		{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID+1)}},
-		{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID)}, Done: true},
+		{Skip: event.Skip{Key: "tick", Event: schedule.MessageID("tick", arms[0].ID)}},
+		{Skip: event.Skip{Key: key, Event: schedule.MessageID("tick", arms[0].ID+1)}},
+		{Skip: event.Skip{Key: key, Event: schedule.MessageID("tick", arms[0].ID)}, Done: true},
 	})
 	if !again() {
 		t.Fatal("a firing that was not skipped is not published again")
 	}
-	n.skipped([]event.Skipped{{Skip: event.Skip{Key: key, Event: firingMessageID(key, arms[0].ID)}}})
+	n.skipped([]event.Skipped{{Skip: event.Skip{Key: key, Event: schedule.MessageID("tick", arms[0].ID)}}})
 	if again() {
 		t.Error("a skipped firing is published again")
 	}

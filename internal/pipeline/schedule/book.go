@@ -3,9 +3,11 @@ package schedule
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
 )
 
@@ -491,14 +493,15 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 	}
 }
 
-// Skip says that an operator has skipped a firing of that schedule: it is a dead letter, so it is not armed again. It enters if the letter is
-// replayed. is reports whether an [Arm] with that ID is the firing's.
-func (b *Book) Skip(now time.Time, name string, is func(id uint64) bool) {
+// Skip says that an operator has skipped an event of a key. If it is a firing, it is a dead letter, so it is not armed again: it enters if the letter is
+// replayed.
+func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
+	name, ok := strings.CutPrefix(string(key), KeyOf(""))
 	l := b.schedules[name]
-	if l == nil || !l.has {
+	if !ok || l == nil || !l.has {
 		return
 	}
-	i := slices.IndexFunc(l.entries, func(e entry) bool { return is(e.id) })
+	i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message })
 	if i < 0 {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
 )
 
@@ -180,7 +181,7 @@ func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 // letter is replayed.
 func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 	d := Definition{Name: "s", Every: time.Hour, Missed: All, Grace: 24 * time.Hour}
-	next := noon.Add(time.Hour)
+	key, next := event.Key(KeyOf(d.Name)), noon.Add(time.Hour)
 	for name, came := range map[string]bool{"waiting here": true, "not here yet": false} {
 		t.Run(name, func(t *testing.T) {
 			b := opened(t, noon.Add(-1), d)
@@ -189,9 +190,9 @@ func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 			if came {
 				want(t, b.Arrive(noon, firing(t, d, noon)), NotYet, Arming)
 			}
-			b.Skip(noon, d.Name, func(id uint64) bool { return id == arms[0].ID+1 })
-			b.Skip(noon, "another", func(uint64) bool { return true })
-			b.Skip(noon, d.Name, func(id uint64) bool { return id == arms[0].ID })
+			b.Skip(noon, key, MessageID(d.Name, arms[0].ID+1))
+			b.Skip(noon, event.Key(d.Name), MessageID(d.Name, arms[0].ID))
+			b.Skip(noon, key, MessageID(d.Name, arms[0].ID))
 			wantTimes(t, arm(b, noon), next)
 			for now := noon; now.Before(next); now = now.Add(time.Second) {
 				wantTimes(t, arm(b, now))

@@ -58,21 +58,13 @@ func (g *agenda) now() time.Time { return time.Unix(1_800_000_000, 0).UTC().Add(
 
 // firingID is the message id of a firing.
 func firingID(d schedule.Definition, at time.Time) event.MessageID {
-	return messageIDOf(d.Name, schedule.FiringID(d, at))
-}
-
-func messageIDOf(name string, id uint64) event.MessageID {
-	return event.SentMessageID(event.Key(schedule.KeyOf(name)), "schedule", fmt.Sprintf("%016x", id))
+	return schedule.MessageID(d.Name, schedule.FiringID(d, at))
 }
 
 // publish takes a copy of a firing, which comes when it is due.
 func (g *agenda) publish(a schedule.Arm) {
-	key := event.Key(schedule.KeyOf(a.Definition.Name))
-	sent := event.Sent{
-		Key: key, Due: a.Due.UnixMilli(), Name: a.Definition.Name,
-		Firing: &event.Firing{Definition: a.Definition.ID(), Time: a.Time.UnixMilli(), Missed: uint32(a.Missed)},
-	}
-	ev := &event.Event{ID: messageIDOf(a.Definition.Name, a.ID), Key: key, Topic: "t", Round: 1, Payload: []byte{}, Properties: sent.Properties(nil)}
+	sent := a.Sent()
+	ev := &event.Event{ID: schedule.MessageID(a.Definition.Name, a.ID), Key: sent.Key, Topic: "t", Round: 1, Payload: []byte{}, Properties: sent.Properties(nil)}
 	if first, known := g.first[a.Definition.Name]; !known || a.Time.Before(first) {
 		g.first[a.Definition.Name] = a.Time
 	}
@@ -226,7 +218,7 @@ func (s *firings) Forget(w event.WorkerID) { s.book.Forget(s.g.now(), uint64(w))
 
 // Arrive implements app.Schedules.
 func (s *firings) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
-	f, now := firingOf(sent), s.g.now()
+	f, now := schedule.FiringOf(sent), s.g.now()
 	d := s.book.Arrive(now, f)
 	if d.Verdict == schedule.Enter {
 		s.running[id] = f
@@ -236,12 +228,8 @@ func (s *firings) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 
 // Undeclared implements app.Schedules.
 func (s *firings) Undeclared(sent *event.Sent) app.Firing {
-	f, now := firingOf(sent), s.g.now()
+	f, now := schedule.FiringOf(sent), s.g.now()
 	return s.decided(now, f, s.book.ArriveUndeclared(now, f))
-}
-
-func firingOf(sent *event.Sent) schedule.Firing {
-	return schedule.Firing{Name: sent.Name, DefinitionID: sent.Firing.Definition, Time: time.UnixMilli(sent.Firing.Time), Missed: int(sent.Firing.Missed)}
 }
 
 func (s *firings) decided(now time.Time, f schedule.Firing, d schedule.Decision) app.Firing {
