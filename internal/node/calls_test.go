@@ -130,7 +130,7 @@ func notRun(g *group, through *client.Lane, key, payload string) {
 		case errors.Is(err, client.ErrUnknown):
 			return err
 		case !errors.As(err, &failure) || !errors.Is(err, client.ErrNotRun) || failure.Code != client.CodeTimeout:
-			return fmt.Errorf("%w: the error is %v", eventually.ErrInVain, err)
+			return fmt.Errorf("%w: the error is %w", eventually.ErrInVain, err)
 		}
 		return nil
 	})
