@@ -1,12 +1,17 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -67,13 +72,27 @@ func (a *attempt) Fatalf(format string, args ...any) {
 // tries bounds calmly.
 const tries = 3
 
-// calmly runs a test that counts exactly what its own moves and acts do. On a machine that has no time for the members a lease may run out,
-// which moves keys and cuts handlers as well: a try that fails, and in which this has happened, is repeated.
+// stalledAfter is how much longer than asked a pause may be on a calm machine: members have fractions of a second for reports and answers.
+const stalledAfter = 250 * time.Millisecond
+
+// calmly runs a test that counts exactly what its own moves and acts do. On a machine that has no time for the members a lease may run out, which moves
+// keys and cuts handlers as well, and reports come too late: a try that fails, and in which this has happened, is repeated.
 func calmly(t *testing.T, test func(t testing.TB, g *group)) {
 	t.Helper()
 	for n := 1; ; n++ {
 		a := &attempt{TB: t}
 		g := newGroup(a)
+		watch, stop := context.WithCancel(t.Context())
+		var stalls atomic.Int32
+		var running sync.WaitGroup
+		running.Go(func() {
+			const pause = 10 * time.Millisecond
+			for begun := clock.Now(); backoff.Sleep(watch, pause) == nil; begun = clock.Now() {
+				if clock.Now().Sub(begun) > pause+stalledAfter {
+					stalls.Add(1)
+				}
+			}
+		})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -85,6 +104,8 @@ func calmly(t *testing.T, test func(t testing.TB, g *group)) {
 			test(a, g)
 		}()
 		<-done
+		stop()
+		running.Wait()
 		if !a.Failed() {
 			return
 		}
@@ -92,9 +113,9 @@ func calmly(t *testing.T, test func(t testing.TB, g *group)) {
 		for _, m := range g.started {
 			lapses += counted(m.metrics.notes.WithLabelValues(string(ownership.NoteLeaseLapsed)))
 		}
-		if lapses == 0 || n == tries {
-			t.Fatalf("try %d has failed; leases ran out %d times", n, lapses)
+		if lapses == 0 && stalls.Load() == 0 || n == tries {
+			t.Fatalf("try %d has failed; leases ran out %d times, and the machine stood still %d times", n, lapses, stalls.Load())
 		}
-		t.Logf("try %d has failed on a machine without time for its members: their leases ran out %d times", n, lapses)
+		t.Logf("try %d has failed on a machine without time for its members: their leases ran out %d times, and it stood still %d times", n, lapses, stalls.Load())
 	}
 }

@@ -47,9 +47,9 @@ type handled struct {
 	start, end clock.Instant
 }
 
-func newMeter(t *testing.T) *meter {
+func newMeter(g *group) *meter {
 	return &meter{
-		group: newGroup(t), starts: map[string]int{}, running: map[string]bool{},
+		group: g, starts: map[string]int{}, running: map[string]bool{},
 		work: func(string) time.Duration { return 500 * time.Microsecond },
 	}
 }
@@ -144,7 +144,11 @@ func (t *meter) doneOf(members ...*member) map[event.MessageID]bool {
 // events that the old owners have finished.
 func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
 	t.Parallel()
-	g := newMeter(t)
+	calmly(t, movedPartitionsBringWhatWasDone)
+}
+
+func movedPartitionsBringWhatWasDone(t testing.TB, group *group) {
+	g := newMeter(group)
 	a, b := g.start("a", nil), g.start("b", nil)
 	g.app(a)
 	g.app(b)
@@ -298,7 +302,7 @@ func (t *meter) span(what string, do func()) waits {
 // figures that a loaded machine reaches too.
 func TestKeysKeepFlowing(t *testing.T) {
 	t.Parallel()
-	g := newMeter(t)
+	g := newMeter(newGroup(t))
 	if d := os.Getenv("NODE_TEST_WORK"); d != "" {
 		work, err := time.ParseDuration(d)
 		if err != nil {
@@ -335,7 +339,7 @@ func TestKeysKeepFlowing(t *testing.T) {
 func TestWhoWaitsForARunningHandler(t *testing.T) {
 	t.Parallel()
 	const slow = 2 * time.Second
-	g := newMeter(t)
+	g := newMeter(newGroup(t))
 	g.work = func(key string) time.Duration {
 		if strings.HasSuffix(key, "77") { // every hundredth
 			return slow
@@ -406,7 +410,7 @@ func (t *meter) moved(from, to clock.Instant) (beside, alone []time.Duration) {
 // TestRollingRestart restarts five members one after the other, under their names.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	g := newMeter(t)
+	g := newMeter(newGroup(t))
 	names := []string{"a", "b", "c", "d", "e"}
 	members := map[string]*member{}
 	for _, name := range names {

@@ -363,7 +363,10 @@ func (c watchedConsumer) Close() {
 // TestDrainHandsOverBeforeTheSubscriptionEnds: at its end the broker delivers open entries again, with events that are finished.
 func TestDrainHandsOverBeforeTheSubscriptionEnds(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, drainHandsOverBeforeTheSubscriptionEnds)
+}
+
+func drainHandsOverBeforeTheSubscriptionEnds(t testing.TB, g *group) {
 	var a *member
 	lacking := make(chan string, 1) // what b lacked when a's subscription ended
 	closing := sync.OnceFunc(func() {
