@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -51,7 +52,7 @@ func Dial(endpoint string, opts ...Option) (*Lane, error) {
 	return &Lane{options: r.options, conn: conn, service: lanev1.NewLaneServiceClient(conn)}, nil
 }
 
-// Close ends the connection. Calls that wait return an error of the kind [ErrUnknown].
+// Close ends the connection. Calls that the router may have return an error of the kind [ErrUnknown].
 func (l *Lane) Close() error { return l.conn.Close() }
 
 // The kinds of a [CallError].
@@ -69,7 +70,7 @@ var (
 // The codes of a [CallError] of the kind ErrNotRun.
 const (
 	CodeTimeout     = event.CodeTimeout     // its time was up before it could begin
-	CodeOverloaded  = event.CodeOverloaded  // too many calls wait
+	CodeOverloaded  = event.CodeOverloaded  // too many calls wait, of the key or at a router, or the connection had no room
 	CodeNoHandler   = event.CodeNoHandler   // the worker of the key has no handler of that method
 	CodeCycle       = event.CodeCycle       // a handler of the same key waits for it
 	CodeParked      = event.CodeParked      // an operator has parked the key
@@ -147,6 +148,9 @@ func checkSize(r proto.Message, payload int) error {
 // Invoke calls the handler that is registered for method at the owner of key, see [WithCall]. It runs when no event and no other call of
 // the key does, before events that wait. The error is nil or a [*CallError].
 //
+// A router takes some 100 calls and reservations at a time on one connection. Further ones wait for room, and have what is left of their timeout then; the code of
+// those that get none is [CodeOverloaded]: use a further Lane.
+//
 // Pass the context of a handler if you call from one: a call that would wait for the caller's own key is refused with the code
 // [CodeCycle].
 func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, opts ...CallOption) ([]byte, error) {
@@ -167,17 +171,22 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 	if err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
 	}
-	var tried attempt
-	answer, err := l.service.Invoke(ctx, r, grpc.PerRPCCredentials(&tried))
-	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
+	end := l.options.clock.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)
+	request := func() proto.Message { // each attempt has what is left of the timeout
+		r.TimeoutMs = uint64(max(1, end.Sub(l.options.clock.Now()).Milliseconds()))
+		return r
+	}
+	answer := new(lanev1.InvokeResponse)
+	tried, err := unary(ctx, l.conn, lanev1.LaneService_Invoke_FullMethodName, request, answer)
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); tried.sent && status.Code(err) == codes.ResourceExhausted; {
 		// The router has taken nothing in: too many calls of its callers are just beginning.
 		if backoff.Sleep(ctx, pauses.Next()) != nil {
 			break
 		}
-		answer, err = l.service.Invoke(ctx, r, grpc.PerRPCCredentials(&tried))
+		tried, err = unary(ctx, l.conn, lanev1.LaneService_Invoke_FullMethodName, request, answer)
 	}
 	if err != nil {
-		return nil, notAnswered(ctx, err, tried.connected.Load())
+		return nil, notAnswered(ctx, err, tried)
 	}
 	failure := &CallError{Code: answer.GetCode(), Text: answer.GetText(), RetryAfter: time.Duration(answer.GetRetryAfterMs()) * time.Millisecond}
 	switch answer.GetOutcome() {
@@ -204,24 +213,53 @@ func (o *options) authorized(ctx context.Context) (context.Context, error) {
 	return ctx, err
 }
 
-// attempt notes whether a call had a connection. gRPC asks for the credentials of a call once it has one, before it sends anything; the token
+// attempt is how far an attempt to ask a router has come.
+type attempt struct {
+	connected bool // it had a connection
+	sent      bool // the router may have the request
+}
+
+// unary makes one attempt of a method without streams. The request is made when there is a connection with room for it: a router takes a number of calls and
+// reservations at a time on each.
+func unary(ctx context.Context, conn grpc.ClientConnInterface, method string, request func() proto.Message, answer proto.Message) (attempt, error) {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream in any case
+	defer cancel()
+	var connected connection
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{}, method, grpc.PerRPCCredentials(&connected))
+	if err != nil {
+		return attempt{connected: connected.Load()}, err
+	}
+	if err := s.SendMsg(request()); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, RecvMsg has the error
+		return attempt{connected: true, sent: true}, err
+	}
+	return attempt{connected: true, sent: true}, s.RecvMsg(answer)
+}
+
+// connection notes whether a call had a connection. gRPC asks for the credentials of a call once it has one, before it sends anything; the token
 // does not need this way.
-type attempt struct{ connected atomic.Bool }
+type connection struct{ atomic.Bool }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
-func (a *attempt) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	a.connected.Store(true)
+func (c *connection) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	c.Store(true)
 	return nil, nil //nolint:nilnil // there is nothing to add
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (*attempt) RequireTransportSecurity() bool { return false }
+func (*connection) RequireTransportSecurity() bool { return false }
 
-// notAnswered returns the error of a call that the router has not answered. A call without a connection was not sent.
-func notAnswered(ctx context.Context, err error, connected bool) error {
+// errNoRoom ends an attempt that had a connection and was not sent.
+var errNoRoom = errors.New("the connection has had no room, because of other calls and reservations")
+
+// notAnswered returns the error of a call that the router has not answered.
+func notAnswered(ctx context.Context, err error, tried attempt) error {
 	kind := refusal(err)
 	switch {
-	case !connected && status.Code(err) == codes.Unavailable:
+	case !tried.sent && ctx.Err() != nil && tried.connected:
+		return &CallError{Kind: ErrNotRun, Code: CodeOverloaded, Text: errNoRoom.Error(), Err: context.Cause(ctx)}
+	case !tried.sent && ctx.Err() != nil:
+		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: "no connection to the router: " + context.Cause(ctx).Error(), Err: context.Cause(ctx)}
+	case !tried.sent:
 		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: status.Convert(err).Message(), Err: kind}
 	case ctx.Err() != nil && status.Code(err) != codes.ResourceExhausted:
 		return &CallError{Kind: ErrUnknown, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}

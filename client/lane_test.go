@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -86,8 +88,87 @@ func TestTooLargeRequestsAreNotSent(t *testing.T) {
 		if failure := (*client.CallError)(nil); !errors.As(called, &failure) || !errors.Is(failure.Kind, client.ErrNotRun) || failure.Code != client.CodeTooLarge || !strings.Contains(failure.Text, c.want) {
 			t.Errorf("%s: Invoke: %v", name, called)
 		}
+		if len(c.key) > most { // a reservation has no payload
+			_, err := lane.Reserve(t.Context(), c.key)
+			if failure := (*client.CallError)(nil); !errors.As(err, &failure) || !errors.Is(err, client.ErrNotReserved) || failure.Code != client.CodeTooLarge {
+				t.Errorf("%s: Reserve: %v", name, err)
+			}
+		}
 		if read := router.read.Load() - before; read != 0 {
 			t.Errorf("%s: the router has read %d requests", name, read)
 		}
 	}
+}
+
+// occupied is a router that answers nobody until it may.
+type occupied struct {
+	lanev1.UnimplementedLaneServiceServer
+
+	free     chan struct{}
+	timeouts chan uint64 // of the calls that it has read
+	sent     atomic.Int64
+}
+
+func (o *occupied) Invoke(_ context.Context, r *lanev1.InvokeRequest) (*lanev1.InvokeResponse, error) {
+	o.timeouts <- r.GetTimeoutMs()
+	<-o.free
+	return &lanev1.InvokeResponse{Outcome: lanev1.Outcome_OUTCOME_REPLIED}, nil
+}
+
+func (o *occupied) Send(context.Context, *lanev1.SendRequest) (*lanev1.SendResponse, error) {
+	o.sent.Add(1)
+	return &lanev1.SendResponse{MessageId: "1:2:-1:-1"}, nil
+}
+
+// TestCallsWithoutRoomForAStream: what waits for room on the connection until its time is up was not sent, and says so. What gets room has the time that is left.
+func TestCallsWithoutRoomForAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, grace = 10 * time.Second, time.Second
+		router := &occupied{free: make(chan struct{}), timeouts: make(chan uint64, 3)}
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer(grpc.MaxConcurrentStreams(1))
+		lanev1.RegisterLaneServiceServer(server, router)
+		var running sync.WaitGroup
+		running.Go(func() { _ = server.Serve(listener) })
+		defer running.Wait()
+		defer server.Stop()
+		lane, err := client.Dial("router:1", client.WithLeaseClock(&lender{begun: time.Now()}), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = lane.Close() }()
+		running.Go(func() {
+			if _, err := lane.Invoke(t.Context(), "k", "first", nil, client.WithCallTimeout(time.Minute)); err != nil {
+				t.Errorf("the first call: %v", err)
+			}
+		})
+		if ms := <-router.timeouts; ms != uint64(time.Minute/time.Millisecond) {
+			t.Errorf("the first call has %d ms", ms)
+		}
+
+		begun := time.Now()
+		_, err = lane.Invoke(t.Context(), "k", "second", nil, client.WithCallTimeout(timeout))
+		var failure *client.CallError
+		if !errors.As(err, &failure) || !errors.Is(err, client.ErrNotRun) || failure.Code != client.CodeOverloaded || !strings.Contains(failure.Text, "no room") {
+			t.Errorf("a call without room: %v", err)
+		}
+		if took := time.Since(begun); took != timeout+grace {
+			t.Errorf("it took %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := lane.Send(ctx, "k", nil); !errors.Is(err, client.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no room") {
+			t.Errorf("an event without room: %v", err)
+		}
+
+		time.AfterFunc(4*time.Second, func() { close(router.free) })
+		if _, err := lane.Invoke(t.Context(), "k", "third", nil, client.WithCallTimeout(timeout)); err != nil {
+			t.Errorf("a call that gets room: %v", err)
+		}
+		if ms := <-router.timeouts; ms != 6000 {
+			t.Errorf("it has %d ms of 10,000 after 4 s", ms)
+		}
+		if n := router.sent.Load(); n != 0 {
+			t.Errorf("the router has read %d events", n)
+		}
+	})
 }

@@ -109,6 +109,9 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	for _, opt := range opts {
 		opt(ask)
 	}
+	if err := checkSize(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}}, 0); err != nil {
+		return nil, &CallError{Kind: ErrNotReserved, Code: CodeTooLarge, Text: err.Error()}
+	}
 	r.ttl = time.Duration(ask.GetTtlMs()) * time.Millisecond
 	r.ctx, r.lost = context.WithCancelCause(context.WithoutCancel(ctx))
 	s, err := r.ask(ctx, ask)
@@ -232,11 +235,11 @@ func (s *holding) open(ctx context.Context) (connected bool, err error) {
 	if err != nil {
 		return false, notReserved(err)
 	}
-	var tried attempt
-	if s.stream, err = s.lane.service.Reserve(ctx, grpc.PerRPCCredentials(&tried)); err != nil {
+	var had connection
+	if s.stream, err = s.lane.service.Reserve(ctx, grpc.PerRPCCredentials(&had)); err != nil {
 		err = notReserved(err)
 	}
-	return tried.connected.Load(), err
+	return had.Load(), err
 }
 
 // begin asks, on an open stream.

@@ -25,7 +25,6 @@ import (
 	"github.com/ringfence/router/internal/ownership/inbox"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
-	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
 const (
@@ -56,9 +55,9 @@ const (
 type stream struct {
 	runner *runner
 	wire   grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
-	lane   lanev1.LaneServiceClient // through the same connection
-	wake   chan struct{}            // cap 1: wakes the sender
-	broken chan struct{}            // closed by the reader at its end
+	conn   *grpc.ClientConn // sends timers, too
+	wake   chan struct{}    // cap 1: wakes the sender
+	broken chan struct{}    // closed by the reader at its end
 
 	// sure is an instant before which no handler's deadline passes.
 	sure atomic.Int64
@@ -123,7 +122,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, away time.Duration
 	defer stopWaiting()
 
 	s := &stream{
-		runner: r, wire: wire, lane: lanev1.NewLaneServiceClient(conn), wake: make(chan struct{}, 1), broken: make(chan struct{}),
+		runner: r, wire: wire, conn: conn, wake: make(chan struct{}, 1), broken: make(chan struct{}),
 		pingEvery: pingDefault, reasonMax: reasonMax,
 	}
 	r.begin(s)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
@@ -79,7 +80,7 @@ func (r *runner) sendTimers(e *Event) error {
 	group.SetLimit(8)
 	for i, one := range t.set {
 		group.Go(func() error {
-			_, err := r.send(ctx, e.run.stream.lane, &lanev1.SendRequest{
+			_, err := r.send(ctx, e.run.stream.conn, &lanev1.SendRequest{
 				Key: []byte(e.Key), Payload: one.payload, Name: one.name, AfterMs: uint64(one.after.Milliseconds()), Id: timerID(e.ID, i),
 			})
 			return err
@@ -140,11 +141,11 @@ func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...Sen
 		maps.Copy(properties, r.GetProperties())
 		r.Properties = properties
 	}
-	return l.options.send(ctx, l.service, r)
+	return l.options.send(ctx, l.conn, r)
 }
 
 // send publishes one event.
-func (o *options) send(ctx context.Context, lane lanev1.LaneServiceClient, r *lanev1.SendRequest) (MessageID, error) {
+func (o *options) send(ctx context.Context, conn grpc.ClientConnInterface, r *lanev1.SendRequest) (MessageID, error) {
 	if r.GetAfterMs() > math.MaxInt64/uint64(time.Millisecond) {
 		return MessageID{}, fmt.Errorf("%w: due in too many years", ErrNotSent)
 	}
@@ -155,18 +156,20 @@ func (o *options) send(ctx context.Context, lane lanev1.LaneServiceClient, r *la
 	if err != nil {
 		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
-	var tried attempt
-	answer, err := lane.Send(ctx, r, grpc.PerRPCCredentials(&tried))
-	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}); status.Code(err) == codes.ResourceExhausted; {
+	request, answer := func() proto.Message { return r }, new(lanev1.SendResponse)
+	tried, err := unary(ctx, conn, lanev1.LaneService_Send_FullMethodName, request, answer)
+	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}); tried.sent && status.Code(err) == codes.ResourceExhausted; {
 		// The router has published nothing: too many wait for the broker, or too many calls are just beginning.
 		if backoff.Sleep(ctx, pauses.Next()) != nil {
 			break
 		}
-		answer, err = lane.Send(ctx, r, grpc.PerRPCCredentials(&tried))
+		tried, err = unary(ctx, conn, lanev1.LaneService_Send_FullMethodName, request, answer)
 	}
 	switch code := status.Code(err); {
 	case err == nil:
-	case isRefusal(err), !tried.connected.Load(), code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
+	case !tried.sent && tried.connected && ctx.Err() != nil:
+		return MessageID{}, fmt.Errorf("%w: %w: %w", ErrNotSent, errNoRoom, context.Cause(ctx))
+	case isRefusal(err), !tried.sent, code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
 		return MessageID{}, fmt.Errorf("%w: %s", ErrNotSent, status.Convert(err).Message())
 	default:
 		return MessageID{}, fmt.Errorf("%w: %s", ErrMaybeSent, status.Convert(err).Message())
