@@ -53,7 +53,8 @@ run() {
     for k in $constants; do echo "  $k = ${v[$k]}"; done
   } > "$name.cfg"
   local t=$SECONDS
-  java -XX:+UseParallelGC "-Xmx${TLC_MEM:-4g}" -cp "$jar" tlc2.TLC -workers "${TLC_WORKERS:-auto}" -nowarning -metadir "$work/states" -config "$name.cfg" "$module.tla" > "$name.out" 2>&1
+  # TLC copies the modules of its jar to the directory for temporary files, and deletes them at its end: two in one directory delete each other's.
+  java -XX:+UseParallelGC "-Xmx${TLC_MEM:-4g}" "-Djava.io.tmpdir=$work" -cp "$jar" tlc2.TLC -workers "${TLC_WORKERS:-auto}" -nowarning -metadir "$work/states" -config "$name.cfg" "$module.tla" > "$name.out" 2>&1
   rm -rf "$work/states"
   local got=error
   grep -q 'No error has been found' "$name.out" && got=holds

@@ -545,13 +545,7 @@ func (tr *trace) walk(t *testing.T, histories []*history, show bool) (reached []
 			t.Fatal(err)
 		}
 	}
-	jar, err := exec.CommandContext(t.Context(), "../tools/tlc.sh").Output()
-	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("without Java and Maven there is no TLC")
-	} else if err != nil {
-		t.Fatalf("tools/tlc.sh: %v", err)
-	}
-	cmd := exec.CommandContext(t.Context(), "java", "-XX:+UseParallelGC", "-Xmx2g", "-cp", strings.TrimSpace(string(jar)),
+	cmd := exec.CommandContext(t.Context(), "java", "-XX:+UseParallelGC", "-Xmx2g", "-Djava.io.tmpdir="+dir, "-cp", findTLC(t), // see check.sh
 		"tlc2.TLC", "-workers", "2", "-nowarning", "-metadir", filepath.Join(dir, "states"), "TraceHandoff.tla")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
