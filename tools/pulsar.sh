@@ -262,11 +262,18 @@ readonly MERGE='
 
 # process_alive: the process is there and is still this broker, not another one with its number.
 process_alive() {
-	local handle=$1 pid command
+	local handle=$1 pid command= state i
 	pid=$(cat "$handle/pid" 2>/dev/null) || return 1
 	[ -n "$pid" ] || return 1
 	if [ -d /proc/self ]; then
-		command=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null) || return 1
+		# The line of a process is empty for a moment whenever it starts a program in its place, and of a dead one for good.
+		for i in $(seq 1 100); do
+			command=$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null) || return 1
+			[ -z "$command" ] || break
+			state=$(awk '/^State:/ { print $2 }' "/proc/$pid/status" 2>/dev/null) || return 1
+			case $state in Z | X | '') return 1 ;; esac
+			sleep 0.01
+		done
 	else
 		command=$(ps -p "$pid" -o command= 2>/dev/null) || return 1
 	fi
