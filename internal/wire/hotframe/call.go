@@ -66,7 +66,7 @@ func ReadCall(b []byte, now clock.Instant) *event.Call {
 	if len(b) > 0 || len(path)%8 != 0 || len(path) > 8*pathRead {
 		return nil
 	}
-	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0, TTL: CallTTL(ttl)}
+	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0, TTL: CallTTL(uint64(uint32(ttl)))} // protobuf cuts excess bits of a ttl off
 	for ; len(path) > 0; path = path[8:] {
 		c.Path = append(c.Path, partition.KeyHash(binary.LittleEndian.Uint64(path)))
 	}

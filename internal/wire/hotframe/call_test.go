@@ -53,6 +53,15 @@ func TestCallsAgreeWithTheGeneratedCode(t *testing.T) {
 		if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(between); err != nil || !bytes.Equal(b, want) {
 			t.Fatalf("the protocols differ: %x and %x (%v)", b, want, err)
 		}
+		if rapid.Bool().Draw(t, "reservation") { // only between routers
+			c.Reservation, c.Resume = true, rapid.Bool().Draw(t, "resume")
+			c.TTL = time.Duration(rapid.Int64Range(0, int64(event.TTLMost/time.Millisecond)).Draw(t, "ttl")) * time.Millisecond
+			between.Reservation, between.Resume, between.TtlMs = true, c.Resume, uint32(c.TTL/time.Millisecond)
+			body = bodyOf(t, AppendCall(nil, callField, c, now))
+			if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(between); err != nil || !bytes.Equal(b, body) {
+				t.Fatalf("a reservation: ours %x, generated %x (%v)", body, b, err)
+			}
+		}
 		c.Deadline = there.Add(min(time.Duration(ms)*time.Millisecond, CallTimeoutMax))
 		if got := ReadCall(body, there); !reflect.DeepEqual(got, c) {
 			t.Fatalf("read %+v, want %+v", got, c)
@@ -62,23 +71,28 @@ func TestCallsAgreeWithTheGeneratedCode(t *testing.T) {
 
 // FuzzCall: any bytes are read as the generated code reads them, or left to it.
 func FuzzCall(f *testing.F) {
-	for _, c := range []event.Call{{}, {Method: "m", ID: "i", Deadline: 5e9, Path: []partition.KeyHash{1, 1 << 63}}, {Path: make([]partition.KeyHash, event.CallPathMax)}} {
+	for _, c := range []event.Call{{}, {Method: "m", ID: "i", Deadline: 5e9, Path: []partition.KeyHash{1, 1 << 63}}, {Path: make([]partition.KeyHash, event.CallPathMax)}, {ID: "r", Reservation: true, Resume: true, TTL: 5 * time.Second}} {
 		f.Add(bodyOf(f, AppendCall(nil, callField, &c, 0)))
 	}
 	f.Add(protowire.AppendVarint([]byte{2 << 3}, 1<<63))
-	f.Add(append([]byte{4<<3 | 2, 80}, make([]byte, 80)...)) // too long a path
-	f.Add([]byte{4<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8})          // not packed
+	f.Add([]byte{6 << 3, 2})                                  // true, too
+	f.Add(protowire.AppendVarint([]byte{7 << 3}, 1<<32|7000)) // a ttl with more bits than it has
+	f.Add(append([]byte{4<<3 | 2, 80}, make([]byte, 80)...))  // too long a path
+	f.Add([]byte{4<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8})           // not packed
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := ReadCall(b, 7)
 		if c == nil {
 			return
 		}
-		m := new(appv1.Call)
+		m := new(peerv1.Call)
 		err := proto.Unmarshal(b, m)
 		if err != nil && (c.Method != Text(c.Method) || c.ID != Text(c.ID)) {
 			return // only ours takes strings that are not UTF-8
 		}
-		want := &event.Call{Method: m.GetMethod(), ID: m.GetId(), Deadline: CallDeadline(7, m.GetTimeoutMs()), Path: KeyHashes(m.GetPath())}
+		want := &event.Call{
+			Method: m.GetMethod(), ID: m.GetId(), Deadline: CallDeadline(7, m.GetTimeoutMs()), Path: KeyHashes(m.GetPath()),
+			Reservation: m.GetReservation(), Resume: m.GetResume(), TTL: CallTTL(uint64(m.GetTtlMs())),
+		}
 		if err != nil || !reflect.DeepEqual(c, want) {
 			t.Fatalf("%x: ours %+v, generated %+v (%v)", b, c, want, err)
 		}
