@@ -100,7 +100,7 @@ func eventOf(all *peerv1.Events, m *peerv1.Event, now func() clock.Instant) (*ev
 		ev.SchemaVersion = string(schemas[i-1])
 	}
 	if c := m.GetCall(); c != nil {
-		ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume(), TTL: hotframe.CallTTL(uint64(c.GetTtlMs()))}
+		ev.Call = &event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(now(), c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath()), Reservation: c.GetReservation(), Resume: c.GetResume(), TTL: hotframe.CallTTL(c.GetTtlMs())}
 	}
 	for _, p := range m.GetProperties() {
 		if uint64(p.GetName()) >= uint64(len(names)) {

@@ -66,7 +66,7 @@ func ReadCall(b []byte, now clock.Instant) *event.Call {
 	if len(b) > 0 || len(path)%8 != 0 || len(path) > 8*pathRead {
 		return nil
 	}
-	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0, TTL: CallTTL(uint64(uint32(ttl)))} // protobuf cuts excess bits of a ttl off
+	c := &event.Call{Method: event.Alias(method), ID: event.Alias(id), Deadline: CallDeadline(now, timeout), Reservation: reservation != 0, Resume: resume != 0, TTL: CallTTL(uint32(ttl))} // protobuf cuts excess bits of a ttl off
 	for ; len(path) > 0; path = path[8:] {
 		c.Path = append(c.Path, partition.KeyHash(binary.LittleEndian.Uint64(path)))
 	}
@@ -82,8 +82,8 @@ func CallDeadline(now clock.Instant, ms uint64) clock.Instant {
 }
 
 // CallTTL returns the ttl of a reservation in a frame. One that is too long counts as one that is just too long.
-func CallTTL(ms uint64) time.Duration {
-	return time.Duration(min(ms, uint64(event.TTLMost/time.Millisecond)+1)) * time.Millisecond
+func CallTTL(ms uint32) time.Duration {
+	return time.Duration(min(ms, uint32(event.TTLMost/time.Millisecond)+1)) * time.Millisecond
 }
 
 // KeyHashes reads a path that the generated code has decoded, as far as ReadCall does.

@@ -91,7 +91,7 @@ func FuzzCall(f *testing.F) {
 		}
 		want := &event.Call{
 			Method: m.GetMethod(), ID: m.GetId(), Deadline: CallDeadline(7, m.GetTimeoutMs()), Path: KeyHashes(m.GetPath()),
-			Reservation: m.GetReservation(), Resume: m.GetResume(), TTL: CallTTL(uint64(m.GetTtlMs())),
+			Reservation: m.GetReservation(), Resume: m.GetResume(), TTL: CallTTL(m.GetTtlMs()),
 		}
 		if err != nil || !reflect.DeepEqual(c, want) {
 			t.Fatalf("%x: ours %+v, generated %+v (%v)", b, c, want, err)
