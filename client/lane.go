@@ -177,14 +177,7 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		return r
 	}
 	answer := new(lanev1.InvokeResponse)
-	tried, err := unary(ctx, l.conn, lanev1.LaneService_Invoke_FullMethodName, request, answer)
-	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); tried.sent && status.Code(err) == codes.ResourceExhausted; {
-		// The router has taken nothing in: too many calls of its callers are just beginning.
-		if backoff.Sleep(ctx, pauses.Next()) != nil {
-			break
-		}
-		tried, err = unary(ctx, l.conn, lanev1.LaneService_Invoke_FullMethodName, request, answer)
-	}
+	tried, err := repeatUnary(ctx, l.conn, lanev1.LaneService_Invoke_FullMethodName, request, answer, 20*time.Millisecond)
 	if err != nil {
 		return nil, notAnswered(ctx, err, tried)
 	}
@@ -217,6 +210,22 @@ func (o *options) authorized(ctx context.Context) (context.Context, error) {
 type attempt struct {
 	connected bool // it had a connection
 	sent      bool // the router may have the request
+}
+
+// foundNoRoom reports whether the caller's time was up while the attempt waited for room on its connection.
+func (a attempt) foundNoRoom(ctx context.Context) bool {
+	return a.connected && !a.sent && ctx.Err() != nil
+}
+
+// repeatUnary makes attempts, the pauses between them doubled from 1 ms to pauseMax, while the router takes nothing in: too many calls of its callers are just beginning, or too many events wait for the broker.
+func repeatUnary(ctx context.Context, conn grpc.ClientConnInterface, method string, request func() proto.Message, answer proto.Message, pauseMax time.Duration) (attempt, error) {
+	pauses := backoff.Backoff{Min: time.Millisecond, Max: pauseMax}
+	for {
+		tried, err := unary(ctx, conn, method, request, answer)
+		if !tried.sent || status.Code(err) != codes.ResourceExhausted || backoff.Sleep(ctx, pauses.Next()) != nil {
+			return tried, err
+		}
+	}
 }
 
 // unary makes one attempt of a method without streams. The request is made when there is a connection with room for it: a router takes a number of calls and
@@ -255,7 +264,7 @@ var errNoRoom = errors.New("the connection has had no room, because of other cal
 func notAnswered(ctx context.Context, err error, tried attempt) error {
 	kind := refusal(err)
 	switch {
-	case !tried.sent && ctx.Err() != nil && tried.connected:
+	case tried.foundNoRoom(ctx):
 		return &CallError{Kind: ErrNotRun, Code: CodeOverloaded, Text: errNoRoom.Error(), Err: context.Cause(ctx)}
 	case !tried.sent && ctx.Err() != nil:
 		return &CallError{Kind: ErrNotRun, Code: CodeUnreachable, Text: "no connection to the router: " + context.Cause(ctx).Error(), Err: context.Cause(ctx)}

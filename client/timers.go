@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
@@ -157,17 +156,10 @@ func (o *options) send(ctx context.Context, conn grpc.ClientConnInterface, r *la
 		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	request, answer := func() proto.Message { return r }, new(lanev1.SendResponse)
-	tried, err := unary(ctx, conn, lanev1.LaneService_Send_FullMethodName, request, answer)
-	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}); tried.sent && status.Code(err) == codes.ResourceExhausted; {
-		// The router has published nothing: too many wait for the broker, or too many calls are just beginning.
-		if backoff.Sleep(ctx, pauses.Next()) != nil {
-			break
-		}
-		tried, err = unary(ctx, conn, lanev1.LaneService_Send_FullMethodName, request, answer)
-	}
+	tried, err := repeatUnary(ctx, conn, lanev1.LaneService_Send_FullMethodName, request, answer, 100*time.Millisecond)
 	switch code := status.Code(err); {
 	case err == nil:
-	case !tried.sent && tried.connected && ctx.Err() != nil:
+	case tried.foundNoRoom(ctx):
 		return MessageID{}, fmt.Errorf("%w: %w: %w", ErrNotSent, errNoRoom, context.Cause(ctx))
 	case isRefusal(err), !tried.sent, code == codes.FailedPrecondition, code == codes.ResourceExhausted, code == codes.Unauthenticated:
 		return MessageID{}, fmt.Errorf("%w: %s", ErrNotSent, status.Convert(err).Message())
