@@ -73,7 +73,7 @@ other_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_pac
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 test-waiting test-computing
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j3 test-waiting sdks test-computing
 
 # With PULSAR_URL set, one after the other.
 .PHONY: test-waiting
@@ -84,8 +84,7 @@ test-waiting: # tests of leases, of brokers and of processes, which wait for mos
 	$(MAKE) --no-print-directory -j1 test-reconnect
 
 .PHONY: test-computing
-test-computing: # tests that compute, at low priority while the others wait
-	$(MAKE) --no-print-directory -j1 sdks
+test-computing: # tests that compute, at the lowest priority while the others wait
 	nice -n 15 $(MAKE) --no-print-directory -j1 unit-plain planted
 
 .PHONY: sdks

@@ -38,6 +38,11 @@ fi
 maven . install
 ./generate.sh --check
 
+# The rules mostly wait, so they run beside the programs of README.md.
+./conformance.sh "$@" >build/conformance.log 2>&1 &
+rules=$!
+trap 'kill "$rules" 2>/dev/null || true' EXIT
+
 # The programs of README.md, of the quickstart and of the repository's README, in a project that knows nothing but the installed packages.
 version=$(sed -n 's:.*<version>\(.*\)</version>.*:\1:p' client/.flattened-pom.xml | head -1)
 rm -rf build/readme
@@ -89,5 +94,6 @@ for program in Total Covered; do
 done
 rm total
 
-./conformance.sh "$@" >build/conformance.log 2>&1 || { cat build/conformance.log >&2; exit 1; }
+trap - EXIT
+wait "$rules" || { cat build/conformance.log >&2; exit 1; }
 tail -1 build/conformance.log

@@ -46,10 +46,13 @@ result=0
 wait "$async" || result=1
 wait "$threads" || result=1
 
-# After the rules: tests and rules share few CPUs.
+# After the rules: tests and rules share few CPUs. The tests of the worker wait as long as all others, so the two run beside each other.
+quietly worker "$python" -m pytest -p no:cacheprovider tests/test_worker.py &
+worker=$!
 {
-	quietly tests "$python" -m pytest -p no:cacheprovider &&
+	quietly tests "$python" -m pytest -p no:cacheprovider --ignore=tests/test_worker.py &&
 		PYTHONPATH=$PWD/src quietly orders "$python" -m pytest -q -p no:cacheprovider -p ringfence.pytest_plugin ../../examples/orders-python &&
 		quietly readme tests/readme.sh "$ROUTER"
 } || result=1
+wait "$worker" || result=1
 exit "$result"

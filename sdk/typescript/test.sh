@@ -24,8 +24,8 @@ export RINGFENCE_VERSION=${RINGFENCE_VERSION:-0.0.0-test}
 
 step setup scripts/setup.sh
 step generated node scripts/generate.mjs --check
-# A file takes seconds, or minutes at low priority on a busy machine. What hangs is named at its end.
-step unit node --test --test-timeout=600000 build/js/test/*.test.js
+# A file takes seconds, or minutes at low priority on a busy machine. What hangs is named at its end. Tests wait for most of their time.
+step unit node --test --test-concurrency=3 --test-timeout=600000 build/js/test/*.test.js
 step package node scripts/package.mjs
 step readme node scripts/readme.mjs
 step orders scripts/orders.sh
