@@ -457,8 +457,9 @@ def test_a_ttl_is_renewed_seldom() -> None:
             yield s.renewed(request.renew.k, 30, covered=True)
 
     with Lender(serve) as router, router.lane.reserve("k", ttl=9) as r:
+        time.sleep(0.5)  # the first ones follow the grant
         before = len(renewals)
-        time.sleep(4)
+        time.sleep(3.5)
         assert 1 <= len(renewals) - before <= 2, "want one each 1.5 s"
         r.check()
 
