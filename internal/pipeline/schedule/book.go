@@ -146,7 +146,8 @@ type line struct {
 	since     time.Time  // if not: from when on
 	entries   []entry    // by time: firings that should be safe and have not entered
 	ran       []time.Time
-	running   Firing // in the lane
+	newest    time.Time // of those that ran since the gate opened
+	running   Firing    // in the lane
 	runs      bool
 	window    window
 	status    Status // its counters
@@ -248,7 +249,7 @@ func (l *line) choose(now time.Time) {
 	if !l.has || l.def.ID() != def.ID() {
 		l.entries = nil
 		if l.def.parsed != nil && l.def.ID() != def.ID() {
-			l.ran = nil
+			l.ran, l.newest = nil, time.Time{}
 		}
 	}
 	l.has, l.def, l.window = true, def, window{}
@@ -260,7 +261,7 @@ func (b *Book) Opened(now time.Time, p partition.ID) {
 	b.opened[p] = now
 	for _, l := range b.schedules {
 		if l.partition == p {
-			l.entries, l.window = nil, window{}
+			l.entries, l.window, l.newest = nil, window{}, time.Time{}
 		}
 	}
 	for _, f := range b.underway {
@@ -421,6 +422,10 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	e := l.want(now, f.Time, f.Missed)
 	e.safe, e.seen, e.lastSeen = true, true, now
 	f.Missed = e.missed
+	if l.def.Missed == Latest && !l.newest.IsZero() && l.newest.Before(f.Time) {
+		// Those between tell no more than that, nor less, whichever of them were lost, failed, or waited while it ran.
+		f.Missed = l.def.Count(l.newest, f.Time, CountMax+1) - 1
+	}
 	reason, dropped := l.dropped(now, f.Time)
 	if successor, ok := l.successor(now, f.Time); ok {
 		stands := 0
@@ -486,6 +491,7 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 			if l.ran = append(l.ran, f.Time); len(l.ran) > ranMax {
 				l.ran = slices.Delete(l.ran, 0, 1)
 			}
+			l.newest = later(l.newest, f.Time)
 		}
 	case known:
 		e := l.want(now, f.Time, l.running.Missed)

@@ -28,6 +28,7 @@ type world struct {
 	once   bool                 // nothing happens that may run a firing twice
 	busy   bool                 // handlers are slow at times, and get lost
 	runs   map[uint64]int       // how often a firing was settled after a run
+	newest map[string]time.Time // of a schedule: the newest of them
 	began  map[uint64]time.Time // when a firing entered, last
 	judged map[uint64]bool      // dropped by its policy, rightly
 	dead   map[uint64]bool      // its retries ended in the dead letter topic
@@ -115,7 +116,7 @@ var packs = [][]Definition{
 func newWorld(t *testing.T, seed uint64, seen *rare) *world {
 	w := &world{
 		T: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 3, 29, 0, 0, 30, 0, time.UTC),
-		runs: map[uint64]int{}, began: map[uint64]time.Time{}, judged: map[uint64]bool{}, dead: map[uint64]bool{}, first: map[string]time.Time{}, seen: seen, owner: -1, busy: true,
+		runs: map[uint64]int{}, newest: map[string]time.Time{}, began: map[uint64]time.Time{}, judged: map[uint64]bool{}, dead: map[uint64]bool{}, first: map[string]time.Time{}, seen: seen, owner: -1, busy: true,
 	}
 	w.kinds = kinds{jumps: seed%5 == 4, moves: seed%2 == 1, redefines: seed%7 == 3, failures: seed%3 > 0, copies: seed%4 > 1, deadLetters: seed%3 == 0}
 	w.once = !w.kinds.moves && !w.kinds.jumps
@@ -326,6 +327,15 @@ func (w *world) checkEnter(h *host, f Firing, def *Definition, d Decision) {
 	if successor, ok := def.Next(f.Time); ok && !w.safe(*def, successor) {
 		w.failf("%s of %v enters before %v is safe", f.Name, f.Time, successor)
 	}
+	if ran := w.newest[f.Name]; w.once && !w.kinds.redefines && !ran.IsZero() && ran.Before(f.Time) { // another owner may not know the newest run
+		stands := 0
+		if def.Missed == Latest {
+			stands = def.Count(ran, f.Time, CountMax) - 1
+		}
+		if d.Missed != stands {
+			w.failf("%s of %v stands for %d, want %d: the run before it was for %v", f.Name, f.Time, d.Missed, stands, ran)
+		}
+	}
 	if h.wall(w).Sub(f.Time) > LateMax {
 		w.seen.entersLate++
 	}
@@ -404,6 +414,7 @@ func (w *world) runLane(i int) {
 				for _, d := range pack {
 					if d, _ = d.Parse(); d.Name == old.Name && d.ID() == old.DefinitionID {
 						w.runs[FiringID(d, old.Time)]++
+						w.newest[d.Name] = later(w.newest[d.Name], old.Time)
 					}
 				}
 			}

@@ -153,6 +153,61 @@ func TestNextFiringStandsForAFailedOne(t *testing.T) {
 	}
 }
 
+// After an outage the newest firing stands for those before it, and the one after it for none of them: not if one waits behind the run until the next is due,
+// and not if the run fails at first.
+func TestMissedFiringsAreToldOnce(t *testing.T) {
+	for name, lost := range map[string]bool{"one waits behind the run": false, "the run fails at first": true} {
+		t.Run(name, func(t *testing.T) {
+			first, newest, next := firing(t, minutely, noon), firing(t, minutely, noon.Add(2*time.Minute)), firing(t, minutely, noon.Add(3*time.Minute))
+			now := newest.Time.Add(30 * time.Second)
+			b := opened(t, now, minutely)
+			want(t, b.Arrive(now, first), NotYet, Arming)
+			for _, a := range b.Tick(now) {
+				if b.Armed(now, a.ID, nil); a.Time.Equal(newest.Time) {
+					newest.Missed = a.Missed
+				}
+			}
+			got := b.Arrive(now, newest)
+			if want(t, got, Enter, NoReason); got.Missed != 2 {
+				t.Fatalf("missed = %d, want 2", got.Missed)
+			}
+			if lost {
+				b.Done(now, newest, false)
+				want(t, b.Arrive(now, newest), Enter, NoReason)
+			}
+			b.Done(next.Time, newest, true)
+			arm(b, next.Time)
+			want(t, b.Arrive(next.Time, first), Drop, Superseded)
+			want(t, b.Arrive(next.Time, next), Enter, NoReason)
+			if missed := b.Overview()[0].Missed; missed != map[bool]uint64{false: 2, true: 4}[lost] { // each run that begins is counted
+				t.Errorf("%d missed firings were told, want 2 a run of the first", missed)
+			}
+		})
+	}
+}
+
+// A firing fails, and the next one enters before the first comes again: it tells of it.
+func TestNextFiringTellsOfOneThatWaits(t *testing.T) {
+	b := opened(t, noon.Add(-1), minutely)
+	at := func(n int) Firing { return firing(t, minutely, noon.Add(time.Duration(n)*time.Minute)) }
+	for n, settled := range []bool{true, false, true} {
+		f := at(n)
+		arm(b, f.Time.Add(-1))
+		arm(b, f.Time)
+		got := b.Arrive(f.Time, f)
+		if missed := map[bool]int{true: 1}[n == 2]; got.Verdict != Enter || got.Missed != missed {
+			t.Fatalf("firing %d: %+v, want to enter with %d missed", n, got, missed)
+		}
+		b.Done(f.Time, f, settled)
+	}
+	// Whoever ran meanwhile is not known to an owner whose gate opens again.
+	b.Opened(at(4).Time, b.schedules["m"].partition)
+	arm(b, at(5).Time)
+	if got := b.Arrive(at(5).Time, at(5)); got.Verdict != Enter || got.Missed != 0 {
+		t.Fatalf("%+v, want to enter with none missed", got)
+	}
+}
+
 // A firing that returns from the retry topic does not bring back the one after it, which is a dead letter.
 func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 	d := Definition{Name: "a", Every: time.Minute, Missed: All}
