@@ -281,6 +281,18 @@ func TestReservationsMatchTheRules(t *testing.T) {
 					m.revokeAll()
 				}
 			},
+			func() { // a member leaves: all of its keys drain
+				m.lease = ownership.Lease{Until: max(m.lease.Until, m.now.Add(2*time.Second)), Draining: ownership.SetOf(0, 1, 2, 3)}
+				m.revoke(m.lease.Draining, false)
+				m.renew()
+			},
+			func() { // holders ask again after more than the hour for which the owner answers
+				if rapid.IntRange(0, 4).Draw(t, "late") == 0 {
+					m.now = m.now.Add(61 * time.Minute)
+					m.beat()
+					m.renew()
+				}
+			},
 		}
 		for range 100 {
 			rapid.SampledFrom(actions).Draw(t, "action")()
@@ -297,6 +309,7 @@ func TestReservationsMatchTheRules(t *testing.T) {
 			t.Errorf("%d times %s: these histories proved little (%v)", counts[what], what, counts)
 		}
 	}
+	t.Log(counts)
 }
 
 // A member holds so many reservations, and the next when one of them has ended.

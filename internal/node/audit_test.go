@@ -192,14 +192,19 @@ func TestTheAuditorFindsAPlantedBug(t *testing.T) {
 	if os.Getenv("RINGFENCE_PLANTED") != "no_wait" {
 		t.Skip("no bug is planted: make planted")
 	}
-	g := newGroup(t)
+	calmly(t, theAuditorFindsAPlantedBug)
+}
+
+func theAuditorFindsAPlantedBug(t testing.TB, g *group) {
+	const least, joinsLeast, joinsMost = 20, 4, 12
 	g.work = testapp.Config{WorkMin: 20 * time.Millisecond, WorkMax: 100 * time.Millisecond}
 	a := g.start("a", audited)
 	g.startApp(a)
 	g.ready(a)
 	members := []*member{a}
 	stop := g.load(100)
-	for i := range 4 { // each takes keys of the others, whose handlers run
+	// Each takes keys of the others, whose handlers run. How many do depends on the machine.
+	for i := 0; i < joinsMost && (i < joinsLeast || auditOf(members...).Overlaps < 2*least); i++ {
 		m := g.start(fmt.Sprintf("b%d", i), audited)
 		members = append(members, m)
 		g.startApp(m)
@@ -212,8 +217,8 @@ func TestTheAuditorFindsAPlantedBug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Overlaps < 20 {
-		t.Fatalf("%d overlaps: this run proved nothing", report.Overlaps)
+	if report.Overlaps < least {
+		t.Fatalf("%d overlaps after %d members: this run proved nothing: %+v", report.Overlaps, len(members), report)
 	}
 	g.eventually("all overlaps are found", func() error {
 		if found := auditOf(members...); found.Overlaps < uint64(report.Overlaps) {
@@ -221,7 +226,7 @@ func TestTheAuditorFindsAPlantedBug(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("%d overlaps in the journals, %d found", report.Overlaps, auditOf(members...).Overlaps)
+	t.Logf("%d members, %d overlaps in the journals, %d found", len(members), report.Overlaps, auditOf(members...).Overlaps)
 }
 
 // TestReportsOfStrangersAreRefused: only a member that signs with the key of its incarnation is believed.
