@@ -239,8 +239,10 @@ func (m *reservationsModel) release() {
 }
 
 // beat moves the lease: its end grows, and which partitions drain is as the newest Beat has it.
-func (m *reservationsModel) beat() {
-	m.lease = ownership.Lease{Until: max(m.lease.Until, m.now.Add(2*time.Second)), Draining: m.partitions("draining")}
+func (m *reservationsModel) beat() { m.beatWith(m.partitions("draining")) }
+
+func (m *reservationsModel) beatWith(draining ownership.Set) {
+	m.lease = ownership.Lease{Until: max(m.lease.Until, m.now.Add(2*time.Second)), Draining: draining}
 }
 
 func (m *reservationsModel) pass() {
@@ -282,7 +284,7 @@ func TestReservationsMatchTheRules(t *testing.T) {
 				}
 			},
 			func() { // a member leaves: all of its keys drain
-				m.lease = ownership.Lease{Until: max(m.lease.Until, m.now.Add(2*time.Second)), Draining: ownership.SetOf(0, 1, 2, 3)}
+				m.beatWith(ownership.SetOf(0, 1, 2, 3))
 				m.revoke(m.lease.Draining, false)
 				m.renew()
 			},

@@ -203,7 +203,7 @@ func theAuditorFindsAPlantedBug(t testing.TB, g *group) {
 	g.ready(a)
 	members := []*member{a}
 	stop := g.load(100)
-	// Each takes keys of the others, whose handlers run. How many do depends on the machine.
+	// Each new member takes keys of the others while their handlers run. The number of overlaps depends on the machine.
 	for i := 0; i < joinsMost && (i < joinsLeast || auditOf(members...).Overlaps < 2*least); i++ {
 		m := g.start(fmt.Sprintf("b%d", i), audited)
 		members = append(members, m)

@@ -146,7 +146,7 @@ type line struct {
 	since     time.Time  // if not: from when on
 	entries   []entry    // by time: firings that should be safe and have not entered
 	ran       []time.Time
-	newest    time.Time // of those that ran since the gate opened
+	newest    time.Time // the newest that ran since the gate opened; zero: none
 	running   Firing    // in the lane
 	runs      bool
 	window    window
@@ -422,10 +422,6 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	e := l.want(now, f.Time, f.Missed)
 	e.safe, e.seen, e.lastSeen = true, true, now
 	f.Missed = e.missed
-	if l.def.Missed == Latest && !l.newest.IsZero() && l.newest.Before(f.Time) {
-		// Those between tell no more than that, nor less, whichever of them were lost, failed, or waited while it ran.
-		f.Missed = l.def.Count(l.newest, f.Time, CountMax+1) - 1
-	}
 	reason, dropped := l.dropped(now, f.Time)
 	if successor, ok := l.successor(now, f.Time); ok {
 		stands := 0
@@ -449,6 +445,7 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 		return wait(Unknown, now.Add(askAgain))
 	}
 	l.remove(f.Time)
+	f.Missed = l.missedBefore(f.Time, f.Missed)
 	l.runs, l.running = true, f
 	b.counts.Entered++
 	b.counts.Missed += uint64(f.Missed)
@@ -711,7 +708,16 @@ func (l *line) standsFor(now, at time.Time, missed int, successor time.Time) int
 	if l.def.Missed != Latest || l.due(successor).After(now) {
 		return 0
 	}
-	return min(missed+l.def.Count(at, successor, CountMax), CountMax)
+	return l.missedBefore(successor, min(missed+l.def.Count(at, successor, CountMax), CountMax))
+}
+
+// missedBefore returns how many firings the one at that time stands for: those since the newest run, or else as many as its message and the dropped
+// firings say. These counts are too high or too low if a firing waited behind that run, or failed after it.
+func (l *line) missedBefore(at time.Time, told int) int {
+	if l.def.Missed != Latest || l.newest.IsZero() || !l.newest.Before(at) {
+		return told
+	}
+	return l.def.Count(l.newest, at, CountMax+1) - 1
 }
 
 // covers reports whether the firing at that time is safe, or is over.

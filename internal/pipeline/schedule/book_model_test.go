@@ -28,7 +28,7 @@ type world struct {
 	once   bool                 // nothing happens that may run a firing twice
 	busy   bool                 // handlers are slow at times, and get lost
 	runs   map[uint64]int       // how often a firing was settled after a run
-	newest map[string]time.Time // of a schedule: the newest of them
+	newest map[string]time.Time // the newest time for which a schedule of that name has run
 	began  map[uint64]time.Time // when a firing entered, last
 	judged map[uint64]bool      // dropped by its policy, rightly
 	dead   map[uint64]bool      // its retries ended in the dead letter topic
@@ -327,7 +327,7 @@ func (w *world) checkEnter(h *host, f Firing, def *Definition, d Decision) {
 	if successor, ok := def.Next(f.Time); ok && !w.safe(*def, successor) {
 		w.failf("%s of %v enters before %v is safe", f.Name, f.Time, successor)
 	}
-	if ran := w.newest[f.Name]; w.once && !w.kinds.redefines && !ran.IsZero() && ran.Before(f.Time) { // another owner may not know the newest run
+	if ran := w.newest[f.Name]; w.once && !w.kinds.redefines && !ran.IsZero() && ran.Before(f.Time) { // an owner does not know the runs before its gate opened
 		stands := 0
 		if def.Missed == Latest {
 			stands = def.Count(ran, f.Time, CountMax) - 1
