@@ -407,25 +407,33 @@ if (process.env.PICTURES) {
 		await tab.until("the focus is back", () => document.activeElement.id === "token-open");
 	});
 
-	// Under 10,000 waiting keys and 50 members a refresh takes the browser less than 100 ms, layout included. The quickest of ten is one that nothing disturbed.
+	// Under 10,000 waiting keys and 50 members a refresh takes the browser no longer than the layout of a copy of the page; it takes about half of that. The quickest of ten is one that
+	// nothing disturbed.
 	test("a refresh is quick", async () => {
 		const tab = await visit();
 		await withToken(tab);
 		const took = await tab.run(async () => {
 			const whole = await (await fetch("/v1/page", { headers: { Authorization: "Bearer " + token } })).json();
-			const times = [];
+			const drawn = document.querySelector("main");
+			const time = (what) => {
+				const begun = performance.now();
+				what();
+				document.body.getBoundingClientRect();
+				return performance.now() - begun;
+			};
+			const refreshes = [], copies = [];
 			for (let i = 0; i < 10; i++) {
 				for (const row of [...whole.worst.rows, ...whole.members.rows]) row.age = row.oldest = i + " s"; // every row differs
 				whole.worst.rows.reverse();
-				const begun = performance.now();
-				apply(whole);
-				document.body.getBoundingClientRect();
-				times.push(performance.now() - begun);
+				refreshes.push(time(() => apply(whole)));
+				const copy = drawn.cloneNode(true);
+				copies.push(time(() => drawn.after(copy)));
+				copy.remove();
 			}
-			return { best: Math.min(...times), median: times.sort((a, b) => a - b)[5], rows: document.querySelectorAll("tbody tr").length };
+			return { refresh: Math.min(...refreshes), copy: Math.min(...copies), rows: drawn.querySelectorAll("tbody tr").length };
 		});
-		console.log(`a refresh of ${took.rows} rows takes the browser ${took.best.toFixed(1)} ms, in the middle ${took.median.toFixed(1)} ms`);
-		assert.ok(took.best < 100, `${took.best} ms`);
+		console.log(`a refresh of ${took.rows} rows takes the browser ${took.refresh.toFixed(1)} ms, the layout of a copy ${took.copy.toFixed(1)} ms`);
+		assert.ok(took.refresh < took.copy, `${took.refresh} ms, and a copy ${took.copy} ms`);
 		assert.ok(took.rows > 100);
 	});
 
