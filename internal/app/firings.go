@@ -30,7 +30,7 @@ type Firing struct {
 	After  time.Duration // not Run: ask again; 0: it is dropped
 }
 
-// undeclaredPause is how long a firing waits at a router that takes no schedules: perhaps its key moves to another.
+// undeclaredPause is how long a firing waits at a router that takes no schedules, since its key may move to another, or after its worker has gone.
 const undeclaredPause = time.Second
 
 // judgeFirings removes the firings from taken that must not run now, and appends a result for each to dst. The others are changed to say what
@@ -67,8 +67,11 @@ func (w *session) judge(d *event.Delivery, sent event.Sent) (result event.Result
 	case s.Schedules == nil:
 	case slices.Contains(w.schedules, sent.Name):
 		f = s.Schedules.Arrive(d.ID, &sent)
-	default: // it may have waited long enough, or its policy drops it
-		f = s.Schedules.Undeclared(&sent)
+	default:
+		if other := s.declarer(sent.Name); other != 0 {
+			return event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: undeclaredPause, To: other}, false
+		}
+		f = s.Schedules.Undeclared(&sent) // it may have waited long enough, or its policy drops it
 	}
 	switch {
 	case !f.Run && f.After > 0: // behind other firings of the schedule: it may be waiting for one of them
@@ -100,10 +103,24 @@ func (s *Server) declare(w *session, schedules []*appv1.Schedule) error {
 	if err := s.Schedules.Declare(w.id, schedules); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, one := range schedules {
-		w.schedules = append(w.schedules, one.GetName())
+		name := one.GetName()
+		w.schedules = append(w.schedules, name)
+		s.declarers[name] = append(s.declarers[name], w.id)
 	}
 	return nil
+}
+
+// declarer returns a worker that declares a schedule, 0 if there is none.
+func (s *Server) declarer(schedule string) event.WorkerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := s.declarers[schedule]; len(all) > 0 {
+		return all[len(all)-1] // the newest one
+	}
+	return 0
 }
 
 // endFirings tells the schedules of the firings that are over.

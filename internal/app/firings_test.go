@@ -109,6 +109,35 @@ func TestFirings(t *testing.T) {
 	}
 }
 
+// A firing at a worker that does not declare its schedule goes to one that does, and waits once that has gone.
+func TestFiringsGoToTheirDeclarer(t *testing.T) {
+	r := newRig(t, nil)
+	r.schedules.decide = func(*event.Sent) Firing { return Firing{After: time.Minute} }
+	r.connect(&appv1.Hello{MaxInFlight: 10})
+	second := r.connect(&appv1.Hello{MaxInFlight: 10, Schedules: []*appv1.Schedule{{Name: "report"}}})
+	r.wantWorkers(2)
+	if to := r.server.declarer("report"); to == 0 {
+		t.Fatal("nobody declares it")
+	}
+	first := r.server.snapshot()[0]
+	judge := func() event.Result {
+		d := firing(1, "report")
+		_, results := first.judgeFirings([]event.Delivery{d}, nil)
+		return results[0]
+	}
+	if got := judge(); got.Kind != event.ResultPutOff || got.To != r.server.snapshot()[1].id || got.After != undeclaredPause {
+		t.Errorf("beside one that declares it: %+v", got)
+	}
+	second.cancel()
+	r.wantWorkers(1)
+	if got := judge(); got.Kind != event.ResultPutOff || got.To != 0 || got.After != time.Minute || !got.Behind {
+		t.Errorf("alone: %+v", got)
+	}
+	if len(r.server.declarers) != 0 {
+		t.Errorf("declared: %v", r.server.declarers)
+	}
+}
+
 // A worker whose schedules are wrong is refused with the reason, and gets no deliveries; the schedules of one that has gone are taken back.
 func TestSchedulesOfWorkers(t *testing.T) {
 	r := newRig(t, nil)

@@ -885,6 +885,44 @@ func TestPutOffBehind(t *testing.T) {
 	}
 }
 
+// An event that is put off for a worker by name goes to that one at once, also if its key belongs to another; if that worker has gone, to any after the pause.
+func TestPutOffForAWorker(t *testing.T) {
+	f := newFixture(t, nil)
+	for id := event.WorkerID(2); id <= 4; id++ {
+		f.WorkerUp(f.now, id, &f.out)
+	}
+	e := f.event("ann")
+	f.accept(Local, e)
+	takeBy := func(id event.WorkerID) []event.Delivery { return f.Take(f.now, openLease, id, 10, nil) }
+	holder := func() (event.WorkerID, event.Delivery) {
+		t.Helper()
+		for id := event.WorkerID(1); id <= 4; id++ {
+			if got := takeBy(id); len(got) == 1 {
+				return id, got[0]
+			}
+		}
+		t.Fatal("no worker has it")
+		return 0, event.Delivery{}
+	}
+	first, d := holder()
+	other := first%4 + 1
+	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: event.ResultPutOff, After: time.Second, To: other}}, &f.out)
+	second, d := holder()
+	if second != other {
+		t.Fatalf("worker %d has it, want %d", second, other)
+	}
+	f.WorkerGone(f.now, first, &f.out)
+	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: event.ResultPutOff, After: time.Second, To: first}}, &f.out)
+	for id := event.WorkerID(1); id <= 4; id++ {
+		if got := takeBy(id); len(got) > 0 {
+			t.Fatalf("worker %d has it at once", id)
+		}
+	}
+	f.now = f.now.Add(time.Second)
+	f.Tick(f.now, &f.out)
+	holder()
+}
+
 // A letter that comes back is put off as long as it asks for, also if events of its key wait: it does not go behind them, since it has to run
 // before them.
 func TestPutOffBehindOfALetter(t *testing.T) {

@@ -91,7 +91,7 @@ func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output
 }
 
 // again retries an event: by way of the retry topic, at the next owner, or here, first
-// in its key, or last if its outcome says so.
+// in its key, or last if its outcome says so, which can name the worker, too.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
@@ -123,6 +123,10 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		delay /= time.Duration(a.depth) // so that each is looked at about once in that time, if all are put off
 	} else {
 		a.pushFront(it)
+	}
+	if w := b.workers.find(o.To); w != nil {
+		it.actor.worker, it.actor.workers = w, b.workers.generation
+		delay = 0
 	}
 	if delay > 0 {
 		it.actor.heldUntil = now.Add(delay)

@@ -66,6 +66,30 @@ func (f *fired) count() (runs, times int) {
 	return runs, len(f.runs)
 }
 
+// TestSchedulesOfOneOfTwoWorkers: of an application with two workers, one declares the schedules, and each of these runs, though the keys of half of them belong
+// to the other one.
+func TestSchedulesOfOneOfTwoWorkers(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	f := &fired{runs: map[string]int{}, by: map[string]int{}}
+	m := g.start("a", nil)
+	quiet := client.WithLogger(slog.New(slog.DiscardHandler))
+	soon := client.At(time.Now().Add(12 * time.Second))
+	names := []string{"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"}
+	options := []client.Option{quiet}
+	for _, name := range names {
+		options = append(options, client.WithSchedule(name, soon, f.handler(name)))
+	}
+	g.serve(m, done, quiet)
+	g.serve(m, done, options...)
+	g.ready(m)
+	eventually.True(t, "each schedule runs", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.by) == len(names)
+	})
+}
+
 // TestSchedules: a schedule runs once in the group at each of its times, on the owner of its key, also after that has gone; a run that fails is tried
 // again; a wrong schedule is refused by name.
 func TestSchedules(t *testing.T) {

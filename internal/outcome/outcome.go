@@ -52,12 +52,13 @@ func (k Kind) String() string {
 // Outcome is the consequence of a result for its event.
 type Outcome struct {
 	Kind     Kind
-	Delay    time.Duration // Retry: how long to wait, 0 for at once
-	Hold     bool          // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
-	Behind   bool          // Hold: behind the other events of the key that wait, which keeps no order
-	Attempts uint32        // failures of the application so far, this result included
-	Crashes  uint32        // worker crashes of the event so far, this result included
-	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
+	Delay    time.Duration  // Retry: how long to wait, 0 for at once
+	Hold     bool           // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
+	Behind   bool           // Hold: behind the other events of the key that wait, which keeps no order
+	To       event.WorkerID // Hold: without Delay to this worker, if it is live; 0: to any
+	Attempts uint32         // failures of the application so far, this result included
+	Crashes  uint32         // worker crashes of the event so far, this result included
+	Reason   string         // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
 }
 
 // Config bounds the retries of failed events and their delays.
@@ -94,6 +95,10 @@ func DefaultConfig() Config {
 	}
 }
 
+// putOffMax is the longest delay of an event that the router puts off. RetryHoldMax does not bound it: it is about failures, and with one of 0 the event would be taken and put off
+// again without a pause.
+const putOffMax = 30 * time.Second
+
 // IsAck reports whether Of makes an Ack of any result of that kind. It is Of for the
 // results that are most, which need nothing else to be known.
 func IsAck(kind event.ResultKind) bool { return kind == event.ResultDone }
@@ -110,7 +115,7 @@ func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) 
 	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultHandedOver:
 		o = Outcome{Kind: Retry, Hold: true, Attempts: attempts}
 	case event.ResultPutOff:
-		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, c.RetryHoldMax)), Hold: true, Behind: r.Behind, Attempts: attempts}
+		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, putOffMax)), Hold: true, Behind: r.Behind, To: r.To, Attempts: attempts}
 	case event.ResultCrashed:
 		crashes = oneMore(crashes)
 		o = crashed(c, attempts, crashes)

@@ -89,6 +89,10 @@ func TestOf(t *testing.T) {
 			result: event.Result{Kind: event.ResultPutOff, After: time.Millisecond},
 			want:   Outcome{Kind: Retry, Delay: time.Millisecond, Hold: true, Attempts: 3, Crashes: 1},
 		},
+		"what was put off waits for half a minute at most": {
+			result: event.Result{Kind: event.ResultPutOff, After: time.Hour, To: 7},
+			want:   Outcome{Kind: Retry, Delay: 30 * time.Second, Hold: true, To: 7},
+		},
 		"what was put off behind others waits there": {
 			result: event.Result{Kind: event.ResultPutOff, After: time.Millisecond, Behind: true},
 			want:   Outcome{Kind: Retry, Delay: time.Millisecond, Hold: true, Behind: true},
@@ -106,6 +110,15 @@ func TestOf(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// What is put off waits, also where no failure may wait at the owner: otherwise it would be taken and put off again without a pause.
+func TestPutOffWaitsWithoutAHold(t *testing.T) {
+	c := testConfig
+	c.RetryHoldMax = 0
+	if got := Of(c, event.MessageID{}, 0, 0, event.Result{Kind: event.ResultPutOff, After: time.Second}); got.Delay != time.Second || !got.Hold {
+		t.Errorf("got %+v, want it held for a second", got)
 	}
 }
 

@@ -85,7 +85,11 @@ func isTimely(e *event.Event, now int64) bool {
 		return true
 	}
 	sent, err := event.ParseSent(e.Properties)
-	return err == nil && sent.Due <= now+(event.SentAfterMax+HopMax).Milliseconds()
+	latest := now + (event.SentAfterMax + HopMax).Milliseconds()
+	if sent.Firing != nil { // the next 29 February may be eight years away
+		latest = event.FiringDueMax
+	}
+	return err == nil && sent.Due <= latest
 }
 
 // held is an event that came before it was due.

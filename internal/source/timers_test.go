@@ -69,7 +69,11 @@ func startTiming(t *testing.T, set ...func(*Config)) *timing {
 // send publishes an event that is due after a while, and returns its answer.
 func (h *timing) send(after time.Duration) chan error {
 	h.t.Helper()
-	sent := event.Sent{Key: "user-1", Due: wall() + after.Milliseconds(), Name: "expire"}
+	return h.publish(event.Sent{Key: "user-1", Due: wall() + after.Milliseconds(), Name: "expire"})
+}
+
+func (h *timing) publish(sent event.Sent) chan error {
+	h.t.Helper()
 	answers := make(chan error, 1)
 	e := &event.Event{
 		ID: event.SentMessageID("user-1", "test", "1"), Key: "user-1", Payload: []byte("p"), PublishTime: wall(),
@@ -203,6 +207,26 @@ func TestTimersOfABrokerThatDelaysNothing(t *testing.T) {
 	})
 }
 
+// A firing that is due in years, as that of a 29 February, hops until then, as a timer does; its first copies were taken for forged ones.
+func TestFiringsInYearsHop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		h.publish(event.Sent{Key: "schedule/leap", Due: event.FiringDueMax, Name: "leap", Firing: &event.Firing{Definition: 1, Time: event.FiringDueMax}})
+		for hop := range 3 {
+			c := h.newest(hop + 1)
+			if c.delay != HopMax {
+				t.Fatalf("hop %d is delayed by %v", hop, c.delay)
+			}
+			time.Sleep(HopMax)
+			h.deliver(c, HopMax)
+		}
+		h.newest(4)
+		if n := testutil.ToFloat64(h.metrics.copiesRefused.WithLabelValues(copyUntimely)); n != 0 || len(h.got) != 0 {
+			t.Errorf("%v copies are refused, and %d handed on", n, len(h.got))
+		}
+	})
+}
+
 // What cannot be one of our timers, since its seal does not fit or it came in a batch, is an event of its own at once.
 func TestTimersOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -225,6 +249,7 @@ func TestTimersWithoutATime(t *testing.T) {
 		for i, properties := range [][]event.Property{
 			{{Name: "ringfence-sent-due", Value: "5"}},
 			(&event.Sent{Key: "user-1", Due: wall() + 1000*event.SentAfterMax.Milliseconds()}).Properties(nil),
+			(&event.Sent{Key: "user-1", Due: event.FiringDueMax + 1, Firing: &event.Firing{}}).Properties(nil),
 		} {
 			forged := newCopy(h.cfg.TimerTopic(), event.Message{Key: "user-1", Event: &event.Event{
 				ID: event.SentMessageID("user-1", "test", "1"), Topic: h.cfg.TimerTopic(), Payload: []byte("p"), Properties: properties,

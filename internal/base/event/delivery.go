@@ -86,6 +86,7 @@ type Result struct {
 	Kind     ResultKind
 	TimedOut bool          // ResultRetry: it was the router that lost patience
 	Behind   bool          // ResultPutOff: other events of its key go first
+	To       WorkerID      // ResultPutOff: at once to this worker, as long as it lives; 0: to any
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
 	Reply    *CallReply    // of a call; nil: none

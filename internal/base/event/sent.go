@@ -22,6 +22,10 @@ const (
 	SentPropertyMax   = 4 << 10 // bytes of a property's name and value
 )
 
+// FiringDueMax is the latest instant at which a firing of a schedule can be due, in Unix milliseconds: the times of schedules end with the year 2199, and a delay of at
+// most an hour is added.
+var FiringDueMax = time.Date(2200, 1, 1, 1, 0, 0, 0, time.UTC).UnixMilli()
+
 // The properties of an event that a router has published. No application sees them.
 const (
 	propertySent    = "ringfence-sent-" // begins all of them

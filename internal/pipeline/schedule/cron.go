@@ -39,7 +39,8 @@ func parseCron(expr, zone string) (*cron, error) {
 	case strings.HasPrefix(expr, "@every"):
 		return nil, fmt.Errorf("cron = %q: use every for a period", expr)
 	}
-	free, err := checkFields(strings.Fields(expr))
+	fields := strings.Fields(expr)
+	free, err := checkFields(fields)
 	if err != nil {
 		return nil, fmt.Errorf("cron = %q: %w; %s", expr, err, wantCron)
 	}
@@ -61,12 +62,11 @@ func parseCron(expr, zone string) (*cron, error) {
 		dom:       spec.Dom &^ starBit,
 		month:     spec.Month &^ starBit,
 		dow:       spec.Dow &^ starBit,
-		eitherDay: spec.Dom&starBit == 0 && spec.Dow&starBit == 0,
+		eitherDay: (spec.Dom|spec.Dow)&starBit == 0 && len(fields) == len(spans) && !beginsWithStar(fields[2]) && !beginsWithStar(fields[4]),
 		free:      free || spec.Hour&starBit != 0,
 		zone:      loc,
 	}
-	// Days that both fields match count only if neither is restricted, so this is the whole search:
-	// the days of the months in a leap year.
+	// The whole search: all days of the week of all days of the months, 29 February included.
 	if _, ok := c.nextCivil(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); !ok {
 		return nil, fmt.Errorf("cron = %q never fires: no month of it has such a day; change the day or the month", expr)
 	}
@@ -86,7 +86,7 @@ func checkFields(fields []string) (free bool, err error) {
 	for i, field := range fields {
 		for element := range strings.SplitSeq(field, ",") {
 			values, step, stepped := strings.Cut(element, "/")
-			star := strings.HasPrefix(values, "*") || strings.HasPrefix(values, "?")
+			star := beginsWithStar(values)
 			switch {
 			case element == "":
 				return false, fmt.Errorf("%q has an empty element", field)
@@ -100,6 +100,11 @@ func checkFields(fields []string) (free bool, err error) {
 		}
 	}
 	return free, nil
+}
+
+// beginsWithStar reports whether a field restricts nothing for the rule of the two day fields: cron asks for its first character, so "*/2" does not either.
+func beginsWithStar(field string) bool {
+	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
 }
 
 // loadZone loads a time zone. Names that mean another zone on another machine are refused.

@@ -22,7 +22,7 @@ const (
 	JitterMax     = time.Hour
 	GraceDefault  = time.Hour
 	GraceMax      = 24 * time.Hour
-	searchYears   = 9 // in any that many years there is a 29 February
+	searchYears   = 41 // in any that many years there is a 29 February on each day of the week
 )
 
 // The times that a schedule can have. They bound the searches, and what a message from outside can

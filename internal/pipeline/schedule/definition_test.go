@@ -4,7 +4,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/base/event"
 )
+
+// The source lets firings wait for as long as a schedule can want.
+func TestFiringsOfTheLastTime(t *testing.T) {
+	if latest := lastTime.Add(JitterMax).UnixMilli(); latest != event.FiringDueMax {
+		t.Errorf("firings are due until %d, and may wait until %d", latest, event.FiringDueMax)
+	}
+}
 
 func TestDefinitionsAreRefusedWithAnAnswer(t *testing.T) {
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

@@ -15,7 +15,8 @@
 //     fires when the skipped hour is over, and a time that comes twice fires the first time.
 //   - Free hours ("*/15 * * * *", "0 */2 * * *") go by elapsed time: each minute whose civil
 //     time matches, so the hour that comes twice fires twice, and a skipped one not at all.
-//   - Days match as in Vixie cron: if both day fields are restricted, either suffices.
+//   - Days match as in Vixie cron: if both day fields are restricted, either suffices. A
+//     field that begins with a star is not restricted, with a step or without.
 //
 // # Firings
 //
