@@ -172,7 +172,7 @@ func TestEntriesThatAreBroken(t *testing.T) {
 		"no metadata":                {nil, "metadata"},
 		"no producer":                {wiretest.Checked(wiretest.Sized(nil, []byte{2 << 3, 1, 3 << 3, 1})), "metadata"},
 		"bad metadata of the broker": {append([]byte{0x0e, 0x02, 0, 0, 0, 1, 0xff}, fakebroker.Message("payload")...), "metadata"},
-		"a chunk beyond the last":    {fakebroker.Chunk("u", 7, 2, 100, "part"), "chunk"},
+		"a chunk of a short message": {fakebroker.Chunk("u", 0, 2, 1, "part"), "chunk"},
 		"a chunk without a message":  {fakebroker.Chunk("", 0, 2, 100, "part"), "chunk"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ type chunks struct {
 	metrics *Metrics
 
 	mu        sync.Mutex // guards the fields below
+	of        *session   // nil between sessions
 	assembler *wire.Assembler
 	held      int       // bytes counted in the metric
 	givenUp   []wire.ID // before the latest tick; redelivery is requested at the next tick
@@ -23,10 +24,21 @@ func newChunks(cfg Config, metrics *Metrics) *chunks {
 	return &chunks{metrics: metrics, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
-// add takes a chunk. If the result has ids, e is the whole message.
-func (c *chunks) add(id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled, error) {
+// begin takes chunks of a session from now on; nil: of none. What earlier sessions have given up is not asked for: the broker redelivers it anyway, and a
+// chunk that it has sent again since then would go back without the rest of its message.
+func (c *chunks) begin(of *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.of, c.givenUp, c.later = of, nil, nil
+}
+
+// add takes a chunk. If the result has ids, e is the whole message.
+func (c *chunks) add(from *session, id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of != from {
+		return wire.Assembled{}, nil // the session has ended meanwhile
+	}
 	r, err := c.assembler.Add(clock.Now(), id, e, payloadMax)
 	c.account(r.GivenUp)
 	return r, err

@@ -158,6 +158,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	defer c.mu.Unlock()
 	c.session = s
 	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
+	c.chunks.begin(s)
 	c.flush()
 	s.flow(s.permits.first())
 	return s, nil

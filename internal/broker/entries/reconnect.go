@@ -143,6 +143,7 @@ func (c *Consumer) unconfirmed(s *session) bool {
 // leave ends the use of a session. Its entries that were not received are dropped, and acks without a receipt wait for the next session.
 func (c *Consumer) leave(s *session) ending {
 	s.conn.detach(s)
+	c.chunks.begin(nil)
 	c.client.unshare(s.share)
 	c.mu.Lock()
 	if s.end.reason == reasonMigrated { // the earlier broker still has the consumer

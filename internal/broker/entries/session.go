@@ -54,7 +54,7 @@ func (s *session) arrived(f wire.Frame) error {
 
 // chunk takes a part of a message.
 func (s *session) chunk(d *Delivered, payloadMax int) error {
-	r, err := s.consumer.chunks.add(d.ID, &d.Entry, payloadMax)
+	r, err := s.consumer.chunks.add(s, d.ID, &d.Entry, payloadMax)
 	d.Chunks = r.IDs
 	if len(r.IDs) > 0 {
 		d.Raw = r.Parts

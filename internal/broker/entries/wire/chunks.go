@@ -12,8 +12,8 @@ import (
 //
 // No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
 //
-// When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first. In the opposite order, two interleaved messages could evict
-// each other forever.
+// When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first, each as a whole, and with the chunks of it that
+// arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever.
 type Assembler struct {
 	bytesMax int
 	timeout  time.Duration
@@ -25,6 +25,7 @@ type Assembler struct {
 	last     *partial
 	next     clock.Instant // no message times out earlier
 	done     remembered
+	returned returned
 }
 
 // NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and each message for at most timeout after
@@ -65,8 +66,17 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, broken(ReasonSize, "chunked message beyond the limit")
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
+	if e.Metadata.Chunk == 0 {
+		a.returned.remove(key)
+	}
 	if p == nil {
-		if a.isFull(key.cost() + cost) {
+		switch {
+		case a.returned.has(key) && !a.done.elsewhere(key, id): // a redundant one waits to be acked
+			return Assembled{GivenUp: []ID{id}}, nil
+		case a.isFull(key.cost() + cost):
+			if e.Metadata.Chunk == 0 {
+				a.returned.add(key)
+			}
 			return Assembled{GivenUp: []ID{id}}, nil
 		}
 		p = a.begin(key)
@@ -106,7 +116,7 @@ func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 		if p.deadline > now {
 			a.next = min(a.next, p.deadline)
 		} else {
-			for _, id := range a.remove(p) {
+			for _, id := range a.giveUp(p) {
 				if a.done.elsewhere(p.identity, id) {
 					redundant = append(redundant, id)
 				} else {
