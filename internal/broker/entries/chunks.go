@@ -7,8 +7,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// chunks holds the chunks of incomplete messages of one consumer. It outlives sessions: the broker may redeliver a chunk, perhaps to
-// another consumer, but the held chunks remain valid.
+// chunks holds the chunks of incomplete messages of one consumer. None outlives its session: the broker redelivers all of them, perhaps to another consumer.
+// What is known of complete messages does, for chunks that repeat them.
 type chunks struct {
 	metrics *Metrics
 
@@ -24,11 +24,13 @@ func newChunks(cfg Config, metrics *Metrics) *chunks {
 	return &chunks{metrics: metrics, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
-// begin takes chunks of a session from now on; nil: of none. What earlier sessions have given up is not asked for: the broker redelivers it anyway, and a
-// chunk that it has sent again since then would go back without the rest of its message.
+// begin takes chunks of a session from now on; nil: of none. The chunks that earlier sessions hold or have given up are forgotten: the broker has
+// sent them again, or will, and a chunk that was asked for since then would go back without the rest of its message.
 func (c *chunks) begin(of *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.assembler.Drop()
+	c.account(nil)
 	c.of, c.givenUp, c.later = of, nil, nil
 }
 
@@ -62,12 +64,4 @@ func (c *chunks) tick() (again, redundant []wire.ID) {
 	c.account(givenUp)
 	again, c.givenUp, c.later = c.givenUp, c.later, nil
 	return again, redundant
-}
-
-// drop removes the held bytes from the metric, when the consumer ends.
-func (c *chunks) drop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.metrics.chunkBytes.Sub(float64(c.held))
-	c.held = 0
 }

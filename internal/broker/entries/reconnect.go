@@ -201,7 +201,6 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 
 // quit ends the consumer, and reports the acks that were not confirmed.
 func (c *Consumer) quit(err error) {
-	c.chunks.drop()
 	c.mu.Lock()
 	c.delay.Stop()
 	if c.over == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, arrive in any order and
-// repeatedly, and be redelivered after a reconnect. It is not safe for concurrent use.
+// Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, and arrive in any order and
+// repeatedly. It is not safe for concurrent use.
 //
 // No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
 //
@@ -59,7 +59,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, broken(ReasonChunk, "not a chunk")
 	}
 	if _, held := a.entries[id]; held {
-		return Assembled{}, nil // redelivered after a reconnect, and already held
+		return Assembled{}, nil // redelivered, and already held
 	}
 	key := identityOf(&e.Metadata)
 	if key.whole() > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
@@ -127,6 +127,14 @@ func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 		p = after
 	}
 	return givenUp, redundant
+}
+
+// Drop forgets all incomplete messages, because the broker redelivers all their chunks, perhaps to another consumer.
+func (a *Assembler) Drop() {
+	for a.first != nil {
+		a.remove(a.first)
+	}
+	a.returned = returned{}
 }
 
 // Next returns the time to call Expire. It can be earlier than necessary, and is clock.Forever when nothing is held.

@@ -231,6 +231,8 @@ func (z *assembling) givenUp(ids []ID) {
 
 // reconnect makes the broker redeliver all unacked entries.
 func (z *assembling) reconnect() {
+	z.a.Drop()
+	clear(z.held)
 	z.pending = slices.DeleteFunc(slices.Clone(z.ids), func(id ID) bool { return z.log[id].acked })
 }
 
