@@ -1,6 +1,7 @@
 package entries
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -62,6 +63,7 @@ func (c *chunks) tick() (again, redundant []wire.ID) {
 	defer c.mu.Unlock()
 	givenUp, redundant := c.assembler.Expire(clock.Now())
 	c.account(givenUp)
+	slices.Reverse(redundant) // the first chunk of a message is acked last
 	again, c.givenUp, c.later = c.givenUp, c.later, nil
 	return again, redundant
 }

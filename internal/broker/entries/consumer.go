@@ -139,6 +139,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	}
 	s := &session{
 		consumer: c, conn: k, share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
+		alone: newAlone(c.client.cfg.ChunkTimeout),
 	}
 	if err := k.attach(s); err != nil {
 		return nil, err

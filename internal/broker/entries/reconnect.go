@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
@@ -96,7 +99,7 @@ func (c *Consumer) tick(s *session) {
 	for _, id := range again {
 		s.settled(wire.AckID{ID: id}) // the broker has them back
 	}
-	for _, id := range redundant {
+	for _, id := range append(redundant, s.alone.expire(clock.Now())...) {
 		c.acks.add([]wire.AckID{{ID: id}})
 	}
 	cfg := c.client.cfg
@@ -158,9 +161,9 @@ func (c *Consumer) leave(s *session) ending {
 	}
 	c.client.metrics.permits.Sub(float64(s.permits.granted))
 	c.client.metrics.unacked.Sub(float64(s.permits.unacked))
-	for request, a := range s.receipts {
+	for _, request := range slices.Sorted(maps.Keys(s.receipts)) { // in order: the first chunk of a message goes last
 		s.conn.unexpect(request)
-		c.acks.add(a.ids)
+		c.acks.add(s.receipts[request].ids)
 	}
 	clear(s.receipts)
 	c.session = nil
