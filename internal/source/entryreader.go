@@ -137,7 +137,7 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 	case d.Entry.Metadata.Encryption.Present():
 		return encryptedReceipt(d, from), true
 	case d.Entry.Metadata.Marker:
-		r.ackUnseen(d, wholeAck(d)...)
+		_ = d.Ack() // as in ackUnseen
 		return Receipt{}, false
 	case !d.Entry.Batched:
 		return aloneReceipt(d, from), true
@@ -156,7 +156,7 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 // there are any.
 func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, total int) {
 	if removed.Len() == total {
-		r.ackUnseen(d, wholeAck(d)...)
+		_ = d.Ack() // as in ackUnseen
 		return
 	}
 	if r.cfg.Counting == CountEntries {
@@ -188,23 +188,11 @@ func (r *entryReader) ack(a Ack) error {
 		return fmt.Errorf("source: %T is not an entry", a.Ref)
 	}
 	if a.Events == nil || a.Total == 1 {
-		return d.Consumer.Ack(wholeAck(d)...)
+		return d.Ack()
 	}
 	left := event.AllBits(a.Total)
 	left.RemoveAll(a.Events)
 	return d.Consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: int32(a.Total)})
-}
-
-// wholeAck acks an entry, or all chunks of a message.
-func wholeAck(d *entries.Delivered) []wire.AckID {
-	if d.Chunks == nil {
-		return []wire.AckID{{ID: d.ID}}
-	}
-	ids := make([]wire.AckID, len(d.Chunks))
-	for i, id := range d.Chunks {
-		ids[i].ID = id
-	}
-	return ids
 }
 
 // ends implements reader.

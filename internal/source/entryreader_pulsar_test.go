@@ -129,7 +129,7 @@ var broken = map[string]struct {
 	"a batch of fewer events than it says": {"batch", func(p *rawProducer) []byte { return p.entry(counted(p, 5), twoEvents(p)) }},
 	"a batch of more events than it says":  {"batch", func(p *rawProducer) []byte { return p.entry(counted(p, 1), twoEvents(p)) }},
 	"a batch of no events":                 {"batch", func(p *rawProducer) []byte { return p.entry(counted(p, 0), twoEvents(p)) }},
-	"a chunk of too short a message":       {"chunk", func(p *rawProducer) []byte { return p.entry(p.chunk("u", "k", 0, 2, 1), []byte("p")) }},
+	"a chunk without a uuid":               {"chunk", func(p *rawProducer) []byte { return p.entry(p.chunk("", "k", 0, 2, 100), []byte("p")) }},
 	// The broker takes entries with bad metadata, and acks them itself instead of delivering them.
 	"metadata without a producer": {"", func(p *rawProducer) []byte {
 		return wiretest.Checked(append(wiretest.Sized(nil, []byte{2 << 3, 1, 3 << 3, 1}), "payload"...))

@@ -172,7 +172,6 @@ func TestEntriesThatAreBroken(t *testing.T) {
 		"no metadata":                {nil, "metadata"},
 		"no producer":                {wiretest.Checked(wiretest.Sized(nil, []byte{2 << 3, 1, 3 << 3, 1})), "metadata"},
 		"bad metadata of the broker": {append([]byte{0x0e, 0x02, 0, 0, 0, 1, 0xff}, fakebroker.Message("payload")...), "metadata"},
-		"a chunk beyond the last":    {fakebroker.Chunk("u", 7, 2, 100, "part"), "chunk"},
 		"a chunk without a message":  {fakebroker.Chunk("", 0, 2, 100, "part"), "chunk"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +191,20 @@ func TestEntriesThatAreBroken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Of a message whose chunks are dead letters one by one, the first is acked last.
+func TestEntriesAckTheFirstChunkLast(t *testing.T) {
+	inMemory(t, func(c *Config) { c.ChunkedBytesMax = 2000 }, func(r *rig) {
+		for i := range 3 {
+			r.cluster.Publish(r.topic, fakebroker.Chunk("u", i, 3, 2000, "part"), 1)
+		}
+		got := r.take(3)
+		r.ackAll(got[0], got[1])
+		r.kept(2)
+		r.ackAll(got[2])
+		r.kept(0)
+	})
 }
 
 // Topic partitions use as many connections to their broker as the setting allows.

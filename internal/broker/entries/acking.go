@@ -3,8 +3,10 @@ package entries
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -15,6 +17,39 @@ import (
 func (c *Consumer) Ack(ids ...wire.AckID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.ack(ids)
+}
+
+// Ack acks an entry, or all chunks of a message. The first chunk is acked last, even if chunks were handed on one by one. One that arrived before the
+// latest reconnect is not acked: the broker sends it again, with those that it needs it for.
+func (d *Delivered) Ack() error {
+	c := d.Consumer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := []wire.ID{d.ID}
+	switch {
+	case d.Chunks != nil:
+		ids = append(slices.Clone(d.Chunks[1:]), d.Chunks[0])
+	case d.part:
+		var known bool
+		if c.session != nil {
+			ids, known = c.session.alone.done(clock.Now(), d.ID)
+		}
+		if !known && !d.first {
+			ids = []wire.ID{d.ID}
+		} else if !known {
+			ids = nil
+		}
+	}
+	acks := make([]wire.AckID, len(ids))
+	for i, id := range ids {
+		acks[i].ID = id
+	}
+	return c.ack(acks)
+}
+
+// ack acks entries. The caller holds the lock.
+func (c *Consumer) ack(ids []wire.AckID) error {
 	if c.over != nil {
 		return c.over
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
@@ -51,8 +52,13 @@ func TestChunksAndAReconnect(t *testing.T) {
 		if n := testutil.ToFloat64(r.metrics.chunkBytes); n <= 0 {
 			t.Errorf("metric shows %v bytes of chunks", n)
 		}
-		a.Cut()
+		a.Kill()
 		time.Sleep(time.Second)
+		if n := testutil.ToFloat64(r.metrics.chunkBytes); n != 0 { // another member may get them
+			t.Errorf("metric shows %v bytes of chunks without a connection", n)
+		}
+		a.Revive()
+		time.Sleep(time.Minute)
 		ids = append(ids, r.cluster.Publish(topicName, fakebroker.Chunk("x", 1, 2, 2, "2"), 1))
 		d := r.receive(1)[0]
 		if string(d.Entry.Payload) != "12" || !slices.Equal(d.Chunks, ids) {
@@ -96,6 +102,104 @@ func TestChunksWithoutRoom(t *testing.T) {
 			if d.Broken == nil || d.Broken.Reason != wire.ReasonSize || len(d.Raw) == 0 || d.Chunks != nil {
 				t.Errorf("chunk of a message without room arrives as %+v", d.Broken)
 			}
+		}
+	})
+}
+
+// A chunk without room does not go back alone: the broker cannot assign it, and sends nothing else until it can.
+func TestChunksWithoutRoomDoNotStopTheTopic(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		r.cfg.ChunkBytesMax = 6000
+		c := r.subscribe()
+		large, part := strings.Repeat("p", 3000), strings.Repeat("p", 1500)
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 2, 4000, large), 1)
+		for i := range 3 {
+			r.cluster.Publish(topicName, fakebroker.Chunk("y", i, 3, 4500, part), 1)
+		}
+		time.Sleep(time.Minute) // y goes back and forth
+		begun := time.Now()
+		alone := r.publish(1)
+		if d := r.receive(1)[0]; d.ID != alone[0] || time.Since(begun) > time.Minute {
+			t.Errorf("received %v after %v, want %v", d.ID, time.Since(begun), alone)
+		} else {
+			r.ack(c, d)
+		}
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 1, 2, 4000, large[:1000]), 1)
+		for _, d := range r.receive(2) {
+			if d.Broken != nil || len(d.Chunks) < 2 {
+				t.Errorf("received %d bytes in %v (%v)", len(d.Entry.Payload), d.Chunks, d.Broken)
+			}
+			r.ack(c, d)
+		}
+		r.nothing()
+		if left := r.cluster.Backlog(topicName); len(left) != 0 {
+			t.Errorf("broker has %v", left)
+		}
+	})
+}
+
+// Chunks of a message that arrive after the first ones were given up go back, too: another member may get them all.
+func TestChunksAfterTheirMessageWasGivenUp(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		r.cfg.ChunkBytesMax = 6000
+		c := r.subscribe()
+		large, part := strings.Repeat("p", 3000), strings.Repeat("p", 1500)
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 3, 4500, part), 1)
+		r.cluster.Publish(topicName, fakebroker.Chunk("y", 0, 2, 4000, large), 1)
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 1, 3, 4500, part), 1) // y makes room
+		r.cluster.Publish(topicName, fakebroker.Chunk("y", 1, 2, 4000, large[:1000]), 1)
+		time.Sleep(time.Second)
+		r.subscribe() // a member with room
+		for n := range 4 {
+			if n == 3 {
+				r.Fatal("y did not arrive")
+			}
+			time.Sleep(time.Minute)
+			got, err := r.queue.poll(nil, 10)
+			if Take(got...); err != nil || len(got) > 0 {
+				if len(got) != 1 || len(got[0].Chunks) != 2 {
+					r.Fatalf("received %d entries, %v, want y", len(got), err)
+				}
+				r.ack(c, got...)
+				break
+			}
+		}
+	})
+}
+
+// Chunks that were given up before a reconnect are not asked for after it: the broker redelivers them anyway, and a chunk of a message that has become
+// whole would go back alone.
+func TestChunksGivenUpBeforeAReconnect(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		r.cfg.ChunkBytesMax = 6000
+		var asked int
+		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			asked += len(c.GetRedeliverUnacknowledgedMessages().GetMessageIds())
+			return false
+		}
+		c := r.subscribe()
+		large, part := strings.Repeat("p", 3000), strings.Repeat("p", 1500)
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 2, 4000, large), 1)
+		for i := range 3 {
+			r.cluster.Publish(topicName, fakebroker.Chunk("y", i, 3, 4500, part), 1)
+		}
+		time.Sleep(time.Second)
+		if n := testutil.ToFloat64(r.metrics.chunksGivenUp); n == 0 {
+			r.Fatal("no chunk was given up")
+		}
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 1, 2, 4000, large[:1000]), 1)
+		r.ack(c, r.receive(1)...) // which makes room
+		time.Sleep(time.Second)
+		a.Cut()
+		if d := r.receive(1)[0]; len(d.Chunks) != 3 {
+			t.Errorf("received %v, want y", d.Chunks)
+		}
+		time.Sleep(5 * time.Minute) // its handler runs
+		if asked > 0 {
+			t.Errorf("%d entries of an earlier session were given back", asked)
 		}
 	})
 }

@@ -139,6 +139,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	}
 	s := &session{
 		consumer: c, conn: k, share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
+		alone: newAlone(c.client.cfg.ChunkTimeout),
 	}
 	if err := k.attach(s); err != nil {
 		return nil, err
@@ -158,6 +159,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	defer c.mu.Unlock()
 	c.session = s
 	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
+	c.chunks.begin(s)
 	c.flush()
 	s.flow(s.permits.first())
 	return s, nil

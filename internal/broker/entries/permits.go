@@ -97,7 +97,7 @@ func (p *permits) rest() (flow int) {
 	if room < p.owed && room < p.unackedMax/portionPart {
 		return 0
 	}
-	flow = min(p.owed, max(0, room))
+	flow = max(0, min(p.owed, room))
 	p.owed -= flow
 	p.granted += flow
 	return flow
@@ -120,10 +120,11 @@ func (p *permits) waits() bool {
 // costMax bounds the cost of an entry: no broker counts further, and sums do not overflow.
 const costMax = 1 << 31
 
-// cost returns the number of permits that the broker deducted for an entry: one for each event that it counts as unacked.
+// cost returns the number of permits that the broker deducted for an entry: one for each event that it counts as unacked. Brokers (4.0.8) count what a batch
+// declares, even if that is nothing, or negative and so adds permits, which later FLOW commands leave out.
 func cost(events int, ackSet []uint64) int {
 	if len(ackSet) == 0 {
-		return min(max(1, events), costMax)
+		return min(events, costMax)
 	}
 	return unacked(ackSet)
 }

@@ -26,6 +26,8 @@ type Delivered struct {
 
 	from  *session
 	taken bool
+	part  bool // a chunk by itself
+	first bool // that is the first of its message
 }
 
 // openMax bounds the bytes of payloads that are decompressed before they wait. Permits count events: some thousand entries of a few KiB may each

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
@@ -96,7 +99,7 @@ func (c *Consumer) tick(s *session) {
 	for _, id := range again {
 		s.settled(wire.AckID{ID: id}) // the broker has them back
 	}
-	for _, id := range redundant {
+	for _, id := range append(redundant, s.alone.expire(clock.Now())...) {
 		c.acks.add([]wire.AckID{{ID: id}})
 	}
 	cfg := c.client.cfg
@@ -143,6 +146,7 @@ func (c *Consumer) unconfirmed(s *session) bool {
 // leave ends the use of a session. Its entries that were not received are dropped, and acks without a receipt wait for the next session.
 func (c *Consumer) leave(s *session) ending {
 	s.conn.detach(s)
+	c.chunks.begin(nil)
 	c.client.unshare(s.share)
 	c.mu.Lock()
 	if s.end.reason == reasonMigrated { // the earlier broker still has the consumer
@@ -157,9 +161,9 @@ func (c *Consumer) leave(s *session) ending {
 	}
 	c.client.metrics.permits.Sub(float64(s.permits.granted))
 	c.client.metrics.unacked.Sub(float64(s.permits.unacked))
-	for request, a := range s.receipts {
+	for _, request := range slices.Sorted(maps.Keys(s.receipts)) { // in order: the first chunk of a message goes last
 		s.conn.unexpect(request)
-		c.acks.add(a.ids)
+		c.acks.add(s.receipts[request].ids)
 	}
 	clear(s.receipts)
 	c.session = nil
@@ -200,7 +204,6 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 
 // quit ends the consumer, and reports the acks that were not confirmed.
 func (c *Consumer) quit(err error) {
-	c.chunks.drop()
 	c.mu.Lock()
 	c.delay.Stop()
 	if c.over == nil {

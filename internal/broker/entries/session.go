@@ -3,6 +3,7 @@ package entries
 import (
 	"math"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -21,6 +22,7 @@ type session struct {
 	permits  permits
 	waits    bool               // the permits wait for acks
 	receipts map[uint64]awaited // by request
+	alone    alone
 	end      ending
 }
 
@@ -54,7 +56,13 @@ func (s *session) arrived(f wire.Frame) error {
 
 // chunk takes a part of a message.
 func (s *session) chunk(d *Delivered, payloadMax int) error {
-	r, err := s.consumer.chunks.add(d.ID, &d.Entry, payloadMax)
+	s.consumer.mu.Lock()
+	broken := s.alone.broken(&d.Entry.Metadata)
+	s.consumer.mu.Unlock()
+	if broken != nil {
+		return s.push(d, broken)
+	}
+	r, err := s.consumer.chunks.add(s, d.ID, &d.Entry, payloadMax)
 	d.Chunks = r.IDs
 	if len(r.IDs) > 0 {
 		d.Raw = r.Parts
@@ -83,6 +91,10 @@ func (s *session) push(d *Delivered, err error) error {
 	}
 	if !s.arrives(d) {
 		return errOverrun
+	}
+	if m := &d.Entry.Metadata; d.Chunks == nil && isPart(m) {
+		d.part, d.first = true, m.Chunk == 0
+		s.alone.arrived(clock.Now(), d.ID, m, d.Broken)
 	}
 	c.sub.Queue.push(d)
 	return nil

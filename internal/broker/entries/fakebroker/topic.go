@@ -1,6 +1,7 @@
 package fakebroker
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 
@@ -15,6 +16,7 @@ type topic struct {
 	entries    []*entry
 	consumers  []*member
 	turn       int
+	chunked    map[string]*member // by uuid, from the first chunk of a message to its last
 }
 
 type entry struct {
@@ -23,7 +25,11 @@ type entry struct {
 	events     int
 	left       []uint64 // a bit for each unacked event; nil: all
 	to         *member  // nil: with no consumer
+	read       bool     // it is sent from the replay set, not by the next read
 	deliveries uint32
+
+	uuid        string // of a chunk, else ""
+	chunk, last int32
 }
 
 // member is a consumer of the subscription.
@@ -37,7 +43,7 @@ type member struct {
 func (c *Cluster) topic(name string) *topic {
 	t := c.topics[name]
 	if t == nil {
-		t = new(topic)
+		t = &topic{chunked: make(map[string]*member)}
 		c.topics[name] = t
 	}
 	return t
@@ -50,7 +56,13 @@ func (c *Cluster) Publish(name string, bytes []byte, events int) wire.ID {
 	id := wire.ID{Ledger: 1, Entry: c.entries}
 	c.entries++
 	t := c.topic(name)
-	t.entries = append(t.entries, &entry{id: id, bytes: bytes, events: events})
+	e := &entry{id: id, bytes: bytes, events: events}
+	var parsed wire.Entry
+	_ = new(wire.Parser).ParseHead(&parsed, bytes, len(bytes)) // a broker looks at the metadata only
+	if m := &parsed.Metadata; m.Chunks > 1 {
+		e.uuid, e.chunk, e.last = string(m.UUID), m.Chunk, m.Chunks-1
+	}
+	t.entries = append(t.entries, e)
 	t.dispatch()
 	return id
 }
@@ -75,21 +87,55 @@ func (c *Cluster) Permits(name string) (permits []int) {
 	return permits
 }
 
-// dispatch sends entries that no consumer has to the consumers with permits, in turn.
+// dispatch sends entries that no consumer has to the consumers with permits, in turn. Like Pulsar 4.0.8, it reads on only when everything that it has
+// read is with a consumer.
 func (t *topic) dispatch() {
+	waiting := false
 	for _, e := range t.entries {
-		if e.to != nil {
-			continue
+		if e.to == nil && e.read {
+			waiting = !t.send(e) || waiting
 		}
-		m := t.next()
-		if m == nil {
+	}
+	for _, e := range t.entries {
+		if waiting {
 			return
 		}
-		e.to = m
-		m.permits -= e.cost()
-		m.link.deliver(m.id, e)
-		e.deliveries++
+		if e.to == nil {
+			waiting = !t.send(e)
+			e.read = e.read || e.uuid != "" // a chunk without a consumer goes to the replay set
+		}
 	}
+}
+
+func (t *topic) send(e *entry) bool {
+	m := t.consumerOf(e)
+	if m == nil {
+		return false
+	}
+	e.to, e.read = m, true
+	m.permits -= e.cost()
+	m.link.deliver(m.id, e)
+	e.deliveries++
+	return true
+}
+
+// consumerOf returns the consumer that gets an entry, nil if none can have it now. All chunks with one uuid go to the consumer of the first. A later
+// chunk without that consumer goes to none, as at Pulsar 4.0.8 (apache/pulsar#26395).
+func (t *topic) consumerOf(e *entry) *member {
+	if e.uuid == "" {
+		return t.next()
+	}
+	m := t.chunked[e.uuid]
+	if m == nil && e.chunk == 0 {
+		m = t.next()
+	}
+	if m == nil || m.permits <= 0 {
+		return nil
+	}
+	if t.chunked[e.uuid] = m; e.chunk == e.last {
+		delete(t.chunked, e.uuid)
+	}
+	return m
 }
 
 func (t *topic) next() *member {
@@ -167,6 +213,7 @@ func (t *topic) release(from *member, ids []*pulsarpb.MessageIdData) {
 func (t *topic) remove(m *member) {
 	t.consumers = slices.DeleteFunc(t.consumers, func(other *member) bool { return other == m })
 	delete(m.link.members, m.id)
+	maps.DeleteFunc(t.chunked, func(_ string, of *member) bool { return of == m })
 	t.release(m, nil)
 	t.dispatch()
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, arrive in any order and
-// repeatedly, and be redelivered after a reconnect. It is not safe for concurrent use.
+// Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, and arrive in any order and
+// repeatedly. It is not safe for concurrent use.
 //
 // No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
 //
-// When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first. In the opposite order, two interleaved messages could evict
-// each other forever.
+// When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first, each as a whole, and with the chunks of it that
+// arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever.
 type Assembler struct {
 	bytesMax int
 	timeout  time.Duration
@@ -25,6 +25,7 @@ type Assembler struct {
 	last     *partial
 	next     clock.Instant // no message times out earlier
 	done     remembered
+	returned returned
 }
 
 // NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and each message for at most timeout after
@@ -58,15 +59,24 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, broken(ReasonChunk, "not a chunk")
 	}
 	if _, held := a.entries[id]; held {
-		return Assembled{}, nil // redelivered after a reconnect, and already held
+		return Assembled{}, nil // redelivered, and already held
 	}
 	key := identityOf(&e.Metadata)
 	if key.whole() > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
 		return Assembled{}, broken(ReasonSize, "chunked message beyond the limit")
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
+	if e.Metadata.Chunk == 0 {
+		a.returned.remove(key)
+	}
 	if p == nil {
-		if a.isFull(key.cost() + cost) {
+		switch {
+		case a.returned.has(key) && !a.done.elsewhere(key, id): // a redundant one waits to be acked
+			return Assembled{GivenUp: []ID{id}}, nil
+		case a.isFull(key.cost() + cost):
+			if e.Metadata.Chunk == 0 {
+				a.returned.add(key)
+			}
 			return Assembled{GivenUp: []ID{id}}, nil
 		}
 		p = a.begin(key)
@@ -106,7 +116,7 @@ func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 		if p.deadline > now {
 			a.next = min(a.next, p.deadline)
 		} else {
-			for _, id := range a.remove(p) {
+			for _, id := range a.giveUp(p) {
 				if a.done.elsewhere(p.identity, id) {
 					redundant = append(redundant, id)
 				} else {
@@ -117,6 +127,14 @@ func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 		p = after
 	}
 	return givenUp, redundant
+}
+
+// Drop forgets all incomplete messages, because the broker redelivers all their chunks, perhaps to another consumer.
+func (a *Assembler) Drop() {
+	for a.first != nil {
+		a.remove(a.first)
+	}
+	a.returned = returned{}
 }
 
 // Next returns the time to call Expire. It can be earlier than necessary, and is clock.Forever when nothing is held.

@@ -24,8 +24,8 @@ type Entry struct {
 	// Chunked means that Payload is a part of a message for Assembler, still compressed. It is false for encrypted chunks, which are
 	// treated like any encrypted entry.
 	Chunked bool
-	// Events is the number of permits that the broker deducts for the entry, at least 1. After an error it is the declared number, up to
-	// 2^31 - 1, if that could be read: return that many permits, and do not allocate by it.
+	// Events is the number of permits that the broker deducts for the entry. It is at least 1, except after an error: then it is the declared number, if that
+	// could be read, of any sign and up to 2^31 - 1: return that many permits, and do not allocate by it.
 	Events int
 	// Compressed means that Payload waits for Parser.Open.
 	Compressed bool
@@ -156,7 +156,7 @@ func (e *Entry) head(b []byte) (payload []byte, err error) {
 	count, err := e.Metadata.parse(fields)
 	if count.present {
 		e.Batched = true
-		e.Events = max(int(count.events), 1)
+		e.Events = int(count.events)
 	}
 	if err == nil && count.present && count.events < 1 {
 		err = broken(ReasonBatch, "no events")

@@ -2,7 +2,7 @@ package wire
 
 import "github.com/ringfence/router/internal/base/clock"
 
-// Fixed charges of an incomplete message and of each of its entries, in bytes, for the memory of their bookkeeping.
+// Fixed charges of an incomplete message and of each of its chunks, in bytes, for the memory of their bookkeeping.
 const (
 	messageCost = 384
 	pieceCost   = 128
@@ -32,7 +32,7 @@ func identityOf(m *Metadata) identity {
 	}
 }
 
-// cost returns the charge of the message without its entries. whole returns the charge with all chunks, without repetitions.
+// cost returns the charge of the message without its entries. whole returns the charge with all chunks.
 func (i *identity) cost() int { return messageCost + len(i.producer) + len(i.uuid) }
 
 func (i *identity) whole() int64 { return int64(i.cost()) + int64(i.size) + pieceCost*int64(i.chunks) }
@@ -79,31 +79,37 @@ func (a *Assembler) hold(id ID, cost int) {
 	a.held += cost
 }
 
-// repeat holds the id of an entry whose chunk is already held. Repetitions are given up to make room for chunks of their message.
+// repeat holds the id of an entry whose chunk is already held. It is acked with the message. It takes no bytes, so that a message that fits is
+// complete however often its producer repeats chunks.
 func (a *Assembler) repeat(p *partial, id ID) Assembled {
-	if a.isFull(pieceCost) {
-		return Assembled{GivenUp: []ID{id}}
+	givenUp, fits := a.room(p, 0)
+	if !fits {
+		return Assembled{GivenUp: append(givenUp, id)}
 	}
 	p.repetitions = append(p.repetitions, id)
-	a.hold(id, pieceCost)
-	return Assembled{}
+	a.hold(id, 0)
+	return Assembled{GivenUp: givenUp}
 }
 
-// room gives up later messages, and then repetitions of p, until that many bytes fit. The message that began first always gets room,
-// because Add refuses messages that exceed bytesMax on their own.
+// room gives up later messages, and then p, until that many bytes fit. The message that began first always gets room, because Add refuses messages that
+// exceed bytesMax on their own. Messages are given up as a whole: the broker assigns later chunks only after the first one.
 func (a *Assembler) room(p *partial, bytes int) (givenUp []ID, fits bool) {
 	for a.isFull(bytes) {
-		switch {
-		case a.last != p:
-			givenUp = append(givenUp, a.remove(a.last)...)
-		case len(p.repetitions) > 0:
-			givenUp = append(givenUp, a.release(p.repetitions, 0)...)
-			p.repetitions = nil
-		default:
+		last := a.last
+		givenUp = append(givenUp, a.giveUp(last)...)
+		if last == p {
 			return givenUp, false
 		}
 	}
 	return givenUp, true
+}
+
+// giveUp removes a message that goes back to the broker.
+func (a *Assembler) giveUp(p *partial) []ID {
+	if len(p.pieces) > 0 && p.pieces[0].chunk == 0 {
+		a.returned.add(p.identity)
+	}
+	return a.remove(p)
 }
 
 // remove forgets a message and returns the ids of its entries.
@@ -119,22 +125,17 @@ func (a *Assembler) remove(p *partial) []ID {
 		a.last = p.before
 	}
 	delete(a.messages, p.identity)
-	a.held -= p.cost()
+	a.held -= p.cost() + p.bytes
 	ids := make([]ID, 0, len(p.pieces)+len(p.repetitions))
 	for _, piece := range p.pieces {
 		ids = append(ids, piece.id)
-	}
-	return a.release(append(ids, p.repetitions...), p.bytes)
-}
-
-// release forgets held entries and subtracts their bytes.
-func (a *Assembler) release(ids []ID, bytes int) []ID {
-	for _, id := range ids {
-		if _, held := a.entries[id]; held { // the entry that completes a message is not held
-			delete(a.entries, id)
+		if _, held := a.entries[piece.id]; held { // the entry that completes a message is not held
+			delete(a.entries, piece.id)
 			a.held -= pieceCost
 		}
 	}
-	a.held -= bytes
-	return ids
+	for _, id := range p.repetitions {
+		delete(a.entries, id)
+	}
+	return append(ids, p.repetitions...)
 }
