@@ -947,6 +947,21 @@ func TestPutOffBehindOfALetter(t *testing.T) {
 	f.want(said(&f.out), says(Letters, letter.Handle, verdict{Kind: event.Done}))
 }
 
+// An event that goes by way of the retry topic, or to the dead letter topic, keeps the number of its crashes: otherwise each way begins a new count.
+func TestCrashesAreToldWithAFailure(t *testing.T) {
+	for kind, want := range map[event.ResultKind]event.VerdictKind{event.ResultRetry: event.Failed, event.ResultReject: event.Rejected} {
+		f := newFixture(t, nil)
+		f.accept(Local, f.event("ann"))
+		f.finish(f.takeOne(), event.ResultCrashed, "")
+		d := f.takeOne()
+		f.out.Reset()
+		f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: kind, After: time.Hour}}, &f.out)
+		if got := said(&f.out); len(got) != 1 || got[0].Kind != want || got[0].Crashes != 1 {
+			t.Errorf("after %v: %+v, want %v with one crash", kind, got, want)
+		}
+	}
+}
+
 // A full count of failures, which any producer of the retry topic can give a copy, stays full: the event does not begin anew.
 func TestFullCountsOfFailures(t *testing.T) {
 	for kind, want := range map[event.ResultKind]event.VerdictKind{event.ResultRetry: event.Rejected, event.ResultCrashed: event.Rejected} {

@@ -137,6 +137,7 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 func (b *Boxes) failure(e *event.Event, o outcome.Outcome) *event.Detail {
 	return &event.Detail{
 		Attempts:   o.Attempts,
+		Crashes:    o.Crashes,
 		Reason:     o.Reason,
 		FirstError: firstError(e, o),
 		Owner:      b.member,

@@ -300,7 +300,7 @@ func (r *reference) leaveSkipped() (said []addressed) {
 func (r *reference) sayLetter(e *refEvent, s event.Skip) []addressed {
 	r.remove(e)
 	r.ended = append(r.ended, event.Skipped{Skip: s})
-	return r.say(e, verdict{event.Rejected, event.Detail{Attempts: e.event.Attempts, Reason: s.Reason, FirstError: e.event.FirstError, Owner: "me"}})
+	return r.say(e, verdict{event.Rejected, event.Detail{Attempts: e.event.Attempts, Crashes: e.event.Crashes, Reason: s.Reason, FirstError: e.event.FirstError, Owner: "me"}})
 }
 
 func (r *reference) finish(now clock.Instant, result event.Result) (said []addressed, ended bool) {
@@ -313,7 +313,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 	e.running = 0
 	ended = r.gates[p].Gate != ownership.Open
 	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, e.event.Crashes, result)
-	final := verdict{Detail: event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}}
+	final := verdict{Detail: event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}}
 	if final.FirstError == "" {
 		final.FirstError = o.Reason
 	}

@@ -118,7 +118,7 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 			}
 			a.remove(it)
 			b.recordEnd(now, it, history.Rejected)
-			b.settleSkipped(it, outcome.Skipped(outcome.Outcome{Attempts: it.attempts}, s.Reason), *s, out)
+			b.settleSkipped(it, outcome.Skipped(outcome.Outcome{Attempts: it.attempts, Crashes: it.crashes}, s.Reason), *s, out)
 		}
 		it = next
 	}
@@ -129,7 +129,7 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 func (b *Boxes) settleSkipped(it *item, o outcome.Outcome, s event.Skip, out *Output) {
 	b.counters.Skipped++
 	out.Skipped = append(out.Skipped, event.Skipped{Skip: s})
-	b.settle(it, event.Rejected, &event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: it.ref.Event().FirstError, Owner: b.member}, out)
+	b.settle(it, event.Rejected, &event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason, FirstError: it.ref.Event().FirstError, Owner: b.member}, out)
 }
 
 // takenBack returns the skip because of which a delivery was taken back, nil if there is none, and forgets it.

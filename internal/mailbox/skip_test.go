@@ -50,6 +50,9 @@ func TestSkipOfARunningEvent(t *testing.T) {
 		event.ResultRetry:      {letter(1, 1, "no")},
 		event.ResultCrashed:    {letter(1, 0, "its worker crashed")},
 	} {
+		if kind == event.ResultCrashed {
+			want[0].Crashes = 1
+		}
 		t.Run(kind.String(), func(t *testing.T) {
 			f := newFixture(t, nil)
 			f.accept(Local, f.event("k"), f.event("k"))
