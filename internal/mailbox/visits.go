@@ -284,6 +284,10 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		b.comeBack(now, it, from, call, out)
 		return
 	}
+	if slices.Contains(call.Path, it.actor.id) { // a handler of this key waits for the answer, and the call that is here for that handler, or is its own
+		out.say(from, event.Answered, cycle)
+		return
+	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {
 		b.refuseVisit(from, out)
 		return
