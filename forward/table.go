@@ -36,7 +36,7 @@ type Table struct {
 	left           event.Bits // scratch of Done
 
 	local   *lane
-	nobody  *lane   // for the events of partitions without an owner
+	nobody  *lane   // for the events of partitions without an owner, and the reservations that wait for an owner that takes them
 	lanes   []*lane // in the order of their coming
 	waiting map[waiter]*wait
 	waits   waits // the same by due time
@@ -284,6 +284,8 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, calls bool, out *Moves) {
 	if !calls {
 		t.refuseCalls(l, "the owner's release takes no calls", out)
 	}
+	t.resend(slices.DeleteFunc(t.nobody.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) != l }), out)
+	t.nobody.queue.compact()
 	if l.queuedN > 0 {
 		out.wake(peer)
 	}
