@@ -122,8 +122,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		deadline = now.Add(resumeMax)
 		ref = withDeadline(e.Event(), deadline)
 	}
-	if call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
-		a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax {
+	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices.
+	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
+	if crowded && !call.Resume || call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.items.len() >= itemsMax {
 		b.refuseVisit(from, out)
 		return
 	}
