@@ -11,7 +11,8 @@ import (
 //   - it waits for no event and no other call after a refusal, since its owner has a queue of its own for calls;
 //   - it is never relayed, nor sent to a peer of a release without calls, which would run it as an event;
 //   - one without an id of its caller is not sent again after the stream broke on which it was sent: it may have run;
-//   - a full owner ends it: its caller decides whether to wait.
+//   - a full owner ends it: its caller decides whether to wait;
+//   - an owner that cannot be reached ends it, unless its holder has a promise that outlives the owner, see [Table.goesOn].
 
 // Cancel names a call without a caller.
 type Cancel struct {
@@ -21,12 +22,20 @@ type Cancel struct {
 
 // GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
 // owner is told. An unknown handle is ignored.
+//
+// A reservation whose holder may have a promise of a former owner is settled when its next owner has answered, which is told then: before, it does not
+// know the turn that is to end, and would keep the key for as long as the promise may last.
 func (t *Table) GiveUp(handle event.Handle, out *Moves) {
 	h, held := t.lookUp(handle)
 	if !held || !h.isCall() {
 		return
 	}
-	if sent := h.sentTo(); sent != nil {
+	sent := h.sentTo()
+	if x := t.extraOf(h); t.goesOn(h) && (sent == nil || x == nil || !x.granted) {
+		t.ensureExtra(h).releases = true
+		return
+	}
+	if sent != nil {
 		t.ensureExtra(h).mayRun = true
 		out.Cancel = append(out.Cancel, Cancel{sent.lane.peer, handle})
 	}
@@ -61,8 +70,24 @@ func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
 	return v
 }
 
+// refuseCall ends a call whose owner takes none now. A reservation that goes on beyond the death of its owner waits until an owner takes it, or its
+// holder gives it up, who knows how long it was promised.
 func (t *Table) refuseCall(h held, why string, out *Moves) {
+	if t.goesOn(h) {
+		t.lift(h)
+		t.enqueue(h, t.nobody)
+		return
+	}
 	t.settle(h, t.notAnswered(h, event.CodeUnreachable, why), out)
+}
+
+// goesOn reports whether the holder of a reservation may still have a promise, whatever becomes of the owner that gave it.
+func (t *Table) goesOn(h held) bool {
+	call := h.entry.Call(h.index)
+	if x := t.extraOf(h); x != nil && x.newer != nil {
+		call = x.newer.Call
+	}
+	return call.Resume && call.TTL > 0
 }
 
 // refuseCalls ends the calls that are queued for a lane.
@@ -123,6 +148,11 @@ func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
 	ev, call := *h.entry.Event(h.index), *h.entry.Call(h.index)
 	call.Resume = true
 	ev.Call = &call
-	t.ensureExtra(h).newer = &ev
+	x := t.ensureExtra(h)
+	x.newer, x.granted = &ev, true
+	if x.releases {
+		t.GiveUp(v.Handle, out)
+		return
+	}
 	out.Granted = append(out.Granted, *v)
 }

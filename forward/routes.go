@@ -40,7 +40,7 @@ type lane struct {
 	since   clock.Instant // when it came up, went down, or was first heard of
 	owner   uint16        // its number among the owners of partitions, 0 when the route gives it none
 	via     *lane         // the third member that takes what is queued, nil while none does
-	place   Place         // of the events in queue: Queued, or Refused for those without an owner
+	place   Place         // of the events in queue: Queued, or Refused for those without an owner that takes them
 	queue   queue
 	queuedN int
 	sentN   int

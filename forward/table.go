@@ -36,7 +36,7 @@ type Table struct {
 	left           event.Bits // scratch of Done
 
 	local   *lane
-	nobody  *lane   // for the events of partitions without an owner
+	nobody  *lane   // for the events of partitions without an owner, and the reservations that wait for an owner that takes them
 	lanes   []*lane // in the order of their coming
 	waiting map[waiter]*wait
 	waits   waits // the same by due time
@@ -284,6 +284,8 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, calls bool, out *Moves) {
 	if !calls {
 		t.refuseCalls(l, "the owner's release takes no calls", out)
 	}
+	t.resend(slices.DeleteFunc(t.nobody.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) != l }), out)
+	t.nobody.queue.compact()
 	if l.queuedN > 0 {
 		out.wake(peer)
 	}
@@ -425,6 +427,9 @@ func (t *Table) Stats() Stats {
 // event that would have to wait is refused back to its sender.
 func (t *Table) send(h held, out *Moves) {
 	w, l := t.behind(h), t.owners.of(h.entry.Partition(h.index))
+	if x := t.extraOf(h); x != nil {
+		x.granted = false
+	}
 	switch {
 	case (w != nil || !l.up) && h.isRelayed():
 		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)

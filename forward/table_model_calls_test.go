@@ -27,7 +27,12 @@ func (m *model) call(t *rapid.T) *event.Entry {
 	}
 	if ev.Call.ID != "" && rapid.Bool().Draw(t, "reservation") {
 		ev.Call.Method, ev.Call.Reservation = "", true
+		if rapid.Bool().Draw(t, "ttl") {
+			ev.Call.TTL = event.TTLLeast
+			ev.Call.Resume = rapid.IntRange(0, 3).Draw(t, "comes back") == 0
+		}
 	}
+	m.granted[h] = ev.Call.Resume
 	e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
 	e.First, e.Fresh = h, event.AllBits(1)
 	m.handles = append(m.handles, h)
@@ -40,6 +45,11 @@ func (m *model) isOnce(h event.Handle) bool { return m.entries[h].Call(0).Once()
 
 func (m *model) isReservation(h event.Handle) bool {
 	return h.IsCall() && m.entries[h] != nil && m.entries[h].Call(0).Reservation
+}
+
+// goesOn reports whether the holder of a reservation may have the key beyond the death of its owner: it is never told that no owner can be reached.
+func (m *model) goesOn(h event.Handle) bool {
+	return m.isReservation(h) && m.granted[h] && m.entries[h].Call(0).TTL > 0
 }
 
 // mayHaveRun: of a reservation its holder knows whether it was granted.
@@ -85,7 +95,7 @@ func (m *model) giveCall(t fataler, peer Peer, h event.Handle, call *event.Call)
 	if call.Resume != m.granted[h] || call.Reservation != m.isReservation(h) {
 		t.Fatalf("%d is given to %s as %+v, granted before: %t", h, peer, call, m.granted[h])
 	}
-	if call.Resume {
+	if call.Resume && len(m.ever[h]) > 0 {
 		m.counts["resumed"]++
 	}
 	if m.noCalls[peer] {
@@ -111,13 +121,18 @@ func (m *model) checkCall(t fataler, h event.Handle, place Place) {
 		_, located := m.table.route.Locate(m.partitionOf(h))
 		noOwner = !located
 	}
+	owner := m.table.owners.of(m.partitionOf(h))
+	kept := m.goesOn(h) && !(m.up[owner.peer] && !m.noCalls[owner.peer]) // for an owner that takes it
 	switch {
-	case place == Full, place == Delayed && !m.refused[h], place == Refused && !m.refused[h] && !noOwner:
+	case place == Full, place == Delayed && !m.refused[h], place == Refused && !m.refused[h] && !noOwner && !kept:
 		t.Fatalf("call %d is %s, and was not refused", h, place)
 	case m.isOnce(h) && m.mayRun[h] && place != Sent:
 		t.Fatalf("call %d without an id is %s, and an earlier owner may have run it", h, place)
 	}
-	if owner := m.table.owners.of(m.partitionOf(h)); place == Queued && (m.up[owner.peer] && m.noCalls[owner.peer] || owner.via != nil) {
+	if kept && place == Refused && !m.refused[h] && !noOwner {
+		m.counts["kept"]++
+	}
+	if place == Queued && (m.up[owner.peer] && m.noCalls[owner.peer] || owner.via != nil) {
 		t.Fatalf("call %d waits for %s, which takes no calls, or cannot be reached", h, owner.peer)
 	}
 }
@@ -130,6 +145,9 @@ func (m *model) answered(t fataler, v *event.Verdict) {
 	}
 	if v.Kind != event.Answered {
 		return
+	}
+	if d.Reply.Code == event.CodeUnreachable && m.goesOn(v.Handle) {
+		t.Fatalf("reservation %d is over, since an owner cannot be reached: %+v", v.Handle, d)
 	}
 	switch what := d.Reply.Outcome; {
 	case d.Reply.Code != "":
@@ -149,6 +167,13 @@ func (m *model) giveUp(t fataler, h event.Handle) {
 	if !h.IsCall() || !m.open[h] {
 		if !m.out.Empty() || len(m.out.Cancel) > 0 {
 			t.Fatalf("given up %d, which is no call that is held: %+v", h, m.out)
+		}
+		return
+	}
+	if m.goesOn(h) && !m.here[h] {
+		m.releases[h] = true
+		if !m.out.Empty() {
+			t.Fatalf("given up %d, which its next owner does not know: %+v", h, m.out)
 		}
 		return
 	}

@@ -118,6 +118,23 @@ func TestCoveredReservationExpires(t *testing.T) {
 	}
 }
 
+// One that was covered and never renewed, as for a holder that died while it waited, was promised a lease, and ends with it.
+func TestCoveredReservationThatNobodyRenews(t *testing.T) {
+	c := newCovering(t)
+	c.now = c.now.Add(time.Second)
+	c.cover(4 * time.Minute)
+	c.now = c.lease.Until - 1
+	if next := c.server.expireReservations(c.now); len(c.boxes.ended) > 0 || next != c.lease.Until {
+		t.Fatalf("it ended early: %+v; the next check is at %v, want %v", c.boxes.ended, next, c.lease.Until)
+	}
+	c.now++
+	c.server.expireReservations(c.now)
+	c.ended(t, event.ResultLost)
+	if d, ok := c.asked[0].(ownership.Drop); len(c.asked) != 1 || !ok || d.Released {
+		t.Errorf("the machine is told %+v, want that nobody has released it: a former owner may have promised more", c.asked)
+	}
+}
+
 // A revocation ends a covered reservation at once, here alone; one that is not covered drains.
 func TestCoveredReservationIsHandedOver(t *testing.T) {
 	for name, revoke := range map[string]func(*Server){

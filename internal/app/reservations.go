@@ -23,8 +23,8 @@ const reservationMax = time.Hour
 // delivery in the state of a broken stream: it is over when the lease behind its last renewal has passed, or when its holder releases it.
 //
 // One with a ttl is covered as soon as the control log has it ([Server.Covered]). From then on it is no delivery whose end a lease decides: each
-// renewal promises the ttl, it is over when nothing was heard of its holder for as long as that promise may last, and a revocation ends it here at once,
-// while its holder goes on.
+// renewal promises the ttl, it is over when nothing was heard of its holder for as long as the last promise may last, that of a live one before the first
+// renewal, and a revocation ends it here at once, while its holder goes on.
 type reservations struct {
 	awake chan struct{} // of capacity one: there may be reservations to take
 
@@ -169,7 +169,9 @@ func (s *Server) Covered(c ownership.Covered) {
 		// Its permission has passed, and it is about to end.
 	default:
 		if !held.covered {
-			held.covered, held.over = true, s.Now().Add(ownership.WaitFor(held.taken.TTL))
+			// Nothing was promised in this turn but what a live one has: a holder that died while it waited costs its key no more. What a former owner
+			// may have promised, the ownership machine keeps the key for.
+			held.covered, held.over = true, held.Next()
 			r.covered++
 			s.Metrics.covers.WithLabelValues("covered").Inc()
 		}

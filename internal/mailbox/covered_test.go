@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -160,6 +161,23 @@ func TestResumesThatCannot(t *testing.T) {
 				t.Errorf("when the gate opens it is answered %q, want %q", got, c.later)
 			}
 		})
+	}
+}
+
+// The calls that wait for a key take no place from a holder that comes back, who would lose the key: reservations alone bound it.
+func TestResumeOfACrowdedKey(t *testing.T) {
+	for _, g := range []ownership.Gate{ownership.Waiting, ownership.Open} {
+		a := newAwaiting(t)
+		a.gate(g, "mine")
+		for h := range event.Handle(modelConfig.KeyCallsMax) {
+			a.accept(h+1, fmt.Sprint(h), &event.Call{Method: "m", ID: fmt.Sprint(h)})
+		}
+		if got := codeIn(a.accept(50, "new", reservation("new", false))); got != event.Overloaded.String() {
+			t.Errorf("gate %v: a new one is answered %q", g, got)
+		}
+		if got := codeIn(a.accept(60, "mine", reservation("mine", true))); got != "" {
+			t.Errorf("gate %v: the holder is answered %q", g, got)
+		}
 	}
 }
 

@@ -178,6 +178,9 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 		return r.comeBack(here, to, e)
 	}
 	if here := r.findCall(e.ID); here != nil {
+		if slices.Contains(e.Call.Path, id) {
+			return r.sayTo(to, notRunBecause(event.CodeCycle, cycle.Reason))
+		}
 		if max(1, len(here.to)) >= modelConfig.JoinsMax {
 			r.crowded++
 			return r.sayTo(to, overloaded)

@@ -122,8 +122,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		deadline = now.Add(resumeMax)
 		ref = withDeadline(e.Event(), deadline)
 	}
-	if call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || b.items.len() >= itemsMax ||
-		a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax {
+	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices.
+	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
+	if crowded && !call.Resume || call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.items.len() >= itemsMax {
 		b.refuseVisit(from, out)
 		return
 	}
@@ -282,6 +283,10 @@ func (b *Boxes) visitAt(v visit) *item {
 func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	if call.Reservation {
 		b.comeBack(now, it, from, call, out)
+		return
+	}
+	if slices.Contains(call.Path, it.actor.id) { // a handler of this key waits for the answer, and the call that is here for that handler, or is its own
+		out.say(from, event.Answered, cycle)
 		return
 	}
 	if len(it.joined())+1 >= b.cfg.JoinsMax {

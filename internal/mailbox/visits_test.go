@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -108,6 +109,38 @@ func TestACallIsTakenBackOnce(t *testing.T) {
 	f.Tick(f.now.Add(time.Hour), &f.out)
 	if want := []event.DeliveryID{d.ID}; !slices.Equal(f.out.TakeBack, want) || f.Stats().Recalled != 1 {
 		t.Errorf("taken back are %v, want %v", f.out.TakeBack, want)
+	}
+}
+
+// A repeat whose path has its own key never joins a call that waits or runs: that would wait for the handler which waits for it. A reply that is
+// remembered is told all the same, and a holder comes back.
+func TestRepeatBehindItsOwnKey(t *testing.T) {
+	f := newFixture(t, nil)
+	ask := func(h uint64, call event.Call, path ...ring.KeyHash) []addressed {
+		e := f.event("key")
+		call.ID, call.Deadline, call.Path = "id", f.now.Add(time.Minute), path
+		e.Handle, e.ID, e.Call, e.Payload = event.NewCallHandle(h), event.CallMessageID("key", fmt.Sprint("id", call.Reservation), 0), &call, nil
+		return f.accept(Local, e)
+	}
+	m, path := event.Call{Method: "m"}, []ring.KeyHash{1, ring.HashOf("key")}
+	refused := func(h uint64) addressed {
+		return addressed{Local, event.NewCallHandle(h), verdict{event.Answered, *cycle}}
+	}
+	f.want(ask(1, m))
+	f.want(ask(2, m, path...), refused(2)) // while the call waits
+	d := f.takeOne()
+	f.want(ask(3, m, path...), refused(3)) // while it runs
+	f.want(ask(4, m, 1))
+	if got := f.finish(d, event.ResultDone, ""); len(got) != 2 {
+		t.Fatalf("its end is told %+v, want to both that wait for it", got)
+	}
+	if got := ask(5, m, path...); len(got) != 1 || got[0].Reply.Outcome != event.CallReplied {
+		t.Errorf("a repeat after its end is told %+v, want the reply", got)
+	}
+	held := event.Call{Reservation: true}
+	f.want(ask(6, held))
+	if got := ask(7, held, path...); len(got) != 1 || got[0].Handle != event.NewCallHandle(6) || got[0].Reply.Code != event.CodeLost {
+		t.Errorf("a holder that comes back is told %+v, want it at its former place only, that it is over there", got)
 	}
 }
 

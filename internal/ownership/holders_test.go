@@ -204,8 +204,8 @@ func (p *proc) covered(e Covered) {
 			p.w.stats["covered again"]++
 		}
 		t.run.over, t.run.dead, t.run.covered = true, true, true
+		t.until = t.run.until // of what it was promised as a live one
 		t.run = nil
-		t.until = p.local(p.w.now).Add(waitFor(t.ttl))
 		p.endCovered(t)
 	}
 	t.answers = e.Until

@@ -189,7 +189,7 @@ func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 	case over.Outcome == event.CallReplied && release:
 		w.Header().Set(headerOutcome, "RELEASED")
 		w.WriteHeader(http.StatusNoContent)
-	case over.Code == event.CodeUnreachable, over.Code == event.CodeOverloaded, over.Code == event.CodeNotCovered, over.Code == codeNotExclusive:
+	case slices.Contains([]string{event.CodeUnreachable, event.CodeOverloaded, event.CodeLeaving, event.CodeNotCovered, codeNotExclusive}, over.Code):
 		if over.RetryAfter > 0 {
 			w.Header().Set("Retry-After", strconv.FormatInt(int64((over.RetryAfter+time.Second-1)/time.Second), 10))
 		}

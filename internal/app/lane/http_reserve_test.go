@@ -220,3 +220,14 @@ func TestReservationByHTTPThatIsNeverCovered(t *testing.T) {
 		}
 	})
 }
+
+// TestReservationByHTTPAtARouterThatLeaves: its holder asks another router, as the caller of a call does. The key may be free.
+func TestReservationByHTTPAtARouterThatLeaves(t *testing.T) {
+	o := newTTLOwner()
+	o.lane.Leave()
+	w := httptest.NewRecorder()
+	(&Handler{o.lane}).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/keys/k/reservations?ttl=30s", http.NoBody))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get(headerOutcome) != "NOT_RUN" || w.Header().Get(headerCode) != event.CodeLeaving {
+		t.Errorf("%d %v; want 503, NOT_RUN, %s", w.Code, w.Header(), event.CodeLeaving)
+	}
+}
