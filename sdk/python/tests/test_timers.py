@@ -188,6 +188,25 @@ def test_a_lost_key_gives_sends_up(style: str) -> None:
         opened.set()
 
 
+def test_a_handler_that_has_lost_its_key_sets_none(ringfence_router: Router, style: str) -> None:
+    def threads(event: Event) -> None:
+        sets_two(event)
+        ringfence_router.expire()
+        assert event.cancelled
+
+    async def coroutine(event: Event) -> None:
+        sets_two(event)
+        ringfence_router.expire()
+        try:
+            await asyncio.sleep(WAIT)
+        except asyncio.CancelledError:  # swallowed: it returns as if all were well
+            pass
+
+    ringfence_router.start(threads if style == "threads" else coroutine)
+    assert ringfence_router.deliver("k").outcome() == Outcome("cancelled")
+    assert ringfence_router.sent == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

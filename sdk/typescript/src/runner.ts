@@ -181,12 +181,13 @@ export class Runner implements SessionUser {
     }
     const reason = error ?? new RingfenceError("broken", "the router closed the stream");
     this.#tellDisconnected(reason);
+    if (this.#stopping) return; // the hook has stopped the worker, and stop has told the rest
     if (welcomed) this.#delay = delayMin;
     // The jitter keeps the workers of one router apart.
     const again = Math.max(awayMs, this.#delay * (1 - Math.random() / 2));
     this.#delay = Math.min(2 * this.#delay, delayMax);
+    this.#pause = setTimeout(() => this.#open(), again); // before the line: a logger that stops the worker clears it
     this.settings.logger.warn("no stream to the router", { endpoint: this.settings.endpoint, code: reason.code, error: reason, again_in_ms: Math.round(again) });
-    this.#pause = setTimeout(() => this.#open(), again);
   }
 
   /** There will be no further stream. */

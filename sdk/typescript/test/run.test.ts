@@ -381,6 +381,36 @@ describe("stopping", () => {
     assert.equal(stopped.streams.length, 0);
   });
 
+  // The broken stream is told to the hook before the next one is planned.
+  it("opens no further stream if its hook stops the worker", async () => {
+    const script = new Script();
+    const told: (string | undefined)[] = [];
+    const stream = await script.start(() => {}, {
+      hooks: {
+        disconnected: (error) => {
+          told.push(error?.code);
+          script.stop();
+        },
+      },
+    });
+    stream.welcome();
+    stream.end(14, "gone");
+    await script.ended;
+    await sleep(200); // the next stream would come after at most 50 ms
+    assert.equal(script.streams.length, 1);
+    assert.deepEqual(told, ["broken", undefined]);
+  });
+
+  it("opens no further stream if its logger stops the worker", async () => {
+    const script = new Script();
+    const quiet = () => {};
+    const stream = await script.start(() => {}, { logger: { info: quiet, warn: () => script.stop(), error: quiet } });
+    stream.end(14, "gone");
+    await script.ended;
+    await sleep(200);
+    assert.equal(script.streams.length, 1);
+  });
+
   it("happens at SIGTERM, once", async () => {
     const script = new Script();
     const { signal: _, ...options } = script.options();

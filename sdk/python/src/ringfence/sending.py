@@ -288,6 +288,7 @@ def _publish(event: Event) -> None:
     """Publishes the timers of an event from its thread, which is freed when the key is lost."""
     left, pauses = _requests(event), Pauses(math.inf, SEND_PAUSE_MAX)
     while left:
+        event.check()  # a handler that has lost its key and returns as if it had not has not succeeded
         sends = _Round(event, left[:TOGETHER_MAX])
         event._give_up = sends.cancel
         if event._cause is not None:  # it came before there was anything to give up
@@ -297,13 +298,13 @@ def _publish(event: Event) -> None:
         left = refused + left[TOGETHER_MAX:]
         if refused:
             time.sleep(cast(float, pauses.next()))
-            event.check()
 
 
 async def _publish_async(event: Event) -> None:
     """Publishes the timers of an event from its task."""
     left, pauses = _requests(event), Pauses(math.inf, SEND_PAUSE_MAX)
     while left:
+        event.check()  # it may have swallowed its cancellation
         sends = _Round(event, left[:TOGETHER_MAX])
         await answered(sends.futures)
         refused = sends.refused()

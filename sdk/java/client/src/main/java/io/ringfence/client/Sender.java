@@ -229,6 +229,7 @@ final class Sender {
     void publish(Event event, List<Setting> settings) {
         Thread.interrupted(); // left behind by the handler; whether it was cancelled is asked below
         for (int n = 0; n < settings.size(); n += TOGETHER_MAX) {
+            event.checkActive(); // a handler that has lost its key and returns as if it had not has not succeeded
             List<CompletableFuture<MessageId>> sends = new ArrayList<>();
             for (int i = n; i < Math.min(n + TOGETHER_MAX, settings.size()); i++) {
                 Setting timer = settings.get(i);

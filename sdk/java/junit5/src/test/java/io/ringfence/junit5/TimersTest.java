@@ -268,6 +268,24 @@ class TimersTest {
     }
 
     @Test
+    void aHandlerThatHasLostItsKeySetsNone(TestRouter router) {
+        router.start(event -> {
+            setTwo(event::after);
+            router.expire();
+            assertTrue(event.isCancelled());
+        }, options -> options.call("do", call -> {
+            setTwo(call::after);
+            router.expire();
+            return bytes("r");
+        }));
+        assertEquals(Outcome.Kind.CANCELLED, router.deliver(Event.of("k")).outcome().kind());
+        TestRouter.Delivery call = router.call("k", "do", bytes(""));
+        assertEquals(Outcome.Kind.CANCELLED, call.outcome().kind());
+        assertEquals(0, call.reply().length);
+        assertEquals(List.of(), router.sent());
+    }
+
+    @Test
     void aLaneSends(TestRouter router) throws InterruptedException {
         Instant at = Instant.parse("2100-01-02T03:04:05.678Z");
         BlockingQueue<Event> got = new LinkedBlockingQueue<>();
