@@ -89,7 +89,7 @@ func (b *Inbox[T]) End(it *Item[T], r *event.Result) {
 	}
 	// Field by field: r was just written so, and to copy it as a whole would wait for that.
 	b.Results = append(b.Results, event.Result{
-		Delivery: it.ID, Kind: r.Kind, TimedOut: r.TimedOut, Behind: r.Behind, After: r.After, Reason: r.Reason, Reply: r.Reply, Ran: r.Ran,
+		Delivery: it.ID, Kind: r.Kind, TimedOut: r.TimedOut, Behind: r.Behind, To: r.To, After: r.After, Reason: r.Reason, Reply: r.Reply, Ran: r.Ran,
 	})
 }
 

@@ -375,7 +375,7 @@ func TestAllOfAResultIsKept(t *testing.T) {
 	ponged(b, second, second, time.Minute)
 	it := &b.Take(2 * second).item
 	want := event.Result{
-		Delivery: it.ID, Kind: event.ResultRetry, TimedOut: true, Behind: true, After: time.Second, Reason: "why",
+		Delivery: it.ID, Kind: event.ResultRetry, TimedOut: true, Behind: true, To: 3, After: time.Second, Reason: "why",
 		Reply: &event.CallReply{Payload: []byte("reply"), Code: "told"}, Ran: event.Interval{Start: 1, Length: 2},
 	}
 	for i := range reflect.TypeFor[event.Result]().NumField() {
