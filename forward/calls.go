@@ -22,20 +22,12 @@ type Cancel struct {
 
 // GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
 // owner is told. An unknown handle is ignored.
-//
-// A reservation whose holder may have a promise of a former owner is settled when its next owner has answered, which is told then: before, it does not
-// know the turn that is to end, and would keep the key for as long as the promise may last.
 func (t *Table) GiveUp(handle event.Handle, out *Moves) {
 	h, held := t.lookUp(handle)
 	if !held || !h.isCall() {
 		return
 	}
-	sent := h.sentTo()
-	if x := t.extraOf(h); t.goesOn(h) && (sent == nil || x == nil || !x.granted) {
-		t.ensureExtra(h).releases = true
-		return
-	}
-	if sent != nil {
+	if sent := h.sentTo(); sent != nil {
 		t.ensureExtra(h).mayRun = true
 		out.Cancel = append(out.Cancel, Cancel{sent.lane.peer, handle})
 	}
@@ -148,11 +140,6 @@ func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
 	ev, call := *h.entry.Event(h.index), *h.entry.Call(h.index)
 	call.Resume = true
 	ev.Call = &call
-	x := t.ensureExtra(h)
-	x.newer, x.granted = &ev, true
-	if x.releases {
-		t.GiveUp(v.Handle, out)
-		return
-	}
+	t.ensureExtra(h).newer = &ev
 	out.Granted = append(out.Granted, *v)
 }

@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -60,36 +59,6 @@ func TestUnreachableOwnerOfReservations(t *testing.T) {
 			back(tt)
 			owner := int(tt.owners.of(1).peer[15])
 			tt.wantTake(owner, held, comesBack)
-		})
-	}
-}
-
-// TestReleaseWhileTheKeyChangesItsOwner: the owner that granted a reservation with a ttl is gone. The next one keeps the key for its holder, and so has to
-// hear of the release: when it has granted it, since a Cancel before that frees nothing.
-func TestReleaseWhileTheKeyChangesItsOwner(t *testing.T) {
-	for name, taken := range map[string]bool{"it waits": false, "it is sent": true} {
-		t.Run(name, func(t *testing.T) {
-			tt := newTableTest(t, false)
-			tt.reserve(1, event.Call{TTL: event.TTLLeast})
-			tt.wantTake(1, 1)
-			tt.say(1, event.Granted, 1, 1)
-			tt.PeerDown(tt.now, peerNumber(1), &tt.out)
-			tt.owner(2, 2)
-			if taken {
-				tt.wantTake(2, 1)
-			}
-			tt.out.Reset()
-			tt.GiveUp(tt.handle(1), &tt.out)
-			if _, held := tt.Has(tt.handle(1)); !held || !tt.out.Empty() {
-				t.Fatalf("before its next owner knows it, %+v; held: %t", tt.out, held)
-			}
-			if !taken {
-				tt.wantTake(2, 1)
-			}
-			tt.say(2, event.Granted, 2, 1)
-			if want := []Cancel{{peerNumber(2), tt.handle(1)}}; !slices.Equal(tt.out.Cancel, want) || len(tt.out.Granted) > 0 || len(tt.codes()) != 1 || tt.Len() > 0 {
-				t.Errorf("its next owner is told %+v, want %+v; %d are held", tt.out.Cancel, want, tt.Len())
-			}
 		})
 	}
 }

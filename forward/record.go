@@ -131,9 +131,7 @@ type extra struct {
 	firstError, lastError string
 	newer                 *event.Event // the event with the failures that were reported before it was sent again
 
-	mayRun   bool // of a call: the stream broke on which it was sent, or its owner has told that it began
-	granted  bool // of a reservation: the owner has granted it to which it was sent last
-	releases bool // of a reservation: it is given up as soon as an owner has granted it
+	mayRun bool // of a call: the stream broke on which it was sent, or its owner has told that it began
 }
 
 // extraOf returns what few events have, nil if this one has nothing.

@@ -427,9 +427,6 @@ func (t *Table) Stats() Stats {
 // event that would have to wait is refused back to its sender.
 func (t *Table) send(h held, out *Moves) {
 	w, l := t.behind(h), t.owners.of(h.entry.Partition(h.index))
-	if x := t.extraOf(h); x != nil {
-		x.granted = false
-	}
 	switch {
 	case (w != nil || !l.up) && h.isRelayed():
 		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)

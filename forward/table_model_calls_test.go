@@ -170,13 +170,6 @@ func (m *model) giveUp(t fataler, h event.Handle) {
 		}
 		return
 	}
-	if m.goesOn(h) && !m.here[h] {
-		m.releases[h] = true
-		if !m.out.Empty() {
-			t.Fatalf("given up %d, which its next owner does not know: %+v", h, m.out)
-		}
-		return
-	}
 	var want []Cancel
 	for peer, with := range m.with {
 		if with[h] {

@@ -63,8 +63,6 @@ type model struct {
 	noCalls  map[Peer]bool                // by the release of their stream
 	mayRun   map[event.Handle]bool        // calls that an owner may have begun that has them no longer
 	granted  map[event.Handle]bool        // reservations that have begun at an owner
-	here     map[event.Handle]bool        // of these, those that the owner has granted to which they were sent last
-	releases map[event.Handle]bool        // of these, those that were given up when no owner had them so
 	refused  map[event.Handle]bool        // calls whose newest holder has refused them
 	counts   map[string]int               // of calls, by what became of them
 	epoch    int64
@@ -83,7 +81,7 @@ func newModel() *model {
 		open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
 		byKey: map[event.Key][]event.Handle{}, waited: map[event.Handle]bool{},
-		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, granted: map[event.Handle]bool{}, here: map[event.Handle]bool{}, releases: map[event.Handle]bool{}, counts: map[string]int{},
+		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, granted: map[event.Handle]bool{}, counts: map[string]int{},
 	}
 	for n := range 4 {
 		m.peers = append(m.peers, peerNumber(n))
@@ -211,7 +209,7 @@ func (m *model) give(t fataler, peer Peer, ref event.Ref) {
 			t.Fatalf("event %d is given to %s while %s has it", h, peer, other)
 		}
 	}
-	m.with[peer][h], m.here[h] = true, false
+	m.with[peer][h] = true
 	if m.ever[h] == nil {
 		m.ever[h] = map[Peer]bool{}
 	}
@@ -585,14 +583,13 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 // answer makes a peer send verdicts about some of its events, reports about an event before its end.
 func (m *model) answer(t *rapid.T, from Peer) {
 	var verdicts, granted, attempted []event.Verdict
-	var cancels []Cancel
 	for _, h := range m.handles {
 		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
 			continue
 		}
 		v := m.verdict(t, h)
 		verdicts = append(verdicts, v)
-		for (v.Kind == event.Attempted || v.Kind == event.Granted && !m.releases[h]) && rapid.Bool().Draw(t, "more") {
+		for (v.Kind == event.Attempted || v.Kind == event.Granted) && rapid.Bool().Draw(t, "more") {
 			v = m.verdict(t, h)
 			verdicts = append(verdicts, v)
 		}
@@ -607,11 +604,8 @@ func (m *model) answer(t *rapid.T, from Peer) {
 				attempted = append(attempted, v)
 				m.counts["failure passed on"]++
 			}
-			if v.Handle == h && v.Kind == event.Granted && m.releases[h] {
-				cancels = append(cancels, Cancel{from, h})
-				m.counts["released at the next owner"]++
-			} else if v.Handle == h && v.Kind == event.Granted {
-				m.granted[h], m.here[h] = true, true
+			if v.Handle == h && v.Kind == event.Granted {
+				m.granted[h] = true
 				granted = append(granted, v)
 				m.counts["granted"]++
 			}
@@ -623,9 +617,6 @@ func (m *model) answer(t *rapid.T, from Peer) {
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
 	m.begun(t, granted)
-	if !slices.Equal(m.out.Cancel, cancels) {
-		t.Fatalf("cancelled %+v, want %+v", m.out.Cancel, cancels)
-	}
 	if !slices.Equal(m.out.Attempted, attempted) {
 		t.Fatalf("failures of relayed events are %+v, want %+v", m.out.Attempted, attempted)
 	}
@@ -687,7 +678,7 @@ func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
 	counts := map[string]int{}
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "released at the next owner", "failure passed on"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "failure passed on"} {
 			if counts[what] == 0 {
 				return false
 			}

@@ -248,7 +248,7 @@ func (r *Reservation) Forget() {
 	r.lane.mu.Lock()
 	r.lane.held--
 	held, over := r.granted != nil, r.over != nil
-	if held || r.resumes && !r.released {
+	if held || r.resumes {
 		delete(r.lane.waiting, r.handle)
 	}
 	r.lane.mu.Unlock()
@@ -258,13 +258,6 @@ func (r *Reservation) Forget() {
 		r.lane.sender.ForgetReservation(r.handle)
 	default:
 		r.lane.sender.GiveUp(r.handle)
-		r.lane.mu.Lock()
-		_, waits := r.lane.waiting[r.handle]
-		delete(r.lane.waiting, r.handle)
-		r.lane.mu.Unlock()
-		if waits { // for an owner to tell: not without a holder, so that those that wait are bounded
-			r.lane.sender.ForgetReservation(r.handle)
-		}
 	}
 }
 
