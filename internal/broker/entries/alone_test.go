@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,8 +126,11 @@ func TestFirstChunkIsInTheLastCommand(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
 		r.cfg.AckGroupMax = 2
+		var mu sync.Mutex // the link calls the script
 		var acked []string
 		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			mu.Lock()
+			defer mu.Unlock()
 			for _, id := range c.GetAck().GetMessageId() {
 				acked = append(acked, fmt.Sprint(id.GetEntryId()))
 			}
@@ -140,6 +144,8 @@ func TestFirstChunkIsInTheLastCommand(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		if got := strings.Join(acked, " "); got != "1 2 3 4 0" {
 			t.Errorf("acked in the order %s", got)
 		}
