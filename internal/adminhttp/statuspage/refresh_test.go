@@ -13,20 +13,12 @@ import (
 
 // refresh is the work of the asked member for one refresh: the answers of all members are decoded, joined, judged and encoded.
 func refresh(b testing.TB, answers [][]byte, lists [][]byte, g *group) int {
-	for i, answer := range answers {
-		var status report.Status
-		if err := json.Unmarshal(answer, &status); err != nil {
-			b.Fatal(err)
-		}
-		g.members.Members[i].Status = &status
+	for i, status := range decoded[report.Status](b, answers) {
+		g.members.Members[i].Status = status
 	}
 	for _, which := range []string{"", "failing", "hot"} {
 		at := report.KeysAt{}
-		for _, list := range lists {
-			var one report.KeysAt
-			if err := json.Unmarshal(list, &one); err != nil {
-				b.Fatal(err)
-			}
+		for _, one := range decoded[report.KeysAt](b, lists) {
 			at.Keys, at.Counts.Selected = append(at.Keys, one.Keys...), at.Counts.Selected+200
 		}
 		at.Bound(report.KeysQuestion{Which: which, Limit: worstMax})
@@ -37,6 +29,18 @@ func refresh(b testing.TB, answers [][]byte, lists [][]byte, g *group) int {
 		b.Fatal(err)
 	}
 	return len(join(parts))
+}
+
+// decoded decodes what members have answered.
+func decoded[T any](b testing.TB, answers [][]byte) []*T {
+	all := make([]*T, len(answers))
+	for i, answer := range answers {
+		all[i] = new(T)
+		if err := json.Unmarshal(answer, all[i]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return all
 }
 
 // busyGroup returns a group of 50 members with 10,000 waiting keys, and what its members answer.
@@ -73,31 +77,16 @@ func TestARefreshIsQuick(t *testing.T) {
 		size = refresh(t, answers, lists, g)
 		whole = min(whole, time.Since(begun))
 		begun = time.Now()
-		decode(t, answers, lists)
+		decoded[report.Status](t, answers)
+		for range 3 {
+			decoded[report.KeysAt](t, lists)
+		}
 		decoding = min(decoding, time.Since(begun))
 	}
 	if whole > 3*decoding || size > 256<<10 {
 		t.Errorf("a refresh takes %v, decoding alone %v, and has %d bytes; want at most three times as long and 256 KiB", whole, decoding, size)
 	}
 	t.Logf("a refresh takes %v, decoding alone %v, and has %d bytes", whole, decoding, size)
-}
-
-// decode decodes what refresh decodes.
-func decode(t *testing.T, answers, lists [][]byte) {
-	for _, answer := range answers {
-		var status report.Status
-		if err := json.Unmarshal(answer, &status); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 3 {
-		for _, list := range lists {
-			var one report.KeysAt
-			if err := json.Unmarshal(list, &one); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }
 
 func BenchmarkRefresh(b *testing.B) {
