@@ -75,10 +75,8 @@ func (t *Table) refuseCall(h held, why string, out *Moves) {
 
 // goesOn reports whether the holder of a reservation may still have a promise, whatever becomes of the owner that gave it.
 func (t *Table) goesOn(h held) bool {
-	call := h.entry.Call(h.index)
-	if x := t.extraOf(h); x != nil && x.newer != nil {
-		call = x.newer.Call
-	}
+	ref := t.ref(h)
+	call := ref.Call()
 	return call.Resume && call.TTL > 0
 }
 
