@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -457,11 +458,13 @@ def test_a_ttl_is_renewed_seldom() -> None:
             yield s.renewed(request.renew.k, 30, covered=True)
 
     with Lender(serve) as router, router.lane.reserve("k", ttl=9) as r:
-        time.sleep(0.5)  # the first ones follow the grant
-        before = len(renewals)
-        assert before <= 2
-        time.sleep(3.5)
-        assert 1 <= len(renewals) - before <= 2, "want one each 1.5 s"
+        covered = len(renewals)  # and one on its way at most; until then there is one each few milliseconds
+        until = time.monotonic() + WAIT
+        while len(renewals) < covered + 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        pauses = [b - a for a, b in pairwise(renewals[covered:])]
+        assert max(pauses) > 1, f"pauses of {pauses}, want 1.5 s"
         r.check()
 
 
