@@ -169,6 +169,9 @@ type heldKey struct {
 // actKnownWithin is how long the owner may take to read a hold, or to tell the end of a skip.
 const actKnownWithin = 5 * time.Second
 
+// isKnown reports whether a member that tells of this hold has read ours: it tells of the newest.
+func (h *heldKey) isKnown(told *report.Hold) bool { return told != nil && !told.Since.Before(h.Act.At) }
+
 // find waits until the owner of the key knows the hold, and reports whether it does.
 func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, err error) {
 	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
@@ -180,7 +183,7 @@ func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, e
 			return false, err
 		}
 		at := h.State.At
-		if known = len(at) > 0 && at[0].Error == "" && at[0].Hold != nil; known || backoff.Sleep(deadline, pauses.Next()) != nil {
+		if known = len(at) > 0 && at[0].Error == "" && h.isKnown(at[0].Hold); known || backoff.Sleep(deadline, pauses.Next()) != nil {
 			break
 		}
 	}

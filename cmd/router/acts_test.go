@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -178,6 +180,32 @@ func TestOlderMembersAreNamed(t *testing.T) {
 	}})
 	if len(got) != 2 || !strings.HasPrefix(got[0], "off takes no acts") || !strings.HasPrefix(got[1], "old does not know skips") {
 		t.Errorf("named are %q", got)
+	}
+}
+
+// TestHoldIsNotAnOlderOne: a key that is held already is known to be held again only once its owner tells of the new hold.
+func TestHoldIsNotAnOlderOne(t *testing.T) {
+	t.Parallel()
+	older := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
+	ours := older.Add(time.Hour)
+	since := []time.Time{older, older, ours}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/members" {
+			_, _ = w.Write([]byte("{}"))
+			return
+		}
+		answer, err := json.Marshal(report.Key{At: []report.KeyAt{{Hold: &report.Hold{Since: since[0]}}}})
+		if err != nil {
+			t.Error(err)
+		}
+		since = since[min(1, len(since)-1):]
+		_, _ = w.Write(answer)
+	}))
+	defer server.Close()
+	held := heldKey{Done: act.Done{Act: act.Shown{At: ours}}}
+	known, err := held.find(t.Context(), &asker{address: server.URL, settings: &settings(t).Config}, "alice")
+	if err != nil || !known || !held.State.At[0].Hold.Since.Equal(ours) {
+		t.Errorf("known %v, the hold of %v, %v, want the one of %v", known, held.State.At[0].Hold.Since, err, ours)
 	}
 }
 

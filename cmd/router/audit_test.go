@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +21,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/audit/collect"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
@@ -41,6 +45,77 @@ func (w *written) String() string {
 	return w.text.String()
 }
 
+// collectAddresses are those that a collector listens on.
+type collectAddresses struct{ reports, admin string }
+
+// collecting starts a collector for the application orders, and returns its output, and a function that ends it.
+func collecting(t *testing.T, args ...string) (addresses collectAddresses, out *written, end func() error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out = new(written)
+	var log written
+	cmd := rootCommand()
+	cmd.SetOut(out)
+	cmd.SetErr(&log)
+	cmd.SetArgs(append([]string{"audit", "collect", "--application", "orders"}, args...))
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	line := regexp.MustCompile(`reports=(\S+) admin=(\S+)`)
+	eventually.NoError(t, eventually.Most, "it listens", func() error {
+		found := line.FindStringSubmatch(log.String())
+		if found == nil {
+			return errors.New("it does not")
+		}
+		addresses = collectAddresses{found[1], found[2]}
+		return nil
+	})
+	return addresses, out, func() error {
+		stop()
+		return <-ended
+	}
+}
+
+// TestCollectShowsOtherMachinesTheReport: beyond loopback the report has the certificate of the reports, and needs its token.
+func TestCollectShowsOtherMachinesTheReport(t *testing.T) {
+	t.Parallel()
+	const secret = "0123456789abcdef"
+	ca := tlstest.NewCA(t)
+	pair := ca.Issue(t, "collector")
+	tokenFile := write(t, filepath.Join(t.TempDir(), "token"), secret)
+	found, _, end := collecting(t, "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--admin-token-file", tokenFile, "--tls-cert-file", pair.CertFile, "--tls-key-file", pair.KeyFile)
+	_, port, err := net.SplitHostPort(found.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(ca.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	https := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "collector"}, DisableKeepAlives: true}}
+	for token, want := range map[string]int{secret: http.StatusOK, "fedcba9876543210": http.StatusUnauthorized, "": http.StatusUnauthorized} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:"+port+"/report.json", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := https.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("with the token %q: %s, want %d", token, response.Status, want)
+		}
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCollect: two processes report overlapping handlings with the token; the page, the metrics and the end of the command tell of them.
 func TestCollect(t *testing.T) {
 	t.Parallel()
@@ -48,24 +123,9 @@ func TestCollect(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte("0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var out, log written
-	cmd := rootCommand()
-	cmd.SetOut(&out)
-	cmd.SetErr(&log)
-	cmd.SetArgs([]string{"audit", "collect", "--application", "orders", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--token-file", tokenFile})
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.ExecuteContext(ctx) }()
-	addresses := regexp.MustCompile(`reports=(\S+) admin=(\S+)`)
-	var found []string
-	eventually.NoError(t, eventually.Most, "it listens", func() error {
-		if found = addresses.FindStringSubmatch(log.String()); found == nil {
-			return errors.New("it does not")
-		}
-		return nil
-	})
+	found, out, end := collecting(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--token-file", tokenFile)
 	report := func(name, application, tokenFile string) error {
-		a, err := client.NewAudit(client.AuditOptions{Collector: found[1], Name: name, Application: application, TokenFile: tokenFile})
+		a, err := client.NewAudit(client.AuditOptions{Collector: found.reports, Name: name, Application: application, TokenFile: tokenFile})
 		if err != nil {
 			return err
 		}
@@ -84,7 +144,7 @@ func TestCollect(t *testing.T) {
 		}
 	}
 	get := func(path string) string {
-		response, err := http.Get("http://" + found[2] + path)
+		response, err := http.Get("http://" + found.admin + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +165,7 @@ func TestCollect(t *testing.T) {
 	if text := get("/"); !strings.Contains(text, "1 overlaps in 2 handlings of 1 processes") {
 		t.Errorf("page %q", text)
 	}
-	stop()
-	if err := <-ended; err != nil || !strings.HasPrefix(out.String(), "orders: ") {
+	if err := end(); err != nil || !strings.HasPrefix(out.String(), "orders: ") {
 		t.Errorf("it ended with %v and %q", err, out.String())
 	}
 }
@@ -119,6 +178,7 @@ func TestCollectIsProtected(t *testing.T) {
 		{"--application", ""},
 		{"--tls-cert-file", "x"},
 		{"--bytes-max", "1"},
+		{"--admin", "0.0.0.0:0", "--admin-token-file", "x"},
 	} {
 		cmd := rootCommand()
 		cmd.SetErr(io.Discard)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -58,9 +59,9 @@ that name another one are refused.`,
 	f.StringVar(&o.admin, "admin", "127.0.0.1:16656", "HOST:PORT for the report and metrics, by HTTP")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the token that processes must show; needed unless --listen is loopback")
 	f.StringVar(&o.adminTokenFile, "admin-token-file", "", "file with the token for the report; without it only loopback gets the report")
-	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate of the listener for reports; needed unless it is loopback, or --insecure")
+	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate of the listeners that are not loopback, --listen and --admin; needed for these, or --insecure")
 	f.StringVar(&o.keyFile, "tls-key-file", "", "its key")
-	f.BoolVar(&o.insecure, "insecure", false, "take reports from other machines in the clear")
+	f.BoolVar(&o.insecure, "insecure", false, "take reports from other machines, and show them the report, in the clear")
 	f.IntVar(&o.BytesMax, "bytes-max", o.BytesMax, "memory for recent handlings, in bytes")
 	f.IntVar(&o.ProcessesMax, "processes-max", o.ProcessesMax, "most processes that report")
 	f.IntVar(&o.connections, "connections-max", 1024, "most open connections")
@@ -81,6 +82,8 @@ func (o *collectOptions) validate() error {
 		return usageError{errors.New("--listen is not loopback: --token-file is needed, since other machines could report overlaps that there were not")}
 	case !local && o.certFile == "" && !o.insecure:
 		return usageError{errors.New("--listen is not loopback: --tls-cert-file is needed, or --insecure if the network alone keeps other machines away")}
+	case o.adminTokenFile != "" && !listen.IsLocal(o.admin) && o.certFile == "" && !o.insecure:
+		return usageError{errors.New("--admin is not loopback: other machines would send the token of --admin-token-file in the clear; --tls-cert-file is needed, or --insecure")}
 	}
 	return nil
 }
@@ -94,12 +97,16 @@ func (o *collectOptions) run(cmd *cobra.Command) error {
 	registry := telemetry.NewRegistry(version())
 	metrics := listen.NewMetrics(registry)
 	creds, token, adminToken := insecure.NewCredentials(), listen.NoToken, listen.NoToken
+	var pageTLS *tls.Config
 	if o.certFile != "" {
 		store, err := mtls.Open("collect", mtls.Files{CertFile: o.certFile, KeyFile: o.keyFile}, mtls.NewMetrics(registry), log)
 		if err != nil {
 			return usageError{fmt.Errorf("--tls-cert-file: %w", err)}
 		}
 		creds = credentials.NewTLS(store.Public())
+		if !listen.IsLocal(o.admin) {
+			pageTLS = store.Public()
+		}
 	}
 	for _, t := range []struct {
 		flag, file string
@@ -124,9 +131,12 @@ func (o *collectOptions) run(cmd *cobra.Command) error {
 	}
 	collector := collect.New(o.Config, registry, log, clock.Now)
 	callers := listen.NewCallers("collect", creds, listen.PeerStrangers(), token, metrics, log)
-	guard := listen.Guard{Name: "collect_admin", Token: adminToken, Probes: []string{"/metrics"}, Metrics: metrics}
+	guard := listen.Guard{
+		Name: "collect_admin", Setting: "--admin-token-file", Token: adminToken, Probes: []string{"/metrics"},
+		TLS: pageTLS != nil, Insecure: o.insecure, Opening: "use --tls-cert-file and --admin-token-file, or ask on loopback", Metrics: metrics,
+	}
 	page := listen.HTTP{
-		Name: "collect_admin", Listener: pages, ConnectionsMax: 64, Probes: []string{"/metrics"}, Metrics: metrics, LogMetrics: loglimit.NewMetrics(registry), Log: log,
+		Name: "collect_admin", Listener: pages, TLS: pageTLS, ConnectionsMax: 64, Probes: []string{"/metrics"}, Metrics: metrics, LogMetrics: loglimit.NewMetrics(registry), Log: log,
 	}
 	log.Info("collecting", "application", o.Application, "reports", reports.Addr().String(), "admin", pages.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)

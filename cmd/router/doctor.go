@@ -188,6 +188,9 @@ func (d *doctor) ports(ctx context.Context) {
 			continue
 		}
 		err := free(ctx, p.address)
+		if err == nil && p.key == "gossip.listen" {
+			err = freeUDP(ctx, p.address)
+		}
 		switch {
 		case err == nil:
 			d.ok(p.key, "%s is free", p.address)
@@ -219,6 +222,15 @@ func free(ctx context.Context, address string) error {
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func freeUDP(ctx context.Context, address string) error {
+	var config net.ListenConfig
+	l, err := config.ListenPacket(ctx, "udp", address)
 	if err != nil {
 		return err
 	}

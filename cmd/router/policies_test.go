@@ -246,6 +246,23 @@ func TestDoctorOfNothing(t *testing.T) {
 	}
 }
 
+// TestDoctorFindsATakenGossipPort: gossip needs its port for UDP, too.
+func TestDoctorFindsATakenGossipPort(t *testing.T) {
+	taken, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	d := doctor{cfg: settings(t).Config}
+	d.cfg.Gossip.Listen = taken.LocalAddr().String()
+	d.ports(t.Context())
+	for _, f := range d.findings {
+		if f.Check == "gossip.listen" && f.Result != "fail" {
+			t.Errorf("%s: %s, though another process has the port for UDP", f.Result, f.Says)
+		}
+	}
+}
+
 // TestDoctorOfListeners: the doctor names the protection of each listener, and warns of unprotected ones.
 func TestDoctorOfListeners(t *testing.T) {
 	d := doctor{cfg: settings(t).Config} // with peer.insecure and gossip.insecure

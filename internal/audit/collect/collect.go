@@ -156,8 +156,10 @@ type Report struct {
 // Report returns what was found so far.
 func (c *Collector) Report() Report {
 	found := c.judge.State()
+	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.expire(now)
 	waits := c.gone
 	for _, p := range c.processes {
 		waits = add(waits, p.waits)

@@ -47,6 +47,8 @@ type Guard struct {
 
 	TLS      bool // the listener has it
 	Insecure bool // in the clear, other machines are answered as if the listener had TLS
+	// Opening tells those that are refused for the lack of both what to do; "": set those of the admin page.
+	Opening string
 	// LoopbackOnly makes every request name loopback, with or without a token.
 	LoopbackOnly bool
 
@@ -135,8 +137,8 @@ func (g Guard) judge(r *http.Request) *refusal {
 	}
 	if !loopback && !g.TLS && !g.Insecure && (!drain || g.DrainToken == "") {
 		return &refusal{
-			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: set admin.tls and admin.token_file, " +
-				"or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true",
+			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: " + cmp.Or(g.Opening,
+				"set admin.tls and admin.token_file, or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true"),
 		}
 	}
 	if read(r) && g.TLS && slices.Contains(g.Shells, r.URL.Path) {
