@@ -264,6 +264,10 @@ func TestCharts(t *testing.T) {
 		"a secret of no kind":    {"ringfence.secrets.tokens.secretName=x", "tokens"},
 		"no version":             {"ringfence.image.tag=", "ringfence.image.tag"},
 		"a name for all pods":    {"ringfence.config.node.name=orders", "node"},
+		"another port of peers":  {"ringfence.config.peer.listen=0.0.0.0:7000", "/config/peer"},
+		"another gossip port":    {"ringfence.config.gossip.listen=0.0.0.0:7000", "/config/gossip"},
+		"another admin port":     {"ringfence.config.admin.listen=0.0.0.0:7000", "/config/admin"},
+		"another app endpoint":   {"ringfence.config.app.listen=unix:/run/app", "/config/app"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refuses(t, tool(t, "helm", "template", "shop", orders, "--kube-version", kubernetesVersion, "--set", wrong.set), wrong.why)

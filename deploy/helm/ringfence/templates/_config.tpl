@@ -1,8 +1,10 @@
 {{/* router.yaml: your config, under what only this chart can know. */}}
 {{- define "ringfence.config" -}}
+{{- $seeds := dig "gossip" "seeds" list .Values.ringfence.config -}}
+{{- if kindIs "string" $seeds }}{{ $seeds = splitList "," $seeds }}{{ end -}}
 {{- $own := dict
   "node" (dict "group" (include "ringfence.group" .))
-  "gossip" (dict "seeds" (list (printf "dns+%s-gossip.%s.svc:16652" (include "ringfence.fullname" .) .Release.Namespace)))
+  "gossip" (dict "seeds" (prepend $seeds (printf "dns+%s-gossip.%s.svc:16652" (include "ringfence.fullname" .) .Release.Namespace)))
   "drain" (dict "timeout" (printf "%ds" (int .Values.ringfence.drain.seconds)))
 -}}
 {{- $_ := include "ringfence.addCredentials" (dict "own" $own "root" .) -}}
@@ -179,6 +181,9 @@ spec:
         - podSelector:
             matchLabels:
               {{- include "ringfence.selectorLabels" . | nindent 14 }}
+        {{- with .Values.ringfence.networkPolicy.peers }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - {port: 16651, protocol: TCP}
         - {port: 16652, protocol: TCP}
@@ -199,6 +204,9 @@ spec:
         - podSelector:
             matchLabels:
               {{- include "ringfence.selectorLabels" . | nindent 14 }}
+        {{- with .Values.ringfence.networkPolicy.peers }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - {port: 16651, protocol: TCP}
         - {port: 16652, protocol: TCP}
