@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // rule is a constraint that tags of fields cannot express: the form of a text, or a relation between settings.
@@ -103,6 +104,7 @@ var rules = slices.Concat([]rule{
 	lessThan("ownership.guard", 0.5, "ownership.lease"),
 	lessThan("ownership.drain_timeout", 1, "drain.timeout"),
 	atLeast("ownership.anchor_behind", 2, "ownership.lost_after"),
+	{"ownership.anchor_behind", nil, fmt.Sprintf("at least %v: a reservation may be promised until %v after its record, which a group that begins anew reads from the anchor on", ownership.AnchorBehindMin(), ownership.PromiseMax), anchorKeepsPromises},
 	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},
 	moreThan("control_log.appends_max", 1, "control_log.beats_max"),
 
@@ -341,6 +343,10 @@ func laneIsProtected(c *reader) bool {
 	return c.Lane.Off() || !isAddress(c.Lane.Listen) || !c.laneListener().Exposed
 }
 func leaseIsWholeMilliseconds(c *reader) bool { return c.Ownership.Lease%time.Millisecond == 0 }
+
+func anchorKeepsPromises(c *reader) bool {
+	return c.Ownership.AnchorBehind >= ownership.AnchorBehindMin()
+}
 
 func namespaceHasTenant(c *reader) bool {
 	tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/")
