@@ -147,6 +147,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"node: {group: " + strings.Repeat("g", 256) + ", name: a/b, advertise_ip: here}",
 		"{node: {group: " + strings.Repeat("g", 250) + "}, prove: {enabled: true}}",
 		"pulsar: {url: 'http://me@b', admin_url: 'http://me@b', topics: [a, public/default/a], retry_topic: a, dead_letter_topic: a}",
+		"pulsar: {topics: [" + strings.Repeat("t", 1025) + "]}",
 		"pulsar: {oauth2: {issuer_url: 'http://me@i'}, token: a, token_file: b, tls: {cert_file: c}}",
 		"pulsar: {spill: {after: 1m, delay_min: 10m}, copy_backoff_min: 1m}",
 		"key: {from: here}",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -49,6 +50,7 @@ var rules = slices.Concat([]rule{
 	setIf("pulsar.tls.key_file", "pulsar.tls.cert_file"),
 	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT if pulsar.tls is set", pulsarTLSIsUsed},
 	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
+	{"pulsar.topics", nil, fmt.Sprintf("full names of at most %d bytes, together %d: each record of the control log about a router lists them", controllog.TopicBytesMax, controllog.TopicsBytesMax), topicsFitControlLog},
 	{"pulsar.retry_topic", with("pulsar.topics"), "a topic that is not in pulsar.topics", retryTopicIsNotRead},
 	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic", deadLetterTopicIsNotRead},
 	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
@@ -268,6 +270,15 @@ func pulsarTLSIsUsed(c *reader) bool {
 
 func topicsAreDistinct(c *reader) bool {
 	return !slices.Contains(c.Pulsar.Topics, "") && len(c.Topics()) == len(c.Pulsar.Topics)
+}
+
+func topicsFitControlLog(c *reader) bool {
+	sum, longest := 0, 0
+	for _, topic := range c.Topics() {
+		sum += len(topic)
+		longest = max(longest, len(topic))
+	}
+	return longest <= controllog.TopicBytesMax && sum <= controllog.TopicsBytesMax
 }
 
 func retryTopicIsNotRead(c *reader) bool {
