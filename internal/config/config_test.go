@@ -270,6 +270,9 @@ handler: {timeout: 1ms}
 			`10: control_log.namespace = "public", want TENANT/NAMESPACE`, "11: mailbox.depth_max = 0, want",
 			`12: log.level = "loud", want debug, info, warn or error`, "13: handler.timeout = 1ms, want 0s for none, or at least 100ms",
 		}},
+		"an anchor that passes the records of promises": {"ownership: {lost_after: 30s, anchor_behind: 1m}\n", enough, []string{
+			"1: ownership.anchor_behind = 1m, want at least 9m11s: a reservation may be promised until 9m0s after its record",
+		}},
 		"a rule that a default breaks": {"drain:\n  timeout: 10s\n", enough, []string{
 			"2: ownership.drain_timeout = 30s, want less than drain.timeout (10s)",
 		}},

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // rule is a constraint that tags of fields cannot express: the form of a text, or a relation between settings.
@@ -48,6 +50,7 @@ var rules = slices.Concat([]rule{
 	setIf("pulsar.tls.key_file", "pulsar.tls.cert_file"),
 	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT if pulsar.tls is set", pulsarTLSIsUsed},
 	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
+	{"pulsar.topics", nil, fmt.Sprintf("full names of at most %d bytes, together %d: each record of the control log about a router lists them", controllog.TopicBytesMax, controllog.TopicsBytesMax), topicsFitControlLog},
 	{"pulsar.retry_topic", with("pulsar.topics"), "a topic that is not in pulsar.topics", retryTopicIsNotRead},
 	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic", deadLetterTopicIsNotRead},
 	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
@@ -103,6 +106,7 @@ var rules = slices.Concat([]rule{
 	lessThan("ownership.guard", 0.5, "ownership.lease"),
 	lessThan("ownership.drain_timeout", 1, "drain.timeout"),
 	atLeast("ownership.anchor_behind", 2, "ownership.lost_after"),
+	{"ownership.anchor_behind", nil, fmt.Sprintf("at least %v: a reservation may be promised until %v after its record, which a group that begins anew reads from the anchor on", ownership.AnchorBehindMin(), ownership.PromiseMax), anchorKeepsPromises},
 	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},
 	moreThan("control_log.appends_max", 1, "control_log.beats_max"),
 
@@ -268,6 +272,15 @@ func topicsAreDistinct(c *reader) bool {
 	return !slices.Contains(c.Pulsar.Topics, "") && len(c.Topics()) == len(c.Pulsar.Topics)
 }
 
+func topicsFitControlLog(c *reader) bool {
+	sum, longest := 0, 0
+	for _, topic := range c.Topics() {
+		sum += len(topic)
+		longest = max(longest, len(topic))
+	}
+	return longest <= controllog.TopicBytesMax && sum <= controllog.TopicsBytesMax
+}
+
 func retryTopicIsNotRead(c *reader) bool {
 	return !slices.Contains(c.Topics(), c.Pulsar.Resolved().RetryTopic)
 }
@@ -341,6 +354,10 @@ func laneIsProtected(c *reader) bool {
 	return c.Lane.Off() || !isAddress(c.Lane.Listen) || !c.laneListener().Exposed
 }
 func leaseIsWholeMilliseconds(c *reader) bool { return c.Ownership.Lease%time.Millisecond == 0 }
+
+func anchorKeepsPromises(c *reader) bool {
+	return c.Ownership.AnchorBehind >= ownership.AnchorBehindMin()
+}
 
 func namespaceHasTenant(c *reader) bool {
 	tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/")

@@ -32,10 +32,12 @@ var (
 // partitionsMax is the most partitions that a record can speak of.
 const partitionsMax = 1 << 16
 
-// Bounds of the topics that a node says it consumes.
+// Bounds of the topics that a node says it consumes. TopicsBytesMax is that of what a router may be configured with: with it, a Snap
+// of a group of full size that remembers as many former nodes fits into a record.
 const (
-	topicsMax     = 4096
-	topicBytesMax = 1024
+	TopicsBytesMax = 64 << 10 // of the full names, together
+	TopicBytesMax  = 1024     // of one of them
+	topicsMax      = 4096     // more than fit into TopicsBytesMax
 )
 
 // Bounds of the reservations in a record. The ownership package judges records by bounds of its own, which are lower.
@@ -73,6 +75,9 @@ func Encode(r ownership.Record) ([]byte, error) {
 	case *ownership.Snap:
 		var s *controllogv1.State
 		s, err = encodeState(body.State)
+		if body.TopicRefs {
+			referToTopics(s)
+		}
 		out.Record = &controllogv1.Record_Snap{Snap: &controllogv1.Snap{ForHello: encodePosition(body.ForHello), State: s}}
 	default:
 		err = errors.New("no body")
@@ -209,7 +214,7 @@ func encodeHello(h *ownership.Hello) (*controllogv1.Hello, error) {
 	node, err := encodeNode(h.Node)
 	return &controllogv1.Hello{
 		Node: node, HashId: h.HashID, Partitions: h.Partitions, Gen: h.Gen, NeedState: h.NeedState, Version: h.Version,
-		Identity: encodeIdentity(h.Identity), Floor: int64(h.Floor),
+		Identity: encodeIdentity(h.Identity), Floor: int64(h.Floor), TopicRefs: h.TopicRefs,
 	}, err
 }
 
@@ -239,6 +244,24 @@ func encodeState(s *ownership.State) (*controllogv1.State, error) {
 		PrefixHash: s.PrefixHash,
 		Reserved:   reserved, LastTake: encodePosition(s.LastTake),
 	}, nil
+}
+
+// referToTopics replaces the topics of each node by references to one list. A state remembers hundreds of nodes, and nearly all
+// list the same topics.
+func referToTopics(s *controllogv1.State) {
+	index := make(map[string]uint32)
+	for _, n := range s.GetNodes() {
+		for _, topic := range n.GetTopics() {
+			i, ok := index[topic]
+			if !ok {
+				i = uint32(len(s.GetTopics()))
+				index[topic] = i
+				s.Topics = append(s.Topics, topic)
+			}
+			n.TopicRefs = append(n.TopicRefs, i)
+		}
+		n.Topics = nil
+	}
 }
 
 func encodeReservations(b *ownership.Reservations) (*controllogv1.Reservations, error) {
@@ -507,7 +530,7 @@ func (d *decoder) hello(h *controllogv1.Hello) *ownership.Hello {
 	return &ownership.Hello{
 		Node: d.node(h.GetNode()), HashID: h.GetHashId(), Partitions: h.GetPartitions(),
 		Gen: h.GetGen(), NeedState: h.GetNeedState(), Version: h.GetVersion(),
-		Identity: d.identity(h.GetIdentity()), Floor: ownership.Token(h.GetFloor()),
+		Identity: d.identity(h.GetIdentity()), Floor: ownership.Token(h.GetFloor()), TopicRefs: h.GetTopicRefs(),
 	}
 }
 
@@ -520,7 +543,7 @@ func (d *decoder) state(s *controllogv1.State) *ownership.State {
 	return &ownership.State{
 		Gen: s.GetGen(), HashID: s.GetHashId(), Genesis: d.position(s.GetGenesis()),
 		Cur: d.position(s.GetCur()), ViewHash: s.GetViewHash(),
-		Members: d.incs(s.GetMembers()), Table: table, Nodes: d.nodes(s.GetNodes()),
+		Members: d.incs(s.GetMembers()), Table: table, Nodes: d.stateNodes(s),
 		Start:      d.starts(s.GetStartPositions(), s.GetStarts(), len(table)),
 		Pending:    d.pending(s.GetPending(), len(table)),
 		LogVersion: s.GetLogVersion(), Identity: d.identity(s.GetIdentity()),
@@ -607,6 +630,30 @@ func (d *decoder) nodes(nodes []*controllogv1.Node) []ownership.Node {
 	return out
 }
 
+// stateNodes reads the nodes of a state, each with its own topics or with references to those of the state.
+func (d *decoder) stateNodes(s *controllogv1.State) []ownership.Node {
+	nodes := d.nodes(s.GetNodes())
+	for i, n := range s.GetNodes() {
+		if len(n.GetTopicRefs()) == 0 {
+			continue
+		}
+		if len(n.GetTopics()) > 0 || len(n.GetTopicRefs()) > topicsMax {
+			d.fail("a node with %d topics and %d references to topics", len(n.GetTopics()), len(n.GetTopicRefs()))
+			return nil
+		}
+		topics := make([]string, 0, len(n.GetTopicRefs()))
+		for _, ref := range n.GetTopicRefs() {
+			if uint64(ref) >= uint64(len(s.GetTopics())) {
+				d.fail("topic %d of %d", ref, len(s.GetTopics()))
+				return nil
+			}
+			topics = append(topics, s.GetTopics()[ref])
+		}
+		nodes[i].Topics = d.topics(topics)
+	}
+	return nodes
+}
+
 func (d *decoder) node(n *controllogv1.Node) ownership.Node {
 	return ownership.Node{
 		Name: n.GetName(), Inc: d.someInc(n.GetInc()), Lease: decodeLease(n.GetLeaseMs()),
@@ -622,7 +669,7 @@ func (d *decoder) topics(topics []string) []string {
 		return nil
 	}
 	for i, t := range topics {
-		if t == "" || len(t) > topicBytesMax || i > 0 && t <= topics[i-1] {
+		if t == "" || len(t) > TopicBytesMax || i > 0 && t <= topics[i-1] {
 			d.fail("topic %d of a node is empty, too long or out of order", i)
 			return nil
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -34,6 +35,9 @@ func TestRecordRoundTrip(t *testing.T) {
 		got, err := Decode(group, data)
 		if err != nil {
 			t.Fatalf("Decode: %v", err)
+		}
+		if s, ok := want.Body.(*ownership.Snap); ok {
+			s.TopicRefs = false // how it is written
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("got  %+v\nwant %+v", got.Body, want.Body)
@@ -71,37 +75,75 @@ func everyThird(all []ring.Partition) ownership.Set {
 	return ownership.SetOf(s...)
 }
 
-// A state of full size stays far below the broker's limit of 5 MiB.
+// recordMax is the broker's limit of the bytes of a message, unless an operator has changed it.
+const recordMax = 5 << 20
+
+// A state of full size fits into a record: as many members as a group has, as many former nodes as a state remembers, and the
+// longest texts. Once each topic is written once, so do the longest topics of all of them.
 func TestSnapOfFullSize(t *testing.T) {
-	s := &ownership.State{HashID: ring.HashID}
-	for i := range 100 {
-		n := ownership.Node{
-			Name: strings.Repeat("n", 60), Lease: 2 * time.Second,
-			GRPCAddr: strings.Repeat("a", 60), GossipAddr: strings.Repeat("b", 60),
-		}
-		n.Inc[0] = byte(i + 1)
-		s.Nodes = append(s.Nodes, n)
-		s.Members = append(s.Members, n.Inc)
-	}
-	for p := range ring.Partitions {
-		at := event.Position{Ledger: 1 << 33, Entry: int64(p)}
-		s.Table = append(s.Table, uint16(p%100))
-		s.Start = append(s.Start, at)
-		s.Pending = append(s.Pending, []ownership.Tenure{{Inc: s.Members[0], Lease: time.Second, Start: at, Dep: at}})
-	}
-	for i := range 4 * ownership.ReservedMax {
-		s.Reserved = append(s.Reserved, ownership.Reserved{
-			KeyAt: ownership.KeyAt{Partition: 1000, Key: ring.KeyHash(i)}, IDs: make([]ownership.ReservationID, 2), TTL: ownership.TTLMost, At: event.Position{Ledger: 1 << 33, Entry: 1 << 20},
+	for name, c := range map[string]struct {
+		members, others, text int
+		topics                []string
+		max                   int
+	}{
+		"a usual group":         {100, 0, 60, nil, 768 << 10},
+		"the largest group":     {ring.MembersMax, 256, 250, nil, 2 << 20},
+		"a few long topics":     {ring.MembersMax, 256, 250, topicsOf(TopicBytesMax), 2 << 20},
+		"many short topics":     {ring.MembersMax, 256, 250, topicsOf(len("persistent://a/b/c")), recordMax},
+		"330 topics, 3 members": {3, 256, 60, topicsOf(60)[:330], 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &ownership.State{HashID: ring.HashID}
+			for i := range c.members + c.others {
+				n := ownership.Node{
+					Name: strings.Repeat("n", c.text), Lease: 2 * time.Second, Since: event.Position{Ledger: 1 << 33, Entry: 1 << 20},
+					GRPCAddr: strings.Repeat("a", c.text), GossipAddr: strings.Repeat("b", c.text),
+					PublicKey: strings.Repeat("k", 32), LogVersion: ownership.LogVersionMax, Topics: c.topics,
+				}
+				n.Inc[0], n.Inc[1] = byte(i), byte(i>>8)+1
+				s.Nodes = append(s.Nodes, n)
+				if i < c.members {
+					s.Members = append(s.Members, n.Inc)
+				}
+			}
+			for p := range ring.Partitions {
+				at := event.Position{Ledger: 1 << 33, Entry: int64(p)}
+				s.Table = append(s.Table, uint16(p%c.members))
+				s.Start = append(s.Start, at)
+				s.Pending = append(s.Pending, []ownership.Tenure{{Inc: s.Members[0], Lease: time.Second, Start: at, Dep: at}})
+			}
+			for i := range 4 * ownership.ReservedMax {
+				s.Reserved = append(s.Reserved, ownership.Reserved{
+					KeyAt: ownership.KeyAt{Partition: 1000, Key: ring.KeyHash(i)}, IDs: make([]ownership.ReservationID, 2), TTL: ownership.TTLMost, At: event.Position{Ledger: 1 << 33, Entry: 1 << 20},
+				})
+			}
+			data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s, TopicRefs: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d bytes", len(data))
+			if len(data) > c.max {
+				t.Errorf("%d bytes, want <= %d", len(data), c.max)
+			}
+			read, err := Decode(group, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, n := range read.Body.(*ownership.Snap).State.Nodes {
+				if !slices.Equal(n.Topics, c.topics) {
+					t.Fatalf("node %d was read with %d topics, want %d", i, len(n.Topics), len(c.topics))
+				}
+			}
 		})
 	}
-	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s}})
-	if err != nil {
-		t.Fatal(err)
+}
+
+// topicsOf returns as many topics of so many bytes as a router may have.
+func topicsOf(bytes int) (topics []string) {
+	for i := range TopicsBytesMax / bytes {
+		topics = append(topics, fmt.Sprintf("%0*d", bytes, i))
 	}
-	t.Logf("%d bytes", len(data))
-	if len(data) > 768<<10 {
-		t.Errorf("%d bytes, want <= 768 KiB", len(data))
-	}
+	return topics
 }
 
 // A record that cannot be represented exactly is refused, not rounded.
@@ -218,6 +260,21 @@ func TestDecodeRefuses(t *testing.T) {
 		"a reserved key too often":  {state(func(s *controllogv1.State) { s.Reserved = make([]*controllogv1.Reserved, reservedMax+1) }), ErrMalformed},
 		"a key with many holders": {state(func(s *controllogv1.State) {
 			s.Reserved = []*controllogv1.Reserved{{Ids: make([][]byte, reservedIDsMax+1)}}
+		}), ErrMalformed},
+		"topics by reference": {state(func(s *controllogv1.State) {
+			s.Topics, s.Nodes[0] = []string{"b", "a"}, &controllogv1.Node{Name: "n", Inc: inc, LeaseMs: 2000, TopicRefs: []uint32{1, 0}}
+		}), nil},
+		"a reference to no topic": {state(func(s *controllogv1.State) {
+			s.Topics, s.Nodes[0] = []string{"a"}, &controllogv1.Node{Name: "n", Inc: inc, TopicRefs: []uint32{1}}
+		}), ErrMalformed},
+		"topics in two forms": {state(func(s *controllogv1.State) {
+			s.Topics, s.Nodes[0] = []string{"a"}, &controllogv1.Node{Name: "n", Inc: inc, Topics: []string{"a"}, TopicRefs: []uint32{0}}
+		}), ErrMalformed},
+		"references out of order": {state(func(s *controllogv1.State) {
+			s.Topics, s.Nodes[0] = []string{"b", "a"}, &controllogv1.Node{Name: "n", Inc: inc, TopicRefs: []uint32{0, 1}}
+		}), ErrMalformed},
+		"too many references": {state(func(s *controllogv1.State) {
+			s.Topics, s.Nodes[0] = []string{"a"}, &controllogv1.Node{Name: "n", Inc: inc, TopicRefs: make([]uint32, topicsMax+1)}
 		}), ErrMalformed},
 		"a node without incarnation": {state(func(s *controllogv1.State) { s.Nodes[0] = &controllogv1.Node{Name: "n"} }), ErrMalformed},
 	}
@@ -425,7 +482,7 @@ func drawHello(t *rapid.T) *ownership.Hello {
 		Partitions: rapid.Uint32().Draw(t, "partitions"), Gen: rapid.Uint32().Draw(t, "gen"),
 		NeedState: rapid.Bool().Draw(t, "need state"), Version: rapid.String().Draw(t, "version"),
 		Identity: drawIdentity(t),
-		Floor:    ownership.Token(rapid.Int64Min(0).Draw(t, "floor")),
+		Floor:    ownership.Token(rapid.Int64Min(0).Draw(t, "floor")), TopicRefs: rapid.Bool().Draw(t, "topic refs"),
 	}
 }
 
@@ -456,7 +513,7 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 			}
 		}
 	}
-	return &ownership.Snap{ForHello: positions.Draw(t, "for hello"), State: s}
+	return &ownership.Snap{ForHello: positions.Draw(t, "for hello"), State: s, TopicRefs: rapid.Bool().Draw(t, "topic refs")}
 }
 
 func byTime(a, b event.Position) int {

@@ -181,11 +181,40 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	next := testConfig("b")
 	next.Seeds = []string{tg.gossip.Addr()}
 	b := startNode(t, next)
-	tg.gossip.SetNamed(map[ownership.Incarnation]string{b.inc: b.gossip.Addr()})
+	tg.gossip.SetNamed(map[ownership.Incarnation]Named{b.inc: {Name: "b", GossipAddr: b.gossip.Addr()}})
 	tg.gossip.SetKnown([]Known{{Inc: b.inc, GossipAddr: b.gossip.Addr()}})
 	eventually.True(t, "the member that the control log names", func() bool { return tg.sees(b) })
 	if n := strings.Count(tg.said.String(), "\n"); n > evidenceBurst+20 {
 		t.Errorf("%d lines:\n%.3000s", n, tg.said.String())
+	}
+}
+
+// A stranger who copies what a named member says of itself, under many names, gets none of them into memberlist's memory: neither with
+// the suffix of its incarnation nor with another one.
+func TestCopiesOfANamedMemberAreRefused(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("a")
+	cfg.StrangersMax = 20
+	tg := startTarget(t, cfg, 64)
+	named := Member{Name: "b", Inc: newInc(), GRPCAddr: "10.0.0.1:80"}
+	meta, err := encodeMeta(named)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tg.gossip.SetNamed(map[ownership.Incarnation]Named{named.Inc: {Name: named.Name, GossipAddr: "127.0.0.1:9"}})
+	most := 0
+	tg.send(t, func() bool {
+		most = max(most, tg.gossip.roster.len())
+		return most > 50 || tg.rejected(t, string(refusedName)) > 1000
+	}, func(i int) string {
+		copied := gossipName(Member{Name: fmt.Sprintf("fake-%d", i), Inc: named.Inc})
+		if i%2 == 1 {
+			copied = gossipName(Member{Name: named.Name, Inc: newInc()})
+		}
+		return labelled("test", alive(copied, [4]byte{127, 0, 0, 1}, 9, meta))
+	})
+	if most > 1 {
+		t.Errorf("%d members were known, want this one", most)
 	}
 }
 
@@ -233,7 +262,7 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		return n
 	}
 	r := newRoster("self/0011223344556677", 5, func(refusal, string) {})
-	r.setNamed(map[ownership.Incarnation]string{inc: "10.0.0.7:16652"})
+	r.setNamed(map[ownership.Incarnation]Named{inc: {Name: "pod-0", GossipAddr: "10.0.0.7:16652"}})
 	for name, c := range map[string]struct {
 		node *memberlist.Node
 		want refusal
@@ -243,6 +272,9 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		"one that is named":                 {node("pod-0", inc, "10.0.0.7:16652"), ""},
 		"one that is named, mapped to IPv6": {node("pod-0", inc, "[::ffff:10.0.0.7]:16652"), ""},
 		"itself, whatever is said of it":    {&memberlist.Node{Name: "self/0011223344556677"}, ""},
+
+		"of a named incarnation, another name":   {node("pod-1", inc, "10.0.0.7:16652"), refusedName},
+		"of a named incarnation, another suffix": {but(node("pod-0", inc, "10.0.0.7:16652"), func(n *memberlist.Node) { n.Name = "pod-0/0011223344556677" }), refusedName},
 
 		"in the name of another":     {node("pod-0", inc, "169.254.169.254:80"), refusedAddress},
 		"at its address, other port": {node("pod-0", inc, "10.0.0.7:22"), refusedAddress},

@@ -172,10 +172,9 @@ func (g *Gossip) refuse(why refusal, name string) {
 	}
 }
 
-// SetNamed sets the incarnations that the control log names, with the ip:port of their gossip.
-// They have a place in gossip however many strangers there are, and only at that address. The map
-// must not be changed afterwards.
-func (g *Gossip) SetNamed(named map[ownership.Incarnation]string) { g.roster.setNamed(named) }
+// SetNamed sets the incarnations that the control log names. They have a place in gossip however many strangers there are, and only
+// under that name and at that address. The map must not be changed afterwards.
+func (g *Gossip) SetNamed(named map[ownership.Incarnation]Named) { g.roster.setNamed(named) }
 
 // SetKnown sets the members that the control log knows. Those that gossip does not know are
 // contacted every RejoinInterval.

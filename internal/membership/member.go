@@ -26,6 +26,17 @@ type Known struct {
 	GossipAddr string // host:port
 }
 
+// Named is an incarnation that the control log names.
+type Named struct {
+	Name       string
+	GossipAddr string // ip:port; in another form it is not compared
+}
+
+// gossipName is the only name under which gossip may know the incarnation.
+func (n Named) gossipName(inc ownership.Incarnation) string {
+	return gossipName(Member{Name: n.Name, Inc: inc})
+}
+
 // Kind is gossip's view of a member.
 //
 //exhaustive:enforce

@@ -33,9 +33,9 @@ type roster struct {
 	mu    sync.Mutex
 	nodes map[string]node // alive or suspect, by gossip name; this node included
 
-	named     map[ownership.Incarnation]string // gossip addresses of those that the control log names
-	strangers int                              // nodes that are not named
-	gone      []goneStranger                   // strangers that left or died, which memberlist still keeps
+	named     map[ownership.Incarnation]Named // those that the control log names
+	strangers int                             // nodes that are not named
+	gone      []goneStranger                  // strangers that left or died, which memberlist still keeps
 }
 
 // node is one gossip node.
@@ -63,8 +63,8 @@ func newRoster(self string, strangersMax int, refuse func(why refusal, name stri
 	}
 }
 
-// setNamed sets the incarnations that the control log names, with the addresses of their gossip.
-func (r *roster) setNamed(named map[ownership.Incarnation]string) {
+// setNamed sets the incarnations that the control log names.
+func (r *roster) setNamed(named map[ownership.Incarnation]Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.named, r.strangers = named, 0
@@ -77,9 +77,12 @@ func (r *roster) setNamed(named map[ownership.Incarnation]string) {
 	}
 }
 
+// isStranger reports whether the control log names no node with this gossip name. The incarnation in its metadata does not suffice:
+// anybody can copy it, under any number of names.
 func (r *roster) isStranger(name, meta string) bool {
-	_, named := r.named[incarnation(meta)]
-	return !named && name != r.self
+	inc := incarnation(meta)
+	known, named := r.named[inc]
+	return name != r.self && (!named || name != known.gossipName(inc))
 }
 
 // NotifyAlive implements memberlist.AliveDelegate: it decides which nodes memberlist gets to know.
@@ -109,8 +112,12 @@ func (r *roster) judge(n *memberlist.Node, now clock.Instant) refusal {
 	case !known || untrusted.Address(netip.AddrPortFrom(addr, n.Port).String()) != nil:
 		return refusedAddress
 	}
-	if at, ok := r.named[incarnation(string(n.Meta))]; ok {
-		if _, err := netip.ParseAddrPort(at); err == nil && at != addrOf(n) {
+	id := incarnation(string(n.Meta))
+	if known, ok := r.named[id]; ok {
+		if n.Name != known.gossipName(id) {
+			return refusedName
+		}
+		if _, err := netip.ParseAddrPort(known.GossipAddr); err == nil && known.GossipAddr != addrOf(n) {
 			return refusedAddress
 		}
 		return ""

@@ -56,7 +56,7 @@ const (
 	refusedMalformed refusal = "malformed" // no member sends such a thing
 	refusedTooLarge  refusal = "too_large" // as it is, or when it is decompressed
 
-	refusedName    refusal = "member_name"    // the name of a member that is none
+	refusedName    refusal = "member_name"    // the name of a member that is none, or not that of its incarnation in the control log
 	refusedAddress refusal = "member_address" // an address that is none of a host, or not that of the control log
 	refusedMembers refusal = "members_full"   // there are gossip.strangers_max others that the control log does not name
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // Check is one condition of health. Ask returns nil when it holds, and otherwise the error. It
@@ -96,6 +97,8 @@ func (n *Node) CheckMember() error {
 	case s.Rival != ownership.Incarnation{}:
 		return fmt.Errorf("another router, %v, is a member under the name %s: each needs a node.name of its own; this one ends if that lasts for %v",
 			s.Rival, n.cfg.Name, n.cfg.Timing.NameInUseAfter)
+	case s.Full:
+		return fmt.Errorf("the group is full: it has %d members, and this router joins when one of them leaves", ring.MembersMax)
 	case !s.Member:
 		return errors.New("not in the newest epoch")
 	case s.Open == 0 && s.Waiting > 0:

@@ -159,7 +159,7 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NotePrefixDiffers, ownership.NoteGenesisVoid:
+		ownership.NotePrefixDiffers, ownership.NoteGenesisVoid, ownership.NoteGroupFull:
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
 		ownership.NoteLogVersion,
@@ -178,7 +178,7 @@ func (n *Node) noted(note ownership.Note) {
 	}
 	counted := "partitions"
 	switch note.Kind {
-	case ownership.NoteProposed:
+	case ownership.NoteProposed, ownership.NoteGroupFull:
 		counted = "members"
 	case ownership.NoteLogVersion:
 		counted = "version"

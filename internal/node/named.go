@@ -52,11 +52,11 @@ func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect 
 // setNamed receives the incarnations that the control log names.
 func (l *incarnation) setNamed(named directory) {
 	l.named.Store(&named)
-	addresses := make(map[ownership.Incarnation]string, len(named))
+	known := make(map[ownership.Incarnation]membership.Named, len(named))
 	for inc, node := range named {
-		addresses[inc] = node.GossipAddr
+		known[inc] = membership.Named{Name: node.Name, GossipAddr: node.GossipAddr}
 	}
-	l.gossip.SetNamed(addresses)
+	l.gossip.SetNamed(known)
 	l.node.reach.keep(named)
 }
 
@@ -70,11 +70,11 @@ func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 }
 
 // trusts reports whether gossip about a member counts: with Mode Strict only if the control log
-// names the member, since outsiders may invent others.
+// names the member, under this name: outsiders may invent others, and may copy an incarnation.
 func (l *incarnation) trusts(m membership.Member) bool {
 	if l.node.cfg.Mode == Gossip {
 		return true
 	}
-	_, named := l.nameOf(m.Inc)
-	return named
+	node, named := l.nameOf(m.Inc)
+	return named && node.Name == m.Name
 }

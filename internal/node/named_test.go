@@ -64,6 +64,11 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 		}
 	}
 	l := &incarnation{node: &Node{reach: newReach(func() {})}}
+	l.named.Store(&directory{named: {Inc: named, Name: "a"}})
+	if l.trusts(membership.Member{Inc: named, Name: "b"}) || !l.trusts(membership.Member{Inc: named, Name: "a"}) {
+		t.Error("an incarnation is not trusted under its name alone")
+	}
+	l = &incarnation{node: &Node{reach: newReach(func() {})}}
 	if l.trusts(membership.Member{Inc: named}) {
 		t.Error("a member is trusted before the log was read")
 	}

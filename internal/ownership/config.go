@@ -151,6 +151,9 @@ func (c Config) Validate() error {
 	if c.Place == nil {
 		bad("Place is nil")
 	}
+	if least := AnchorBehindMin(); c.Timing.AnchorBehind < least {
+		bad("AnchorBehind = %v, want >= %v", c.Timing.AnchorBehind, least)
+	}
 	return errors.Join(append(errs, setting.Check(c.Timing))...)
 }
 

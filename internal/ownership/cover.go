@@ -17,8 +17,10 @@ import (
 
 const (
 	// answerMax is how old the sending of the newest own take may be when a promise is given. The longest promise on it ends before
-	// the anchor passes the take.
+	// the anchor passes the take, see AnchorBehindMin.
 	answerMax = 4 * time.Minute
+	// PromiseMax is how long after the sending of a take a promise on it may end.
+	PromiseMax = answerMax + TTLMost
 	// retakeEvery leaves a take the time to be repeated.
 	retakeEvery = answerMax / 2
 	// changesSentMax bounds the own records of takes that are remembered until they are read back.
@@ -26,6 +28,13 @@ const (
 	// memoryOfReserved is how long an earlier incarnation's knowledge of reservations counts.
 	memoryOfReserved = 10 * time.Minute
 )
+
+// AnchorBehindMin is the least Timing.AnchorBehind, in whole seconds: an author of a Genesis without a state reads only what is behind
+// the anchor, and must find there each take with a promise that has not ended. The clocks of the owner and of the holder, which measure the
+// promise, and that of the member that moves the anchor may differ as in waitFor.
+func AnchorBehindMin() time.Duration {
+	return (waitFor(PromiseMax) + time.Second - 1).Truncate(time.Second)
+}
 
 // The reasons why a turn is not covered.
 const (

@@ -95,9 +95,31 @@ func (m *Machine) inVersion(e *Epoch, members []Node) *Epoch {
 		e.Identity = m.cfg.Identity
 	}
 	if m.groupVersion() < 2 {
-		e.Nodes = members
+		e.Nodes = withTopicsThatFit(members)
 	}
 	return e
+}
+
+// epochTopicsBytesMax bounds the topics in an Epoch: a broker takes no record of more than 5 MiB.
+const epochTopicsBytesMax = 2 << 20
+
+// withTopicsThatFit returns nodes without their topics if these do not fit into an Epoch. Then the members count as nodes that do
+// not say what they consume, for all readers alike, until they start again.
+func withTopicsThatFit(nodes []Node) []Node {
+	sum := 0
+	for _, n := range nodes {
+		for _, topic := range n.Topics {
+			sum += len(topic)
+		}
+	}
+	if sum <= epochTopicsBytesMax {
+		return nodes
+	}
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		nodes[i].Topics = nil
+	}
+	return nodes
 }
 
 // foreignGroup returns the reason why this node may not work in a group with this state, "" if it may.

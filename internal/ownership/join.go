@@ -63,10 +63,11 @@ type hello struct {
 }
 
 type owedSnap struct {
-	hello Position
-	inc   Incarnation
-	state *State // as of the Hello
-	when  clock.Instant
+	hello     Position
+	inc       Incarnation
+	state     *State // as of the Hello
+	when      clock.Instant
+	topicRefs bool // of the Hello
 }
 
 // ---- the tail: anchor and contiguity ----
@@ -328,7 +329,7 @@ func (m *Machine) sendHello(needState bool) {
 	m.appendAs(LogVersionMin, &Hello{ // always in the lowest version, which any router reads
 		Node: m.self(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version, Identity: m.cfg.Identity,
-		Floor: m.memory.Floor,
+		Floor: m.memory.Floor, TopicRefs: true,
 	})
 	m.due(m.now.Add(m.helloEvery()))
 }
@@ -512,7 +513,7 @@ func (m *Machine) applyHello(r read, h *Hello) {
 	if len(j.snapOwed) == owedSnapsMax {
 		j.snapOwed = slices.Delete(j.snapOwed, 0, 1)
 	}
-	j.snapOwed = append(j.snapOwed, owedSnap{r.at, h.Node.Inc, m.state.clone(), r.when})
+	j.snapOwed = append(j.snapOwed, owedSnap{r.at, h.Node.Inc, m.state.clone(), r.when, h.TopicRefs})
 }
 
 // snapSeen takes a Snap of another node off our list.
@@ -531,7 +532,7 @@ func (m *Machine) answerHellos() {
 			if !m.due(o.when.Add(wait)) {
 				return false
 			}
-			m.append(&Snap{ForHello: o.hello, State: o.state})
+			m.append(&Snap{ForHello: o.hello, State: o.state, TopicRefs: o.topicRefs})
 			m.emit(Note{Kind: NoteSnapSent, At: o.hello, Inc: o.inc})
 			return true
 		})

@@ -158,6 +158,7 @@ func (m *Machine) settle() {
 	m.acquire()
 	m.keepCovers()
 	m.propose()
+	m.noteFull()
 	m.answerHellos()
 	m.moveAnchor()
 	m.finishLeaving()
@@ -593,6 +594,7 @@ type Status struct {
 	Awaited  int         // keys of partitions with an open gate that wait for the holder of a covered reservation
 	Reserved int         // keys of the group with a covered reservation, by the log
 	Rival    Incarnation // a member that sends Beats under our name; zero: none is known
+	Full     bool        // this node is ready, and the group has no place for another member
 }
 
 // Status returns the picture at time now.
@@ -600,6 +602,7 @@ func (m *Machine) Status(now clock.Instant) Status {
 	st := Status{
 		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
 		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
+		Full: m.groupFull(),
 	}
 	if rival := m.knownRival(); rival != nil {
 		st.Rival = rival.Inc

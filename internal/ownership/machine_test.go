@@ -229,6 +229,93 @@ func TestPartitionIsCutByVotes(t *testing.T) {
 	}
 }
 
+// A full group takes in as many joining nodes as it has places for, in the order of their coming. A node that waits says so, and
+// dead members go and are replaced.
+func TestFullGroup(t *testing.T) {
+	w := newWorld(1, DefaultTiming())
+	w.idle = true
+	w.place = func(names []string) ([]uint16, error) {
+		if len(names) > ring.MembersMax {
+			return nil, fmt.Errorf("%d members", len(names))
+		}
+		return simPlace(names)
+	}
+	w.start("n0")
+	w.runUntil(12 * time.Second)
+	m := w.procs[0].m
+	var alive []Incarnation // members without a process: they only beat
+	inLog := func(inc Incarnation, b Body) {
+		w.land(Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b})
+	}
+	beat := func(inc Incarnation) {
+		newest := Position{Ledger: w.next.Ledger, Entry: w.next.Entry - 1}
+		inLog(inc, &Beat{Applied: newest, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true})
+	}
+	come := func(name string) {
+		inc := Incarnation{0xF, byte(len(alive) >> 8), byte(len(alive))}
+		alive = append(alive, inc)
+		node := Node{Name: name, Inc: inc, Lease: LeaseMax, LogVersion: LogVersionMax, Topics: []string{"orders"}}
+		inLog(inc, &Hello{Node: node, HashID: "h", Partitions: simPartitions})
+		beat(inc)
+	}
+	turn := 0
+	runFor := func(d time.Duration) {
+		for until := w.now + d; w.now < until; w.runUntil(w.now + 500*time.Millisecond) {
+			turn++
+			for i, inc := range alive {
+				if i%6 == turn%6 { // each every three seconds: the world reads about 200 records a second
+					beat(inc)
+				}
+			}
+		}
+	}
+	for i := range ring.MembersMax - 6 {
+		come(fmt.Sprintf("p%03d", i)) // behind n0, whose rank is so 0
+	}
+	runFor(10 * time.Second)
+	if got := len(m.state.Members); got != ring.MembersMax-5 {
+		t.Fatalf("%d members, want all %d nodes; %s", got, ring.MembersMax-5, w.failure)
+	}
+
+	for i := range 9 { // in the reverse order of their names
+		come(fmt.Sprintf("z%d", 9-i))
+	}
+	late := w.start("late")
+	runFor(10 * time.Second)
+	joined := func(name string) bool { return m.memberNamed(name) != nil }
+	for i, want := range []bool{true, true, true, true, true, false, false, false, false} {
+		if name := fmt.Sprintf("z%d", 9-i); joined(name) != want {
+			t.Errorf("%s is a member: %t, want %t", name, !want, want)
+		}
+	}
+	if got := len(m.state.Members); got != ring.MembersMax {
+		t.Errorf("%d members, want %d", got, ring.MembersMax)
+	}
+	if st := late.m.Status(late.local(w.now)); st.Member || !st.Full {
+		t.Errorf("the node that waits has the status %+v, want Full", st)
+	}
+	if w.stats[string(NoteGroupFull)] != 1 {
+		t.Errorf("it has said %d times that the group is full, want once", w.stats[string(NoteGroupFull)])
+	}
+
+	alive = alive[5:] // five members die
+	runFor(20 * time.Second)
+	for _, name := range []string{"z4", "z3", "z2", "z1", "late"} {
+		if !joined(name) {
+			t.Errorf("%s did not join in the place of a dead member", name)
+		}
+	}
+	if joined("p000") || len(m.state.Members) != ring.MembersMax {
+		t.Errorf("%d members, among them one that died: %t", len(m.state.Members), joined("p000"))
+	}
+	if st := late.m.Status(late.local(w.now)); !st.Member || st.Full {
+		t.Errorf("the node that has joined has the status %+v", st)
+	}
+	if n := w.stats[string(NotePlaceFailed)]; n > 0 || w.failure != "" {
+		t.Errorf("%d tables could not be made; %s", n, w.failure)
+	}
+}
+
 // TestSecondProcessOfANameExits (attack 10).
 func TestSecondProcessOfANameExits(t *testing.T) {
 	w := quietWorld(t, 11, DefaultTiming(), 2)

@@ -37,6 +37,7 @@ type intent struct {
 	joinSince  clock.Instant // since when a node can join; zero: none can
 	proposedAt clock.Instant
 	rivalSince clock.Instant // since when another incarnation is seen to beat under our name
+	full       bool          // it was said that the group has no place for this node
 }
 
 func (m *Machine) appReady(in AppReady) {
@@ -109,8 +110,16 @@ func (m *Machine) judgeName() {
 
 // rival is another member with our name, nil if there is none.
 func (m *Machine) rival() *Node {
-	for i, inc := range m.state.Members {
-		if n := m.state.member(i); n.Name == m.cfg.Name && inc != m.cfg.Inc {
+	if n := m.memberNamed(m.cfg.Name); n != nil && n.Inc != m.cfg.Inc {
+		return n
+	}
+	return nil
+}
+
+// memberNamed is the member with this name, nil if there is none.
+func (m *Machine) memberNamed(name string) *Node {
+	for i := range m.state.Members {
+		if n := m.state.member(i); n.Name == name {
 			return n
 		}
 	}
@@ -221,6 +230,7 @@ func (m *Machine) plan() (plan, bool) {
 	if len(joiners) > 0 && m.othersWork(gone) {
 		joiners = m.withoutLateStarters(joiners)
 	}
+	joiners = m.withRoom(joiners, gone)
 	upgrade := m.wantsUpgrade()
 	if upgrade {
 		next.reasons = append(next.reasons, fmt.Sprintf("log version %d", m.versionToWrite()))
@@ -241,6 +251,37 @@ func (m *Machine) plan() (plan, bool) {
 	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) })
+}
+
+// withRoom drops the joining nodes beyond the ring.MembersMax members that a table can have; they join when a member goes. The nodes that
+// came to the log first join first. A node that replaces a member of its name takes no further place.
+func (m *Machine) withRoom(joiners []Node, gone []Incarnation) []Node {
+	room := ring.MembersMax - len(m.state.Members) + len(gone)
+	if len(joiners) <= room {
+		return joiners
+	}
+	slices.SortStableFunc(joiners, func(a, b Node) int { return comparePositions(a.Since, b.Since) })
+	return slices.DeleteFunc(joiners, func(j Node) bool {
+		if o := m.memberNamed(j.Name); o != nil && !slices.Contains(gone, o.Inc) {
+			return false
+		}
+		room--
+		return room < 0
+	})
+}
+
+// groupFull reports whether this node could join, but the group has as many members as it can have.
+func (m *Machine) groupFull() bool {
+	return m.state != nil && len(m.state.Members) >= ring.MembersMax && !m.isMember() && m.ready() && m.memberNamed(m.cfg.Name) == nil
+}
+
+// noteFull says once that this node waits for a place in its group.
+func (m *Machine) noteFull() {
+	full := m.groupFull()
+	if full && !m.full {
+		m.emit(Note{Kind: NoteGroupFull, Count: len(m.state.Members), Reason: fmt.Sprintf("a group has at most %d members: this router joins when one of them leaves", ring.MembersMax)})
+	}
+	m.full = full
 }
 
 // withoutLateStarters drops the joining nodes that would delay the takeover of a dead owner's

@@ -151,12 +151,18 @@ type Hello struct {
 
 	Identity identity.Identity // of the sender; nil: it does not say
 	Floor    Token             // the greatest token that the sender knows the group may have given out; 0: none
+
+	TopicRefs bool // the sender reads a Snap that is written with TopicRefs
 }
 
 // Snap hands a joining member the state exactly as of its Hello's position.
 type Snap struct {
 	ForHello Position
 	State    *State
+
+	// TopicRefs asks for a form in which each topic is written once, however many nodes list it: else a state of many nodes and topics
+	// is larger than a broker takes. Routers that do not know the form read no topics in it. It is not set in a Snap that was read.
+	TopicRefs bool
 }
 
 // Reservations changes the entries of keys that covered reservations hold (rule 9): first its drops, then its takes.

@@ -335,3 +335,47 @@ func TestTakesAreRepeated(t *testing.T) {
 		t.Error(w.failure)
 	}
 }
+
+// With the least AnchorBehind that is valid, the anchor passes a take only after the last promise on it has ended.
+func TestAnchorRemainsBehindPromises(t *testing.T) {
+	timing := DefaultTiming()
+	timing.AnchorEvery, timing.AnchorBehind = time.Second, AnchorBehindMin()
+	w := newWorld(1, timing)
+	w.idle = true
+	w.start("n0")
+	w.runUntil(12 * time.Second)
+	p := w.procs[0]
+	var newest Position // take
+	promised := map[Position]clock.Instant{}
+	passed := 0
+	w.landed = func(at Position, r Record) {
+		if b, ok := r.Body.(*Reservations); ok && len(b.Take) > 0 {
+			newest = at
+		}
+	}
+	w.effect = func(_ *proc, e Effect) {
+		switch e := e.(type) {
+		case Covered:
+			promised[newest] = e.Until.Add(TTLMost)
+		case MoveAnchor:
+			for at, until := range promised {
+				if e.To.Before(at) {
+					continue
+				}
+				passed++
+				if now := p.local(w.now); now.Before(until) {
+					t.Errorf("the anchor passes the take at %v, on which a promise lasts for another %v", at, until.Sub(now))
+				}
+				delete(promised, at)
+			}
+		}
+	}
+	p.step(Cover{Take: Take{KeyAt: someKey, ID: idOf(1), TTL: TTLMost}, Turn: 1})
+	w.runUntil(w.now + 20*time.Minute)
+	if passed < 3 {
+		t.Errorf("the anchor has passed %d takes: this proves nothing", passed)
+	}
+	if w.failure != "" {
+		t.Error(w.failure)
+	}
+}

@@ -257,7 +257,7 @@ func TestSet(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	err := Config{Timing: Timing{Lease: LeaseMax + 1}}.Validate()
-	for _, want := range []string{"Group is empty", "Place is nil", "lease = 4.000000001s, want", "guard = 0s, want"} {
+	for _, want := range []string{"Group is empty", "Place is nil", "lease = 4.000000001s, want", "guard = 0s, want", "AnchorBehind = 0s, want >= 9m11s"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not tell %q: %v", want, err)
 		}

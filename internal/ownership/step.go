@@ -272,7 +272,8 @@ const (
 	NoteCheckRepeated  NoteKind = "check_repeated"  // a contiguity check failed or took too long
 	NoteLostTrust      NoteKind = "lost"            // with Lost
 	NoteSnapSent       NoteKind = "snap_sent"
-	NoteNameHeld       NoteKind = "name_held" // another incarnation beats under our name
+	NoteNameHeld       NoteKind = "name_held"  // another incarnation beats under our name
+	NoteGroupFull      NoteKind = "group_full" // this node is ready, and the group has as many members, Count, as it can have
 	NoteNoOtherMember  NoteKind = "no_other_member"
 	NoteEvictedFromLog NoteKind = "evicted"        // the group has forgotten us: a new Hello
 	NoteOtherSettings  NoteKind = "other_settings" // a router whose settings are not the group's wants to join

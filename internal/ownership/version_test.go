@@ -2,6 +2,8 @@ package ownership
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,5 +122,49 @@ func TestColdStartsOfDifferingMembers(t *testing.T) {
 	t.Log(started)
 	if started["json:0"] < 5 || started["json:1"] < 5 {
 		t.Errorf("groups by identity: %v: these seeds have no race", started)
+	}
+}
+
+// A Snap is written with references to topics only for a node whose Hello says that it reads them.
+func TestSnapHasTheFormThatTheJoiningNodeReads(t *testing.T) {
+	w := quietWorld(t, 1, DefaultTiming(), 1)
+	var snaps []bool
+	w.landed = func(_ Position, r Record) {
+		if s, ok := r.Body.(*Snap); ok {
+			snaps = append(snaps, s.TopicRefs)
+		}
+	}
+	for i, reads := range []bool{false, true} {
+		inc := Incarnation{0xF, byte(i)}
+		w.hear(inc, &Hello{Node: Node{Name: fmt.Sprintf("f%d", i), Inc: inc, Lease: time.Second}, HashID: "h", Partitions: simPartitions, NeedState: true, TopicRefs: reads})
+		w.runUntil(w.now + time.Second)
+	}
+	w.start("n1")
+	w.runUntil(w.now + 3*time.Second)
+	if want := []bool{false, true, true}; !slices.Equal(snaps, want) {
+		t.Errorf("references in the Snaps: %v, want %v", snaps, want)
+	}
+}
+
+// The first Epoch of version 2 lists the topics of all members, or of none if they are too many for a record.
+func TestTopicsOfTheFirstEpochOfVersion2(t *testing.T) {
+	topics := []string{strings.Repeat("t", epochTopicsBytesMax/4)}
+	for n, want := range map[int]int{4: 4, 5: 0} {
+		nodes := make([]Node, n)
+		for i := range nodes {
+			nodes[i] = Node{Inc: Incarnation{byte(i + 1)}, Topics: topics}
+		}
+		listed := 0
+		for i, node := range withTopicsThatFit(nodes) {
+			if len(node.Topics) > 0 {
+				listed++
+			}
+			if node.Inc != nodes[i].Inc || len(nodes[i].Topics) == 0 {
+				t.Errorf("node %d became %+v", i, node)
+			}
+		}
+		if listed != want {
+			t.Errorf("topics of %d of %d members, want of %d", listed, n, want)
+		}
 	}
 }

@@ -415,7 +415,9 @@ type Node struct {
 	// The Ed25519 key by which the incarnation proves to its peers that a connection is its own, 32 bytes. Empty: none.
 	PublicKey []byte `protobuf:"bytes,8,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	// The highest log version that it reads. 0: version 1.
-	LogVersion    uint32 `protobuf:"varint,9,opt,name=log_version,json=logVersion,proto3" json:"log_version,omitempty"`
+	LogVersion uint32 `protobuf:"varint,9,opt,name=log_version,json=logVersion,proto3" json:"log_version,omitempty"`
+	// Instead of topics, in a state: the index of each topic in the topics of the state.
+	TopicRefs     []uint32 `protobuf:"varint,10,rep,packed,name=topic_refs,json=topicRefs,proto3" json:"topic_refs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +513,13 @@ func (x *Node) GetLogVersion() uint32 {
 		return x.LogVersion
 	}
 	return 0
+}
+
+func (x *Node) GetTopicRefs() []uint32 {
+	if x != nil {
+		return x.TopicRefs
+	}
+	return nil
 }
 
 // Setting is one setting on which all members of a group must agree.
@@ -1034,7 +1043,9 @@ type Hello struct {
 	// The settings on which its group must agree, ascending by name. Empty: it does not say.
 	Identity []*Setting `protobuf:"bytes,7,rep,name=identity,proto3" json:"identity,omitempty"`
 	// The greatest fencing token that the sender knows the group may have given out. 0: it knows of none.
-	Floor         int64 `protobuf:"varint,8,opt,name=floor,proto3" json:"floor,omitempty"`
+	Floor int64 `protobuf:"varint,8,opt,name=floor,proto3" json:"floor,omitempty"`
+	// The sender reads a Snap whose nodes have topic_refs.
+	TopicRefs     bool `protobuf:"varint,9,opt,name=topic_refs,json=topicRefs,proto3" json:"topic_refs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1123,6 +1134,13 @@ func (x *Hello) GetFloor() int64 {
 		return x.Floor
 	}
 	return 0
+}
+
+func (x *Hello) GetTopicRefs() bool {
+	if x != nil {
+		return x.TopicRefs
+	}
+	return false
 }
 
 // Reservations changes the entries of keys that covered reservations hold. Each of its drops, and then each of its takes, counts iff its
@@ -1499,7 +1517,9 @@ type State struct {
 	PrefixHash uint64 `protobuf:"fixed64,15,opt,name=prefix_hash,json=prefixHash,proto3" json:"prefix_hash,omitempty"`
 	// A Genesis whose base lies before this position has no effect: the newest record with a take, or the base of the newest Genesis
 	// that lists reservations.
-	LastTake      *Position `protobuf:"bytes,16,opt,name=last_take,json=lastTake,proto3" json:"last_take,omitempty"`
+	LastTake *Position `protobuf:"bytes,16,opt,name=last_take,json=lastTake,proto3" json:"last_take,omitempty"`
+	// Each topic that a node names by topic_refs, once.
+	Topics        []string `protobuf:"bytes,17,rep,name=topics,proto3" json:"topics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1642,6 +1662,13 @@ func (x *State) GetPrefixHash() uint64 {
 func (x *State) GetLastTake() *Position {
 	if x != nil {
 		return x.LastTake
+	}
+	return nil
+}
+
+func (x *State) GetTopics() []string {
+	if x != nil {
+		return x.Topics
 	}
 	return nil
 }
@@ -2001,7 +2028,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x06record\"B\n" +
 	"\bPosition\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
-	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\x96\x02\n" +
+	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xb5\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03inc\x18\x02 \x01(\fR\x03inc\x12\x19\n" +
@@ -2014,7 +2041,10 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\n" +
 	"public_key\x18\b \x01(\fR\tpublicKey\x12\x1f\n" +
 	"\vlog_version\x18\t \x01(\rR\n" +
-	"logVersion\"3\n" +
+	"logVersion\x12\x1d\n" +
+	"\n" +
+	"topic_refs\x18\n" +
+	" \x03(\rR\ttopicRefs\"3\n" +
 	"\aSetting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x90\x03\n" +
@@ -2055,7 +2085,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\x06R\x04keys\"6\n" +
 	"\fPartitionSet\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\fR\x04bits\x12\x12\n" +
-	"\x04list\x18\x02 \x03(\rR\x04list\"\x92\x02\n" +
+	"\x04list\x18\x02 \x03(\rR\x04list\"\xb1\x02\n" +
 	"\x05Hello\x121\n" +
 	"\x04node\x18\x01 \x01(\v2\x1d.ringfence.controllog.v1.NodeR\x04node\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x1e\n" +
@@ -2067,7 +2097,9 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"need_state\x18\x05 \x01(\bR\tneedState\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12<\n" +
 	"\bidentity\x18\a \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x14\n" +
-	"\x05floor\x18\b \x01(\x03R\x05floor\"\xc3\x01\n" +
+	"\x05floor\x18\b \x01(\x03R\x05floor\x12\x1d\n" +
+	"\n" +
+	"topic_refs\x18\t \x01(\bR\ttopicRefs\"\xc3\x01\n" +
 	"\fReservations\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12;\n" +
 	"\aapplied\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\aapplied\x121\n" +
@@ -2089,7 +2121,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x02at\x18\x05 \x01(\v2!.ringfence.controllog.v1.PositionR\x02at\"|\n" +
 	"\x04Snap\x12>\n" +
 	"\tfor_hello\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\bforHello\x124\n" +
-	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xc5\x05\n" +
+	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xdd\x05\n" +
 	"\x05State\x12\x10\n" +
 	"\x03gen\x18\x01 \x01(\rR\x03gen\x123\n" +
 	"\x03cur\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\x03cur\x12\x1b\n" +
@@ -2109,7 +2141,8 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"logVersion\x12\x1f\n" +
 	"\vprefix_hash\x18\x0f \x01(\x06R\n" +
 	"prefixHash\x12>\n" +
-	"\tlast_take\x18\x10 \x01(\v2!.ringfence.controllog.v1.PositionR\blastTake\"\xeb\x01\n" +
+	"\tlast_take\x18\x10 \x01(\v2!.ringfence.controllog.v1.PositionR\blastTake\x12\x16\n" +
+	"\x06topics\x18\x11 \x03(\tR\x06topics\"\xeb\x01\n" +
 	"\aPending\x12\x10\n" +
 	"\x03inc\x18\x01 \x01(\fR\x03inc\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\rR\aleaseMs\x127\n" +
