@@ -105,6 +105,7 @@ var rules = slices.Concat([]rule{
 	atLeast("ownership.anchor_behind", 2, "ownership.lost_after"),
 	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},
 	moreThan("control_log.appends_max", 1, "control_log.beats_max"),
+	lessThan("control_log.first_timeout", 1, "ownership.reopen_after"),
 
 	{"mailbox.bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardBytesMin), shardHoldsEvent},
 	{"mailbox.window_bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardWindowBytesMin), shardHoldsWindow},
