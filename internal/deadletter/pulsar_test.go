@@ -366,6 +366,30 @@ func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
 	}
 }
 
+// TestLetterAfterItsReplay: an event that was replayed, and later runs and fails again under its own id, is sent again; a second letter
+// from before its replay is not.
+func TestLetterAfterItsReplay(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1, 1)
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.Max = 1 }); c.Sent != 1 || c.Left != 1 {
+		t.Fatalf("the first replay: %+v", c)
+	}
+	g.letters(1) // after a reset of the cursor
+	for _, change := range []func(*Options){dry, nil} {
+		if c := g.mustReplay(Selection{}, change); c.Sent != 1 || c.Repeated != 1 {
+			t.Errorf("the second replay: sent %d, repeated %d, want 1, 1", c.Sent, c.Repeated)
+		}
+	}
+	if got := g.held(g.topic)["1"]; got != 2 {
+		t.Errorf("the event was sent %d times, want 2", got)
+	}
+	if got := g.waiting(); got != "" {
+		t.Errorf("at the end these wait: %s", got)
+	}
+}
+
 // TestForgedCopy: a message that claims to be a letter's copy does not count as one with other content.
 func TestForgedCopy(t *testing.T) {
 	t.Parallel()

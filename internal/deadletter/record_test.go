@@ -3,6 +3,7 @@ package deadletter
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func sending(act string, letters ...string) Record {
@@ -44,6 +45,40 @@ func TestMemory(t *testing.T) {
 		}
 		if got := strings.Join(sent, " "); got != c.sent || len(m.interrupted()) != c.open {
 			t.Errorf("%s: sent %q, open %d, want %q, %d", name, got, len(m.interrupted()), c.sent, c.open)
+		}
+	}
+}
+
+// TestRepeats: a letter repeats one that was sent if it was published before the end of that act, or before the newest record of an act that
+// was interrupted.
+func TestRepeats(t *testing.T) {
+	at := func(seconds int) time.Time { return time.Unix(int64(1000+seconds), 500_000) } // between two milliseconds
+	record := func(r Record, seconds int) Record { r.At = at(seconds); return r }
+	began, sent := record(Record{Act: "a", Step: StepBegan}, 0), record(sending("a", "1:1:-1:-1"), 10)
+	ended := record(Record{Act: "a", Step: StepEnded}, 20)
+	again := record(Record{Act: "b", Step: StepSending, Letters: []Sent{{"1:2:-1:-1", sent.Letters[0].Identity}}}, 50)
+	resolved := record(Record{Act: "a", Step: StepResolved, Letters: sent.Letters}, 1000)
+	for name, c := range map[string]struct {
+		records   []Record
+		published time.Time
+		want      bool
+	}{
+		"of an event that was not sent":        {[]Record{began}, at(-10), false},
+		"before the act":                       {[]Record{began, sent, ended}, at(-10), true},
+		"during the act":                       {[]Record{began, sent, ended}, at(15), true},
+		"after the act":                        {[]Record{began, sent, ended}, at(21), false},
+		"at its end, in milliseconds":          {[]Record{began, sent, ended}, at(20).Truncate(time.Millisecond), false},
+		"after an interrupted act":             {[]Record{began, sent, resolved}, at(100), false},
+		"before the end of an interrupted act": {[]Record{began, sent, resolved}, at(5), true},
+		"after another act":                    {[]Record{began, sent, ended, record(Record{Act: "b", Step: StepBegan}, 50)}, at(30), false},
+		"before an act that sent it again":     {[]Record{began, sent, ended, again, record(Record{Act: "b", Step: StepEnded}, 60)}, at(30), true},
+	} {
+		m := newMemory()
+		for _, r := range c.records {
+			m.apply(r)
+		}
+		if got := m.repeats(&Letter{message: message{Published: c.published}}, "of 1:1:-1:-1"); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
