@@ -276,6 +276,9 @@ handler: {timeout: 1ms}
 		"a rule that a default breaks": {"drain:\n  timeout: 10s\n", enough, []string{
 			"2: ownership.drain_timeout = 30s, want less than drain.timeout (10s)",
 		}},
+		"an attempt that is longer than the pause": {"control_log:\n  first_timeout: 5s\n", enough, []string{
+			"2: control_log.first_timeout = 5s, want less than ownership.reopen_after (5s)",
+		}},
 		"no rule about a value that cannot be read": {"drain: {timeout: 10}\n", enough, []string{
 			`1: drain.timeout = "10", want a duration`,
 		}},

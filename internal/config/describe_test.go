@@ -165,7 +165,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"lane: {listen: a, tls: {cert_file: a}}", "lane: {listen: '0.0.0.0:1', tls: {key_file: a}}",
 		"ownership: {lease: 1500us, beat_every: 1s, beat_spacing: 2s, guard: 1s, drain_timeout: 1h, lost_after: 1h}",
 		"ownership: {lost_after: 30s, anchor_behind: 1m}",
-		"control_log: {namespace: a, beats_max: 16}",
+		"control_log: {namespace: a, beats_max: 16, first_timeout: 5s}",
 		"mailbox: {shards: 4000, window_bytes_max: 128, calls_max: 3999}",
 		"{retry: {backoff_min: 1h}, acts: {hold_for: 2h, hold_for_max: 1h}}",
 		"{app: {listen: '127.0.0.1:1'}, peer: {listen: ':1'}, gossip: {listen: '0.0.0.0:1'}, admin: {listen: '127.0.0.1:1'}, debug: {listen: '127.0.0.1:1'}, lane: {listen: '127.0.0.1:1'}}",

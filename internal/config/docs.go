@@ -49,7 +49,7 @@ var docs = map[string]string{
 	"control_log.appends_max":         "Most records of any kind in flight.",
 	"control_log.beats_max":           "Most Beats in flight; a further one fails at once, since a Beat that waits is useless.",
 	"control_log.check_timeout":       "Timeout of the short-lived reader of a contiguity check, if that of ownership is not longer.",
-	"control_log.first_timeout":       "Timeout of reading the log's first records before a cold start; less than ownership.reopen_after.",
+	"control_log.first_timeout":       "Longest attempt to read the log before a cold start; the next one goes on where it ended.",
 	"control_log.namespace":           "Namespace of the topic __ring-<group>, as TENANT/NAMESPACE.",
 	"control_log.prefetch":            "Most records that the reader prefetches.",
 	"control_log.version":             "The highest version of control log records that this router writes. A group moves to a higher version by itself once all its routers can read it, but back only by a stop of the whole group. Set 1 to keep the way back to releases that read only version 1.",

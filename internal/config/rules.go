@@ -109,6 +109,7 @@ var rules = slices.Concat([]rule{
 	{"ownership.anchor_behind", nil, fmt.Sprintf("at least %v: a reservation may be promised until %v after its record, which a group that begins anew reads from the anchor on", ownership.AnchorBehindMin(), ownership.PromiseMax), anchorKeepsPromises},
 	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},
 	moreThan("control_log.appends_max", 1, "control_log.beats_max"),
+	lessThan("control_log.first_timeout", 1, "ownership.reopen_after"),
 
 	{"mailbox.bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardBytesMin), shardHoldsEvent},
 	{"mailbox.window_bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardWindowBytesMin), shardHoldsWindow},

@@ -15,7 +15,7 @@
 //
 //   - Every reader sees the records in one order, each at its [event.Position]. A
 //     record may be delivered twice (producer retries, reconnects); a missing record
-//     shows as a gap or a ledger change, which the machine checks.
+//     shows as a gap or a ledger change, which the machine checks, or [Whole] for other readers.
 //   - Unreadable bytes still count as a record at a position: they are delivered without
 //     a body, so that every member skips the same record.
 //   - Reading the log never waits for an append, and an append never waits for a reader.
@@ -24,6 +24,7 @@
 //
 //	log.go        Log: effects in, inputs out
 //	transport.go  Transport: the interface that a Log uses
+//	whole.go      Whole: a transport that misses no record
 //	codec.go      records to bytes and back
 //	mem.go, remote.go, pulsar.go   the transports
 package controllog

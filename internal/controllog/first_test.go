@@ -1,8 +1,10 @@
 package controllog
 
 import (
+	"context"
 	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -85,4 +87,61 @@ func TestReadFirstReadsReservations(t *testing.T) {
 	if answer := <-got; !answer.Failed {
 		t.Errorf("got %+v of a log that ends before the position", answer)
 	}
+}
+
+// slow is a log whose readers take a millisecond for each record.
+type slow struct{ *Mem }
+
+func (s slow) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error {
+	return s.Mem.Tail(ctx, from, prefetch, opened, func(e Entry) {
+		time.Sleep(time.Millisecond)
+		record(e)
+	})
+}
+
+// TestReadFirstGoesOn: the records of a large group are read in several attempts, all of them even if the log grows meanwhile, or is trimmed.
+func TestReadFirstGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := NewMem()
+		put := func(body ownership.Body) event.Position {
+			data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: body})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return mem.Put(data)
+		}
+		key := ownership.KeyAt{Partition: 5, Key: 9}
+		take := func(applied event.Position) event.Position {
+			return put(&ownership.Reservations{Seq: 1, Applied: applied, Take: []ownership.Take{{KeyAt: key, ID: ownership.ReservationID{1}, TTL: ownership.TTLLeast}}})
+		}
+		want := []ownership.Reserved{{KeyAt: key, IDs: []ownership.ReservationID{{1}}, TTL: ownership.TTLLeast}}
+		put(&ownership.Beat{Seq: 1})
+		at := take(put(&ownership.Beat{Seq: 1}))
+		for range 10_000 { // Beats of ten seconds of reading
+			at = put(&ownership.Beat{Seq: 1, Applied: at})
+		}
+		got := make(chan ownership.FirstRead, 1)
+		l := &Log{cfg: DefaultConfig(), transport: slow{mem}, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
+		l.cfg.Group = group
+		read := func() (answer ownership.FirstRead, attempts uint64) {
+			for attempts = 1; attempts < 10; attempts++ {
+				before := put(&ownership.Beat{Seq: 1, Applied: at})
+				l.readFirst(t.Context(), ownership.ReadFirst{Read: attempts, Before: before, Partitions: 8})
+				if answer = <-got; !answer.Failed {
+					break
+				}
+			}
+			return answer, attempts
+		}
+		if answer, attempts := read(); attempts != 3 || answer.Virgin || !reflect.DeepEqual(answer.Reserved, want) {
+			t.Errorf("after %d attempts of %v: %+v, want the reservation %+v", attempts, l.cfg.FirstTimeout, answer, want)
+		}
+
+		mem.Roll()
+		mem.Forget(event.Position{Ledger: 2}) // with the place where the reading would go on
+		at = take(put(&ownership.Beat{Seq: 1}))
+		if answer, attempts := read(); attempts != 2 || answer.Virgin || !reflect.DeepEqual(answer.Reserved, want) {
+			t.Errorf("after the log was trimmed, and %d attempts: %+v, want the reservation %+v", attempts, answer, want)
+		}
+	})
 }

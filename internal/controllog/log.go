@@ -28,7 +28,7 @@ type Config struct {
 
 	CheckTimeout  time.Duration `above:"0"` // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
 	AnchorTimeout time.Duration `above:"0"` // timeout of a move of the anchor
-	FirstTimeout  time.Duration `above:"0"` // timeout of reading the log's first records before a cold start; less than ownership.reopen_after
+	FirstTimeout  time.Duration `above:"0"` // longest attempt to read the log before a cold start; the next one goes on where it ended
 }
 
 // DefaultConfig returns the protocol's defaults, without a group.
@@ -65,6 +65,14 @@ type Log struct {
 	todo    todo
 	beats   int // under way
 	appends int // under way, with the Beats
+	stretch *stretch
+}
+
+// stretch is what was read of the records from the anchor on, in one attempt or several.
+type stretch struct {
+	ownership.Stretch
+
+	last event.Position // of these; zero: none
 }
 
 // todo is the work that the effect methods leave for Run's goroutine.
@@ -305,27 +313,59 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	l.deliver(*answer)
 }
 
-// readReserved reads what the log says of covered reservations since the anchor.
+// readReserved reads what the log says of covered reservations since the anchor. A large group writes more in that time than can be read
+// within FirstTimeout, so an attempt begins where the one before ended.
 func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, answer *ownership.FirstRead) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stretch, done := ownership.Stretch{Partitions: eff.Partitions}, false
-	err := l.transport.Tail(ctx, Anchored, l.cfg.Prefetch, func() {}, func(e Entry) {
-		if done = done || !e.At.Before(eff.Before); done {
+	from, read := Anchored, l.takeStretch(eff.Partitions)
+	if !read.last.IsZero() {
+		from = read.last
+	}
+	begun, torn, done := false, false, false
+	err := Whole(l.transport, l.log).Tail(ctx, from, l.cfg.Prefetch, func() {}, func(e Entry) {
+		torn = torn || !begun && from != Anchored && e.At != from // the log was trimmed or replaced meanwhile
+		begun, done = true, done || !e.At.Before(eff.Before)
+		switch {
+		case torn, done:
 			cancel()
-			return
+		case read.last.Before(e.At):
+			record, _ := Decode(l.cfg.Group, e.Data)
+			read.Read(e.At, record)
+			read.last = e.At
 		}
-		record, _ := Decode(l.cfg.Group, e.Data)
-		stretch.Read(e.At, record)
 	})
-	if !done {
-		l.log.Warn("the control log is not read from the anchor on", "error", err)
+	if torn || !done {
 		answer.Failed = true
+		l.log.Warn("the control log is not read from the anchor on", "read_to", read.last, "error", err)
+	}
+	if torn {
 		return
 	}
-	var all bool
-	answer.Reserved, all = stretch.List()
-	answer.Crowded = !all
+	l.keepStretch(read)
+	if done {
+		var all bool
+		answer.Reserved, all = read.List()
+		answer.Crowded = !all
+	}
+}
+
+// takeStretch returns the progress of the attempts before.
+func (l *Log) takeStretch(partitions int) *stretch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read := l.stretch
+	l.stretch = nil
+	if read == nil {
+		read = &stretch{Stretch: ownership.Stretch{Partitions: partitions}}
+	}
+	return read
+}
+
+func (l *Log) keepStretch(read *stretch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stretch = read
 }
 
 func (l *Log) moveAnchor(ctx context.Context, to event.Position) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -248,5 +249,48 @@ func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if raceEnabled {
 		t.Skip("pulsar-client-go v0.21.0 races with itself when it reconnects; run without -race")
+	}
+}
+
+// The client's reader drops the record that it holds for its caller when it reconnects while another one is queued.
+// A whole reader returns it all the same.
+func TestPulsarWholeAcrossReconnect(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	tr := Whole(connectPulsar(t, topic), quiet())
+	read, goOn, opened := make(chan string, 10), make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		_ = tr.Tail(ctx, First, 100, func() { close(opened) }, func(e Entry) { // ends by cancel
+			read <- string(e.Data)
+			<-goOn
+		})
+	})
+	t.Cleanup(func() { cancel(); close(goOn); reading.Wait() })
+	receiveWithin(t, opened)
+	appendOne(t, tr, "0")
+	if got := receiveWithin(t, read); got != "0" {
+		t.Fatalf("the first record is %q", got)
+	}
+	all := openTail(t, tr, First)
+	all.take(t, 1)
+	n := 0
+	for range 5 { // in most rounds the client keeps the record
+		for range 2 {
+			n++
+			appendOne(t, tr, fmt.Sprint(n))
+		}
+		all.take(t, 2)                     // so the broker has sent them to the first reader, too
+		time.Sleep(300 * time.Millisecond) // real: nothing shows that the client has them
+		unload(t, topic)
+		n++
+		appendOne(t, tr, fmt.Sprint(n)) // the topic is back
+		all.take(t, 1)                  // and so are its readers
+		for i := range 3 {
+			goOn <- struct{}{}
+			if got, want := receiveWithin(t, read), fmt.Sprint(n-2+i); got != want {
+				t.Fatalf("read %q, want %q", got, want)
+			}
+		}
 	}
 }

@@ -134,7 +134,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 			c.obstacle(why)
 			return nil
 		}
-		if _, ok := memory.identities[id.Identity]; ok && !o.Again {
+		if memory.repeats(&l.Letter, id.Identity) && !o.Again {
 			c.Repeated++
 			return remove(l)
 		}

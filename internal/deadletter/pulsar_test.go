@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,13 @@ func (g *group) keep(topic, subscription string) {
 
 func (g *group) publish(topic string, messages ...pulsar.ProducerMessage) {
 	g.t.Helper()
-	producer, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, SendTimeout: pulsarsend.NoTimeout})
+	g.publishAs(pulsar.ProducerOptions{Topic: topic}, messages...)
+}
+
+func (g *group) publishAs(o pulsar.ProducerOptions, messages ...pulsar.ProducerMessage) {
+	g.t.Helper()
+	o.DisableBatching, o.SendTimeout = true, pulsarsend.NoTimeout
+	producer, err := g.client.CreateProducer(o)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -258,21 +265,30 @@ func (g *group) interrupt(send bool, numbers ...int) {
 func TestInterruptedReplay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		before []string // that the topic held
-		sent   bool
-		want   Counts
+		before  []string // that the topic held
+		chunked bool     // as messages of several entries
+		sent    bool
+		want    Counts
 	}{
-		"sent, not acked":            {nil, true, Counts{Sent: 2, SentBefore: 2}},
-		"sent, with events before":   {[]string{"x", "y"}, true, Counts{Sent: 2, SentBefore: 2}},
-		"recorded only":              {nil, false, Counts{Sent: 4}},
-		"recorded, events before it": {[]string{"x"}, false, Counts{Sent: 4}},
+		"sent, not acked":                {nil, false, true, Counts{Sent: 2, SentBefore: 2}},
+		"sent, with events before":       {[]string{"x", "y"}, false, true, Counts{Sent: 2, SentBefore: 2}},
+		"sent, chunks before":            {[]string{"xxx", "yyy"}, true, true, Counts{Sent: 2, SentBefore: 2}},
+		"sent, a large event before":     {[]string{strings.Repeat("x", 40)}, true, true, Counts{Sent: 2, SentBefore: 2}},
+		"recorded only":                  {nil, false, false, Counts{Sent: 4}},
+		"recorded, events before it":     {[]string{"x"}, false, false, Counts{Sent: 4}},
+		"recorded, chunks before it":     {[]string{"xxx"}, true, false, Counts{Sent: 4}},
+		"recorded, a large event before": {[]string{strings.Repeat("x", 40)}, true, false, Counts{Sent: 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t, 0)
 			g.keep(g.topic, "orders")
 			for _, payload := range c.before {
-				g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
+				o := pulsar.ProducerOptions{Topic: g.topic, EnableChunking: c.chunked}
+				if c.chunked {
+					o.ChunkMaxMessageSize = 1
+				}
+				g.publishAs(o, pulsar.ProducerMessage{Payload: []byte(payload)})
 			}
 			g.letters(0, 1, 2, 3)
 			g.interrupt(c.sent, 1, 2)
@@ -291,6 +307,86 @@ func TestInterruptedReplay(t *testing.T) {
 				t.Errorf("at the end these wait: %s", got)
 			}
 		})
+	}
+}
+
+// TestInterruptedReplayOfLargeLetters: events that are sent as several chunks are found like others, as the first of a topic, and as the last before a batch.
+func TestInterruptedReplayOfLargeLetters(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	large := g.letter(1)
+	large.Payload = append(bytes.Repeat([]byte{'0'}, 6<<20), '1') // of two chunks; the number 1
+	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, EnableChunking: true}, large)
+	g.letters(2, 3)
+	g.interrupt(true, 1) // the topic was empty
+	g.interrupt(true, 2)
+	g.interrupt(false, 3)
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 2 {
+		t.Errorf("sent %d, sent before %d, want 1, 2", c.Sent, c.SentBefore)
+	}
+	g.wantHeld("at the end", string(large.Payload), "2", "3")
+}
+
+// hiding is a client whose readers do not show some messages, as those of which chunks are missing.
+type hiding struct{ pulsar.Client }
+
+func (c hiding) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	r, err := c.Client.CreateReader(o)
+	return hidingReader{r}, err
+}
+
+type hidingReader struct{ pulsar.Reader }
+
+func (r hidingReader) Next(ctx context.Context) (pulsar.Message, error) {
+	for {
+		m, err := r.Reader.Next(ctx)
+		if err != nil || string(m.Payload()) != "hidden" {
+			return m, err
+		}
+	}
+}
+
+// TestInterruptedReplayBeforeAnIncompleteMessage: what a topic does not show cannot be known; with consent, the letters that were found are not sent again.
+func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1, 2)
+	g.interrupt(true, 1)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("hidden")})
+	g.client = hiding{g.client}
+	g.cfg.AnswerMax = time.Second
+	g.Broker = New(g.cfg, g.client)
+	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
+		t.Fatalf("the error is %v", err)
+	}
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.Sent != 1 || c.SentBefore != 1 {
+		t.Errorf("sent %d, sent before %d, want 1, 1", c.Sent, c.SentBefore)
+	}
+}
+
+// TestLetterAfterItsReplay: an event that was replayed, and later runs and fails again under its own id, is sent again; a second letter
+// from before its replay is not.
+func TestLetterAfterItsReplay(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1, 1)
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.Max = 1 }); c.Sent != 1 || c.Left != 1 {
+		t.Fatalf("the first replay: %+v", c)
+	}
+	g.letters(1) // after a reset of the cursor
+	for _, change := range []func(*Options){dry, nil} {
+		if c := g.mustReplay(Selection{}, change); c.Sent != 1 || c.Repeated != 1 {
+			t.Errorf("the second replay: sent %d, repeated %d, want 1, 1", c.Sent, c.Repeated)
+		}
+	}
+	if got := g.held(g.topic)["1"]; got != 2 {
+		t.Errorf("the event was sent %d times, want 2", got)
+	}
+	if got := g.waiting(); got != "" {
+		t.Errorf("at the end these wait: %s", got)
 	}
 }
 

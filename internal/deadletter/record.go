@@ -77,19 +77,23 @@ func decodeRecord(data []byte) (r Record, err error) {
 
 // Memory is what the records of the replays topic say. The zero Memory is not usable.
 type Memory struct {
-	letters    map[string]string   // letters that were sent → act
-	identities map[Identity]string // their events → act
-	foreign    int                 // records that no command of ours wrote
-	open       map[string]Record   // act → its last batch, or its beginning, while it has not ended
+	letters    map[string]string    // letters that were sent → act
+	identities map[Identity]string  // their events → act
+	foreign    int                  // records that no command of ours wrote
+	open       map[string]Record    // act → its last batch, or its beginning, while it has not ended
+	ends       map[string]time.Time // act → when it ended, or wrote its newest record
 }
 
 func newMemory() *Memory {
-	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}}
+	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]time.Time{}}
 }
 
 // apply adds a record. A batch counts as sent when a later record of its act says so.
 func (m *Memory) apply(r Record) {
 	last, open := m.open[r.Act]
+	if r.Step != StepResolved { // which another act writes, perhaps much later
+		m.ends[r.Act] = r.At
+	}
 	switch r.Step {
 	case StepBegan:
 		m.open[r.Act] = r
@@ -114,6 +118,13 @@ func (m *Memory) noteSent(r Record) {
 	}
 }
 
+// repeats reports whether a letter is one more of an event that an act has sent. A letter that was published after that act is not:
+// the event has run again under its own id, and has failed again.
+func (m *Memory) repeats(l *Letter, id Identity) bool {
+	act, sent := m.identities[id]
+	return sent && l.Published.Before(m.ends[act].Truncate(time.Millisecond)) // which is the precision of Published
+}
+
 // interrupted returns the records of the acts that have not ended, with their last batches, the oldest first.
 func (m *Memory) interrupted() []Record {
 	return slices.SortedFunc(maps.Values(m.open), func(a, b Record) int { return a.At.Compare(b.At) })
@@ -126,7 +137,7 @@ type Counts struct {
 	Sent       int            `json:"sent"`                // again, confirmed by the broker; in a dry run: would be
 	Purged     int            `json:"purged"`              // in a dry run: would be
 	SentBefore int            `json:"sent_before"`         // by an act before; letters are removed, not sent
-	Repeated   int            `json:"repeated"`            // the same event as a letter that was sent; removed, not sent
+	Repeated   int            `json:"repeated"`            // the same event as a letter that was sent, and published before that; removed, not sent
 	Left       int            `json:"left"`                // selected, beyond the limit
 	Foreign    int            `json:"foreign,omitempty"`   // messages of the replays topic that are no records; ignored
 	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out

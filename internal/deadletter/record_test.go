@@ -3,6 +3,7 @@ package deadletter
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func sending(act string, letters ...string) Record {
@@ -48,6 +49,40 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestRepeats: a letter repeats one that was sent if it was published before the end of that act, or before the newest record of an act that
+// was interrupted.
+func TestRepeats(t *testing.T) {
+	at := func(seconds int) time.Time { return time.Unix(int64(1000+seconds), 500_000) } // between two milliseconds
+	record := func(r Record, seconds int) Record { r.At = at(seconds); return r }
+	began, sent := record(Record{Act: "a", Step: StepBegan}, 0), record(sending("a", "1:1:-1:-1"), 10)
+	ended := record(Record{Act: "a", Step: StepEnded}, 20)
+	again := record(Record{Act: "b", Step: StepSending, Letters: []Sent{{"1:2:-1:-1", sent.Letters[0].Identity}}}, 50)
+	resolved := record(Record{Act: "a", Step: StepResolved, Letters: sent.Letters}, 1000)
+	for name, c := range map[string]struct {
+		records   []Record
+		published time.Time
+		want      bool
+	}{
+		"of an event that was not sent":        {[]Record{began}, at(-10), false},
+		"before the act":                       {[]Record{began, sent, ended}, at(-10), true},
+		"during the act":                       {[]Record{began, sent, ended}, at(15), true},
+		"after the act":                        {[]Record{began, sent, ended}, at(21), false},
+		"at its end, in milliseconds":          {[]Record{began, sent, ended}, at(20).Truncate(time.Millisecond), false},
+		"after an interrupted act":             {[]Record{began, sent, resolved}, at(100), false},
+		"before the end of an interrupted act": {[]Record{began, sent, resolved}, at(5), true},
+		"after another act":                    {[]Record{began, sent, ended, record(Record{Act: "b", Step: StepBegan}, 50)}, at(30), false},
+		"before an act that sent it again":     {[]Record{began, sent, ended, again, record(Record{Act: "b", Step: StepEnded}, 60)}, at(30), true},
+	} {
+		m := newMemory()
+		for _, r := range c.records {
+			m.apply(r)
+		}
+		if got := m.repeats(&Letter{message: message{Published: c.published}}, "of 1:1:-1:-1"); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"act":"0123456789abcdef","step":"sending","letters":[{"letter":"1:2:-1:-1","identity":"00"}],"from":{"t":{"ledger":1,"entry":-1}}}`))
 	f.Add([]byte(`{"act":"a","step":"began","selection":{"keys":["a"]}}`))
@@ -76,18 +111,24 @@ func TestDecodeRecord(t *testing.T) {
 
 func TestPrecedes(t *testing.T) {
 	for name, c := range map[string]struct {
-		p, first Place
-		want     bool
+		p, begin, end Place // of the first message: its first chunk, and itself
+		want          bool
 	}{
-		"itself":         {Place{1, 5}, Place{1, 5}, true},
-		"a later one":    {Place{1, 5}, Place{1, 6}, false},
-		"a later ledger": {Place{1, 5}, Place{2, 0}, false},
-		"was empty":      {Place{-1, -1}, Place{4, 0}, true},
-		"of this ledger": {Place{4, -1}, Place{4, 0}, true},
-		"of a later one": {Place{4, -1}, Place{5, 0}, false},
-		"begin is gone":  {Place{-1, -1}, Place{4, 1}, false},
+		"itself":                {Place{1, 5}, Place{1, 5}, Place{1, 5}, true},
+		"a chunked one":         {Place{1, 5}, Place{1, 3}, Place{1, 5}, true},
+		"an earlier one":        {Place{1, 5}, Place{1, 4}, Place{1, 4}, true},
+		"of an earlier ledger":  {Place{2, 0}, Place{1, 4}, Place{1, 4}, true},
+		"a later one":           {Place{1, 5}, Place{1, 6}, Place{1, 6}, false},
+		"a later one, chunked":  {Place{1, 5}, Place{1, 4}, Place{1, 6}, false}, // the one at the place may be gone
+		"a later ledger":        {Place{1, 5}, Place{2, 0}, Place{2, 0}, false},
+		"was empty":             {Place{-1, -1}, Place{4, 0}, Place{4, 0}, true},
+		"was empty, chunked":    {Place{-1, -1}, Place{4, 0}, Place{4, 2}, true},
+		"of this ledger":        {Place{4, -1}, Place{4, 0}, Place{4, 0}, true},
+		"of a later one":        {Place{4, -1}, Place{5, 0}, Place{5, 0}, false},
+		"begin is gone":         {Place{-1, -1}, Place{4, 1}, Place{4, 1}, false},
+		"begin is gone, chunks": {Place{-1, -1}, Place{4, 1}, Place{4, 3}, false},
 	} {
-		if got := c.p.precedes(c.first); got != c.want {
+		if got := c.p.precedes(c.begin, c.end); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"fmt"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -20,7 +22,7 @@ const replaysSubscription = "ringfence"
 // ErrActing says that another command acts.
 var ErrActing = errors.New("another command acts on this group's dead letters, or replays its events")
 
-// ErrTrimmed says that a topic no longer holds the messages that would tell whether a letter was sent.
+// ErrTrimmed says that a topic does not show, or no longer holds, the messages that would tell whether a letter was sent.
 var ErrTrimmed = errors.New("it cannot be known whether letters of an interrupted replay were sent")
 
 // acting is an act under way. It holds the lock of the replays topic.
@@ -89,7 +91,7 @@ func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
 	for _, r := range interrupted {
 		found, err := a.broker.findSent(ctx, r)
 		if errors.Is(err, ErrTrimmed) && acceptDuplicates {
-			err = nil
+			err = nil // of those that were found, it is known
 		}
 		if err != nil {
 			return err
@@ -133,7 +135,8 @@ func (a *acting) record(ctx context.Context, r Record) error {
 	return nil
 }
 
-// findSent looks for the letters of the last batch of an act that was interrupted, in their topics.
+// findSent looks for the letters of the last batch of an act that was interrupted, in their topics. With [ErrTrimmed] it returns those
+// that it has found.
 func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err error) {
 	wanted := map[string]Identity{}
 	for _, s := range doubt.Letters {
@@ -142,14 +145,9 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 	if len(wanted) == 0 {
 		return nil, nil
 	}
+	var doubts []error
 	for topic, place := range doubt.From {
-		first := true
-		_, err := b.read(ctx, topic, place, func(m pulsar.Message) error {
-			if first && !place.precedes(placeOf(m.ID())) {
-				return fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s begins at %v, after %v; --accept-duplicates sends those that remain",
-					ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, placeOf(m.ID()), place)
-			}
-			first = false
+		why, err := b.readBehind(ctx, topic, place, func(m pulsar.Message) error {
 			if m.PublishTime().After(doubt.At.Add(b.cfg.SkewMax)) {
 				return errStop
 			}
@@ -164,15 +162,77 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 		if err != nil && !errors.Is(err, errStop) {
 			return nil, err
 		}
+		if why != "" {
+			doubts = append(doubts, fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s %s; --accept-duplicates sends those that remain",
+				ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, why))
+		}
 	}
-	return found, nil
+	return found, errors.Join(doubts...)
 }
 
-// precedes reports whether first, the first message found when reading from p on, shows that none
-// is missing: it is the message at p, or the first of a topic that was empty.
-func (p Place) precedes(first Place) bool {
-	if p.Entry < 0 {
-		return first.Entry == 0 && (p.Ledger < 0 || p.Ledger == first.Ledger)
+// errLater says that the first message that a reader shows is behind the place where it should begin.
+var errLater = errors.New("deadletter: messages are missing")
+
+// readBehind calls each for the messages behind a place, which was the end of the topic partition, up to its present end. why says
+// why it is not known that these were all; "" if it is.
+//
+// They are all if the reader shows the message at the place, or one before it, first: brokers delete messages from the beginning. A chunked
+// message is at the place of its last chunk, and the client does not show it to a reader that begins there. So readers begin farther and farther before the place
+// until one shows enough.
+func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(pulsar.Message) error) (why string, err error) {
+	end, err := b.endOf(topic)
+	if err != nil || end == place {
+		return "", err // nothing was published since
 	}
-	return first == p
+	for back := int64(0); ; back = max(8, 8*back) {
+		from := Place{place.Ledger, place.Entry - back}
+		if place.Entry < back {
+			from = Place{Entry: -1} // the beginning: earlier ledgers, too
+		}
+		begun := false
+		end, err = b.read(ctx, topic, from, func(m pulsar.Message) error {
+			at := placeOf(m.ID())
+			if !begun && !place.precedes(firstChunk(m.ID()), at) {
+				why = fmt.Sprintf("begins at %v, after %v", at, place)
+				return errLater
+			}
+			begun = true
+			if place.before(at) {
+				return each(m)
+			}
+			return nil
+		})
+		quiet := errors.Is(err, errQuiet)
+		switch {
+		case err == nil && !begun:
+			return fmt.Sprintf("holds nothing behind %v", place), nil
+		case quiet && begun:
+			return fmt.Sprintf("shows no message up to its end at %v: the last one may be incomplete", end), nil
+		case !quiet && !errors.Is(err, errLater):
+			return "", err
+		case from.Entry >= 0:
+		case quiet:
+			return fmt.Sprintf("shows no message up to its end at %v", end), nil
+		default:
+			return why, nil
+		}
+	}
+}
+
+// firstChunk returns the place of a message's first chunk: its own place if it is not chunked.
+func firstChunk(id pulsar.MessageID) Place {
+	var data pulsarpb.MessageIdData
+	if err := proto.Unmarshal(id.Serialize(), &data); err != nil || data.FirstChunkMessageId == nil {
+		return placeOf(id)
+	}
+	return Place{int64(data.FirstChunkMessageId.GetLedgerId()), int64(data.FirstChunkMessageId.GetEntryId())}
+}
+
+// precedes reports whether the first message found, with its first chunk at begin and itself at end, shows that no message behind p
+// is missing: it is the message at p, or one before, or the first of a topic that was empty.
+func (p Place) precedes(begin, end Place) bool {
+	if p.Entry < 0 {
+		return begin.Entry == 0 && (p.Ledger < 0 || p.Ledger == begin.Ledger)
+	}
+	return !p.before(end)
 }

@@ -287,24 +287,14 @@ func (m *Machine) newestTake() Position {
 	if m.state != nil {
 		return m.state.LastTake
 	}
-	return m.join.takeAfter(Position{}, m.cfg.Partitions)
-}
-
-// takeAfter returns the position of the newest take behind a position, among the records since the first Hello; zero: there is none.
-func (j *joining) takeAfter(at Position, partitions int) Position {
-	for _, k := range slices.Backward(j.kept) {
-		if b, ok := k.rec.Body.(*Reservations); ok && at.Before(k.at) && len(b.Take) > 0 && b.valid(partitions) == nil {
-			return k.at
-		}
-	}
-	return Position{}
+	return m.join.take
 }
 
 // knowsTakes reports whether all takes up to the newest Hello are known: those up to the Hello of the newest ReadFirst by its answer,
-// and there is none behind it.
+// and there is none behind it. The Hello may be older than all that are remembered: the answer may take long.
 func (m *Machine) knowsTakes() bool {
 	j := &m.join
-	return len(j.hellos) > 0 && !m.readTo.Before(j.hellos[0].at) && j.takeAfter(m.readTo, m.cfg.Partitions).IsZero()
+	return !j.since.IsZero() && !m.readTo.Before(j.since) && !m.readTo.Before(j.take)
 }
 
 // reservedNow is the list of a Genesis of ours.

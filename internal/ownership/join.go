@@ -43,6 +43,8 @@ type tail struct {
 // joining is the progress of a node without a state.
 type joining struct {
 	hellos   []hello       // read back by the current reader, oldest first
+	since    Position      // of the first Hello that it read back; zero: none
+	take     Position      // of the newest take since then; zero: none
 	kept     []read        // records since the first of them
 	onWay    bool          // a Hello was sent and not read back
 	sentAt   clock.Instant // when the newest Hello was sent; zero: none by this reader
@@ -287,6 +289,9 @@ func (m *Machine) keep(r read) {
 	if len(m.join.hellos) > 0 {
 		m.tail.last = r.at
 		m.join.kept = append(m.join.kept, r)
+		if b, ok := r.rec.Body.(*Reservations); ok && len(b.Take) > 0 && b.valid(m.cfg.Partitions) == nil {
+			m.join.take = r.at
+		}
 	}
 }
 
@@ -350,6 +355,9 @@ func (j *joining) helloFailed() { j.onWay = false }
 func (m *Machine) helloBack(r read) {
 	j := &m.join
 	j.hellos = append(j.hellos, hello{r.at, r.when})
+	if j.since.IsZero() {
+		j.since = r.at
+	}
 	if len(j.hellos) > hellosMax {
 		j.hellos = slices.Delete(j.hellos, 0, 1)
 		oldest := j.hellos[0].at

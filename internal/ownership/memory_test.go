@@ -46,6 +46,65 @@ func coldStart(t *testing.T, cfg Config, ledger int64, answer FirstRead) (genesi
 	return nil, ""
 }
 
+// TestColdStartAfterALongRead: a node whose log takes longer to read than the Hellos that it remembers begins a group by the first answer,
+// unless it has read a take meanwhile.
+func TestColdStartAfterALongRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		take  bool // comes while the log is read
+		reads int
+	}{"nothing comes meanwhile": {false, 1}, "a take comes meanwhile": {true, 2}} {
+		t.Run(name, func(t *testing.T) {
+			cfg := memoryConfig()
+			cfg.Timing.ReopenAfter = 25 * time.Second
+			m, now, at := New(cfg), clock.Instant(time.Hour), Position{Ledger: 3, Entry: 50}
+			inputs := []Input{AppReady{true}}
+			var answer FirstRead
+			var answerAt clock.Instant // 0: none is under way
+			taken := false
+			for range 6000 {
+				in := Input(Tick{})
+				switch {
+				case len(inputs) > 0:
+					in, inputs = inputs[0], inputs[1:]
+				case answerAt != 0 && now >= answerAt:
+					in, answerAt = answer, 0
+				default:
+					now = now.Add(10 * time.Millisecond)
+				}
+				deliver := func(r Record) {
+					inputs = append(inputs, RecordRead{Reader: m.tail.reader, At: at, Record: r})
+					at.Entry++
+				}
+				for _, e := range m.Step(now, in) {
+					switch e := e.(type) {
+					case OpenReader:
+						inputs = append(inputs, ReaderOpened{Reader: e.Reader})
+					case ReadFirst:
+						answer, answerAt = FirstRead{Read: e.Read, First: Position{Ledger: 3}}, now.Add(5*time.Second)
+						if c.take && !taken { // of a member that is gone, and whose record lands late
+							taken = true
+							deliver(Record{LogVersion: LogVersionMax, Group: "g", Inc: Incarnation{2}, Body: &Reservations{
+								Seq: 1, Applied: Position{Ledger: 3}, Take: []Take{{KeyAt: KeyAt{Partition: 1, Key: 9}, ID: ReservationID{1}, TTL: TTLLeast}},
+							}})
+						}
+					case Append:
+						if _, ok := e.Record.Body.(*Genesis); ok {
+							if int(answer.Read) != c.reads {
+								t.Errorf("it began after %d reads of the log, want %d", answer.Read, c.reads)
+							}
+							return
+						}
+						deliver(e.Record)
+					case Exit:
+						t.Fatal(e.Reason)
+					}
+				}
+			}
+			t.Errorf("no Genesis in a minute, after %d reads of the log", answer.Read)
+		})
+	}
+}
+
 func memoryConfig() Config {
 	return Config{
 		Group: "g", Name: "a", Inc: Incarnation{1}, HashID: "h", Partitions: simPartitions, Timing: DefaultTiming(), LogVersion: LogVersionMax,

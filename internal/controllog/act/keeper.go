@@ -514,6 +514,7 @@ func (v *visit) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	transport = controllog.Whole(transport, v.log) // a hold or a release that is missed has no later record that repairs it
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)

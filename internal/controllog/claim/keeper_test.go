@@ -491,6 +491,48 @@ func TestLostClaims(t *testing.T) {
 	}
 }
 
+// holey is a log of which one reader misses the record of one release, as Pulsar's client does at a reconnect.
+type holey struct {
+	*controllog.Mem
+
+	missed *sync.Once
+}
+
+func (h holey) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
+	return h.Mem.Tail(ctx, from, prefetch, opened, func(e controllog.Entry) {
+		missed := false
+		if r, err := Decode(e.Data); err == nil && r.Release {
+			h.missed.Do(func() { missed = true })
+		}
+		if !missed {
+			record(e)
+		}
+	})
+}
+
+// A router claims a subscription that another group has released, though its reader misses the release.
+func TestReaderThatMissesARelease(t *testing.T) {
+	s, _ := fragileSite()
+	log := controllog.NewMem()
+	s.open = func(*testing.T, string) (controllog.Transport, error) { return log, nil }
+	places := s.places("", "s")
+	a := s.claim(t, group("a"), places)
+	if err := a.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	s.release(t, group("a"), false, places)
+	other := s.claim(t, group("c"), s.places("", "other")) // until a record follows, no reader can tell
+	if err := other.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	other.stop()
+	s.open = func(*testing.T, string) (controllog.Transport, error) { return holey{log, new(sync.Once)}, nil }
+	if err := s.claim(t, group("b"), places).outcome(t); err != nil {
+		t.Errorf("after the release: %v", err)
+	}
+}
+
 // A reader of a claims topic on which nothing happens is not replaced.
 func TestQuietClaimsKeepTheirReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

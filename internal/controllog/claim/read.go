@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ var errLooked = errors.New("claim: looked")
 // Look reads a claims topic to its end and then asks change for a record to write; nil: none.
 // It returns the state of the log after that. It runs the transport.
 func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
+	transport = controllog.Whole(transport, slog.New(slog.DiscardHandler)) // of one reading, nobody needs to know how often it was begun
 	l := look{transport: transport, change: change}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return transport.Run(ctx) })

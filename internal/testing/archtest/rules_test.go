@@ -67,7 +67,7 @@ var arrows = map[string]arrow{
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
 	"internal/deadletter": {
-		[]string{"ring", "internal/base/event", "internal/broker/pulsarsend", "internal/key", "internal/netx/untrusted", "internal/source"},
+		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarsend", "internal/key", "internal/netx/untrusted", "internal/source"},
 		"works on topics from outside, beside running routers: of the source it knows the names that copies carry",
 	},
 	"internal/controllog/act": {

@@ -1,0 +1,132 @@
+package controllog
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// forgetful is a log whose readers miss records: reader n, counted from 0, those of missed[n].
+type forgetful struct {
+	*Mem
+
+	mu      sync.Mutex
+	readers int
+	missed  [][]event.Position
+}
+
+func (f *forgetful) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error {
+	f.mu.Lock()
+	var missed []event.Position
+	if f.readers < len(f.missed) {
+		missed = f.missed[f.readers]
+	}
+	f.readers++
+	f.mu.Unlock()
+	return f.Mem.Tail(ctx, from, prefetch, opened, func(e Entry) {
+		if !slices.Contains(missed, e.At) {
+			record(e)
+		}
+	})
+}
+
+// TestWhole: a record that one reader misses comes from another one, in its order, with a line in the log.
+func TestWhole(t *testing.T) {
+	at := func(ledger, entry int64) event.Position { return event.Position{Ledger: ledger, Entry: entry} }
+	all := []event.Position{at(1, 0), at(1, 1), at(1, 2), at(2, 0), at(3, 0), at(3, 1)}
+	type positions = []event.Position
+	for name, c := range map[string]struct {
+		from   event.Position
+		missed []positions
+		lines  int // in the log
+	}{
+		"none":                          {First, nil, 0},
+		"within a ledger":               {First, []positions{nil, {at(1, 1)}}, 1}, // the first reader shows the first record alone
+		"the first":                     {First, []positions{{at(1, 0)}}, 1},
+		"a ledger's last":               {First, []positions{nil, {at(1, 2)}}, 1},
+		"a ledger's only":               {First, []positions{nil, nil, {at(2, 0)}}, 1},
+		"a ledger's first":              {First, []positions{nil, nil, nil, {at(3, 0)}}, 1},
+		"by the second reader":          {First, []positions{nil, nil, {at(2, 0)}, {at(2, 0), at(3, 0)}}, 1},
+		"behind where the reading goes": {at(1, 1), []positions{{at(1, 2)}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &forgetful{Mem: NewMem(), missed: c.missed}
+			for i, p := range all {
+				if i > 0 && all[i-1].Ledger < p.Ledger {
+					log.Roll()
+				}
+				if got := log.Put([]byte{byte(i)}); got != p {
+					t.Fatalf("record %d is at %v, want %v", i, got, p)
+				}
+			}
+			want := all[max(0, slices.Index(all, c.from)):]
+			var lines strings.Builder
+			var got []event.Position
+			opened := 0
+			ctx, done := context.WithCancel(t.Context())
+			err := Whole(log, slog.New(slog.NewTextHandler(&lines, nil))).Tail(ctx, c.from, 10, func() { opened++ }, func(e Entry) {
+				if got = append(got, e.At); e.At == all[len(all)-1] {
+					done()
+				}
+			})
+			if err == nil || opened != 1 {
+				t.Errorf("it was opened %d times, and ended with %v", opened, err)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("read %v, want %v", got, want)
+			}
+			if n := strings.Count(lines.String(), "reader missed a record"); n != c.lines {
+				t.Errorf("%d lines, want %d:\n%s", n, c.lines, lines.String())
+			}
+		})
+	}
+}
+
+// TestWholeOfTrimmedLog: records that the log does not have any more are not waited for.
+func TestWholeOfTrimmedLog(t *testing.T) {
+	log := NewMem()
+	for range 3 {
+		log.Put(nil)
+	}
+	log.Roll()
+	last := log.Put(nil)
+	log.Forget(event.Position{Ledger: 1, Entry: 2})
+	for _, from := range []event.Position{First, {Ledger: 1}, Anchored} {
+		var got []event.Position
+		ctx, done := context.WithCancel(t.Context())
+		_ = Whole(log, quiet()).Tail(ctx, from, 10, func() {}, func(e Entry) { // ends by done
+			if got = append(got, e.At); e.At == last {
+				done()
+			}
+		})
+		if want := []event.Position{{Ledger: 1, Entry: 2}, last}; !slices.Equal(got, want) {
+			t.Errorf("from %v it reads %v, want %v", from, got, want)
+		}
+	}
+}
+
+// TestWholeFromLatest: the first record of a reader at the end of the log has none before it.
+func TestWholeFromLatest(t *testing.T) {
+	log := NewMem()
+	log.Put(nil)
+	opened, got := make(chan struct{}), make(chan event.Position, 2)
+	ctx, done := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		_ = Whole(log, quiet()).Tail(ctx, event.Position{}, 10, func() { close(opened) }, func(e Entry) { got <- e.At })
+	})
+	receiveWithin(t, opened)
+	for range 2 {
+		if want, is := log.Put(nil), receiveWithin(t, got); is != want {
+			t.Errorf("read %v, want %v", is, want)
+		}
+		log.Roll()
+	}
+	done()
+	reading.Wait()
+}
