@@ -403,6 +403,7 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 		m.lost(reason)
 		return
 	}
+	m.tellTakenOver(r.rec.Inc, b)
 	if m.state.applyBeat(r.rec.Inc, b) {
 		m.gates.recheck = true
 	}
