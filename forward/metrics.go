@@ -90,7 +90,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		heldBytes: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
 		fullKeys:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
 		oldest:    factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
-		resent:    factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
+		resent:    factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused, lost with their stream or not answered before a takeover, and so sent again."}),
 	}
 	refused := counters("ringfence_forward_refused_streams_total",
 		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")

@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // Sink receives the events of a Pool that do not go to a peer. Its methods are called from
@@ -298,6 +299,11 @@ func (p *Pool) SetRoute(self Peer, route Route) {
 	})
 }
 
+// TakenOver sends the events of partitions again that a deposed owner has, see [Table.TakenOver].
+func (p *Pool) TakenOver(peer Peer, over func(ring.Partition) bool) {
+	p.step(func(_ clock.Instant, out *Moves) { p.noteUnanswered(peer, p.table.TakenOver(peer, over, out)) })
+}
+
 // Newest appends to dst each event that is held under one of the handles, see
 // [Table.Newest], and nil where there is none.
 func (p *Pool) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
@@ -336,17 +342,17 @@ func (p *Pool) ForgetHandover() (ids int) {
 // HandOver, or these were dropped or lost with a stream.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
-// Unanswered is events that a peer had and had not answered when its stream broke. They are sent again, to their next owner; those that
-// the peer had handled already are handled twice.
+// Unanswered is events that a peer had and had not answered when its stream broke, or others took it over. They are sent again, to their next owner;
+// those that the peer had handled already are handled twice.
 type Unanswered struct {
 	Peer   Peer
 	Events int
 }
 
-// unansweredMax is how many broken streams with such events are remembered, the newest.
+// unansweredMax is how many losses of such events are remembered, the newest.
 const unansweredMax = 64
 
-// noteUnanswered notes a broken stream. p.mu is held.
+// noteUnanswered notes a broken stream, or a takeover. p.mu is held.
 func (p *Pool) noteUnanswered(peer Peer, events int) {
 	if events == 0 {
 		return
@@ -357,7 +363,7 @@ func (p *Pool) noteUnanswered(peer Peer, events int) {
 	p.unanswered = append(p.unanswered, Unanswered{peer, events})
 }
 
-// Unanswered returns what the newest broken streams left unanswered, the newest last.
+// Unanswered returns what the newest broken streams and takeovers left unanswered, the newest last.
 func (p *Pool) Unanswered() []Unanswered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -373,7 +379,7 @@ func (p *Pool) Stats() Stats {
 
 // SetPeers names the peers to keep a stream to, also without events for them, since a
 // stream is evidence of reachability. A peer that is no longer named keeps its stream until
-// all its events are answered, and gets no new one.
+// all its events are answered or sent elsewhere, and gets no new one.
 func (p *Pool) SetPeers(peers []PeerAddress) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // queue is the shares with events that are queued for a lane, in the order of their records. Less than half of them are empty, which
@@ -195,8 +196,9 @@ func (t *Table) placeOf(h held) (place Place, l *lane) {
 	return t.waiting[h.waiter()].place, nil
 }
 
-// lostOn takes the events back that were sent to the peer of a lane, and returns them in no order. It visits all records.
-func (t *Table) lostOn(l *lane) (lost []held) {
+// lostOn takes the events of these partitions back that were sent to the peer of a lane, of all partitions if over is nil, and returns them in no
+// order. Their peer counts as an earlier holder. It visits all records.
+func (t *Table) lostOn(l *lane, over func(ring.Partition) bool) (lost []held) {
 	if l.sentN == 0 {
 		return nil
 	}
@@ -205,13 +207,24 @@ func (t *Table) lostOn(l *lane) (lost []held) {
 			if s.lane != l || s.sentN == 0 {
 				continue
 			}
+			before := len(lost)
 			for i := range s.sent.All() {
-				lost = append(lost, held{r, i})
+				if over == nil || over(r.entry.Partition(i)) {
+					lost = append(lost, held{r, i})
+				}
 			}
-			t.takenBack(s, s.sentN)
-			clear(s.sent)
+			for _, h := range lost[before:] {
+				t.takeBack(s, h.index)
+			}
 		}
 	}
+	for _, h := range lost {
+		t.markPast(h, l.peer)
+		if h.isCall() {
+			t.ensureExtra(h).mayRun = true
+		}
+	}
+	t.resent += uint64(len(lost))
 	return lost
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // Table holds the events of one consumer node until their verdicts, and decides where
@@ -18,7 +19,7 @@ import (
 // let the owner have them first.
 //
 // Calls must not overlap, and their instants must not go back. A call takes time in
-// proportion to its own events; only SetRoute visits all waiting events, and PeerDown all
+// proportion to its own events; only SetRoute visits all waiting events, and PeerDown and TakenOver all
 // events.
 type Table struct {
 	config Config
@@ -261,8 +262,8 @@ func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events in
 }
 
 // SetRoute replaces the route and this node's incarnation. Waiting events follow the new
-// route; events that a peer has stay with it until it answers or its stream breaks, even
-// if it was deposed: it may be running them.
+// route; events that a peer has stay with it, even if it was deposed: it may be running them. They leave it when
+// it answers, when its stream breaks, or by TakenOver.
 func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) {
 	t.self, t.route = self, route
 	t.markOwners(now)
@@ -305,20 +306,36 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 			other.via = nil
 		}
 	}
-	lost := t.lostOn(l)
-	for _, h := range lost {
-		t.markPast(h, peer)
-		if h.isCall() {
-			t.ensureExtra(h).mayRun = true
-		}
-	}
+	lost := t.lostOn(l, nil)
 	unanswered = len(lost)
-	t.resent += uint64(unanswered)
 	for _, h := range l.queue.all() {
 		t.lift(h)
 		lost = append(lost, h)
 	}
 	l.queue.compact()
+	t.repeat(lost, out)
+	t.prune()
+	return unanswered
+}
+
+// TakenOver says that others have taken partitions over from a peer without its word: nothing of its tenures runs any more. The peer may be cut off
+// from the control log alone, and then it keeps its stream and answers nothing. Its events of these partitions that it has not answered are
+// sent again, as if the stream were broken. It returns their number.
+func (t *Table) TakenOver(peer Peer, over func(ring.Partition) bool, out *Moves) (unanswered int) {
+	l := t.find(peer)
+	if l == nil || l == t.local || l.sentN == 0 {
+		return 0
+	}
+	lost := t.lostOn(l, over)
+	t.repeat(lost, out)
+	if l.up {
+		out.wake(peer) // its stream may have been kept for these events alone
+	}
+	return len(lost)
+}
+
+// repeat sends events again, in their order, that are in no place: their streams are broken, or their owners have lost the keys.
+func (t *Table) repeat(lost []held, out *Moves) {
 	slices.SortFunc(lost, byOrder)
 	for _, h := range lost {
 		if h.isCall() && !t.mayRepeat(h, out) {
@@ -326,8 +343,6 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 		}
 		t.send(h, out)
 	}
-	t.prune()
-	return unanswered
 }
 
 // Tick does the work that is due at now. Call it at [Table.Next], or later.
@@ -405,7 +420,7 @@ type Stats struct {
 	In       [places]int   // events by Place
 	FullKeys int           // keys whose mailbox was full
 	Oldest   clock.Instant // when the oldest event was held; zero when there is none
-	Resent   uint64        // events that were refused, or lost with their stream
+	Resent   uint64        // events that were refused, lost with their stream, or not answered before a takeover
 	Ignored  uint64        // verdicts on events that are not held
 }
 

@@ -436,6 +436,9 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
 			m.down(t, peer)
 		},
+		"taken over": func(t *rapid.T) {
+			m.takenOver(t, rapid.SampledFrom(m.peers).Draw(t, "peer"), ring.Partition(rapid.IntRange(1, 4).Draw(t, "every")))
+		},
 		"route": func(t *rapid.T) {
 			r := fixedRoute{none: map[int]bool{}}
 			for i := range 5 {
@@ -550,6 +553,23 @@ func (m *model) down(t fataler, peer Peer) {
 		t.Fatalf("%s has not answered %d events, said to be %d", peer, want, got)
 	}
 	clear(m.with[peer])
+}
+
+// takenOver says that others have taken every so many-th partition over from a peer.
+func (m *model) takenOver(t fataler, peer Peer, every ring.Partition) {
+	over := func(p ring.Partition) bool { return p%every == 0 }
+	want := 0
+	for h := range m.with[peer] {
+		if over(m.partitionOf(h)) {
+			m.mayRun[h] = true // asked of calls only
+			delete(m.with[peer], h)
+			want++
+		}
+	}
+	m.counts["taken over"] += want
+	if got := m.table.TakenOver(peer, over, &m.out); got != want {
+		t.Fatalf("%s has not answered %d events of such partitions, said to be %d", peer, want, got)
+	}
 }
 
 func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
@@ -678,7 +698,7 @@ func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
 	counts := map[string]int{}
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "failure passed on"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "failure passed on", "taken over"} {
 			if counts[what] == 0 {
 				return false
 			}

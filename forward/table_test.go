@@ -327,6 +327,38 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	}
 }
 
+// An owner that is cut off from the control log alone keeps its stream and answers nothing. When others have taken its partition over, its events go to the
+// next owner, before later ones of their keys, and its late verdicts count once.
+func TestEventsOfATakenOverPartitionGoToTheNextOwner(t *testing.T) {
+	partition := func(which ring.Partition) func(ring.Partition) bool {
+		return func(p ring.Partition) bool { return p == which }
+	}
+	inEachForm(t, func(t *testing.T, tt *tableTest) {
+		tt.hold("k", 1, 3)
+		tt.wantTake(1, 1, 2, 3)
+		tt.owner(2, 2)
+		tt.hold("k", 4, 4)
+		if n := tt.TakenOver(peerNumber(1), partition(2), &tt.out) + tt.TakenOver(peerNumber(3), partition(1), &tt.out); n != 0 {
+			t.Fatalf("%d events go to another owner, of another partition or peer", n)
+		}
+		if n := tt.TakenOver(peerNumber(1), partition(1), &tt.out); n != 3 {
+			t.Fatalf("the owner had not answered %d events, want 3", n)
+		}
+		if !slices.Contains(tt.out.Wake, peerNumber(1)) {
+			t.Error("the stream that was kept for these events alone is not woken, to end")
+		}
+		tt.wantTake(1)
+		tt.wantTake(2, 1, 2, 3, 4)
+		tt.say(1, event.NotOwner, 2, 2) // it has read the log at last
+		tt.say(1, event.Done, 0, 1)
+		tt.done(2, 1, 2, 3, 4)
+		if want := []int{1, 2, 3, 4}; !slices.Equal(tt.ended(), want) || tt.Len() != 0 {
+			t.Errorf("done are %v, want %v; %d are held", tt.ended(), want, tt.Len())
+		}
+		tt.wantDoneOnly()
+	})
+}
+
 func TestOverloadedParksOnlyItsKey(t *testing.T) {
 	inEachForm(t, func(t *testing.T, tt *tableTest) {
 		tt.hold("hot", 1, 1)

@@ -44,6 +44,7 @@ func (s steps) SetLease(ownership.Lease)                  {}
 func (s steps) SetTable(*ownership.Table)                 {}
 func (s steps) HandOver() (more bool)                     { return false }
 func (s steps) Covered(ownership.Covered)                 {}
+func (s steps) TakenOver(ownership.TakenOver)             {}
 func (s steps) HandOverLate()                             { s <- "hand over" }
 
 func (s steps) Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
@@ -90,6 +91,7 @@ func (idlePath) SetLease(ownership.Lease)                                   {}
 func (idlePath) SetTable(*ownership.Table)                                  {}
 func (idlePath) HandOver() (more bool)                                      { return false }
 func (idlePath) Covered(ownership.Covered)                                  {}
+func (idlePath) TakenOver(ownership.TakenOver)                              {}
 func (idlePath) HandOverLate()                                              {}
 func (idlePath) Rest(asked ownership.Set) (ownership.Set, []ownership.Busy) { return asked, nil }
 

@@ -321,6 +321,9 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.look()
 }
 
+// TakenOver implements dataPath.
+func (l *incarnation) TakenOver(t ownership.TakenOver) { l.node.pipeline.TakenOver(t) }
+
 // Covered implements dataPath.
 func (l *incarnation) Covered(c ownership.Covered) { l.node.pipeline.Covered(c) }
 

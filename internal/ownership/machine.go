@@ -42,8 +42,9 @@ type Machine struct {
 	gates  gates // gate.go
 	intent       // propose.go: the requests of this node to the group
 
-	anchors anchors // anchor.go
-	covers  covers  // cover.go
+	anchors anchors     // anchor.go
+	covers  covers      // cover.go
+	taken   []takenOver // takenover.go: not told yet
 
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
@@ -156,6 +157,7 @@ func (m *Machine) settle() {
 	m.noteLapse()
 	m.forceDrains()
 	m.acquire()
+	m.tellTakenOver()
 	m.keepCovers()
 	m.propose()
 	m.noteFull()
@@ -404,6 +406,7 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 		m.lost(reason)
 		return
 	}
+	m.noteTakenOver(r.rec.Inc, b)
 	if m.state.applyBeat(r.rec.Inc, b) {
 		m.gates.recheck = true
 	}

@@ -375,6 +375,8 @@ func (p *proc) perform(e Effect) Input {
 	case SetLease:
 		p.setLease(e.Lease)
 	case PublishTable:
+	case TakenOver:
+		w.takenOver(p, e)
 	case Covered:
 		p.covered(e)
 	case MoveAnchor:

@@ -216,6 +216,13 @@ type SetLease struct{ Lease Lease }
 // PublishTable is the newest applied table, for routing.
 type PublishTable struct{ Table *Table }
 
+// TakenOver says that the log has proven an owner's tenures of partitions over, while no Beat of the owner says that it has read their end:
+// it may be cut off from the log alone. Nothing of them runs, and events that the owner still has cannot begin there.
+type TakenOver struct {
+	Inc        Incarnation
+	Partitions Set
+}
+
 // MoveAnchor moves the durable subscription that keeps the broker from trimming
 // the log under slow readers.
 type MoveAnchor struct{ To Position }
@@ -291,6 +298,7 @@ func (Revoke) effect()          {}
 func (ForceDrain) effect()      {}
 func (SetLease) effect()        {}
 func (PublishTable) effect()    {}
+func (TakenOver) effect()       {}
 func (MoveAnchor) effect()      {}
 func (Lost) effect()            {}
 func (Exit) effect()            {}

@@ -238,7 +238,7 @@ func (tr *transcript) effect(p *proc, e Effect) {
 		}
 	case Note:
 		tr.note(p, e)
-	case Append, PublishTable, MoveAnchor, ReadFirst:
+	case Append, PublishTable, TakenOver, MoveAnchor, ReadFirst:
 	}
 }
 

@@ -62,6 +62,7 @@ type holder struct{ *alone }
 func (h holder) Settle(_ forward.Peer, _ []event.Set, v []event.Verdict)    { h.settle(v) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
 func (h holder) SetRoute(forward.Peer, forward.Route)                       {}
+func (h holder) TakenOver(forward.Peer, func(ring.Partition) bool)          {}
 func (h holder) Newest(_ []event.Handle, dst []*event.Event) []*event.Event { return dst }
 func (h holder) Drop([]event.Handle)                                        {}
 func (h holder) HandOver(forward.Peer, []event.Finished)                    {}

@@ -153,6 +153,11 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.Boxes.RestartHandover()
 }
 
+// TakenOver sends the events again that a former owner has of partitions that others have taken over from it.
+func (p *Pipeline) TakenOver(t ownership.TakenOver) {
+	p.Holder.TakenOver(forward.Peer(t.Inc), t.Partitions.Has)
+}
+
 // route is an epoch as forward sees it.
 type route struct{ *ownership.Table }
 

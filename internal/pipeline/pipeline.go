@@ -63,6 +63,7 @@ type Holder interface {
 	Renew(r event.Renewal)
 	Forget(reservation event.Handle)
 	SetRoute(self forward.Peer, route forward.Route)
+	TakenOver(peer forward.Peer, over func(ring.Partition) bool)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	Drop(handles []event.Handle)
 	HandOver(to forward.Peer, done []event.Finished)

@@ -42,6 +42,8 @@ type DataPath interface {
 	SetLease(ownership.Lease)
 	// SetTable publishes the newest applied epoch for routing.
 	SetTable(*ownership.Table)
+	// TakenOver says that an owner's tenures are over which may not know it.
+	TakenOver(ownership.TakenOver)
 	// Covered says until when a turn of a reservation may be promised its ttl, or that it will not be.
 	Covered(ownership.Covered)
 	// HandOverLate sends the next owners the results that finished after their partitions moved.
@@ -169,6 +171,8 @@ func (d *Driver) perform(eff ownership.Effect) {
 		d.host.SetLease(eff.Lease)
 	case ownership.PublishTable:
 		d.host.SetTable(eff.Table)
+	case ownership.TakenOver:
+		d.host.TakenOver(eff)
 	case ownership.Covered:
 		d.host.Covered(eff)
 	case ownership.Note:

@@ -34,6 +34,7 @@ func (h *host) CheckContiguity(ownership.CheckContiguity) { h.call("check") }
 func (h *host) Append(ownership.Append)                   { h.call("append") }
 func (h *host) MoveAnchor(ownership.MoveAnchor)           { h.call("move anchor") }
 func (h *host) Covered(ownership.Covered)                 { h.call("covered") }
+func (h *host) TakenOver(ownership.TakenOver)             { h.call("taken over") }
 func (h *host) ReadFirst(ownership.ReadFirst)             { h.call("read first") }
 func (h *host) SetGates([]ownership.GateChange)           { h.call("set gates") }
 func (h *host) Revoke(r ownership.Revoke)                 { h.call(fmt.Sprint("revoke ", r.Seq)) }
@@ -84,6 +85,7 @@ func TestEffectsKeepTheirOrder(t *testing.T) {
 			ownership.ForceDrain{},
 			ownership.SetLease{},
 			ownership.PublishTable{},
+			ownership.TakenOver{},
 			ownership.Note{},
 		},
 	}}
@@ -95,12 +97,12 @@ func TestEffectsKeepTheirOrder(t *testing.T) {
 	if p := d.Advance(7); p != driver.Stepped || d.At() != 7 || d.Taken() != (ownership.Tick{}) {
 		t.Errorf("progress %v at %v with %v", p, d.At(), d.Taken())
 	}
-	if effects, inputs := d.Pending(); len(effects) != 11 || !inputs {
+	if effects, inputs := d.Pending(); len(effects) != 12 || !inputs {
 		t.Errorf("%d effects and inputs %v wait", len(effects), inputs)
 	}
 	advance(t, d)
-	expect(t, "calls", h.calls, "open reader", "check", "append", "move anchor", "read first", "covered", "set gates", "force", "set lease", "set table", "note")
-	expect(t, "steps", m.steps, "7 ownership.Tick", "12 ownership.Leave")
+	expect(t, "calls", h.calls, "open reader", "check", "append", "move anchor", "read first", "covered", "set gates", "force", "set lease", "set table", "taken over", "note")
+	expect(t, "steps", m.steps, "7 ownership.Tick", "13 ownership.Leave")
 	if effects, inputs := d.Pending(); len(effects) != 0 || inputs || d.End() != nil {
 		t.Errorf("at rest, %d effects and inputs %v wait, end %v", len(effects), inputs, d.End())
 	}

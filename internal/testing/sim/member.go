@@ -400,6 +400,9 @@ func (m effects) Rest(partitions ownership.Set) (idle ownership.Set, busy []owne
 	return m.pipeline.Rest(partitions)
 }
 
+// TakenOver implements driver.Host.
+func (m effects) TakenOver(t ownership.TakenOver) { m.pipeline.TakenOver(t) }
+
 // Covered implements driver.Host.
 func (m effects) Covered(c ownership.Covered) { m.pipeline.Covered(c) }
 

@@ -113,6 +113,15 @@ func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	})
 }
 
+// TakenOver implements pipeline.Holder.
+func (h holder) TakenOver(peer forward.Peer, over func(ring.Partition) bool) {
+	h.forward(func(_ clock.Instant, out *forward.Moves) {
+		if n := h.table.TakenOver(peer, over, out); n > 0 {
+			h.w.count("taken_over_unanswered")
+		}
+	})
+}
+
 // HandOver implements pipeline.Holder.
 func (h holder) HandOver(to forward.Peer, done []event.Finished) {
 	if c := h.conn(ownership.Incarnation(to)); c != nil {
