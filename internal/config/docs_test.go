@@ -42,6 +42,20 @@ func upToDate(t *testing.T, path string, want []byte) {
 	}
 }
 
+// TestReadmesOfSDKsAreUpToDate: each names the length that reasons are cut to by default.
+func TestReadmesOfSDKsAreUpToDate(t *testing.T) {
+	want := fmt.Sprintf("(%d KiB by default)", Default().App.ReasonBytesMax>>10)
+	for _, sdk := range []string{"java", "python", "typescript"} {
+		page, err := os.ReadFile(filepath.Join("../../sdk", sdk, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("sdk/%s/README.md does not say that reasons are cut to %s", sdk, want)
+		}
+	}
+}
+
 // TestDocsAreUpToDate: docs.go has the comment of the field of every setting, and no comment is
 // missing.
 func TestDocsAreUpToDate(t *testing.T) {

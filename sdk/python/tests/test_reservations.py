@@ -316,6 +316,24 @@ def test_it_is_held_until_its_release(style: str) -> None:
     asyncio.run(main())
 
 
+def test_an_awaited_one_is_released_at_the_end_of_its_block() -> None:
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted(LONG)
+        yield from s.keep(LONG)
+
+    async def main() -> None:
+        with Lender(serve) as router:
+            r = await router.lane.reserve_async("user-1")
+            async with r as same:
+                assert same is r
+                r.check()
+                assert not router.released.is_set()
+            assert router.released.is_set()
+            assert router.streams.qsize() == 1, "it has asked for a second reservation"
+
+    asyncio.run(main())
+
+
 def test_a_grant_after_a_long_wait_is_renewed_first(style: str) -> None:
     answered: list[float] = []
 

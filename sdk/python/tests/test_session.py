@@ -7,6 +7,7 @@ import queue
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
@@ -22,6 +23,13 @@ from ringfence.testing import Outcome, Router
 WAIT = 30.0
 
 Work = Callable[[Iterator[pb.WorkRequest], grpc.ServicerContext], Iterator[bytes]]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.002)
 
 
 class Server:
@@ -201,3 +209,35 @@ def test_frames_are_full_and_results_wait_for_their_receipt(ringfence_router: Ro
     receipts = [request.receipt for request in frames if request.receipt]
     assert receipts == sorted(receipts)
     assert receipts[-1] == 3
+
+
+def test_a_result_after_a_receipt_waits_for_no_ping() -> None:
+    first, second = threading.Event(), threading.Event()
+    results: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+
+    def handle(event: ringfence.Event) -> None:
+        assert (first if event.key == b"a" else second).wait(WAIT)
+
+    def work(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
+        assert next(requests).HasField("hello")
+        k = next(requests).ping.k
+        yield welcome(limits=pb.Limits(ping_interval_ms=3_600_000))
+        yield pb.WorkResponse(pong=pb.Pong(k=k, remaining_ns=3_600_000_000_000)).SerializeToString()
+        deliveries = [pb.Delivery(delivery_id=1, key=b"a"), pb.Delivery(delivery_id=2, key=b"b")]
+        yield pb.WorkResponse(deliveries=pb.Deliveries(number=1, deliveries=deliveries)).SerializeToString()
+        for request in requests:
+            if request.HasField("results"):
+                results.put([result.delivery_id for result in request.results.results])
+                until(lambda: stream().quiet)  # the sender waits for the receipt
+                yield pb.WorkResponse(receipt=request.results.number).SerializeToString()
+
+    with Server(work) as server, ringfence.Worker(handle, server.endpoint) as worker:
+
+        def stream() -> Any:
+            return worker._runner.live
+
+        first.set()
+        assert results.get(timeout=WAIT) == [1]
+        until(lambda: stream()._receipt == 1)
+        second.set()
+        assert results.get(timeout=WAIT) == [2]

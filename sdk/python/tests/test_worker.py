@@ -32,6 +32,10 @@ class Gate:
     def open(self) -> None:
         self._open.set()
 
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
     def wait_started(self) -> Event:
         return self.started.get(timeout=WAIT)
 
@@ -411,14 +415,36 @@ def test_handlers_that_ignore_everything_are_reported(style: str, gate: Gate) ->
     router.deliver("k")
     gate.wait_started()
     worker.stop()
-    if style == "threads":
-        with pytest.raises(HandlersStillRunning, match="1 handlers are still running"):
-            worker.join(WAIT)
-    else:
-        until(worker._done.is_set)
+    opener = threading.Timer(WAIT, gate.open)  # ends a wait for the handler itself
+    opener.start()
+    with pytest.raises(HandlersStillRunning, match="1 handlers are still running"):
+        worker.join()
+    assert not gate.is_open, "it has waited for a handler that ignores its cancellation"
+    opener.cancel()
     gate.open()
     with pytest.raises(HandlersStillRunning):
         router.close()
+
+
+def test_join_does_not_outlast_its_timeout(ringfence_router: Router, gate: Gate) -> None:
+    """A task that a handler has left behind, and that ignores its cancellation, keeps the event loop running."""
+    left: list[asyncio.Task[None]] = []
+
+    async def handle(event: Event) -> None:
+        left.append(asyncio.create_task(gate.stubborn_task(event)))
+
+    worker = ringfence_router.start(handle)
+    assert ringfence_router.deliver("k").outcome() == Outcome("done")
+    gate.wait_started()
+    worker.stop()
+    opener = threading.Timer(WAIT, gate.open)
+    opener.start()
+    until(worker._done.is_set)
+    assert not worker.join(0.1)
+    assert not gate.is_open
+    opener.cancel()
+    gate.open()
+    assert worker.join(WAIT)
 
 
 def test_hooks(ringfence_router: Router, style: str) -> None:

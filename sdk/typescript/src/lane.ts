@@ -2,7 +2,7 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
 import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
-import { CallError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
+import { CallError, MaybeSentError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
 import { LeasedEvent, type Event, type MessageId } from "./event.js";
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, type Options } from "./options.js";
@@ -16,6 +16,9 @@ const path = "/ringfence.lane.v1.LaneService/Invoke";
 
 /** How long the router's answer is waited for after the timeout of a call, in milliseconds. */
 const grace = 1000;
+
+/** The text of the errors of a lane that was closed. */
+const closedText = "the lane was closed";
 
 /** The longest time that a timer can wait, in milliseconds. Routers allow 10 minutes. */
 const timeoutMax = 2 ** 31 - 1 - grace;
@@ -97,6 +100,7 @@ export class Lane {
   readonly #traces: Traces | false | undefined;
   readonly #clock: () => Clock; // read by reservations alone
   #installed: Promise<Traces | undefined> | undefined; // asked for once: to look for a package that is missing takes long
+  readonly #open = new Set<() => void>(); // ends each call, Send and reservation that is under way: gRPC's close lets their streams go on
   #closed = false;
 
   /**
@@ -119,9 +123,13 @@ export class Lane {
     });
   }
 
-  /** Ends the connection. Calls that wait reject, with the outcome unknown; reservations are lost when their permission ends. */
+  /**
+   * Ends the connection, and all that goes on over it: calls that wait reject with the outcome unknown, Sends with a MaybeSentError, and waits for a key
+   * with a NotReservedError. Reservations are lost at once. None is released, so the router keeps their keys until their permission ends: release them before.
+   */
   close(): void {
     this.#closed = true;
+    for (const end of this.#open) end(); // first: the client's close would give calls without a connection another status
     this.#client.close();
   }
 
@@ -146,7 +154,7 @@ export class Lane {
     });
     const pauses = new Pauses(timeoutMs, callPauseMax);
     for (;;) {
-      if (this.#closed) throw new CallError("not_run", "", "the lane was closed");
+      if (this.#closed) throw new CallError("not_run", "", closedText);
       if (signal?.aborted) throw new CallError("not_run", "", textOf(signal.reason), 0, { cause: signal.reason });
       try {
         return replyOf(await this.#invoke(request, metadata, Math.ceil(pauses.left) + grace, signal));
@@ -191,13 +199,16 @@ export class Lane {
     } catch (err) {
       throw new NotSentError(textOf(err), { cause: err });
     }
-    if (this.#closed) throw new NotSentError("the lane was closed");
+    if (this.#closed) throw new NotSentError(closedText);
     return new Promise((resolve, reject) => {
       const giveUp = publishBy(this.#client, token, request, withinMs, (failure, response) => {
+        this.#open.delete(giveUp);
         signal?.removeEventListener("abort", giveUp);
         if (failure === undefined) resolve(response);
+        else if (this.#closed && failure.code === codes.CANCELLED) reject(new MaybeSentError(closedText, { cause: failure }));
         else reject(failure);
       });
+      this.#open.add(giveUp);
       signal?.addEventListener("abort", giveUp, { once: true });
     });
   };
@@ -223,13 +234,16 @@ export class Lane {
     } catch (err) {
       throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
     }
-    const holder = new Holder({ clock, open: () => this.#open() }, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path: pathOf(caller), signal });
+    const end = () => holder.close(closedText);
+    const opener = { clock, open: () => this.#stream(), ended: () => this.#open.delete(end) };
+    const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path: pathOf(caller), signal });
+    this.#open.add(end);
     await holder.begin();
     return new Reservation(holder);
   }
 
-  #open(): ClientDuplexStream<Buffer, Buffer> {
-    if (this.#closed) throw new NotReservedError("", "the lane was closed");
+  #stream(): ClientDuplexStream<Buffer, Buffer> {
+    if (this.#closed) throw new NotReservedError("", closedText);
     const metadata = new Metadata();
     try {
       const token = readToken(this.#tokenFile);
@@ -249,12 +263,15 @@ export class Lane {
       const same = (frame: Buffer): Buffer => frame;
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
       const call = this.#client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+        this.#open.delete(cancel);
         signal?.removeEventListener("abort", cancel);
         if (signal?.aborted && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", textOf(signal.reason), 0, { cause: signal.reason }));
+        else if (this.#closed && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", closedText, 0, { cause: failure }));
         else if (failure !== null) reject(notAnswered(failure));
         else resolve(response!);
       });
       const cancel = () => call.cancel();
+      this.#open.add(cancel);
       signal?.addEventListener("abort", cancel, { once: true });
     });
   }

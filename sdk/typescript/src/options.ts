@@ -164,7 +164,7 @@ export function settingsOf(options: Options): Settings {
   for (const name of Object.keys(options)) bad(!optionNames.has(name), name, "is no option");
   const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, tls, signal, logger = stderrLogger } = options;
   bad(!Number.isInteger(maxInFlight) || maxInFlight < 1 || maxInFlight > 100_000, "maxInFlight", `is ${maxInFlight}, want 1 to 100000`);
-  bad(!(drainGraceMs >= 0 && drainGraceMs < 2 ** 31), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
+  bad(!(drainGraceMs >= 0 && drainGraceMs <= 2 ** 31 - 1), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
   bad(typeof name !== "string", "name", "is no string");
   bad(!["info", "warn", "error"].every((level) => typeof logger?.[level as "info"] === "function"), "logger", "has no methods info, warn and error");
   bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains something that is no function");

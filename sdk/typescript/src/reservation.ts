@@ -48,6 +48,8 @@ export interface Opener {
   readonly clock: Clock;
   /** Opens a stream. It does not wait. @throws NotReservedError */
   open(): Stream;
+  /** Called when no stream follows: it is over, was refused, or is lost. */
+  ended(): void;
 }
 
 /** Who asks for what. */
@@ -185,6 +187,16 @@ export class Holder implements Cancellable {
     await over;
     clearInterval(this.#ticks);
     this.#stream?.cancel();
+    this.#opener.ended();
+  }
+
+  /** Ends everything, since no further stream can be opened. A release that waits for its answer has been sent, or cannot be. */
+  close(why: string): void {
+    this.#fail(new NotReservedError("", why));
+    this.#lose(why);
+    if (this.#over === undefined) return;
+    this.#stop();
+    this.#over();
   }
 
   #open(resume: boolean): void {
@@ -330,6 +342,7 @@ export class Holder implements Cancellable {
   }
 
   #stop(): void {
+    this.#opener.ended();
     clearInterval(this.#ticks);
     clearTimeout(this.#soon);
     const stream = this.#stream;

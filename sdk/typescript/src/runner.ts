@@ -125,11 +125,7 @@ export class Runner implements SessionUser {
     if (this.#stopping) return;
     this.#stopping = true;
     if (!this.#connecting) return; // run has not begun to connect, and will see it
-    const { drainGraceMs } = this.settings;
-    this.#ends.push(
-      setTimeout(() => this.#cut(), drainGraceMs),
-      setTimeout(() => this.#giveUp(), drainGraceMs + patience),
-    );
+    this.#ends.push(setTimeout(() => this.#cut(), this.settings.drainGraceMs));
     const live = this.#live;
     if (live === undefined) {
       clearTimeout(this.#pause);
@@ -142,8 +138,10 @@ export class Runner implements SessionUser {
     live.drain();
   }
 
-  /** Cancels all handlers at the end of the grace. */
+  /** Cancels all handlers at the end of the grace, and gives those up that ignore it. */
   #cut(): void {
+    // Not from the beginning of the drain: grace and patience together may be more than a timer can wait, and it would fire at once.
+    this.#ends.push(setTimeout(() => this.#giveUp(), patience));
     for (const session of this.#sessions) {
       session.check(); // what has lost its key says so
       const running: LeasedEvent[] = [];

@@ -256,6 +256,29 @@ describe("a lane", () => {
     await assert.rejects(lane.invoke("k", "do", "", { signal: abort.signal }), { outcome: "not_run", text: "enough" });
   });
 
+  it("ends its calls when it closes: they may have run", async (t) => {
+    const router = testRouter(t);
+    const started = deferred<void>();
+    const reason = deferred<unknown>();
+    await router.start(nothing, { calls: { do: (_, signal) => (started.resolve(), untilAborted(signal).catch((err: unknown) => (reason.resolve(err), Promise.reject(err)))) } });
+    const lane = await laneTo(t, await router.serve());
+    const call = assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 30_000 }), { name: "CallError", outcome: "unknown", code: "", text: "the lane was closed" });
+    await started.promise;
+    lane.close();
+    await call;
+    assert.ok((await reason.promise) instanceof CallerGoneError);
+  });
+
+  it("makes no call again after it has closed", async (t) => {
+    let count = 0;
+    const refused = deferred<void>();
+    const lane = await laneTo(t, await serve(t, () => (++count === 3 && refused.resolve(), { status: status.RESOURCE_EXHAUSTED })));
+    const call = assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 30_000 }), { name: "CallError", text: "the lane was closed" });
+    await refused.promise;
+    lane.close();
+    await call;
+  });
+
   it("refuses a call that would wait for its own key", async (t) => {
     const router = testRouter(t);
     const lane = await laneTo(t, await router.serve());

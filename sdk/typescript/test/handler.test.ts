@@ -109,6 +109,7 @@ describe("options", () => {
   it("refuse what is of no use", () => {
     const wrong: [object, string][] = [
       [{ maxInFlight: 1.5 }, "maxInFlight"], [{ maxInFlight: 100_001 }, "maxInFlight"], [{ drainGraceMs: NaN }, "drainGraceMs"], [{ drainGraceMs: Infinity }, "drainGraceMs"],
+      [{ drainGraceMs: 2 ** 31 - 0.5 }, "drainGraceMs"],
       [{ logger: {} }, "logger"], [{ logger: null }, "logger"], [{ interceptors: [1] }, "interceptors"], [{ tls: { ca: "x" } }, "tls"], [{ signal: {} }, "signal"], [{ name: 1 }, "name"],
     ];
     for (const [options, argument] of wrong) assert.throws(() => settingsOf(options), { code: "argument", argument }, argument);

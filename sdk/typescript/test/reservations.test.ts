@@ -12,6 +12,7 @@ import { Fence, KeyLostError, Lane, NotReservedError, RingfenceError, type Event
 import { Permission, renewalsMax } from "../src/permission.js";
 import { testRouter } from "../src/testing/index.js";
 import { randomly } from "./randomly.js";
+import { deferred } from "./script.js";
 
 describe("the permission of a holder", () => {
   it("counts from the ask", () => {
@@ -171,7 +172,7 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
   const streams: Lending[] = [];
   const server = new Server();
   const same = (frame: Buffer): Buffer => frame;
-  const state = { streams, releases: 0, server, lane: undefined as unknown as Lane };
+  const state = { streams, releases: 0, ends: 0, server, lane: undefined as unknown as Lane };
   server.addService(
     { reserve: { path: "/ringfence.lane.v1.LaneService/Reserve", requestStream: true, responseStream: true, requestSerialize: same, requestDeserialize: same, responseSerialize: same, responseDeserialize: same } },
     {
@@ -181,7 +182,7 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
         let lending: Lending | undefined;
         let failed = false;
         call.on("error", () => {});
-        call.on("end", () => call.end());
+        call.on("end", () => (state.ends++, call.end()));
         call.on("data", (bytes: Buffer) => {
           const { frame } = fromBinary(ReserveRequestSchema, bytes);
           if (frame.case === "ask") {
@@ -475,6 +476,42 @@ describe("a reservation", () => {
     for (const wait of [-1, NaN, Infinity]) await assert.rejects(lane.reserve("k", { wait }), RingfenceError);
     lane.close();
     await assert.rejects(lane.reserve("k"), (err) => err instanceof NotReservedError && err.code === "" && err.text === "the lane was closed");
+  });
+
+  it("is lost when its lane closes", async (t) => {
+    const router = await lender(t, (s) => (s.keep(3_600_000), s.grant(3_600_000)));
+    const r = await router.lane.reserve("user-1");
+    let heard = false;
+    r.signal.addEventListener("abort", () => (heard = true));
+    router.lane.close();
+    assert.ok(heard && r.signal.reason instanceof KeyLostError, String(r.signal.reason));
+    assert.match(r.signal.reason.message, /the lane was closed/);
+    await r.release();
+    while (router.ends < 1) await sleep(10);
+    assert.deepEqual([router.streams.length, router.releases], [1, 0], "nobody may have the key before this process has heard that it is lost");
+  });
+
+  for (const [name, serve] of Object.entries<(s: Lending) => void>({ "the router": () => {}, "a router that refuses asks unread": (s) => s.fail(status.RESOURCE_EXHAUSTED) })) {
+    it(`is not waited for at ${name} when its lane closes`, async (t) => {
+      const asked = deferred<void>();
+      const router = await lender(t, (s) => (asked.resolve(), serve(s)));
+      const refused = assert.rejects(router.lane.reserve("k", { wait: 30_000 }), { name: "NotReservedError", code: "", text: "the lane was closed" });
+      await asked.promise;
+      router.lane.close();
+      await refused;
+    });
+  }
+
+  it("waits for the answer to its release no longer when its lane closes", { timeout: 120_000 }, async (t) => {
+    const router = await lender(t, (s) => {
+      s.over = () => {}; // no answer
+      s.grant(3_600_000);
+    });
+    const r = await router.lane.reserve("user-1");
+    const released = r.release();
+    router.lane.close();
+    await released;
+    while (router.releases < 1) await sleep(10); // what was sent before goes out
   });
 
   it("sends the token of each stream", async (t) => {

@@ -361,6 +361,21 @@ describe("stopping", () => {
     assert.equal((await delivery.outcome()).kind, "cancelled");
   });
 
+  it("lets handlers end within the longest grace", async (t) => {
+    const router = testRouter(t);
+    const stop = new AbortController();
+    const [started, end] = [deferred(), deferred()];
+    const ended = router.run(() => (started.resolve(), end.promise), { signal: stop.signal, drainGraceMs: 2 ** 31 - 1 });
+    ended.catch(() => {}); // it is awaited below
+    const delivery = router.deliver({ key: "k" });
+    await started.promise;
+    stop.abort();
+    await sleep(100); // for timers that fire at once
+    end.resolve();
+    assert.equal((await delivery.outcome()).kind, "done");
+    await ended;
+  });
+
   it("does not wait for a router that is not there", async () => {
     const script = new Script();
     await script.start(() => {});

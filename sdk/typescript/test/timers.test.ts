@@ -310,6 +310,15 @@ describe("what a lane sends", () => {
     await assert.rejects(lane.send("k"), { name: "NotSentError", message: /token file/ });
   });
 
+  it("may have been published when the lane closes", async (t) => {
+    const asked = deferred<void>();
+    const lane = laneTo(t, await serve(t, () => asked.resolve() as undefined));
+    const sent = assert.rejects(lane.send("k"), { name: "MaybeSentError", text: "the lane was closed" });
+    await asked.promise;
+    lane.close();
+    await sent;
+  });
+
   it("is not sent without a router, on a closed lane, and with a time out of range", async () => {
     const lane = new Lane("127.0.0.1:1");
     await assert.rejects(lane.send("k"), { name: "NotSentError" });

@@ -479,11 +479,15 @@ class Reservation(_Held):
 
 
 class AsyncReservation(_Held):
-    """Is :class:`Reservation` for coroutines. :meth:`Lane.reserve_async` returns it, to be awaited or used with ``async with``."""
+    """Is :class:`Reservation` for coroutines.
+
+    :meth:`Lane.reserve_async` returns it, to be awaited or used with ``async with``, also one after the other.
+    """
 
     def __init__(self, key: bytes, start: Callable[..., Holder]) -> None:
         super().__init__(key)
         self._start = start
+        self._begun = False
         self.lost = asyncio.Event()
         """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
         self._over = asyncio.Event()
@@ -498,6 +502,9 @@ class AsyncReservation(_Held):
         await self.release()
 
     async def _begin(self) -> AsyncReservation:
+        """Asks for the key, unless the reservation has begun before: one that was awaited may be used with ``async with`` as well."""
+        if self._begun:
+            return self
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[NotReserved | None] = loop.create_future()
 
@@ -519,6 +526,7 @@ class AsyncReservation(_Held):
             raise
         if failure is not None:
             raise failure
+        self._begun = True
         return self
 
     async def release(self) -> None:

@@ -260,6 +260,8 @@ class Stream:
                 self.going_away, self.away = True, response.go_away.retry_after_ms / 1000
             wake = runner.pool.wanted()
             self.tell()
+            if self._receipt == self._sent and not self._signalled:  # else the sender, which waits, would not be woken for the next result
+                self.quiet = False
         if wake:
             runner.pool.wake()
         if lost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.call import check_calls, with_calls
@@ -97,12 +98,14 @@ class Worker:
 
         Raises HandlersStillRunning if handlers ignored even their cancellation.
         """
+        end = None if timeout is None else time.monotonic() + timeout
         if not self._done.wait(timeout):
             return False
-        if self._loop_thread is not None:
-            self._loop_thread.join()
         if self._runner.error is not None:
-            raise self._runner.error
+            raise self._runner.error  # before the loop has ended, which such handlers may never let it
+        if self._loop_thread is not None:
+            self._loop_thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            return not self._loop_thread.is_alive()
         return True
 
     def __enter__(self) -> Worker:

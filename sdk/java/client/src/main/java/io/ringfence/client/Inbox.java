@@ -267,6 +267,11 @@ final class Inbox<T extends Inbox.Item> {
         return running.size + frozen.size + lost.size;
     }
 
+    /** How many handlers run on though they are cancelled for good. */
+    int late() {
+        return lost.size;
+    }
+
     /** How many deliveries have not started. */
     int waiting() {
         return waiting.size;

@@ -89,6 +89,10 @@ final class Runner {
                 }
                 while (true) {
                     hand();
+                    if (surplus()) {
+                        pool--;
+                        return null;
+                    }
                     // The clock is read right before the start: the machine may have been asleep.
                     Event event = live == null ? null : live.inbox.take(clock.fast());
                     if (event != null) {
@@ -174,12 +178,26 @@ final class Runner {
         if (woken != null) {
             waking = true;
             woken.signalled = true;
-        } else if (pool < threadsMax) {
+        } else if (pool < threadsMax || pool - late() < threadsMax) {
             waking = true;
             pool++;
             woken = new HandlerThread();
         }
         return woken;
+    }
+
+    /** Reports whether a late handler has returned whose place another thread has taken. The lock is held. */
+    private boolean surplus() {
+        return pool > threadsMax && pool - late() > threadsMax;
+    }
+
+    /** How many handlers were cancelled and have not returned. Their threads do not count, or they would hold up other deliveries. The lock is held. */
+    private int late() {
+        int late = 0;
+        for (Stream stream : watched) {
+            late += stream.inbox.late();
+        }
+        return late;
     }
 
     /** Wakes or starts a thread. */

@@ -406,7 +406,7 @@ public final class Worker implements AutoCloseable {
 
         /**
          * Bounds the threads that handlers run in. They are started as needed. Events beyond them wait, and count as not
-         * started.
+         * started. A thread whose handler was cancelled and has not returned does not count.
          *
          * @param threads 1 or more. By default it is maxInFlight, but at most 1,000 if they are threads of the platform
          * @return this

@@ -40,6 +40,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Test;
@@ -262,7 +263,7 @@ class WorkerTest {
 
     @TestFactory
     Stream<DynamicTest> handlersAreBounded() {
-        Map<String, java.util.function.Consumer<Worker.Builder>> bounds = Map.of(
+        Map<String, Consumer<Worker.Builder>> bounds = Map.of(
                 "maxInFlight", options -> options.maxInFlight(3), "maxThreads", options -> options.maxThreads(3));
         return bounds.entrySet().stream().map(bound -> DynamicTest.dynamicTest(bound.getKey(), () -> {
             try (TestRouter router = new TestRouter()) {
@@ -489,9 +490,23 @@ class WorkerTest {
     /** A handler that ignores its cancellation holds up neither the next delivery of its key nor that of others. */
     @Test
     void aHandlerThatIgnoresItsCancellationHoldsUpNothing(TestRouter router) throws InterruptedException {
+        ignoresItsCancellation(router, options -> { });
+    }
+
+    /** With one thread the next delivery takes another one. When the handler has returned after all, one thread runs handlers again. */
+    @Test
+    void theOnlyThreadIsReplacedIfItsHandlerIgnoresItsCancellation(TestRouter router) throws InterruptedException {
+        int most = ignoresItsCancellation(router, options -> options.maxThreads(1));
+        assertEquals(1, most);
+    }
+
+    /** Returns the most handlers that have run at once since the first one was cancelled, without it. */
+    private static int ignoresItsCancellation(TestRouter router, Consumer<Worker.Builder> options) throws InterruptedException {
         CountDownLatch started = new CountDownLatch(1);
         CountDownLatch release = new CountDownLatch(1);
         AtomicInteger calls = new AtomicInteger();
+        AtomicInteger running = new AtomicInteger();
+        AtomicInteger most = new AtomicInteger();
         router.start(event -> {
             if (calls.incrementAndGet() == 1) {
                 started.countDown();
@@ -502,15 +517,27 @@ class WorkerTest {
                         // as told
                     }
                 }
+                return;
             }
-        });
+            most.accumulateAndGet(running.incrementAndGet(), Math::max);
+            Thread.sleep(1); // the work
+            running.decrementAndGet();
+        }, options);
         TestRouter.Delivery late = router.deliver(Event.of("k"));
         await(started);
         router.disconnect();
         router.expire();
         assertEquals(Outcome.Kind.LOST, late.outcome().kind());
         assertEquals(Outcome.Kind.DONE, late.redeliver().outcome().kind());
-        release.countDown();
+        List<TestRouter.Delivery> deliveries = new ArrayList<>();
+        for (int i = 0; i < 100; i++) {
+            deliveries.add(router.deliver(Event.of("k" + i)));
+            if (i == 50) {
+                release.countDown();
+            }
+        }
+        deliveries.forEach(delivery -> assertEquals(Outcome.Kind.DONE, delivery.outcome().kind()));
+        return most.get();
     }
 
     @Test
