@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -142,6 +143,21 @@ func TestFiringsGoToTheirDeclarer(t *testing.T) {
 	if got := judge(); got.Kind != event.ResultPutOff || got.To != 0 || got.After != time.Minute || !got.Behind {
 		t.Errorf("alone: %+v", got)
 	}
+}
+
+// A Hello has room for as many schedules as a worker may declare, with texts as long as they may be.
+func TestTheMostSchedules(t *testing.T) {
+	const most, name, cron, zone = 256, 128, 256, 64
+	r := newRig(t, nil)
+	hello := &appv1.Hello{MaxInFlight: 1, Worker: strings.Repeat("w", 1<<10), Sdk: strings.Repeat("s", 1<<10)}
+	for range most {
+		hello.Schedules = append(hello.Schedules, &appv1.Schedule{
+			Name: strings.Repeat("n", name), Cron: strings.Repeat("c", cron), Zone: strings.Repeat("z", zone), JitterMs: uint64(time.Hour.Milliseconds()),
+			GraceMs: uint64(24 * time.Hour.Milliseconds()), Missed: appv1.MissedPolicy_MISSED_POLICY_ALL,
+		})
+	}
+	r.connect(hello)
+	r.wantWorkers(1)
 }
 
 // A worker whose schedules are wrong is refused with the reason, and gets no deliveries; the schedules of one that has gone are taken back.
