@@ -14,8 +14,12 @@ import (
 // SchedulesMax is the number of schedules of one [Run].
 const SchedulesMax = 256
 
-// scheduleNameMax bounds the bytes of a schedule's name.
-const scheduleNameMax = event.SentNameMax
+// The router's bounds of a schedule's texts, in bytes. A router closes the connection of a Hello that is far longer than they allow, without a reason.
+const (
+	scheduleNameMax = event.SentNameMax
+	scheduleCronMax = 256
+	scheduleZoneMax = 64
+)
 
 // Times are the times of a schedule: see [Cron], [Every] and [At].
 type Times struct{ wire *appv1.Schedule }
@@ -97,7 +101,8 @@ type FiringHandler func(ctx context.Context, f *Firing) error
 // write.
 func WithSchedule(name string, times Times, handler FiringHandler, opts ...ScheduleOption) Option {
 	return func(o *options) {
-		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax {
+		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
+			len(times.wire.GetCron()) > scheduleCronMax || len(times.wire.GetZone()) > scheduleZoneMax {
 			o.badSchedules = append(o.badSchedules, name)
 			return
 		}

@@ -73,6 +73,43 @@ func TestSchedulesPage(t *testing.T) {
 	}
 }
 
+// TestTheMostSchedules: a worker may declare as many schedules as there may be, with texts as long as they may be. Longer ones never leave the SDK.
+func TestTheMostSchedules(t *testing.T) {
+	t.Parallel()
+	g := startLane(t, func() []string { return nil }, "pod-0")
+	ctx, stop := context.WithTimeout(t.Context(), eventually.Most)
+	defer stop()
+	connected := false
+	nothing := func(context.Context, *client.Firing) error { return nil }
+	times := client.Cron(strings.Repeat("0,", (schedule.CronMax-10)/2)+"0 16 * * *", "America/Argentina/ComodRivadavia")
+	options := []client.Option{
+		client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(0),
+		client.WithHooks(client.Hooks{
+			Connected: func(client.Session) {
+				connected = true
+				stop()
+			},
+			Disconnected: func(err error) {
+				if !connected {
+					t.Log(err)
+				}
+			},
+		}),
+	}
+	for i := range schedule.SchedulesMax {
+		options = append(options, client.WithSchedule(fmt.Sprintf("%0*d", schedule.NameMax, i), times, nothing))
+	}
+	handler := func(context.Context, *client.Event) error { return nil }
+	if err := client.Run(ctx, g.apps[0], handler, options...); !connected {
+		t.Errorf("there is no session: %v", err)
+	}
+	for _, times := range []client.Times{client.Cron(strings.Repeat(" ", schedule.CronMax+1), ""), client.Cron("0 0 * * *", strings.Repeat("z", schedule.ZoneMax+1))} {
+		if err := client.Run(t.Context(), g.apps[0], handler, client.WithSchedule("long", times, nothing)); !errors.Is(err, client.ErrArgument) {
+			t.Errorf("with a longer text: %v", err)
+		}
+	}
+}
+
 // TestSchedulesCommand: router schedules, asked at any member, tells the owner of a schedule, its next time, and that workers disagree.
 func TestSchedulesCommand(t *testing.T) {
 	t.Parallel()

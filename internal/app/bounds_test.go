@@ -60,7 +60,8 @@ func TestALongHelloIsRefused(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.dial()
 	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1, Sdk: strings.Repeat("x", 1<<20)}}})
-	if s := w.status(); s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), "beyond its bounds") || len(s.Message()) > 200 {
+	s := w.status()
+	if s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), "beyond its bounds") || !strings.Contains(s.Message(), "shorten its texts") || len(s.Message()) > 200 {
 		t.Errorf("status = %v, want InvalidArgument for a frame beyond its bounds", s)
 	}
 }

@@ -15,6 +15,8 @@ type Schedules interface {
 	Declare(w event.WorkerID, schedules []*appv1.Schedule) error
 	// Forget takes them back.
 	Forget(w event.WorkerID)
+	// Declarer returns the worker that declared a schedule last, of those whose schedules were not taken back; 0: there is none.
+	Declarer(schedule string) event.WorkerID
 	// Arrive decides about a firing that a worker is to run now.
 	Arrive(id event.DeliveryID, s *event.Sent) Firing
 	// Undeclared decides about one at a worker that does not declare its schedule: it waits or is dropped, and does not run.
@@ -68,7 +70,7 @@ func (w *session) judge(d *event.Delivery, sent event.Sent) (result event.Result
 	case slices.Contains(w.schedules, sent.Name):
 		f = s.Schedules.Arrive(d.ID, &sent)
 	default:
-		if other := s.declarer(sent.Name); other != 0 {
+		if other := s.Schedules.Declarer(sent.Name); other != 0 {
 			return event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: undeclaredPause, To: other}, false
 		}
 		f = s.Schedules.Undeclared(&sent) // it may have waited long enough, or its policy drops it
@@ -103,24 +105,10 @@ func (s *Server) declare(w *session, schedules []*appv1.Schedule) error {
 	if err := s.Schedules.Declare(w.id, schedules); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, one := range schedules {
-		name := one.GetName()
-		w.schedules = append(w.schedules, name)
-		s.declarers[name] = append(s.declarers[name], w.id)
+		w.schedules = append(w.schedules, one.GetName())
 	}
 	return nil
-}
-
-// declarer returns a worker that declares a schedule, 0 if there is none.
-func (s *Server) declarer(schedule string) event.WorkerID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if all := s.declarers[schedule]; len(all) > 0 {
-		return all[len(all)-1] // the newest one
-	}
-	return 0
 }
 
 // endFirings tells the schedules of the firings that are over.

@@ -82,7 +82,6 @@ type Server struct {
 
 	mu        sync.Mutex
 	sessions  map[event.WorkerID]*session // those that are not over, broken ones too
-	declarers map[string][]event.WorkerID // of each schedule, those with a stream
 	last      event.WorkerID
 	live      int    // sessions whose stream has not ended
 	suspended string // the reason, "" when workers may start
@@ -121,7 +120,6 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 		refusals: limit("app_stream_ended", time.Second),
 		comings:  limit("app_worker_connected", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
 		sessions:     make(map[event.WorkerID]*session),
-		declarers:    make(map[string][]event.WorkerID),
 		reservations: newReservations(),
 		changed:      make(chan struct{}, 1),
 		drain:        make(chan string, 1),
@@ -411,13 +409,6 @@ func (s *Server) parted(w *session) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range w.schedules {
-		if left := slices.DeleteFunc(s.declarers[name], func(id event.WorkerID) bool { return id == w.id }); len(left) > 0 {
-			s.declarers[name] = left
-		} else {
-			delete(s.declarers, name)
-		}
-	}
 	s.live--
 	s.Metrics.unchecked.DeleteLabelValues(w.name, w.unchecked)
 }

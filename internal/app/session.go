@@ -126,6 +126,9 @@ func (w *session) read(stream grpc.ServerStream) {
 		case err != nil:
 		case frame.Err != nil:
 			err = status.Errorf(codes.InvalidArgument, "app: %v", frame.Err)
+			if frame.Bounds.Bytes == helloBytesMax {
+				err = status.Errorf(codes.InvalidArgument, "app: the Hello: %v; shorten its texts, of schedules above all", frame.Err)
+			}
 		default:
 			err = w.handle(&frame)
 		}
@@ -140,8 +143,9 @@ func (w *session) read(stream grpc.ServerStream) {
 	}
 }
 
-// helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes, and 100 for each schedule.
-const helloBytesMax = 32 << 10
+// helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes, and at most 471 for each of 256 schedules, if their names,
+// expressions and zones are as long as they may be. listen.AppStrangers lets that in.
+const helloBytesMax = 128 << 10
 
 // end says that the reader is done.
 func (w *session) end(err error) {

@@ -86,7 +86,7 @@ var docs = map[string]string{
 	"lane.calls_max":                  "calls_max bounds the calls that wait for their answers. A further one is refused as overloaded.",
 	"lane.connections_max":            "Most open connections, and so the most calls by HTTP at once; a further one replaces one that waits for no answer, or is closed.",
 	"lane.listen":                     "host:port for calls by HTTP, or off; beyond loopback only with lane.token_file and lane.tls.",
-	"lane.reservations_max":           "reservations_max bounds the reservations that are held or waited for. A further one is refused as overloaded.",
+	"lane.reservations_max":           "reservations_max bounds the reservations that are held or waited for. A further one is refused as overloaded, a holder that comes back only at twice as many.",
 	"lane.sends_max":                  "sends_max bounds the events of Send, timers included, that the broker has not confirmed yet. A further one is refused.",
 	"lane.tls.cert_file":              "Certificate of lane.listen in PEM, read again when it changes; empty: no TLS.",
 	"lane.tls.key_file":               "Private key of the certificate, in PEM.",

@@ -413,21 +413,29 @@ func TestForgedCopy(t *testing.T) {
 // TestTrimmedTopic: if the messages that would tell are gone, nothing is sent without consent.
 func TestTrimmedTopic(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, 0)
-	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
-	g.letters(1)
-	g.interrupt(true, 1)
-	pulsartest.Admin(t, "DELETE", "persistent/public/default/"+g.topic[strings.LastIndex(g.topic, "/")+1:]+"?force=true", nil, nil)
-	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("after")})
-	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
-		t.Fatalf("the error is %v", err)
-	}
-	if got := g.waiting(); got != "1" {
-		t.Errorf("these wait: %s", got)
-	}
-	g.keep(g.topic, "orders")
-	if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.Sent != 1 {
-		t.Errorf("%+v", c)
+	for name, after := range map[string][]pulsar.ProducerMessage{
+		"with a message after it": {{Payload: []byte("after")}},
+		"empty by then":           nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+			g.letters(1)
+			g.interrupt(true, 1)
+			pulsartest.Admin(t, "DELETE", "persistent/public/default/"+g.topic[strings.LastIndex(g.topic, "/")+1:]+"?force=true", nil, nil)
+			g.publish(g.topic, after...)
+			if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
+				t.Fatalf("the error is %v", err)
+			}
+			if got := g.waiting(); got != "1" {
+				t.Errorf("these wait: %s", got)
+			}
+			g.keep(g.topic, "orders")
+			if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.Sent != 1 {
+				t.Errorf("%+v", c)
+			}
+		})
 	}
 }
 

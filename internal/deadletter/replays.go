@@ -229,7 +229,8 @@ func firstChunk(id pulsar.MessageID) Place {
 }
 
 // precedes reports whether the first message found, with its first chunk at begin and itself at end, shows that no message behind p
-// is missing: it is the message at p, or one before, or the first of a topic that was empty.
+// is missing: it is the message at p, or one before, or the first of a topic that was empty. Brokers name no ledger of an empty topic, so
+// messages behind p that are gone by now are not noticed then.
 func (p Place) precedes(begin, end Place) bool {
 	if p.Entry < 0 {
 		return begin.Entry == 0 && (p.Ledger < 0 || p.Ledger == begin.Ledger)

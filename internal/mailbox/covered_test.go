@@ -181,6 +181,53 @@ func TestResumeOfACrowdedKey(t *testing.T) {
 	}
 }
 
+// A key that is parked or held goes on to a holder that comes back, who would lose it: its turn is not over. Others are refused, or wait.
+func TestResumeOfAKeyThatAnOperatorStops(t *testing.T) {
+	park := func(state event.ParkState) func(*awaiting, *Output) {
+		return func(a *awaiting, out *Output) { a.Park(a.now, []event.Park{{Key: a.key, State: state}}, out) }
+	}
+	for name, c := range map[string]struct {
+		stop func(*awaiting, *Output)
+		code string // of a new reservation
+	}{
+		"parked":                {park(event.ParkOn), event.CodeParked},
+		"its letters come back": {park(event.ParkEnds), event.CodeParked},
+		"held":                  {func(a *awaiting, out *Output) { a.Hold(a.now, []event.Key{a.key}, out) }, ""},
+	} {
+		for _, g := range []ownership.Gate{ownership.Waiting, ownership.Open} {
+			for _, before := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, gate %v, before %t", name, g, before), func(t *testing.T) {
+					a, out := newAwaiting(t), new(Output)
+					a.gate(g, map[bool]string{true: "mine"}[g == ownership.Open])
+					if before {
+						c.stop(a, out)
+					}
+					if got := a.accept(1, "mine", reservation("mine", true)); len(got) > 0 {
+						t.Fatalf("the holder is answered %+v", got)
+					}
+					if !before {
+						c.stop(a, out)
+					}
+					if len(out.Answers) > 0 {
+						t.Fatalf("the operator's act answers %+v", out.Answers)
+					}
+					if got := codeIn(a.accept(2, "new", reservation("new", false))); got != c.code {
+						t.Errorf("a new one is answered %q, want %q", got, c.code)
+					}
+					a.gate(ownership.Open, "mine")
+					if got := a.takes(event.Keeper); got != "mine" {
+						t.Fatalf("the keeper gets %q", got)
+					}
+					a.Finish(a.now, []event.Result{{Delivery: a.turnNow(), Kind: event.ResultNotStarted}}, out) // its lease has ended meanwhile
+					if got := a.takes(event.Keeper); got != "mine" || len(out.Answers) > 0 {
+						t.Errorf("as it could not begin, the keeper gets %q next, and it is answered %+v", got, out.Answers)
+					}
+				})
+			}
+		}
+	}
+}
+
 // A resume waits until its gate opens, however long ago its first wait ended; then the wait of the key ends.
 func TestResumeOutlastsItsWait(t *testing.T) {
 	a := newAwaiting(t)

@@ -21,7 +21,8 @@ const parkedDelay = time.Second
 // Park changes what becomes of the events of keys. With ParkOn each waiting event, and each that comes, leaves with the verdict
 // Parked, from the head of the queue, even if the key is on hold or its retry is not due. It waits while an event of the key runs,
 // which finishes, and leaves with the others if it is to be retried here; and while the gate or the lease does not let the key
-// run, since another tenure may run it. With ParkEnds nothing of the key runs but [Letters]; all others wait behind them.
+// run, since another tenure may run it. With ParkEnds nothing of the key runs but [Letters]; all others wait behind them. Neither ends
+// the turn of a reservation whose holder comes back.
 func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
 	b.call++
 	for _, p := range parks {
@@ -34,7 +35,7 @@ func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
 			p.Key = event.Key(strings.Clone(string(p.Key)))
 			b.parks[p.Key] = p
 			if a := b.actor(p.Key, b.hashOfKey(p.Key)); a != nil {
-				b.refuseVisits(a, event.Answered, parked, out)
+				b.parkVisits(a, out)
 			}
 		}
 		b.refile(now, p.Key, out)

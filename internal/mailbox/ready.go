@@ -15,7 +15,9 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil && !visits:
 		b.passivate(a)
-	case !a.part.mayRun(a.key) && b.resuming(now, a) == nil:
+	case b.resuming(now, a) != nil: // its turn goes on, as that of a delivery on a held or parked key
+		b.makeReady(now, a, out)
+	case !a.part.mayRun(a.key):
 		a.wait, a.since = WaitGate, now
 	case b.isOnHold(a.key):
 		a.wait, a.since = WaitHold, now

@@ -189,15 +189,26 @@ func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
 
 // endResumes ends the waiting visits of a key that only wanted to resume, and cannot.
 func (b *Boxes) endResumes(a *actor, out *Output) {
+	b.endVisits(a, event.Answered, over, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
+}
+
+// parkVisits ends the waiting visits of a parked key. Holders that come back wait on: a refusal means to them that the key is lost, while a park leaves
+// their turn, as it leaves all that run.
+func (b *Boxes) parkVisits(a *actor, out *Output) {
+	b.endVisits(a, event.Answered, parked, out, func(_ *item, call *event.Call) bool { return !call.Resume })
+}
+
+// endVisits ends the waiting visits of a key for which meant returns true.
+func (b *Boxes) endVisits(a *actor, kind event.VerdictKind, detail *event.Detail, out *Output, meant func(*item, *event.Call) bool) {
 	if !a.visited {
 		return
 	}
 	v := b.visits.of[a]
 	for it := v.head; it != nil; {
 		next := it.next
-		if call := it.ref.Event().Call; call.Resume && !mayResume(a.part, a.id, it.id, call) {
+		if meant(it, it.ref.Event().Call) {
 			v.remove(it)
-			b.endVisit(it, event.Answered, over, out)
+			b.endVisit(it, kind, detail, out)
 		}
 		it = next
 	}
@@ -226,7 +237,7 @@ func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message e
 	case !call.Resume && !call.Deadline.After(now):
 		b.counters.Expired++
 		return tooOld
-	case b.parkOf(e.Key()).State != event.NotParked:
+	case !call.Resume && b.parkOf(e.Key()).State != event.NotParked: // a park leaves the turn of a holder that comes back
 		return parked
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
@@ -552,14 +563,7 @@ func (b *Boxes) takeVisitOut(now clock.Instant, it *item, out *Output) {
 
 // refuseVisits ends the visits of a key that wait.
 func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Detail, out *Output) {
-	if !a.visited {
-		return
-	}
-	v := b.visits.of[a]
-	for it := v.head; it != nil; it = v.head {
-		v.remove(it)
-		b.endVisit(it, kind, detail, out)
-	}
+	b.endVisits(a, kind, detail, out, func(*item, *event.Call) bool { return true })
 }
 
 // Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
@@ -651,7 +655,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	switch {
 	case r.Kind == event.ResultHandedOver, o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
-	case o.Again && b.parkOf(a.key).State != event.NotParked:
+	case o.Again && !e.Call.Resume && b.parkOf(a.key).State != event.NotParked:
 		b.endVisit(it, event.Answered, parked, out)
 	case o.Again:
 		v := b.visitorsOf(a)

@@ -210,6 +210,13 @@ func (s *schedules) Forget(w event.WorkerID) {
 	s.book.Forget(timeOfDay(), uint64(w))
 }
 
+// Declarer implements app.Schedules.
+func (s *schedules) Declarer(name string) event.WorkerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return event.WorkerID(s.book.Declarer(name))
+}
+
 // Arrive implements app.Schedules.
 func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 	f := schedule.FiringOf(sent)

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -251,6 +252,30 @@ func TestEntriesBeyondTheBounds(t *testing.T) {
 	inMemory(t, nil, func(r *rig) { // whose first chunk is held
 		r.cluster.Publish(r.topic, long, 1)
 		r.nothing()
+	})
+}
+
+// A batch of millions of properties, which is small on the wire, comes as broken bytes, whose dead letter has none of them.
+func TestEntriesOfTooManyProperties(t *testing.T) {
+	const tag, size, name, value, payloadSize = 1<<3 | 2, 4, 1<<3 | 2, 2<<3 | 2, 3 << 3
+	event := append(bytes.Repeat([]byte{tag, size, name, 0, value, 0}, 2<<20), payloadSize, 0)
+	metadata := fakebroker.Metadata()
+	metadata.NumMessagesInBatch = new(int32(1))
+	compressed, err := wiretest.Compress(metadata, pulsarpb.CompressionType_ZSTD, wiretest.Sized(nil, event))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inMemory(t, nil, func(r *rig) {
+		entry := r.entry(metadata, compressed)
+		r.cluster.Publish(r.topic, entry, 1)
+		got := r.take(1)[0]
+		broken, _ := got.Event.Property(PropertyBroken)
+		if string(got.Event.Payload) != string(entry) || broken != "batch" || len(got.Event.Properties) != 1 || !strings.Contains(got.of.Unreadable, "too many properties") {
+			t.Errorf("came as %d bytes with %d properties, broken by %q, because %q", len(got.Event.Payload), len(got.Event.Properties), broken, got.of.Unreadable)
+		}
+		r.kept(1)
+		r.ackAll(got)
+		r.kept(0)
 	})
 }
 

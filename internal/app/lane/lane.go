@@ -30,7 +30,7 @@ type Config struct {
 	CallsMax int `min:"1"`
 	// CallsBytesMax bounds the bytes of the payloads of such calls. A call that would exceed it is refused as overloaded.
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
-	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded.
+	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded, a holder that comes back only at twice as many.
 	ReservationsMax int `min:"1"`
 	// SendsMax bounds the events of Send, timers included, that the broker has not confirmed yet. A further one is refused.
 	SendsMax int `min:"1"`

@@ -118,7 +118,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 }
 
 // enterReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it has no room. A holder that comes
-// back is not refused because the router leaves: the refusal would end its reservation.
+// back is not refused because the router leaves, or others have taken its place: the refusal would end its reservation.
 func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +128,7 @@ func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answ
 	case l.leaving && !a.Resume && len(a.Path) == 0:
 		l.refuse(leavingGroup)
 		return 0, leavingAnswer()
-	case l.held >= l.config.ReservationsMax:
+	case l.isFull(a.Resume):
 		l.refuse(limitReservations)
 		full := refused(event.CodeOverloaded, "too many reservations are held or waited for through this router")
 		return 0, &full
@@ -137,6 +137,14 @@ func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answ
 	l.last++
 	l.waiting[event.NewCallHandle(l.last)] = r
 	return l.last, nil
+}
+
+// isFull reports whether there is no room for a reservation. Holders that come back find as much room again. The lock is held.
+func (l *Lane) isFull(resume bool) bool {
+	if resume {
+		return l.held/2 >= l.config.ReservationsMax
+	}
+	return l.held >= l.config.ReservationsMax
 }
 
 func (r *Reservation) end(a Answer) {

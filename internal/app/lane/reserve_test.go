@@ -282,6 +282,27 @@ func TestReservationsAreBounded(t *testing.T) {
 	r.Forget()
 }
 
+// A holder that comes back has a place though others have taken its own: a refusal would end its reservation. These places are bounded, too.
+func TestResumeAtAFullRouter(t *testing.T) {
+	o := newKeyOwner(1)
+	held := o.reserve(t, 0)
+	o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
+	held.Forget() // its stream broke
+	o.reserve(t, time.Minute)
+	for n, want := range []string{"", event.CodeOverloaded} {
+		again, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true, TTL: event.TTLLeast})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, over := again.Next(); (over == nil) != (want == "") || over != nil && over.Code != want {
+			t.Errorf("the holder that comes back as number %d: %+v, want %q", n+1, over, want)
+		}
+	}
+	if s := o.lane.Stats(); s.Refused != 1 || s.Reservations != 2 || len(o.calls) != 3 {
+		t.Errorf("stats %+v, %d asks were sent", s, len(o.calls))
+	}
+}
+
 // TestLaneThatLeaves: a router that leaves refuses new calls and reservations, and takes those of handlers and of holders that come back; it waits for calls, and not for reservations.
 func TestLaneThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -31,15 +31,11 @@ func (d *Delivered) Ack() error {
 	case d.Chunks != nil:
 		ids = append(slices.Clone(d.Chunks[1:]), d.Chunks[0])
 	case d.part:
-		var known bool
+		held := &alone{} // between two sessions
 		if c.session != nil {
-			ids, known = c.session.alone.done(clock.Now(), d.ID)
+			held = &c.session.alone
 		}
-		if !known && !d.first {
-			ids = []wire.ID{d.ID}
-		} else if !known {
-			ids = nil
-		}
+		ids = held.done(clock.Now(), d.ID, d.first)
 	}
 	acks := make([]wire.AckID, len(ids))
 	for i, id := range ids {

@@ -76,21 +76,24 @@ func (a *alone) broken(m *wire.Metadata) error {
 	return nil
 }
 
-// done ends a chunk, and returns the entries to ack now, in order; known is false for a chunk of another session.
-func (a *alone) done(now clock.Instant, id wire.ID) (acks []wire.ID, known bool) {
+// done ends a chunk, and returns the entries to ack now, in order. first: it is the first chunk of its message. Of the chunks of another session only
+// the first ones are not acked: the broker sends them again, with those that it needs them for.
+func (a *alone) done(now clock.Instant, id wire.ID, first bool) (acks []wire.ID) {
+	if !first {
+		acks = []wire.ID{id}
+	}
 	p := a.of[id]
 	if p == nil {
-		return nil, false
+		return acks
 	}
 	p.deadline = now.Add(a.timeout)
-	if _, first := p.firsts[id]; first {
+	if first {
 		p.firsts[id] = true
 	} else {
 		p.open--
 		delete(a.of, id)
-		acks = append(acks, id)
 	}
-	return a.release(p, acks), true
+	return a.release(p, acks)
 }
 
 // release appends the first chunk if all others have ended.

@@ -35,10 +35,10 @@ type StrangerBounds struct {
 }
 
 // AppStrangers returns the bounds of the application's listener. A Hello and its HTTP/2 frames
-// have some 600 bytes, and up to 32 KiB with schedules; a health check has 200. The first message of who calls a handler may be as large as any.
+// have some 600 bytes, and up to 128 KiB with schedules; a health check has 200. The first message of who calls a handler may be as large as any.
 func AppStrangers() StrangerBounds {
 	return StrangerBounds{
-		ConnectionsMax: 32, BytesMax: 40 << 10, LastMax: time.Minute, CallsMax: 24, CallMax: 10 * time.Second, StuckMax: 10 * time.Second,
+		ConnectionsMax: 32, BytesMax: 136 << 10, LastMax: time.Minute, CallsMax: 24, CallMax: 10 * time.Second, StuckMax: 10 * time.Second,
 		Greets: "/ringfence.lane.v1.LaneService/",
 	}
 }

@@ -225,6 +225,14 @@ func (b *Book) Declare(now time.Time, worker uint64, defs []Definition) error {
 // Forget removes the schedules of a worker that left.
 func (b *Book) Forget(now time.Time, worker uint64) { b.replace(now, worker, nil) }
 
+// Declarer returns the worker that declared the schedule of that name last, of those that have not left; 0: there is none.
+func (b *Book) Declarer(name string) (worker uint64) {
+	if l := b.schedules[name]; l != nil && len(l.by) > 0 {
+		worker = l.by[len(l.by)-1].worker
+	}
+	return worker
+}
+
 // replace makes these the schedules of a worker, as its newest word.
 func (b *Book) replace(now time.Time, worker uint64, defs map[string]Definition) {
 	for _, name := range b.names {

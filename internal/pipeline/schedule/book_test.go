@@ -627,7 +627,13 @@ func TestConflictingWorkers(t *testing.T) {
 		t.Errorf("status = %+v", s)
 	}
 	want(t, b.Arrive(noon.Add(time.Minute), firing(t, minutely, noon.Add(time.Minute))), Drop, Redefined)
+	if w := b.Declarer("m"); w != 2 {
+		t.Errorf("%d declares it, want the newest", w)
+	}
 	b.Forget(noon, 2)
+	if w, none := b.Declarer("m"), b.Declarer("n"); w != 1 || none != 0 {
+		t.Errorf("%d declares it, and %d another one, want those that are left", w, none)
+	}
 	wantTimes(t, arm(b, noon), noon.Add(time.Minute))
 	if s := b.Overview()[0]; s.Conflict || s.Workers != 1 || s.Definition.Every != time.Minute {
 		t.Errorf("status = %+v", s)

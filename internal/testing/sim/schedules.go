@@ -216,6 +216,11 @@ func (s *firings) Declare(w event.WorkerID, _ []*appv1.Schedule) error {
 // Forget implements app.Schedules.
 func (s *firings) Forget(w event.WorkerID) { s.book.Forget(s.g.now(), uint64(w)) }
 
+// Declarer implements app.Schedules.
+func (s *firings) Declarer(name string) event.WorkerID {
+	return event.WorkerID(s.book.Declarer(name))
+}
+
 // Arrive implements app.Schedules.
 func (s *firings) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
 	f, now := schedule.FiringOf(sent), s.g.now()

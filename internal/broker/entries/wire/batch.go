@@ -21,7 +21,7 @@ func (e *Entry) Split(dst []Single) ([]Single, error) {
 	if !e.Batched || e.Metadata.Encryption.Present() || e.Events > len(e.Payload)/singleMin {
 		return dst, broken(ReasonBatch, "not a batch")
 	}
-	singles, b := dst, e.Payload
+	singles, b, properties := dst, e.Payload, 0
 	for range e.Events {
 		fields, rest, ok := sized(b)
 		if !ok {
@@ -32,6 +32,9 @@ func (e *Entry) Split(dst []Single) ([]Single, error) {
 		size, ok := s.parse(fields)
 		if !ok {
 			return dst, broken(ReasonBatch, "bad event metadata")
+		}
+		if properties += s.Properties.Len(); properties > propertiesMax {
+			return dst, broken(ReasonBatch, "too many properties")
 		}
 		if size < 0 || int(size) > len(rest) {
 			return dst, broken(ReasonBatch, "a payload is cut off")

@@ -325,6 +325,37 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
+// An entry of too many properties is broken, whether they are its own or those of all its events.
+func TestTooManyProperties(t *testing.T) {
+	const shortest = 6 // bytes of a property without a name
+	for name, n := range map[string]int{"the most": propertiesMax, "one more": propertiesMax + 1} {
+		t.Run(name, func(t *testing.T) {
+			own := func(number protowire.Number, n int) []byte {
+				return bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), []byte{1<<3 | 2, 0, 2<<3 | 2, 0}), n)
+			}
+			var payload []byte
+			for _, part := range []int{n / 2, n - n/2} {
+				payload = wiretest.Sized(payload, append(own(1, part), 3<<3, 0))
+			}
+			m := metadata()
+			m.NumMessagesInBatch = proto.Int32(2)
+			e, err := parse(must(wiretest.Entry(m, payload)), 2*shortest*propertiesMax)
+			if err != nil {
+				t.Fatal(err)
+			}
+			singles, err := e.Split(nil)
+			if want := map[bool]Reason{true: ReasonBatch}[n > propertiesMax]; reasonOf(t, err) != want || (len(singles) == 2) != (want == 0) {
+				t.Errorf("a batch with them is split into %d events, %v", len(singles), err)
+			}
+			single := must(proto.Marshal(metadata()))
+			e, err = parse(wiretest.Checked(append(wiretest.Sized(nil, append(single, own(4, n)...)), "payload"...)), 100)
+			if want := map[bool]Reason{true: ReasonMetadata}[n > propertiesMax]; reasonOf(t, err) != want || want == 0 && e.Metadata.Properties.Len() != n {
+				t.Errorf("an entry with them has %d properties, %v", e.Metadata.Properties.Len(), err)
+			}
+		})
+	}
+}
+
 // Declared sizes cause no allocation before the bytes are present.
 func TestDeclaredSizesAllocateNothing(t *testing.T) {
 	events := metadata()

@@ -100,8 +100,12 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 		}
 		b = rest
 	}
-	if err == nil && !has.all(hasProducer|hasSequence|hasPublishTime) {
+	switch {
+	case err != nil:
+	case !has.all(hasProducer | hasSequence | hasPublishTime):
 		err = broken(ReasonMetadata, "a required field is missing")
+	case m.Properties.count > propertiesMax:
+		err = broken(ReasonMetadata, "too many properties")
 	}
 	return count, err
 }

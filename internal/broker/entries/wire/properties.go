@@ -2,6 +2,11 @@ package wire
 
 import "iter"
 
+// propertiesMax bounds the properties of an entry, and those of all events of a batch, repeated names included. A reader needs up to about 100 bytes for
+// each at once, and a compressed batch could bring ten times as many. Producers do not meet it: their batches hold 1,000 events by default, which may have
+// 1,000 properties each.
+const propertiesMax = 1 << 20
+
 // Properties are the properties of an entry or event, in the producer's order. They alias the entry. All parses them on each call, so code
 // that ignores properties does not pay for them.
 type Properties struct {
