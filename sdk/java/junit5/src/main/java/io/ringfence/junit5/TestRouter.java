@@ -90,7 +90,7 @@ public final class TestRouter implements AutoCloseable {
 
     private static final int PARTITIONS = 4_093;
     private static final int PING_INTERVAL_MS = 20;
-    private static final int REASON_BYTES_MAX = 500;
+    private static final int REASON_BYTES_MAX = 1024;
     private static final int FRAME_BYTES_MAX = 9 << 20;
     private static final int DELIVERIES_MAX = 2_048; // in one frame
 
