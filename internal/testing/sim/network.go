@@ -545,7 +545,9 @@ func (a answerer) Renewed(to forward.StreamID, answers []event.Renewal) {
 		if l.id == to && l.inUp {
 			l.arrive(&l.back, l.to, l.from, func() {
 				if l.outUp {
-					l.from.forward(func(_ clock.Instant, out *forward.Moves) { answers = l.from.table.Confirmed(forward.Peer(l.conn.inc), answers, out) })
+					l.from.forward(func(_ clock.Instant, out *forward.Moves) {
+						answers = l.from.table.Confirmed(forward.Peer(l.conn.inc), answers, out)
+					})
 					l.from.pipeline.Renewed(answers)
 				}
 			})
