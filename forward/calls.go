@@ -3,6 +3,7 @@ package forward
 import (
 	"time"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -16,20 +17,28 @@ import (
 
 // Cancel names a call without a caller.
 type Cancel struct {
-	Peer   Peer // the owner that has it, [Local] or a peer
-	Handle event.Handle
+	Peer    Peer // the owner that has it, [Local] or a peer
+	Handle  event.Handle
+	Confirm bool // the peer is to be asked, behind the Cancel, whether it has handled it: see [Cancel.Renewal]
 }
 
 // GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
 // owner is told. An unknown handle is ignored.
-func (t *Table) GiveUp(handle event.Handle, out *Moves) {
+//
+// A reservation whose holder may have a promise that outlives the owner is settled when an owner has confirmed the release, or has answered otherwise, or no such
+// promise runs any more.
+func (t *Table) GiveUp(now clock.Instant, handle event.Handle, out *Moves) {
 	h, held := t.lookUp(handle)
 	if !held || !h.isCall() {
 		return
 	}
+	if t.goesOn(h) {
+		t.keepRelease(now, h, out)
+		return
+	}
 	if sent := h.sentTo(); sent != nil {
 		t.ensureExtra(h).mayRun = true
-		out.Cancel = append(out.Cancel, Cancel{sent.lane.peer, handle})
+		out.Cancel = append(out.Cancel, Cancel{Peer: sent.lane.peer, Handle: handle})
 	}
 	t.settle(h, t.notAnswered(h, event.CodeTimeout, "its time was up"), out)
 }
@@ -126,9 +135,14 @@ func (t *Table) Renew(r event.Renewal, out *Moves) {
 }
 
 // Forget ends a reservation at this node alone: its owner is not told, and ends it when its permission has passed, unless its holder comes
-// back through another node.
+// back through another node. One that was released, and is not settled yet, has no holder from now on.
 func (t *Table) Forget(handle event.Handle) {
-	if h, held := t.lookUp(handle); held && h.isCall() {
+	h, held := t.lookUp(handle)
+	switch {
+	case !held || !h.isCall():
+	case t.isReleased(h):
+		t.leaveAlone(h)
+	default:
 		t.end(h)
 	}
 }
@@ -138,6 +152,11 @@ func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
 	ev, call := *h.entry.Event(h.index), *h.entry.Call(h.index)
 	call.Resume = true
 	ev.Call = &call
-	t.ensureExtra(h).newer = &ev
+	x := t.ensureExtra(h)
+	x.newer, x.granted = &ev, true
+	if x.released != 0 {
+		t.tellRelease(h, out)
+		return
+	}
 	out.Granted = append(out.Granted, *v)
 }

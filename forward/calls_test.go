@@ -9,8 +9,10 @@ import (
 )
 
 // reserve holds a reservation under a number.
-func (tt *tableTest) reserve(number int, call event.Call) {
-	call.ID, call.Reservation = "id", true
+func (tt *tableTest) reserve(number int, call event.Call) { tt.reserveAs(number, "id", call) }
+
+func (tt *tableTest) reserveAs(number int, id string, call event.Call) {
+	call.ID, call.Reservation = id, true
 	tt.serial++
 	ev := &event.Event{Handle: event.NewCallHandle(tt.serial), Key: "k", Partition: ring.Partition(1), Call: &call}
 	e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})

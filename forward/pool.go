@@ -195,6 +195,16 @@ func (p *Pool) Renew(r event.Renewal) {
 	p.step(func(_ clock.Instant, out *Moves) { p.table.Renew(r, out) })
 }
 
+// renewed takes a peer's answers to renewals.
+func (p *Pool) renewed(from Peer, answers []event.Renewal) {
+	if slices.ContainsFunc(answers, confirms) {
+		p.step(func(_ clock.Instant, out *Moves) { answers = p.table.Confirmed(from, answers, out) })
+	}
+	if len(answers) > 0 {
+		p.sink.Renewed(answers)
+	}
+}
+
 // Forget ends a reservation at this node alone, see [Table.Forget].
 func (p *Pool) Forget(reservation event.Handle) {
 	p.mu.Lock()
@@ -210,7 +220,7 @@ func (p *Pool) cancel(calls []Cancel) {
 		if c.Peer == Local {
 			local = append(local, c.Handle)
 		} else if s := p.peers[c.Peer]; s != nil {
-			s.cancel(c.Handle)
+			s.cancel(c)
 		}
 	}
 	p.peersMu.Unlock()
@@ -221,7 +231,7 @@ func (p *Pool) cancel(calls []Cancel) {
 
 // GiveUp ends a call whose caller waits no longer, see [Table.GiveUp].
 func (p *Pool) GiveUp(call event.Handle) {
-	p.step(func(_ clock.Instant, out *Moves) { p.table.GiveUp(call, out) })
+	p.step(func(now clock.Instant, out *Moves) { p.table.GiveUp(now, call, out) })
 }
 
 func (p *Pool) wake(peers []Peer) {
@@ -439,7 +449,7 @@ type peer struct {
 	calls   bool                 // the peer takes calls; written before the stream is up
 
 	mu        sync.Mutex      // guards the fields below
-	cancelled []event.Handle  // calls that the peer has and nobody waits for
+	cancelled []Cancel        // calls that the peer has and nobody waits for
 	renewals  []event.Renewal // of reservations that the peer has
 }
 
@@ -447,7 +457,7 @@ type peer struct {
 const cancelledMax = 1 << 14
 
 // cancel queues a Cancel, for the present stream. A later one need not know.
-func (s *peer) cancel(call event.Handle) {
+func (s *peer) cancel(call Cancel) {
 	s.mu.Lock()
 	if len(s.cancelled) < cancelledMax {
 		s.cancelled = append(s.cancelled, call)
@@ -470,7 +480,7 @@ func (s *peer) renew(r event.Renewal) {
 const renewalsMax = 4096
 
 // takeSmall empties the queues.
-func (s *peer) takeSmall() (calls []event.Handle, renewals []event.Renewal) {
+func (s *peer) takeSmall() (calls []Cancel, renewals []event.Renewal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls, s.cancelled = s.cancelled, nil
@@ -679,7 +689,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		if err != nil {
 			return err
 		}
-		s.pool.sink.Renewed(answers)
+		s.pool.renewed(s.id, answers)
 	case *peerv1.ForwardResponse_GoAway:
 		return fmt.Errorf("forward: the peer ends the stream: %s", peerText(frame.GoAway.GetReason()))
 	default:
@@ -729,25 +739,40 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	return true, sendError(err)
 }
 
-// sendSmall implements end: it sends the renewals of reservations, and the calls that nobody waits for.
+// sendSmall implements end: it sends the renewals of reservations, the calls that nobody waits for, and behind these the questions whether they were handled.
 func (e *outEnd) sendSmall(receipt uint64) error {
 	calls, renewals := e.peer.takeSmall()
 	config := &e.peer.pool.config
-	for renewals := range slices.Chunk(renewals, config.smallMax(renewalBytesMax)) {
+	if err := e.sendRenewals(receipt, renewals); err != nil {
+		return err
+	}
+	for calls := range slices.Chunk(calls, config.smallMax(cancelBytesMax)) {
+		cancel := &peerv1.Cancel{Handles: make([]uint64, len(calls))}
+		var questions []event.Renewal
+		for i := range calls {
+			cancel.Handles[i] = uint64(calls[i].Handle)
+			if calls[i].Confirm {
+				questions = append(questions, calls[i].Renewal())
+			}
+		}
+		if err := e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Cancel{Cancel: cancel}}); err != nil {
+			return sendError(err)
+		}
+		if err := e.sendRenewals(receipt, questions); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *outEnd) sendRenewals(receipt uint64, renewals []event.Renewal) error {
+	config := &e.peer.pool.config
+	for renewals := range slices.Chunk(renewals, min(renewalsMax, config.smallMax(renewalBytesMax))) {
 		ask := &peerv1.Renewals{}
 		for _, r := range renewals {
 			ask.Handles, ask.Numbers = append(ask.Handles, uint64(r.Handle)), append(ask.Numbers, r.Number)
 		}
 		if err := e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Renewals{Renewals: ask}}); err != nil {
-			return sendError(err)
-		}
-	}
-	for calls := range slices.Chunk(calls, config.smallMax(cancelBytesMax)) {
-		cancel := &peerv1.Cancel{Handles: make([]uint64, len(calls))}
-		for i, h := range calls {
-			cancel.Handles[i] = uint64(h)
-		}
-		if err := e.stream.SendMsg(&peerv1.ForwardRequest{Receipt: receipt, Frame: &peerv1.ForwardRequest_Cancel{Cancel: cancel}}); err != nil {
 			return sendError(err)
 		}
 	}

@@ -235,7 +235,7 @@ func (t *Table) forget(r *record, events event.Bits, n int) {
 	t.n -= n
 	if len(t.extras) > 0 {
 		for i := range events.All() {
-			delete(t.extras, r.entry.Handle(i))
+			t.dropExtra(r, i)
 		}
 	}
 	t.removeIfEmpty(r)

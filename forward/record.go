@@ -131,7 +131,9 @@ type extra struct {
 	firstError, lastError string
 	newer                 *event.Event // the event with the failures that were reported before it was sent again
 
-	mayRun bool // of a call: the stream broke on which it was sent, or its owner has told that it began
+	mayRun   bool          // of a call: the stream broke on which it was sent, or its owner has told that it began
+	granted  bool          // of a reservation: the owner has granted it to which it was sent last
+	released clock.Instant // of a reservation whose release is kept: until then; 0: it is not released
 }
 
 // extraOf returns what few events have, nil if this one has nothing.

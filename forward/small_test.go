@@ -154,23 +154,40 @@ func TestSmallFramesAreBounded(t *testing.T) {
 	config := smallConfig()
 	var calls []event.Handle
 	var renewals []event.Renewal
+	var cancels []Cancel
+	asked := 0
 	for i := range uint64(cancelledMax) {
 		calls = append(calls, event.NewCallHandle(1<<40+i))
+		if cancels = append(cancels, Cancel{Handle: calls[i], Confirm: i%3 > 0}); i%3 > 0 {
+			asked++
+		}
 	}
 	for i := range uint64(renewalsMax) {
 		renewals = append(renewals, event.Renewal{Handle: event.NewCallHandle(1<<40 + i), Number: 1<<63 + i, Permission: event.Permission{Remaining: time.Hour, Covered: i%3 > 0}})
 	}
 	t.Run("cancels", func(t *testing.T) {
 		var sent frames
-		out := outEnd{peer: &peer{pool: &Pool{config: config}, cancelled: calls}, stream: calling{frames: &sent}}
+		out := outEnd{peer: &peer{pool: &Pool{config: config}, cancelled: cancels}, stream: calling{frames: &sent}}
 		if err := out.sendSmall(1 << 62); err != nil {
 			t.Fatal(err)
 		}
 		sent.wantSizes(t, &config)
 		var got []event.Handle
+		confirmed := map[uint64]bool{}
 		for _, m := range sent {
 			for _, h := range m.(*peerv1.ForwardRequest).GetCancel().GetHandles() {
 				got = append(got, event.Handle(h))
+			}
+			renewals := m.(*peerv1.ForwardRequest).GetRenewals()
+			for i, h := range renewals.GetHandles() {
+				if confirmed[h] = renewals.GetNumbers()[i] == confirmation; !slices.Contains(got, event.Handle(h)) {
+					t.Errorf("%d is to be confirmed before its Cancel", h)
+				}
+			}
+		}
+		for _, c := range cancels {
+			if confirmed[uint64(c.Handle)] != c.Confirm || len(confirmed) != asked {
+				t.Fatalf("%+v is confirmed: %t, as %d others", c, !c.Confirm, len(confirmed))
 			}
 		}
 		if !slices.Equal(got, calls) {

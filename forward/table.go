@@ -44,6 +44,8 @@ type Table struct {
 	turn    int   // whose turn it is to relay
 	ignored uint64
 	resent  uint64
+
+	releases releases
 }
 
 // NewTable returns an empty table without a route: held events wait for one. The
@@ -234,15 +236,15 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 			owner.via = nil
 		}
 		t.strand(now, h, l.peer, event.Position{})
-	case h.isCall() && v.Kind == event.Overloaded:
+	case h.isCall() && v.Kind == event.Overloaded && !t.isReleased(h):
 		t.settle(h, overloaded(h.handle(), detail.Delay), out)
-	case v.Kind == event.Overloaded:
+	case !h.isCall() && v.Kind == event.Overloaded:
 		t.awaitRoom(now, h, l.peer, t.clamp(detail.Delay))
 	case v.Kind == event.NotOwner && owner != l:
 		t.send(h, out)
 	case v.Kind == event.NotOwner:
 		t.strand(now, h, l.peer, detail.Epoch)
-	default: // NotYet, and kinds of later versions
+	default: // NotYet, no room for a released reservation, and kinds of later versions
 		t.stop(now, t.waitOf(h), h, Delayed, l.peer, t.clamp(detail.Delay))
 	}
 }
@@ -350,6 +352,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
 		t.release(now, t.waits[0], t.waits[0].burst, out)
 	}
+	t.expireReleases(now, out)
 	for _, l := range t.lanes {
 		if !t.relayAt(l).After(now) {
 			t.refuseCalls(l, "the owner of the key cannot be reached", out)
@@ -362,9 +365,9 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 
 // Next is the instant at which Tick has something to do, [clock.Forever] when there is none.
 func (t *Table) Next() clock.Instant {
-	next := clock.Forever
+	next := t.nextRelease()
 	if len(t.waits) > 0 {
-		next = t.waits[0].due
+		next = min(next, t.waits[0].due)
 	}
 	for _, l := range t.lanes {
 		next = min(next, t.relayAt(l))
@@ -442,6 +445,9 @@ func (t *Table) Stats() Stats {
 // event that would have to wait is refused back to its sender.
 func (t *Table) send(h held, out *Moves) {
 	w, l := t.behind(h), t.owners.of(h.entry.Partition(h.index))
+	if x := t.extraOf(h); x != nil {
+		x.granted = false
+	}
 	switch {
 	case (w != nil || !l.up) && h.isRelayed():
 		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
@@ -499,7 +505,7 @@ func (t *Table) end(h held) {
 	h.n--
 	t.n--
 	if len(t.extras) > 0 {
-		delete(t.extras, h.handle())
+		t.dropExtra(h.record, h.index)
 	}
 	t.removeIfEmpty(h.record)
 }

@@ -84,9 +84,88 @@ func (m *model) renew(t fataler, h event.Handle) {
 
 // forgetCall ends a call at this node alone.
 func (m *model) forgetCall(t fataler, h event.Handle) {
-	if m.table.Forget(h); h.IsCall() && m.open[h] {
+	switch m.table.Forget(h); {
+	case !h.IsCall() || !m.open[h]:
+	case m.released[h] != 0:
+		m.alone[h] = true
+		m.counts["left alone"]++
+	default:
 		m.counts["forgotten"]++
 		m.forget(h)
+	}
+}
+
+// cancelOf returns the Cancel of a released reservation that a peer has granted, which the local mailbox handles at once.
+func (m *model) cancelOf(peer Peer, h event.Handle) Cancel {
+	if peer == Local {
+		m.confirmed(Local, h)
+	}
+	return Cancel{peer, h, peer != Local}
+}
+
+// confirmed notes that a release was handled at a peer. It is over if the peer is the owner; otherwise the owner is told, too.
+func (m *model) confirmed(peer Peer, h event.Handle) {
+	if m.table.owners.of(m.partitionOf(h)) != m.table.find(peer) {
+		m.counts["confirmed by a former owner"]++
+		delete(m.with[peer], h)
+	}
+}
+
+// confirm makes a peer answer that it has handled the release of its reservations. Others cannot, nor can it for reservations that it has not granted.
+func (m *model) confirm(t fataler, from Peer) {
+	var answers []event.Renewal
+	var over []event.Handle
+	for _, h := range m.handles {
+		if !h.IsCall() {
+			continue
+		}
+		answers = append(answers, event.Renewal{Handle: h, Number: confirmation}, event.Renewal{Handle: h, Number: 1})
+		if m.open[h] && m.with[from][h] && m.released[h] != 0 && m.here[h] {
+			if m.confirmed(from, h); m.with[from][h] {
+				m.counts["confirmed"]++
+				over = append(over, h)
+			}
+		}
+	}
+	asked := len(answers) / 2
+	others := m.table.Confirmed(from, answers, &m.out)
+	if len(others) != asked || slices.ContainsFunc(others, confirms) {
+		t.Fatalf("of %d answers to holders, %+v are passed on", asked, others)
+	}
+	var settled []event.Handle
+	for i, v := range m.out.Verdicts {
+		settled = append(settled, v.Handle)
+		if v.DetailOrZero().Reply.Code != event.CodeTimeout || len(m.out.Settled) <= i {
+			t.Fatalf("a confirmed release is settled as %+v", v.Detail)
+		}
+	}
+	if !slices.Equal(settled, over) || len(m.out.Cancel) > 0 {
+		t.Fatalf("%s has confirmed the release of %v, settled are %v; cancelled %+v", from, over, settled, m.out.Cancel)
+	}
+}
+
+func (m *model) confirmAll(t fataler) {
+	for _, peer := range m.peers[1:] {
+		m.confirm(t, peer)
+		m.perform(t)
+	}
+}
+
+// checkReleases: the table keeps the releases of the reservations that are held, and no others.
+func (m *model) checkReleases(t fataler) {
+	n, alone, bytes := 0, 0, 0
+	for h := range m.open {
+		if m.released[h] == 0 {
+			continue
+		}
+		n++
+		if m.alone[h] {
+			alone++
+			bytes += m.entries[h.First()].Bytes
+		}
+	}
+	if rs := &m.table.releases; len(rs.all) != n || rs.alone != alone || rs.aloneBytes != bytes || !slices.IsSortedFunc(rs.all, byDue) {
+		t.Fatalf("%d releases are kept, %d alone with %d bytes, want %d, %d and %d: %+v", len(rs.all), rs.alone, rs.aloneBytes, n, alone, bytes, rs.all)
 	}
 }
 
@@ -146,6 +225,13 @@ func (m *model) answered(t fataler, v *event.Verdict) {
 	if v.Kind != event.Answered {
 		return
 	}
+	if due := m.released[v.Handle]; due != 0 && d.Reply.Outcome == event.CallUnknown && d.Reply.Code == event.CodeUnreachable {
+		if m.now.Before(due) {
+			t.Fatalf("the release of %d is forgotten %v early", v.Handle, due.Sub(m.now))
+		}
+		m.counts["unconfirmed"]++
+		return
+	}
 	if d.Reply.Code == event.CodeUnreachable && m.goesOn(v.Handle) {
 		t.Fatalf("reservation %d is over, since an owner cannot be reached: %+v", v.Handle, d)
 	}
@@ -163,17 +249,21 @@ func (m *model) answered(t fataler, v *event.Verdict) {
 
 // giveUp gives a call up, or something that is none.
 func (m *model) giveUp(t fataler, h event.Handle) {
-	m.table.GiveUp(h, &m.out)
+	m.table.GiveUp(m.now, h, &m.out)
 	if !h.IsCall() || !m.open[h] {
 		if !m.out.Empty() || len(m.out.Cancel) > 0 {
 			t.Fatalf("given up %d, which is no call that is held: %+v", h, m.out)
 		}
 		return
 	}
+	if m.goesOn(h) {
+		m.release(t, h)
+		return
+	}
 	var want []Cancel
 	for peer, with := range m.with {
 		if with[h] {
-			want = []Cancel{{peer, h}}
+			want = []Cancel{{Peer: peer, Handle: h}}
 			m.counts["cancelled"]++
 		}
 	}
@@ -184,5 +274,47 @@ func (m *model) giveUp(t fataler, h event.Handle) {
 	m.counts["given up"]++
 	if len(m.out.Cancel) != len(want) || len(want) > 0 && m.out.Cancel[0] != want[0] || len(m.out.Verdicts) != 1 || m.out.Verdicts[0].DetailOrZero().Reply.Outcome != outcome {
 		t.Fatalf("given up call %d: cancels %+v, want %+v; settled %+v, want %v", h, m.out.Cancel, want, m.out.Verdicts, outcome)
+	}
+}
+
+// release checks that a reservation that goes on is released: the owner is told that has granted it, and the release is kept until one has confirmed it.
+func (m *model) release(t fataler, h event.Handle) {
+	var want []Cancel
+	if m.released[h] == 0 {
+		m.released[h] = m.now.Add(m.entries[h].Call(0).TTL + releaseMargin)
+		for peer, with := range m.with {
+			if with[h] && m.here[h] {
+				want = []Cancel{m.cancelOf(peer, h)}
+			}
+		}
+	}
+	over := m.with[Local][h] && len(want) > 0
+	if !slices.Equal(m.out.Cancel, want) || len(m.out.Verdicts) > 0 != over || over && m.out.Verdicts[0].DetailOrZero().Reply.Code != event.CodeTimeout {
+		t.Fatalf("released %d: cancels %+v, want %+v; settled %+v, want that: %t", h, m.out.Cancel, want, m.out.Verdicts, over)
+	}
+}
+
+// grantAndRelease lets the owner grant a reservation with a ttl, if one has it, and its holder release it, who may be gone then.
+func (m *model) grantAndRelease(t fataler, h event.Handle, forget bool) {
+	if !m.open[h] || !m.isReservation(h) || m.entries[h].Call(0).TTL == 0 {
+		return
+	}
+	for _, peer := range append([]Peer{Local}, m.peers...) {
+		if !m.with[peer][h] || m.released[h] != 0 {
+			continue
+		}
+		v := event.Verdict{Handle: h, Kind: event.Granted, Detail: &event.Detail{Grant: &event.Grant{Remaining: time.Second}}}
+		m.table.Settle(m.now, peer, []event.Verdict{v}, &m.out)
+		m.begun(t, []event.Verdict{v})
+		m.granted[h], m.here[h] = true, true
+		m.perform(t)
+	}
+	if m.goesOn(h) {
+		m.giveUp(t, h)
+		m.perform(t)
+	}
+	if forget && m.released[h] != 0 {
+		m.forgetCall(t, h)
+		m.perform(t)
 	}
 }

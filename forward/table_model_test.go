@@ -55,16 +55,19 @@ type model struct {
 	with     map[Peer]map[event.Handle]bool // sent on the live stream and unanswered, according to the results of Take
 	ever     map[event.Handle]map[Peer]bool
 	settled  map[event.Handle]int
-	handles  []event.Handle               // all that were given, in their order
-	byKey    map[event.Key][]event.Handle // those that are not relayed, in their order
-	waited   map[event.Handle]bool        // before the last call, or held by it
-	handed   []event.Handle               // sent by the last call, in their order
-	serials  [3]uint64                    // of own and relayed entries, and of calls
-	noCalls  map[Peer]bool                // by the release of their stream
-	mayRun   map[event.Handle]bool        // calls that an owner may have begun that has them no longer
-	granted  map[event.Handle]bool        // reservations that have begun at an owner
-	refused  map[event.Handle]bool        // calls whose newest holder has refused them
-	counts   map[string]int               // of calls, by what became of them
+	handles  []event.Handle                 // all that were given, in their order
+	byKey    map[event.Key][]event.Handle   // those that are not relayed, in their order
+	waited   map[event.Handle]bool          // before the last call, or held by it
+	handed   []event.Handle                 // sent by the last call, in their order
+	serials  [3]uint64                      // of own and relayed entries, and of calls
+	noCalls  map[Peer]bool                  // by the release of their stream
+	mayRun   map[event.Handle]bool          // calls that an owner may have begun that has them no longer
+	granted  map[event.Handle]bool          // reservations that have begun at an owner
+	here     map[event.Handle]bool          // of these, those that the owner has granted to which they were sent last
+	released map[event.Handle]clock.Instant // of these, those that were given up: until when the table remembers it
+	alone    map[event.Handle]bool          // of these, those that were forgotten then
+	refused  map[event.Handle]bool          // calls whose newest holder has refused them
+	counts   map[string]int                 // of calls, by what became of them
 	epoch    int64
 	out      Moves
 	sent     int
@@ -81,7 +84,7 @@ func newModel() *model {
 		open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
 		byKey: map[event.Key][]event.Handle{}, waited: map[event.Handle]bool{},
-		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, granted: map[event.Handle]bool{}, counts: map[string]int{},
+		noCalls: map[Peer]bool{}, mayRun: map[event.Handle]bool{}, refused: map[event.Handle]bool{}, granted: map[event.Handle]bool{}, here: map[event.Handle]bool{}, released: map[event.Handle]clock.Instant{}, alone: map[event.Handle]bool{}, counts: map[string]int{},
 	}
 	for n := range 4 {
 		m.peers = append(m.peers, peerNumber(n))
@@ -209,7 +212,7 @@ func (m *model) give(t fataler, peer Peer, ref event.Ref) {
 			t.Fatalf("event %d is given to %s while %s has it", h, peer, other)
 		}
 	}
-	m.with[peer][h] = true
+	m.with[peer][h], m.here[h] = true, false
 	if m.ever[h] == nil {
 		m.ever[h] = map[Peer]bool{}
 	}
@@ -269,6 +272,7 @@ func (m *model) check(t fataler) {
 	if s.Bytes != bytes || s.Oldest != oldest || len(m.table.records) != len(held) {
 		t.Fatalf("stats = %+v with %d records, want %d bytes, the oldest of %v, and %d", s, len(m.table.records), bytes, oldest, len(held))
 	}
+	m.checkReleases(t)
 	if len(m.table.extras) > len(m.open) {
 		t.Fatalf("%d events are remembered, %d are held", len(m.table.extras), len(m.open))
 	}
@@ -397,7 +401,21 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				}
 			}
 		},
-		"forget": func(t *rapid.T) { m.forgetCall(t, m.anyHandle(t)) },
+		"confirm": func(t *rapid.T) { m.confirm(t, rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")) },
+		"release all": func(t *rapid.T) { // that go on, and those that an owner has
+			for _, h := range m.handles {
+				m.grantAndRelease(t, h, rapid.IntRange(0, 3).Draw(t, "forget") == 0)
+			}
+			if rapid.Bool().Draw(t, "confirm") {
+				m.confirmAll(t)
+			}
+		},
+		"much time": func(t *rapid.T) {
+			m.now = m.now.Add(time.Duration(rapid.IntRange(5, 20).Draw(t, "s")) * time.Second)
+			m.tick(t)
+		},
+		"confirm all": func(t *rapid.T) { m.confirmAll(t) },
+		"forget":      func(t *rapid.T) { m.forgetCall(t, m.anyHandle(t)) },
 		"grant a call": func(t *rapid.T) { // that is no reservation, or of another peer
 			from, h := rapid.SampledFrom(m.peers).Draw(t, "from"), m.anyHandle(t)
 			if m.isReservation(h) && m.with[from][h] {
@@ -603,13 +621,14 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 // answer makes a peer send verdicts about some of its events, reports about an event before its end.
 func (m *model) answer(t *rapid.T, from Peer) {
 	var verdicts, granted, attempted []event.Verdict
+	var cancels []Cancel
 	for _, h := range m.handles {
 		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
 			continue
 		}
 		v := m.verdict(t, h)
 		verdicts = append(verdicts, v)
-		for (v.Kind == event.Attempted || v.Kind == event.Granted) && rapid.Bool().Draw(t, "more") {
+		for (v.Kind == event.Attempted || v.Kind == event.Granted && m.released[h] == 0) && rapid.Bool().Draw(t, "more") {
 			v = m.verdict(t, h)
 			verdicts = append(verdicts, v)
 		}
@@ -624,19 +643,26 @@ func (m *model) answer(t *rapid.T, from Peer) {
 				attempted = append(attempted, v)
 				m.counts["failure passed on"]++
 			}
-			if v.Handle == h && v.Kind == event.Granted {
-				m.granted[h] = true
+			if v.Handle == h && v.Kind == event.Granted && m.released[h] != 0 {
+				m.here[h] = true
+				cancels = append(cancels, m.cancelOf(from, h))
+				m.counts["released at the next owner"]++
+			} else if v.Handle == h && v.Kind == event.Granted {
+				m.granted[h], m.here[h] = true, true
 				granted = append(granted, v)
 				m.counts["granted"]++
 			}
 		}
-		m.refused[h] = v.Kind == event.NotOwner || v.Kind == event.NotYet
+		m.refused[h] = v.Kind == event.NotOwner || v.Kind == event.NotYet || v.Kind == event.Overloaded && m.released[h] != 0
 		if v.Kind == event.Overloaded {
 			m.refusals++
 		}
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
 	m.begun(t, granted)
+	if !slices.Equal(m.out.Cancel, cancels) {
+		t.Fatalf("cancelled %+v, want %+v", m.out.Cancel, cancels)
+	}
 	if !slices.Equal(m.out.Attempted, attempted) {
 		t.Fatalf("failures of relayed events are %+v, want %+v", m.out.Attempted, attempted)
 	}
@@ -687,7 +713,7 @@ func (m *model) settleAll(t fataler) {
 			t.Fatalf("event %d was settled %d times", h, times)
 		}
 	}
-	if len(m.table.records) != 0 || len(m.table.extras) != 0 || m.table.oldest != nil || m.table.newest != nil {
+	if len(m.table.records) != 0 || len(m.table.extras) != 0 || len(m.table.releases.all) != 0 || m.table.oldest != nil || m.table.newest != nil {
 		t.Fatalf("%d records and %d events are remembered", len(m.table.records), len(m.table.extras))
 	}
 }
@@ -698,7 +724,7 @@ func TestTableModel(t *testing.T) {
 	var sent, relayed, refusals, inSets, strange int
 	counts := map[string]int{}
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "failure passed on", "taken over"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "released at the next owner", "confirmed", "confirmed by a former owner", "unconfirmed", "left alone", "failure passed on", "taken over"} {
 			if counts[what] == 0 {
 				return false
 			}

@@ -143,30 +143,40 @@ Resume(n,id) ==
   /\ vis' = [vis EXCEPT ![n] = id]
   /\ UNCHANGED <<ent,cov,wait,mine,hold,age,orv,since,ans,from>>
 
-\* The turn is no delivery any more. Until the first answer its holder has what a live one has.
+\* The turn is no delivery any more. Until the first answer its holder has what a live one has, or what a former owner has promised, and the
+\* key is kept for no longer. TTL may be less than the rest of the live permission in a planted bug alone (ttl_below_lease).
 Cover(n) ==
   LET id == LiveId(n)
-      e  == Entry(n) IN
-  /\ up[n] /\ acq[n] # 0 /\ id # 0
+      e  == Entry(n)
+      w  == Max(wait[n], proc[n][K].d + WT - TTL) IN
+  /\ up[n] /\ acq[n] # 0 /\ id # 0 /\ w > 0
   /\ \/ e.ids = {id} /\ (IF ModeThisTurn THEN e.at = mine[n] ELSE MyTake(n,e.at))
      \/ ~ModeApplied /\ \E r \in fl : r.t = "T" /\ r.n = n /\ r.i = inc[n] /\ r.id = id /\ r.cu = acq[n]
   /\ hold' = [hold EXCEPT ![id] = Max(@, proc[n][K].d)]
   /\ proc' = [proc EXCEPT ![n] = Idle]
-  /\ cov' = [cov EXCEPT ![n] = id] /\ wait' = [wait EXCEPT ![n] = WT] /\ vis' = [vis EXCEPT ![n] = 0] /\ mine' = [mine EXCEPT ![n] = 0]
+  /\ cov' = [cov EXCEPT ![n] = id] /\ wait' = [wait EXCEPT ![n] = w] /\ vis' = [vis EXCEPT ![n] = 0] /\ mine' = [mine EXCEPT ![n] = 0]
   /\ UNCHANGED <<log,pos,up,inc,lease,out,fl,heard,dl,acq,held,orph,nren,fast,conf,hconf,note>>
   /\ UNCHANGED <<ent,age,orv,since,ans,from>>
 
+\* An answer shortens neither what its holder has nor for how long the owner keeps the key.
 Recent(n) == LET j == Entry(n).at IN IF Aged /\ ModeRetake THEN j # 0 /\ MyTake(n,j) /\ age[log[j].s] > AN - RT ELSE TRUE
 Answer(n) ==
   LET id == cov[n] IN
   /\ id # 0 /\ up[n] /\ lease[n] > 0 /\ (ModeGate => acq[n] # 0) /\ Recent(n)
-  /\ hold' = IF ModeAsk THEN [hold EXCEPT ![id] = TTL] ELSE hold
+  /\ hold' = IF ModeAsk THEN [hold EXCEPT ![id] = Max(@, TTL)] ELSE hold
   /\ ans'  = IF ModeAsk THEN ans ELSE ans \cup {id}
-  /\ wait' = [wait EXCEPT ![n] = WT]
+  /\ wait' = [wait EXCEPT ![n] = Max(@, WT)]
   /\ UNCHANGED <<vars,ent,vis,cov,mine,age,orv,since,from>>
 GetAnswer(id) ==
-  /\ id \in ans /\ ans' = ans \ {id} /\ hold' = [hold EXCEPT ![id] = TTL]
+  /\ id \in ans /\ ans' = ans \ {id} /\ hold' = [hold EXCEPT ![id] = Max(@, TTL)]
   /\ UNCHANGED <<vars,ent,vis,cov,wait,mine,age,orv,since,from>>
+
+\* The owner hears nothing of the holder: the turn is over when the last permission that it has given is, and the key still waits for what a former owner may have
+\* promised. Here it may be over at any time.
+EndTurn(n) ==
+  /\ up[n] /\ cov[n] # 0
+  /\ cov' = [cov EXCEPT ![n] = 0]
+  /\ UNCHANGED <<vars,ent,vis,wait,mine,hold,age,orv,since,ans,from>>
 
 \* The holder has stopped and says so: the key is free at once.
 Release(n) ==
@@ -211,7 +221,7 @@ RInit == /\ Init /\ ent = <<NoEntry>>
 RNext == \/ RTick
          \/ \E n \in Node : \/ SendRenew(n) /\ UNCHANGED rv
                             \/ RRead(n) \/ RAcquire(n) \/ RFinish(n) \/ RFastClock(n) \/ RCrash(n) \/ RRestart(n) \/ RGenesis(n)
-                            \/ SendTake(n) \/ SendDrop(n) \/ Cover(n) \/ Answer(n) \/ Release(n)
+                            \/ SendTake(n) \/ SendDrop(n) \/ Cover(n) \/ Answer(n) \/ EndTurn(n) \/ Release(n)
                             \/ \E m \in Node, i \in Incs : RPropose(n,m,i)
                             \/ \E id \in Id : Resume(n,id)
                             \/ \E id \in Id \cup {0} : Begin(n,id)

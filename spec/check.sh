@@ -111,7 +111,7 @@ run resume_one_of_two violated Reserved "$R" IDS=i1,i2 MaxGen=1 MaxEpoch=1 MaxTa
 run renewed_after_revoke violated Reserved "$R" L=2 W=2 MaxEpoch=2 MaxRenew=2 MaxLog=6 ModeGate=FALSE GUIDE=GuideGiven
 run valid_from_answer violated Reserved "$R" MaxEpoch=1 ModeAsk=FALSE
 run snap_forgets_reserved violated Reserved "$R" MaxInc=2 MaxSent=2 MaxDrop=0 MaxEpoch=2 ModeSnap=FALSE GUIDE=GuideLater
-run ttl_below_lease  violated Reserved "$R" L=2 W=2 TTL=1 MaxEpoch=2
+run ttl_below_lease  violated Reserved "$R" L=2 W=2 TTL=1 MaxEpoch=2 MaxRenew=2 MaxLog=6 GUIDE=GuideGiven # a hand-over without a wait: only the next owner counts W(ttl)
 run cover_no_margin  violated Reserved "$R" W=2 TTL=1 WT=1 MaxFast=1 MaxEpoch=2
 # --- the protocol makes progress
 run reach_silence    violated Vacuity NoTakeoverBySilence MaxEpoch=2 MaxRenew=2

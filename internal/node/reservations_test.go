@@ -349,6 +349,31 @@ func TestCoveredReservationOutlivesItsOwner(t *testing.T) {
 	})
 }
 
+// TestReleaseWhileACoveredKeyChangesItsOwner: the release reaches the next owner, and the key is free long before the ttl has passed.
+func TestReleaseWhileACoveredKeyChangesItsOwner(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, kill := g.startMortal(t, "a")
+	b := g.start("b", nil)
+	g.startCalls(a, c)
+	lb := g.startCalls(b, c)
+	g.ready(a, b)
+	const ttl = 60 * time.Second
+	key := g.owned(a)
+	r, err := lb.Reserve(t.Context(), key, client.WithTTL(ttl), client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	time.Sleep(200 * time.Millisecond) // the stream is broken, and no next owner is known
+	r.Release()
+	next, err := lb.Reserve(t.Context(), key, client.WithWait(ttl/3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Release()
+}
+
 // TestReservationsByHTTP: a key is held by plain requests through any router, each renewal promises the ttl, and whoever does not have the id gets nothing.
 func TestReservationsByHTTP(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,8 @@ func (p *Pipeline) Call(call *event.Event) {
 	p.Holder.Hold(e)
 }
 
-// GiveUp ends a call whose caller waits no longer: Parts.Answered gets its verdict before it returns, unless it had one.
+// GiveUp ends a call whose caller waits no longer: Parts.Answered gets its verdict before it returns, unless it had one. That on a granted reservation with a
+// ttl may come later, see [forward.Table.GiveUp].
 func (p *Pipeline) GiveUp(call event.Handle) { p.Holder.GiveUp(call) }
 
 // Cancel implements forward.Sink.

@@ -189,6 +189,8 @@ func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 	case over.Outcome == event.CallReplied && release:
 		w.Header().Set(headerOutcome, "RELEASED")
 		w.WriteHeader(http.StatusNoContent)
+	case over.isUnconfirmed():
+		answerUnreached(w)
 	case slices.Contains([]string{event.CodeUnreachable, event.CodeOverloaded, event.CodeLeaving, event.CodeNotCovered, codeNotExclusive}, over.Code):
 		if over.RetryAfter > 0 {
 			w.Header().Set("Retry-After", strconv.FormatInt(int64((over.RetryAfter+time.Second-1)/time.Second), 10))

@@ -45,11 +45,13 @@ func DefaultConfig() Config {
 type Sender interface {
 	// Call sends a call. [Lane.Answered] gets its verdict, once.
 	Call(call *event.Event)
-	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one.
+	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one. A granted reservation with a ttl gets its own when an owner
+	// has confirmed that it knows, see [forward.Table.GiveUp].
 	GiveUp(call event.Handle)
 	// RenewReservation asks the owner of a reservation for new permission. [Lane.Renewed] gets the answer, if one comes.
 	RenewReservation(r event.Renewal)
-	// ForgetReservation ends a reservation at this node alone, so that its holder may come back for it through another one.
+	// ForgetReservation ends a reservation at this node alone, so that its holder may come back for it through another one. One that was given up, and has
+	// no verdict, is told to an owner all the same.
 	ForgetReservation(h event.Handle)
 }
 
@@ -97,6 +99,11 @@ type Answer struct {
 	event.Reply
 	Text       string        // why there is no reply
 	RetryAfter time.Duration // CallNotRun: when to call again; 0: as the caller likes
+}
+
+// isUnconfirmed reports whether no owner has confirmed the release of a reservation.
+func (a *Answer) isUnconfirmed() bool {
+	return a.Outcome == event.CallUnknown && a.Code == event.CodeUnreachable
 }
 
 // Lane makes calls.

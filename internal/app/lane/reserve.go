@@ -190,7 +190,24 @@ func (r *Reservation) giveUpWaiting() {
 		r.lane.sender.ForgetReservation(r.handle)
 	default:
 		r.lane.sender.GiveUp(r.handle)
+		if r.forget() { // its owner has just granted it, and is told that it is not wanted
+			r.lane.mu.Lock()
+			r.end(Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}, Text: "its time was up"})
+			r.lane.mu.Unlock()
+		}
 	}
+}
+
+// forget drops the reservation here, unless it has ended. It reports whether it had not.
+func (r *Reservation) forget() (open bool) {
+	r.lane.mu.Lock()
+	_, open = r.lane.waiting[r.handle]
+	delete(r.lane.waiting, r.handle)
+	r.lane.mu.Unlock()
+	if open {
+		r.lane.sender.ForgetReservation(r.handle)
+	}
+	return open
 }
 
 // isUnreached reports whether the owner has not answered a holder that came back.
@@ -215,7 +232,7 @@ func (r *Reservation) next() (granted *event.Grant, answered *event.Renewal, ove
 	defer r.lane.mu.Unlock()
 	granted, answered, over = r.granted, r.answered, r.over
 	r.answered = nil
-	if over != nil && r.released {
+	if over != nil && r.released && !over.isUnconfirmed() {
 		over = &Answer{Reply: event.Reply{Outcome: event.CallReplied}}
 	}
 	if granted != nil {
@@ -233,8 +250,8 @@ func (r *Reservation) Renew(number uint64) {
 	r.lane.sender.RenewReservation(event.Renewal{Handle: r.handle, Number: number})
 }
 
-// Release ends the reservation, or the wait for it. Next says that it is over. The owner of one that is being resumed may not have been asked yet, and
-// would not hear of the release: it is told when it has answered.
+// Release ends the reservation, or the wait for it. Next says that it is over: of one with a ttl when an owner has confirmed it, or nobody is promised
+// the key any more. The owner of one that is being resumed may not have been asked yet, and would not hear of the release: it is told when it has answered.
 func (r *Reservation) Release() {
 	r.released = true
 	r.lane.mu.Lock()
@@ -246,8 +263,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// Forget drops the reservation without a release. One that waits ends; one that is held ends at its owner when its permission has passed, or goes
-// on if its holder comes back for it.
+// Forget drops the reservation. One that waits ends; one that is held and was not released ends at its owner when its permission has passed, or goes
+// on if its holder comes back for it. A release that no owner has confirmed yet is kept by the table, without a holder.
 func (r *Reservation) Forget() {
 	if r.handle == 0 {
 		return
@@ -255,18 +272,12 @@ func (r *Reservation) Forget() {
 	r.timeout.Stop()
 	r.lane.mu.Lock()
 	r.lane.held--
-	held, over := r.granted != nil, r.over != nil
-	if held || r.resumes {
-		delete(r.lane.waiting, r.handle)
-	}
+	comesBack, over := r.granted != nil || r.resumes, r.over != nil
 	r.lane.mu.Unlock()
-	switch {
-	case over:
-	case held, r.resumes && !r.released:
-		r.lane.sender.ForgetReservation(r.handle)
-	default:
-		r.lane.sender.GiveUp(r.handle)
+	if !over && (r.released || !comesBack) {
+		r.lane.sender.GiveUp(r.handle) // a second time does nothing
 	}
+	r.forget()
 }
 
 // onHoldersClock returns how far the clock of a holder may advance while ours advances by d, if NTP can slew it.

@@ -78,6 +78,8 @@ type seat struct {
 	out, in       time.Duration // when the newest frames to and from the home arrive
 	granted, over bool          // as the home knows
 	releases      bool          // it is released as soon as its owner has answered
+	released      bool          // the home has heard the release
+	releasedAt    *member       // the owner then
 }
 
 // newReserver starts a process that reserves keys.
@@ -264,6 +266,13 @@ func (m *member) heard(s *seat, v *event.Verdict) {
 	if a.Outcome != event.CallNotRun {
 		code = a.Outcome.String()
 	}
+	switch {
+	case !s.released:
+	case a.Outcome == event.CallUnknown && a.Code == event.CodeUnreachable:
+		m.w.count("reservation_release_unconfirmed")
+	case s.of.owner != s.releasedAt:
+		m.w.count("reservation_released_at_the_next_owner")
+	}
 	delete(m.reserved, s.handle)
 	m.tellOver(s, code)
 }
@@ -293,6 +302,12 @@ func (s *seat) homeEnd() {
 	m.seats = slices.DeleteFunc(m.seats, func(o *seat) bool { return o == s })
 	switch {
 	case s.over || s.handle == 0:
+	case s.released:
+		m.pipeline.GiveUp(s.handle)
+		if !s.over {
+			m.w.count("reservation_released_without_its_holder")
+			m.pipeline.ForgetReservation(s.handle) // m.reserved has it until its verdict, which nobody is told
+		}
 	case s.granted || s.resume:
 		delete(m.reserved, s.handle)
 		m.pipeline.ForgetReservation(s.handle)
@@ -527,14 +542,22 @@ func (v *reserving) release() {
 		switch {
 		case s.handle == 0 || s.over:
 		case s.resume && !s.granted:
-			s.releases = true
+			s.released, s.releases, s.releasedAt = true, true, v.owner
 		default:
+			s.released, s.releasedAt = true, v.owner
 			s.home.pipeline.GiveUp(s.handle)
 			v.mustEnd(time.Second, "its home has heard the release", "reservation_freed")
 		}
 	})
 	// A home whose end of the stream has broken hears nothing, nor does the owner of one that is resumed before its answer. A holder of package client would ask again.
 	v.mustEnd(v.expires(), "its holder has released it", "reservation_over_after_release")
+	r := v.by
+	r.process.later(r.host.until(r.clock(), v.until), func() { // it waits no longer than its permission lasts
+		if s.up {
+			s.up = false
+			s.toHome(s.homeEnd)
+		}
+	})
 }
 
 // isOver takes the last frame.

@@ -94,7 +94,7 @@ func (h holder) Credit(from forward.Peer, keys []event.Key, events int) {
 
 // GiveUp implements pipeline.Holder.
 func (h holder) GiveUp(call event.Handle) {
-	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.GiveUp(call, out) })
+	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.GiveUp(now, call, out) })
 }
 
 // Renew implements pipeline.Holder.
@@ -205,6 +205,9 @@ func (m *member) cancel(c forward.Cancel) {
 		l.arrive(&l.there, l.from, l.to, func() {
 			if l.inUp {
 				l.to.pipeline.CancelFor(l.id, []event.Handle{c.Handle})
+				if c.Confirm {
+					l.to.pipeline.RenewFor(l.id, []event.Renewal{c.Renewal()})
+				}
 			}
 		})
 	}
@@ -551,6 +554,9 @@ func (a answerer) Renewed(to forward.StreamID, answers []event.Renewal) {
 		if l.id == to && l.inUp {
 			l.arrive(&l.back, l.to, l.from, func() {
 				if l.outUp {
+					l.from.forward(func(_ clock.Instant, out *forward.Moves) {
+						answers = l.from.table.Confirmed(forward.Peer(l.conn.inc), answers, out)
+					})
 					l.from.pipeline.Renewed(answers)
 				}
 			})

@@ -89,7 +89,7 @@ func TestExclusive(t *testing.T) {
 	}
 	for k, least := range map[string]float64{ // of rare things, and the cluster-hours without one that prove too little
 		"call_not_run_overloaded": 10, "call_handler_died": 20,
-		"reservation_holder_died": 10, "reservation_refused_overloaded": 10, "reservation_over_lost": 20, "reservation_late_release": 20, "reservation_refused_unknown": 10, "reservation_given_again": 100,
+		"reservation_holder_died": 10, "reservation_refused_overloaded": 10, "reservation_over_lost": 20, "reservation_late_release": 20, "reservation_released_at_the_next_owner": 20, "reservation_release_unconfirmed": 20, "reservation_released_without_its_holder": 20, "reservation_refused_unknown": 10, "reservation_given_again": 100,
 		"generation_refused": 10, "generation_raised": 10, "forked": 10, "fault_cold_start": 10, "stale_write_refused": 10,
 		"stale_write_refused_same_token": 400, // 0.06 an hour
 	} {

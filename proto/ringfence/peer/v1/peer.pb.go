@@ -1225,7 +1225,8 @@ func (x *Call) GetTtlMs() uint32 {
 	return 0
 }
 
-// Renewals ask how long the holders of reservations may go on.
+// Renewals ask how long the holders of reservations may go on. One behind a Cancel of its reservation asks whether that was handled: frames are handled in their
+// order, so any answer says so.
 type Renewals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The handles of the reservations' events.

@@ -1,0 +1,165 @@
+package forward
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// The release of a reservation that may outlive its owner is kept until the owner has confirmed it. Before that nothing is known to have freed the key: the
+// owner may have died with the Cancel on its way, and the next one keeps the key for as long as the holder may have a promise. It takes no Cancel of a turn that it
+// does not know, so it is asked to resume the reservation first, and gets the Cancel when it has granted it.
+//
+// A release is forgotten when that promise has passed, whoever may own the key by then: an owner that cannot be reached, or whose release takes no calls, never
+// confirms anything.
+
+// releaseMargin is how long after the last promise a release is kept: a next owner counts the ttl from the opening of its gate.
+const releaseMargin = 10 * time.Second
+
+// The bounds of the releases without a holder. Beyond them the one that is due first is forgotten. Those with a holder are bounded with the reservations.
+const (
+	aloneMax      = 1024
+	aloneBytesMax = 1 << 20
+)
+
+// confirmation is the number of the renewal by which an owner is asked to confirm a release. It goes behind the Cancel on the same stream, so that its answer shows that
+// the Cancel was handled. Holders count from one.
+const confirmation = math.MaxUint64
+
+func confirms(a event.Renewal) bool { return a.Number == confirmation }
+
+// releases are the kept releases, the one that is due first in front.
+type releases struct {
+	all        []release
+	alone      int // of them, those without a holder
+	aloneBytes int
+}
+
+type release struct {
+	handle event.Handle
+	due    clock.Instant // when it is forgotten
+	alone  bool          // its holder's stream has ended
+}
+
+func byDue(a, b release) int {
+	return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.handle, b.handle))
+}
+
+// isReleased reports whether the holder of a reservation has released it.
+func (t *Table) isReleased(h held) bool {
+	x := t.extraOf(h)
+	return x != nil && x.released != 0
+}
+
+// keepRelease keeps the release of a reservation whose holder may have a promise, and tells the owner if it has granted it.
+func (t *Table) keepRelease(now clock.Instant, h held, out *Moves) {
+	if t.isReleased(h) {
+		return
+	}
+	x := t.ensureExtra(h)
+	x.released = now.Add(h.entry.Call(h.index).TTL + releaseMargin)
+	r := release{handle: h.handle(), due: x.released}
+	at, _ := slices.BinarySearchFunc(t.releases.all, r, byDue)
+	t.releases.all = slices.Insert(t.releases.all, at, r)
+	t.tellRelease(h, out)
+}
+
+// tellRelease tells the owner of a release, if it has granted the reservation. The local mailbox handles a Cancel at once; a peer confirms it.
+func (t *Table) tellRelease(h held, out *Moves) {
+	sent := h.sentTo()
+	if sent == nil || !t.extraOf(h).granted {
+		return
+	}
+	isPeer := sent.lane != t.local
+	out.Cancel = append(out.Cancel, Cancel{Peer: sent.lane.peer, Handle: h.handle(), Confirm: isPeer})
+	if !isPeer {
+		t.confirmed(h, sent, out)
+	}
+}
+
+// confirmed ends a reservation whose release was handled where it was sent. If the key has another owner by now, that one keeps the key, and is told, too.
+func (t *Table) confirmed(h held, sent *share, out *Moves) {
+	if t.owners.of(h.entry.Partition(h.index)) == sent.lane {
+		t.settle(h, t.notAnswered(h, event.CodeTimeout, "its time was up"), out)
+		return
+	}
+	t.markPast(h, sent.lane.peer)
+	t.takeBack(sent, h.index)
+	t.send(h, out)
+}
+
+// Confirmed takes a peer's answers to renewals, those out that confirm releases, and returns the others, which are for holders.
+func (t *Table) Confirmed(from Peer, answers []event.Renewal, out *Moves) (others []event.Renewal) {
+	return slices.DeleteFunc(answers, func(a event.Renewal) bool {
+		if !confirms(a) {
+			return false
+		}
+		if h, held := t.lookUp(a.Handle); held && t.isReleased(h) && t.extraOf(h).granted {
+			if sent := h.sentTo(); sent != nil && sent.lane.peer == from {
+				t.confirmed(h, sent, out)
+			}
+		}
+		return true
+	})
+}
+
+// Renewal asks the owner to confirm that it has handled the Cancel before.
+func (c *Cancel) Renewal() event.Renewal {
+	return event.Renewal{Handle: c.Handle, Number: confirmation}
+}
+
+// expireReleases ends the reservations whose release nobody has confirmed while somebody may have been promised the key.
+func (t *Table) expireReleases(now clock.Instant, out *Moves) {
+	for all := t.releases.all; len(all) > 0 && !all[0].due.After(now); all = t.releases.all {
+		h, _ := t.lookUp(all[0].handle)
+		v := event.Unknown(h.handle(), "no owner of the key has confirmed the release")
+		v.Detail.Reply.Code = event.CodeUnreachable
+		t.settle(h, v, out)
+	}
+}
+
+// nextRelease is when [Table.expireReleases] has something to do.
+func (t *Table) nextRelease() clock.Instant {
+	if len(t.releases.all) == 0 {
+		return clock.Forever
+	}
+	return t.releases.all[0].due
+}
+
+// leaveAlone keeps a release whose holder's stream has ended, within the bounds.
+func (t *Table) leaveAlone(h held) {
+	rs := &t.releases
+	if r := &rs.all[t.releaseOf(h.handle(), t.extraOf(h))]; !r.alone {
+		r.alone = true
+		rs.alone++
+		rs.aloneBytes += h.entry.Bytes
+	}
+	for rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax {
+		first := slices.IndexFunc(rs.all, func(r release) bool { return r.alone })
+		one, _ := t.lookUp(rs.all[first].handle)
+		t.end(one)
+	}
+}
+
+func (t *Table) releaseOf(handle event.Handle, x *extra) int {
+	at, _ := slices.BinarySearchFunc(t.releases.all, release{handle: handle, due: x.released}, byDue)
+	return at
+}
+
+// dropExtra forgets what few events have of one that ends.
+func (t *Table) dropExtra(r *record, index int) {
+	handle := r.entry.Handle(index)
+	if x := t.extras[handle]; x != nil && x.released != 0 {
+		rs, at := &t.releases, t.releaseOf(handle, x)
+		if rs.all[at].alone {
+			rs.alone--
+			rs.aloneBytes -= r.entry.Bytes
+		}
+		rs.all = slices.Delete(rs.all, at, at+1)
+	}
+	delete(t.extras, handle)
+}
