@@ -298,7 +298,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln foreign release-snapshot test-shuffled race-rest fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly first-handlers
+	tools/timed.sh vuln foreign release-snapshot test-shuffled race-rest fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy deploy-nightly first-handlers
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

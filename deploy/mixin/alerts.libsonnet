@@ -433,7 +433,7 @@
             'RingfenceSchedulesNotPublished',
             'warning',
             member,
-            increase('ringfence_schedule_arms_total', '2m', ['result="failed"']) + ' > 0',
+            'sum by (job, instance) (%s) > 0' % increase('ringfence_schedule_arms_total', '2m', ['result="failed"']),
             'Schedules do not run.',
             'the router cannot publish the next firings of schedules, so that they run late or not at all; it keeps trying.',
             '5m',

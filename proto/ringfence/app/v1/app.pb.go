@@ -592,7 +592,7 @@ func (x *Hello) GetSchedules() []*Schedule {
 // Schedule is a handler that runs at times of the clock, once in the whole group. Exactly one of cron, every_ms and at_ms is set.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+	// The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// A cron expression of five fields, or one of @yearly, @monthly, @weekly, @daily, @hourly.
 	Cron string `protobuf:"bytes,2,opt,name=cron,proto3" json:"cron,omitempty"`

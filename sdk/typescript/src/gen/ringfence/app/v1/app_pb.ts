@@ -250,7 +250,7 @@ export const HelloSchema: GenMessage<Hello> = /*@__PURE__*/
  */
 export type Schedule = Message<"ringfence.app.v1.Schedule"> & {
   /**
-   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
    *
    * @generated from field: string name = 1;
    */
