@@ -501,13 +501,17 @@ func (w *world) ambushTail(m *member, in ownership.Input) {
 
 // truncate lets an operator trim the log by force: everything but the newest ledger with a
 // record is deleted, regardless of the anchor. A member that has not read that far is LOST, and
-// so is one that reopens its reader at its old position.
+// so is one that reopens its reader at its old position. The takes that are deleted are lost to the author of a Genesis, and the
+// promises on them with them, as when the topic is deleted (ADR 0052).
 func (l *controlLog) truncate() {
 	l.rollover()
 	if len(l.records) == 0 {
 		return
 	}
 	last := l.records[len(l.records)-1].at.Ledger
+	if slices.ContainsFunc(l.records, func(x logged) bool { return x.at.Ledger < last && takes(x) }) {
+		l.w.forgetPromises()
+	}
 	l.drop(func(x logged) bool { return x.at.Ledger < last })
 	l.w.allowLost()
 	for _, m := range l.w.live {
@@ -515,6 +519,11 @@ func (l *controlLog) truncate() {
 			m.touch(10 * time.Second)
 		}
 	}
+}
+
+func takes(x logged) bool {
+	b, ok := x.record.Body.(*ownership.Reservations)
+	return ok && len(b.Take) > 0
 }
 
 func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/internal/ownership"
 )
@@ -30,5 +31,32 @@ func TestAnchorAheadTrimsNothing(t *testing.T) {
 	l.land(beat(3), 0)
 	if l.rollover(); l.records[0].at.Ledger == 5 {
 		t.Error("an anchor of the present topic trims nothing")
+	}
+}
+
+// TestATruncatedLogLosesPromises: an operator deletes the takes of covered reservations, and a Genesis follows whose author reads what is left. It
+// gives their keys to others, as after the deletion of the topic; so their holders' work proves nothing (found by seed 1478729562 of 28 November 2026).
+func TestATruncatedLogLosesPromises(t *testing.T) {
+	lost := 0
+	for seed := range uint64(12) {
+		r := runScene(seed, 2*time.Minute, false, func(w *world) {
+			w.p.covering, w.p.publishEvery = true, time.Second
+			w.script = func(w *world) {
+				w.runUntil(w.now + 5*time.Second)
+				w.log.truncate()
+				w.runUntil(w.now + 2*time.Second)
+				if len(w.live) > 0 {
+					w.injectGenesis(w.live[0])
+				}
+				w.runUntil(w.now + 10*time.Second)
+			}
+		})
+		if r.Failure != "" {
+			t.Errorf("seed %d: %s", seed, r.Failure)
+		}
+		lost += r.Stats["reservation_promise_lost_with_its_log"]
+	}
+	if lost == 0 {
+		t.Error("no promise was lost: these runs prove nothing")
 	}
 }
