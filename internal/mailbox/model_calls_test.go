@@ -226,6 +226,16 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	return nil
 }
 
+// notGranted returns a reservation that has begun, and whose holder does not know it; nil: there is none.
+func (r *reference) notGranted() *event.Event {
+	for _, c := range r.calls {
+		if c.event.Call.Reservation && c.running != 0 && c.granted == (event.Fence{}) {
+			return &c.event
+		}
+	}
+	return nil
+}
+
 // comeBack lets a holder go on from another place.
 func (r *reference) comeBack(here *refCall, to address, e *event.Event) []addressed {
 	said := r.sayAll(here, notRunBecause(event.CodeLost, over.Reason))
@@ -365,6 +375,9 @@ func (m *model) call() {
 		switch {
 		case len(m.knownCalls) > 0 && m.chance(50, "again"):
 			before := m.knownCalls[max(0, len(m.knownCalls)-1-rapid.IntRange(0, 5).Draw(m.T, "back"))]
+			if one := m.ref.notGranted(); one != nil && m.chance(20, "before its grant") {
+				before = one
+			}
 			if before.Call.Reservation {
 				call.Method, call.Reservation, call.Resume = "", true, m.chance(40, "resume")
 			}
