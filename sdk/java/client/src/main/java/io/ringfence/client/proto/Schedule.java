@@ -52,7 +52,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object name_ = "";
   /**
    * <pre>
-   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -73,7 +73,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -773,7 +773,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object name_ = "";
     /**
      * <pre>
-     * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+     * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -793,7 +793,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+     * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -814,7 +814,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+     * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -831,7 +831,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+     * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
      * </pre>
      *
      * <code>string name = 1;</code>
@@ -845,7 +845,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+     * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
      * </pre>
      *
      * <code>string name = 1;</code>

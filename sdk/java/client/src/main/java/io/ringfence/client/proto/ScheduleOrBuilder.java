@@ -10,7 +10,7 @@ public interface ScheduleOrBuilder extends
 
   /**
    * <pre>
-   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
    * </pre>
    *
    * <code>string name = 1;</code>
@@ -19,7 +19,7 @@ public interface ScheduleOrBuilder extends
   java.lang.String getName();
   /**
    * <pre>
-   * The name, 1 to 120 bytes of printable text. Its firings are events of the key schedule/NAME.
+   * The name, 1 to 128 bytes of printable text. Its firings are events of the key schedule/NAME.
    * </pre>
    *
    * <code>string name = 1;</code>
