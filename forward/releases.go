@@ -14,8 +14,8 @@ import (
 // owner may have died with the Cancel on its way, and the next one keeps the key for as long as the holder may have a promise. It takes no Cancel of a turn that it
 // does not know, so it is asked to resume the reservation first, and gets the Cancel when it has granted it.
 //
-// A release is forgotten when that promise has passed, whoever may own the key by then: an owner that cannot be reached, or whose release takes no calls, never
-// confirms anything.
+// A release is forgotten when that promise has passed, also without a confirmation: an owner that cannot be reached, or a router of a version without calls, gives
+// none.
 
 // releaseMargin is how long after the last promise a release is kept: a next owner counts the ttl from the opening of its gate.
 const releaseMargin = 10 * time.Second

@@ -41,6 +41,16 @@ func (tt *tableTest) wantOver(number int, code string) {
 	}
 }
 
+// wantReleaseAtTheNextOwner: peer 2 grants reservation 1, gets the Cancel, and its confirmation ends the release.
+func (tt *tableTest) wantReleaseAtTheNextOwner() {
+	tt.t.Helper()
+	tt.wantTake(2, 1)
+	tt.say(2, event.Granted, 2, 1)
+	tt.wantCancel(Cancel{peerNumber(2), tt.handle(1), true})
+	tt.confirm(2, 1)
+	tt.wantOver(1, event.CodeTimeout)
+}
+
 // TestReleaseWhileTheKeyChangesItsOwner: the next owner keeps the key for its holder, and so has to hear of the release: when it has granted the reservation, since a Cancel
 // before that frees nothing.
 func TestReleaseWhileTheKeyChangesItsOwner(t *testing.T) {
@@ -92,11 +102,7 @@ func TestReleaseOnItsWayToADeadOwner(t *testing.T) {
 	tt.say(2, event.Overloaded, 2, 1) // the key is still kept
 	tt.wantOver(1, "")
 	tt.after(100 * time.Millisecond)
-	tt.wantTake(2, 1)
-	tt.say(2, event.Granted, 2, 1)
-	tt.wantCancel(Cancel{peerNumber(2), tt.handle(1), true})
-	tt.confirm(2, 1)
-	tt.wantOver(1, event.CodeTimeout)
+	tt.wantReleaseAtTheNextOwner()
 }
 
 // TestReleaseAtAFormerOwner: an owner that does not know yet that it is none confirms a release, which frees nothing at the next one.
@@ -121,11 +127,7 @@ func TestReleaseAtAFormerOwner(t *testing.T) {
 				tt.confirm(former, 1)
 			}
 			tt.wantOver(1, "")
-			tt.wantTake(2, 1)
-			tt.say(2, event.Granted, 2, 1)
-			tt.wantCancel(Cancel{peerNumber(2), tt.handle(1), true})
-			tt.confirm(2, 1)
-			tt.wantOver(1, event.CodeTimeout)
+			tt.wantReleaseAtTheNextOwner()
 		})
 	}
 }

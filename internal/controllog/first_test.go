@@ -59,16 +59,20 @@ func TestReadFirst(t *testing.T) {
 	}
 }
 
+// putRecord appends a record of one incarnation in the newest version.
+func putRecord(t *testing.T, mem *Mem, body ownership.Body) event.Position {
+	t.Helper()
+	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem.Put(data)
+}
+
 // TestReadFirstReadsReservations: of a log with a group, the answer has the reservations that the records up to the position leave.
 func TestReadFirstReadsReservations(t *testing.T) {
 	mem := NewMem()
-	put := func(body ownership.Body) event.Position {
-		data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: body})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return mem.Put(data)
-	}
+	put := func(body ownership.Body) event.Position { return putRecord(t, mem, body) }
 	key := ownership.KeyAt{Partition: 5, Key: 9}
 	at := put(&ownership.Beat{Seq: 1})
 	for i := range byte(3) {
@@ -103,13 +107,7 @@ func (s slow) Tail(ctx context.Context, from event.Position, prefetch int, opene
 func TestReadFirstGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := NewMem()
-		put := func(body ownership.Body) event.Position {
-			data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: body})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return mem.Put(data)
-		}
+		put := func(body ownership.Body) event.Position { return putRecord(t, mem, body) }
 		key := ownership.KeyAt{Partition: 5, Key: 9}
 		take := func(applied event.Position) event.Position {
 			return put(&ownership.Reservations{Seq: 1, Applied: applied, Take: []ownership.Take{{KeyAt: key, ID: ownership.ReservationID{1}, TTL: ownership.TTLLeast}}})
