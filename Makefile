@@ -258,6 +258,14 @@ attack-long: ## The same under load: each attack alone, then all together, for a
 bench: ## Ringfence and the other ways of consuming, side by side on one broker
 	tools/pulsar.sh run -- $(GO) run ./bench $(or $(ARGS),--suite core --repetitions 5 --out bench/out/core.json)
 
+# Of two drains, one with a handler that decodes JSON and one with an empty one; cmd/router/default.pgo is read by every `go build ./cmd/router`.
+.PHONY: profile
+profile: ## Profile routers that drain, for their build by profile
+	mkdir -p bench/out
+	tools/pulsar.sh run -- sh -c 'for handler in none json; do $(GO) run ./bench --modes ringfence --workloads drain --handler $$handler --events 8000000 --repetitions 1 --verify-events 0 \
+		--profile bench/out/$$handler.pgo || exit; done'
+	$(GO) tool pprof -proto bench/out/none.pgo bench/out/json.pgo >cmd/router/default.pgo
+
 .PHONY: bench-full
 bench-full: ## The same, and what happens at the edges: hours
 	tools/pulsar.sh run -- $(GO) run ./bench --suite full --repetitions 5 --out bench/out/full.json $(ARGS)

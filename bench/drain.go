@@ -27,8 +27,15 @@ func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 	err = r.onBacklog(ctx, fill, record{}, func(ctx context.Context, c *cluster) error {
 		drain, done := context.WithTimeout(ctx, drainMax)
 		defer done()
-		err = c.awaitHandled(drain, events, r.watchAllowance(drain, &s.Allowance))
+		profiler, allowance := profiler{path: r.options.Profile}, r.watchAllowance(drain, &s.Allowance)
+		err = c.awaitHandled(drain, events, func() {
+			allowance()
+			profiler.watch(drain, c, events)
+		})
 		if err != nil && (ctx.Err() != nil || total(c.procs) < eventsMin) {
+			return err
+		}
+		if err := profiler.wait(); err != nil {
 			return err
 		}
 		most := s.Allowance

@@ -59,6 +59,7 @@ type Options struct {
 
 	etcd      string // its binary, of the modes that have one
 	Router    string
+	Profile   string   // a file for a CPU profile of the routers of a drain; empty: none
 	RouterBy  []string // a command that runs the routers, and its first arguments; empty: none
 	App       string   // tcp or unix
 	PulsarURL string
@@ -129,6 +130,7 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.VerifyEvents, "verify-events", 20_000, "events of the run in which each mode is searched for overlaps; 0 for none")
 	f.IntVar(&o.VerifyKeys, "verify-keys", 200, "keys of that run")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
+	f.StringVar(&o.Profile, "profile", "", "a file for a CPU profile of the routers of the last drain, for their build by profile; wants --events of 8,000,000 or more")
 	f.StringVar(&routerBy, "router-exec", "", "a command that each router is run by, as in tools/cpu-limit.sh 100m")
 	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
 	f.StringVar(&o.PulsarURL, "pulsar", os.Getenv("PULSAR_URL"), "the broker")

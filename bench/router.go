@@ -10,6 +10,9 @@ import (
 // nodeIP is the loopback address of the i-th router or relay.
 func nodeIP(i int) string { return fmt.Sprintf("127.77.0.%d", i+1) }
 
+// debugAddress serves the i-th router's profiles.
+func debugAddress(i int) string { return nodeIP(i) + ":16654" }
+
 // routerConfig writes the settings of the i-th router of a repetition, and returns the file,
 // the endpoint for its application, and the address of its admin server. All routers of one
 // repetition are a group of their own, each on its own loopback address, so that ports do not
@@ -30,8 +33,8 @@ app: {listen: %[6]q}
 peer: {listen: "%[7]s:16651"}
 gossip: {listen: "%[7]s:16652", seeds: ["127.77.0.1:16652"]}
 admin: {listen: %[8]q}
-debug: {listen: "%[7]s:16654"}
-`, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin, o.SingleAcks)
+debug: {listen: %[10]q}
+`, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin, o.SingleAcks, debugAddress(i))
 	config = filepath.Join(dir, fmt.Sprintf("router-%d.yaml", i))
 	return config, endpoint, admin, os.WriteFile(config, []byte(settings), 0o600)
 }
