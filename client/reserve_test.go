@@ -743,6 +743,7 @@ func TestReleaseWhileTheStreamIsBroken(t *testing.T) {
 					if err := context.Cause(r.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrKeyLost) {
 						t.Errorf("the cause is %v", err)
 					}
+					synctest.Wait() // the server notes the release after its answer
 					if told.Load() != test.told {
 						t.Errorf("a release was told: %t, want %t", told.Load(), test.told)
 					}
