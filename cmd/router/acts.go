@@ -174,18 +174,12 @@ func (h *heldKey) isKnown(told *report.Hold) bool { return told != nil && !told.
 
 // find waits until the owner of the key knows the hold, and reports whether it does.
 func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, err error) {
-	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
-	defer cancel()
-	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
-	for {
-		h.State = report.Key{}
-		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &h.State); err != nil {
-			return false, err
-		}
-		at := h.State.At
-		if known = len(at) > 0 && at[0].Error == "" && h.isKnown(at[0].Hold); known || backoff.Sleep(deadline, pauses.Next()) != nil {
-			break
-		}
+	h.State, err = askKey(ctx, a, key, func(at []report.KeyAt) (bool, error) {
+		known = len(at) > 0 && at[0].Error == "" && h.isKnown(at[0].Hold)
+		return known, nil
+	})
+	if err != nil {
+		return false, err
 	}
 	var m report.Members
 	if err := a.get(ctx, "/v1/members", &m); err != nil {
@@ -193,6 +187,22 @@ func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, e
 	}
 	h.Without = withoutActs(m)
 	return known, nil
+}
+
+// askKey asks for the state of a key until it is enough, for actKnownWithin at most, and returns the last answer.
+func askKey(ctx context.Context, a *asker, key string, enough func([]report.KeyAt) (bool, error)) (last report.Key, err error) {
+	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
+	defer cancel()
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for {
+		last = report.Key{}
+		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &last); err != nil {
+			return last, err
+		}
+		if is, err := enough(last.At); is || err != nil || backoff.Sleep(deadline, pauses.Next()) != nil {
+			return last, err
+		}
+	}
 }
 
 // withoutActs names the members that do not know all acts.
@@ -329,35 +339,23 @@ func (o *order) park(ctx context.Context, a *asker, what, argument string, durat
 
 // find waits until the owner of the key is as wanted, or the act has ended, and reports whether the owner knows the act.
 func (p *parkedKey) find(ctx context.Context, a *asker, key string, wanted func(report.KeyAt) bool) (known bool, err error) {
-	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
-	defer cancel()
-	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
-	for {
-		p.State = report.Key{}
-		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &p.State); err != nil {
+	p.State, err = askKey(ctx, a, key, func(at []report.KeyAt) (bool, error) {
+		known = len(at) > 0 && at[0].Park != nil && at[0].Park.ID == p.Act.ID
+		if known || p.Act.Act != act.Unpark.String() {
+			return known && wanted(at[0]), nil
+		}
+		var acts act.Acts
+		if err := a.get(ctx, "/v1/acts", &acts); err != nil {
 			return false, err
 		}
-		at := p.State.At
-		known = len(at) > 0 && at[0].Park != nil && at[0].Park.ID == p.Act.ID
-		if known && wanted(at[0]) {
-			return known, nil
-		}
-		if p.Act.Act == act.Unpark.String() && !known {
-			var acts act.Acts
-			if err := a.get(ctx, "/v1/acts", &acts); err != nil {
-				return known, err
-			}
-			for _, one := range acts.Acts {
-				if one.ID == p.Act.ID && one.End != "" {
-					p.Act = one
-					return true, nil
-				}
+		for _, one := range acts.Acts {
+			if one.ID == p.Act.ID && one.End != "" {
+				p.Act, known = one, true
 			}
 		}
-		if backoff.Sleep(deadline, pauses.Next()) != nil {
-			return known, nil
-		}
-	}
+		return known, nil
+	})
+	return known, err
 }
 
 func (p *parkedKey) show(cmd *cobra.Command, form *outputForm, known bool, err error) error {
@@ -449,26 +447,20 @@ type skippedEvent struct {
 
 // find waits until the owner of the key has told the end of the skip, and reports whether it knows the skip.
 func (s *skippedEvent) find(ctx context.Context, a *asker, key string) (known bool, err error) {
-	deadline, cancel := context.WithTimeout(ctx, actKnownWithin)
-	defer cancel()
-	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
-	for {
-		s.State = report.Key{}
-		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &s.State); err != nil {
-			return false, err
-		}
+	s.State, err = askKey(ctx, a, key, func(at []report.KeyAt) (bool, error) {
 		known = false
-		for i, at := range s.State.At {
-			for _, told := range at.Skips {
+		for i, one := range at {
+			for _, told := range one.Skips {
 				if told.ID == s.Act.ID {
 					known = known || i == 0
 					s.Act.End = cmp.Or(s.Act.End, told.End)
 				}
 			}
 		}
-		if s.Act.End != "" || backoff.Sleep(deadline, pauses.Next()) != nil {
-			break
-		}
+		return s.Act.End != "", nil
+	})
+	if err != nil {
+		return false, err
 	}
 	known = known || s.Act.End != ""
 	var m report.Members
