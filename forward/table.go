@@ -177,7 +177,7 @@ func (t *Table) Done(from Peer, set event.Set, out *Moves) {
 }
 
 // Settle takes verdicts of from, the local mailbox or a peer. A final verdict settles its
-// event if from has or once had it; a refusal counts only from the present holder. Other
+// event if from has or once had it; a refusal, and any verdict on a reservation, counts only from the present holder. Other
 // verdicts are ignored: they are normal after a broken stream.
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
 	for i := range verdicts {
