@@ -64,3 +64,39 @@ func TestUnreachableOwnerOfReservations(t *testing.T) {
 		})
 	}
 }
+
+// TestFormerOwnerOfAReservation: what an owner says late of a reservation that was taken over from it, of its turn or its wait there, does not end the turn that the
+// next owner has granted.
+func TestFormerOwnerOfAReservation(t *testing.T) {
+	cut, late := event.Unknown(0, "its handler was cancelled, or lost its key"), event.NotRun(0, event.CodeTimeout, "its time was up")
+	for name, c := range map[string]struct {
+		granted, released bool
+		says              event.Verdict
+	}{
+		"its turn ends":               {granted: true, says: cut},
+		"its turn ends, and released": {granted: true, released: true, says: cut},
+		"its wait ends":               {says: late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt := newTableTest(t, false)
+			tt.reserve(1, event.Call{TTL: event.TTLLeast})
+			tt.wantTake(1, 1)
+			if c.granted {
+				tt.say(1, event.Granted, 1, 1)
+			}
+			tt.owner(2, 2)
+			tt.TakenOver(peerNumber(1), func(ring.Partition) bool { return true }, &tt.out)
+			tt.wantTake(2, 1)
+			if c.released {
+				tt.giveUp(1)
+			}
+			tt.say(2, event.Granted, 2, 1)
+			c.says.Handle = tt.handle(1)
+			tt.Settle(tt.now, peerNumber(1), []event.Verdict{c.says}, &tt.out)
+			tt.wantOver(1, "")
+			if tt.Settle(tt.now, peerNumber(2), []event.Verdict{c.says}, &tt.out); len(tt.out.Verdicts) != 1 || tt.Len() != 0 {
+				t.Errorf("the present owner ends it: settled with %+v, %d are held", tt.out.Verdicts, tt.Len())
+			}
+		})
+	}
+}

@@ -31,7 +31,8 @@ type Metrics struct {
 	fullKeys    prometheus.Gauge
 	oldest      prometheus.Gauge
 	resent      prometheus.Counter
-	counted     uint64 // of Stats.Resent
+	forgotten   prometheus.Counter
+	counted     Stats // by resent and forgotten
 	placeGauges [places]prometheus.Gauge
 }
 
@@ -91,6 +92,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		fullKeys:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
 		oldest:    factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
 		resent:    factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused, lost with their stream or not answered before a takeover, and so sent again."}),
+		forgotten: factory.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_forward_forgotten_releases_total", Help: "Releases of reservations that were forgotten before an owner of the key had confirmed them.",
+		}),
 	}
 	refused := counters("ringfence_forward_refused_streams_total",
 		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")
@@ -129,8 +133,9 @@ func (m *Metrics) observe(now clock.Instant, s Stats) {
 	}
 	m.heldBytes.Set(float64(s.Bytes))
 	m.fullKeys.Set(float64(s.FullKeys))
-	m.resent.Add(float64(s.Resent - m.counted))
-	m.counted = s.Resent
+	m.resent.Add(float64(s.Resent - m.counted.Resent))
+	m.forgotten.Add(float64(s.Forgotten - m.counted.Forgotten))
+	m.counted = s
 	m.oldest.Set(0)
 	if s.Events > 0 {
 		m.oldest.Set(now.Sub(s.Oldest).Seconds())

@@ -124,7 +124,7 @@ func (h held) queuedFor() *share {
 
 // extra is what few events have.
 type extra struct {
-	past []Peer // earlier holders: their final verdicts count too
+	past []Peer // earlier holders: their final verdicts count too, but on reservations
 
 	told                  bool   // its owner has reported failures and keeps retrying:
 	attempts, crashes     uint32 // reported counts
@@ -153,10 +153,11 @@ func (t *Table) ensureExtra(h held) *extra {
 	return x
 }
 
-// had reports whether peer once had an event that was sent again.
+// had reports whether peer once had an event that was sent again, and may still answer for it. It may not for a reservation: that its turn ends there, or
+// its wait, says nothing about the turn at the present owner, which would get no Cancel.
 func (t *Table) had(h held, peer Peer) bool {
 	x := t.extraOf(h)
-	return x != nil && slices.Contains(x.past, peer)
+	return x != nil && slices.Contains(x.past, peer) && !h.isReservation()
 }
 
 // markPast records an earlier holder.

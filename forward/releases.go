@@ -37,6 +37,7 @@ type releases struct {
 	all        []release
 	alone      int // of them, those without a holder
 	aloneBytes int
+	forgotten  uint64 // without a confirmation
 }
 
 type release struct {
@@ -118,6 +119,7 @@ func (t *Table) expireReleases(now clock.Instant, out *Moves) {
 		h, _ := t.lookUp(all[0].handle)
 		v := event.Unknown(h.handle(), "no owner of the key has confirmed the release")
 		v.Detail.Reply.Code = event.CodeUnreachable
+		t.releases.forgotten++
 		t.settle(h, v, out)
 	}
 }
@@ -142,6 +144,7 @@ func (t *Table) leaveAlone(h held) {
 		first := slices.IndexFunc(rs.all, func(r release) bool { return r.alone })
 		one, _ := t.lookUp(rs.all[first].handle)
 		t.end(one)
+		rs.forgotten++
 	}
 }
 

@@ -155,6 +155,9 @@ func TestReleaseIsForgotten(t *testing.T) {
 				t.Errorf("settled as %+v, want one whose outcome is unknown", tt.out.Verdicts)
 			}
 			tt.wantOver(1, event.CodeUnreachable)
+			if n := tt.Stats().Forgotten; n != 1 {
+				t.Errorf("%d releases are said to be forgotten, want 1", n)
+			}
 			if next := tt.Next(); next != clock.Forever || len(tt.releases.all)+tt.releases.alone+tt.releases.aloneBytes > 0 {
 				t.Errorf("the next tick is due at %v, and %+v are kept", next, tt.releases)
 			}
@@ -179,6 +182,9 @@ func TestReleasesAloneAreBounded(t *testing.T) {
 			}
 			rs := &tt.releases
 			full := rs.alone == aloneMax || rs.aloneBytes+2*(len(id)+1<<10) > aloneBytesMax
+			if n := tt.Stats().Forgotten; n != uint64(alone-rs.alone) {
+				t.Errorf("%d releases are said to be forgotten, want %d", n, alone-rs.alone)
+			}
 			if len(rs.all) != held+rs.alone || rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax || !full || tt.Len() != len(rs.all) {
 				t.Errorf("%d releases are kept, %d of them alone with %d bytes", len(rs.all), rs.alone, rs.aloneBytes)
 			}

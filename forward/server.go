@@ -306,18 +306,32 @@ type inbound struct {
 
 	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
+	taken   uint64         // number of batches that were taken out of queued
 	credits []*peerv1.Credit
-	renewed []event.Renewal // answers
+	renewed []renewed
 }
 
-// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again.
+// renewed is the answer to a renewal.
+type renewed struct {
+	event.Renewal
+	behind uint64 // it is sent when so many batches were taken
+}
+
+// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again. The confirmation of a release goes behind the verdicts that
+// wait: one of them may say that the reservation was given back before its Cancel came, which has freed nothing then.
 func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
 	in := s.inbound(to)
 	if in == nil {
 		return
 	}
 	in.mu.Lock()
-	in.renewed = append(in.renewed, answers[:min(len(answers), renewalsMax-len(in.renewed))]...)
+	for _, a := range answers[:min(len(answers), renewalsMax-len(in.renewed))] {
+		r := renewed{Renewal: a}
+		if confirms(a) {
+			r.behind = in.taken + uint64(len(in.queued))
+		}
+		in.renewed = append(in.renewed, r)
+	}
 	in.mu.Unlock()
 	in.link.wake()
 }
@@ -372,10 +386,21 @@ func (in *inbound) credit(c *peerv1.Credit) {
 // sendSmall implements end: it sends the credits that wait, and the answers to renewals.
 func (in *inbound) sendSmall(receipt uint64) error {
 	in.mu.Lock()
-	credits, renewed := in.credits, in.renewed
-	in.credits, in.renewed = nil, nil
+	credits := in.credits
+	in.credits = nil
+	var due []event.Renewal
+	in.renewed = slices.DeleteFunc(in.renewed, func(r renewed) bool {
+		if r.behind > in.taken {
+			return false // the receipt of the next frame of verdicts wakes the stream for it
+		}
+		due = append(due, r.Renewal)
+		return true
+	})
+	if len(in.renewed) == 0 {
+		in.renewed = nil
+	}
 	in.mu.Unlock()
-	for answers := range slices.Chunk(renewed, in.server.config.smallMax(renewedBytesMax)) {
+	for answers := range slices.Chunk(due, in.server.config.smallMax(renewedBytesMax)) {
 		if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Renewed{Renewed: renewedOf(answers)}}); err != nil {
 			return sendError(err)
 		}
@@ -576,6 +601,7 @@ func (in *inbound) take() (batch verdictBatch) {
 	if len(in.queued) > 0 {
 		batch = in.queued[0]
 		in.queued = slices.Delete(in.queued, 0, 1)
+		in.taken++
 	}
 	return batch
 }

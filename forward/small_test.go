@@ -244,3 +244,42 @@ func TestSmallFramesAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestAConfirmationIsNoEarlierThanVerdicts: an owner that has given a reservation back, and then gets its Cancel, confirms what has freed nothing. The consumer node has to hear
+// first that the reservation is not there.
+func TestAConfirmationIsNoEarlierThanVerdicts(t *testing.T) {
+	config := smallConfig()
+	var sent frames
+	in := &inbound{server: &Server{config: config, streams: map[StreamID]*inbound{}}, link: &link{wakeup: make(chan struct{}, 1)}, stream: called{frames: &sent}}
+	in.server.streams[1] = in
+	numbers := func() (numbers []uint64) {
+		t.Helper()
+		if err := in.sendSmall(0); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range sent {
+			numbers = append(numbers, m.(*peerv1.ForwardResponse).GetRenewed().GetNumbers()...)
+		}
+		sent = nil
+		return numbers
+	}
+	in.server.Answer(1, slices.Repeat([]event.Verdict{{Handle: event.NewCallHandle(1), Kind: event.NotOwner}}, config.FrameEventsMax+1))
+	in.server.Renewed(1, []event.Renewal{{Number: confirmation}, {Number: 7}, {Number: confirmation}, {Number: 8}})
+	if got := numbers(); !slices.Equal(got, []uint64{7, 8}) {
+		t.Errorf("answered before the verdicts: %v", got)
+	}
+	in.take()
+	in.server.Answer(1, []event.Verdict{{Handle: event.NewCallHandle(2), Kind: event.NotOwner}}) // a later one
+	in.server.Renewed(1, []event.Renewal{{Number: 9}})
+	if got := numbers(); !slices.Equal(got, []uint64{9}) {
+		t.Errorf("answered before the second frame of verdicts: %v", got)
+	}
+	in.take()
+	if got := numbers(); !slices.Equal(got, []uint64{confirmation, confirmation}) {
+		t.Errorf("answered behind the verdicts: %v", got)
+	}
+	in.server.Renewed(1, []event.Renewal{{Number: confirmation}})
+	if got := numbers(); !slices.Equal(got, []uint64{confirmation}) {
+		t.Errorf("answered when no verdict waits: %v", got)
+	}
+}

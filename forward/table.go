@@ -177,7 +177,7 @@ func (t *Table) Done(from Peer, set event.Set, out *Moves) {
 }
 
 // Settle takes verdicts of from, the local mailbox or a peer. A final verdict settles its
-// event if from has or once had it; a refusal counts only from the present holder. Other
+// event if from has or once had it; a refusal, and any verdict on a reservation, counts only from the present holder. Other
 // verdicts are ignored: they are normal after a broken stream.
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
 	for i := range verdicts {
@@ -418,18 +418,19 @@ func (t *Table) Len() int { return t.n }
 
 // Stats is a snapshot of a table.
 type Stats struct {
-	Events   int
-	Bytes    int           // of their entries
-	In       [places]int   // events by Place
-	FullKeys int           // keys whose mailbox was full
-	Oldest   clock.Instant // when the oldest event was held; zero when there is none
-	Resent   uint64        // events that were refused, lost with their stream, or not answered before a takeover
-	Ignored  uint64        // verdicts on events that are not held
+	Events    int
+	Bytes     int           // of their entries
+	In        [places]int   // events by Place
+	FullKeys  int           // keys whose mailbox was full
+	Oldest    clock.Instant // when the oldest event was held; zero when there is none
+	Resent    uint64        // events that were refused, lost with their stream, or not answered before a takeover
+	Ignored   uint64        // verdicts on events that are not held
+	Forgotten uint64        // releases of reservations that were forgotten before an owner had confirmed them
 }
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored, Forgotten: t.releases.forgotten}
 	for _, w := range t.waits {
 		if w.isFull() {
 			s.FullKeys++

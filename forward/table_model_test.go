@@ -372,7 +372,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			v := m.verdict(t, m.anyHandle(t))
 			v.Kind = event.Done
 			before, want := m.settled[v.Handle], m.settled[v.Handle]
-			if m.open[v.Handle] && m.ever[v.Handle][from] {
+			if m.mayEnd(v.Handle, from) {
 				want++
 			}
 			m.table.Settle(m.now, from, []event.Verdict{v}, &m.out)
@@ -448,6 +448,21 @@ func (m *model) actions() map[string]func(*rapid.T) {
 					}
 					return
 				}
+			}
+		},
+		"former owners end reservations": func(t *rapid.T) {
+			before := m.table.Stats()
+			for _, h := range m.handles {
+				for _, from := range append([]Peer{Local}, m.peers...) {
+					if m.open[h] && m.ever[h][from] && !m.mayEnd(h, from) {
+						m.table.Settle(m.now, from, []event.Verdict{event.Unknown(h, "")}, &m.out)
+						before.Ignored++
+						m.counts["ended by a former owner"]++
+					}
+				}
+			}
+			if m.table.Stats() != before || !m.out.Empty() {
+				t.Fatalf("former owners end reservations: %+v, want %+v", m.table.Stats(), before)
 			}
 		},
 		"down": func(t *rapid.T) {
@@ -536,7 +551,7 @@ func (m *model) done(t *rapid.T, from Peer, first event.Handle) {
 	want := event.NewBits(event.EntryEventsMax)
 	for i := range set.Events.All() {
 		h := first | event.Handle(i)
-		if m.open[h] && m.ever[h][from] {
+		if m.mayEnd(h, from) {
 			want.Add(i)
 			m.inSets++
 			if !m.with[from][h] {
@@ -552,6 +567,11 @@ func (m *model) done(t *rapid.T, from Peer, first event.Handle) {
 	if got := m.table.Stats().Ignored; got != ignored || !slices.Equal(set.Events, given) {
 		t.Fatalf("%d events are ignored, want %d; the given set is %v, it was %v", got, ignored, set.Events, given)
 	}
+}
+
+// mayEnd reports whether a final verdict of a peer counts: it has the event, or had it and the event is no reservation.
+func (m *model) mayEnd(h event.Handle, from Peer) bool {
+	return m.open[h] && m.ever[h][from] && (m.with[from][h] || !m.isReservation(h))
 }
 
 func (m *model) tick(t fataler) {
@@ -725,7 +745,7 @@ func TestTableModel(t *testing.T) {
 	counts := map[string]int{}
 	// Releases at the next owner, and those that it confirms, are a few in a thousand histories: releases_test.go has them.
 	proves := func() bool {
-		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "confirmed by a former owner", "unconfirmed", "left alone", "failure passed on", "taken over"} {
+		for _, what := range []string{"given up", "cancelled", "unreachable", "no stream, unknown", "overloaded", "corrected", "sent again", "refused", "too_large", "replied", "granted", "resumed", "renewed", "forgotten", "kept", "confirmed by a former owner", "unconfirmed", "left alone", "failure passed on", "taken over", "ended by a former owner"} {
 			if counts[what] == 0 {
 				return false
 			}

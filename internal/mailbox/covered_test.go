@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,6 +226,32 @@ func TestResumeOfAKeyThatAnOperatorStops(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestResumesAreBoundedByTheirBytes: holders that come back pass the bound of bytes, and a peer that sends what no router does is refused.
+func TestResumesAreBoundedByTheirBytes(t *testing.T) {
+	a := newAwaiting(t)
+	a.gate(ownership.Waiting, "")
+	resume := func(h event.Handle, more int) string {
+		var out Output
+		call, id := reservation(strings.Repeat("i", event.CallIDMax), true), event.CallMessageID(a.key, fmt.Sprint(h), 0)
+		call.Path = make([]ring.KeyHash, event.CallPathMax)
+		a.Accept(a.now, 7, event.Position{}, event.RefsTo(&event.Event{
+			Handle: h, ID: id, Key: a.key, Partition: ring.PartitionOf(string(a.key)), Call: call, FirstError: strings.Repeat("x", more),
+		}), &out)
+		return codeIn(out.Answers)
+	}
+	for h := range event.Handle(16) {
+		if got := resume(h+1, event.KeyMax-len(a.key)); got != "" {
+			t.Fatalf("holder %d, of as many bytes as one with the longest key, is answered %q", h, got)
+		}
+	}
+	if a.bytes <= modelConfig.BytesMax {
+		t.Fatalf("%d bytes are no more than %d", a.bytes, modelConfig.BytesMax)
+	}
+	if got := resume(50, 4<<20); got != event.Overloaded.String() {
+		t.Errorf("one of 4 MiB is answered %q; %d bytes wait", got, a.bytes)
 	}
 }
 

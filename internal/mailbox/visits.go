@@ -122,9 +122,10 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		deadline = now.Add(resumeMax)
 		ref = withDeadline(e.Event(), deadline)
 	}
-	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices.
+	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices, if they have their usual size.
+	comesBack := call.Resume && seen.bytes <= resumeBytesMax
 	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
-	if crowded && !call.Resume || call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.items.len() >= itemsMax {
+	if crowded && !comesBack || call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.items.len() >= itemsMax {
 		b.refuseVisit(from, out)
 		return
 	}
@@ -153,6 +154,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	b.visitorsOf(a).pushBack(it)
 	b.refileVisited(now, a, out)
 }
+
+// resumeBytesMax is more than a reservation weighs with the longest key, id and path. A larger one is of no router, and finds room as a call does.
+const resumeBytesMax = event.KeyMax + 2<<10
 
 // resumeMax is how long a holder may wait for the gate of its key to open, and for another one to let go: longer than any promise lasts.
 const resumeMax = 2 * event.TTLMost
