@@ -143,3 +143,44 @@ func TestReadFirstGoesOn(t *testing.T) {
 		}
 	})
 }
+
+// TestReadFirstGoesOnBehindHellos: routers whose applications are not ready write Hellos for days. A log of nothing else is read in several attempts, too.
+func TestReadFirstGoesOnBehindHellos(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := NewMem()
+		hello := func(floor ownership.Token) event.Position {
+			return putRecord(t, mem, &ownership.Hello{Node: ownership.Node{Name: "a", Inc: ownership.Incarnation{1}}, Floor: floor})
+		}
+		first := hello(5)
+		for range 10_000 { // ten seconds of reading
+			hello(0)
+		}
+		got := make(chan ownership.FirstRead, 1)
+		l := &Log{cfg: DefaultConfig(), transport: slow{mem}, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
+		l.cfg.Group = group
+		read := func() (answer ownership.FirstRead, attempts uint64) {
+			for attempts = 1; attempts < 10; attempts++ {
+				l.readFirst(t.Context(), ownership.ReadFirst{Read: attempts, Before: hello(0), Partitions: 8})
+				if answer = <-got; !answer.Failed {
+					break
+				}
+			}
+			return answer, attempts
+		}
+		if answer, attempts := read(); attempts != 3 || !answer.Virgin || answer.First != first || answer.Told != 5 {
+			t.Errorf("after %d attempts of %v: %+v", attempts, l.cfg.FirstTimeout, answer)
+		}
+
+		mem.Roll()
+		second := hello(0)
+		mem.Forget(event.Position{Ledger: 2}) // with the place where the reading would go on
+		if answer, attempts := read(); attempts != 1 || !answer.Virgin || answer.First != second {
+			t.Errorf("after the log was trimmed, and %d attempts: %+v, want one that begins at %v", attempts, answer, second)
+		}
+
+		putRecord(t, mem, &ownership.Beat{Seq: 1, Applied: second})
+		if answer, attempts := read(); attempts != 1 || answer.Virgin {
+			t.Errorf("behind a Beat, after %d attempts: %+v", attempts, answer)
+		}
+	})
+}

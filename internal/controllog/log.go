@@ -65,7 +65,14 @@ type Log struct {
 	todo    todo
 	beats   int // under way
 	appends int // under way, with the Beats
+	head    head
 	stretch *stretch
+}
+
+// head is what was read of the records from the first one on, in one attempt or several.
+type head struct {
+	first, last event.Position // zero: none was read
+	told        ownership.Token
 }
 
 // stretch is what was read of the records from the anchor on, in one attempt or several.
@@ -272,25 +279,52 @@ func readTwo(ctx context.Context, t Transport, from event.Position, timeout time
 	return got[0], got[1], nil
 }
 
-// readFirst looks for a record that only a group with members writes.
+// readFirst looks for a record that only a group with members writes. Routers whose applications are not ready may have written Hellos for
+// days before it, more than can be read within FirstTimeout, so an attempt begins where the one before ended.
 func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
 	defer cancel()
-	var first event.Position
-	var told ownership.Token
-	var answer *ownership.FirstRead
+	read := l.takeHead()
+	answer, torn, err := l.readHead(ctx, eff, &read)
+	if torn {
+		read = head{}
+		answer, _, err = l.readHead(ctx, eff, &read)
+	}
+	l.keepHead(read)
+	if answer == nil {
+		l.log.Warn("the first record of the control log is not read", "read_to", read.last, "error", err)
+		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
+	}
+	if !answer.Failed && !answer.Virgin {
+		l.readReserved(ctx, eff, answer)
+	}
+	l.deliver(*answer)
+}
+
+// readHead goes on with the reading of the log from its first record on. torn: the log was trimmed or replaced since the attempt before.
+func (l *Log) readHead(ctx context.Context, eff ownership.ReadFirst, read *head) (answer *ownership.FirstRead, torn bool, err error) {
+	from := First
+	if !read.last.IsZero() {
+		from = read.last
+	}
+	begun := false
 	found, stop := context.WithCancel(ctx)
 	defer stop()
 	decided := func(virgin bool) {
-		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: first, Told: told}
+		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: read.first, Told: read.told}
 		stop()
 	}
-	err := l.transport.Tail(found, First, l.cfg.Prefetch, func() {}, func(e Entry) {
-		if answer != nil {
+	err = l.transport.Tail(found, from, l.cfg.Prefetch, func() {}, func(e Entry) {
+		if answer != nil || torn {
 			return
 		}
-		if first.IsZero() {
-			first = e.At
+		if torn = !begun && from != First && e.At != from; torn {
+			stop()
+			return
+		}
+		begun = true
+		if read.first.IsZero() {
+			read.first = e.At
 		}
 		record, _ := Decode(l.cfg.Group, e.Data) // an unreadable record is not one of the group's members either
 		switch {
@@ -299,18 +333,27 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 		case ownership.HoldsGroup(e.At, record):
 			decided(false)
 		}
+		read.last = e.At
 		if h, ok := record.Body.(*ownership.Hello); ok {
-			told = max(told, h.Floor)
+			read.told = max(read.told, h.Floor)
 		}
 	})
-	if answer == nil {
-		l.log.Warn("the first record of the control log is not read", "error", err)
-		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
-	}
-	if !answer.Failed && !answer.Virgin {
-		l.readReserved(ctx, eff, answer)
-	}
-	l.deliver(*answer)
+	return answer, torn, err
+}
+
+// takeHead returns the progress of the attempts before.
+func (l *Log) takeHead() head {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read := l.head
+	l.head = head{}
+	return read
+}
+
+func (l *Log) keepHead(read head) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.head = read
 }
 
 // readReserved reads what the log says of covered reservations since the anchor. A large group writes more in that time than can be read

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/ringfence/router/internal/base/event"
 )
@@ -13,6 +14,7 @@ import (
 //
 // The reader of Pulsar's client reconnects by itself, and drops the record that waits for its caller at that moment if another one is queued.
 // So a record that is not the next entry of the same ledger is passed on only after a second reader, opened at the record before, has it as the next one too.
+// A topic with few records has one in each ledger, so the first reader reads on for some time, and the second one checks all of that.
 func Whole(t Transport, log *slog.Logger) Transport { return whole{t, log} }
 
 type whole struct {
@@ -28,12 +30,20 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 	opened = sync.OnceFunc(opened)
 	for {
 		reading, stop := context.WithCancel(ctx)
+		enough := time.AfterFunc(aheadFor, stop)
+		enough.Stop()
+		p.doubts = false
 		err := w.Transport.Tail(reading, p.from, prefetch, opened, func(e Entry) {
-			if reading.Err() == nil && !p.take(e) {
+			switch {
+			case reading.Err() != nil || p.take(e):
+			case len(p.ahead) == 1:
+				enough.Reset(aheadFor)
+			case len(p.ahead) == aheadMax:
 				stop()
 			}
 		})
 		again := reading.Err() != nil && ctx.Err() == nil
+		enough.Stop()
 		stop()
 		if !again {
 			return err
@@ -41,27 +51,43 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 	}
 }
 
+// Bounds of what a reader reads on from a record in doubt.
+const (
+	aheadFor = 50 * time.Millisecond // a new record waits that long
+	aheadMax = 1000                  // records
+)
+
 // passage passes on the records of several readers as those of one.
 type passage struct {
-	from   event.Position // where the next reader is opened: the newest record that was passed on, if there is one
-	last   event.Position // the newest record that was passed on; zero: none
-	doubt  event.Position // the record that the reader before had next after from; zero: no record is in doubt
+	from   event.Position   // where the next reader is opened: the newest record that was passed on, if there is one
+	last   event.Position   // the newest record that was passed on; zero: none
+	ahead  []event.Position // the records that the reader before had next after from, or that this one has; none is in doubt: empty
+	doubts bool             // this reader is in doubt: it only fills ahead
 	record func(Entry)
 	log    *slog.Logger
 }
 
 // take takes a record. It returns false if another reader has to show first whether one is missing before it.
 func (p *passage) take(e Entry) bool {
-	if e.At == p.last {
+	switch {
+	case p.doubts:
+		if p.ahead[len(p.ahead)-1] != e.At {
+			p.ahead = append(p.ahead, e.At)
+		}
+		return false
+	case e.At == p.last:
 		return true // the first record of a reader opened there
 	}
-	if !p.follows(e.At) && e.At != p.doubt {
-		p.noteMissed(e.At)
-		p.doubt = e.At
+	p.noteMissed(e.At)
+	switch {
+	case len(p.ahead) > 0 && e.At == p.ahead[0]:
+		p.ahead = p.ahead[1:]
+	case p.follows(e.At):
+		p.ahead = nil
+	default:
+		p.ahead, p.doubts = []event.Position{e.At}, true
 		return false
 	}
-	p.noteMissed(e.At)
-	p.doubt = event.Position{}
 	if p.last.Before(e.At) { // a position that falls is the caller's to judge
 		p.from, p.last = e.At, e.At
 	}
@@ -81,7 +107,7 @@ func (p *passage) follows(at event.Position) bool {
 
 // noteMissed logs that the reader before has missed the record at a position.
 func (p *passage) noteMissed(at event.Position) {
-	if at.Before(p.doubt) {
-		p.log.Warn("reader missed a record; read again", "position", at.String(), "last", p.last.String(), "next", p.doubt.String())
+	if len(p.ahead) > 0 && at.Before(p.ahead[0]) {
+		p.log.Warn("reader missed a record; read again", "position", at.String(), "last", p.last.String(), "next", p.ahead[0].String())
 	}
 }

@@ -190,7 +190,8 @@ func TestInventedMembersAreBounded(t *testing.T) {
 }
 
 // A stranger who copies what a named member says of itself, under many names, gets none of them into memberlist's memory: neither with
-// the suffix of its incarnation nor with another one.
+// the suffix of its incarnation nor with another one. Nor does he get its name with metadata of his own, which would keep the member out
+// for as long as memberlist knows that name.
 func TestCopiesOfANamedMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("a")
@@ -201,17 +202,24 @@ func TestCopiesOfANamedMemberAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other, err := encodeMeta(Member{Name: "b", Inc: newInc(), GRPCAddr: "10.0.0.1:80"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	tg.gossip.SetNamed(map[ownership.Incarnation]Named{named.Inc: {Name: named.Name, GossipAddr: "127.0.0.1:9"}})
 	most := 0
 	tg.send(t, func() bool {
 		most = max(most, tg.gossip.roster.len())
 		return most > 50 || tg.rejected(t, string(refusedName)) > 1000
 	}, func(i int) string {
-		copied := gossipName(Member{Name: fmt.Sprintf("fake-%d", i), Inc: named.Inc})
-		if i%2 == 1 {
-			copied = gossipName(Member{Name: named.Name, Inc: newInc()})
+		switch i % 3 {
+		case 0:
+			return labelled("test", alive(gossipName(Member{Name: fmt.Sprintf("fake-%d", i), Inc: named.Inc}), [4]byte{127, 0, 0, 1}, 9, meta))
+		case 1:
+			return labelled("test", alive(gossipName(Member{Name: named.Name, Inc: newInc()}), [4]byte{127, 0, 0, 1}, 9, meta))
+		default:
+			return labelled("test", alive(gossipName(named), [4]byte{127, 0, 0, 1}, 9, other))
 		}
-		return labelled("test", alive(copied, [4]byte{127, 0, 0, 1}, 9, meta))
 	})
 	if most > 1 {
 		t.Errorf("%d members were known, want this one", most)
@@ -274,6 +282,7 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		"itself, whatever is said of it":    {&memberlist.Node{Name: "self/0011223344556677"}, ""},
 
 		"of a named incarnation, another name":   {node("pod-1", inc, "10.0.0.7:16652"), refusedName},
+		"of a named name, another incarnation":   {but(node("pod-0", inc, "10.0.0.7:16652"), func(n *memberlist.Node) { n.Meta = node("pod-0", stranger, "10.0.0.7:16652").Meta }), refusedName},
 		"of a named incarnation, another suffix": {but(node("pod-0", inc, "10.0.0.7:16652"), func(n *memberlist.Node) { n.Name = "pod-0/0011223344556677" }), refusedName},
 
 		"in the name of another":     {node("pod-0", inc, "169.254.169.254:80"), refusedAddress},

@@ -33,9 +33,10 @@ type roster struct {
 	mu    sync.Mutex
 	nodes map[string]node // alive or suspect, by gossip name; this node included
 
-	named     map[ownership.Incarnation]Named // those that the control log names
-	strangers int                             // nodes that are not named
-	gone      []goneStranger                  // strangers that left or died, which memberlist still keeps
+	named     map[ownership.Incarnation]Named  // those that the control log names
+	names     map[string]ownership.Incarnation // of these, by gossip name
+	strangers int                              // nodes that are not named
+	gone      []goneStranger                   // strangers that left or died, which memberlist still keeps
 }
 
 // node is one gossip node.
@@ -67,7 +68,10 @@ func newRoster(self string, strangersMax int, refuse func(why refusal, name stri
 func (r *roster) setNamed(named map[ownership.Incarnation]Named) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.named, r.strangers = named, 0
+	r.named, r.names, r.strangers = named, make(map[string]ownership.Incarnation, len(named)), 0
+	for inc, n := range named {
+		r.names[n.gossipName(inc)] = inc
+	}
 	for name, n := range r.nodes {
 		n.stranger = r.isStranger(name, n.meta)
 		r.nodes[name] = n
@@ -113,6 +117,9 @@ func (r *roster) judge(n *memberlist.Node, now clock.Instant) refusal {
 		return refusedAddress
 	}
 	id := incarnation(string(n.Meta))
+	if of, ok := r.names[n.Name]; ok && of != id {
+		return refusedName // memberlist would not know the member of that name
+	}
 	if known, ok := r.named[id]; ok {
 		if n.Name != known.gossipName(id) {
 			return refusedName

@@ -599,3 +599,43 @@ func (unreachable) Tail(ctx context.Context, _ event.Position, _ int, _ func(), 
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// distant is a log whose readers take some time to open, as those of a broker do.
+type distant struct{ *controllog.Mem }
+
+func (d distant) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
+	time.Sleep(20 * time.Millisecond)
+	return d.Mem.Tail(ctx, from, prefetch, opened, record)
+}
+
+// A claims topic is never trimmed, and its claims, which are written again twice a day, are each in a ledger of their own. A router that starts after years reads it all.
+func TestClaimsOfYears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := controllog.NewMem()
+		places := []Place{{"persistent://t/events/__ringfence-claims", []string{Subscription("persistent://t/events/a", "s")}}}
+		data, err := Encode(Record{Resources: places[0].Resources, Identity: group("a"), Writer: Writer{1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5000 {
+			log.Put(data)
+			log.Roll()
+		}
+		log.Put(data)
+		cfg := DefaultConfig()
+		cfg.Identity, cfg.Places = group("a"), places
+		k := New(cfg, func(string) (controllog.Transport, error) { return distant{log}, nil }, quiet(), NewMetrics(prometheus.NewRegistry()))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- k.Run(ctx) }()
+		select {
+		case <-k.Held():
+		case <-time.After(10 * time.Minute):
+			t.Errorf("not held within 10 minutes: %v", k.Check())
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
