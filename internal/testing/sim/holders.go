@@ -51,6 +51,7 @@ type reserving struct {
 	until   clock.Instant // 0: no permission yet
 	every   time.Duration // the interval of renewals
 	pings   map[uint64]clock.Instant
+	pinging int // counts the calls of renewOn, of which the newest goes on
 	k       uint64
 	fence   event.Fence // not zero: it was granted
 	turn    *handling   // since it has had permission
@@ -365,6 +366,9 @@ func (v *reserving) granted(s *seat, g event.Grant) {
 	v.extend(asked, g.Remaining)
 	v.every = min(v.every, renewEvery)
 	v.renew()
+	if v.turn != nil {
+		v.renewOn() // as the SDKs do, whatever was left of a covered interval
+	}
 }
 
 func (v *reserving) renewed(a event.Renewal) {
@@ -429,10 +433,12 @@ func (v *reserving) renew() {
 	})
 }
 
+// renewOn renews from now on, in place of what it was to do before.
 func (v *reserving) renewOn() {
-	begun := v.turn
+	v.pinging++
+	begun, pinging := v.turn, v.pinging
 	v.by.process.later(v.every, func() {
-		if !v.over && v.turn == begun {
+		if !v.over && v.turn == begun && v.pinging == pinging {
 			v.renew()
 			v.renewOn()
 		}
