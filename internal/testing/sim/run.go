@@ -167,8 +167,12 @@ func (w *world) watch() {
 	w.after(time.Second, w.watch)
 }
 
-// restMax bounds the time until a cluster comes to rest.
-const restMax = 2 * time.Minute
+// restMax bounds the time until a cluster comes to rest. The events of a key run one after the other, so that a hot one may take longer: then
+// restStill bounds the time in which no event is settled.
+const (
+	restMax   = 2 * time.Minute
+	restStill = 20 * time.Second
+)
 
 // restLooks is the number of checks, a second apart, that must find the cluster at rest: a
 // member that has just returned is well before others have heard of it.
@@ -183,8 +187,12 @@ func (w *world) rest() {
 		w.agenda.until = w.agenda.now()
 	}
 	looks := 0 // in a row that found nothing
+	least, _ := w.broker.open()
 	for end := w.now + restMax; w.failure == ""; {
 		w.runUntil(w.now + time.Second)
+		if n, _ := w.broker.open(); n < least {
+			least, end = n, max(end, w.now+restStill)
+		}
 		for _, p := range w.pods {
 			p.up()
 		}
