@@ -264,7 +264,8 @@ profile: ## Profile routers that drain, for their build by profile
 	mkdir -p bench/out
 	tools/pulsar.sh run -- sh -c 'for handler in none json; do $(GO) run ./bench --modes ringfence --workloads drain --handler $$handler --events 8000000 --repetitions 1 --verify-events 0 \
 		--profile bench/out/$$handler.pgo || exit; done'
-	$(GO) tool pprof -proto bench/out/none.pgo bench/out/json.pgo >cmd/router/default.pgo
+	$(GO) tool pprof -proto bench/out/none.pgo bench/out/json.pgo >bench/out/default.pgo
+	mv bench/out/default.pgo cmd/router/default.pgo
 
 .PHONY: bench-full
 bench-full: ## The same, and what happens at the edges: hours
