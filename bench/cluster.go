@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -286,18 +285,11 @@ func (c *cluster) ready(ctx context.Context) bool {
 		}
 	}
 	for _, address := range c.admins {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+		body, err := get(ctx, "http://"+address+"/readyz")
 		if err != nil {
 			return false
 		}
-		answer, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return false
-		}
-		answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			return false
-		}
+		body.Close()
 	}
 	return true
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -158,16 +157,12 @@ func (c *cluster) allocatedPerEvent(ctx context.Context) (map[string]float64, er
 // routerAllocated asks a router for the bytes of heap that it has allocated.
 func routerAllocated(ctx context.Context, admin string) (float64, error) {
 	const metric = "go_memstats_alloc_bytes_total"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := http.DefaultClient.Do(request)
+	body, err := get(ctx, "http://"+admin+"/metrics")
 	if err != nil {
 		return 0, fmt.Errorf("ask a router for its metrics: %w", err)
 	}
-	defer func() { _ = answer.Body.Close() }() // it was read
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+	defer func() { _ = body.Close() }() // it was read
+	for lines := bufio.NewScanner(body); lines.Scan(); {
 		if value, found := strings.CutPrefix(lines.Text(), metric+" "); found {
 			return strconv.ParseFloat(value, 64)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"time"
 
@@ -74,17 +73,10 @@ func writeProfile(ctx context.Context, path string, routers int) error {
 }
 
 func fetchProfile(ctx context.Context, url string) (*profile.Profile, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	body, err := get(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return profile.Parse(response.Body)
+	defer body.Close()
+	return profile.Parse(body)
 }

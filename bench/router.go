@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,4 +40,21 @@ debug: {listen: %[10]q}
 `, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin, o.SingleAcks, debugAddress(i))
 	config = filepath.Join(dir, fmt.Sprintf("router-%d.yaml", i))
 	return config, endpoint, admin, os.WriteFile(config, []byte(settings), 0o600)
+}
+
+// get asks a router. It returns the body of an answer with the status 200, which the caller closes.
+func get(ctx context.Context, url string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		_ = answer.Body.Close()
+		return nil, fmt.Errorf("%s: %s", url, answer.Status)
+	}
+	return answer.Body, nil
 }

@@ -65,8 +65,13 @@ type Log struct {
 	todo    todo
 	beats   int // under way
 	appends int // under way, with the Beats
+	first   progress
+}
+
+// progress is what attempts of ReadFirst have read. An attempt that is under way has it for itself.
+type progress struct {
 	head    head
-	stretch *stretch
+	stretch *stretch // nil: none was read
 }
 
 // head is what was read of the records from the first one on, in one attempt or several.
@@ -284,108 +289,65 @@ func readTwo(ctx context.Context, t Transport, from event.Position, timeout time
 func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
 	defer cancel()
-	read := l.takeHead()
-	answer, torn, err := l.readHead(ctx, eff, &read)
+	read := l.takeProgress()
+	answer, torn, err := l.readHead(ctx, eff, &read.head)
 	if torn {
-		read = head{}
-		answer, _, err = l.readHead(ctx, eff, &read)
+		read.head = head{}
+		answer, _, err = l.readHead(ctx, eff, &read.head)
 	}
-	l.keepHead(read)
 	if answer == nil {
-		l.log.Warn("the first record of the control log is not read", "read_to", read.last, "error", err)
+		l.log.Warn("the first record of the control log is not read", "read_to", read.head.last, "error", err)
 		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
 	}
 	if !answer.Failed && !answer.Virgin {
-		l.readReserved(ctx, eff, answer)
+		l.readReserved(ctx, eff, &read, answer)
 	}
+	l.keepProgress(read)
 	l.deliver(*answer)
 }
 
-// readHead goes on with the reading of the log from its first record on. torn: the log was trimmed or replaced since the attempt before.
+// readHead goes on with the reading of the log from its first record on. torn: see [readOn].
 func (l *Log) readHead(ctx context.Context, eff ownership.ReadFirst, read *head) (answer *ownership.FirstRead, torn bool, err error) {
-	from := First
-	if !read.last.IsZero() {
-		from = read.last
-	}
-	begun := false
-	found, stop := context.WithCancel(ctx)
-	defer stop()
-	decided := func(virgin bool) {
-		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: read.first, Told: read.told}
-		stop()
-	}
-	err = l.transport.Tail(found, from, l.cfg.Prefetch, func() {}, func(e Entry) {
-		if answer != nil || torn {
-			return
-		}
-		if torn = !begun && from != First && e.At != from; torn {
-			stop()
-			return
-		}
-		begun = true
+	torn, err = readOn(ctx, l.transport, First, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {
 		if read.first.IsZero() {
 			read.first = e.At
 		}
 		record, _ := Decode(l.cfg.Group, e.Data) // an unreadable record is not one of the group's members either
-		switch {
-		case !e.At.Before(eff.Before):
-			decided(true)
-		case ownership.HoldsGroup(e.At, record):
-			decided(false)
+		virgin := !e.At.Before(eff.Before)
+		if enough = virgin || ownership.HoldsGroup(e.At, record); enough {
+			answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: read.first, Told: read.told}
 		}
 		read.last = e.At
 		if h, ok := record.Body.(*ownership.Hello); ok {
 			read.told = max(read.told, h.Floor)
 		}
+		return enough
 	})
 	return answer, torn, err
 }
 
-// takeHead returns the progress of the attempts before.
-func (l *Log) takeHead() head {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	read := l.head
-	l.head = head{}
-	return read
-}
-
-func (l *Log) keepHead(read head) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.head = read
-}
-
 // readReserved reads what the log says of covered reservations since the anchor. A large group writes more in that time than can be read
 // within FirstTimeout, so an attempt begins where the one before ended.
-func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, answer *ownership.FirstRead) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	from, read := Anchored, l.takeStretch(eff.Partitions)
-	if !read.last.IsZero() {
-		from = read.last
+func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, kept *progress, answer *ownership.FirstRead) {
+	if kept.stretch == nil {
+		kept.stretch = &stretch{Stretch: ownership.Stretch{Partitions: eff.Partitions}}
 	}
-	begun, torn, done := false, false, false
-	err := Whole(l.transport, l.log).Tail(ctx, from, l.cfg.Prefetch, func() {}, func(e Entry) {
-		torn = torn || !begun && from != Anchored && e.At != from // the log was trimmed or replaced meanwhile
-		begun, done = true, done || !e.At.Before(eff.Before)
-		switch {
-		case torn, done:
-			cancel()
-		case read.last.Before(e.At):
+	read, done := kept.stretch, false
+	torn, err := readOn(ctx, Whole(l.transport, l.log), Anchored, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {
+		if done = !e.At.Before(eff.Before); !done && read.last.Before(e.At) {
 			record, _ := Decode(l.cfg.Group, e.Data)
 			read.Read(e.At, record)
 			read.last = e.At
 		}
+		return done
 	})
-	if torn || !done {
+	if !done {
 		answer.Failed = true
 		l.log.Warn("the control log is not read from the anchor on", "read_to", read.last, "error", err)
 	}
 	if torn {
-		return
+		kept.stretch = nil
 	}
-	l.keepStretch(read)
 	if done {
 		var all bool
 		answer.Reserved, all = read.List()
@@ -393,22 +355,42 @@ func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, answer 
 	}
 }
 
-// takeStretch returns the progress of the attempts before.
-func (l *Log) takeStretch(partitions int) *stretch {
+// readOn reads records from last on, where the attempt before ended, or from start if last is zero, until one is enough. torn: the log was
+// trimmed or replaced since that attempt, so that last is not there, and no record was read.
+func readOn(ctx context.Context, t Transport, start, last event.Position, prefetch int, record func(Entry) (enough bool)) (torn bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	from := start
+	if !last.IsZero() {
+		from = last
+	}
+	begun, ended := false, false
+	err = t.Tail(ctx, from, prefetch, func() {}, func(e Entry) {
+		if ended {
+			return
+		}
+		torn = !begun && from != start && e.At != from
+		begun = true
+		if ended = torn || record(e); ended {
+			stop()
+		}
+	})
+	return torn, err
+}
+
+// takeProgress returns the progress of the attempts before.
+func (l *Log) takeProgress() progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	read := l.stretch
-	l.stretch = nil
-	if read == nil {
-		read = &stretch{Stretch: ownership.Stretch{Partitions: partitions}}
-	}
+	read := l.first
+	l.first = progress{}
 	return read
 }
 
-func (l *Log) keepStretch(read *stretch) {
+func (l *Log) keepProgress(read progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stretch = read
+	l.first = read
 }
 
 func (l *Log) moveAnchor(ctx context.Context, to event.Position) {

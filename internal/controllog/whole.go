@@ -30,20 +30,17 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 	opened = sync.OnceFunc(opened)
 	for {
 		reading, stop := context.WithCancel(ctx)
-		enough := time.AfterFunc(aheadFor, stop)
-		enough.Stop()
 		p.doubts = false
 		err := w.Transport.Tail(reading, p.from, prefetch, opened, func(e Entry) {
 			switch {
 			case reading.Err() != nil || p.take(e):
 			case len(p.ahead) == 1:
-				enough.Reset(aheadFor)
+				time.AfterFunc(aheadFor, stop)
 			case len(p.ahead) == aheadMax:
 				stop()
 			}
 		})
 		again := reading.Err() != nil && ctx.Err() == nil
-		enough.Stop()
 		stop()
 		if !again {
 			return err

@@ -436,9 +436,9 @@ func (v *reserving) renew() {
 // renewOn renews from now on, in place of what it was to do before.
 func (v *reserving) renewOn() {
 	v.pinging++
-	begun, pinging := v.turn, v.pinging
+	pinging := v.pinging
 	v.by.process.later(v.every, func() {
-		if !v.over && v.turn == begun && v.pinging == pinging {
+		if !v.over && v.pinging == pinging {
 			v.renew()
 			v.renewOn()
 		}

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -71,17 +70,10 @@ func (h hunt) find(first uint64) (seeds int, what string) {
 	return 0, ""
 }
 
-// fewerCollections lets garbage lie for longer, within reason: worlds are small and
-// make much of it.
-func fewerCollections() {
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(1 << 30)
-}
-
 // TestPlanted shows that the simulator detects violations: each planted bug makes a run fail within
 // its number of seeds.
 func TestPlanted(t *testing.T) {
-	fewerCollections()
+	fewerCollections(1 << 30)
 	defer planted.Plant(planted.None)
 	for bug := range planted.All {
 		t.Run(bug.String(), func(t *testing.T) {
@@ -102,7 +94,7 @@ func TestPlanted(t *testing.T) {
 // TestPlantedSceneIsClean shows that it is the bug that is seen: the same runs
 // without it find nothing.
 func TestPlantedSceneIsClean(t *testing.T) {
-	fewerCollections()
+	fewerCollections(1 << 30)
 	planted.Plant(planted.None)
 	usual := false
 	for bug := range planted.All {
@@ -139,7 +131,7 @@ func TestPlantedTable(t *testing.T) {
 	if *tableFlag == "" {
 		t.Skip("no -sim.table")
 	}
-	fewerCollections()
+	fewerCollections(1 << 30)
 	defer planted.Plant(planted.None)
 	var b strings.Builder
 	b.WriteString(tableHead)

@@ -21,6 +21,13 @@ var (
 	firstFlag = flag.Uint64("sim.first", 0, "the first seed; 0: a fresh one")
 )
 
+// fewerCollections lets garbage lie for longer, up to a number of bytes: worlds are small and make much of it. A sync.Pool keeps the mailboxes that it is a part of
+// for two collections, so that without a limit each one would find the worlds of the one before alive, and let five times as many come until the next.
+func fewerCollections(limit int64) {
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(limit)
+}
+
 // TestExclusive runs clusters through every fault of the protocol's list, each from
 // a seed of its own.
 func TestExclusive(t *testing.T) {
@@ -33,10 +40,7 @@ func TestExclusive(t *testing.T) {
 		}
 		return
 	}
-	debug.SetGCPercent(400) // worlds are small and make much garbage
-	// A sync.Pool keeps the mailboxes that it is a part of for two collections. Without a limit, each collection then finds the worlds of the one before alive,
-	// and lets five times as many come until the next.
-	debug.SetMemoryLimit(2 << 30)
+	fewerCollections(2 << 30)
 	first := *firstFlag
 	if first == 0 {
 		first = rand.Uint64()>>33 + 1
