@@ -94,6 +94,8 @@ type Options struct {
 	Only     []string      // rules to check; empty: all
 	Patience time.Duration // how long the worker may take for each thing that it has to do
 	Parallel int           // scenes side by side, each with a worker
+
+	late time.Duration // how long after a thing has happened a scene notices it, as on a busy machine; tests set it
 }
 
 // DefaultOptions returns the options of the command, without a worker.

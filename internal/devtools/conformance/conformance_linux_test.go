@@ -88,6 +88,14 @@ func TestGoodWorkerPasses(t *testing.T) {
 	passes(t, worker(t, noFault))
 }
 
+// TestKitThatNoticesLate: the worker has dialed again before the scene goes on, as on a busy machine.
+func TestKitThatNoticesLate(t *testing.T) {
+	t.Parallel()
+	o := DefaultOptions()
+	o.Command, o.late = worker(t, noFault), 300*time.Millisecond
+	passesWith(t, o)
+}
+
 func TestGoSDKPasses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the Go SDK's worker")
@@ -137,12 +145,18 @@ func TestWorkerThatLeavesAProcessBehind(t *testing.T) {
 func passes(t *testing.T, command []string, only ...string) {
 	t.Helper()
 	o := DefaultOptions()
-	o.Command, o.Only, o.Patience = command, only, 2*time.Minute // for a busy machine: it ends long before
+	o.Command, o.Only = command, only
+	passesWith(t, o)
+}
+
+func passesWith(t *testing.T, o Options) {
+	t.Helper()
+	o.Patience = 2 * time.Minute // for a busy machine: it ends long before
 	verdicts, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := len(only)
+	want := len(o.Only)
 	if want == 0 {
 		want = len(rules)
 	}

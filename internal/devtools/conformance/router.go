@@ -50,13 +50,14 @@ type router struct {
 	appv1.UnimplementedAppServiceServer
 	ctx      context.Context //nolint:containedctx // of the scene, which is one call
 	patience time.Duration
+	late     time.Duration // see Options.late
 	server   *grpc.Server
 	cmd      *exec.Cmd
 	folder   string // with the token file
 	work     sync.WaitGroup
 	welcome  *appv1.Welcome        // for the next stream
 	adorn    func(m proto.Message) // changes each frame before it is sent; may be nil
-	lease    time.Duration         // for the next stream, see stream.lease
+	lease    time.Duration         // for the next Hello, see stream.lease
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next change
@@ -108,7 +109,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 		return nil, err
 	}
 	r := &router{
-		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
+		ctx: ctx, patience: o.Patience, late: o.late, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
 		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
@@ -304,7 +305,10 @@ func (r *router) awaitFor(patience time.Duration, rule, what string, met func() 
 		tail := strings.Join(strings.Fields(string(r.tail)), " ")
 		r.mu.Unlock()
 		switch {
-		case dead || is:
+		case is:
+			time.Sleep(r.late)
+			return
+		case dead:
 			return
 		case gone:
 			r.fail(rule, "the worker ended with exit code %d while the kit waited for %s; its last words: %q", r.exit, what, tail)
@@ -420,10 +424,7 @@ func (r *router) Work(wire grpc.BidiStreamingServer[appv1.WorkRequest, appv1.Wor
 	if md, ok := metadata.FromIncomingContext(wire.Context()); ok {
 		s.token = strings.Join(md.Get("authorization"), ",")
 	}
-	r.change(func() {
-		s.lease = r.lease
-		r.streams = append(r.streams, s)
-	})
+	r.change(func() { r.streams = append(r.streams, s) })
 	r.work.Go(s.read)
 	select {
 	case err := <-s.end:
@@ -540,7 +541,7 @@ func (s *stream) take(f *appv1.WorkRequest, now int64) (reply []*appv1.WorkRespo
 
 func (s *stream) greet(f *appv1.WorkRequest, hello *appv1.Hello, now int64) []*appv1.WorkResponse {
 	r := s.r
-	s.hello, s.at = hello, now
+	s.hello, s.at, s.lease = hello, now, r.lease // with the Welcome: a scene changes both at once
 	if n := hello.GetMaxInFlight(); n < 1 || n > inFlightMax {
 		r.violated("hello", "max_in_flight is %d", n)
 	}

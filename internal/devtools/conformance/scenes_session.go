@@ -138,6 +138,7 @@ func playGoAway(r *router) {
 func playSilence(r *router) {
 	s := r.stream("silence", 1)
 	id, until := s.runBriefly("silence", task{do: "sleep", ms: 60_000})
+	r.change(func() { r.lease = long }) // before the stream can end: the worker may dial again before the kit notices
 	last := bootTime()
 	end := r.finished("silence", id)
 	r.check(end < until+int64(r.patience), "silence", "the handler ended %v after its deadline", time.Duration(end-until))
@@ -149,7 +150,6 @@ func playSilence(r *router) {
 		}
 		return true
 	})
-	r.change(func() { r.lease = long })
 	next := r.stream("silence", 2)
 	next.want("silence", next.give(task{do: "done"}), kindDone)
 }
