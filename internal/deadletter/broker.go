@@ -35,6 +35,7 @@ type Config struct {
 	BusyMax   time.Duration // to wait for another consumer of the letters: routers attach one for a moment once a minute
 	LateMax   time.Duration // for which messages of a command that was killed may still arrive
 	SkewMax   time.Duration // between the clocks of producers
+	AheadMax  int           // messages in a row of producers whose clocks are ahead by more than that: what follows them was published later
 
 	Now   func() time.Time // wall clock, for records
 	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
@@ -44,7 +45,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		ReadMax: 1_000_000, QueueMax: 100, QuietMax: 5 * time.Second, AnswerMax: 30 * time.Second, BusyMax: 10 * time.Second,
-		LateMax: 3 * time.Second, SkewMax: 10 * time.Minute, Audit: func(Record) {},
+		LateMax: 3 * time.Second, SkewMax: 10 * time.Minute, AheadMax: 100_000, Audit: func(Record) {},
 	}
 }
 

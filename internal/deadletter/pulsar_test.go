@@ -368,9 +368,32 @@ func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
 
 // TestLetterAfterItsReplay: an event that was replayed, and later runs and fails again under its own id, is sent again; a second letter
 // from before its replay is not.
+// TestInterruptedReplayAmongClocksAhead: messages of producers whose clocks are ahead do not end the search for what an interrupted replay has
+// sent. Its record is dated back, so that all messages are ahead of it.
+func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ max, sentBefore int }{"as many as AheadMax": {2, 2}, "more": {0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			g.letters(0, 1, 2, 3)
+			now := g.cfg.Now
+			g.cfg.Now = func() time.Time { return now().Add(-g.cfg.SkewMax - time.Minute) }
+			g.cfg.AheadMax = c.max
+			g.interrupt(true, 1, 2)
+			g.cfg.Now = now
+			if got := g.mustReplay(Selection{}, nil); got.SentBefore != c.sentBefore || got.Sent != 4-c.sentBefore {
+				t.Errorf("sent %d, sent before %d, want %d, %d", got.Sent, got.SentBefore, 4-c.sentBefore, c.sentBefore)
+			}
+		})
+	}
+}
+
 func TestLetterAfterItsReplay(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
+	g.cfg.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // places tell, not the command's clock
 	g.keep(g.topic, "orders")
 	g.letters(1, 1)
 	if c := g.mustReplay(Selection{}, func(o *Options) { o.Max = 1 }); c.Sent != 1 || c.Left != 1 {

@@ -39,6 +39,7 @@ type Record struct {
 	From    map[string]Place `json:"from,omitempty"`    // by topic partition, full name: the last message before the batch
 	Letters []Sent           `json:"letters,omitempty"` // of the batch
 	Counts  *Counts          `json:"counts,omitempty"`  // at the end
+	Ends    map[string]Place `json:"ends,omitempty"`    // by topic partition of the dead letter topic, full name: its last letter at the end of the act
 }
 
 // Place is the place of an entry in a topic partition. An Entry of -1 is the place before the first one.
@@ -77,22 +78,28 @@ func decodeRecord(data []byte) (r Record, err error) {
 
 // Memory is what the records of the replays topic say. The zero Memory is not usable.
 type Memory struct {
-	letters    map[string]string    // letters that were sent → act
-	identities map[Identity]string  // their events → act
-	foreign    int                  // records that no command of ours wrote
-	open       map[string]Record    // act → its last batch, or its beginning, while it has not ended
-	ends       map[string]time.Time // act → when it ended, or wrote its newest record
+	letters    map[string]string   // letters that were sent → act
+	identities map[Identity]string // their events → act
+	foreign    int                 // records that no command of ours wrote
+	open       map[string]Record   // act → its last batch, or its beginning, while it has not ended
+	ends       map[string]actEnd   // act → its end, or its newest record
+}
+
+// actEnd is the end of an act, or of what is known of it.
+type actEnd struct {
+	at     time.Time       // by the clock of its command
+	places map[int32]Place // by number of the topic partition: the last letter; nil: an act that was interrupted, or of an older release
 }
 
 func newMemory() *Memory {
-	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]time.Time{}}
+	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]actEnd{}}
 }
 
 // apply adds a record. A batch counts as sent when a later record of its act says so.
 func (m *Memory) apply(r Record) {
 	last, open := m.open[r.Act]
 	if r.Step != StepResolved { // which another act writes, perhaps much later
-		m.ends[r.Act] = r.At
+		m.ends[r.Act] = endOfAct(r)
 	}
 	switch r.Step {
 	case StepBegan:
@@ -111,6 +118,17 @@ func (m *Memory) apply(r Record) {
 	}
 }
 
+func endOfAct(r Record) actEnd {
+	end := actEnd{at: r.At}
+	if len(r.Ends) > 0 {
+		end.places = map[int32]Place{}
+	}
+	for topic, place := range r.Ends {
+		end.places[partitionOf(topic)] = place
+	}
+	return end
+}
+
 func (m *Memory) noteSent(r Record) {
 	for _, s := range r.Letters {
 		m.letters[s.Letter] = r.Act
@@ -118,11 +136,21 @@ func (m *Memory) noteSent(r Record) {
 	}
 }
 
-// repeats reports whether a letter is one more of an event that an act has sent. A letter that was published after that act is not:
-// the event has run again under its own id, and has failed again.
+// repeats reports whether a letter is one more of an event that an act has sent. A letter that came after that act is not: the event has
+// run again, under its own id after a reset of the cursor, and has failed again.
 func (m *Memory) repeats(l *Letter, id Identity) bool {
 	act, sent := m.identities[id]
-	return sent && l.Published.Before(m.ends[act].Truncate(time.Millisecond)) // which is the precision of Published
+	return sent && m.ends[act].isAfter(l)
+}
+
+// isAfter reports whether a letter came before the end. Places tell it whatever the clocks of routers and commands say; without
+// them, the letter's own time does.
+func (e actEnd) isAfter(l *Letter) bool {
+	if e.places == nil {
+		return l.Published.Before(e.at.Truncate(time.Millisecond)) // which is the precision of Published
+	}
+	place, existed := e.places[l.ID.TopicPartition]
+	return existed && !place.before(Place{l.ID.Ledger, l.ID.Entry})
 }
 
 // interrupted returns the records of the acts that have not ended, with their last batches, the oldest first.

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 func sending(act string, letters ...string) Record {
@@ -79,6 +81,35 @@ func TestRepeats(t *testing.T) {
 		}
 		if got := m.repeats(&Letter{message: message{Published: c.published}}, "of 1:1:-1:-1"); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestRepeatsByPlace: once an act has recorded the end of the dead letter topic, no clock counts.
+func TestRepeatsByPlace(t *testing.T) {
+	sent := sending("a", "1:1:-1:-1")
+	ended := Record{Act: "a", Step: StepEnded, At: time.Unix(1_000_000, 0), Ends: map[string]Place{
+		"persistent://public/default/dead-partition-0": {5, 10}, "persistent://public/default/dead-partition-1": {Entry: -1},
+	}}
+	for name, c := range map[string]struct {
+		id   event.MessageID
+		want bool
+	}{
+		"before the end":                {event.MessageID{Ledger: 5, Entry: 9, Batch: -1, TopicPartition: 0}, true},
+		"the last one":                  {event.MessageID{Ledger: 5, Entry: 10, Batch: -1, TopicPartition: 0}, true},
+		"after the end":                 {event.MessageID{Ledger: 5, Entry: 11, Batch: -1, TopicPartition: 0}, false},
+		"in a later ledger":             {event.MessageID{Ledger: 6, Entry: 0, Batch: -1, TopicPartition: 0}, false},
+		"in a partition that was empty": {event.MessageID{Ledger: 2, Entry: 0, Batch: -1, TopicPartition: 1}, false},
+		"in a partition added since":    {event.MessageID{Ledger: 2, Entry: 0, Batch: -1, TopicPartition: 2}, false},
+	} {
+		for _, clock := range []time.Duration{-time.Hour, time.Hour} {
+			m := newMemory()
+			m.apply(sent)
+			m.apply(ended)
+			l := &Letter{message: message{ID: c.id, Published: ended.At.Add(clock)}}
+			if got := m.repeats(l, sent.Letters[0].Identity); got != c.want {
+				t.Errorf("%s, its clock %v off: %v, want %v", name, clock, got, c.want)
+			}
 		}
 	}
 }

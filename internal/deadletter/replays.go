@@ -112,9 +112,14 @@ func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
 func (a *acting) close() { a.producer.Close() }
 
 // end records the end of the act.
-func (a *acting) end(ctx context.Context, counts Counts) error {
+func (a *acting) end(ctx context.Context, counts Counts) (err error) {
 	r := a.act
 	r.Step, r.Counts = StepEnded, &counts
+	if r.What == ActReplayLetters {
+		if r.Ends, err = a.broker.ends(a.broker.cfg.LettersTopic); err != nil {
+			return err
+		}
+	}
 	return a.record(ctx, r)
 }
 
@@ -147,8 +152,11 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 	}
 	var doubts []error
 	for topic, place := range doubt.From {
+		late := 0
 		why, err := b.readBehind(ctx, topic, place, func(m pulsar.Message) error {
-			if m.PublishTime().After(doubt.At.Add(b.cfg.SkewMax)) {
+			if !m.PublishTime().After(doubt.At.Add(b.cfg.SkewMax)) {
+				late = 0
+			} else if late++; late > b.cfg.AheadMax {
 				return errStop
 			}
 			copied := messageOf(m, topic)
