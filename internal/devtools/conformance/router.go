@@ -306,7 +306,7 @@ func (r *router) awaitFor(patience time.Duration, rule, what string, met func() 
 		r.mu.Unlock()
 		switch {
 		case is:
-			time.Sleep(r.late)
+			time.Sleep(r.late) // 0 but in a test, which plays a busy machine
 			return
 		case dead:
 			return
