@@ -21,8 +21,8 @@ type Schedules interface {
 	Arrive(id event.DeliveryID, s *event.Sent) Firing
 	// Undeclared decides about one at a worker that does not declare its schedule: it waits or is dropped, and does not run.
 	Undeclared(s *event.Sent) Firing
-	// Ended says that a delivery is over; settled: it does not come again. It reports whether it is one that Arrive has let run.
-	Ended(id event.DeliveryID, settled bool) bool
+	// Ended says that a delivery is over, before its mailbox knows. It reports whether it is one that Arrive has let run.
+	Ended(r event.Result) bool
 }
 
 // Firing is the decision about a firing.
@@ -114,8 +114,7 @@ func (s *Server) declare(w *session, schedules []*appv1.Schedule) error {
 // endFirings tells the schedules of the firings that are over.
 func (s *Server) endFirings(results []event.Result) {
 	for i := range results {
-		r := &results[i]
-		if s.Schedules.Ended(r.Delivery, r.Kind == event.ResultDone || r.Kind == event.ResultReject) {
+		if s.Schedules.Ended(results[i]) {
 			s.firing.Add(-1)
 		}
 	}

@@ -21,7 +21,7 @@ type judging struct {
 	declared map[event.WorkerID][]string
 	decide   func(s *event.Sent) Firing
 	running  map[event.DeliveryID]bool
-	ended    []bool // settled or not
+	ended    []event.ResultKind
 	err      error
 }
 
@@ -68,13 +68,13 @@ func (j *judging) Undeclared(s *event.Sent) Firing {
 	return j.decide(s)
 }
 
-func (j *judging) Ended(id event.DeliveryID, settled bool) bool {
+func (j *judging) Ended(r event.Result) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	known := j.running[id]
-	delete(j.running, id)
+	known := j.running[r.Delivery]
+	delete(j.running, r.Delivery)
 	if known {
-		j.ended = append(j.ended, settled)
+		j.ended = append(j.ended, r.Kind)
 	}
 	return known
 }
@@ -117,7 +117,7 @@ func TestFirings(t *testing.T) {
 	r.wantFinished("10:retry")
 	r.schedules.mu.Lock()
 	defer r.schedules.mu.Unlock()
-	if len(r.schedules.ended) != 1 || r.schedules.ended[0] || r.server.firing.Load() != 0 {
+	if len(r.schedules.ended) != 1 || r.schedules.ended[0] != event.ResultRetry || r.server.firing.Load() != 0 {
 		t.Errorf("ended: %v, %d run", r.schedules.ended, r.server.firing.Load())
 	}
 }

@@ -69,6 +69,15 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	}
 }
 
+// Outlook returns the outcome that a result of a running delivery will have, unless an operator skips its event; the zero Outcome if it does not run.
+func (b *Boxes) Outlook(r event.Result) outcome.Outcome {
+	it := b.find(r.Delivery)
+	if it == nil || it.visit {
+		return outcome.Outcome{}
+	}
+	return outcome.Of(b.retry, it.id, it.attempts, it.crashes, r)
+}
+
 // outlived counts a delivery that was running when its partition moved away.
 func (b *Boxes) outlived(result event.ResultKind) {
 	switch result {

@@ -135,6 +135,12 @@ func (m *Mailboxes) Delivered(id event.DeliveryID) (e *event.Event) {
 	return e
 }
 
+// Outlook is [Boxes.Outlook].
+func (m *Mailboxes) Outlook(r event.Result) (o outcome.Outcome) {
+	m.shards[uint64(r.Delivery)%uint64(len(m.shards))].with(func(b *Boxes) { o = b.Outlook(r) })
+	return o
+}
+
 // Finish is [Boxes.Finish].
 func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	now := m.now()

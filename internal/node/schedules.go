@@ -255,16 +255,20 @@ func (s *schedules) decided(now time.Time, sent *event.Sent, d schedule.Decision
 }
 
 // Ended implements app.Schedules.
-func (s *schedules) Ended(id event.DeliveryID, settled bool) bool {
+func (s *schedules) Ended(r event.Result) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	f, known := s.running[id]
-	if known {
-		delete(s.running, id)
-		s.book.Done(timeOfDay(), f, settled)
-		signal.Set(s.changed)
+	f, known := s.running[r.Delivery]
+	delete(s.running, r.Delivery)
+	s.mu.Unlock()
+	if !known {
+		return false
 	}
-	return known
+	end := schedule.EndOf(r.Kind, s.node.pipeline.Outlook(r))
+	s.mu.Lock()
+	s.book.Done(timeOfDay(), f, end)
+	s.mu.Unlock()
+	signal.Set(s.changed)
+	return true
 }
 
 // overview returns all schedules that this node's workers declare.

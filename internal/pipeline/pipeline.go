@@ -30,6 +30,7 @@ import (
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
+	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -424,6 +425,9 @@ func (p *Pipeline) Finish(results []event.Result) {
 	p.observer.finished(results, p.Boxes.Delivered)
 	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
 }
+
+// Outlook returns the outcome that a result of a running delivery will have, unless an operator skips its event; the zero Outcome if it does not run.
+func (p *Pipeline) Outlook(r event.Result) outcome.Outcome { return p.Boxes.Outlook(r) }
 
 // Lease returns the newest lease, for dispatch and for Pongs.
 func (p *Pipeline) Lease() ownership.Lease { return *p.lease.Load() }

@@ -9,6 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
+	"github.com/ringfence/router/internal/outcome"
 )
 
 // The limits of a Book.
@@ -23,7 +24,7 @@ const (
 
 	LateMax    = time.Minute     // by which Skip runs a firing late
 	UnseenMax  = 5 * time.Second // from its time on, until an armed firing that has not come is armed again
-	LostMax    = 2 * time.Minute // for which a firing that was told to wait may not ask again; a broker redelivers within one
+	LostMax    = 2 * time.Minute // for which a firing that was told to wait, or whose retry is due, may not ask again; a broker redelivers within one
 	askAgain   = time.Second
 	askSoon    = 100 * time.Millisecond
 	retryFirst = 200 * time.Millisecond
@@ -166,8 +167,10 @@ type entry struct {
 	safe     bool
 	seen     bool // it came here, and waits with its sender
 	entered  bool // it was in the lane and was not settled, and is retried as an event is; or it was skipped by an operator: it is not armed again
+	dead     bool // it is a dead letter: no other waits for it
 	lastSeen time.Time
-	tried    time.Time // when it was wanted, failed, or became safe
+	returns  time.Duration // after lastSeen its retry is due
+	tried    time.Time     // when it was wanted, failed, or became safe
 	wait     time.Duration
 	retry    backoff.Backoff
 	again    backoff.Backoff
@@ -428,7 +431,7 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 
 	f.Missed = min(max(f.Missed, 0), CountMax)
 	e := l.want(now, f.Time, f.Missed)
-	e.safe, e.seen, e.lastSeen = true, true, now
+	e.safe, e.seen, e.lastSeen, e.dead, e.returns = true, true, now, false, 0
 	f.Missed = e.missed
 	reason, dropped := l.dropped(now, f.Time)
 	if successor, ok := l.successor(now, f.Time); ok {
@@ -480,9 +483,26 @@ func (b *Book) arriveUnknown(now time.Time, f Firing, l *line, opened time.Time)
 	return b.drop(l, Undeclared)
 }
 
-// Done ends what Enter began: the firing is settled, so further copies of it are dropped; or it is
-// not: it will come again, unless its retries end in the dead letter topic, of which the Book is not told.
-func (b *Book) Done(now time.Time, f Firing, settled bool) {
+// End is what becomes of a firing whose run is over.
+type End struct {
+	Settled bool          // it does not come again: further copies of it are dropped
+	Dead    bool          // not Settled: it is a dead letter, and comes again only if that is replayed
+	After   time.Duration // neither: until its retry is due; 0: at once
+}
+
+// EndOf returns the end of a run by its result and the outcome of its event, the zero Outcome if that is not known.
+func EndOf(result event.ResultKind, o outcome.Outcome) End {
+	switch {
+	case result == event.ResultDone || result == event.ResultReject: // the handler has decided
+		return End{Settled: true}
+	case o.Kind == outcome.DeadLetter:
+		return End{Dead: true}
+	}
+	return End{After: o.Delay}
+}
+
+// Done ends what Enter began.
+func (b *Book) Done(now time.Time, f Firing, end End) {
 	l := b.schedules[f.Name]
 	if l == nil || !l.runs || l.running.DefinitionID != f.DefinitionID || !l.running.Time.Equal(f.Time) {
 		return
@@ -490,7 +510,7 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 	l.runs = false
 	known := l.has && l.def.ID() == f.DefinitionID
 	switch {
-	case settled:
+	case end.Settled:
 		l.status.LastRun = f.Time
 		if l.def.ID() == f.DefinitionID {
 			if l.ran = append(l.ran, f.Time); len(l.ran) > ranMax {
@@ -500,7 +520,7 @@ func (b *Book) Done(now time.Time, f Firing, settled bool) {
 		}
 	case known:
 		e := l.want(now, f.Time, l.running.Missed)
-		e.safe, e.seen, e.entered, e.lastSeen = true, true, true, now
+		e.safe, e.seen, e.entered, e.lastSeen, e.dead, e.returns = true, !end.Dead, true, now, end.Dead, end.After
 	}
 }
 
@@ -517,7 +537,7 @@ func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
 		return
 	}
 	e := &l.entries[i]
-	e.safe, e.entered = true, true
+	e.safe, e.entered, e.dead = true, true, true
 	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
 		l.want(now, successor, 0)
 	}
@@ -741,11 +761,11 @@ func (l *line) past(at time.Time) bool {
 
 func (l *line) hasRun(at time.Time) bool { return slices.ContainsFunc(l.ran, at.Equal) }
 
-// precedes reports whether a firing before that time is still to run. It is waited for as long as a
+// precedes reports whether a firing before that time is still to run. It is waited for until its retry is due, and as long as a
 // broker may take to bring it again.
 func (l *line) precedes(now, at time.Time) bool {
 	return slices.ContainsFunc(l.entries, func(e entry) bool {
-		if !e.at.Before(at) || elapsed(now, later(l.due(e.at), e.lastSeen), LostMax) {
+		if e.dead || !e.at.Before(at) || elapsed(now, later(l.due(e.at), e.lastSeen), e.returns+LostMax) {
 			return false
 		}
 		_, dropped := l.dropped(now, e.at)

@@ -45,7 +45,7 @@ type kinds struct{ jumps, moves, redefines, failures, copies, deadLetters bool }
 type rare struct {
 	reasons                                                               [reasons]int
 	enters, entersLate, missed, reruns, crashes, staleArms, rearms, jumps int
-	lateArms, lostRuns, deadLetters                                       int
+	lateArms, lostRuns, deadLetters, inOrder                              int
 }
 
 type host struct {
@@ -68,6 +68,7 @@ type message struct {
 	id     uint64
 	ask    time.Time
 	done   bool
+	retry  time.Time // it has failed, and comes again then; zero: it has not
 	told   Reason
 }
 
@@ -76,6 +77,7 @@ type running struct {
 	message *message
 	end     time.Time
 	settles bool
+	how     End // of one that does not settle
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -200,6 +202,11 @@ func (w *world) safe(d Definition, at time.Time) bool {
 func (w *world) runTick(i int) {
 	h := w.nodes[i]
 	arms := h.book.Tick(h.wall(w))
+	for name := range w.newest {
+		if h.open && h.book.schedules[name] == nil {
+			delete(w.newest, name) // no worker declares it for so long that its runs are forgotten
+		}
+	}
 	if len(arms) > ArmsMax {
 		w.failf("%d arms in one tick", len(arms))
 	}
@@ -299,6 +306,10 @@ func (w *world) runCopies() {
 			}
 			if w.busy && w.chance(20) {
 				r.settles = false
+				if w.chance(2) {
+					r.how.After = time.Duration(w.rng.Int64N(int64(10 * time.Minute)))
+				}
+				r.how.Dead = w.kinds.deadLetters && w.chance(2)
 			}
 			h.lane[m.firing.Name] = r
 			m.ask = w.now.AddDate(1, 0, 0)
@@ -326,6 +337,14 @@ func (w *world) checkEnter(h *host, f Firing, def *Definition, d Decision) {
 	}
 	if successor, ok := def.Next(f.Time); ok && !w.safe(*def, successor) {
 		w.failf("%s of %v enters before %v is safe", f.Name, f.Time, successor)
+	}
+	if def.Missed == All && w.once && !w.kinds.redefines {
+		for _, m := range w.copies { // it waits for those before it that failed, until they are over
+			if m.firing.Name == f.Name && m.firing.Time.Before(f.Time) && w.now.Before(m.retry.Add(LostMax)) && !m.done && w.runs[m.id] == 0 && w.policy(h, m.firing, *def) == NoReason {
+				w.failf("%s of %v enters before %v, which comes again", f.Name, f.Time, m.firing.Time)
+			}
+		}
+		w.seen.inOrder++
 	}
 	if ran := w.newest[f.Name]; w.once && !w.kinds.redefines && !ran.IsZero() && ran.Before(f.Time) { // an owner does not know the runs before its gate opened
 		stands := 0
@@ -420,14 +439,16 @@ func (w *world) runLane(i int) {
 			}
 		} else {
 			w.seen.lostRuns++
-			r.message.ask = w.now.Add(time.Second)
-			if w.kinds.deadLetters && w.chance(2) {
+			r.message.retry = w.now.Add(r.how.After)
+			r.message.ask = r.message.retry.Add(time.Second)
+			if r.how.Dead {
 				w.seen.deadLetters++
 				r.message.done, w.dead[r.message.id] = true, true
 			}
 		}
 		w.say("node %d ends %s %v, settled: %v", i, r.firing.Name, r.firing.Time.Format(time.TimeOnly), r.settles)
-		h.book.Done(h.wall(w), r.firing, r.settles)
+		r.how.Settled = r.settles
+		h.book.Done(h.wall(w), r.firing, r.how)
 		h.tick = w.now
 	}
 }
@@ -549,7 +570,7 @@ func TestBookModel(t *testing.T) {
 			t.Errorf("no firing was told %v", r)
 		}
 	}
-	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 || seen.deadLetters == 0 {
+	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 || seen.deadLetters == 0 || seen.inOrder == 0 {
 		t.Error("something never happened; these runs proved little")
 	}
 }

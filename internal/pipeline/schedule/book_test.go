@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
+	"github.com/ringfence/router/internal/outcome"
 )
 
 var (
@@ -85,7 +86,7 @@ func TestBookFires(t *testing.T) {
 	if s := b.Overview()[0]; !s.Running.Equal(f.Time) || !s.Owned || !s.Armed || !s.Next.Equal(noon.Add(2*time.Minute)) {
 		t.Errorf("status = %+v", s)
 	}
-	b.Done(f.Time, f, true)
+	b.Done(f.Time, f, End{Settled: true})
 	want(t, b.Arrive(f.Time, f), Drop, Duplicate)
 	if s := b.Overview()[0]; !s.LastRun.Equal(f.Time) || !s.Running.IsZero() || s.Dropped[Duplicate] != 1 {
 		t.Errorf("status = %+v", s)
@@ -99,7 +100,7 @@ func TestLostFiringRunsAgain(t *testing.T) {
 	b.Arrive(noon, f)
 	arm(b, noon)
 	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, false)
+	b.Done(noon, f, End{})
 	want(t, b.Arrive(noon, f), Enter, NoReason)
 }
 
@@ -123,7 +124,7 @@ func TestFailedFiringIsNotArmedAgain(t *testing.T) {
 	}
 	for _, at := range []time.Time{noon, noon.Add(time.Second), noon.Add(20 * time.Minute)} { // the last time it comes by way of the retry topic
 		want(t, b.Arrive(at, f), Enter, NoReason)
-		b.Done(at, f, false)
+		b.Done(at, f, End{})
 		quiet(at, at.Add(10*time.Minute))
 	}
 	quiet(noon.Add(30*time.Minute), next)
@@ -143,7 +144,7 @@ func TestNextFiringStandsForAFailedOne(t *testing.T) {
 	arm(b, noon)
 	f := firing(t, d, noon)
 	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, false)
+	b.Done(noon, f, End{})
 	arm(b, noon.Add(2*LostMax))
 	next := noon.Add(10 * time.Minute)
 	arm(b, next)
@@ -178,10 +179,10 @@ func TestMissedFiringsAreToldOnce(t *testing.T) {
 				t.Fatalf("missed = %d, want 2", got.Missed)
 			}
 			if test.fails {
-				b.Done(now, newest, false)
+				b.Done(now, newest, End{})
 				want(t, b.Arrive(now, newest), Enter, NoReason)
 			}
-			b.Done(next.Time, newest, true)
+			b.Done(next.Time, newest, End{Settled: true})
 			arm(b, next.Time)
 			want(t, b.Arrive(next.Time, first), Drop, Superseded)
 			got = b.Arrive(next.Time, next)
@@ -210,7 +211,7 @@ func TestNextFiringTellsOfOneThatWaits(t *testing.T) {
 		if got.Verdict != Enter || got.Missed != test.missed {
 			t.Fatalf("firing %d: %+v, want to enter with %d missed", n, got, test.missed)
 		}
-		b.Done(f.Time, f, test.settled)
+		b.Done(f.Time, f, End{Settled: test.settled})
 	}
 	// Other owners may have run firings before the gate opened again: the count does not start at this owner's newest run.
 	b.Opened(at(4).Time, b.schedules["m"].partition)
@@ -230,7 +231,7 @@ func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 	for _, at := range []time.Time{noon, second} {
 		arm(b, failed)
 		want(t, b.Arrive(failed, firing(t, d, at)), Enter, NoReason)
-		b.Done(failed, firing(t, d, at), false)
+		b.Done(failed, firing(t, d, at), End{})
 		failed = noon.Add(LostMax) // until then the second one waits for the first
 		arm(b, second)
 	}
@@ -266,7 +267,7 @@ func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 			}
 			arm(b, next)
 			want(t, b.Arrive(next, firing(t, d, next)), Enter, NoReason)
-			b.Done(next, firing(t, d, next), true)
+			b.Done(next, firing(t, d, next), End{Settled: true})
 			want(t, b.Arrive(next, firing(t, d, noon)), Enter, NoReason)
 		})
 	}
@@ -460,7 +461,7 @@ func TestOverlap(t *testing.T) {
 			}
 		}
 	}
-	b.Done(now, firing(t, minutely, noon), true)
+	b.Done(now, firing(t, minutely, noon), End{Settled: true})
 	d := b.Arrive(now, firing(t, minutely, now))
 	if want(t, d, Enter, NoReason); d.Missed != 2 {
 		t.Errorf("missed = %d, want 2", d.Missed)
@@ -477,7 +478,7 @@ func TestAllRunsInOrder(t *testing.T) {
 	arm(b, second)
 	want(t, b.Arrive(second, firing(t, d, second)), NotYet, Order)
 	want(t, b.Arrive(second, firing(t, d, noon)), Enter, NoReason)
-	b.Done(second, firing(t, d, noon), true)
+	b.Done(second, firing(t, d, noon), End{Settled: true})
 	want(t, b.Arrive(second, firing(t, d, second)), Enter, NoReason)
 
 	b = opened(t, noon.Add(-1), d)
@@ -485,6 +486,57 @@ func TestAllRunsInOrder(t *testing.T) {
 		arm(b, now)
 	}
 	want(t, b.Arrive(noon.Add(LostMax), firing(t, d, second)), Enter, NoReason)
+}
+
+// All waits for a firing that failed until its retry is due, and as long as a broker may take to bring it; not for a dead letter, which comes again
+// only if somebody replays it.
+func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All}
+	failed := func(end End) (*Book, Firing) {
+		b := opened(t, noon.Add(-1), d)
+		arm(b, noon.Add(-1))
+		arm(b, noon)
+		f := firing(t, d, noon)
+		want(t, b.Arrive(noon, f), Enter, NoReason)
+		b.Done(noon, f, end)
+		for now := noon; !now.After(noon.Add(20 * time.Minute)); now = now.Add(time.Second) {
+			arm(b, now)
+		}
+		return b, f
+	}
+	second := firing(t, d, noon.Add(time.Minute))
+	b, first := failed(End{After: 20 * time.Minute})
+	want(t, b.Arrive(noon.Add(20*time.Minute+LostMax-1), second), NotYet, Order)
+	want(t, b.Arrive(noon.Add(20*time.Minute), first), Enter, NoReason)
+	b.Done(noon.Add(20*time.Minute), first, End{Settled: true})
+	want(t, b.Arrive(noon.Add(20*time.Minute), second), Enter, NoReason)
+
+	b, _ = failed(End{After: 20 * time.Minute}) // its retry does not come
+	want(t, b.Arrive(noon.Add(20*time.Minute+LostMax), second), Enter, NoReason)
+
+	b, first = failed(End{Dead: true})
+	want(t, b.Arrive(noon.Add(time.Minute), second), Enter, NoReason)
+	b.Done(noon.Add(time.Minute), second, End{Settled: true})
+	want(t, b.Arrive(noon.Add(time.Minute), first), Enter, NoReason) // its letter is replayed
+}
+
+func TestEndOf(t *testing.T) {
+	again := outcome.Outcome{Kind: outcome.Retry, Delay: time.Minute}
+	for _, test := range []struct {
+		result event.ResultKind
+		o      outcome.Outcome
+		want   End
+	}{
+		{event.ResultDone, outcome.Outcome{Kind: outcome.Ack}, End{Settled: true}},
+		{event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter}, End{Settled: true}},
+		{event.ResultRetry, again, End{After: time.Minute}},
+		{event.ResultRetry, outcome.Outcome{Kind: outcome.DeadLetter}, End{Dead: true}},
+		{event.ResultLost, outcome.Outcome{}, End{}},
+	} {
+		if got := EndOf(test.result, test.o); got != test.want {
+			t.Errorf("%v, %v: %+v, want %+v", test.result, test.o, got, test.want)
+		}
+	}
 }
 
 func TestArriveOfOthers(t *testing.T) {
@@ -534,7 +586,7 @@ func TestUndeclared(t *testing.T) {
 	arm(b, noon)
 	f.Time = noon
 	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, true)
+	b.Done(noon, f, End{Settled: true})
 	left := noon.Add(10 * time.Hour)
 	b.Forget(left, 1)
 	if s := b.Overview()[0]; s.Owned || s.Workers != 0 || !s.Next.IsZero() {
@@ -569,7 +621,7 @@ func TestWorkerThatDoesNotDeclare(t *testing.T) {
 		t.Errorf("until %v, %d have entered", d.Until, b.Counts().Entered)
 	}
 	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, true)
+	b.Done(noon, f, End{Settled: true})
 	want(t, b.ArriveUndeclared(noon, f), Drop, Duplicate)
 	second := firing(t, minutely, noon.Add(time.Minute))
 	arm(b, second.Time)

@@ -81,7 +81,7 @@ var arrows = map[string]arrow{
 	"internal/netx/mtls/tlstest": {nil, "only makes certificates for tests"},
 
 	"internal/pipeline":          {slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history"}), "the only package that joins two stages"},
-	"internal/pipeline/schedule": {[]string{"internal/base/backoff", "internal/base/event", "internal/base/partition"}, "pure: definitions, firings and times in, decisions out"},
+	"internal/pipeline/schedule": {[]string{"internal/base/backoff", "internal/base/event", "internal/base/partition", "internal/outcome"}, "pure: definitions, firings and times in, decisions out"},
 	"internal/bridge":            {[]string{"client", "internal/base/clock", "internal/base/backoff"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/node": {
 		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/history", "internal/history/hotkeys", "internal/pipeline", "internal/controllog", "internal/controllog/act", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted", "internal/audit", "internal/audit/exchange", "internal/audit/judge"}),

@@ -262,11 +262,11 @@ func (s *firings) checkEntered(f schedule.Firing) {
 }
 
 // Ended implements app.Schedules.
-func (s *firings) Ended(id event.DeliveryID, settled bool) bool {
-	f, known := s.running[id]
+func (s *firings) Ended(r event.Result) bool {
+	f, known := s.running[r.Delivery]
 	if known {
-		delete(s.running, id)
-		s.book.Done(s.g.now(), f, settled)
+		delete(s.running, r.Delivery)
+		s.book.Done(s.g.now(), f, schedule.EndOf(r.Kind, s.m.pipeline.Outlook(r)))
 	}
 	return known
 }
