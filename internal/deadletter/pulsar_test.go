@@ -413,6 +413,26 @@ func TestLetterAfterItsReplay(t *testing.T) {
 	}
 }
 
+// TestLetterAfterAnInterruptedReplay: a letter that came after the last batch of a replay that was interrupted is a new one, whatever the clock of its command.
+func TestLetterAfterAnInterruptedReplay(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.cfg.Now = func() time.Time { return time.Now().Add(5 * time.Minute) }
+	g.keep(g.topic, "orders")
+	g.letters(1)
+	g.interrupt(true, 1)
+	g.letters(1) // after a reset of the cursor
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 1 || c.Repeated != 0 {
+		t.Errorf("the second replay: sent %d, sent before %d, repeated %d, want 1, 1, 0", c.Sent, c.SentBefore, c.Repeated)
+	}
+	if got := g.held(g.topic)["1"]; got != 2 {
+		t.Errorf("the event was sent %d times, want 2", got)
+	}
+	if got := g.waiting(); got != "" {
+		t.Errorf("at the end these wait: %s", got)
+	}
+}
+
 // TestForgedCopy: a message that claims to be a letter's copy does not count as one with other content.
 func TestForgedCopy(t *testing.T) {
 	t.Parallel()

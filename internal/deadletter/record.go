@@ -39,7 +39,7 @@ type Record struct {
 	From    map[string]Place `json:"from,omitempty"`    // by topic partition, full name: the last message before the batch
 	Letters []Sent           `json:"letters,omitempty"` // of the batch
 	Counts  *Counts          `json:"counts,omitempty"`  // at the end
-	Ends    map[string]Place `json:"ends,omitempty"`    // by topic partition of the dead letter topic, full name: its last letter at the end of the act
+	Ends    map[string]Place `json:"ends,omitempty"`    // by topic partition of the dead letter topic, full name: its last letter, at the end of the act and before each batch
 }
 
 // Place is the place of an entry in a topic partition. An Entry of -1 is the place before the first one.
@@ -88,7 +88,7 @@ type Memory struct {
 // actEnd is the end of an act, or of what is known of it.
 type actEnd struct {
 	at     time.Time       // by the clock of its command
-	places map[int32]Place // by number of the topic partition: the last letter; nil: an act that was interrupted, or of an older release
+	places map[int32]Place // by number of the topic partition: the last letter; nil: an act that was interrupted before its first batch, or of an older release
 }
 
 func newMemory() *Memory {

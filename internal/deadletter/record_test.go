@@ -110,6 +110,15 @@ func TestRepeatsByPlace(t *testing.T) {
 			if got := m.repeats(l, sent.Letters[0].Identity); got != c.want {
 				t.Errorf("%s, its clock %v off: %v, want %v", name, clock, got, c.want)
 			}
+			m = newMemory() // interrupted after its second batch, and resolved by the next act
+			second := sent
+			second.At, second.Ends, second.Letters = ended.At, ended.Ends, nil
+			m.apply(sent)
+			m.apply(second)
+			m.apply(Record{Act: "a", Step: StepResolved, At: ended.At.Add(time.Minute)})
+			if got := m.repeats(l, sent.Letters[0].Identity); got != c.want {
+				t.Errorf("%s, of an interrupted act, its clock %v off: %v, want %v", name, clock, got, c.want)
+			}
 		}
 	}
 }

@@ -115,12 +115,18 @@ func (a *acting) close() { a.producer.Close() }
 func (a *acting) end(ctx context.Context, counts Counts) (err error) {
 	r := a.act
 	r.Step, r.Counts = StepEnded, &counts
-	if r.What == ActReplayLetters {
-		if r.Ends, err = a.broker.ends(a.broker.cfg.LettersTopic); err != nil {
-			return err
-		}
+	if r.Ends, err = a.lastLetters(); err != nil {
+		return err
 	}
 	return a.record(ctx, r)
+}
+
+// lastLetters returns the place of the last letter of each topic partition, nil for an act that sends no letters.
+func (a *acting) lastLetters() (map[string]Place, error) {
+	if a.act.What != ActReplayLetters {
+		return nil, nil
+	}
+	return a.broker.ends(a.broker.cfg.LettersTopic)
 }
 
 // record writes a record that stays. It fails if another command holds the lock.

@@ -94,6 +94,9 @@ func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, e
 			r.Letters = append(r.Letters, e.sent)
 		}
 	}
+	if r.Ends, err = s.acting.lastLetters(); err != nil {
+		return 0, err
+	}
 	if err := s.acting.record(ctx, r); err != nil {
 		return 0, err
 	}
