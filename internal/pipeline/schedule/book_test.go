@@ -518,6 +518,17 @@ func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {
 	want(t, b.Arrive(noon.Add(time.Minute), second), Enter, NoReason)
 	b.Done(noon.Add(time.Minute), second, End{Settled: true})
 	want(t, b.Arrive(noon.Add(time.Minute), first), Enter, NoReason) // its letter is replayed
+
+	b = opened(t, noon.Add(-1), d) // skipped before it came here
+	arm(b, noon.Add(-1))
+	arm(b, noon)
+	parsed, err := d.Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Skip(noon, event.Key(KeyOf("a")), MessageID("a", FiringID(parsed, noon)))
+	arm(b, noon.Add(time.Minute))
+	want(t, b.Arrive(noon.Add(time.Minute), second), Enter, NoReason)
 }
 
 func TestEndOf(t *testing.T) {
