@@ -169,7 +169,7 @@ type entry struct {
 	entered  bool // it was in the lane and was not settled, and is retried as an event is; or it was skipped by an operator: it is not armed again
 	dead     bool // it is a dead letter: no other waits for it
 	lastSeen time.Time
-	returns  time.Duration // after lastSeen its retry is due
+	returns  time.Duration // from lastSeen until its retry is due
 	tried    time.Time     // when it was wanted, failed, or became safe
 	wait     time.Duration
 	retry    backoff.Backoff

@@ -45,7 +45,7 @@ type kinds struct{ jumps, moves, redefines, failures, copies, deadLetters bool }
 type rare struct {
 	reasons                                                               [reasons]int
 	enters, entersLate, missed, reruns, crashes, staleArms, rearms, jumps int
-	lateArms, lostRuns, deadLetters, inOrder                              int
+	lateArms, lostRuns, deadLetters, lateRetries                          int
 }
 
 type host struct {
@@ -76,8 +76,7 @@ type running struct {
 	firing  Firing
 	message *message
 	end     time.Time
-	settles bool
-	how     End // of one that does not settle
+	how     End
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -300,12 +299,12 @@ func (w *world) runCopies() {
 			m.done = true
 		case Enter:
 			w.checkEnter(h, m.firing, def, d)
-			r := &running{firing: m.firing, message: m, end: w.now.Add(time.Duration(w.rng.Int64N(int64(10 * time.Second)))), settles: true}
+			r := &running{firing: m.firing, message: m, end: w.now.Add(time.Duration(w.rng.Int64N(int64(10 * time.Second)))), how: End{Settled: true}}
 			if w.busy && w.chance(12) {
 				r.end = w.now.Add(time.Duration(w.rng.Int64N(int64(12 * time.Minute))))
 			}
 			if w.busy && w.chance(20) {
-				r.settles = false
+				r.how.Settled = false
 				if w.chance(2) {
 					r.how.After = time.Duration(w.rng.Int64N(int64(10 * time.Minute)))
 				}
@@ -344,7 +343,6 @@ func (w *world) checkEnter(h *host, f Firing, def *Definition, d Decision) {
 				w.failf("%s of %v enters before %v, which comes again", f.Name, f.Time, m.firing.Time)
 			}
 		}
-		w.seen.inOrder++
 	}
 	if ran := w.newest[f.Name]; w.once && !w.kinds.redefines && !ran.IsZero() && ran.Before(f.Time) { // an owner does not know the runs before its gate opened
 		stands := 0
@@ -426,7 +424,7 @@ func (w *world) runLane(i int) {
 			continue
 		}
 		delete(h.lane, d.Name)
-		if r.settles {
+		if r.how.Settled {
 			r.message.done = true
 			old := r.firing
 			for _, pack := range packs {
@@ -440,14 +438,16 @@ func (w *world) runLane(i int) {
 		} else {
 			w.seen.lostRuns++
 			r.message.retry = w.now.Add(r.how.After)
+			if d.Missed == All && r.how.After > LostMax {
+				w.seen.lateRetries++
+			}
 			r.message.ask = r.message.retry.Add(time.Second)
 			if r.how.Dead {
 				w.seen.deadLetters++
 				r.message.done, w.dead[r.message.id] = true, true
 			}
 		}
-		w.say("node %d ends %s %v, settled: %v", i, r.firing.Name, r.firing.Time.Format(time.TimeOnly), r.settles)
-		r.how.Settled = r.settles
+		w.say("node %d ends %s %v, settled: %v", i, r.firing.Name, r.firing.Time.Format(time.TimeOnly), r.how.Settled)
 		h.book.Done(h.wall(w), r.firing, r.how)
 		h.tick = w.now
 	}
@@ -570,7 +570,7 @@ func TestBookModel(t *testing.T) {
 			t.Errorf("no firing was told %v", r)
 		}
 	}
-	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 || seen.deadLetters == 0 || seen.inOrder == 0 {
+	if seen.enters == 0 || seen.entersLate == 0 || seen.missed == 0 || seen.crashes == 0 || seen.staleArms == 0 || seen.rearms == 0 || seen.jumps == 0 || seen.lostRuns == 0 || seen.lateArms == 0 || seen.deadLetters == 0 || seen.lateRetries == 0 {
 		t.Error("something never happened; these runs proved little")
 	}
 }

@@ -231,7 +231,7 @@ func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 	for _, at := range []time.Time{noon, second} {
 		arm(b, failed)
 		want(t, b.Arrive(failed, firing(t, d, at)), Enter, NoReason)
-		b.Done(failed, firing(t, d, at), End{})
+		b.Done(failed, firing(t, d, at), End{Dead: at.Equal(second)})
 		failed = noon.Add(LostMax) // until then the second one waits for the first
 		arm(b, second)
 	}
