@@ -124,6 +124,7 @@ unit-compile: ## Compile what make unit tests, without a test
 .PHONY: test-reconnect
 test-reconnect:
 	$(GO) test -timeout=5m $(ARGS) ./internal/controllog
+	$(GO) test -timeout=5m $(ARGS) -run Reconnect ./internal/deadletter
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar

@@ -127,7 +127,7 @@ func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {
 // A member survives the deletion of its topic: appends work again, in a higher ledger.
 // (The old records are gone; the machine finds that out by itself.)
 func TestPulsarComesBackAfterDeletion(t *testing.T) {
-	skipUnderRace(t)
+	pulsartest.SkipUnderRace(t)
 	topic := pulsartest.Topic(t, 0)
 	tr := connectPulsar(t, topic)
 	tail := openTail(t, tr, event.Position{})
@@ -233,7 +233,7 @@ func connectPulsar(t *testing.T, topic string) *Pulsar {
 
 func unload(t *testing.T, topic string) {
 	t.Helper()
-	skipUnderRace(t)
+	pulsartest.SkipUnderRace(t)
 	pulsartest.Unload(t, topic)
 }
 
@@ -241,15 +241,6 @@ func unload(t *testing.T, topic string) {
 func trim(t *testing.T, topic string) {
 	t.Helper()
 	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/trim", nil, nil)
-}
-
-// skipUnderRace skips tests that make the client reconnect. It then has data races of its own (the
-// reader's last message, the producer's name), which are not ours to fix.
-func skipUnderRace(t *testing.T) {
-	t.Helper()
-	if raceEnabled {
-		t.Skip("pulsar-client-go v0.21.0 races with itself when it reconnects; run without -race")
-	}
 }
 
 // The client's reader drops the record that it holds for its caller when it reconnects while another one is queued.

@@ -243,8 +243,11 @@ func (b *Broker) read(ctx context.Context, topic string, from Place, each func(p
 	if end, err = lastOf(reader, topic); err != nil || end.Entry < 0 || end.before(from) {
 		return end, err
 	}
+	messages := whole{
+		open: func(from Place) (pulsar.Reader, error) { return b.readerAt(topic, from) }, reader: reader, from: from, end: end, within: b.cfg.AnswerMax,
+	}
 	for {
-		m, err := receive(ctx, reader.Next, b.cfg.AnswerMax)
+		m, err := messages.next(ctx)
 		if err != nil {
 			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)
 		}

@@ -1,5 +1,5 @@
 //go:build !race
 
-package controllog
+package pulsartest
 
 const raceEnabled = false
