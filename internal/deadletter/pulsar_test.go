@@ -220,8 +220,8 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 	}
 }
 
-// interrupt sends a batch and ends before it is acked, as a command that is killed at that moment.
-func (g *group) interrupt(send bool, numbers ...int) {
+// interrupt records a batch, sends so many events of it and ends before it acks any, as a command that is killed at that moment.
+func (g *group) interrupt(sent int, numbers ...int) {
 	g.t.Helper()
 	ctx := g.t.Context()
 	a, err := g.begin(ctx, Record{What: ActReplayLetters, Who: "me@here", Why: "a test", Selection: &Selection{}}, false)
@@ -231,33 +231,29 @@ func (g *group) interrupt(send bool, numbers ...int) {
 	defer a.close()
 	s := newSender(a, 1000)
 	defer s.close()
+	if err := s.open(g.topic); err != nil {
+		g.t.Fatal(err)
+	}
+	r := Record{Act: a.act.Act, Step: StepSending, From: maps.Clone(s.ends[g.topic])}
+	var batch []batched
 	_, err = g.Broker.letters(ctx, func(l *received) error {
 		n, err := strconv.Atoi(string(l.Payload))
 		if err != nil || !slices.Contains(numbers, n) {
 			return err
 		}
 		e := batched{outgoing: l.again(g.topic, l.origin(), map[string]string{PropertyReplayLetter: l.ID.String()}), sent: Sent{l.ID.String(), l.identity(l.origin())}}
-		if send {
-			return s.add(ctx, e, new(Counts))
-		}
-		s.batch = append(s.batch, e)
+		batch, r.Letters = append(batch, e), append(r.Letters, e.sent)
 		return nil
 	}, nothing)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if send {
-		err = s.flush(ctx, new(Counts))
-	} else { // killed between the record and the batch
-		err = s.open(g.topic)
-		r := Record{Act: a.act.Act, Step: StepSending, From: s.ends[g.topic]}
-		for _, e := range s.batch {
-			r.Letters = append(r.Letters, e.sent)
-		}
-		err = errors.Join(err, a.record(ctx, r))
-	}
-	if err != nil {
+	r.Ends, err = a.lastLetters()
+	if err := errors.Join(err, a.record(ctx, r)); err != nil {
 		g.t.Fatal(err)
+	}
+	if n, err := s.send(ctx, batch[:sent]); err != nil || n != sent {
+		g.t.Fatalf("%d of %d sent: %v", n, sent, err)
 	}
 }
 
@@ -267,17 +263,17 @@ func TestInterruptedReplay(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  []string // that the topic held
 		chunked bool     // as messages of several entries
-		sent    bool
+		sent    int
 		want    Counts
 	}{
-		"sent, not acked":                {nil, false, true, Counts{Sent: 2, SentBefore: 2}},
-		"sent, with events before":       {[]string{"x", "y"}, false, true, Counts{Sent: 2, SentBefore: 2}},
-		"sent, chunks before":            {[]string{"xxx", "yyy"}, true, true, Counts{Sent: 2, SentBefore: 2}},
-		"sent, a large event before":     {[]string{strings.Repeat("x", 40)}, true, true, Counts{Sent: 2, SentBefore: 2}},
-		"recorded only":                  {nil, false, false, Counts{Sent: 4}},
-		"recorded, events before it":     {[]string{"x"}, false, false, Counts{Sent: 4}},
-		"recorded, chunks before it":     {[]string{"xxx"}, true, false, Counts{Sent: 4}},
-		"recorded, a large event before": {[]string{strings.Repeat("x", 40)}, true, false, Counts{Sent: 4}},
+		"sent, not acked":                {nil, false, 2, Counts{Sent: 2, SentBefore: 2}},
+		"sent, with events before":       {[]string{"x", "y"}, false, 2, Counts{Sent: 2, SentBefore: 2}},
+		"sent, chunks before":            {[]string{"xxx", "yyy"}, true, 2, Counts{Sent: 2, SentBefore: 2}},
+		"sent, a large event before":     {[]string{strings.Repeat("x", 40)}, true, 2, Counts{Sent: 2, SentBefore: 2}},
+		"one of them sent":               {[]string{"x"}, false, 1, Counts{Sent: 3, SentBefore: 1}},
+		"recorded, events before it":     {[]string{"x"}, false, 0, Counts{Sent: 4}},
+		"recorded, chunks before it":     {[]string{"xxx"}, true, 0, Counts{Sent: 4}},
+		"recorded, a large event before": {[]string{strings.Repeat("x", 40)}, true, 0, Counts{Sent: 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -319,9 +315,9 @@ func TestInterruptedReplayOfLargeLetters(t *testing.T) {
 	large.Payload = append(bytes.Repeat([]byte{'0'}, 6<<20), '1') // of two chunks; the number 1
 	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, EnableChunking: true}, large)
 	g.letters(2, 3)
-	g.interrupt(true, 1) // the topic was empty
-	g.interrupt(true, 2)
-	g.interrupt(false, 3)
+	g.interrupt(1, 1) // the topic was empty
+	g.interrupt(1, 2)
+	g.interrupt(0, 3)
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 2 {
 		t.Errorf("sent %d, sent before %d, want 1, 2", c.Sent, c.SentBefore)
 	}
@@ -352,8 +348,9 @@ func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
 	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
 	g.letters(1, 2)
-	g.interrupt(true, 1)
+	g.interrupt(1, 1, 2)
 	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("hidden")})
 	g.client = hiding{g.client}
 	g.cfg.AnswerMax = time.Second
@@ -377,11 +374,12 @@ func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t, 0)
 			g.keep(g.topic, "orders")
+			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
 			g.letters(0, 1, 2, 3)
 			now := g.cfg.Now
 			g.cfg.Now = func() time.Time { return now().Add(-g.cfg.SkewMax - time.Minute) }
 			g.cfg.AheadMax = c.max
-			g.interrupt(true, 1, 2)
+			g.interrupt(2, 1, 2)
 			g.cfg.Now = now
 			if got := g.mustReplay(Selection{}, nil); got.SentBefore != c.sentBefore || got.Sent != 4-c.sentBefore {
 				t.Errorf("sent %d, sent before %d, want %d, %d", got.Sent, got.SentBefore, 4-c.sentBefore, c.sentBefore)
@@ -420,7 +418,7 @@ func TestLetterAfterAnInterruptedReplay(t *testing.T) {
 	g.cfg.Now = func() time.Time { return time.Now().Add(5 * time.Minute) }
 	g.keep(g.topic, "orders")
 	g.letters(1)
-	g.interrupt(true, 1)
+	g.interrupt(1, 1)
 	g.letters(1) // after a reset of the cursor
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 1 || c.Repeated != 0 {
 		t.Errorf("the second replay: sent %d, sent before %d, repeated %d, want 1, 1, 0", c.Sent, c.SentBefore, c.Repeated)
@@ -438,8 +436,9 @@ func TestForgedCopy(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
 	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
 	g.letters(1)
-	g.interrupt(false, 1)
+	g.interrupt(0, 1)
 	var id string
 	if _, err := g.List(t.Context(), Selection{}, func(l *Letter) error { id = l.ID.String(); return nil }); err != nil {
 		t.Fatal(err)
@@ -450,24 +449,28 @@ func TestForgedCopy(t *testing.T) {
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 0 {
 		t.Errorf("%+v", c)
 	}
-	g.wantHeld("at the end", "1", "forged")
+	g.wantHeld("at the end", "1", "before", "forged")
 }
 
 // TestTrimmedTopic: if the messages that would tell are gone, nothing is sent without consent.
 func TestTrimmedTopic(t *testing.T) {
 	t.Parallel()
-	for name, after := range map[string][]pulsar.ProducerMessage{
-		"with a message after it": {{Payload: []byte("after")}},
-		"empty by then":           nil,
+	before, after := pulsar.ProducerMessage{Payload: []byte("before")}, pulsar.ProducerMessage{Payload: []byte("after")}
+	type messages = []pulsar.ProducerMessage
+	for name, c := range map[string]struct{ before, after messages }{
+		"with a message after it":            {messages{before}, messages{after}},
+		"empty by then":                      {messages{before}, nil},
+		"empty before, with a message after": {nil, messages{after}},
+		"empty before and by then":           {nil, nil}, // as when nothing was sent
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t, 0)
-			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+			g.publish(g.topic, c.before...)
 			g.letters(1)
-			g.interrupt(true, 1)
+			g.interrupt(1, 1)
 			pulsartest.Admin(t, "DELETE", "persistent/public/default/"+g.topic[strings.LastIndex(g.topic, "/")+1:]+"?force=true", nil, nil)
-			g.publish(g.topic, after...)
+			g.publish(g.topic, c.after...)
 			if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
 				t.Fatalf("the error is %v", err)
 			}

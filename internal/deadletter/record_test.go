@@ -154,19 +154,17 @@ func TestPrecedes(t *testing.T) {
 		p, begin, end Place // of the first message: its first chunk, and itself
 		want          bool
 	}{
-		"itself":                {Place{1, 5}, Place{1, 5}, Place{1, 5}, true},
-		"a chunked one":         {Place{1, 5}, Place{1, 3}, Place{1, 5}, true},
-		"an earlier one":        {Place{1, 5}, Place{1, 4}, Place{1, 4}, true},
-		"of an earlier ledger":  {Place{2, 0}, Place{1, 4}, Place{1, 4}, true},
-		"a later one":           {Place{1, 5}, Place{1, 6}, Place{1, 6}, false},
-		"a later one, chunked":  {Place{1, 5}, Place{1, 4}, Place{1, 6}, false}, // the one at the place may be gone
-		"a later ledger":        {Place{1, 5}, Place{2, 0}, Place{2, 0}, false},
-		"was empty":             {Place{-1, -1}, Place{4, 0}, Place{4, 0}, true},
-		"was empty, chunked":    {Place{-1, -1}, Place{4, 0}, Place{4, 2}, true},
-		"of this ledger":        {Place{4, -1}, Place{4, 0}, Place{4, 0}, true},
-		"of a later one":        {Place{4, -1}, Place{5, 0}, Place{5, 0}, false},
-		"begin is gone":         {Place{-1, -1}, Place{4, 1}, Place{4, 1}, false},
-		"begin is gone, chunks": {Place{-1, -1}, Place{4, 1}, Place{4, 3}, false},
+		"itself":               {Place{1, 5}, Place{1, 5}, Place{1, 5}, true},
+		"a chunked one":        {Place{1, 5}, Place{1, 3}, Place{1, 5}, true},
+		"an earlier one":       {Place{1, 5}, Place{1, 4}, Place{1, 4}, true},
+		"of an earlier ledger": {Place{2, 0}, Place{1, 4}, Place{1, 4}, true},
+		"a later one":          {Place{1, 5}, Place{1, 6}, Place{1, 6}, false},
+		"a later one, chunked": {Place{1, 5}, Place{1, 4}, Place{1, 6}, false}, // the one at the place may be gone
+		"a later ledger":       {Place{1, 5}, Place{2, 0}, Place{2, 0}, false},
+		"of this ledger":       {Place{4, -1}, Place{4, 0}, Place{4, 0}, true},
+		"of this one, chunked": {Place{4, -1}, Place{4, 0}, Place{4, 2}, true},
+		"of a later one":       {Place{4, -1}, Place{5, 0}, Place{5, 0}, false},
+		"its begin is gone":    {Place{4, -1}, Place{4, 1}, Place{4, 1}, false},
 	} {
 		if got := c.p.precedes(c.begin, c.end); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -147,7 +147,7 @@ func (a *acting) record(ctx context.Context, r Record) error {
 }
 
 // findSent looks for the letters of the last batch of an act that was interrupted, in their topics. With [ErrTrimmed] it returns those
-// that it has found.
+// that it has found; if these are all, nothing is in doubt.
 func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err error) {
 	wanted := map[string]Identity{}
 	for _, s := range doubt.Letters {
@@ -181,6 +181,9 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 				ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, why))
 		}
 	}
+	if len(wanted) == 0 {
+		return found, nil
+	}
 	return found, errors.Join(doubts...)
 }
 
@@ -195,8 +198,16 @@ var errLater = errors.New("deadletter: messages are missing")
 // until one shows enough.
 func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(pulsar.Message) error) (why string, err error) {
 	end, err := b.endOf(topic)
-	if err != nil || end == place {
-		return "", err // nothing was published since
+	switch {
+	case err != nil:
+		return "", err
+	case place.Ledger < 0:
+		if _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {
+			err = nil
+		}
+		return emptyBefore, err
+	case end == place:
+		return "", nil // nothing was published since
 	}
 	for back := int64(0); ; back = max(8, 8*back) {
 		from := Place{place.Ledger, place.Entry - back}
@@ -242,12 +253,14 @@ func firstChunk(id pulsar.MessageID) Place {
 	return Place{int64(data.FirstChunkMessageId.GetLedgerId()), int64(data.FirstChunkMessageId.GetEntryId())}
 }
 
+// emptyBefore is a reason of readBehind: the broker named no ledger of a topic partition without messages (Pulsar 4.0.8).
+const emptyBefore = "was empty before, so nothing tells which messages have been deleted since"
+
 // precedes reports whether the first message found, with its first chunk at begin and itself at end, shows that no message behind p
-// is missing: it is the message at p, or one before, or the first of a topic that was empty. Brokers name no ledger of an empty topic, so
-// messages behind p that are gone by now are not noticed then.
+// is missing: it is the message at p, or one before, or the first of p's ledger.
 func (p Place) precedes(begin, end Place) bool {
 	if p.Entry < 0 {
-		return begin.Entry == 0 && (p.Ledger < 0 || p.Ledger == begin.Ledger)
+		return begin.Entry == 0 && p.Ledger == begin.Ledger
 	}
 	return !p.before(end)
 }
