@@ -168,7 +168,7 @@ var docs = map[string]string{
 	"pulsar.batch_max":                "The number of events that are handed to the sink at once. Entries are handed on whole, so the last one may exceed it.",
 	"pulsar.broker_connections_max":   "The number of connections to a broker over which its topic partitions are spread evenly. One goroutine reads and decompresses the entries of a connection, which keeps the rest of about four cores busy. Each connection counts in the memory bound.",
 	"pulsar.chunked_bytes_max":        "The size of the incomplete chunked messages that are held for a topic partition. For lack of room the messages that began last return to the broker; the chunks of a message that is larger on its own go to the dead letter topic.",
-	"pulsar.chunked_timeout":          "The time after which the chunks of a message with missing chunks return to the broker. Chunks wait at the broker while reading stops, so it must be longer than any pause of the application.",
+	"pulsar.chunked_timeout":          "The time after which the chunks of a message with missing chunks return to the broker, and the second time go to the dead letter topic as a broken entry. Chunks wait at the broker while reading stops, so it must be longer than any pause of the application.",
 	"pulsar.close_timeout":            "How long the last acks may take when Run ends.",
 	"pulsar.consumer_name":            "consumer_name names the consumer in the broker's statistics; \"\": the broker chooses a name.",
 	"pulsar.copies_max":               "The greatest number of unconfirmed copies to one topic; they are fewer if they reach 32 MiB together. The retry topic and the dead letter topic do not wait for each other.",

@@ -55,8 +55,9 @@ type Config struct {
 	// reads and decompresses the entries of a connection, which keeps the rest of about four cores busy. Each connection counts in
 	// the memory bound.
 	BrokerConnectionsMax int `min:"1" max:"64"`
-	// ChunkedTimeout is the time after which the chunks of a message with missing chunks return to the broker. Chunks wait at the
-	// broker while reading stops, so it must be longer than any pause of the application.
+	// ChunkedTimeout is the time after which the chunks of a message with missing chunks return to the broker, and the second time go to the
+	// dead letter topic as a broken entry. Chunks wait at the broker while reading stops, so it must be longer than any pause of the
+	// application.
 	ChunkedTimeout time.Duration `above:"0"`
 	// EventBytesTypical is the average size of an event. Events are prefetched by number, not by
 	// bytes, so this bounds nothing; but the memory bound is computed with it, and a warning is

@@ -76,10 +76,10 @@ func about(e *event.Entry, d *entries.Delivered, from *origin) {
 	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
 }
 
-// idOf returns the id of an entry. That of a message in chunks is the same at each delivery, in whatever order they come.
+// idOf returns the id of an entry. That of a complete message in chunks is the same at each delivery, in whatever order they come.
 func idOf(d *entries.Delivered) EntryID {
 	if d.Chunks != nil {
-		return EntryID(d.Chunks[d.Entry.Metadata.Chunks-1])
+		return EntryID(d.Chunks[int(d.Entry.Metadata.Chunks)-d.Missing-1])
 	}
 	return EntryID(d.ID)
 }
@@ -130,7 +130,11 @@ func brokenReceipt(d *entries.Delivered, from *origin) Receipt {
 func brokenReason(d *entries.Delivered) string {
 	why := "the entry cannot be read (" + d.Broken.Reason.String() + ": " + d.Broken.What + "): "
 	if m := &d.Entry.Metadata; d.Chunks != nil {
-		return why + "the payload here is that of its " + strconv.Itoa(int(m.Chunks)) + " chunks, with compression " +
+		came := ""
+		if d.Missing > 0 {
+			came = strconv.Itoa(int(m.Chunks)-d.Missing) + " of "
+		}
+		return why + "the payload here is that of " + came + "its " + strconv.Itoa(int(m.Chunks)) + " chunks, with compression " +
 			strconv.Itoa(int(m.Compression)) + " in Pulsar's numbers and an uncompressed size of " +
 			strconv.FormatUint(uint64(m.UncompressedSize), 10)
 	}

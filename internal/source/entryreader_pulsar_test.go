@@ -250,6 +250,30 @@ func TestEntriesBrokenChunkedMessage(t *testing.T) {
 	}
 }
 
+// The chunks of a message that never gets complete are one dead letter, after they have come twice, and leave nothing behind at the broker.
+func TestEntriesIncompleteChunkedMessage(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	p := newRawProducer(t, b, topic, "p")
+	p.publish(p.chunk("u", "k", 0, 3, len("one two three")), []byte("one "))
+	p.publish(p.chunk("u", "k", 1, 3, len("one two three")), []byte("two "))
+	b.Publish(t, topic, sourcetest.Message{Key: "k", Payload: "whole"})
+	cfg := sourcetest.Config(topic)
+	cfg.ChunkedTimeout = 300 * time.Millisecond
+	options := pulsartest.Options(t)
+	options.OperationTimeout = time.Second // waits for chunks are checked as often
+	m := sourcetest.Start(t, source.NewPulsar(cfg, source.Access{Client: options}, sourcetest.NewMetrics(), sourcetest.Quiet()))
+	m.Done(m.Take(1)...)
+	awaitNothingKept(t, b, topic)
+	m.AwaitIdle()
+	letter := readDeadLetters(t, b, topic, 1)[0]
+	word, _ := letter.Event.Property(source.PropertyBroken)
+	reason, _ := letter.Event.Property(source.PropertyReason)
+	if string(letter.Event.Payload) != "one two " || word != "chunk" || letter.Key != "k" || !strings.Contains(reason, "2 of its 3 chunks") {
+		t.Errorf("the dead letter is %q with key %q, broken by %q: %s", letter.Event.Payload, letter.Key, word, reason)
+	}
+}
+
 // Encrypted batches use up as many permits as they have events, and give back as many: the source need not subscribe again.
 func TestEntriesEncryptedBatchesGiveBackTheirPermits(t *testing.T) {
 	b := newPulsarBroker(t)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -35,7 +34,7 @@ func (d *Delivered) Ack() error {
 		if c.session != nil {
 			held = &c.session.alone
 		}
-		ids = held.done(clock.Now(), d.ID, d.first)
+		ids = held.done(c.client.now(), d.ID, d.first)
 	}
 	acks := make([]wire.AckID, len(ids))
 	for i, id := range ids {

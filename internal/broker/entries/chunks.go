@@ -12,6 +12,7 @@ import (
 // What is known of complete messages does, for chunks that repeat them.
 type chunks struct {
 	metrics *Metrics
+	now     func() clock.Instant
 
 	mu        sync.Mutex // guards the fields below
 	of        *session   // nil between sessions
@@ -21,8 +22,8 @@ type chunks struct {
 	later     []wire.ID // since the latest tick
 }
 
-func newChunks(cfg Config, metrics *Metrics) *chunks {
-	return &chunks{metrics: metrics, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
+func newChunks(cfg Config, metrics *Metrics, now func() clock.Instant) *chunks {
+	return &chunks{metrics: metrics, now: now, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
 // begin takes chunks of a session from now on; nil: of none. The chunks that earlier sessions hold or have given up are forgotten: the broker has
@@ -35,14 +36,14 @@ func (c *chunks) begin(of *session) {
 	c.of, c.givenUp, c.later = of, nil, nil
 }
 
-// add takes a chunk. If the result has ids, e is the whole message.
-func (c *chunks) add(from *session, id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled, error) {
+// add takes a chunk. If the result has ids, its Entry is the whole message.
+func (c *chunks) add(d *Delivered, payloadMax int) (wire.Assembled, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of != from {
+	if c.of != d.from {
 		return wire.Assembled{}, nil // the session has ended meanwhile
 	}
-	r, err := c.assembler.Add(clock.Now(), id, e, payloadMax)
+	r, err := c.assembler.Add(c.now(), d.ID, d.Redelivery > 0, &d.Entry, payloadMax)
 	c.account(r.GivenUp)
 	return r, err
 }
@@ -56,14 +57,14 @@ func (c *chunks) account(givenUp []wire.ID) {
 	c.later = append(c.later, givenUp...)
 }
 
-// tick returns the entries to redeliver, which were given up at least one tick ago, so that a lack of room does not become a loop. Entries
-// in redundant must be acked: they repeat chunks of a message that was complete without them.
-func (c *chunks) tick() (again, redundant []wire.ID) {
+// tick ends waits for chunks. The entries given up in its result are to be redelivered; they were given up at least one tick ago, so that a lack of room does not
+// become a loop.
+func (c *chunks) tick() wire.Expired {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	givenUp, redundant := c.assembler.Expire(clock.Now())
-	c.account(givenUp)
-	slices.Reverse(redundant) // the first chunk of a message is acked last
-	again, c.givenUp, c.later = c.givenUp, c.later, nil
-	return again, redundant
+	r := c.assembler.Expire(c.now())
+	c.account(r.GivenUp)
+	slices.Reverse(r.Redundant) // the first chunk of a message is acked last
+	r.GivenUp, c.givenUp, c.later = c.givenUp, c.later, nil
+	return r
 }

@@ -111,7 +111,7 @@ func TestChunksWithoutRoom(t *testing.T) {
 func TestChunksWithoutRoomDoNotStopTheTopic(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
-		r.cfg.ChunkBytesMax = 6000
+		r.cfg.ChunkBytesMax = 7000
 		c := r.subscribe()
 		large, part := strings.Repeat("p", 3000), strings.Repeat("p", 1500)
 		r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 2, 4000, large), 1)
@@ -144,7 +144,7 @@ func TestChunksWithoutRoomDoNotStopTheTopic(t *testing.T) {
 func TestChunksAfterTheirMessageWasGivenUp(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
-		r.cfg.ChunkBytesMax = 6000
+		r.cfg.ChunkBytesMax = 7000
 		c := r.subscribe()
 		large, part := strings.Repeat("p", 3000), strings.Repeat("p", 1500)
 		r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 3, 4500, part), 1)
@@ -175,7 +175,7 @@ func TestChunksAfterTheirMessageWasGivenUp(t *testing.T) {
 func TestChunksGivenUpBeforeAReconnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
-		r.cfg.ChunkBytesMax = 6000
+		r.cfg.ChunkBytesMax = 7000
 		var asked atomic.Int64
 		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
 			asked.Add(int64(len(c.GetRedeliverUnacknowledgedMessages().GetMessageIds())))
@@ -201,6 +201,84 @@ func TestChunksGivenUpBeforeAReconnect(t *testing.T) {
 		time.Sleep(5 * time.Minute) // its handler runs
 		if n := asked.Load(); n > 0 {
 			t.Errorf("%d entries of an earlier session were given back", n)
+		}
+	})
+}
+
+// A message whose last chunks never come goes back to the broker once, perhaps to another member, and is handed on as broken if they have not come then
+// either. Without that it would stay in the backlog, and its topic would keep all later entries.
+func TestIncompleteMessage(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		r.cfg.ChunkTimeout = 10 * time.Minute
+		c := r.subscribe()
+		want := []wire.ID{
+			r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 4, 8, "a."), 1),
+			r.cluster.Publish(topicName, fakebroker.Chunk("x", 2, 4, 8, "c."), 1),
+		}
+		r.cluster.Publish(topicName, fakebroker.Chunk("y", 0, 2, 4, "y."), 1)
+		time.Sleep(r.cfg.ChunkTimeout + time.Minute)
+		r.nothing()
+		if n := testutil.ToFloat64(r.metrics.chunksGivenUp); n != 3 {
+			t.Errorf("%v chunks were given up, want 3", n)
+		}
+		r.cluster.Publish(topicName, fakebroker.Chunk("y", 1, 2, 4, "z."), 1)
+		if d := r.receive(1)[0]; d.Broken != nil || string(d.Entry.Payload) != "y.z." {
+			t.Errorf("a message that is complete after it came again: %q, %v", d.Entry.Payload, d.Broken)
+		} else {
+			r.ack(c, d)
+		}
+		time.Sleep(r.cfg.ChunkTimeout)
+		d := r.receive(1)[0]
+		if d.Broken == nil || d.Broken.Reason != wire.ReasonChunk || string(d.Raw) != "a.c." || !slices.Equal(d.Chunks, want) || d.Missing != 2 || string(d.Entry.Metadata.UUID) != "x" {
+			t.Errorf("the rest of an incomplete message: %q of %v, %d missing (%v)", d.Raw, d.Chunks, d.Missing, d.Broken)
+		}
+		if n := testutil.ToFloat64(r.metrics.broken.WithLabelValues("chunk")); n != 1 {
+			t.Errorf("metric shows %v broken entries", n)
+		}
+		if err := d.Ack(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if left, p, unacked := r.cluster.Backlog(topicName), r.cluster.Permits(topicName), testutil.ToFloat64(r.metrics.unacked); len(left) != 0 || !slices.Equal(p, []int{100}) || unacked != 0 {
+			t.Errorf("broker has %v, permits %v, and %v events count as unacked", left, p, unacked)
+		}
+		r.cluster.Publish(topicName, fakebroker.Chunk("x", 1, 4, 8, "b."), 1) // of a producer that lives after all
+		if d := r.receive(1)[0]; d.Broken == nil || string(d.Raw) != "b." || d.Missing != 3 {
+			t.Errorf("a chunk that comes later: %q, %d missing (%v)", d.Raw, d.Missing, d.Broken)
+		} else if err := d.Ack(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Incomplete messages that take all unacked events of a consumer hold up the others for a limited time.
+func TestIncompleteMessagesDoNotStopTheTopic(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		const unackedMax = 64
+		r.cfg.ChunkTimeout = 10 * time.Minute
+		r.subscribe(func(s *Subscription) { s.UnackedMax = unackedMax })
+		for i := range unackedMax {
+			r.cluster.Publish(topicName, fakebroker.Chunk(strings.Repeat("x", i+1), 0, 2, 8, "a."), 1)
+		}
+		last := r.publish(1)[0]
+		begun := time.Now()
+		for n := 0; ; {
+			d := r.receive(1)[0]
+			if d.Broken == nil {
+				if n == 0 || d.ID != last {
+					t.Errorf("%d incomplete messages arrived before %v, want the last entry", n, d.ID)
+				}
+				break
+			}
+			n++
+			if err := d.Ack(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begun); took > 2*r.cfg.ChunkTimeout+time.Minute {
+			t.Errorf("the last entry arrived after %v", took)
 		}
 	})
 }

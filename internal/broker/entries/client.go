@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
@@ -26,6 +27,7 @@ type Client struct {
 	log     *slog.Logger
 	trouble *loglimit.Limit // of log lines about failing subscriptions
 	seeds   *seeds
+	now     func() clock.Instant // of waits for chunks; clock.Now, but for tests
 
 	ids atomic.Uint64 // of requests and consumers
 
@@ -61,7 +63,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		}
 	}
 	c := &Client{
-		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service},
+		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service}, now: clock.Now,
 		trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines),
 		auth:    newCredentials(access.Auth, cfg.ConnectTimeout),
 		conns:   make(map[slot]*dialing), shares: make(map[slot]int), consumers: make(map[*Consumer]struct{}),

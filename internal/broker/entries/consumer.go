@@ -83,7 +83,7 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
-		chunks: newChunks(c.cfg, c.metrics),
+		chunks: newChunks(c.cfg, c.metrics, c.now),
 	}
 	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)
 	consumer.delay.Stop()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -56,6 +57,8 @@ func (r *rig) open() *Client {
 	if r.client, err = New(r.cfg, r.access, r.metrics, slog.New(slog.DiscardHandler)); err != nil {
 		r.Fatal(err)
 	}
+	began := time.Now()
+	r.client.now = func() clock.Instant { return clock.Instant(time.Since(began)) } // the bubble's
 	return r.client
 }
 

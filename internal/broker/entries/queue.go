@@ -19,7 +19,8 @@ type Delivered struct {
 	Redelivery uint32
 	AckSet     []uint64 // a bit for each event that is not acked yet; nil: all
 	Entry      wire.Entry
-	Chunks     []wire.ID         // all entries of a message in chunks, which are acked together
+	Chunks     []wire.ID         // all entries of a message in chunks, which are acked together: first its chunks in order, then those that repeat one
+	Missing    int               // number of its chunks that have not come; then it is broken
 	Broken     *wire.BrokenError // the reason if Entry is incomplete; nil: complete, except for a batch that Split has not seen
 	Raw        []byte            // the entry as sent; for a message in chunks, the payloads of all if it is broken, else nil
 	Permits    int               // permits that the broker deducted for it

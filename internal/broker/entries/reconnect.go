@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
@@ -88,18 +87,21 @@ func (c *Consumer) report() {
 
 // tick gives up overdue chunks and receipts.
 func (c *Consumer) tick(s *session) {
-	again, redundant := c.chunks.tick()
-	for left := again; len(left) > 0; {
+	chunks := c.chunks.tick()
+	for left := chunks.GivenUp; len(left) > 0; {
 		n := min(len(left), c.client.cfg.AckGroupMax)
 		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, left[:n]) })
 		left = left[n:]
 	}
+	for i := range chunks.Incomplete {
+		s.incomplete(&chunks.Incomplete[i])
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, id := range again {
+	for _, id := range chunks.GivenUp {
 		s.settled(wire.AckID{ID: id}) // the broker has them back
 	}
-	for _, id := range append(redundant, s.alone.expire(clock.Now())...) {
+	for _, id := range append(chunks.Redundant, s.alone.expire(c.client.now())...) {
 		c.acks.add([]wire.AckID{{ID: id}})
 	}
 	cfg := c.client.cfg

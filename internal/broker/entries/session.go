@@ -3,7 +3,6 @@ package entries
 import (
 	"math"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -62,7 +61,7 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 	if broken != nil {
 		return s.push(d, broken)
 	}
-	r, err := s.consumer.chunks.add(s, d.ID, &d.Entry, payloadMax)
+	r, err := s.consumer.chunks.add(d, payloadMax)
 	d.Chunks = r.IDs
 	if len(r.IDs) > 0 {
 		d.Raw = r.Parts
@@ -74,6 +73,23 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 		return s.push(d, err)
 	}
 	return s.keep(d) // returns its permit at once: a message may have more chunks than the queue has room
+}
+
+// errIncomplete breaks a message whose other chunks have not come.
+var errIncomplete = &wire.BrokenError{Reason: wire.ReasonChunk, What: "its other chunks have not come"}
+
+// incomplete hands on what there is of a message. Its entries have been counted, and their permits were given back.
+func (s *session) incomplete(m *wire.Incomplete) {
+	c := s.consumer
+	d := &Delivered{
+		Consumer: c, ID: m.IDs[0], Partition: -1, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
+	}
+	d.markBroken(errIncomplete)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == s {
+		c.sub.Queue.push(d)
+	}
 }
 
 // push hands an entry on, with the reason if it is broken.
@@ -94,7 +110,7 @@ func (s *session) push(d *Delivered, err error) error {
 	}
 	if m := &d.Entry.Metadata; d.Chunks == nil && isPart(m) {
 		d.part, d.first = true, m.Chunk == 0
-		s.alone.arrived(clock.Now(), d.ID, m, d.Broken)
+		s.alone.arrived(c.client.now(), d.ID, m, d.Broken)
 	}
 	c.sub.Queue.push(d)
 	return nil

@@ -15,7 +15,7 @@ const (
 	ReasonDecompress                    // a payload does not decompress as declared
 	ReasonSize                          // the size of a payload is beyond a limit, or is not the declared one
 	ReasonBatch                         // the events of a batch are cut off, miscounted, or have bad metadata
-	ReasonChunk                         // the number, count, size or identity of a chunk is impossible
+	ReasonChunk                         // the number, count, size or identity of a chunk is impossible, or other chunks of its message do not come
 )
 
 // Reasons lists all reasons, for metrics.

@@ -10,7 +10,8 @@ import (
 // Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, and arrive in any order and
 // repeatedly. It is not safe for concurrent use.
 //
-// No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
+// No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked. A message with entries that the
+// broker had delivered before, and whose other chunks do not come in time, is not given up again: it is incomplete, so that it comes to an end.
 //
 // When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first, each as a whole, and with the chunks of it that
 // arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever.
@@ -48,13 +49,13 @@ type Assembled struct {
 	GivenUp []ID
 }
 
-// Add takes an entry that Parse has marked as Chunked, and keeps a copy of its payload. If the message is complete, e becomes the whole
+// Add takes an entry that Parse has marked as Chunked, and keeps a copy of its payload, and of the metadata of a message's first one to come. If the message is complete, e becomes the whole
 // message: Chunked is false, and Payload waits for Parser.Open if it is compressed. An uncompressed message with more than payloadMax bytes is refused.
 //
-// The permit of the chunk can be returned at once, unless the message is complete and the permit is to count for it.
+// again says that the broker has delivered the entry before. The permit of the chunk can be returned at once, unless the message is complete and the permit is to count for it.
 //
 // The error is a *BrokenError, and e is unchanged. With IDs, the whole message is broken; without IDs, only this entry, which is not held.
-func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Assembled, error) {
+func (a *Assembler) Add(now clock.Instant, id ID, again bool, e *Entry, payloadMax int) (Assembled, error) {
 	if !e.Chunked {
 		return Assembled{}, broken(ReasonChunk, "not a chunk")
 	}
@@ -62,7 +63,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, nil // redelivered, and already held
 	}
 	key := identityOf(&e.Metadata)
-	if key.whole() > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
+	if key.whole(e) > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
 		return Assembled{}, broken(ReasonSize, "chunked message beyond the limit")
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
@@ -71,16 +72,19 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	}
 	if p == nil {
 		switch {
+		case len(e.Payload) > int(key.size):
+			return Assembled{}, broken(ReasonChunk, "more bytes than the message declares")
 		case a.returned.has(key) && !a.done.elsewhere(key, id): // a redundant one waits to be acked
 			return Assembled{GivenUp: []ID{id}}, nil
-		case a.isFull(key.cost() + cost):
+		case a.isFull(key.cost(e) + cost):
 			if e.Metadata.Chunk == 0 {
 				a.returned.add(key)
 			}
 			return Assembled{GivenUp: []ID{id}}, nil
 		}
-		p = a.begin(key)
+		p = a.begin(key, e)
 	}
+	p.again = p.again || again
 	at, repeated := slices.BinarySearchFunc(p.pieces, e.Metadata.Chunk, byChunk)
 	switch {
 	case repeated:
@@ -103,30 +107,58 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	return Assembled{GivenUp: givenUp}, nil
 }
 
-// Expire gives up messages that have waited too long for a chunk, and returns their entries. Entries in redundant belong to a message that
-// was already complete in other entries, for example because the producer resent some chunks: ack them, because they will never complete a
-// message.
-func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
+// Expired is the result of Expire.
+type Expired struct {
+	// GivenUp names entries of messages that have waited too long for a chunk. Let the broker redeliver them.
+	GivenUp []ID
+	// Redundant names entries that belong to a message that was already complete in other entries, for example because the producer resent
+	// some chunks. Ack them: they will never complete a message.
+	Redundant []ID
+	// Incomplete are messages that have waited too long for a chunk not for the first time.
+	Incomplete []Incomplete
+}
+
+// Incomplete is a message whose other chunks have not come.
+type Incomplete struct {
+	Entry   Entry  // one of its chunks, without payload
+	IDs     []ID   // of its entries, first those with its chunks in order, then those that repeat one. They are acked together
+	Missing int    // number of chunks that have not come, at least 1
+	Parts   []byte // the payloads of the others, one after another
+}
+
+// Expire ends the wait of messages that have waited too long for a chunk.
+func (a *Assembler) Expire(now clock.Instant) (r Expired) {
 	if now < a.next {
-		return nil, nil
+		return r
 	}
 	a.next = clock.Forever
 	for p := a.first; p != nil; {
 		after := p.after
-		if p.deadline > now {
+		switch {
+		case p.deadline > now:
 			a.next = min(a.next, p.deadline)
-		} else {
+		case p.again && !a.done.has(p.identity):
+			r.Incomplete = append(r.Incomplete, a.incomplete(p))
+		default:
 			for _, id := range a.giveUp(p) {
 				if a.done.elsewhere(p.identity, id) {
-					redundant = append(redundant, id)
+					r.Redundant = append(r.Redundant, id)
 				} else {
-					givenUp = append(givenUp, id)
+					r.GivenUp = append(r.GivenUp, id)
 				}
 			}
 		}
 		p = after
 	}
-	return givenUp, redundant
+	return r
+}
+
+func (a *Assembler) incomplete(p *partial) Incomplete {
+	m := Incomplete{Entry: p.head, IDs: a.remove(p), Missing: int(p.chunks) - len(p.pieces)}
+	for _, piece := range p.pieces {
+		m.Parts = append(m.Parts, piece.payload...)
+	}
+	return m
 }
 
 // Drop forgets all incomplete messages, because the broker redelivers all their chunks, perhaps to another consumer.

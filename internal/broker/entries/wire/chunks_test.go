@@ -53,6 +53,7 @@ type logged struct {
 	message, chunk int
 	bytes          []byte
 	acked          bool
+	again          bool // the broker has delivered it before
 }
 
 // sent is a message of the model.
@@ -63,6 +64,7 @@ type sent struct {
 	done       bool // was complete at the consumer, and acked
 	assembled  int
 	mayBeLost  bool // valid, but too large for the Assembler
+	ended      bool // chunks of it were taken for those of an incomplete message
 	unfinished [][]ID
 }
 
@@ -77,10 +79,12 @@ type assembling struct {
 	ids      []ID // of the log, in order
 	pending  []ID // to be sent to the consumer
 	held     map[ID]bool
+	again    bool // the broker knows which entries it has delivered
+	ended    int  // incomplete messages
 }
 
 func drawAssembling(t *rapid.T) *assembling {
-	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}}
+	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}, again: true}
 	z.bytesMax = rapid.IntRange(1500, 5000).Draw(t, "bytes max")
 	z.a = NewAssembler(z.bytesMax, chunkTimeout)
 	var queues [][]ID
@@ -140,14 +144,15 @@ func (z *assembling) deliver(i int) {
 	m := z.messages[l.message]
 	frame := slices.Clone(l.bytes)
 	e := chunkOf(t, frame)
-	got, err := addWhole(z.a, z.now, id, e, MessageSizeDefault)
+	got, err := addWhole(z.a, z.now, id, z.again && l.again, e, MessageSizeDefault)
+	l.again = true
 	defer clear(frame) // the next frame may be read into the same memory
 	if z.a.Held() > z.bytesMax {
 		t.Fatalf("Held() = %d, limit is %d bytes", z.a.Held(), z.bytesMax)
 	}
 	if err != nil {
 		key := identityOf(&e.Metadata)
-		if reasonOf(t, err) != ReasonSize || key.whole() <= int64(z.bytesMax) || len(got.IDs)+len(got.GivenUp) > 0 {
+		if reasonOf(t, err) != ReasonSize || key.whole(e) <= int64(z.bytesMax) || len(got.IDs)+len(got.GivenUp) > 0 {
 			t.Fatalf("Add of a chunk of message %d: %+v, %v", l.message, got, err)
 		}
 		m.mayBeLost = true
@@ -201,20 +206,49 @@ func (z *assembling) expire(d time.Duration) {
 	if next := z.a.Next(); len(z.held) > 0 && next == clock.Forever {
 		z.t.Fatalf("%d entries are held, and Next() is Forever", len(z.held))
 	}
-	givenUp, redundant := z.a.Expire(z.now)
-	for _, id := range slices.Concat(givenUp, redundant) {
+	r := z.a.Expire(z.now)
+	ended := slices.Concat(r.GivenUp, r.Redundant)
+	for _, m := range r.Incomplete {
+		z.incomplete(m)
+		ended = append(ended, m.IDs...)
+	}
+	for _, id := range ended {
 		if !z.held[id] {
 			z.t.Fatalf("Expire gave up %v, which was not held", id)
 		}
 		delete(z.held, id)
 	}
-	z.givenUp(givenUp)
-	for _, id := range redundant {
+	z.givenUp(r.GivenUp)
+	for _, id := range r.Redundant {
 		z.log[id].acked = true
 	}
 	if d > chunkTimeout && len(z.held) > 0 {
 		z.t.Fatalf("%d entries are held after the timeout", len(z.held))
 	}
+}
+
+// incomplete ends a message with chunks missing. Its entries are acked.
+func (z *assembling) incomplete(m Incomplete) {
+	first := z.log[m.IDs[0]]
+	of, again := z.messages[first.message], false
+	var parts []byte
+	for i, id := range m.IDs {
+		l := z.log[id]
+		if l.message != first.message || l.acked {
+			z.t.Fatalf("incomplete message %d has entry %v: %+v", first.message, id, l)
+		}
+		if i < len(of.entries)-m.Missing {
+			parts = append(parts, chunkOf(z.t, l.bytes).Payload...)
+		}
+		again = again || l.again
+		l.acked = true
+	}
+	uuid := chunkOf(z.t, of.entries[0]).Metadata.UUID
+	if !again || !bytes.Equal(m.Parts, parts) || !bytes.Equal(m.Entry.Metadata.UUID, uuid) || m.Missing < 1 || int(m.Entry.Metadata.Chunks) != len(of.entries) {
+		z.t.Fatalf("incomplete message %d: %d of %d chunks are missing, and %d bytes are there, want %d", first.message, m.Missing, len(of.entries), len(m.Parts), len(parts))
+	}
+	of.ended = true
+	z.ended++
 }
 
 // givenUp returns entries to the broker. It can assign a later chunk only after the first chunk of its message.
@@ -241,7 +275,7 @@ func (z *assembling) check() {
 		z.t.Fatalf("Held() = %d of %d bytes, with %d entries, want %d", z.a.Held(), z.bytesMax, len(z.a.entries), len(z.held))
 	}
 	for i, m := range z.messages { // a message that is not done can still be complete, even if the consumer dies now
-		if m.done || !m.complete {
+		if m.done || !m.complete || m.ended {
 			continue
 		}
 		unacked := map[int]bool{}
@@ -257,7 +291,7 @@ func (z *assembling) check() {
 }
 
 func TestAssemblerModel(t *testing.T) {
-	complete, givenUp := 0, 0
+	complete, givenUp, incomplete := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		z := drawAssembling(t)
 		t.Repeat(map[string]func(*rapid.T){
@@ -286,7 +320,9 @@ func TestAssemblerModel(t *testing.T) {
 			"reconnect": func(*rapid.T) { z.reconnect() },
 			"wait":      func(t *rapid.T) { z.expire(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second) },
 		})
-		// In the end every message that can be complete is complete, if the broker redelivers the entries that were given up.
+		// In the end every message that can be complete is complete, if the broker redelivers the entries that were given up. It has been restarted,
+		// so it does not know what it had delivered before.
+		z.again = false
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for range 200 {
 			z.reconnect()
@@ -304,7 +340,7 @@ func TestAssemblerModel(t *testing.T) {
 			z.check()
 		}
 		for i, m := range z.messages {
-			if m.complete && !m.mayBeLost && !m.done {
+			if m.complete && !m.mayBeLost && !m.done && !m.ended {
 				t.Fatalf("message %d was never complete", i)
 			}
 			if !m.complete && m.assembled > 0 {
@@ -312,14 +348,15 @@ func TestAssemblerModel(t *testing.T) {
 			}
 			complete += m.assembled
 		}
+		incomplete += z.ended
 		for id, l := range z.log {
 			if m := z.messages[l.message]; m.done && !l.acked && len(m.entries) < rememberedIDsMax/2 {
 				t.Fatalf("entry %v repeats a chunk of message %d, which is done, but is never acked", id, l.message)
 			}
 		}
 	})
-	if complete == 0 || givenUp == 0 {
-		t.Errorf("%d messages complete, %d entries given up, want some of both", complete, givenUp)
+	if complete == 0 || givenUp == 0 || incomplete == 0 {
+		t.Errorf("%d messages complete, %d incomplete, %d entries given up, want some of each", complete, incomplete, givenUp)
 	}
 }
 
@@ -335,7 +372,7 @@ func TestAssemblerMakesProgress(t *testing.T) {
 				if complete&(1<<ledger) != 0 {
 					continue // it is acked
 				}
-				got, err := addWhole(a, 0, ID{Ledger: int64(ledger), Entry: int64(i)}, chunkOf(t, entries[i]), MessageSizeDefault)
+				got, err := addWhole(a, 0, ID{Ledger: int64(ledger), Entry: int64(i)}, false, chunkOf(t, entries[i]), MessageSizeDefault)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -357,7 +394,7 @@ func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
 	first, second := cut(named("p", "p-0", 1), 0, before, 100), cut(named("p", "p-0", 2), 0, after, 100)
 	for i, entry := range [][]byte{first[0], first[1], second[0], second[1], second[2]} {
 		e := chunkOf(t, entry)
-		got, err := addWhole(a, 0, ID{Entry: int64(i)}, e, MessageSizeDefault)
+		got, err := addWhole(a, 0, ID{Entry: int64(i)}, false, e, MessageSizeDefault)
 		if err != nil || len(got.GivenUp) > 0 || (len(got.IDs) > 0) != (i == 4) {
 			t.Fatalf("chunk %d: %+v, %v", i, got, err)
 		}
@@ -365,8 +402,8 @@ func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
 			t.Errorf("ids = %v, payload = %q", got.IDs, e.Payload)
 		}
 	}
-	if givenUp, redundant := a.Expire(clock.Instant(chunkTimeout)); fmt.Sprint(givenUp, redundant) != "[{0 0} {0 1}] []" {
-		t.Errorf("Expire of the first half = %v, %v", givenUp, redundant)
+	if r := a.Expire(clock.Instant(chunkTimeout)); fmt.Sprint(r.GivenUp, r.Redundant, r.Incomplete) != "[{0 0} {0 1}] [] []" {
+		t.Errorf("Expire of the first half = %+v", r)
 	}
 }
 
@@ -377,7 +414,7 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 		a := NewAssembler(1<<20, chunkTimeout)
 		for i, part := range parts {
 			m.ChunkId, m.NumChunksFromMsg = new(int32(i)), new(int32(len(parts)))
-			if got, err = addWhole(a, 0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
+			if got, err = addWhole(a, 0, ID{Entry: int64(i)}, false, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
 				break
 			}
 		}
@@ -401,14 +438,14 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 18)
 	tiny := cut(m, 0, make([]byte, chunksMax+1), 1)
-	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, chunkOf(t, tiny[0]), 1<<20); reasonOf(t, err) != ReasonSize {
+	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, false, chunkOf(t, tiny[0]), 1<<20); reasonOf(t, err) != ReasonSize {
 		t.Errorf("too many chunks: %v", err)
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 30)
 	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 0 {
 		t.Errorf("a gigabyte: %+v, %v", got, err)
 	}
-	if _, err := NewAssembler(1, 1).Add(0, ID{}, &Entry{}, 1); reasonOf(t, err) != ReasonChunk {
+	if _, err := NewAssembler(1, 1).Add(0, ID{}, false, &Entry{}, 1); reasonOf(t, err) != ReasonChunk {
 		t.Errorf("no chunk: %v", err)
 	}
 }
@@ -456,9 +493,15 @@ func FuzzAssembler(f *testing.F) {
 		for i, b := range script {
 			if b >= 0xf0 {
 				now = now.Add(time.Duration(b&15) * 10 * time.Second)
-				givenUp, redundant := a.Expire(now)
-				give(givenUp, ID{-1, -1})
-				give(redundant, ID{-1, -1})
+				r := a.Expire(now)
+				give(r.GivenUp, ID{-1, -1})
+				give(r.Redundant, ID{-1, -1})
+				for _, m := range r.Incomplete {
+					give(m.IDs, ID{-1, -1})
+					if len(m.Parts) == 0 || m.Missing < 1 || m.Missing >= int(m.Entry.Metadata.Chunks) {
+						t.Fatalf("%d bytes of an incomplete message, of whose %d chunks %d are missing", len(m.Parts), m.Entry.Metadata.Chunks, m.Missing)
+					}
+				}
 				continue
 			}
 			message := int(b>>4) % len(messages)
@@ -469,9 +512,9 @@ func FuzzAssembler(f *testing.F) {
 			}
 			copied := *messages[message][chunk] // Add changes it
 			e := &copied
-			got, err := addWhole(a, now, id, e, MessageSizeDefault)
+			got, err := addWhole(a, now, id, i%5 == 0, e, MessageSizeDefault)
 			if err != nil {
-				if key := identityOf(&e.Metadata); reasonOf(t, err) != ReasonSize || key.whole() <= bytesMax {
+				if key := identityOf(&e.Metadata); reasonOf(t, err) != ReasonSize || key.whole(e) <= bytesMax {
 					t.Fatal(err)
 				}
 				continue
@@ -492,8 +535,8 @@ func FuzzAssembler(f *testing.F) {
 }
 
 // addWhole adds a chunk, and opens the message if that is complete.
-func addWhole(a *Assembler, now clock.Instant, id ID, e *Entry, payloadMax int) (Assembled, error) {
-	got, err := a.Add(now, id, e, payloadMax)
+func addWhole(a *Assembler, now clock.Instant, id ID, again bool, e *Entry, payloadMax int) (Assembled, error) {
+	got, err := a.Add(now, id, again, e, payloadMax)
 	if err != nil || len(got.IDs) == 0 {
 		return got, err
 	}
@@ -509,7 +552,7 @@ func TestAssemblerHoldsFewEntries(t *testing.T) {
 	a := NewAssembler(1<<30, time.Hour)
 	for i := range 2 * entriesMax {
 		e := chunkOf(t, cut(named("p", fmt.Sprint("uuid-", i), 1), pulsarpb.CompressionType_NONE, []byte("ab"), 1)[0])
-		got, err := a.Add(0, ID{Entry: int64(i)}, e, MessageSizeDefault)
+		got, err := a.Add(0, ID{Entry: int64(i)}, false, e, MessageSizeDefault)
 		if held := len(got.GivenUp) == 0; err != nil || held != (i < entriesMax) {
 			t.Fatalf("entry %d: given up %v, %v; want the first %d held", i, got.GivenUp, err, entriesMax)
 		}

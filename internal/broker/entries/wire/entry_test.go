@@ -372,7 +372,7 @@ func TestDeclaredSizesAllocateNothing(t *testing.T) {
 		a := NewAssembler(1<<30, 1)
 		got := allocated(func() {
 			if err := p.Parse(&e, b, math.MaxInt); err == nil && e.Chunked {
-				_, _ = a.Add(0, ID{}, &e, math.MaxInt)
+				_, _ = a.Add(0, ID{}, false, &e, math.MaxInt)
 			}
 		})
 		if got > 10_000 {

@@ -25,7 +25,7 @@ func newTaker(t *testing.T, bytesMax int) *taker {
 // add adds a chunk, and returns the ids that were given up, in order.
 func (a *taker) add(id ID, entry []byte) []ID {
 	a.Helper()
-	got, err := a.a.Add(a.now, id, chunkOf(a, entry), MessageSizeDefault)
+	got, err := a.a.Add(a.now, id, false, chunkOf(a, entry), MessageSizeDefault)
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func ofMessage(ledger int64, chunks ...int64) (ids []ID) {
 func TestMessagesAreGivenUpWhole(t *testing.T) {
 	one := cut(named("p", "one", 1), 0, bytes.Repeat([]byte("1"), 4000), 3000)
 	two := cut(named("p", "two", 1), 0, bytes.Repeat([]byte("2"), 4500), 1500)
-	a := newTaker(t, 6000)
+	a := newTaker(t, 7000)
 	a.add(ID{1, 0}, one[0])
 	a.add(ID{2, 0}, two[0])
 	if got := a.add(ID{2, 1}, two[1]); !slices.Equal(got, ofMessage(2, 0, 1)) {
@@ -102,12 +102,12 @@ func TestLaterChunksOfAMessageThatWasGivenUp(t *testing.T) {
 		"timed out": func(a *taker) {
 			a.add(ID{2, 0}, two[0])
 			a.now = a.now.Add(2 * time.Hour)
-			givenUp, _ := a.a.Expire(a.now)
+			givenUp := a.a.Expire(a.now).GivenUp
 			a.lose(givenUp)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newTaker(t, 6000)
+			a := newTaker(t, 7000)
 			giveUp(a)
 			a.holds()
 			if got := a.add(ID{2, 1}, two[1]); !slices.Equal(got, ofMessage(2, 1)) {
@@ -132,7 +132,7 @@ func TestRepetitionsAreGivenUpWithTheirMessage(t *testing.T) {
 	two := cut(named("p", "two", 1), 0, make([]byte, 2000), 1000)
 	e := chunkOf(t, two[0])
 	key := identityOf(&e.Metadata)
-	a = newTaker(t, int(key.whole()))
+	a = newTaker(t, int(key.whole(e)))
 	for i := range int64(100) {
 		if got := a.add(ID{2, i}, two[0]); len(got) > 0 {
 			t.Fatalf("repetition %d gives up %v", i, got)

@@ -1,10 +1,14 @@
 package wire
 
-import "github.com/ringfence/router/internal/base/clock"
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/base/clock"
+)
 
 // Fixed charges of an incomplete message and of each of its chunks, in bytes, for the memory of their bookkeeping.
 const (
-	messageCost = 384
+	messageCost = 816
 	pieceCost   = 128
 )
 
@@ -32,14 +36,20 @@ func identityOf(m *Metadata) identity {
 	}
 }
 
-// cost returns the charge of the message without its entries. whole returns the charge with all chunks.
-func (i *identity) cost() int { return messageCost + len(i.producer) + len(i.uuid) }
+// cost returns the charge of a message that begins with a chunk, without its entries. whole returns the charge with all chunks.
+func (i *identity) cost(e *Entry) int {
+	return messageCost + len(i.producer) + len(i.uuid) + len(e.Metadata.Properties.fields)
+}
 
-func (i *identity) whole() int64 { return int64(i.cost()) + int64(i.size) + pieceCost*int64(i.chunks) }
+func (i *identity) whole(e *Entry) int64 {
+	return int64(i.cost(e)) + int64(i.size) + pieceCost*int64(i.chunks)
+}
 
 // partial is a message with chunks missing.
 type partial struct {
 	identity
+	head        Entry   // the chunk that came first, without its payload; a copy
+	again       bool    // the broker has delivered one of its entries before
 	pieces      []piece // in the order of chunk numbers, each chunk once
 	repetitions []ID    // of entries that repeat a chunk of another entry
 	bytes       int     // in pieces
@@ -56,8 +66,10 @@ type piece struct {
 
 func byChunk(p piece, chunk int32) int { return int(p.chunk) - int(chunk) }
 
-func (a *Assembler) begin(key identity) *partial {
-	p := &partial{identity: key, before: a.last}
+func (a *Assembler) begin(key identity, e *Entry) *partial {
+	p := &partial{identity: key, head: *e, before: a.last}
+	p.head.Payload, p.head.buffer = nil, nil
+	_, _ = p.head.Metadata.parse(slices.Clone(e.Metadata.Properties.fields)) // as before, and it was valid
 	if a.last != nil {
 		a.last.after = p
 	} else {
@@ -65,7 +77,7 @@ func (a *Assembler) begin(key identity) *partial {
 	}
 	a.last = p
 	a.messages[key] = p
-	a.held += key.cost()
+	a.held += key.cost(e)
 	return p
 }
 
@@ -125,7 +137,7 @@ func (a *Assembler) remove(p *partial) []ID {
 		a.last = p.before
 	}
 	delete(a.messages, p.identity)
-	a.held -= p.cost() + p.bytes
+	a.held -= p.cost(&p.head) + p.bytes
 	ids := make([]ID, 0, len(p.pieces)+len(p.repetitions))
 	for _, piece := range p.pieces {
 		ids = append(ids, piece.id)

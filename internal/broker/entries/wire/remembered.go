@@ -43,6 +43,11 @@ func (r *remembered) add(key identity, ids []ID) {
 	}
 }
 
+func (r *remembered) has(key identity) bool {
+	_, complete := r.messages[key]
+	return complete
+}
+
 // elsewhere reports whether the message was complete without entry id, so that id only repeats one of its chunks. The entries of the
 // message itself are acked when it is done, not before.
 func (r *remembered) elsewhere(key identity, id ID) bool {
