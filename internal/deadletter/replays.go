@@ -197,17 +197,15 @@ var errLater = errors.New("deadletter: messages are missing")
 // message is at the place of its last chunk, and the client does not show it to a reader that begins there. So readers begin farther and farther before the place
 // until one shows enough.
 func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(pulsar.Message) error) (why string, err error) {
-	end, err := b.endOf(topic)
-	switch {
-	case err != nil:
-		return "", err
-	case place.Ledger < 0:
+	if place.Ledger < 0 {
 		if _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {
 			err = nil
 		}
 		return emptyBefore, err
-	case end == place:
-		return "", nil // nothing was published since
+	}
+	end, err := b.endOf(topic)
+	if err != nil || end == place {
+		return "", err // nothing was published since
 	}
 	for back := int64(0); ; back = max(8, 8*back) {
 		from := Place{place.Ledger, place.Entry - back}

@@ -84,10 +84,10 @@ func (s *session) incomplete(m *wire.Incomplete) {
 	d := &Delivered{
 		Consumer: c, ID: m.IDs[0], Partition: -1, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
 	}
-	d.markBroken(errIncomplete)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session == s {
+	if c.session == s { // otherwise the broker redelivers them
+		d.markBroken(errIncomplete)
 		c.sub.Queue.push(d)
 	}
 }
