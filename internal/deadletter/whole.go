@@ -29,7 +29,7 @@ type whole struct {
 // Bounds of a stretch.
 const (
 	stretchFor      = 50 * time.Millisecond
-	stretchMax      = 100 // messages
+	stretchMax      = 1000 // messages
 	stretchBytesMax = 8 << 20
 )
 

@@ -127,8 +127,9 @@ func TestWhole(t *testing.T) {
 // TestWholeIsCheap: only where a message may be missing is a topic partition read twice.
 func TestWholeIsCheap(t *testing.T) {
 	f := &fakeTopic{}
-	for i := range int64(1000) {
-		f.messages = append(f.messages, fakeOf(1+i/500, i%500, -1, 0))
+	const ledger = int64(2 * stretchMax)
+	for i := range 2 * ledger {
+		f.messages = append(f.messages, fakeOf(1+i/ledger, i%ledger, -1, 0))
 	}
 	if got := f.all(t, Place{Entry: -1}); !slices.Equal(got, f.want(0)) {
 		t.Errorf("it reads %d messages", len(got))
@@ -141,11 +142,11 @@ func TestWholeIsCheap(t *testing.T) {
 // TestWholeAtRandom: whatever the readers miss of a topic with gaps, each message that one of two readers has shown is returned, once and in its order.
 func TestWholeAtRandom(t *testing.T) {
 	missed := 0
-	for seed := range uint64(300) {
+	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		f := &fakeTopic{repeated: map[int]bool{}}
 		ledger, entry := int64(1), int64(0)
-		for len(f.messages) < 400 {
+		for len(f.messages) < 3*stretchMax {
 			size := random.Int32N(5)
 			for i := range size {
 				f.messages = append(f.messages, fakeOf(ledger, entry, i, size))
