@@ -101,6 +101,12 @@ func (o *order) send(ctx context.Context, a *asker, what, argument string, more 
 	return key, done, nil
 }
 
+// recordedBut is the error of a command whose act stands in the acts topic, and that cannot tell what has become of it.
+func recordedBut(done act.Done, err error) error {
+	return fmt.Errorf("the %s is recorded and in effect until %s (act %s, see router acts), but the state of the key is not known: %w",
+		done.Act.Act, timeWords(done.Act.Until), done.Act.ID, err)
+}
+
 // account names the person at the terminal, as far as the system knows.
 func account() string {
 	name, host := "unknown", "unknown host"
@@ -144,7 +150,7 @@ The exit code is 1 if the owner does not know it.`,
 		}
 		known, err := held.find(cmd.Context(), a, key)
 		if err != nil {
-			return err
+			return recordedBut(done, err)
 		}
 		if err := form.show(cmd.OutOrStdout(), held, func(p *page) { heldPage(p, held) }); err != nil {
 			return err
@@ -360,7 +366,7 @@ func (p *parkedKey) find(ctx context.Context, a *asker, key string, wanted func(
 
 func (p *parkedKey) show(cmd *cobra.Command, form *outputForm, known bool, err error) error {
 	if err != nil {
-		return err
+		return recordedBut(p.Done, err)
 	}
 	if err := form.show(cmd.OutOrStdout(), *p, func(out *page) { parkedPage(out, *p) }); err != nil {
 		return err
@@ -423,7 +429,7 @@ The exit code is 1 if nothing was there to skip, or the owner does not know the 
 		s := skippedEvent{Done: done}
 		known, err := s.find(cmd.Context(), a, key)
 		if err != nil {
-			return err
+			return recordedBut(done, err)
 		}
 		if err := form.show(cmd.OutOrStdout(), s, func(p *page) { skippedPage(p, s) }); err != nil {
 			return err
@@ -513,7 +519,7 @@ which router deadletters acts lists.`,
 	})
 }
 
-// endOf says what became of the event of a skip, or of an unpark; "-" for other acts.
+// endOf says what became of the event of a skip, or of a park or an unpark that nothing has replaced; "-" for other acts.
 func endOf(one act.Shown) string {
 	switch {
 	case one.Act == act.Unpark.String() && one.End == "" && !one.Active:
@@ -532,15 +538,22 @@ func endOf(one act.Shown) string {
 
 func actsTable(p *page, acts act.Acts) {
 	var rows [][]string
+	newer := map[string]time.Time{} // when the next park or unpark of a key began: the list is newest first
 	for _, one := range acts.Acts {
-		key, until := one.Key, "-"
+		key, until, end := one.Key, "-", endOf(one)
 		if one.KeyBase64 != "" {
 			key = "base64 " + one.KeyBase64
 		}
 		if one.Active {
 			until = timeWords(one.Until)
 		}
-		rows = append(rows, []string{timeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, endOf(one), one.By, one.Reason, one.Via})
+		if one.Act == act.Park.String() || one.Act == act.Unpark.String() {
+			if began, known := newer[key]; known && began.Before(one.Until) && one.End == "" {
+				end = "replaced"
+			}
+			newer[key] = one.At
+		}
+		rows = append(rows, []string{timeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, end, one.By, one.Reason, one.Via})
 	}
 	p.table([]string{"WHEN", "ACT", "KEY", "EVENT", "IN EFFECT UNTIL", "END", "BY", "WHY", "VIA"}, rows)
 	p.line("\nas %s has read them; replays and purges are listed by router deadletters acts", acts.Member)

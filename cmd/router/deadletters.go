@@ -497,12 +497,21 @@ func trailPage(p *page, t deadletter.Trail, topic string) {
 	}
 }
 
-// cutText cuts a text for a table.
-func cutText(text string) string { return strings.ToValidUTF8(text[:min(len(text), textShownMax)], "") }
+// cutText cuts a text for a table, and marks its end then.
+func cutText(text string) string {
+	if len(text) <= textShownMax {
+		return text
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:textShownMax], ""), len(text))
+}
 
 // doneWords tells the result of an act.
 func doneWords(d *deadletter.Done) string {
 	switch c := d.Counts; {
+	case d.Ended.IsZero() && d.What == deadletter.ActPurge:
+		return "not ended, some may be purged"
+	case d.Ended.IsZero() && d.What != deadletter.ActReplayLetters: // its records do not count events
+		return "not ended, some may be sent"
 	case d.Ended.IsZero():
 		return fmt.Sprintf("not ended, up to %d sent", d.Sending)
 	case c == nil:

@@ -58,7 +58,7 @@ func writeYAML(w io.Writer, data any) error {
 		return err
 	}
 	var node yaml.Node // which keeps the order; JSON is YAML
-	if err := yaml.Unmarshal([]byte(untrusted.JSON(string(text))), &node); err != nil {
+	if err := yaml.Unmarshal([]byte(untrusted.YAML(string(text))), &node); err != nil {
 		return err
 	}
 	unquote(&node)

@@ -7,6 +7,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ringfence/router/internal/report"
 )
@@ -85,5 +86,27 @@ func TestListsCanBeWatched(t *testing.T) {
 	visit(rootCommand())
 	if watched < 8 {
 		t.Errorf("only %d commands show data of a router", watched)
+	}
+}
+
+// TestYAMLOfAnyKey: -o yaml shows every key that -o json shows.
+func TestYAMLOfAnyKey(t *testing.T) {
+	for _, key := range []string{
+		"flag-\U0001F3F4\U000E0067\U000E0062\U000E0065\U000E006E\U000E0067\U000E007F", // the flag of England
+		"private-\U000F0000", "tag-\U000E0001", "\u202ebidi", "\u009b", "\x00", "\uffff", "<<", "a\nb", "-", "? x", "null", "1:2", "'", "\ufeffx", "x\u2028y", "\u0085", "\x7f",
+	} {
+		k := report.Keys{Named: true, Keys: []report.ListedKey{{Key: key}, {Key: "user-1"}}}
+		var out, asJSON strings.Builder
+		if err := (&outputForm{form: "json"}).show(&asJSON, k, nil); err != nil || !json.Valid([]byte(asJSON.String())) {
+			t.Errorf("json of %q: %v", key, err)
+		}
+		if err := (&outputForm{form: "yaml"}).show(&out, k, nil); err != nil {
+			t.Errorf("-o yaml of %q: %v", key, err)
+			continue
+		}
+		var back struct{ Keys []struct{ Key string } }
+		if err := yaml.Unmarshal([]byte(out.String()), &back); err != nil || len(back.Keys) != 2 || back.Keys[0].Key != key {
+			t.Errorf("%q comes back as %+v: %v\n%s", key, back, err, out.String())
+		}
 	}
 }

@@ -82,13 +82,14 @@ func (r *replayFlags) selection(now time.Time, fixed bool, topics []string) (s d
 		return s, usageError{errors.New("select events with --keys, or all of them with --all")}
 	case len(r.keys) > selectedKeysMax:
 		return s, usageError{fmt.Errorf("at most %d keys are possible", selectedKeysMax)}
+	case slices.Contains(r.keys, ""):
+		return s, usageError{errors.New("--keys has an empty key: look for a comma too many. Events without a key are only selected by --all")}
 	case len(r.run) > textShownMax:
 		return s, usageError{fmt.Errorf("--run has %d bytes, at most %d are possible", len(r.run), textShownMax)}
 	case fixed && (r.until == "" || relative == nil || relativeUntil == nil):
 		return s, usageError{errors.New("--yes needs times for --from and --until, not durations: a run without --yes prints them")}
 	}
-	s.Keys = slices.Clone(r.keys)
-	slices.Sort(s.Keys)
+	s.Keys = slices.Compact(slices.Sorted(slices.Values(r.keys))) // the name of the replay follows from them
 	if s.Since, err = timeOf("from", r.from, now); err != nil {
 		return s, err
 	}
@@ -109,6 +110,7 @@ func (r *replayFlags) selection(now time.Time, fixed bool, topics []string) (s d
 		s.Topics = append(s.Topics, full)
 	}
 	slices.Sort(s.Topics)
+	s.Topics = slices.Compact(s.Topics)
 	s.Run = r.run
 	return s.Named(), nil
 }

@@ -186,6 +186,7 @@ type Selection struct {
 // Named returns the selection with a name of its replay: that of Run, or one derived from the selection, so that equal selections are
 // one replay.
 func (s Selection) Named() Selection {
+	s.Since, s.Until = s.Since.UTC(), s.Until.UTC() // equal times are equal in JSON
 	if s.Run == "" {
 		text, _ := json.Marshal(s) // cannot fail
 		sum := sha256.Sum256(text)

@@ -70,14 +70,26 @@ func Lines(s string) string {
 // JSON returns a JSON text for a terminal: characters that [Print] escapes are escaped in
 // JSON's way.
 func JSON(text string) string {
+	return escaped(text, func(out *strings.Builder, r rune) {
+		high, low := utf16.EncodeRune(r)
+		fmt.Fprintf(out, `\u%04x\u%04x`, high, low)
+	})
+}
+
+// YAML is [JSON] for a reader of YAML, which knows no pairs of surrogates.
+func YAML(text string) string {
+	return escaped(text, func(out *strings.Builder, r rune) { fmt.Fprintf(out, `\U%08x`, r) })
+}
+
+// escaped escapes the characters of a JSON text; long writes one that takes more than four digits.
+func escaped(text string, long func(*strings.Builder, rune)) string {
 	var out strings.Builder
 	for _, r := range text {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r' || !unprintable(r): // white space between values
 			out.WriteRune(r)
 		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+			long(&out, r)
 		default:
 			fmt.Fprintf(&out, `\u%04x`, r)
 		}
