@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -68,7 +69,7 @@ type stream struct {
 	told      uint64 // number of the newest Deliveries frame for which a receipt was sent
 	sent      uint64 // number of the newest Results frame sent
 	receipt   uint64 // number of the newest Results frame that the router has received
-	ongoing   []uint64
+	ongoing   map[uint64]struct{} // ids of deliveries whose progress is to be reported
 	pingEvery time.Duration
 	silence   time.Duration // since the newest received frame
 	holding   clock.Instant // since when something has been pending to send; 0 if nothing is
@@ -123,7 +124,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, away time.Duration
 
 	s := &stream{
 		runner: r, wire: wire, conn: conn, wake: make(chan struct{}, 1), broken: make(chan struct{}),
-		pingEvery: pingDefault, reasonMax: reasonMax,
+		pingEvery: pingDefault, reasonMax: reasonMax, ongoing: make(map[uint64]struct{}),
 	}
 	r.begin(s)
 	var goroutines sync.WaitGroup
@@ -497,10 +498,8 @@ func (s *stream) tell(now clock.Instant) {
 func (s *stream) progress(e *Event) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	if len(s.ongoing) < s.runner.maxInFlight { // one for each event is enough
-		s.ongoing = append(s.ongoing, uint64(e.run.item.ID))
-		s.notify()
-	}
+	s.ongoing[uint64(e.run.item.ID)] = struct{}{}
+	s.notify()
 }
 
 func (s *stream) deadlineOf(e *Event) clock.Instant {
@@ -658,8 +657,10 @@ func (s *stream) next() any {
 	s.holding = 0
 	switch {
 	case len(s.ongoing) > 0:
-		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: s.ongoing}}}
-		s.ongoing, s.told = nil, s.given
+		ids := slices.Collect(maps.Keys(s.ongoing))
+		clear(s.ongoing)
+		s.told = s.given
+		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: ids}}}
 		return f
 	case len(s.inbox.Results) > 0 && s.receipt == s.sent:
 		s.sent++

@@ -98,7 +98,7 @@ type Server struct {
 
 	reservations reservations
 
-	readers                   sync.WaitGroup
+	streaming                 sync.WaitGroup  // readers and writers of streams
 	refusals, comings, goings *loglimit.Limit // lines that any caller can cause
 
 	changed chan struct{} // cap 1: Run has to look
@@ -189,7 +189,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			s.stop()
-			s.readers.Wait()
+			s.streaming.Wait()
 			return nil
 		case reason := <-s.drain:
 			s.Parts.Drain(reason)
@@ -207,13 +207,18 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// read starts the reader of a stream, unless the Server has stopped: Run waits for the readers that began before, and a
-// WaitGroup takes no new ones beside its Wait.
-func (s *Server) read(w *session, stream grpc.ServerStream) (started bool) {
+// begin starts the reader and the writer of a stream, unless the Server has stopped: Run waits for those that began before, and a
+// WaitGroup takes no new ones beside its Wait. The writer's status goes to written.
+func (s *Server) begin(w *session, stream grpc.ServerStream, written chan<- error) (started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {
-		s.readers.Go(func() { w.read(stream) })
+		s.streaming.Go(func() { w.read(stream) })
+		s.streaming.Go(func() {
+			err := w.write(stream)
+			w.stop()
+			written <- err
+		})
 	}
 	return !s.stopped
 }

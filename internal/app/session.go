@@ -41,6 +41,7 @@ type session struct {
 	id     event.WorkerID // set by admit, before anybody else sees the session
 	name   string         // set by admit, too
 	awake  chan struct{}  // cap 1: the writer has to look
+	over   chan struct{}  // closed when ended is set
 
 	mu          sync.Mutex
 	outstanding *Outstanding
@@ -67,7 +68,7 @@ type session struct {
 	greeted  bool  // Hello was fine
 	draining bool  // the worker wants no more
 	broken   bool  // the stream has ended
-	ended    bool  // the reader is done
+	ended    bool  // no further frame follows
 	err      error // why, nil when the worker closed the stream in order
 
 	sent     uint64 // number of the newest Deliveries frame
@@ -82,11 +83,11 @@ type session struct {
 }
 
 func newSession(s *Server) *session {
-	return &session{server: s, awake: make(chan struct{}, 1), outstanding: NewOutstanding(0), revoked: make(map[ring.Partition]struct{})}
+	return &session{server: s, awake: make(chan struct{}, 1), over: make(chan struct{}), outstanding: NewOutstanding(0), revoked: make(map[ring.Partition]struct{})}
 }
 
-// Work serves one worker. It is the worker's writer; its reader runs beside it and
-// ends right after it.
+// Work serves one worker. Its reader and its writer run beside it. Either may hang in gRPC: the reader until Work returns, and so does a writer whose
+// worker reads nothing, so Work does not wait for it for long when the stream is over.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
 	defer s.streams.Add(-1)
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
@@ -94,11 +95,11 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 		return status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
 	}
 	w := newSession(s)
-	if !s.read(w, stream) {
+	written := make(chan error, 1)
+	if !s.begin(w, stream, written) {
 		return status.Error(codes.Unavailable, errStopped.Error())
 	}
-	err := w.write(stream)
-	w.stop()
+	err := w.await(written)
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
 		if log, due := s.refusals.Line(); due {
@@ -106,6 +107,24 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 		}
 	}
 	return err
+}
+
+// writeGrace is how long the last frame may take when a stream is over.
+const writeGrace = time.Second
+
+// await returns the status of the stream when its writer has returned, or hangs.
+func (w *session) await(written <-chan error) error {
+	select {
+	case err := <-written:
+		return err
+	case <-w.over:
+	}
+	select {
+	case err := <-written:
+		return err
+	case <-time.After(writeGrace):
+		return w.status()
+	}
 }
 
 // streamsPerWorker times Config.WorkersMax bounds the open streams, so that silent streams cost
@@ -153,9 +172,17 @@ func (w *session) end(err error) {
 		err = nil
 	}
 	w.mu.Lock()
-	w.ended, w.err = true, err
+	w.finish(err)
 	w.mu.Unlock()
 	w.wake()
+}
+
+// finish sets the status of the stream. No frame follows but the one that is being sent. The lock is held.
+func (w *session) finish(err error) {
+	if w.err = err; !w.ended {
+		w.ended = true
+		close(w.over)
+	}
 }
 
 // handle takes one frame in, and writes to its results.
@@ -421,7 +448,7 @@ func (w *session) nextControl() *appv1.WorkResponse {
 		// after a deposition is read only when its Revoke has gone out.
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: w.pong()}}
 	case w.goodbye != "":
-		w.ended, w.err = true, status.Error(codes.Unavailable, "app: "+w.goodbye)
+		w.finish(status.Error(codes.Unavailable, "app: "+w.goodbye))
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{Reason: w.goodbye}}}
 	case w.suspended == w.told:
 		return nil
@@ -502,6 +529,7 @@ func (w *session) fill() bool {
 	runtime.Gosched() // let the goroutines that fill the mailboxes run first, so that the frame is fuller
 	clear(w.took)
 	w.took = s.Boxes.Take(w.id, min(room, s.cfg.FrameEventsMax), w.took[:0])
+	taken := len(w.took) > 0 // then others may be ready behind them, also if none of them goes to the worker
 	if suspicious(w.took) {
 		w.took, w.result = s.admitSuspects(w.took, w.result)
 	}
@@ -515,7 +543,7 @@ func (w *session) fill() bool {
 	w.result = w.outstanding.Give(w.took, w.result)
 	w.mu.Unlock()
 	w.flush()
-	return len(w.took) > 0
+	return taken
 }
 
 // refuseCalls removes the calls from taken, and appends a result for each to dst: a worker that takes no calls would
@@ -625,8 +653,7 @@ func (w *session) listen() {
 	}
 	if w.quiet++; w.quiet > looksMax {
 		w.server.Metrics.silent.Inc()
-		w.ended = true
-		w.err = status.Errorf(codes.DeadlineExceeded, "app: no Ping for %v: the worker is frozen, or does not send them", w.server.cfg.SilenceMax)
+		w.finish(status.Errorf(codes.DeadlineExceeded, "app: no Ping for %v: the worker is frozen, or does not send them", w.server.cfg.SilenceMax))
 		w.wake()
 	}
 }

@@ -60,7 +60,7 @@ class Stream:
         self._told = 0  # number of the newest Deliveries frame for which a receipt was sent
         self._sent = 0  # number of the newest Results frame sent
         self._receipt = 0  # number of the newest Results frame that the router has received
-        self._ongoing: list[int] = []  # deliveries whose progress is to be reported
+        self._ongoing: set[int] = set()  # deliveries whose progress is to be reported
         self._drain_due = False
         self._ping_every = PING_DEFAULT
         self._reason_max = REASON_MAX_DEFAULT
@@ -120,7 +120,7 @@ class Stream:
                 return pb.WorkRequest(drain=drain).SerializeToString(), False
             if self._ongoing:
                 progress = pb.Progress(delivery_ids=self._ongoing)
-                self._ongoing, self._told = [], receipt
+                self._ongoing, self._told = set(), receipt
                 return pb.WorkRequest(receipt=receipt, progress=progress).SerializeToString(), False
             if (inbox.done or inbox.answers) and self._receipt == self._sent:
                 self._sent += 1
@@ -322,9 +322,8 @@ class Stream:
     def progress(self, event: Event) -> None:
         """Queues a report of progress."""
         with self.runner.lock:
-            if len(self._ongoing) < self.runner.settings.max_in_flight:  # one for each event is enough
-                self._ongoing.append(event.id)
-                self.notify()
+            self._ongoing.add(event.id)
+            self.notify()
 
     def left(self, event: Event) -> int:
         """Returns how many nanoseconds of the lease are left."""

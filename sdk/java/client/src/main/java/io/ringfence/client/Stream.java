@@ -70,7 +70,7 @@ final class Stream {
     private long told; // number of the newest Deliveries frame for which a receipt was sent
     private long sent; // number of the newest Results frame sent
     private long receipt; // number of the newest Results frame that the router has received
-    private List<Long> ongoing = new ArrayList<>();
+    private Set<Long> ongoing = new HashSet<>();
     private int checksInSilence;
     private long holding; // since when something has been pending to send; 0 if nothing is
     private int reasonBytesMax = REASON_BYTES_MAX;
@@ -486,8 +486,8 @@ final class Stream {
         holding = 0;
         if (!ongoing.isEmpty()) {
             told = given;
-            List<Long> ids = ongoing;
-            ongoing = new ArrayList<>();
+            Set<Long> ids = ongoing;
+            ongoing = new HashSet<>();
             return WorkRequest.newBuilder().setReceipt(given).setProgress(Progress.newBuilder().addAllDeliveryIds(ids)).build();
         }
         if (!inbox.results.isEmpty() && receipt == sent) {
@@ -525,7 +525,7 @@ final class Stream {
     void progress(Event event) {
         runner.lock.lock();
         try {
-            if (finished || ongoing.size() >= runner.options.maxInFlight) { // one for each event is enough
+            if (finished) {
                 return;
             }
             ongoing.add(event.id);

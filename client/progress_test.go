@@ -1,0 +1,49 @@
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/clienttest"
+)
+
+// TestProgressOfOthers: of two handlers one tells of progress with each row of a long loop, the other one once in a third of handler.timeout. Neither times out.
+func TestProgressOfOthers(t *testing.T) {
+	const inFlight = 2
+	const timeout = 600 * time.Millisecond
+	r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(timeout))
+	var reports int
+	end := make(chan struct{})
+	r.Start(func(ctx context.Context, e *client.Event) error {
+		if e.Key == "rows" {
+			for {
+				if err := e.Progress(ctx); err != nil {
+					return err
+				}
+				select {
+				case <-end:
+					return nil
+				default:
+				}
+			}
+		}
+		for range 12 {
+			time.Sleep(timeout / 3)
+			if err := e.Progress(ctx); err != nil {
+				return err
+			}
+			reports++
+		}
+		return nil
+	}, client.WithMaxInFlight(inFlight))
+	rows := r.Deliver(&client.Event{Key: "rows"})
+	seldom := r.Deliver(&client.Event{Key: "seldom"})
+	got := seldom.Outcome()
+	close(end)
+	rows.Outcome()
+	if got.Kind != clienttest.Done {
+		t.Errorf("the handler that reports every %v, with a timeout of %v: %v after %d reports", timeout/3, timeout, got, reports)
+	}
+}
