@@ -65,10 +65,10 @@ type stream struct {
 
 	// Guarded by the runner's lock.
 	inbox     inbox.Inbox[Event]
-	given     uint64 // number of the newest Deliveries frame received
-	told      uint64 // number of the newest Deliveries frame for which a receipt was sent
-	sent      uint64 // number of the newest Results frame sent
-	receipt   uint64 // number of the newest Results frame that the router has received
+	given     uint64              // number of the newest Deliveries frame received
+	told      uint64              // number of the newest Deliveries frame for which a receipt was sent
+	sent      uint64              // number of the newest Results frame sent
+	receipt   uint64              // number of the newest Results frame that the router has received
 	ongoing   map[uint64]struct{} // ids of deliveries whose progress is to be reported
 	pingEvery time.Duration
 	silence   time.Duration // since the newest received frame
