@@ -102,33 +102,29 @@ func reasonHead(m *event.Message) string {
 // brokenHead is the PropertyBroken of a dead letter that has its key and properties in the payload.
 const brokenHead = "head"
 
-// inPayload returns m with its keys and properties in front of its payload, as Pulsar's batches have them. One that cannot be read has all of it in its
-// payload anyway.
+// inPayload returns m with its keys and properties in front of its payload, as Pulsar's batches have them. PropertyBroken is among them, of an entry that
+// cannot be read or of a producer.
 func inPayload(m event.Message) event.Message {
 	ev := *m.Event
-	word := property(&ev, PropertyBroken)
-	if word == "" {
-		word = brokenHead
-		meta := &pulsarpb.SingleMessageMetadata{PayloadSize: new(int32(len(ev.Payload)))}
-		if m.Key != "" {
-			meta.PartitionKey = new(strings.ToValidUTF8(m.Key, "\uFFFD"))
-		}
-		if m.OrderingKey != "" {
-			meta.OrderingKey = []byte(m.OrderingKey)
-		}
-		if ev.Payload == nil {
-			meta.NullValue = new(true)
-		}
-		if ev.EventTime != 0 {
-			meta.EventTime = new(uint64(ev.EventTime))
-		}
-		for _, p := range ev.Properties {
-			meta.Properties = append(meta.Properties, &pulsarpb.KeyValue{Key: new(strings.ToValidUTF8(p.Name, "\uFFFD")), Value: new(strings.ToValidUTF8(p.Value, "\uFFFD"))})
-		}
-		head, _ := proto.Marshal(meta) // its required fields are set, its text is valid
-		ev.Payload = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head, ev.Payload)
+	meta := &pulsarpb.SingleMessageMetadata{PayloadSize: new(int32(len(ev.Payload)))}
+	if m.Key != "" {
+		meta.PartitionKey = new(strings.ToValidUTF8(m.Key, "\uFFFD"))
 	}
-	ev.Properties = []event.Property{{Name: PropertyBroken, Value: word}}
+	if m.OrderingKey != "" {
+		meta.OrderingKey = []byte(m.OrderingKey)
+	}
+	if ev.Payload == nil {
+		meta.NullValue = new(true)
+	}
+	if ev.EventTime != 0 {
+		meta.EventTime = new(uint64(ev.EventTime))
+	}
+	for _, p := range ev.Properties {
+		meta.Properties = append(meta.Properties, &pulsarpb.KeyValue{Key: new(strings.ToValidUTF8(p.Name, "\uFFFD")), Value: new(strings.ToValidUTF8(p.Value, "\uFFFD"))})
+	}
+	head, _ := proto.Marshal(meta) // its required fields are set, its text is valid
+	ev.Payload = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head, ev.Payload)
+	ev.Properties = []event.Property{{Name: PropertyBroken, Value: brokenHead}}
 	return event.Message{Event: &ev}
 }
 

@@ -123,7 +123,7 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 		if err != nil {
 			return fmt.Errorf("source: %s is not read to its end: %w", p.cfg.ParkingTopic(), err)
 		}
-		if m != nil && property(m.Event, propertyParkedEnd) != "" {
+		if m != nil && property(m.Event, propertyParkedEnd) != "" && property(m.Event, PropertyParked) == "" { // a letter may have any property, of its producer
 			if property(m.Event, propertyParkedEnd) == value {
 				ends--
 			}

@@ -214,3 +214,30 @@ func TestALateLetterIsReported(t *testing.T) {
 		}
 	})
 }
+
+// TestParkedEventThatLooksLikeAnEnd: a letter of an event with the property that ends readings is no end.
+func TestParkedEventThatLooksLikeAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
+		one := membroker.Message{Key: "k", Payload: []byte("precious"), Properties: map[string]string{"ringfence-parked-end": "x"}}
+		if _, err := broker.Publish(t.Context(), source.FullTopicName("t"), []membroker.Message{one}); err != nil {
+			t.Fatal(err)
+		}
+		m := sourcetest.Start(t, source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		park(m, 1)
+		m.AwaitIdle()
+		m.Stop()
+		p := source.NewMemParking(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet())
+		for range 2 { // the second to see that it is not merely skipped
+			var payloads []string
+			reading, err := p.Read(t.Context(), func(l *source.ParkedLetter) { payloads = append(payloads, string(l.Event.Payload)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			reading.Close()
+			if len(payloads) != 1 {
+				t.Errorf("the reading found %q, want the parked event", payloads)
+			}
+		}
+	})
+}

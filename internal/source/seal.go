@@ -101,10 +101,17 @@ func refusalReason(m *event.Message, keys [][]byte, unsigned bool) string {
 		return copyNoID
 	}
 	c := copied{key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload, eventTime: ev.EventTime}
+	own := 0 // bytes of properties with routers' names
 	for _, p := range ev.Properties {
+		if strings.HasPrefix(p.Name, propertyPrefix) && !event.IsOfSent(p.Name) {
+			own += len(p.Value)
+		}
 		if p.Name != PropertySeal {
 			c.properties = append(c.properties, p)
 		}
+	}
+	if own > 2*headMax { // the next copy has them again, and could not be sent; routers write less, beside what a producer may have named like theirs
+		return copyAltered
 	}
 	slices.SortFunc(c.properties, byName)
 	seal, signed := property(ev, PropertySeal), false

@@ -31,7 +31,7 @@ type parts struct {
 	firsts   map[wire.ID]bool // entries with the first chunk; true: done
 	why      error            // of the other chunks, because the first is not held
 	open     int              // number of other entries
-	last     bool             // the last chunk has arrived, and so have all others
+	last     bool             // the last chunk has arrived, and so have all others; or nobody waits for it
 	deadline clock.Instant    // of the wait for the last chunk
 }
 
@@ -45,14 +45,19 @@ func isPart(m *wire.Metadata) bool { return m.Chunks > 1 && len(m.UUID) > 0 }
 // errFirst breaks a chunk whose first chunk is not held.
 var errFirst = &wire.BrokenError{Reason: wire.ReasonChunk, What: "the first chunk of its message is broken"}
 
-// arrived counts a chunk that is handed on, with the reason if it is broken.
-func (a *alone) arrived(now clock.Instant, id wire.ID, m *wire.Metadata, broken *wire.BrokenError) {
+// firstsMax bounds the messages whose first chunk waits to be acked: to the broker each is an unacked event until then, of those that all keys
+// of the topic partition share.
+const firstsMax = 1 << 12
+
+// arrived counts a chunk that is handed on, with the reason if it is broken. Of more than most messages, the first chunks of later ones are acked
+// without waiting for the others.
+func (a *alone) arrived(now clock.Instant, id wire.ID, m *wire.Metadata, broken *wire.BrokenError, most int) {
 	if a.of[id] != nil {
 		return
 	}
 	p := a.messages[keyOf(m)]
 	if p == nil {
-		p = &parts{key: keyOf(m), firsts: make(map[wire.ID]bool)}
+		p = &parts{key: keyOf(m), firsts: make(map[wire.ID]bool), last: len(a.messages) >= most}
 		a.messages[p.key] = p
 	}
 	a.of[id] = p

@@ -28,14 +28,14 @@ func TestAloneFirstChunkIsLast(t *testing.T) {
 		}
 	}
 	for i := range int32(2) {
-		a.arrived(0, id(int64(i)), part(i), nil)
+		a.arrived(0, id(int64(i)), part(i), nil, firstsMax)
 	}
 	done(0)
 	done(1, id(1))
 	if got := a.expire(clock.Instant(time.Hour) - 1); len(got) > 0 {
 		t.Errorf("%v expires too early", got)
 	}
-	a.arrived(0, id(2), part(2), nil)
+	a.arrived(0, id(2), part(2), nil, firstsMax)
 	if a.broken(part(1)) == nil {
 		t.Error("a chunk of the message may be held")
 	}
@@ -44,12 +44,12 @@ func TestAloneFirstChunkIsLast(t *testing.T) {
 		t.Errorf("something is left: %+v", a)
 	}
 
-	a.arrived(0, id(3), part(0), nil) // its producer dies
+	a.arrived(0, id(3), part(0), nil, firstsMax) // its producer dies
 	done(3)
 	if got := a.expire(clock.Instant(time.Hour)); !slices.Equal(got, []wire.ID{id(3)}) || len(a.messages)+len(a.of) > 0 {
 		t.Errorf("%v expires, want the first chunk: %+v", got, a)
 	}
-	a.arrived(0, id(4), part(1), nil) // the first one was acked before
+	a.arrived(0, id(4), part(1), nil, firstsMax) // the first one was acked before
 	if a.broken(part(2)) != nil {
 		t.Error("a chunk without its first may not be held")
 	}

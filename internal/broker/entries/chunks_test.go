@@ -1,6 +1,7 @@
 package entries
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -281,4 +282,31 @@ func TestIncompleteMessagesDoNotStopTheTopic(t *testing.T) {
 			t.Errorf("the last entry arrived after %v", took)
 		}
 	})
+}
+
+// First chunks of messages that are handed on chunk by chunk, since they are too large, wait for the others to be acked. They leave room for the other
+// events of their topic partition.
+func TestFirstChunksDoNotStopTheTopic(t *testing.T) {
+	for _, unackedMax := range []int{64, 2 * firstsMax} {
+		bubble(t, func(r *rig) {
+			r.cluster.Broker("a:6650")
+			r.subscribe(func(s *Subscription) { s.UnackedMax = unackedMax })
+			for i := range unackedMax {
+				r.cluster.Publish(topicName, fakebroker.Chunk(fmt.Sprint("u", i), 0, 2, 1<<30, "x"), 1)
+			}
+			last, published := r.publish(1)[0], time.Now()
+			for {
+				d := r.receive(1)[0]
+				if d.ID == last {
+					break
+				}
+				if err := d.Ack(); err != nil { // its dead letter is safe
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(published); took > time.Minute {
+				t.Errorf("of %d events that may be unacked, an ordinary one came after %v", unackedMax, took)
+			}
+		})
+	}
 }

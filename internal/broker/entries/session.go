@@ -110,7 +110,11 @@ func (s *session) push(d *Delivered, err error) error {
 	}
 	if m := &d.Entry.Metadata; d.Chunks == nil && isPart(m) {
 		d.part, d.first = true, m.Chunk == 0
-		s.alone.arrived(c.client.now(), d.ID, m, d.Broken)
+		most := firstsMax
+		if c.sub.UnackedMax > 0 {
+			most = min(most, c.sub.UnackedMax/2)
+		}
+		s.alone.arrived(c.client.now(), d.ID, m, d.Broken, most)
 	}
 	c.sub.Queue.push(d)
 	return nil

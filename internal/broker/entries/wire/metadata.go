@@ -57,6 +57,10 @@ type counted struct {
 	events  int32
 }
 
+// schemaVersionMax bounds a schema version in bytes. Pulsar's have eight. Brokers take any, and copies of an event carry it in hex, so that of a long one no
+// copy could be sent.
+const schemaVersionMax = 1 << 10
+
 // parse reads a MessageMetadata. The error is a *BrokenError. It continues after invalid values, because the count may follow.
 func (m *Metadata) parse(b []byte) (count counted, err error) {
 	*m = Metadata{Properties: Properties{fields: b, number: 4}, Encryption: Encryption{Keys: Keys{fields: b}}}
@@ -104,6 +108,8 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 	case err != nil:
 	case !has.all(hasProducer | hasSequence | hasPublishTime):
 		err = broken(ReasonMetadata, "a required field is missing")
+	case len(m.SchemaVersion) > schemaVersionMax:
+		err = broken(ReasonMetadata, "the schema version is too long")
 	case m.Properties.count > propertiesMax:
 		err = broken(ReasonMetadata, "too many properties")
 	}
