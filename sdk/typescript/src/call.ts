@@ -1,4 +1,4 @@
-import { CallFailure } from "./errors.js";
+import { CallFailure, isA } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
 import type { Handler } from "./handler.js";
 
@@ -149,9 +149,14 @@ function replyOf(reply: unknown): Uint8Array | undefined {
   return reply;
 }
 
-/** Returns the code of what the handler of a call has thrown, "" if it has none that fits. */
+/** Returns the code of what the handler of a call has thrown, "" if it has none that fits. It never throws. */
 export function codeOf(thrown: unknown): string {
-  if (thrown instanceof NoHandler) return codeNoHandler;
-  if (!(thrown instanceof CallFailure) || typeof thrown.code !== "string") return "";
-  return Buffer.byteLength(thrown.code) <= codeMax ? thrown.code : "";
+  if (isA(thrown, NoHandler)) return codeNoHandler;
+  if (!isA(thrown, CallFailure)) return "";
+  try {
+    const { code } = thrown;
+    return typeof code === "string" && Buffer.byteLength(code) <= codeMax ? code : "";
+  } catch {
+    return "";
+  }
 }

@@ -1,6 +1,6 @@
 import { systemClock, type Clock } from "./clock.js";
 import { codeOf, NoHandler, withCalls } from "./call.js";
-import { CallFailure, DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
+import { CallFailure, DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
 import type { Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
@@ -272,20 +272,19 @@ export class Runner implements SessionUser {
     );
   }
 
-  /** Answers an event whose handler has thrown. What a handler throws after its cancellation is not a failure. */
+  /** Answers an event whose handler has thrown, whatever that is. What a handler throws after its cancellation is not a failure. */
   failed(event: LeasedEvent, thrown: unknown): void {
     if (event.cause !== undefined) {
       this.#finish(event, Kind.Cancelled, 0, "", thrown);
-    } else if (thrown instanceof NoHandler) {
+    } else if (isA(thrown, NoHandler)) {
       event.startedNs = 0; // nothing has run
       this.#finish(event, Kind.NotStarted, 0, textOf(thrown), thrown);
-    } else if (thrown instanceof Reject) {
+    } else if (isA(thrown, Reject)) {
       this.#finish(event, Kind.Reject, 0, textOf(thrown), thrown);
-    } else if (thrown instanceof RetryAfter) {
-      const { afterMs } = thrown;
-      this.#finish(event, Kind.Retry, afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0, textOf(thrown), thrown);
+    } else if (isA(thrown, RetryAfter)) {
+      this.#finish(event, Kind.Retry, delayOf(thrown), textOf(thrown), thrown);
     } else {
-      if (!(event.call !== undefined && thrown instanceof CallFailure)) this.#logFailure(event, thrown);
+      if (!(event.call !== undefined && isA(thrown, CallFailure))) this.#logFailure(event, thrown);
       this.#finish(event, Kind.Retry, 0, textOf(thrown), thrown);
     }
   }
@@ -357,6 +356,16 @@ function callResult(event: LeasedEvent, kind: Kind, thrown: unknown): { reply?: 
   return kind === Kind.Cancelled ? {} : { code: codeOf(thrown) };
 }
 
+/** Returns the delay of a retry in whole milliseconds, 0 for none. It never throws: the application can have changed the error since it was made. */
+function delayOf(thrown: RetryAfter): number {
+  try {
+    const { afterMs } = thrown;
+    return typeof afterMs === "number" && afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0;
+  } catch {
+    return 0;
+  }
+}
+
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }
@@ -370,9 +379,9 @@ function intercepted(handler: Handler, { interceptors }: Settings): Handler {
   return handler;
 }
 
-/** The class of an error and the first lines of its stack. */
+/** The class of an error and the first lines of its stack. It never throws. */
 function placeOf(thrown: unknown): { error: string; at?: string } {
-  if (!(thrown instanceof Error)) return { error: typeof thrown };
+  if (!isA(thrown, Error)) return { error: typeof thrown };
   try {
     const frames = String(thrown.stack).split("\n").filter((line) => /^\s+at /.test(line)).slice(0, 3);
     return { error: String(thrown.name), at: frames.map((line) => line.trim().slice(3)).join(" < ") };

@@ -18,7 +18,7 @@ import { pathOf } from "../src/lane.js";
 import { payloadMax, requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { xxh64 } from "../src/xxh64.js";
-import { deferred } from "./script.js";
+import { deferred, hostile, withoutFields } from "./script.js";
 
 const nothing = () => {};
 
@@ -49,6 +49,13 @@ describe("the answers of handlers of calls", () => {
     "an error": { handler: fail(new Error("no database")), want: { kind: "retry", reason: "no database" } },
     "an error that wants a retry": { handler: fail(new RetryAfter(5, "later")), want: { kind: "retry", reason: "later" } },
     "a value without a text": { handler: fail(Object.create(null)), want: { kind: "retry", reason: "the handler threw a value that has no text" } },
+    "a code that cannot be read": { handler: fail(withoutFields(new CallFailure("no_stock", "none left"), "code")), want: { kind: "retry", reason: "none left" } },
+    "a value of which nothing can be read": {
+      handler: () => {
+        throw hostile();
+      },
+      want: { kind: "retry", reason: "the handler threw a value that has no text" },
+    },
     reject: { handler: fail(new Reject("never")), want: { kind: "reject", reason: "never" } },
   };
   for (const [name, { handler, want }] of Object.entries(tests)) {

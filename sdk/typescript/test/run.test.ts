@@ -4,9 +4,10 @@ import { describe, it, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { ResultKind } from "../src/gen/ringfence/app/v1/app_pb.js";
 import { DrainTimeoutError, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type Event, type Handler, type Outcome, type Session } from "../src/index.js";
 import { testRouter } from "../src/testing/index.js";
-import { deferred, Script, settled } from "./script.js";
+import { deferred, hostile, Script, settled, withoutFields } from "./script.js";
 
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
@@ -33,6 +34,34 @@ describe("the answers of handlers", () => {
     "a text": { handler: () => Promise.reject("nonsense"), want: { ...wait, kind: "retry", reason: "nonsense" } },
     nothing: { handler: () => Promise.reject(undefined), want: { ...wait, kind: "retry", reason: "undefined" } },
     "a value without a text": { handler: () => Promise.reject(Object.create(null)), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
+    "a delay that is a bigint": {
+      handler: () => {
+        throw new RetryAfter(1000n as unknown as number, "busy");
+      },
+      want: { ...wait, kind: "retry", reason: "RetryAfter: afterMs is a value of the type bigint, want a number of milliseconds" },
+    },
+    "a delay that is no number": {
+      handler: async () => {
+        throw new RetryAfter(NaN, "busy");
+      },
+      want: { ...wait, kind: "retry", reason: "RetryAfter: afterMs is NaN, want a number of milliseconds" },
+    },
+    "a delay that is a bigint by now": { handler: () => Promise.reject(Object.assign(new RetryAfter(1, "busy"), { afterMs: 1000n })), want: { ...wait, kind: "retry", reason: "busy" } },
+    "a delay that cannot be read": { handler: () => Promise.reject(withoutFields(new RetryAfter(1, "busy"), "afterMs")), want: { ...wait, kind: "retry", reason: "busy" } },
+    "an error that cannot be read": {
+      handler: () => {
+        throw withoutFields(new Error("x"), "stack", "message", "name", "toString", "constructor", "cause");
+      },
+      want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" },
+    },
+    "a reject that cannot be read": { handler: () => Promise.reject(withoutFields(new Reject("x"), "stack", "message")), want: { ...wait, kind: "reject", reason: "the handler threw a value that has no text" } },
+    "a value of which nothing can be read": {
+      handler: () => {
+        throw hostile();
+      },
+      want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" },
+    },
+    "a value of which nothing can be read, later": { handler: () => Promise.reject(hostile()), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
   };
   for (const [name, { handler, want }] of Object.entries(tests)) {
     it(name, async (t) => {
@@ -43,6 +72,37 @@ describe("the answers of handlers", () => {
       assert.deepEqual(await (await delivery.redeliver()).outcome(), want);
     });
   }
+});
+
+test("a delay is a number", () => {
+  for (const wrong of [1000n, "1000", null, undefined, {}, Symbol("1000")]) assert.throws(() => new RetryAfter(wrong as number, "busy"), TypeError);
+  assert.throws(() => new RetryAfter(NaN, "busy"), RangeError);
+  assert.equal(new RetryAfter(Infinity, "busy").afterMs, Infinity);
+});
+
+test("whatever handlers, hooks and loggers throw, further events start", async () => {
+  const script = new Script();
+  const lines: string[] = [];
+  const { write } = process.stderr;
+  process.stderr.write = (line) => lines.push(String(line)) > 0;
+  const throwing = () => {
+    throw hostile();
+  };
+  try {
+    const stream = await script.start(throwing, { logger: { info: throwing, warn: throwing, error: throwing }, hooks: { started: throwing, finished: throwing } });
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1, 2);
+    await settled();
+    stream.send(undefined, 1n);
+    stream.deliver(3);
+    await settled();
+    assert.deepEqual(stream.answers.map(({ id, kind }) => [id, ResultKind[kind]]), [[1n, "RETRY"], [2n, "RETRY"], [3n, "RETRY"]]);
+    await script.end();
+  } finally {
+    process.stderr.write = write;
+  }
+  assert.ok(lines.some((line) => line.startsWith("ringfence: warn: handler failed ")), lines.join(""));
 });
 
 test("an event has all that the router says of it", async (t) => {
