@@ -1,6 +1,6 @@
 import { CallFailure, isA } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
-import type { Handler } from "./handler.js";
+import { refuseGenerator, type Handler } from "./handler.js";
 
 /** The most bytes of a reply, and of the code of a failure. */
 export const replyMax = 1 << 20;
@@ -144,6 +144,7 @@ export function withCalls(calls: ReadonlyMap<string, CallHandler>, handler: Hand
 
 function replyOf(reply: unknown): Uint8Array | undefined {
   if (reply === undefined) return undefined;
+  refuseGenerator(reply);
   if (!(reply instanceof Uint8Array)) throw new TypeError(`the handler returned ${reply === null ? "null" : typeof reply}, want a Uint8Array or undefined`);
   if (reply.length > replyMax) throw new CallFailure(codeTooLarge, `a reply of ${reply.length} bytes, want at most ${replyMax}`);
   return reply;

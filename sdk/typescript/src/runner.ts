@@ -2,7 +2,7 @@ import { systemClock, type Clock } from "./clock.js";
 import { codeOf, NoHandler, withCalls } from "./call.js";
 import { CallFailure, DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
-import type { Handler } from "./handler.js";
+import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
@@ -329,6 +329,8 @@ export class Calls implements Source {
     handler: Handler,
   ) {
     if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
+    refuseGeneratorFunction("handler", handler);
+    for (const [method, of] of runner.settings.calls) refuseGeneratorFunction(`calls: the handler of ${method}`, of);
     this.#handler = intercepted(withCalls(runner.settings.calls, handler), runner.settings);
   }
 
@@ -337,16 +339,28 @@ export class Calls implements Source {
   }
 
   begin(event: LeasedEvent): void {
-    let returned: unknown;
+    let later: PromiseLike<unknown> | undefined;
     try {
-      returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
+      const returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
+      if (returned instanceof Promise) later = returned;
+      else if (isThenable(returned)) later = Promise.resolve(returned);
+      else refuseGenerator(returned);
     } catch (err) {
       this.runner.failed(event, err);
       return;
     }
-    if (returned instanceof Promise) returned.then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
-    else if (isThenable(returned)) Promise.resolve(returned).then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
-    else this.runner.done(event);
+    if (later === undefined) this.runner.done(event);
+    else later.then((value) => this.#resolved(event, value), (err: unknown) => this.runner.failed(event, err));
+  }
+
+  #resolved(event: LeasedEvent, value: unknown): void {
+    try {
+      refuseGenerator(value);
+    } catch (err) {
+      this.runner.failed(event, err);
+      return;
+    }
+    this.runner.done(event);
   }
 }
 
@@ -373,8 +387,9 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
 /** Puts the interceptors around a handler. */
 function intercepted(handler: Handler, { interceptors }: Settings): Handler {
   for (const [i, interceptor] of [...interceptors.entries()].reverse()) {
-    handler = interceptor(handler);
+    handler = interceptor(withoutGenerators(handler));
     if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} returned no function`, "interceptors");
+    refuseGeneratorFunction(`interceptors: what number ${i + 1} returned`, handler);
   }
   return handler;
 }

@@ -22,6 +22,11 @@ import { deferred, hostile, withoutFields } from "./script.js";
 
 const nothing = () => {};
 
+function* generator() {
+  yield assert.fail("it runs");
+}
+const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
+
 /** Waits until a signal aborts, and throws its reason. */
 const untilAborted = (signal: AbortSignal) => new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true }));
 
@@ -37,6 +42,8 @@ describe("the answers of handlers of calls", () => {
     "a larger reply": { handler: () => Buffer.alloc(replyMax + 1), want: { kind: "retry", code: "too_large", reason: "a reply of 1048577 bytes, want at most 1048576" } },
     "a larger reply later": { handler: async () => Buffer.alloc(replyMax + 1), want: { kind: "retry", code: "too_large", reason: "a reply of 1048577 bytes, want at most 1048576" } },
     "a text": { handler: (() => "text") as unknown as CallHandler, want: { kind: "retry", reason: "the handler returned string, want a Uint8Array or undefined" } },
+    "a generator": { handler: (() => generator()) as unknown as CallHandler, want: { kind: "retry", reason: returnedGenerator } },
+    "a generator later": { handler: (async () => generator()) as unknown as CallHandler, want: { kind: "retry", reason: returnedGenerator } },
     "a failure with a code": { handler: fail(new CallFailure("no_stock", "none left")), want: { kind: "retry", code: "no_stock", reason: "none left" } },
     "a failure at once": {
       handler: () => {

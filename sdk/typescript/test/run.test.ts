@@ -5,12 +5,24 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { ResultKind } from "../src/gen/ringfence/app/v1/app_pb.js";
-import { DrainTimeoutError, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type Event, type Handler, type Outcome, type Session } from "../src/index.js";
+import {
+  DrainTimeoutError, json, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type CallHandler, type Event, type Handler, type Interceptor, type Outcome, type Session,
+} from "../src/index.js";
 import { testRouter } from "../src/testing/index.js";
 import { deferred, hostile, Script, settled, withoutFields } from "./script.js";
 
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
+
+const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
+
+function* generator() {
+  yield assert.fail("it runs");
+}
+
+async function* asyncGenerator() {
+  yield assert.fail("it runs");
+}
 
 describe("the answers of handlers", () => {
   const wait = { afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
@@ -34,6 +46,12 @@ describe("the answers of handlers", () => {
     "a text": { handler: () => Promise.reject("nonsense"), want: { ...wait, kind: "retry", reason: "nonsense" } },
     nothing: { handler: () => Promise.reject(undefined), want: { ...wait, kind: "retry", reason: "undefined" } },
     "a value without a text": { handler: () => Promise.reject(Object.create(null)), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
+    "a generator is a retry": { handler: () => generator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "an async generator is a retry": { handler: () => asyncGenerator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "a generator later is a retry": { handler: async () => generator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "an async generator of a thenable is a retry": { handler: () => ({ then: (ok: (value: unknown) => void) => ok(asyncGenerator()) }), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "another iterator is done": { handler: () => [1][Symbol.iterator](), want: { ...wait, kind: "done" } },
+    "a returned value of which nothing can be read": { handler: () => hostile(), want: { ...wait, kind: "retry", reason: "hostile" } },
     "a delay that is a bigint": {
       handler: () => {
         throw new RetryAfter(1000n as unknown as number, "busy");
@@ -71,6 +89,31 @@ describe("the answers of handlers", () => {
       assert.deepEqual(await delivery.outcome(), want);
       assert.deepEqual(await (await delivery.redeliver()).outcome(), want);
     });
+  }
+});
+
+test("a generator function is no handler", async () => {
+  const done = () => {};
+  const refused = (text: RegExp) => (err: unknown) => err instanceof TypeError && text.test(err.message);
+  for (const handler of [generator, asyncGenerator, generator.bind(undefined)]) {
+    const script = new Script();
+    await assert.rejects(run(handler, script.options()), refused(/^handler is a generator function, /));
+    await assert.rejects(run(done, script.options({ calls: { good: done, bad: handler as unknown as CallHandler } })), refused(/^calls: the handler of bad is a generator function, /));
+    await assert.rejects(run(done, script.options({ interceptors: [(next) => next, () => handler] })), refused(/^interceptors: what number 2 returned is a generator function, /));
+    assert.throws(() => json(handler), refused(/^json: handle is a generator function, /));
+    assert.equal(script.streams.length, 0);
+  }
+});
+
+test("a generator that an interceptor drops is a retry", async (t) => {
+  const drops: Interceptor = (next) => async (event, signal) => {
+    await next(event, signal);
+  };
+  for (const handler of [() => generator(), async () => asyncGenerator(), json(() => generator())]) {
+    const router = testRouter(t);
+    await router.start(handler, { interceptors: [(next) => next, drops] });
+    const { kind, reason } = await router.deliver({ key: "k", payload: "1" }).outcome();
+    assert.deepEqual([kind, reason], ["retry", returnedGenerator]);
   }
 });
 
