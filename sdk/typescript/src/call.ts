@@ -1,6 +1,6 @@
-import { CallFailure } from "./errors.js";
+import { CallFailure, isA } from "./errors.js";
 import type { Fence, LeasedEvent } from "./event.js";
-import type { Handler } from "./handler.js";
+import { refuseGenerator, type Handler } from "./handler.js";
 
 /** The most bytes of a reply, and of the code of a failure. */
 export const replyMax = 1 << 20;
@@ -144,14 +144,20 @@ export function withCalls(calls: ReadonlyMap<string, CallHandler>, handler: Hand
 
 function replyOf(reply: unknown): Uint8Array | undefined {
   if (reply === undefined) return undefined;
+  refuseGenerator(reply);
   if (!(reply instanceof Uint8Array)) throw new TypeError(`the handler returned ${reply === null ? "null" : typeof reply}, want a Uint8Array or undefined`);
   if (reply.length > replyMax) throw new CallFailure(codeTooLarge, `a reply of ${reply.length} bytes, want at most ${replyMax}`);
   return reply;
 }
 
-/** Returns the code of what the handler of a call has thrown, "" if it has none that fits. */
+/** Returns the code of what the handler of a call has thrown, "" if it has none that fits. It never throws. */
 export function codeOf(thrown: unknown): string {
-  if (thrown instanceof NoHandler) return codeNoHandler;
-  if (!(thrown instanceof CallFailure) || typeof thrown.code !== "string") return "";
-  return Buffer.byteLength(thrown.code) <= codeMax ? thrown.code : "";
+  if (isA(thrown, NoHandler)) return codeNoHandler;
+  if (!isA(thrown, CallFailure)) return "";
+  try {
+    const { code } = thrown;
+    return typeof code === "string" && Buffer.byteLength(code) <= codeMax ? code : "";
+  } catch {
+    return "";
+  }
 }

@@ -39,10 +39,12 @@ export class Delivery {
    * The handling failed, and is retried.
    * @param reason an error, or anything with a text.
    * @param afterMs in milliseconds; 0: after the router's own back-off.
+   * @throws TypeError or RangeError if afterMs is no number: the delivery is not answered then.
    */
   retry(reason: unknown, afterMs = 0): void {
+    const failure = new RetryAfter(afterMs, textOf(reason), { cause: reason });
     this.#answer("retry");
-    this.runner.failed(this.leased, new RetryAfter(afterMs, textOf(reason), { cause: reason }));
+    this.runner.failed(this.leased, failure);
   }
 
   /** The event will never succeed: it goes to the dead letter topic. */

@@ -13,13 +13,18 @@ export class Reject extends Error {
 export class RetryAfter extends Error {
   override name = "RetryAfter";
 
-  /** @param afterMs in milliseconds; 0 or less: the router's own back-off. */
+  /**
+   * @param afterMs in milliseconds; 0 or less: the router's own back-off.
+   * @throws TypeError if afterMs is no number, RangeError if it is NaN. Of a handler they are a failure like any other: a retry after that back-off.
+   */
   constructor(
     readonly afterMs: number,
     message: string,
     options?: ErrorOptions,
   ) {
     super(message, options);
+    if (typeof afterMs !== "number") throw new TypeError(`RetryAfter: afterMs is a value of the type ${typeof afterMs}, want a number of milliseconds`);
+    if (Number.isNaN(afterMs)) throw new RangeError("RetryAfter: afterMs is NaN, want a number of milliseconds");
   }
 }
 
@@ -236,6 +241,15 @@ const codes = new Map<number, ErrorCode>([
 /** Returns what a status means that ended a session before its Welcome. */
 export function refusal(status: number): ErrorCode {
   return codes.get(status) ?? "refused";
+}
+
+/** Returns whether something that was thrown is of a class. It never throws: a proxy whose trap throws is of no class. */
+export function isA<T>(thrown: unknown, type: abstract new (...args: never[]) => T): thrown is T {
+  try {
+    return thrown instanceof type;
+  } catch {
+    return false;
+  }
 }
 
 /** Returns the text of anything that was thrown. It never throws, whatever that is. */

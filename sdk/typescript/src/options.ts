@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { wrongCalls, type CallHandler } from "./call.js";
 import type { Clock } from "./clock.js";
-import { RingfenceError } from "./errors.js";
+import { RingfenceError, textOf } from "./errors.js";
 import type { Event } from "./event.js";
 import type { Interceptor } from "./handler.js";
 import type { Traces } from "./traces.js";
@@ -238,7 +238,7 @@ const stderrLogger: Logger = {
 function write(level: string, message: string, fields: Readonly<Record<string, unknown>>): void {
   let line = `ringfence: ${level}: ${message}`;
   for (const [name, value] of Object.entries(fields)) {
-    const text = value instanceof Error ? value.message : String(value);
+    const text = textOf(value); // also of what a logger has thrown
     line += ` ${name}=${/^[^\s"=]+$/.test(text) ? text : JSON.stringify(text)}`;
   }
   process.stderr.write(`${line}\n`);

@@ -1,8 +1,8 @@
 import { systemClock, type Clock } from "./clock.js";
 import { codeOf, NoHandler, withCalls } from "./call.js";
-import { CallFailure, DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
+import { CallFailure, DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
-import type { Handler } from "./handler.js";
+import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
@@ -272,20 +272,19 @@ export class Runner implements SessionUser {
     );
   }
 
-  /** Answers an event whose handler has thrown. What a handler throws after its cancellation is not a failure. */
+  /** Answers an event whose handler has thrown, whatever that is. What a handler throws after its cancellation is not a failure. */
   failed(event: LeasedEvent, thrown: unknown): void {
     if (event.cause !== undefined) {
       this.#finish(event, Kind.Cancelled, 0, "", thrown);
-    } else if (thrown instanceof NoHandler) {
+    } else if (isA(thrown, NoHandler)) {
       event.startedNs = 0; // nothing has run
       this.#finish(event, Kind.NotStarted, 0, textOf(thrown), thrown);
-    } else if (thrown instanceof Reject) {
+    } else if (isA(thrown, Reject)) {
       this.#finish(event, Kind.Reject, 0, textOf(thrown), thrown);
-    } else if (thrown instanceof RetryAfter) {
-      const { afterMs } = thrown;
-      this.#finish(event, Kind.Retry, afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0, textOf(thrown), thrown);
+    } else if (isA(thrown, RetryAfter)) {
+      this.#finish(event, Kind.Retry, delayOf(thrown), textOf(thrown), thrown);
     } else {
-      if (!(event.call !== undefined && thrown instanceof CallFailure)) this.#logFailure(event, thrown);
+      if (!(event.call !== undefined && isA(thrown, CallFailure))) this.#logFailure(event, thrown);
       this.#finish(event, Kind.Retry, 0, textOf(thrown), thrown);
     }
   }
@@ -330,6 +329,8 @@ export class Calls implements Source {
     handler: Handler,
   ) {
     if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
+    refuseGeneratorFunction("handler", handler);
+    for (const [method, of] of runner.settings.calls) refuseGeneratorFunction(`calls: the handler of ${method}`, of);
     this.#handler = intercepted(withCalls(runner.settings.calls, handler), runner.settings);
   }
 
@@ -338,16 +339,28 @@ export class Calls implements Source {
   }
 
   begin(event: LeasedEvent): void {
-    let returned: unknown;
+    let later: PromiseLike<unknown> | undefined;
     try {
-      returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
+      const returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
+      if (returned instanceof Promise) later = returned;
+      else if (isThenable(returned)) later = Promise.resolve(returned);
+      else refuseGenerator(returned);
     } catch (err) {
       this.runner.failed(event, err);
       return;
     }
-    if (returned instanceof Promise) returned.then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
-    else if (isThenable(returned)) Promise.resolve(returned).then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
-    else this.runner.done(event);
+    if (later === undefined) this.runner.done(event);
+    else later.then((value) => this.#resolved(event, value), (err: unknown) => this.runner.failed(event, err));
+  }
+
+  #resolved(event: LeasedEvent, value: unknown): void {
+    try {
+      refuseGenerator(value);
+    } catch (err) {
+      this.runner.failed(event, err);
+      return;
+    }
+    this.runner.done(event);
   }
 }
 
@@ -357,6 +370,16 @@ function callResult(event: LeasedEvent, kind: Kind, thrown: unknown): { reply?: 
   return kind === Kind.Cancelled ? {} : { code: codeOf(thrown) };
 }
 
+/** Returns the delay of a retry in whole milliseconds, 0 for none. It never throws: the application can have changed the error since it was made. */
+function delayOf(thrown: RetryAfter): number {
+  try {
+    const { afterMs } = thrown;
+    return typeof afterMs === "number" && afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0;
+  } catch {
+    return 0;
+  }
+}
+
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }
@@ -364,15 +387,16 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
 /** Puts the interceptors around a handler. */
 function intercepted(handler: Handler, { interceptors }: Settings): Handler {
   for (const [i, interceptor] of [...interceptors.entries()].reverse()) {
-    handler = interceptor(handler);
+    handler = interceptor(withoutGenerators(handler));
     if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} returned no function`, "interceptors");
+    refuseGeneratorFunction(`interceptors: what number ${i + 1} returned`, handler);
   }
   return handler;
 }
 
-/** The class of an error and the first lines of its stack. */
+/** The class of an error and the first lines of its stack. It never throws. */
 function placeOf(thrown: unknown): { error: string; at?: string } {
-  if (!(thrown instanceof Error)) return { error: typeof thrown };
+  if (!isA(thrown, Error)) return { error: typeof thrown };
   try {
     const frames = String(thrown.stack).split("\n").filter((line) => /^\s+at /.test(line)).slice(0, 3);
     return { error: String(thrown.name), at: frames.map((line) => line.trim().slice(3)).join(" < ") };

@@ -18,9 +18,14 @@ import { pathOf } from "../src/lane.js";
 import { payloadMax, requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { xxh64 } from "../src/xxh64.js";
-import { deferred } from "./script.js";
+import { deferred, hostile, withoutFields } from "./script.js";
 
 const nothing = () => {};
+
+function* generator() {
+  yield assert.fail("it runs");
+}
+const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
 
 /** Waits until a signal aborts, and throws its reason. */
 const untilAborted = (signal: AbortSignal) => new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true }));
@@ -37,6 +42,8 @@ describe("the answers of handlers of calls", () => {
     "a larger reply": { handler: () => Buffer.alloc(replyMax + 1), want: { kind: "retry", code: "too_large", reason: "a reply of 1048577 bytes, want at most 1048576" } },
     "a larger reply later": { handler: async () => Buffer.alloc(replyMax + 1), want: { kind: "retry", code: "too_large", reason: "a reply of 1048577 bytes, want at most 1048576" } },
     "a text": { handler: (() => "text") as unknown as CallHandler, want: { kind: "retry", reason: "the handler returned string, want a Uint8Array or undefined" } },
+    "a generator": { handler: (() => generator()) as unknown as CallHandler, want: { kind: "retry", reason: returnedGenerator } },
+    "a generator later": { handler: (async () => generator()) as unknown as CallHandler, want: { kind: "retry", reason: returnedGenerator } },
     "a failure with a code": { handler: fail(new CallFailure("no_stock", "none left")), want: { kind: "retry", code: "no_stock", reason: "none left" } },
     "a failure at once": {
       handler: () => {
@@ -49,6 +56,13 @@ describe("the answers of handlers of calls", () => {
     "an error": { handler: fail(new Error("no database")), want: { kind: "retry", reason: "no database" } },
     "an error that wants a retry": { handler: fail(new RetryAfter(5, "later")), want: { kind: "retry", reason: "later" } },
     "a value without a text": { handler: fail(Object.create(null)), want: { kind: "retry", reason: "the handler threw a value that has no text" } },
+    "a code that cannot be read": { handler: fail(withoutFields(new CallFailure("no_stock", "none left"), "code")), want: { kind: "retry", reason: "none left" } },
+    "a value of which nothing can be read": {
+      handler: () => {
+        throw hostile();
+      },
+      want: { kind: "retry", reason: "the handler threw a value that has no text" },
+    },
     reject: { handler: fail(new Reject("never")), want: { kind: "reject", reason: "never" } },
   };
   for (const [name, { handler, want }] of Object.entries(tests)) {

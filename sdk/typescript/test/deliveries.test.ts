@@ -82,6 +82,20 @@ describe("deliveries", () => {
     assert.equal((await iterator.next()).done, true);
   });
 
+  it("can be answered after a delay that is no number", async (t) => {
+    const router = testRouter(t);
+    const iterator = router.deliveries();
+    const sent = router.deliver({ key: "k" });
+    const { value } = (await iterator.next()) as { value: Delivery };
+    assert.throws(() => value.retry("busy", 1000n as unknown as number), TypeError);
+    assert.throws(() => value.retry("busy", NaN), RangeError);
+    assert.equal(value.answered, false);
+    value.retry("busy", 5);
+    const { kind, afterMs } = await sent.outcome();
+    assert.deepEqual([kind, afterMs], ["retry", 5]);
+    await iterator.return();
+  });
+
   it("can be handled at once", async (t) => {
     const router = testRouter(t);
     const iterator = router.deliveries();

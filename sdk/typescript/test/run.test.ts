@@ -4,12 +4,25 @@ import { describe, it, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { DrainTimeoutError, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type Event, type Handler, type Outcome, type Session } from "../src/index.js";
+import { ResultKind } from "../src/gen/ringfence/app/v1/app_pb.js";
+import {
+  DrainTimeoutError, json, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type CallHandler, type Event, type Handler, type Interceptor, type Outcome, type Session,
+} from "../src/index.js";
 import { testRouter } from "../src/testing/index.js";
-import { deferred, Script, settled } from "./script.js";
+import { deferred, hostile, Script, settled, withoutFields } from "./script.js";
 
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
+
+const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
+
+function* generator() {
+  yield assert.fail("it runs");
+}
+
+async function* asyncGenerator() {
+  yield assert.fail("it runs");
+}
 
 describe("the answers of handlers", () => {
   const wait = { afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
@@ -33,6 +46,40 @@ describe("the answers of handlers", () => {
     "a text": { handler: () => Promise.reject("nonsense"), want: { ...wait, kind: "retry", reason: "nonsense" } },
     nothing: { handler: () => Promise.reject(undefined), want: { ...wait, kind: "retry", reason: "undefined" } },
     "a value without a text": { handler: () => Promise.reject(Object.create(null)), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
+    "a generator is a retry": { handler: () => generator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "an async generator is a retry": { handler: () => asyncGenerator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "a generator later is a retry": { handler: async () => generator(), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "an async generator of a thenable is a retry": { handler: () => ({ then: (ok: (value: unknown) => void) => ok(asyncGenerator()) }), want: { ...wait, kind: "retry", reason: returnedGenerator } },
+    "another iterator is done": { handler: () => [1][Symbol.iterator](), want: { ...wait, kind: "done" } },
+    "a returned value of which nothing can be read": { handler: () => hostile(), want: { ...wait, kind: "retry", reason: "hostile" } },
+    "a delay that is a bigint": {
+      handler: () => {
+        throw new RetryAfter(1000n as unknown as number, "busy");
+      },
+      want: { ...wait, kind: "retry", reason: "RetryAfter: afterMs is a value of the type bigint, want a number of milliseconds" },
+    },
+    "a delay that is no number": {
+      handler: async () => {
+        throw new RetryAfter(NaN, "busy");
+      },
+      want: { ...wait, kind: "retry", reason: "RetryAfter: afterMs is NaN, want a number of milliseconds" },
+    },
+    "a delay that is a bigint by now": { handler: () => Promise.reject(Object.assign(new RetryAfter(1, "busy"), { afterMs: 1000n })), want: { ...wait, kind: "retry", reason: "busy" } },
+    "a delay that cannot be read": { handler: () => Promise.reject(withoutFields(new RetryAfter(1, "busy"), "afterMs")), want: { ...wait, kind: "retry", reason: "busy" } },
+    "an error that cannot be read": {
+      handler: () => {
+        throw withoutFields(new Error("x"), "stack", "message", "name", "toString", "constructor", "cause");
+      },
+      want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" },
+    },
+    "a reject that cannot be read": { handler: () => Promise.reject(withoutFields(new Reject("x"), "stack", "message")), want: { ...wait, kind: "reject", reason: "the handler threw a value that has no text" } },
+    "a value of which nothing can be read": {
+      handler: () => {
+        throw hostile();
+      },
+      want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" },
+    },
+    "a value of which nothing can be read, later": { handler: () => Promise.reject(hostile()), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
   };
   for (const [name, { handler, want }] of Object.entries(tests)) {
     it(name, async (t) => {
@@ -43,6 +90,62 @@ describe("the answers of handlers", () => {
       assert.deepEqual(await (await delivery.redeliver()).outcome(), want);
     });
   }
+});
+
+test("a generator function is no handler", async () => {
+  const done = () => {};
+  const refused = (text: RegExp) => (err: unknown) => err instanceof TypeError && text.test(err.message);
+  for (const handler of [generator, asyncGenerator, generator.bind(undefined)]) {
+    const script = new Script();
+    await assert.rejects(run(handler, script.options()), refused(/^handler is a generator function, /));
+    await assert.rejects(run(done, script.options({ calls: { good: done, bad: handler as unknown as CallHandler } })), refused(/^calls: the handler of bad is a generator function, /));
+    await assert.rejects(run(done, script.options({ interceptors: [(next) => next, () => handler] })), refused(/^interceptors: what number 2 returned is a generator function, /));
+    assert.throws(() => json(handler), refused(/^json: handle is a generator function, /));
+    assert.equal(script.streams.length, 0);
+  }
+});
+
+test("a generator that an interceptor drops is a retry", async (t) => {
+  const drops: Interceptor = (next) => async (event, signal) => {
+    await next(event, signal);
+  };
+  for (const handler of [() => generator(), async () => asyncGenerator(), json(() => generator())]) {
+    const router = testRouter(t);
+    await router.start(handler, { interceptors: [(next) => next, drops] });
+    const { kind, reason } = await router.deliver({ key: "k", payload: "1" }).outcome();
+    assert.deepEqual([kind, reason], ["retry", returnedGenerator]);
+  }
+});
+
+test("a delay is a number", () => {
+  for (const wrong of [1000n, "1000", null, undefined, {}, Symbol("1000")]) assert.throws(() => new RetryAfter(wrong as number, "busy"), TypeError);
+  assert.throws(() => new RetryAfter(NaN, "busy"), RangeError);
+  assert.equal(new RetryAfter(Infinity, "busy").afterMs, Infinity);
+});
+
+test("whatever handlers, hooks and loggers throw, further events start", async () => {
+  const script = new Script();
+  const lines: string[] = [];
+  const { write } = process.stderr;
+  process.stderr.write = (line) => lines.push(String(line)) > 0;
+  const throwing = () => {
+    throw hostile();
+  };
+  try {
+    const stream = await script.start(throwing, { logger: { info: throwing, warn: throwing, error: throwing }, hooks: { started: throwing, finished: throwing } });
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1, 2);
+    await settled();
+    stream.send(undefined, 1n);
+    stream.deliver(3);
+    await settled();
+    assert.deepEqual(stream.answers.map(({ id, kind }) => [id, ResultKind[kind]]), [[1n, "RETRY"], [2n, "RETRY"], [3n, "RETRY"]]);
+    await script.end();
+  } finally {
+    process.stderr.write = write;
+  }
+  assert.ok(lines.some((line) => line.startsWith("ringfence: warn: handler failed ")), lines.join(""));
 });
 
 test("an event has all that the router says of it", async (t) => {

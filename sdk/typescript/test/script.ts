@@ -192,6 +192,26 @@ export function settled(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
+/** What throws whatever is asked of it. */
+export function hostile(): object {
+  const refuse = () => {
+    throw new Error("hostile");
+  };
+  return new Proxy({}, { get: refuse, getPrototypeOf: refuse, has: refuse, ownKeys: refuse, getOwnPropertyDescriptor: refuse });
+}
+
+/** Makes fields of an error throw. The stack is made when it is first needed, from the name and the message: name it before them. */
+export function withoutFields<T extends Error>(error: T, ...names: string[]): T {
+  for (const name of names) {
+    Object.defineProperty(error, name, {
+      get() {
+        throw new Error("hostile");
+      },
+    });
+  }
+  return error;
+}
+
 /** A promise and its functions. */
 export function deferred<T = void>(): { promise: Promise<T>; resolve: (value: T) => void; reject: (error: unknown) => void } {
   let resolve!: (value: T) => void;

@@ -176,6 +176,26 @@ describe("session", () => {
     await script.end();
   });
 
+  it("tells the progress of every handler, also when one of them reports in a loop", async () => {
+    const script = new Script();
+    const { handler, started } = hanging();
+    const stream = await script.start(handler);
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1, 2);
+    await settled();
+    const told = () => stream.requests.flatMap(({ frame }) => (frame.case === "progress" ? [frame.value.deliveryIds] : []));
+    started[1]!.progress();
+    for (let i = 0; i < 1000; i++) started[0]!.progress();
+    await settled();
+    assert.deepEqual(told(), [[2n, 1n]]);
+    for (let i = 0; i < 1000; i++) started[0]!.progress();
+    started[1]!.progress();
+    await settled();
+    assert.deepEqual(told(), [[2n, 1n], [1n, 2n]]);
+    await script.end();
+  });
+
   it("has signals that all of Node takes", async () => {
     const script = new Script();
     const done = deferred<unknown[]>();
