@@ -129,6 +129,9 @@ func (t *Table) enqueue(h held, l *lane) {
 	s.queued.Add(h.index)
 	s.queuedN++
 	l.queuedN++
+	if h.isCall() {
+		l.callsN++
+	}
 	t.count[l.place]++
 	switch {
 	case !s.isQueued:
@@ -143,6 +146,9 @@ func (t *Table) dequeue(s *share, index int) {
 	s.queued.Remove(index)
 	s.queuedN--
 	s.lane.queuedN--
+	if s.record.entry.First.IsCall() {
+		s.lane.callsN--
+	}
 	t.count[s.lane.place]--
 	if s.queuedN == 0 {
 		s.lane.queue.emptied()
@@ -253,6 +259,9 @@ func (t *Table) enter(r *record) {
 	t.newest = r
 	t.records[r.entry.First] = r
 	t.bytes += r.entry.Bytes
+	if r.entry.First.IsRelayed() {
+		t.relayedBytes += r.entry.Bytes
+	}
 }
 
 func (t *Table) removeIfEmpty(r *record) {
@@ -271,5 +280,8 @@ func (t *Table) removeIfEmpty(r *record) {
 	}
 	delete(t.records, r.entry.First)
 	t.bytes -= r.entry.Bytes
+	if r.entry.First.IsRelayed() {
+		t.relayedBytes -= r.entry.Bytes
+	}
 	r.older, r.newer = nil, nil // an empty share in a queue may keep r for a while, and must keep no others
 }

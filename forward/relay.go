@@ -2,10 +2,10 @@ package forward
 
 import "github.com/ringfence/router/internal/base/clock"
 
-// relayAt is when a third member begins to take the events of l, [clock.Forever] when none
-// is needed or none is there.
+// relayAt is when a third member begins to take the events of l, and its calls end; [clock.Forever] when none
+// is needed, or none is there and no call waits.
 func (t *Table) relayAt(l *lane) clock.Instant {
-	if l.up || l.via != nil || l.queuedN == 0 || t.third(l) == nil {
+	if l.up || l.via != nil || l.queuedN == 0 || l.callsN == 0 && t.third(l) == nil {
 		return clock.Forever
 	}
 	return l.since.Add(t.config.UnreachableHoldMax)

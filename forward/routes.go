@@ -43,6 +43,7 @@ type lane struct {
 	place   Place         // of the events in queue: Queued, or Refused for those without an owner that takes them
 	queue   queue
 	queuedN int
+	callsN  int // of these, calls
 	sentN   int
 }
 

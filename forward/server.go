@@ -307,6 +307,7 @@ type inbound struct {
 	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
 	taken   uint64         // number of batches that were taken out of queued
+	owed    uint64         // the peer's frame whose receipt waits until fewer batches are queued; 0: none
 	credits []*peerv1.Credit
 	renewed []renewed
 }
@@ -489,7 +490,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 		received.Add(float64(len(f.events)))
 		s.metrics.framesIn.Inc()
 		s.acceptor.Accept(Arrival{From: in.id, Peer: in.peer, Epoch: f.epoch, Relay: f.relay, Events: f.events})
-		in.link.took(f.number)
+		in.took(f.number)
 		return nil
 	}
 	switch frame := f.other.GetFrame().(type) {
@@ -539,8 +540,24 @@ func (in *inbound) isProven() bool {
 	return in.proven
 }
 
-// answer encodes verdicts into the last frame and further ones as needed. The peer's
-// unanswered events bound the queue.
+// queuedMax is the number of frames of verdicts that may wait for one stream before its peer gets no receipts for events, and so may send no more.
+const queuedMax = 64
+
+// took lets the receipt for a frame of events be sent, once few verdicts wait: a peer that takes no verdicts gets none.
+func (in *inbound) took(number uint64) {
+	in.mu.Lock()
+	waits := len(in.queued) > queuedMax
+	if waits {
+		in.owed = number
+	}
+	in.mu.Unlock()
+	if !waits {
+		in.link.took(number)
+	}
+}
+
+// answer encodes verdicts into the last frame and further ones as needed. queuedMax and the
+// events that the peer has here bound the queue.
 func (in *inbound) answer(verdicts []event.Verdict) {
 	in.mu.Lock()
 	for len(verdicts) > 0 {
@@ -602,6 +619,10 @@ func (in *inbound) take() (batch verdictBatch) {
 		batch = in.queued[0]
 		in.queued = slices.Delete(in.queued, 0, 1)
 		in.taken++
+	}
+	if in.owed > 0 && len(in.queued) <= queuedMax {
+		in.link.took(in.owed)
+		in.owed = 0
 	}
 	return batch
 }

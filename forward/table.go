@@ -33,6 +33,7 @@ type Table struct {
 	given          uint64 // ages
 	n              int    // events
 	bytes          int    // of all records
+	relayedBytes   int    // of those of relayed events
 	count          [places]int
 	left           event.Bits // scratch of Done
 
@@ -73,6 +74,12 @@ func NewTable(config Config) *Table {
 func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 	if t.records[e.First] != nil {
 		t.ignored += uint64(e.Fresh.Len())
+		return
+	}
+	if e.First.IsRelayed() && t.relayedBytes > 0 && t.relayedBytes+e.Bytes > relayedBytesMax {
+		for i := range e.Fresh.All() {
+			out.settle(event.Ref{Entry: e, Index: int32(i)}, event.Verdict{Handle: e.Handle(i), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}})
+		}
 		return
 	}
 	r := &record{entry: e, since: now, events: event.NewBits(e.Len()), n: 1} // so that it stays until the end of the call
@@ -356,7 +363,9 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for _, l := range t.lanes {
 		if !t.relayAt(l).After(now) {
 			t.refuseCalls(l, "the owner of the key cannot be reached", out)
-			l.via = t.third(l)
+			if l.via = t.third(l); l.via == nil {
+				continue // of a group of two; its events wait
+			}
 			t.turn = slices.Index(t.lanes, l.via) + 1
 			out.wake(l.via.peer)
 		}
