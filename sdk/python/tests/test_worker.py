@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import queue
 import threading
@@ -503,6 +504,77 @@ def test_a_function_that_returns_a_coroutine_is_refused(ringfence_router: Router
     outcome = ringfence_router.deliver("k").outcome()
     assert outcome.kind == "retry"
     assert "pass a coroutine function" in outcome.reason
+
+
+def generate(event: Any, more: int = 0) -> Any:
+    yield event
+
+
+async def generate_async(event: Any, more: int = 0) -> Any:
+    yield event
+
+
+class Generating:
+    def __call__(self, event: Any) -> Any:
+        yield event
+
+    def method(self, event: Any) -> Any:
+        yield event
+
+
+class GeneratingAsync:
+    async def __call__(self, event: Any) -> Any:
+        yield event
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(generate, id="a function"),
+        pytest.param(generate_async, id="an async function"),
+        pytest.param(functools.partial(generate, more=1), id="a partial"),
+        pytest.param(functools.partial(functools.partial(generate_async), more=1), id="an async partial"),
+        pytest.param(Generating(), id="an object"),
+        pytest.param(GeneratingAsync(), id="an async object"),
+        pytest.param(functools.partial(Generating()), id="a partial of an object"),
+        pytest.param(Generating().method, id="a method"),
+        pytest.param(functools.partial(Generating().method), id="a partial of a method"),
+    ],
+)
+def test_a_generator_function_is_refused(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"handler = .* is a generator function"):
+        ringfence.Worker(handler)
+    with pytest.raises(TypeError, match=r"calls\['do'\] = .* is a generator function"):
+        ringfence.Worker(lambda event: None, calls={"do": handler})
+    with pytest.raises(TypeError, match="is a generator function"):
+        ringfence.json_handler(handler)
+
+
+@pytest.mark.parametrize("made", [generate, generate_async])
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_returned_generator_is_a_failure(ringfence_router: Router, style: str, made: Body, calls: bool) -> None:
+    results: list[str] = []
+
+    def plain(event: Any) -> Any:
+        event.after(1)
+        return made(event)
+
+    async def task(event: Any) -> Any:
+        event.after(1)
+        return made(event)
+
+    handler: Any = plain if style == "threads" else task
+    hooks = ringfence.Hooks(finished=lambda event, result: results.append(result.kind))
+    ringfence_router.start(handler, hooks=hooks, calls={"do": handler} if calls else None)
+    outcome = ringfence_router.deliver("k").outcome()
+    assert outcome.kind == "retry"
+    assert "returned a generator" in outcome.reason
+    if calls:
+        outcome = ringfence_router.call("k", "do").outcome()
+        assert outcome.kind == "retry"
+        assert "generator: want bytes or None" in outcome.reason
+    assert set(results) == {"retry"}
+    assert ringfence_router.sent == []
 
 
 def test_context_variables_do_not_leak(ringfence_router: Router, style: str) -> None:

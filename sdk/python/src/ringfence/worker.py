@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.call import check_calls, with_calls
 from ringfence.errors import ArgumentError
-from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, with_hooks
+from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, refuse_generator, with_hooks
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
 from ringfence.runner import Runner
@@ -41,12 +41,13 @@ class Worker:
     """
 
     def __init__(self, handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
-        """Checks the options. Raises ArgumentError if one is out of range, TypeError if there is none of that name."""
+        """Checks the options. Raises ArgumentError if one is out of range, TypeError if there is none of that name or a handler is a generator."""
         self._init(handler, endpoint, dict(options), None)
 
     def _init(self, handler: Handler, endpoint: str | None, options: dict[str, Any], clock: LeaseClock | None) -> None:
         if not callable(handler):
             raise ArgumentError(f"handler = {handler!r}, want a function")
+        refuse_generator("handler", handler)
         self._settings = check(endpoint, options, clock)
         check_calls(self._settings.calls, handler)
         self._is_async = is_async(handler)
@@ -142,8 +143,9 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
     arguments are those of :class:`Options`.
 
     At a signal no event starts any more, running handlers have ``drain_grace`` seconds to end, and ``run`` returns; a second signal
-    cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name, RuntimeError
-    outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their cancellation.
+    cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name or a handler is a generator
+    function, RuntimeError outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their
+    cancellation.
     """
     worker = Worker(handler, endpoint, **options)
     if threading.current_thread() is not threading.main_thread():
