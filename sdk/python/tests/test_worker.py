@@ -506,6 +506,79 @@ def test_a_function_that_returns_a_coroutine_is_refused(ringfence_router: Router
     assert "pass a coroutine function" in outcome.reason
 
 
+class BrokenHandler(logging.Handler):
+    """Logs nothing, and raises, as one may that sends lines to a machine that is down."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError("the log server is down")
+
+
+@pytest.fixture
+def broken_logger() -> logging.Logger:
+    logger = logging.Logger("broken")
+    logger.addHandler(BrokenHandler())
+    return logger
+
+
+def test_a_broken_logger_stops_nothing(
+    ringfence_router: Router, style: str, gate: Gate, broken_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body(event: Event) -> None:
+        if event.key_text == "fails":
+            raise ValueError("no database")
+
+    async def task(event: Event) -> None:
+        await gate.task(event) if event.key_text == "waits" else body(event)
+
+    def plain(event: Event) -> None:
+        gate.plain(event) if event.key_text == "waits" else body(event)
+
+    worker = ringfence_router.start(plain if style == "threads" else task, logger=broken_logger, threads=1)
+    assert ringfence_router.deliver("fails").outcome() == Outcome("retry", 0, "ValueError: no database")
+    lost = ringfence_router.deliver("waits")
+    event = gate.wait_started()
+    ringfence_router.lose("waits")
+    assert lost.outcome() == Outcome("cancelled")
+    assert isinstance(event.cause, ringfence.KeyLost)
+    ringfence_router.disconnect()
+    assert ringfence_router.deliver("k").outcome() == Outcome("done"), "the worker did not reconnect"
+    waits = ringfence_router.deliver("waits")
+    gate.wait_started()
+    worker.stop()
+    worker.stop()
+    assert worker.join(WAIT)
+    assert waits.outcome() == Outcome("cancelled")
+    errors = capsys.readouterr().err
+    assert "ringfence: the logger raised ConnectionError; it was to log: handler failed: message " in errors
+    assert "no stream to the router" in errors
+
+
+def test_a_handler_is_cancelled_before_that_is_logged(ringfence_router: Router, gate: Gate) -> None:
+    ended = threading.Event()
+    logged: list[bool] = []
+
+    async def handle(event: Event) -> None:
+        try:
+            await gate.task(event)
+        finally:
+            ended.set()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg.startswith("handler cancelled"):
+                logged.append(ended.wait(5))
+
+    logger = logging.Logger("slow")
+    logger.addHandler(Slow())
+    ringfence_router.start(handle, logger=logger)
+    lost = ringfence_router.deliver("k")
+    gate.wait_started()
+    ringfence_router.lose("k")
+    assert lost.outcome() == Outcome("cancelled")
+    until(lambda: bool(logged))
+    assert logged == [True]
+
+
 def generate(event: Any, more: int = 0) -> Any:
     yield event
 
