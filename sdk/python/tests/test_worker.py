@@ -852,6 +852,16 @@ def test_a_worker_starts_once(ringfence_router: Router) -> None:
         worker.start()
 
 
+def test_run_wants_no_event_loop() -> None:
+    async def handle(event: Event) -> None: ...
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"use ringfence\.serve"):
+            ringfence.run(handle)
+
+    asyncio.run(main())
+
+
 def test_run_wants_the_main_thread() -> None:
     raised: list[BaseException] = []
 

@@ -157,7 +157,7 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         if worker._is_async:
-            asyncio.run(_serve(worker))
+            _run_async(worker)
         else:
             worker.start()
             while not worker.join(_SIGNALS_EVERY):
@@ -165,6 +165,33 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
     finally:
         for number, handling in before.items():
             signal.signal(number, handling)
+
+
+def _run_async(worker: Worker) -> None:
+    """Is asyncio.run for a worker, but does not wait for handlers that ignore their cancellation: their loop is left as it is."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise RuntimeError("ringfence.run makes an event loop of its own: use ringfence.serve inside another one")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_serve(worker))
+    finally:
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            while left and worker._runner.error is None:
+                _, left = loop.run_until_complete(asyncio.wait(left, timeout=_SIGNALS_EVERY))
+            if not left:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(loop.shutdown_default_executor())
+                loop.close()
+        finally:
+            asyncio.set_event_loop(None)
 
 
 _SIGNALS_EVERY = 0.5  # seconds: where a wait cannot be interrupted, as on Windows, signals are handled between two waits
