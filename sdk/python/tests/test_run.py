@@ -17,7 +17,7 @@ from ringfence.testing import Outcome, Router
 WAIT = 30
 
 PROGRAM = """
-    import asyncio, logging, time
+    import asyncio, logging, signal, threading, time
     import ringfence
 
     def plain(event):
@@ -60,6 +60,13 @@ PROGRAM = """
         if event.payload:
             return await stubborn_task(event)
         raise KeyboardInterrupt
+
+    def signal_a_thread():
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    async def signals_a_thread(event):
+        threading.Thread(target=signal_a_thread).start()
 
     def generates(event):
         yield
@@ -104,6 +111,14 @@ def test_a_signal_drains(tmp_path: pathlib.Path, ringfence_router: Router, handl
     assert code == 0, errors
     assert runs.outcome() == Outcome("done")
     assert "Traceback" not in errors
+
+
+def test_a_signal_that_interrupts_no_wait_drains(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    """The signal reaches another thread while the event loop waits, as one that comes just before the wait does."""
+    process = Process(tmp_path, ringfence_router, "program:signals_a_thread")
+    assert ringfence_router.deliver("k").outcome() == Outcome("done")
+    code, errors = process.end()
+    assert code == 0, errors
 
 
 @pytest.mark.parametrize("handler", ["plain", "task"])

@@ -177,6 +177,11 @@ def _run_async(worker: Worker) -> None:
         raise RuntimeError("ringfence.run makes an event loop of its own: use ringfence.serve inside another one")
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+
+    def look() -> None:
+        loop.call_later(_SIGNALS_EVERY, look)
+
+    look()
     try:
         loop.run_until_complete(_serve(worker))
     finally:
@@ -194,7 +199,8 @@ def _run_async(worker: Worker) -> None:
             asyncio.set_event_loop(None)
 
 
-_SIGNALS_EVERY = 0.5  # seconds: where a wait cannot be interrupted, as on Windows, signals are handled between two waits
+_SIGNALS_EVERY = 0.5
+"""Seconds: a signal is handled between two waits where it interrupts none, as on Windows, or if it comes just before a wait begins."""
 
 
 async def serve(handler: Handler, endpoint: str | None = None, *, stop: asyncio.Event | None = None, **options: Unpack[Options]) -> None:
