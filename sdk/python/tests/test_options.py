@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import logging
 import pathlib
+import sys
 from typing import Any
 
 import pytest
@@ -79,6 +81,44 @@ def test_a_connection_that_leaves_the_machine_is_named(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         check("10.1.2.3:16650", {})
     assert "not encrypted" in caplog.text
+
+
+class Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError("the log server is down")
+
+
+def test_a_broken_logger_is_told_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.Logger("broken")
+    logger.addHandler(Broken())
+    log = check("10.1.2.3:16650", {"logger": logger}).log
+    assert capsys.readouterr().err.count("not encrypted") == 1
+    log.warning("one %s", "line\nand another")
+    assert capsys.readouterr().err == "ringfence: the logger raised ConnectionError; it was to log: one line and another\n"
+    log.error("one %s", "line", exc_info=ValueError("x"))
+    log.exception("%d", "no number")
+    log.info("a percent sign: %")
+    monkeypatch.setattr(sys, "stderr", None)
+    log.warning("a line")
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    log.warning("a line")
+
+
+def test_log_lines_name_their_caller(caplog: pytest.LogCaptureFixture) -> None:
+    log = check(None, {}).log
+    with caplog.at_level(logging.INFO):
+        log.info("a %s", "line")
+        log.warning("a line")
+        log.error("a line", exc_info=ValueError("x"))
+        try:
+            raise ValueError("y")
+        except ValueError:
+            log.exception("a line")
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "ERROR", "ERROR"]
+    assert {record.funcName for record in caplog.records} == {"test_log_lines_name_their_caller"}
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["x", "y"]
 
 
 def test_the_token_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

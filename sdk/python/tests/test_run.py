@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -16,7 +17,7 @@ from ringfence.testing import Outcome, Router
 WAIT = 30
 
 PROGRAM = """
-    import asyncio, logging, time
+    import asyncio, logging, signal, threading, time
     import ringfence
 
     def plain(event):
@@ -34,16 +35,57 @@ PROGRAM = """
         print("start", flush=True)
         time.sleep(60)
 
+    async def stubborn_task(event):
+        print("start", flush=True)
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    async def leaves_a_task(event):
+        async def left():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                print("cancelled", flush=True)
+
+        global task_left
+        task_left = asyncio.create_task(left())
+        await asyncio.sleep(0)
+        print("start", flush=True)
+
+    async def interrupts(event):
+        if event.payload:
+            return await stubborn_task(event)
+        raise KeyboardInterrupt
+
+    def signal_a_thread():
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    async def signals_a_thread(event):
+        threading.Thread(target=signal_a_thread).start()
+
+    def generates(event):
+        yield
+
     not_callable = 1
 """
 
 
 class Process:
-    def __init__(self, folder: pathlib.Path, router: Router, *arguments: str) -> None:
-        (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
+    """Is ``python -m ringfence`` with these arguments, or without any the program."""
+
+    def __init__(self, folder: pathlib.Path, router: Router, *arguments: str, program: str = PROGRAM) -> None:
+        (folder / "program.py").write_text(textwrap.dedent(program))
         environment = {**os.environ, "RINGFENCE_APP_ENDPOINT": router.endpoint, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "ringfence", *arguments]
+        command = [sys.executable, *(("-m", "ringfence", *arguments) if arguments else ("program.py",))]
         self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.killer = threading.Timer(WAIT, self.process.kill)  # ends the wait for a line, too
+        self.killer.daemon = True
+        self.killer.start()
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -54,6 +96,7 @@ class Process:
             _, errors = self.process.communicate(timeout=WAIT)
         finally:
             self.process.kill()
+            self.killer.cancel()
         return self.process.returncode, errors
 
 
@@ -68,6 +111,14 @@ def test_a_signal_drains(tmp_path: pathlib.Path, ringfence_router: Router, handl
     assert code == 0, errors
     assert runs.outcome() == Outcome("done")
     assert "Traceback" not in errors
+
+
+def test_a_signal_that_interrupts_no_wait_drains(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    """The signal reaches another thread while the event loop waits, as one that comes just before the wait does."""
+    process = Process(tmp_path, ringfence_router, "program:signals_a_thread")
+    assert ringfence_router.deliver("k").outcome() == Outcome("done")
+    code, errors = process.end()
+    assert code == 0, errors
 
 
 @pytest.mark.parametrize("handler", ["plain", "task"])
@@ -85,14 +136,51 @@ def test_a_second_signal_cancels(tmp_path: pathlib.Path, ringfence_router: Route
     assert runs.outcome() == Outcome("cancelled")
 
 
-def test_the_exit_code_when_handlers_still_run(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
-    process = Process(tmp_path, ringfence_router, "program:stubborn", "--drain-grace", "0")
+@pytest.mark.parametrize("handler", ["stubborn", "stubborn_task"])
+def test_the_exit_code_when_handlers_still_run(tmp_path: pathlib.Path, ringfence_router: Router, handler: str) -> None:
+    process = Process(tmp_path, ringfence_router, f"program:{handler}", "--drain-grace", "0")
     ringfence_router.deliver("runs")
     assert process.line() == "start"
     process.process.send_signal(signal.SIGTERM)
     code, errors = process.end()
     assert code == 1
     assert "1 handlers are still running" in errors
+
+
+def test_run_raises_when_handlers_still_run(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    caller = """
+        try:
+            ringfence.run(stubborn_task, drain_grace=0)
+        except ringfence.HandlersStillRunning:
+            print("raised", flush=True)
+    """
+    process = Process(tmp_path, ringfence_router, program=PROGRAM + textwrap.indent(textwrap.dedent(caller), "    "))
+    ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    process.process.send_signal(signal.SIGTERM)
+    assert process.line() == "raised"
+    code, errors = process.end()
+    assert code == 0, errors
+
+
+def test_tasks_that_handlers_have_left_are_cancelled_at_the_end(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    process = Process(tmp_path, ringfence_router, "program:leaves_a_task")
+    ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    process.process.send_signal(signal.SIGTERM)
+    assert process.line() == "cancelled"
+    code, errors = process.end()
+    assert code == 0, errors
+
+
+def test_an_interrupt_in_a_handler_ends_the_process(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    process = Process(tmp_path, ringfence_router, "program:interrupts", "--drain-grace", "0")
+    ringfence_router.deliver("runs", "1")
+    assert process.line() == "start"
+    ringfence_router.deliver("interrupts")
+    code, errors = process.end()
+    assert code != 0
+    assert "KeyboardInterrupt" in errors
 
 
 @pytest.mark.parametrize(
@@ -102,6 +190,7 @@ def test_the_exit_code_when_handlers_still_run(tmp_path: pathlib.Path, ringfence
         (["none:handle"], "there is no module none"),
         (["program:none"], "program has no none"),
         (["program:not_callable"], "is no function"),
+        (["program:generates"], "is a generator function"),
         (["program:plain", "--max-in-flight", "0"], "max_in_flight = 0"),
         (["program:plain", "--endpoint", "nowhere"], "want host:port"),
     ],

@@ -18,6 +18,9 @@ import pytest
 import ringfence
 from ringfence import errors
 from ringfence.app.v1 import app_pb2 as pb
+from ringfence.options import check
+from ringfence.runner import Runner
+from ringfence.stream import Stream
 from ringfence.testing import Outcome, Router
 
 WAIT = 30.0
@@ -209,6 +212,23 @@ def test_frames_are_full_and_results_wait_for_their_receipt(ringfence_router: Ro
     receipts = [request.receipt for request in frames if request.receipt]
     assert receipts == sorted(receipts)
     assert receipts[-1] == 3
+
+
+def test_reports_of_progress_leave_room_for_those_of_others() -> None:
+    """One handler reports in a loop before the sender gets its turn, and another once."""
+    stream = Stream(Runner(check("127.0.0.1:1", {"max_in_flight": 2})))
+    loops, reports = ringfence.Event("loops"), ringfence.Event("reports")
+    loops.id, reports.id = 1, 2
+    for event in [loops] * 100 + [reports] + [loops] * 100:
+        stream.progress(event)
+    frame, _ = stream._next()
+    assert frame is not None
+    assert sorted(pb.WorkRequest.FromString(frame).progress.delivery_ids) == [1, 2]
+    assert stream._next() == (None, False), "a report was sent twice"
+    stream.progress(loops)
+    frame, _ = stream._next()
+    assert frame is not None
+    assert list(pb.WorkRequest.FromString(frame).progress.delivery_ids) == [1]
 
 
 def test_a_result_after_a_receipt_waits_for_no_ping() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import queue
 import threading
@@ -505,6 +506,150 @@ def test_a_function_that_returns_a_coroutine_is_refused(ringfence_router: Router
     assert "pass a coroutine function" in outcome.reason
 
 
+class BrokenHandler(logging.Handler):
+    """Logs nothing, and raises, as one may that sends lines to a machine that is down."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError("the log server is down")
+
+
+@pytest.fixture
+def broken_logger() -> logging.Logger:
+    logger = logging.Logger("broken")
+    logger.addHandler(BrokenHandler())
+    return logger
+
+
+def test_a_broken_logger_stops_nothing(
+    ringfence_router: Router, style: str, gate: Gate, broken_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body(event: Event) -> None:
+        if event.key_text == "fails":
+            raise ValueError("no database")
+
+    async def task(event: Event) -> None:
+        await gate.task(event) if event.key_text == "waits" else body(event)
+
+    def plain(event: Event) -> None:
+        gate.plain(event) if event.key_text == "waits" else body(event)
+
+    worker = ringfence_router.start(plain if style == "threads" else task, logger=broken_logger, threads=1)
+    assert ringfence_router.deliver("fails").outcome() == Outcome("retry", 0, "ValueError: no database")
+    lost = ringfence_router.deliver("waits")
+    event = gate.wait_started()
+    ringfence_router.lose("waits")
+    assert lost.outcome() == Outcome("cancelled")
+    assert isinstance(event.cause, ringfence.KeyLost)
+    ringfence_router.disconnect()
+    assert ringfence_router.deliver("k").outcome() == Outcome("done"), "the worker did not reconnect"
+    waits = ringfence_router.deliver("waits")
+    gate.wait_started()
+    worker.stop()
+    worker.stop()
+    assert worker.join(WAIT)
+    assert waits.outcome() == Outcome("cancelled")
+    errors = capsys.readouterr().err
+    assert "ringfence: the logger raised ConnectionError; it was to log: handler failed: message " in errors
+    assert "no stream to the router" in errors
+
+
+def test_a_handler_is_cancelled_before_that_is_logged(ringfence_router: Router, gate: Gate) -> None:
+    ended = threading.Event()
+    logged: list[bool] = []
+
+    async def handle(event: Event) -> None:
+        try:
+            await gate.task(event)
+        finally:
+            ended.set()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg.startswith("handler cancelled"):
+                logged.append(ended.wait(5))
+
+    logger = logging.Logger("slow")
+    logger.addHandler(Slow())
+    ringfence_router.start(handle, logger=logger)
+    lost = ringfence_router.deliver("k")
+    gate.wait_started()
+    ringfence_router.lose("k")
+    assert lost.outcome() == Outcome("cancelled")
+    until(lambda: bool(logged))
+    assert logged == [True]
+
+
+def generate(event: Any, more: int = 0) -> Any:
+    yield event
+
+
+async def generate_async(event: Any, more: int = 0) -> Any:
+    yield event
+
+
+class Generating:
+    def __call__(self, event: Any) -> Any:
+        yield event
+
+    def method(self, event: Any) -> Any:
+        yield event
+
+
+class GeneratingAsync:
+    async def __call__(self, event: Any) -> Any:
+        yield event
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(generate, id="a function"),
+        pytest.param(generate_async, id="an async function"),
+        pytest.param(functools.partial(generate, more=1), id="a partial"),
+        pytest.param(functools.partial(functools.partial(generate_async), more=1), id="an async partial"),
+        pytest.param(Generating(), id="an object"),
+        pytest.param(GeneratingAsync(), id="an async object"),
+        pytest.param(functools.partial(Generating()), id="a partial of an object"),
+        pytest.param(Generating().method, id="a method"),
+        pytest.param(functools.partial(Generating().method), id="a partial of a method"),
+    ],
+)
+def test_a_generator_function_is_refused(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"handler = .* is a generator function"):
+        ringfence.Worker(handler)
+    with pytest.raises(TypeError, match=r"calls\['do'\] = .* is a generator function"):
+        ringfence.Worker(lambda event: None, calls={"do": handler})
+    with pytest.raises(TypeError, match="is a generator function"):
+        ringfence.json_handler(handler)
+
+
+@pytest.mark.parametrize("made", [generate, generate_async])
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_returned_generator_is_a_failure(ringfence_router: Router, style: str, made: Body, calls: bool) -> None:
+    results: list[str] = []
+
+    def plain(event: Any) -> Any:
+        event.after(1)
+        return made(event)
+
+    async def task(event: Any) -> Any:
+        event.after(1)
+        return made(event)
+
+    handler: Any = plain if style == "threads" else task
+    hooks = ringfence.Hooks(finished=lambda event, result: results.append(result.kind))
+    ringfence_router.start(handler, hooks=hooks, calls={"do": handler} if calls else None)
+    outcome = ringfence_router.deliver("k").outcome()
+    assert outcome.kind == "retry"
+    assert "returned a generator" in outcome.reason
+    if calls:
+        outcome = ringfence_router.call("k", "do").outcome()
+        assert outcome.kind == "retry"
+        assert "generator: want bytes or None" in outcome.reason
+    assert set(results) == {"retry"}
+    assert ringfence_router.sent == []
+
+
 def test_context_variables_do_not_leak(ringfence_router: Router, style: str) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
     variable.set("of the test")
@@ -705,6 +850,16 @@ def test_a_worker_starts_once(ringfence_router: Router) -> None:
     worker = ringfence_router.start(lambda event: None)
     with pytest.raises(RuntimeError, match="started before"):
         worker.start()
+
+
+def test_run_wants_no_event_loop() -> None:
+    async def handle(event: Event) -> None: ...
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"use ringfence\.serve"):
+            ringfence.run(handle)
+
+    asyncio.run(main())
 
 
 def test_run_wants_the_main_thread() -> None:

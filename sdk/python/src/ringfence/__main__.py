@@ -9,6 +9,7 @@ import os
 import sys
 
 import ringfence
+from ringfence.handlers import refuse_generator
 from ringfence.options import DRAIN_GRACE_DEFAULT, MAX_IN_FLIGHT_DEFAULT, THREADS_DEFAULT
 
 
@@ -29,6 +30,10 @@ def _handler(name: str) -> ringfence.Handler:
         found = getattr(found, part)
     if not callable(found):
         raise ValueError(f"{name} is no function")
+    try:
+        refuse_generator(name, found)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
     return found
 
 

@@ -12,7 +12,7 @@ from ringfence.errors import ArgumentError, CallFailure, Cancelled
 from ringfence.event import Arrival, Event, Fence
 
 if TYPE_CHECKING:
-    from ringfence.handlers import AsyncHandler, Handler, PlainHandler
+    from ringfence.handlers import Handler, PlainHandler
 
 REPLY_MAX = 1 << 20
 """Bytes of a reply."""
@@ -134,8 +134,11 @@ class NoHandler(Exception):
 
 
 def check_calls(calls: Mapping[str, CallHandler], handler: Handler) -> None:
-    """Raises ArgumentError if a method is no name of one, or a handler is none or not of the style of the handler of events."""
-    from ringfence.handlers import is_async
+    """Raises ArgumentError if a method is no name of one, or a handler is none or not of the style of the handler of events.
+
+    Raises TypeError if a handler is a generator function.
+    """
+    from ringfence.handlers import is_async, refuse_generator
 
     style = is_async(handler)
     for method, of in calls.items():
@@ -143,6 +146,7 @@ def check_calls(calls: Mapping[str, CallHandler], handler: Handler) -> None:
             raise ArgumentError(f"calls: the method {method!r}: want 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
         if not callable(of):
             raise ArgumentError(f"calls[{method!r}] = {of!r}, want a function")
+        refuse_generator(f"calls[{method!r}]", of)
         if is_async(cast(Any, of)) != style:
             raise ArgumentError(f"calls[{method!r}]: want a {'coroutine' if style else 'plain'} function, as the handler of events is one")
 
@@ -154,13 +158,13 @@ def with_calls(calls: Mapping[str, CallHandler], handler: Handler) -> Handler:
     if not calls:
         return handler
     if is_async(handler):
-        events_async = cast("AsyncHandler", handler)
+        events_async = cast(Callable[[Event], Awaitable[object]], handler)
 
-        async def handle_async(event: Event) -> None:
+        async def handle_async(event: Event) -> Any:
             if event._call is None:
-                await events_async(event)
-            else:
-                event._reply = _reply(await cast(AsyncCallHandler, _find(calls, event))(Call._of(event)))
+                return await events_async(event)
+            event._reply = _reply(await cast(AsyncCallHandler, _find(calls, event))(Call._of(event)))
+            return None
 
         return handle_async
 

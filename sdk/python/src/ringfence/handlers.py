@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, overload
 
 from ringfence.call import NO_HANDLER, NoHandler, code_of
@@ -33,6 +33,31 @@ _KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled", NOT_STARTED:
 def is_async(handler: Handler) -> bool:
     """Reports whether a handler is to run on an event loop."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
+def refuse_generator(name: str, handler: object) -> None:
+    """Raises TypeError if a handler is a generator function: a call of one runs nothing, and would count as success."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    for function in (handler, getattr(type(handler), "__call__", None)):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{name} = {handler!r} is a generator function, which a call does not run: remove the yield")
+
+
+def check_returned(value: object) -> None:
+    """Raises TypeError if what a handler has returned is a generator, which has run nothing."""
+    if isinstance(value, (Generator, AsyncGenerator)):
+        raise TypeError("the handler returned a generator, which has run nothing: remove the yield, or loop over it")
+
+
+def check_returned_plain(value: object) -> None:
+    """Is :func:`check_returned` for a plain function, which must return no awaitable either."""
+    if inspect.isawaitable(value):
+        close = getattr(value, "close", None)
+        if close is not None:
+            close()  # a coroutine that nobody awaits, so that Python does not warn of it as well
+        raise TypeError("the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one")
+    check_returned(value)
 
 
 def kind_of(event: Event, error: BaseException) -> int:
@@ -186,6 +211,7 @@ class _JSONDecorator(Generic[V]):
     @overload
     def __call__(self, handler: Callable[[Event, V], None], /) -> PlainHandler: ...
     def __call__(self, handler: Callable[[Event, V], Any], /) -> Any:
+        refuse_generator("handler", handler)
         decode = self._decode
         if inspect.iscoroutinefunction(handler):
 

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -119,7 +120,37 @@ class Options(TypedDict, total=False):
     opentelemetry-api is installed and the application has set a tracer provider. True without opentelemetry-api is refused."""
     logger: logging.Logger | None
     """The log for connections, failures of handlers and lost keys: by default that called ringfence. No key or payload is logged,
-    unless an exception of a handler holds them."""
+    unless an exception of a handler holds them. If it raises, a line on stderr says so, and the worker goes on."""
+
+
+class Log:
+    """The application's logger, whose failures are told to stderr and go no further: streams, handlers and answers do not end with them."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def info(self, text: str, *arguments: object) -> None:
+        self._write(self._logger.info, text, arguments)
+
+    def warning(self, text: str, *arguments: object) -> None:
+        self._write(self._logger.warning, text, arguments)
+
+    def error(self, text: str, *arguments: object, exc_info: BaseException | bool | None = None) -> None:
+        self._write(self._logger.error, text, arguments, exc_info)
+
+    def exception(self, text: str, *arguments: object) -> None:
+        self._write(self._logger.error, text, arguments, True)
+
+    def _write(self, write: Callable[..., object], text: str, arguments: tuple[object, ...], exc_info: BaseException | bool | None = None) -> None:
+        try:
+            write(text, *arguments, exc_info=exc_info, stacklevel=3)  # the line is our caller's caller's
+        except Exception as failure:
+            try:
+                if sys.stderr is not None:
+                    line = f"ringfence: the logger raised {type(failure).__name__}; it was to log: {text % arguments if arguments else text}"
+                    sys.stderr.write(" ".join(line.splitlines()) + "\n")
+            except Exception:  # a closed stderr, or one that writes to the same logger
+                pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +170,7 @@ class Settings:
     ready: Callable[[bool], object] | None
     traces: bool | None
     calls: Mapping[str, CallHandler]
-    log: logging.Logger
+    log: Log
     clock: LeaseClock
 
     def token(self) -> str | None:
@@ -168,7 +199,7 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
     grace = options.get("drain_grace", DRAIN_GRACE_DEFAULT)
     if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 <= grace < math.inf:
         raise ArgumentError(f"drain_grace = {grace!r}, want a number of seconds, at least 0")
-    log = options.get("logger") or logging.getLogger("ringfence")
+    log = Log(options.get("logger") or logging.getLogger("ringfence"))
     tls = options.get("tls")
     if tls is None and not _stays_here(endpoint):
         log.warning("the connection to %s is not encrypted: pass tls, unless the address is of this machine", endpoint)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -161,20 +160,14 @@ class ThreadPool:
             began = boot_ns() if live.inbox.timed else 0  # type: ignore[union-attr]
             answer = None
             try:
-                value = copy().run(handler, event)  # its context variables are its own
+                copy().run(handler, event)  # its context variables are its own
             except BaseException as error:  # also an attempt to exit
                 answer = answer_of(runner.settings, event, error)
             else:
-                if value is not None and inspect.isawaitable(value):
-                    _close(value)
-                    answer = answer_of(runner.settings, event, TypeError(_AWAITABLE))
-                elif calls:
+                if calls:
                     answer = reply_of(event)
             if began:
                 answer = _timed(event, answer, began, boot_ns())
-
-
-_AWAITABLE = "the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one"
 
 
 class LoopPool:
@@ -425,10 +418,3 @@ def _timed(event: Event, answer: Answer | None, began: int, ended: int) -> Answe
     """Notes when a handler ran, as the router asks, in its event or its answer."""
     event.started_ns, event.took_ns = began, max(ended - began, 0)
     return answer if answer is None or answer.kind == NOT_STARTED else answer._replace(started_ns=event.started_ns, took_ns=event.took_ns)
-
-
-def _close(value: object) -> None:
-    """Closes a coroutine that nobody awaits, so that Python does not warn of it as well."""
-    close = getattr(value, "close", None)
-    if close is not None:
-        close()

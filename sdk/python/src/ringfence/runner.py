@@ -201,7 +201,8 @@ class Runner:
         stream.tell()
 
     def cancel(self, events: Iterable[Event], cause: type[Cancelled]) -> None:
-        """Cancels running handlers. The first cause counts."""
+        """Cancels running handlers, and logs it once all are cancelled. The first cause counts."""
+        cancelled: list[Event] = []
         for event in events:
             with self.lock:
                 if event._cause is not None:
@@ -211,8 +212,10 @@ class Runner:
                 wake = self.pool.wanted()
             if wake:
                 self.pool.wake()
-            self.settings.log.warning("handler cancelled: message %s, attempt %d: %s", event.message_id, event.attempt, cause.__name__)
             self.pool.cancel(event)
+            cancelled.append(event)
+        for event in cancelled:
+            self.settings.log.warning("handler cancelled: message %s, attempt %d: %s", event.message_id, event.attempt, cause.__name__)
 
     # The watch.
 

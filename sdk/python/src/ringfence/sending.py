@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import inspect
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import grpc
@@ -18,7 +17,7 @@ from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 
 if TYPE_CHECKING:
-    from ringfence.handlers import AsyncHandler, Handler, PlainHandler
+    from ringfence.handlers import Handler
     from ringfence.options import Settings
 
 METHOD = "/ringfence.lane.v1.LaneService/Send"
@@ -223,26 +222,32 @@ def request_of(
 
 
 def with_timers(handler: Handler) -> Handler:
-    """Returns a handler that publishes the timers that the handler has set, once that has returned."""
-    from ringfence.handlers import is_async
+    """Returns a handler that publishes the timers that the handler has set, once that has returned.
+
+    It fails if the handler has returned something that has not run.
+    """
+    from ringfence.handlers import check_returned, check_returned_plain, is_async
 
     if is_async(handler):
-        inner = cast("AsyncHandler", handler)
+        inner = cast(Callable[[Event], Awaitable[object]], handler)
 
         async def handle_async(event: Event) -> None:
-            await inner(event)
+            value = await inner(event)
+            if value is not None:
+                check_returned(value)
             if event._timers is not None:
                 await _publish_async(event)
 
         return handle_async
 
-    plain = cast("PlainHandler", handler)
+    plain = cast(Callable[[Event], object], handler)
 
-    def handle(event: Event) -> Any:
+    def handle(event: Event) -> None:
         value = plain(event)
-        if event._timers is not None and not inspect.isawaitable(value):  # else the handler has failed
+        if value is not None:
+            check_returned_plain(value)
+        if event._timers is not None:
             _publish(event)
-        return value
 
     return handle
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.call import check_calls, with_calls
 from ringfence.errors import ArgumentError
-from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, with_hooks
+from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, refuse_generator, with_hooks
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
 from ringfence.runner import Runner
@@ -41,12 +41,13 @@ class Worker:
     """
 
     def __init__(self, handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
-        """Checks the options. Raises ArgumentError if one is out of range, TypeError if there is none of that name."""
+        """Checks the options. Raises ArgumentError if one is out of range, TypeError if there is none of that name or a handler is a generator."""
         self._init(handler, endpoint, dict(options), None)
 
     def _init(self, handler: Handler, endpoint: str | None, options: dict[str, Any], clock: LeaseClock | None) -> None:
         if not callable(handler):
             raise ArgumentError(f"handler = {handler!r}, want a function")
+        refuse_generator("handler", handler)
         self._settings = check(endpoint, options, clock)
         check_calls(self._settings.calls, handler)
         self._is_async = is_async(handler)
@@ -142,8 +143,9 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
     arguments are those of :class:`Options`.
 
     At a signal no event starts any more, running handlers have ``drain_grace`` seconds to end, and ``run`` returns; a second signal
-    cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name, RuntimeError
-    outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their cancellation.
+    cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name or a handler is a generator
+    function, RuntimeError outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their
+    cancellation.
     """
     worker = Worker(handler, endpoint, **options)
     if threading.current_thread() is not threading.main_thread():
@@ -155,7 +157,7 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         if worker._is_async:
-            asyncio.run(_serve(worker))
+            _run_async(worker)
         else:
             worker.start()
             while not worker.join(_SIGNALS_EVERY):
@@ -165,7 +167,40 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
             signal.signal(number, handling)
 
 
-_SIGNALS_EVERY = 0.5  # seconds: where a wait cannot be interrupted, as on Windows, signals are handled between two waits
+def _run_async(worker: Worker) -> None:
+    """Is asyncio.run for a worker, but does not wait for handlers that ignore their cancellation: their loop is left as it is."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise RuntimeError("ringfence.run makes an event loop of its own: use ringfence.serve inside another one")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    def look() -> None:
+        loop.call_later(_SIGNALS_EVERY, look)
+
+    look()
+    try:
+        loop.run_until_complete(_serve(worker))
+    finally:
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            while left and worker._runner.error is None:
+                _, left = loop.run_until_complete(asyncio.wait(left, timeout=_SIGNALS_EVERY))
+            if not left:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(loop.shutdown_default_executor())
+                loop.close()
+        finally:
+            asyncio.set_event_loop(None)
+
+
+_SIGNALS_EVERY = 0.5
+"""Seconds: a signal is handled between two waits where it interrupts none, as on Windows, or if it comes just before a wait begins."""
 
 
 async def serve(handler: Handler, endpoint: str | None = None, *, stop: asyncio.Event | None = None, **options: Unpack[Options]) -> None:
