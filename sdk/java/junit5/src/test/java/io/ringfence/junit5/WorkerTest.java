@@ -37,6 +37,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
@@ -316,6 +317,33 @@ class WorkerTest {
         assertFalse(stays.isOver());
         release.countDown();
         assertEquals(Outcome.Kind.DONE, stays.outcome().kind());
+    }
+
+    /** A task that a handler has left behind must not write: its event is over, though the lease of the worker goes on. */
+    @Test
+    void anEventIsOverWhenItsHandlerHasReturned(TestRouter router) throws InterruptedException {
+        BlockingQueue<Event> seen = new LinkedBlockingQueue<>();
+        router.start(event -> {
+            event.checkActive();
+            seen.add(event); // for a task, which calls checkActive before each write
+            if (event.attempt() == 1) {
+                throw new TimeoutException("the task takes too long");
+            }
+        });
+        TestRouter.Delivery first = router.deliver(Event.of("k"));
+        assertEquals(Outcome.Kind.RETRY, first.outcome().kind());
+        Event failed = take(seen);
+        isOver(failed);
+        router.lose("k");
+        assertEquals(Outcome.Kind.DONE, first.redeliver().outcome().kind());
+        isOver(failed);
+        isOver(take(seen)); // also after a success
+    }
+
+    private static void isOver(Event event) {
+        assertTrue(event.isCancelled());
+        assertThrows(KeyLostException.class, event::progress);
+        assertTrue(assertThrows(KeyLostException.class, event::checkActive).getMessage().contains("returned"));
     }
 
     /** Rule 6: the check asks the clock itself, before the check of all deadlines has come around. */
