@@ -515,6 +515,42 @@ class WorkerTest {
         assertEquals(Outcome.Kind.DONE, old.redeliver().outcome().kind());
     }
 
+    /** A log that throws, as one whose server is away, costs no stream, no answer and no thread. */
+    @Test
+    void aLogThatThrowsHoldsUpNothing(TestRouter router) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        BlockingQueue<String> learned = new LinkedBlockingQueue<>();
+        Worker worker = router.start(event -> {
+            if (event.key().equals("fails")) {
+                throw new IllegalStateException("no database");
+            } else if (event.key().equals("moves")) {
+                started.countDown();
+                try {
+                    new CountDownLatch(1).await();
+                } catch (InterruptedException e) {
+                    learned.add("interrupted");
+                }
+            }
+        }, options -> options.maxThreads(1).hooks(new Hooks() {
+            @Override
+            public void finished(Event event, Result result) {
+                throw new IllegalStateException("logged too");
+            }
+        }).logger(new TestLog((line, thrown) -> {
+            throw new IllegalStateException("no log server");
+        })));
+        assertEquals(new Outcome(Outcome.Kind.RETRY, Duration.ZERO, "java.lang.IllegalStateException: no database"), router.deliver(Event.of("fails")).outcome());
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind(), "in the only thread");
+        router.disconnect();
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind(), "over the new stream");
+        router.deliver(Event.of("moves"));
+        await(started);
+        router.lose("moves");
+        assertEquals("interrupted", take(learned));
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind());
+        assertFalse(worker.awaitEnd(Duration.ZERO));
+    }
+
     /** A handler that ignores its cancellation holds up neither the next delivery of its key nor that of others. */
     @Test
     void aHandlerThatIgnoresItsCancellationHoldsUpNothing(TestRouter router) throws InterruptedException {
