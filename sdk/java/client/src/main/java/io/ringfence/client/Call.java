@@ -131,16 +131,17 @@ public final class Call {
     /**
      * Reports whether the handler must stop and write nothing, as {@link Event#isCancelled} does.
      *
-     * @return whether the key is lost, the caller waits no longer, or the drain has ended
+     * @return whether the key is lost, the caller waits no longer, the handler has returned, or the drain has ended
      */
     public boolean isCancelled() {
         return event.isCancelled();
     }
 
     /**
-     * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block.
+     * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block. A call is
+     * over when its handler has returned: from then on this always throws.
      *
-     * @throws KeyLostException if another handler may work on the key now
+     * @throws KeyLostException if another handler may work on the key now, as it may once this call's handler has returned
      * @throws CallerGoneException if the caller waits no longer
      * @throws DrainTimeoutException if the handler outlasted the drain grace
      */

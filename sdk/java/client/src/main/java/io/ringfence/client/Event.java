@@ -98,6 +98,8 @@ public final class Event extends Inbox.Item {
     /** The thread of the handler, from its start to its return; guarded by this, set under the runner's lock. */
     private Thread thread;
     private volatile Cancellation cancellation;
+    /** The handler has returned: the event is over, and another handler may work on the key. */
+    private volatile boolean returned;
 
     Event(Frame frame, int from, int to) {
         this.frame = frame;
@@ -429,31 +431,33 @@ public final class Event extends Inbox.Item {
 
     /**
      * Reports whether the handler must stop and write nothing. It reads the clock itself, so it notices a passed deadline
-     * even if the process has just thawed. It does not block.
+     * even if the process has just thawed. It does not block. An event is over when its handler has returned: from then on
+     * this is true, for a task that the handler has left behind.
      *
-     * @return whether the key is lost, the handler took too long, or the drain has ended
+     * @return whether the key is lost, the handler took too long or has returned, or the drain has ended
      */
     public boolean isCancelled() {
-        return cancellation != null || stream != null && stream.overdue(this);
+        return cancellation != null || returned || stream != null && stream.overdue(this);
     }
 
     /**
-     * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block.
+     * Throws if the handler must stop: call it before each write. It reads the clock itself and does not block. An event is
+     * over when its handler has returned: from then on this always throws, for a task that the handler has left behind.
      *
-     * @throws KeyLostException if another handler may work on the key now
+     * @throws KeyLostException if another handler may work on the key now, as it may once this event's handler has returned
      * @throws HandlerTimeoutException if the handler took longer than the router's handler.timeout
      * @throws DrainTimeoutException if the handler outlasted the drain grace
      */
     public void checkActive() {
         if (isCancelled()) {
             Cancellation why = cancellation;
-            throw (why != null ? why : Cancellation.KEY_LOST).exception();
+            throw why != null ? why.exception() : returned ? new KeyLostException("the handler has returned") : new KeyLostException();
         }
     }
 
     /**
      * Tells the router that the handler is still working on this event, which restarts the handler timeout if the router
-     * has one. It does not block.
+     * has one. It does not block. When the handler has returned it sends nothing, and throws.
      *
      * @throws HandlerCancelledException as {@link #checkActive}
      */
@@ -507,10 +511,16 @@ public final class Event extends Inbox.Item {
         thread = handler;
     }
 
-    /** Ends the handler: nothing interrupts its thread for this event any more. Returns why it was cancelled, or null. */
+    /** Ends the handler, and with it the event: nothing interrupts its thread for it any more. Returns why it was cancelled, or null. */
     synchronized Cancellation returns() {
         thread = null;
+        returned = true;
         return cancellation;
+    }
+
+    /** Reports whether the handler has returned. */
+    boolean hasReturned() {
+        return returned;
     }
 
     /** Cancels the handler, once. Returns whether this call did. */

@@ -69,8 +69,8 @@ final class Runner {
                     call(event);
                 }
             } catch (Throwable failure) { // a fault of the SDK: its other threads go on
-                log.log(Level.ERROR, "a thread of the SDK failed: please report this", failure);
                 leave();
+                log.log(Level.ERROR, "a thread of the SDK failed: please report this", failure);
             }
         }
 
@@ -212,8 +212,8 @@ final class Runner {
         try {
             threads.newThread(woken).start();
         } catch (OutOfMemoryError noThread) { // the next check of deadlines tries again
-            log.log(Level.ERROR, "cannot start a thread for handlers: raise the limit of threads, or lower maxThreads", noThread);
             leave();
+            log.log(Level.ERROR, "cannot start a thread for handlers: raise the limit of threads, or lower maxThreads", noThread);
         }
     }
 
@@ -422,12 +422,8 @@ final class Runner {
         } catch (Throwable broken) { // as above
             event.reason = thrown.getClass().getName();
         }
-        try {
-            log.log(foreseen ? Level.DEBUG : Level.WARNING,
-                    () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
-        } catch (Throwable broken) { // as above, when the log prints it
-            log.log(Level.WARNING, "handler failed: message {0}, attempt {1}: {2} cannot be logged", event.messageId(), event.attempt(), thrown.getClass().getName());
-        }
+        log.log(foreseen ? Level.DEBUG : Level.WARNING,
+                () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
     }
 
     /** Sets the kind of the answer to what a handler threw. Returns whether that is an exception of the SDK. */

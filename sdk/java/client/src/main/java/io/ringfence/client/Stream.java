@@ -521,11 +521,11 @@ final class Stream {
         return frame;
     }
 
-    /** Queues a Progress for an event whose handler runs. */
+    /** Queues a Progress for an event. None follows its answer, which is queued under the same lock. */
     void progress(Event event) {
         runner.lock.lock();
         try {
-            if (finished) {
+            if (finished || event.hasReturned()) {
                 return;
             }
             ongoing.add(event.id);

@@ -459,7 +459,7 @@ public final class Worker implements AutoCloseable {
 
         /**
          * Sets the log for connections, failed handlers and lost keys. The SDK never logs a key or a payload, but the
-         * exceptions of handlers.
+         * exceptions of handlers. What the log itself throws does no harm: the line goes to standard error.
          *
          * @param logger that of io.ringfence.client by default
          * @return this
@@ -614,6 +614,7 @@ public final class Worker implements AutoCloseable {
             if (!refused.isEmpty()) {
                 throw new IllegalArgumentException(String.join("; ", refused));
             }
+            logger = new GuardedLogger(logger);
             int threadsMax = maxThreads > 0 ? maxThreads : wantsVirtual ? maxInFlight : Math.min(maxInFlight, THREADS_DEFAULT);
             Handler wrapped = intercepted();
             Supplier<ManagedChannel> dial = connection();

@@ -37,6 +37,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
@@ -318,6 +319,33 @@ class WorkerTest {
         assertEquals(Outcome.Kind.DONE, stays.outcome().kind());
     }
 
+    /** A task that a handler has left behind must not write: its event is over, though the lease of the worker goes on. */
+    @Test
+    void anEventIsOverWhenItsHandlerHasReturned(TestRouter router) throws InterruptedException {
+        BlockingQueue<Event> seen = new LinkedBlockingQueue<>();
+        router.start(event -> {
+            event.checkActive();
+            seen.add(event); // for a task, which calls checkActive before each write
+            if (event.attempt() == 1) {
+                throw new TimeoutException("the task takes too long");
+            }
+        });
+        TestRouter.Delivery first = router.deliver(Event.of("k"));
+        assertEquals(Outcome.Kind.RETRY, first.outcome().kind());
+        Event failed = take(seen);
+        isOver(failed);
+        router.lose("k");
+        assertEquals(Outcome.Kind.DONE, first.redeliver().outcome().kind());
+        isOver(failed);
+        isOver(take(seen)); // also after a success
+    }
+
+    private static void isOver(Event event) {
+        assertTrue(event.isCancelled());
+        assertThrows(KeyLostException.class, event::progress);
+        assertTrue(assertThrows(KeyLostException.class, event::checkActive).getMessage().contains("returned"));
+    }
+
     /** Rule 6: the check asks the clock itself, before the check of all deadlines has come around. */
     @Test
     void checkActiveAsksTheClock(TestRouter router) {
@@ -485,6 +513,42 @@ class WorkerTest {
         router.expire();
         assertEquals(Outcome.Kind.LOST, old.outcome().kind());
         assertEquals(Outcome.Kind.DONE, old.redeliver().outcome().kind());
+    }
+
+    /** A log that throws, as one whose server is away, costs no stream, no answer and no thread. */
+    @Test
+    void aLogThatThrowsHoldsUpNothing(TestRouter router) throws InterruptedException {
+        CountDownLatch started = new CountDownLatch(1);
+        BlockingQueue<String> learned = new LinkedBlockingQueue<>();
+        Worker worker = router.start(event -> {
+            if (event.key().equals("fails")) {
+                throw new IllegalStateException("no database");
+            } else if (event.key().equals("moves")) {
+                started.countDown();
+                try {
+                    new CountDownLatch(1).await();
+                } catch (InterruptedException e) {
+                    learned.add("interrupted");
+                }
+            }
+        }, options -> options.maxThreads(1).hooks(new Hooks() {
+            @Override
+            public void finished(Event event, Result result) {
+                throw new IllegalStateException("logged too");
+            }
+        }).logger(new TestLog((line, thrown) -> {
+            throw new IllegalStateException("no log server");
+        })));
+        assertEquals(new Outcome(Outcome.Kind.RETRY, Duration.ZERO, "java.lang.IllegalStateException: no database"), router.deliver(Event.of("fails")).outcome());
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind(), "in the only thread");
+        router.disconnect();
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind(), "over the new stream");
+        router.deliver(Event.of("moves"));
+        await(started);
+        router.lose("moves");
+        assertEquals("interrupted", take(learned));
+        assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("next")).outcome().kind());
+        assertFalse(worker.awaitEnd(Duration.ZERO));
     }
 
     /** A handler that ignores its cancellation holds up neither the next delivery of its key nor that of others. */
