@@ -650,6 +650,19 @@ def test_a_returned_generator_is_a_failure(ringfence_router: Router, style: str,
     assert ringfence_router.sent == []
 
 
+def test_a_returned_coroutine_is_a_failure(ringfence_router: Router) -> None:
+    async def store(event: Event) -> None:
+        raise AssertionError("nobody awaits it")
+
+    async def task(event: Event) -> Any:
+        return store(event)  # without await
+
+    ringfence_router.start(task)
+    outcome = ringfence_router.deliver("k").outcome()
+    assert outcome.kind == "retry"
+    assert "returned a coroutine" in outcome.reason
+
+
 def test_context_variables_do_not_leak(ringfence_router: Router, style: str) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
     variable.set("of the test")

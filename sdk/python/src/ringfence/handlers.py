@@ -45,9 +45,12 @@ def refuse_generator(name: str, handler: object) -> None:
 
 
 def check_returned(value: object) -> None:
-    """Raises TypeError if what a handler has returned is a generator, which has run nothing."""
+    """Raises TypeError if what a handler has returned is a generator or a coroutine, which has run nothing."""
     if isinstance(value, (Generator, AsyncGenerator)):
         raise TypeError("the handler returned a generator, which has run nothing: remove the yield, or loop over it")
+    if inspect.iscoroutine(value):
+        value.close()  # so that Python does not warn of it as well
+        raise TypeError("the handler returned a coroutine, which has run nothing: await it")
 
 
 def check_returned_plain(value: object) -> None:
