@@ -31,7 +31,8 @@ as soon as that is foreseen, and SIGKILL before the permission ends: by this pro
 watchdog if this one is killed or stopped. With --ttl 30s the key is not lost with its owner: the
 command goes on if the next owner is found within 30 s; but if this process dies without a release, the key
 is free only after 30 s. What COMMAND leaves running in its group is killed
-before the key is free. Signals are passed on.
+before the key is free. Signals are passed on, but for that of Ctrl-Z: a COMMAND that is stopped would
+hold the key.
 
 The exit code is that of COMMAND, 128 and the number of the signal that ended it, or
   2    the command line is wrong

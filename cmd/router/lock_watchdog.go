@@ -167,6 +167,7 @@ const gateFile = 3
 
 // execLocked becomes the command as soon as a byte comes through the gate.
 func execLocked(gate *os.File, path string, command []string) error {
+	signal.Ignore(syscall.SIGTSTP) // of the command, too: the shell knows router lock alone, so nobody could wake a command that Ctrl-Z has stopped
 	_, err := io.ReadFull(gate, make([]byte, 1))
 	_ = gate.Close() // it was only read
 	if err != nil {

@@ -233,6 +233,9 @@ func (b *Bridge) send(ctx context.Context, e *client.Event) (response *http.Resp
 // verdict reads and closes a response.
 func verdict(r *http.Response) error {
 	defer r.Body.Close()
+	if r.StatusCode < http.StatusOK { // 101, whose body is the connection itself: no context ends a read from it
+		return errors.New(r.Status)
+	}
 	if r.StatusCode >= 200 && r.StatusCode < 300 {
 		_, err := io.CopyN(io.Discard, r.Body, bodyMax)
 		if err == nil || errors.Is(err, io.EOF) {

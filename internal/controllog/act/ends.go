@@ -49,7 +49,7 @@ func (k *Keeper) Unparked(p event.Park, letters uint64) {
 
 // keepEnd keeps an end until the topic has it.
 func (k *Keeper) keepEnd(r Record) {
-	r.By, r.Via = k.member, k.member
+	r.By, r.Via = k.member[:min(len(k.member), byMax)], k.member // names may have 253 bytes
 	r.At = k.wall().Truncate(time.Millisecond)
 	r.Until = r.At
 	k.mu.Lock()

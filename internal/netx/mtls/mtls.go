@@ -15,6 +15,7 @@
 package mtls
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -107,6 +108,9 @@ func (f Files) parse(contents [][]byte) (material, error) {
 		if err != nil {
 			return m, fmt.Errorf("%s and %s: %w", f.CertFile, f.KeyFile, err)
 		}
+		if len(pair.Certificate) != bytes.Count(contents[0], []byte(begin+"CERTIFICATE-----")) {
+			return m, fmt.Errorf("%s: %w", f.CertFile, errPartly)
+		}
 		m.certificate = &pair
 		contents = contents[2:]
 	}
@@ -119,11 +123,17 @@ func (f Files) parse(contents [][]byte) (material, error) {
 	return m, nil
 }
 
+// begin is how a block of PEM begins.
+const begin = "-----BEGIN "
+
+// errPartly says that a file has more than what the library reads of it, which skips all that is damaged.
+var errPartly = errors.New("a certificate is cut, damaged or not on lines of its own: each begins and ends with a line of its own")
+
 // parseRoots refuses a file that is only partly readable: otherwise holders of an omitted CA
 // could not connect, for no visible reason.
 func parseRoots(content []byte) (*x509.CertPool, error) {
 	roots := x509.NewCertPool()
-	found := false
+	found := 0
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			return nil, fmt.Errorf("a %s among the CAs, want certificates only", strings.ToLower(block.Type))
@@ -133,10 +143,13 @@ func parseRoots(content []byte) (*x509.CertPool, error) {
 			return nil, err
 		}
 		roots.AddCert(certificate)
-		found = true
+		found++
 	}
-	if !found {
+	switch begun := bytes.Count(content, []byte(begin)); {
+	case begun == 0:
 		return nil, errors.New("no certificate in PEM")
+	case found != begun:
+		return nil, errPartly
 	}
 	return roots, nil
 }
