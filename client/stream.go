@@ -660,8 +660,7 @@ func (s *stream) next() any {
 		ids := slices.Collect(maps.Keys(s.ongoing))
 		clear(s.ongoing)
 		s.told = s.given
-		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: ids}}}
-		return f
+		return &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: ids}}}
 	case len(s.inbox.Results) > 0 && s.receipt == s.sent:
 		s.sent++
 		s.results.Number, s.results.Receipt, s.told = s.sent, s.given, s.given

@@ -78,7 +78,7 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 	}
 	if e.First.IsRelayed() && t.relayedBytes > 0 && t.relayedBytes+e.Bytes > relayedBytesMax {
 		for i := range e.Fresh.All() {
-			out.settle(event.Ref{Entry: e, Index: int32(i)}, event.Verdict{Handle: e.Handle(i), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}})
+			out.settle(event.Ref{Entry: e, Index: int32(i)}, t.notYet(e.Handle(i)))
 		}
 		return
 	}
@@ -460,7 +460,7 @@ func (t *Table) send(h held, out *Moves) {
 	}
 	switch {
 	case (w != nil || !l.up) && h.isRelayed():
-		t.settle(h, event.Verdict{Handle: h.handle(), Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
+		t.settle(h, t.notYet(h.handle()), out)
 	case w != nil:
 		t.addTo(w, h)
 	case h.isCall() && (l.up && !l.calls || l.via != nil):
@@ -522,3 +522,8 @@ func (t *Table) end(h held) {
 
 // weightOf returns an event's weight in frames: never less than its encoding.
 func weightOf(ref *event.Ref) int { return ref.Weight() + len(ref.Topic()) }
+
+// notYet returns the verdict on a relayed event that cannot be passed on now: its sender keeps it.
+func (t *Table) notYet(h event.Handle) event.Verdict {
+	return event.Verdict{Handle: h, Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}
+}

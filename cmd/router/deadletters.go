@@ -497,13 +497,8 @@ func trailPage(p *page, t deadletter.Trail, topic string) {
 	}
 }
 
-// cutText cuts a text for a table, and marks its end then.
-func cutText(text string) string {
-	if len(text) <= textShownMax {
-		return text
-	}
-	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:textShownMax], ""), len(text))
-}
+// cutText cuts a text for a table, and marks that it is cut.
+func cutText(text string) string { return untrusted.Short(text, textShownMax) }
 
 // doneWords tells the result of an act.
 func doneWords(d *deadletter.Done) string {

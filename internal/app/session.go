@@ -86,8 +86,8 @@ func newSession(s *Server) *session {
 	return &session{server: s, awake: make(chan struct{}, 1), over: make(chan struct{}), outstanding: NewOutstanding(0), revoked: make(map[ring.Partition]struct{})}
 }
 
-// Work serves one worker. Its reader and its writer run beside it. Either may hang in gRPC: the reader until Work returns, and so does a writer whose
-// worker reads nothing, so Work does not wait for it for long when the stream is over.
+// Work serves one worker. Its reader and its writer run beside it. The reader ends when Work has returned. A writer whose worker reads nothing hangs in gRPC
+// until then, too, so Work waits for it for at most writeGrace once the stream is over.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
 	defer s.streams.Add(-1)
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
