@@ -42,6 +42,10 @@ type Config struct {
 	// HandoverMax bounds the ids of recently finished events, of about 60 bytes each, that wait
 	// to be handed over to the next owners of their partitions.
 	HandoverMax int `min:"1"`
+	// RelayedBytesMax bounds the events that this member passes on for members that cannot reach
+	// their owners. Those beyond it are refused, and their senders keep them and try again.
+	// A frame is always taken while no other one is held.
+	RelayedBytesMax int `unit:"bytes" min:"1"`
 	// PeersTypical is the usual number of other members. It bounds nothing, but the memory
 	// bound is computed with it.
 	PeersTypical int `min:"1"`
@@ -77,6 +81,7 @@ func DefaultConfig() Config {
 		FullBurstMin:       16,
 		FullDelayMax:       5 * time.Second,
 		HandoverMax:        1 << 18,
+		RelayedBytesMax:    64 << 20,
 		PeersTypical:       8,
 	}
 }

@@ -9,8 +9,6 @@ const (
 	frameItemsMax = 4096
 	// setWordsMax bounds the words of 64 events in all sets of a frame, each from the first event of its entry on.
 	setWordsMax = 1 << 14
-	// relayedBytesMax bounds the events that other members have sent here to be passed on: beyond it they are refused, and kept by their senders.
-	relayedBytesMax = 256 << 20
 	// textMax is the length to which errors and reasons are cut, in bytes.
 	textMax = 4 << 10
 	// frameOverheadMax is the part of FrameMax reserved for the overhead of one event:

@@ -28,11 +28,13 @@ type Metrics struct {
 
 	held        *prometheus.GaugeVec
 	heldBytes   prometheus.Gauge
+	relayed     prometheus.Gauge
 	fullKeys    prometheus.Gauge
 	oldest      prometheus.Gauge
 	resent      prometheus.Counter
+	refusedHere prometheus.Counter
 	forgotten   prometheus.Counter
-	counted     Stats // by resent and forgotten
+	counted     Stats // by resent, refusedHere and forgotten
 	placeGauges [places]prometheus.Gauge
 }
 
@@ -89,9 +91,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",
 		}, []string{"place"}),
 		heldBytes: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
-		fullKeys:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
-		oldest:    factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
-		resent:    factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused, lost with their stream or not answered before a takeover, and so sent again."}),
+		relayed:   factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_relayed_bytes", Help: "Weight of the held events that this member passes on for members that cannot reach their owners."}),
+		refusedHere: factory.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_forward_relayed_refused_total", Help: "Events that this member was to pass on and refused, because it held peer.relayed_bytes_max of them.",
+		}),
+		fullKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
+		oldest:   factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
+		resent:   factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused, lost with their stream or not answered before a takeover, and so sent again."}),
 		forgotten: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_forgotten_releases_total", Help: "Releases of reservations that were forgotten before an owner of the key had confirmed them.",
 		}),
@@ -133,6 +139,8 @@ func (m *Metrics) observe(now clock.Instant, s Stats) {
 	}
 	m.heldBytes.Set(float64(s.Bytes))
 	m.fullKeys.Set(float64(s.FullKeys))
+	m.relayed.Set(float64(s.Relayed))
+	m.refusedHere.Add(float64(s.Refused - m.counted.Refused))
 	m.resent.Add(float64(s.Resent - m.counted.Resent))
 	m.forgotten.Add(float64(s.Forgotten - m.counted.Forgotten))
 	m.counted = s

@@ -151,6 +151,7 @@ var docs = map[string]string{
 	"peer.reconnect_max":              "The longest pause between two attempts to connect.",
 	"peer.reconnect_min":              "The first pause after a stream broke. It doubles up to reconnect_max.",
 	"peer.refused_retry":              "The time after which a refused event is sent again if no newer route has come: a fallback for a wait that normally ends with the next route.",
+	"peer.relayed_bytes_max":          "relayed_bytes_max bounds the events that this member passes on for members that cannot reach their owners. Those beyond it are refused, and their senders keep them and try again. A frame is always taken while no other one is held.",
 	"peer.tls.ca_file":                "CAs that may sign the certificate of the other side, in PEM.",
 	"peer.tls.cert_file":              "Own certificate in PEM, followed by the intermediate certificates.",
 	"peer.tls.key_file":               "Private key of the certificate, in PEM.",

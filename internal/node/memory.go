@@ -52,6 +52,7 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"calls", c.Lane.CallsBytesMax + c.Lane.CallsMax*openOverhead + c.Mailbox.RepliesBytesMax},
 		{"history", c.History.BytesMax + c.Mailbox.Shards*hotkeys.SketchBytes},
 		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
+		{"relayed", max(c.Forward.RelayedBytesMax, c.Forward.FrameMax)},
 		{"audit", auditBytes(c.Audit)},
 		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
 		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},

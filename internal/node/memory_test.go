@@ -31,6 +31,7 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	cfg.App.ReasonBytesMax *= 2
 	cfg.Forward.PeersTypical *= 2
 	cfg.Forward.HandoverMax *= 2
+	cfg.Forward.RelayedBytesMax *= 2
 	cfg.Mailbox.BytesMax *= 2
 	cfg.Mailbox.FramesBytesMax *= 2
 	cfg.Mailbox.WindowBytesMax *= 2
@@ -77,6 +78,7 @@ func overloadedConfig() (Config, source.Config) {
 func adjustOverloaded(c *Config) {
 	c.Lane, c.Mailbox.RepliesBytesMax = lane.Config{CallsMax: 1, CallsBytesMax: 1}, 0 // there are no calls
 	c.App.WorkersMax, c.App.InFlightMax, c.App.FrameBytesMax, c.App.ReasonBytesMax = 1, 64, 64<<10, 64
+	c.Forward.RelayedBytesMax, c.Forward.FrameMax = 1<<20, 1<<20 // nothing is relayed
 	c.Forward.PeersTypical, c.Forward.HandoverMax, c.Forward.FrameBytesMax = 1, 1<<10, 64<<10
 	c.Mailbox.Shards, c.Mailbox.BytesMax, c.Mailbox.FramesBytesMax, c.Mailbox.WindowBytesMax = 1, 10<<20, 1<<20, 1<<20
 }
