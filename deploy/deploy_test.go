@@ -275,6 +275,19 @@ func TestCharts(t *testing.T) {
 	}
 }
 
+// TestChartTakesSeedsAsText: seeds are a list or a text with commas, as in the router's settings.
+func TestChartTakesSeedsAsText(t *testing.T) {
+	tool(t, "helm") // skips early
+	rendered := render(t, filepath.Join(charts(t), "orders"), sets(`config.gossip.seeds=a:1\, b:2\,`)...)
+	loaded, err := config.Load(config.Sources{File: routerFile(t, rendered), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := loaded.Gossip.Seeds; len(got) != 3 || got[1] != "a:1" || got[2] != "b:2" {
+		t.Errorf("seeds = %q", got)
+	}
+}
+
 // mountedAt checks that the folder of each file that the settings name is mounted.
 func mountedAt(t *testing.T, settings []config.Setting, manifests string) {
 	t.Helper()

@@ -278,6 +278,8 @@ func TestChartsDemandCredentials(t *testing.T) {
 		"keys and insecure":               {sets("config.gossip.insecure=true"), "leave one of them out"},
 		"gossip that takes the clear":     {sets("config.gossip.verify_incoming=false"), "ringfence.config.gossip.insecure=true"},
 		"TLS of the page and insecure":    {sets("config.admin.insecure=true", "secrets.adminTLS.secretName=x"), "leave one of them out"},
+		"a secret by its full name":       {sets(`config.pulsar\.token=s3cret`), "pulsar.token"},
+		"a token that can be guessed":     {sets("drain.token=short"), "/drain/token"},
 		"a name that stands for many":     {sets("secrets.peerTLS.name=*.shop.svc"), "peerTLS/name"},
 		"a Secret that has to have names": {sets("secrets.peerTLS.issuer.name=", "secrets.peerTLS.secretName=x"), "peerTLS.name"},
 	} {

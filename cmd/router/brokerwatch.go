@@ -156,7 +156,7 @@ func (d *pulsarAuth) placeOf(ctx context.Context, topic string) error {
 	var namespaces []string
 	err := admin.Call(ctx, http.MethodGet, "namespaces/"+tenant, nil, &namespaces)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "404"):
+	case pulsaradmin.IsNotFound(err):
 		return fmt.Errorf("the tenant %s is not there: create it (pulsar-admin tenants create %s), or correct the name", tenant, tenant)
 	case err == nil && !slices.Contains(namespaces, namespace):
 		return fmt.Errorf("the namespace %s is not there: create it (pulsar-admin namespaces create %s), or correct the name", namespace, namespace)
@@ -180,7 +180,7 @@ func (d *pulsarAuth) absentTopics(ctx context.Context, topics []string) (absent 
 		}
 		var stats struct{}
 		err := admin.Call(ctx, http.MethodGet, path+"/stats", nil, &stats)
-		if err != nil && strings.Contains(err.Error(), "404") && d.placeOf(ctx, topic) == nil {
+		if pulsaradmin.IsNotFound(err) && d.placeOf(ctx, topic) == nil {
 			absent = append(absent, topic)
 		}
 	}

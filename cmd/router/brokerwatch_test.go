@@ -159,3 +159,14 @@ func TestBrokerWatch(t *testing.T) {
 		}
 	})
 }
+
+// TestPortOfABroker: a host without a port has that of Pulsar, an address of IPv6 too.
+func TestPortOfABroker(t *testing.T) {
+	for url, want := range map[string]string{
+		"pulsar://b": "b:6650", "pulsar+ssl://b": "b:6651", "pulsar://b:1": "b:1", "pulsar://[::1]": "[::1]:6650", "pulsar+ssl://[::1]:1": "[::1]:1",
+	} {
+		if got := withPort(brokerHosts(url)[0], url); got != want {
+			t.Errorf("%s is dialed at %s, want %s", url, got, want)
+		}
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/ring"
 )
 
 // cli runs a command as main would, and returns its output and its exit code.
@@ -265,6 +266,20 @@ func answering(t *testing.T, code int, says string) string {
 	return "--admin=" + server.URL
 }
 
+// tables is an admin endpoint of a group whose member a has a whole table, and b one with a single partition.
+func tables(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := report.Partitions{View: report.View{Member: r.URL.Query().Get("member")}, Partitions: make([]report.Partition, 1)}
+		if answer.Member == "a" {
+			answer.Partitions = make([]report.Partition, ring.Partitions)
+		}
+		_ = json.NewEncoder(w).Encode(answer) // the command reports a broken answer
+	}))
+	t.Cleanup(server.Close)
+	return "--admin=" + server.URL
+}
+
 // TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
@@ -304,6 +319,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
 		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},
 		"nothing to compare":  {[]string{"ring", "diff", answering(t, 200, `{"members":[]}`)}, exitUsage, "there is nothing to compare"},
+		"a table with a hole": {[]string{"ring", "diff", "a", "b", tables(t)}, exitFailed, "b has told 1 partitions, want 4093"},
+		"wait beyond an hour": {[]string{"drain", "--wait", "61m", answering(t, 202, "draining")}, exitUsage, "--wait = 1h1m0s, want at most 1h0m0s"},
+		"wait without an end": {[]string{"drain", "--wait", "2562047h", answering(t, 202, "draining")}, exitUsage, "want at most 1h0m0s"},
 		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be vouched for"},
 		"negative wait":       {[]string{"drain", "--wait", "-1s"}, exitUsage, "--wait = -1s, want a duration such as 30s"},
 		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "draining after 1ms: see `router members` and /readyz"},

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -100,7 +101,9 @@ func completeMember(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completio
 	}
 	var names []cobra.Completion
 	for _, one := range m.Members {
-		names = append(names, one.Name)
+		if untrusted.Name(one.Name) == nil { // a shell may evaluate what it completes
+			names = append(names, one.Name)
+		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -92,7 +92,7 @@ func printCommand() *cobra.Command {
 		var all []printed
 		for _, s := range loaded.Settings() {
 			one := printed{Key: s.Key, Value: s.Value}
-			if redacted && s.Value != "" && s.Value != s.Default && s.Kind.IsWords() {
+			if redacted && s.Value != "" && (s.Value != s.Default || s.Key == "node.name") && s.Kind.IsWords() {
 				one.Value = "(hidden)"
 			}
 			if origin {

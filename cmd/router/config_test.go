@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,6 +138,14 @@ func TestConfigPrint(t *testing.T) {
 	var all []printed
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) < 100 {
 		t.Errorf("%d settings (%v)", len(all), err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nameless := settingsFile(t, strings.Replace(least, "name: router-0", "", 1))
+	if out, says, code = cli(t, "config", "print", "--config", nameless, "--redacted", "-o", "json"); code != exitOK || strings.Contains(out, fmt.Sprintf("%q", host)) {
+		t.Errorf("redacted, it still tells the name of the host: exit code %d, %s", code, says)
 	}
 	out, _, _ = cli(t, "config", "print", "--config", file, "--origin=false")
 	if strings.Contains(out, "file "+file) {

@@ -350,6 +350,7 @@ func withPort(host, url string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}
+	host = strings.Trim(host, "[]") // of an address of IPv6
 	if strings.HasPrefix(url, "pulsar+ssl://") {
 		return net.JoinHostPort(host, "6651")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
 )
@@ -32,6 +33,9 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if patience < 0 {
 				return usageError{fmt.Errorf("--wait = %v, want a duration such as 30s", patience)}
+			}
+			if patience > adminhttp.WaitMax { // the router would answer before
+				return usageError{fmt.Errorf("--wait = %v, want at most %v", patience, adminhttp.WaitMax)}
 			}
 			path := "/" + verb + "?wait=" + url.QueryEscape(patience.String())
 			code, text, err := a.call(cmd.Context(), http.MethodPost, path, patience+askTimeout)

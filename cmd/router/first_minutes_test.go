@@ -244,7 +244,8 @@ func TestCompletionsOfValues(t *testing.T) {
 		{[]string{"demo", "--output", ""}, "table json"},
 		{[]string{"run", "--config", ""}, "yaml yml"},
 		{[]string{"ring", "show", answering(t, 200, `{"members":[{"name":"pod-0"},{"name":"pod-1"}]}`), "--member", ""}, "pod-0 pod-1"},
-		{[]string{"ring", "show", "--admin", "127.0.0.1:1", "--member", ""}, ""}, // nobody answers
+		{[]string{"ring", "show", "--admin", "127.0.0.1:1", "--member", ""}, ""},                                                                                  // nobody answers
+		{[]string{"ring", "show", answering(t, 200, `{"members":[{"name":"pod-0"},{"name":"$(reboot)\u001b[2J\npod-9"},{"name":""}]}`), "--member", ""}, "pod-0"}, // shells may evaluate what they complete
 	} {
 		out, _, _ := cli(t, append([]string{"__complete"}, test.args...)...)
 		got, _, _ := strings.Cut(out, ":") // of the directive

@@ -36,7 +36,8 @@ The exit code is
   2                the command line is wrong
   75  NOT_RUN      it has not run, and never will: it can be repeated
   76  UNKNOWN      it may have run, and may still run until its timeout
-      DONE_BEFORE  a call with this id was answered before; its reply is no longer known`
+      DONE_BEFORE  a call with this id was answered before; its reply is no longer known
+      REPLIED      the handler has returned a reply, which could not be written`
 
 func invokeCommand() *cobra.Command {
 	var data, id string
@@ -78,8 +79,10 @@ func invokeCommand() *cobra.Command {
 			if err != nil {
 				return callOf(err)
 			}
-			_, err = cmd.OutOrStdout().Write(reply)
-			return err
+			if _, err := cmd.OutOrStdout().Write(reply); err != nil { // exitFailed would say that the handler failed
+				return &callError{"REPLIED", exitUnknown, &client.CallError{Text: "the reply cannot be written: " + err.Error()}}
+			}
+			return nil
 		},
 	}
 	f := cmd.Flags()

@@ -228,7 +228,20 @@ func TestInvoke(t *testing.T) {
 			}
 		})
 	}
+
+	// A handler that has replied did not fail, also if the reply is lost on its way to a full disk.
+	root := rootCommand()
+	root.SetArgs([]string{"invoke", "user-1", "charge", "-d", "5", at})
+	root.SetOut(full{})
+	if err := root.ExecuteContext(t.Context()); exitCode(err) != exitUnknown || !strings.Contains(err.Error(), "REPLIED") {
+		t.Errorf("a reply that cannot be written: exit code %d, %v", exitCode(err), err)
+	}
 }
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 // TestCallsAreShown: router locate and router keys say which calls run and wait, and the caller who goes ends its call.
 func TestCallsAreShown(t *testing.T) {

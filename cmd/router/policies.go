@@ -169,24 +169,24 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 	const check = "timers"
 	topic, limit := d.cfg.Pulsar.TimerTopic(), holesLimit(settings)
 	path := pulsaradmin.TopicPath(topic)
+	if !d.cfg.Pulsar.Timers {
+		d.ok(check, "this router takes none: pulsar.timers is false")
+		return
+	}
 	partitions, err := partitionsOfTopic(ctx, admin, path)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "404"):
-		if settings["allowAutoTopicCreation"] == "false" {
-			d.warn(check, "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: timers, schedules and Send will not work", topic)
-		} else {
-			d.ok(check, "%s is not there yet; the first router creates it", topic)
-		}
+	case pulsaradmin.IsNotFound(err) && settings["allowAutoTopicCreation"] == "false":
+		d.warn(check, "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: timers, schedules and Send will not work", topic)
+		return
+	case pulsaradmin.IsNotFound(err):
+		d.ok(check, "%s is not there yet; the first router creates it", topic)
+		d.timersExpire(ctx, admin, "namespaces/"+strings.TrimPrefix(topic[:strings.LastIndex(topic, "/")], "persistent://"), topic)
 		return
 	case err != nil:
 		d.warn(check, "grant the router's role produce and consume on it", "%s: %v", topic, err)
 		return
 	}
-	var ttl *int
-	if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 && time.Duration(*ttl)*time.Second < 2*source.HopMax {
-		d.fail(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
-			"messages of %s expire after %d s, and a timer waits there for up to %v: timers would be lost", topic, *ttl, source.HopMax)
-	}
+	d.timersExpire(ctx, admin, path, topic)
 	var delays *struct {
 		Active bool
 		Max    int64 `json:"maxDeliveryDelayInMillis"`
@@ -204,6 +204,15 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 			"%d timers wait on a topic partition; beyond %d a broker that restarts delivers timers again that were handled", waiting, limit)
 	default:
 		d.ok(check, "%s, %s, at most %d wait on one of %d that a broker remembers through a restart", topic, partitioned(partitions), waiting, limit)
+	}
+}
+
+// timersExpire checks by the policies of the timer topic, or of its namespace, that timers do not expire.
+func (d *doctor) timersExpire(ctx context.Context, admin pulsaradmin.Client, path, topic string) {
+	var ttl *int
+	if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 && time.Duration(*ttl)*time.Second < 2*source.HopMax {
+		d.fail("timers", "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
+			"messages of %s expire after %d s, and a timer waits there for up to %v: timers would be lost", topic, *ttl, source.HopMax)
 	}
 }
 
@@ -256,7 +265,7 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, set
 func (d *doctor) logTopic(ctx context.Context, admin pulsaradmin.Client, check, topic string) (there, usable bool) {
 	partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
 	switch {
-	case err != nil && strings.Contains(err.Error(), "404"):
+	case pulsaradmin.IsNotFound(err):
 		d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", topic)
 		return false, true
 	case err != nil:

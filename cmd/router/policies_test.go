@@ -61,6 +61,9 @@ func examined(t *testing.T, says map[string]string, args ...string) []finding {
 		if arg == "batch_index_acks" {
 			d.cfg.Pulsar.BatchIndexAcks = true
 		}
+		if arg == "no timers" {
+			d.cfg.Pulsar.Timers = false
+		}
 	}
 	d.policies(t.Context(), pulsaradmin.Client{URL: server.URL})
 	var unwell []finding
@@ -127,6 +130,29 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a name with 404 in it, and no access", func(t *testing.T) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no access", http.StatusForbidden) }))
+		t.Cleanup(server.Close)
+		d := doctor{cfg: settings(t).Config}
+		if _, usable := d.logTopic(t.Context(), pulsaradmin.Client{URL: server.URL}, "control topic", "persistent://public/default/__ring-web404"); usable || d.findings[0].Result != resultWarn {
+			t.Errorf("found %+v, want that there is no access", d.findings)
+		}
+	})
+	t.Run("a namespace whose timers expire, before there are any", func(t *testing.T) {
+		says := healthy()
+		delete(says, timers+"/partitions")
+		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
+		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultFail || !strings.Contains(unwell[0].Says, "timers would be lost") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
+	t.Run("no timers", func(t *testing.T) {
+		says := healthy()
+		says[timers+"/messageTTL"] = "60"
+		if unwell := examined(t, says, "no timers"); len(unwell) != 0 {
+			t.Errorf("found %+v about timers of a router that takes none", unwell)
+		}
+	})
 	t.Run("no acts topic, and no topic is created", func(t *testing.T) {
 		says := healthy()
 		delete(says, acts+"/partitions")
@@ -154,7 +180,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 			says["/admin/v2/namespaces/public/default/"+name] = text
 		}
 		unwell := examined(t, says)
-		if len(unwell) != 3 || unwell[0].Check != "topic" || unwell[1].Check != "retention" || unwell[2].Check != "message TTL" {
+		if len(unwell) != 4 || unwell[0].Check != "topic" || unwell[1].Check != "timers" || unwell[2].Check != "retention" || unwell[3].Check != "message TTL" {
 			t.Errorf("found %+v, want the topic, and the policies of the namespace", unwell)
 		}
 	})

@@ -316,11 +316,11 @@ func cleanPulsar(ctx context.Context, cfg config.Config, auth *pulsarAuth, topic
 func deleteTopic(ctx context.Context, admin pulsaradmin.Client, topic string) error {
 	path := pulsaradmin.TopicPath(topic)
 	_, err := admin.Do(ctx, http.MethodDelete, path+"/partitions?force=true", nil)
-	if err == nil {
-		return nil
+	if !pulsaradmin.IsNotFound(err) {
+		return err
 	}
 	_, err = admin.Do(ctx, http.MethodDelete, path+"?force=true", nil)
-	if err != nil && strings.Contains(err.Error(), "404") {
+	if pulsaradmin.IsNotFound(err) {
 		return nil
 	}
 	return err

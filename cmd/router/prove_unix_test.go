@@ -8,6 +8,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -188,5 +191,34 @@ func TestProveRefuses(t *testing.T) {
 		if _, says, code := cli(t, "prove", "--yes", "--out="+out, "--admin="+g.members["router-0"].admin, "--token-file="+file); code == exitOK || !strings.Contains(says, one.want) {
 			t.Errorf("with the token %q: %s", one.token, says)
 		}
+	}
+}
+
+// TestDeleteTopic: a topic counts as removed only if it is, or was not there.
+func TestDeleteTopic(t *testing.T) {
+	for name, test := range map[string]struct {
+		partitions, plain int
+		removed           bool
+	}{
+		"a topic with topic partitions": {http.StatusNoContent, http.StatusNotFound, true},
+		"a plain topic":                 {http.StatusNotFound, http.StatusNoContent, true},
+		"no topic":                      {http.StatusNotFound, http.StatusNotFound, true},
+		"topic partitions that stay":    {http.StatusInternalServerError, http.StatusNotFound, false},
+		"a topic that stays":            {http.StatusNotFound, http.StatusForbidden, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				code := test.plain
+				if strings.HasSuffix(r.URL.Path, "/partitions") {
+					code = test.partitions
+				}
+				w.WriteHeader(code)
+			}))
+			t.Cleanup(server.Close)
+			err := deleteTopic(t.Context(), pulsaradmin.Client{URL: server.URL}, "persistent://public/default/__prove-orders-4040ab")
+			if (err == nil) != test.removed {
+				t.Errorf("err = %v, want that it is removed: %t", err, test.removed)
+			}
+		})
 	}
 }

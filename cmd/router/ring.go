@@ -176,6 +176,9 @@ func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
 	var v views
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		seen, err := partitionsOf(ctx, a, name)
+		if n := len(seen.Partitions); err == nil && n != ring.Partitions { // they are compared one by one
+			err = fmt.Errorf("%s has told %d partitions, want %d", name, n, ring.Partitions)
+		}
 		switch {
 		case err != nil && !all:
 			return views{}, err

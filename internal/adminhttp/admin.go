@@ -163,8 +163,8 @@ func patient(w http.ResponseWriter) (answers func()) {
 	return func() { _ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) } //nolint:forbidigo // the deadlines of connections go by the wall clock
 }
 
-// waitMax is the longest wait that a request may ask for.
-const waitMax = time.Hour
+// WaitMax is the longest wait that a request may ask for.
+const WaitMax = time.Hour
 
 func waitOf(r *http.Request) (time.Duration, error) {
 	text := r.URL.Query().Get("wait")
@@ -175,7 +175,7 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	if err != nil || wait < 0 {
 		return 0, fmt.Errorf("wait = %.40q, want a duration such as 30s", text)
 	}
-	return min(wait, waitMax), nil
+	return min(wait, WaitMax), nil
 }
 
 func answer(w http.ResponseWriter, status int, text string) {

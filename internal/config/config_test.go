@@ -34,6 +34,11 @@ var enough = slices.Concat(bare, []string{"RINGFENCE__PEER__INSECURE=true", "RIN
 
 func with(environ ...string) []string { return append(slices.Clone(enough), environ...) }
 
+// without is enough, but for the variables of a name.
+func without(name string) []string {
+	return slices.DeleteFunc(slices.Clone(enough), func(v string) bool { return strings.HasPrefix(v, name+"=") })
+}
+
 func yamlFile(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "router.yaml")
@@ -130,6 +135,17 @@ drain: {}
 	}
 }
 
+// TestBlanksAroundValues: blanks around a value mean nothing, wherever the value comes from.
+func TestBlanksAroundValues(t *testing.T) {
+	loaded := load(t, config.Sources{File: yamlFile(t, `gossip: {seeds: ["a:1", " b:2 "]}`), Environ: with("RINGFENCE__OWNERSHIP__PROFILE=fast\n")})
+	if got := loaded.Gossip.Seeds; !slices.Equal(got, []string{"a:1", "b:2"}) {
+		t.Errorf("seeds = %q", got)
+	}
+	if got, want := loaded.Ownership.Lease, ownership.FastTiming().Lease; loaded.Ownership.Profile != "fast" || got != want {
+		t.Errorf("profile %q with leases of %v, want those of fast, %v", loaded.Ownership.Profile, got, want)
+	}
+}
+
 func TestValuesOfEveryKind(t *testing.T) {
 	loaded := load(t, config.Sources{
 		File: yamlFile(t, `
@@ -170,6 +186,10 @@ func TestProfile(t *testing.T) {
 }
 
 func TestLoadReportsAllProblems(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("fedcba9876543210\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	tests := map[string]struct {
 		file    string
 		environ []string
@@ -237,6 +257,36 @@ pulsar: {unsettled_max: 2147483648}
 			"3: retry.backoff_max = 99999h, want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h",
 			"4: pulsar.unsettled_max = 2147483648, want a whole number, 1 to 2147483647",
 		}},
+		"names that are no topics": {"node: {group: shop/orders}\npulsar: {topics: [shop/orders], retry_topic: a//b}\n", slices.DeleteFunc(without("RINGFENCE__PULSAR__TOPICS"), func(v string) bool { return strings.HasPrefix(v, "RINGFENCE__NODE__GROUP=") }), []string{
+			`1: node.group = "shop/orders", want a name without /`,
+			`2: pulsar.topics = "shop/orders", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
+			`2: pulsar.retry_topic = "a//b", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
+		}},
+		"URLs without a host": {"pulsar: {url: 'pulsar://:6650', admin_url: 'broker:8080'}\n", enough, []string{
+			`1: pulsar.url = "pulsar://:6650", want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT`,
+			`1: pulsar.admin_url = "broker:8080", want http://HOST:PORT or https://HOST:PORT`,
+		}},
+		"one of several hosts is missing": {"pulsar: {url: 'pulsar://a:6650,:6650'}\n", enough, []string{
+			`1: pulsar.url = "pulsar://a:6650,:6650", want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT`,
+		}},
+		"one setting by two variables": {"", with("RINGFENCE__LOG__LEVEL=debug", "RINGFENCE__log__level=error"), []string{
+			"variable RINGFENCE__log__level: log.level is set a second time, first by RINGFENCE__LOG__LEVEL: want it once",
+		}},
+		"a secret and its file": {"admin:\n  drain_token: 0123456789abcdef\n  drain_token_file: SECRET\n", enough, []string{
+			"3: admin.drain_token is set a second time, first in line 2: want it once",
+		}},
+		"topics that the router writes to": {"pulsar: {topics: [orders, orders-workers-TIMER]}\n", without("RINGFENCE__PULSAR__TOPICS"), []string{
+			`1: pulsar.topics = "orders,orders-workers-TIMER", want topics other than those of timers and of parked events`,
+		}},
+		"the topic of parked events": {"pulsar: {topics: [orders, orders-workers-PARKED]}\n", without("RINGFENCE__PULSAR__TOPICS"), []string{
+			`1: pulsar.topics = "orders,orders-workers-PARKED", want topics other than those of timers and of parked events`,
+		}},
+		"retries among the parked events": {"pulsar: {retry_topic: orders-workers-PARKED}\n", enough, []string{
+			`1: pulsar.retry_topic = "orders-workers-PARKED", want a topic that is neither in pulsar.topics nor that of parked events`,
+		}},
+		"dead letters among the timers": {"pulsar: {dead_letter_topic: orders-workers-TIMER}\n", enough, []string{
+			`1: pulsar.dead_letter_topic = "orders-workers-TIMER", want a topic that is neither in pulsar.topics`,
+		}},
 		"a derived field": {"control_log: {group: x}\n", enough, []string{
 			"1: control_log.group cannot be set: it follows from node.group",
 		}},
@@ -300,7 +350,7 @@ handler: {timeout: 1ms}
 		t.Run(name, func(t *testing.T) {
 			from := config.Sources{Environ: test.environ}
 			if test.file != "" {
-				from.File = yamlFile(t, test.file)
+				from.File = yamlFile(t, strings.ReplaceAll(test.file, "SECRET", secret))
 			}
 			_, err := config.Load(from)
 			if err == nil {

@@ -248,13 +248,38 @@ func (r *reader) read(from Sources) {
 			}
 		})
 	}
+	r.twice()
 	for _, s := range r.said {
-		if profile := profiles[s.value.Value]; s.key == "ownership.profile" && profile != nil {
+		if profile := profiles[strings.TrimSpace(s.value.Value)]; s.key == "ownership.profile" && profile != nil {
 			r.Ownership.Timing = profile()
 		}
 	}
 	for _, s := range r.said {
 		r.set(s)
+	}
+}
+
+// twice reports settings for which one source has two values under two names: two variables that differ in case, or a secret and
+// its file. One of the values would be ignored. [reader.section] reports two values under one name.
+func (r *reader) twice() {
+	first := map[string]said{} // by kind of source and setting
+	for _, s := range r.said {
+		f := r.known[s.key]
+		if secret, ok := r.secretOf(s.key); ok {
+			f = secret
+		}
+		kind, _, _ := strings.Cut(s.at.source, " ")
+		before, there := first[kind+" "+f.Key]
+		switch {
+		case !there:
+			first[kind+" "+f.Key] = s
+		case r.doubtful[f.Key], kind == "file" && before.key == s.key, kind != "file" && before.at.source == s.at.source: // the last one of equal names counts
+		case kind == "file":
+			r.wrong(s.at, "%s is set a second time, first in line %d: want it once", f.Key, before.at.line)
+		default:
+			_, name, _ := strings.Cut(before.at.source, " ")
+			r.wrong(s.at, "%s is set a second time, first by %s: want it once", f.Key, name)
+		}
 	}
 }
 
@@ -383,7 +408,7 @@ func setList(f setting.Field, values []*yaml.Node) (complaint string) {
 		case value.ShortTag() != "!!str":
 			return fmt.Sprintf("has %.100s in its list, want text: put it in quotes", value.Value)
 		}
-		items = append(items, value.Value)
+		items = append(items, strings.TrimSpace(value.Value)) // as the items of a variable
 	}
 	f.Value.Set(reflect.ValueOf(items))
 	return ""

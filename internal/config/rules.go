@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
 )
 
 // rule is a constraint that tags of fields cannot express: the form of a text, or a relation between settings.
@@ -35,10 +36,12 @@ func with(others ...string) []string { return others }
 // rules lists all rules, in the order of their settings.
 var rules = slices.Concat([]rule{
 	{"node.group", nil, fmt.Sprintf("at most %d bytes", membership.GroupBytesMax), groupIsLabel},
+	{"node.group", nil, "a name without /, which is part of the names of topics", groupIsNoPath},
 	{"node.name", nil, "1 to 253 letters, digits, dots, hyphens and underscores", nameIsPlain},
 	{"node.advertise_ip", nil, "an IP address", advertiseIPIsAddress},
 
 	{"pulsar.url", nil, "pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", pulsarURLIsOfPulsar},
+	{"pulsar.admin_url", nil, "http://HOST:PORT or https://HOST:PORT", adminURLIsOfWeb},
 	noUser("pulsar.url"),
 	noUser("pulsar.admin_url"),
 	noUser("pulsar.oauth2.issuer_url"),
@@ -50,9 +53,11 @@ var rules = slices.Concat([]rule{
 	setIf("pulsar.tls.key_file", "pulsar.tls.cert_file"),
 	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT if pulsar.tls is set", pulsarTLSIsUsed},
 	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
+	topicNames("pulsar.topics"), topicNames("pulsar.retry_topic"), topicNames("pulsar.dead_letter_topic"),
 	{"pulsar.topics", nil, fmt.Sprintf("full names of at most %d bytes, together %d: each record of the control log about a router lists them", controllog.TopicBytesMax, controllog.TopicsBytesMax), topicsFitControlLog},
-	{"pulsar.retry_topic", with("pulsar.topics"), "a topic that is not in pulsar.topics", retryTopicIsNotRead},
-	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic", deadLetterTopicIsNotRead},
+	{"pulsar.topics", with("pulsar.retry_topic", "pulsar.dead_letter_topic"), "topics other than those of timers and of parked events, which are named after pulsar.retry_topic and pulsar.dead_letter_topic", ownTopicsAreNotRead},
+	{"pulsar.retry_topic", with("pulsar.topics", "pulsar.dead_letter_topic"), "a topic that is neither in pulsar.topics nor that of parked events, which is named after pulsar.dead_letter_topic", retryTopicIsNotRead},
+	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic, nor that of timers, which is named after pulsar.retry_topic", deadLetterTopicIsNotRead},
 	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
 	atLeast("pulsar.spill.delay_max", 1, "pulsar.spill.delay_min"),
 	atLeast("pulsar.copy_backoff_max", 1, "pulsar.copy_backoff_min"),
@@ -164,6 +169,21 @@ func noUser(key string) rule {
 	}}
 }
 
+// topicNames returns the rule that a setting holds names that Pulsar takes for topics.
+func topicNames(key string) rule {
+	return rule{key, nil, "NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME", func(c *reader) bool {
+		topics, isList := c.known[key].Value.Interface().([]string)
+		if !isList {
+			topics = []string{c.known[key].String()}
+		}
+		return !slices.ContainsFunc(topics, func(topic string) bool {
+			_, path, _ := strings.Cut(source.FullTopicName(topic), "://")
+			parts := strings.Split(path, "/")
+			return topic != "" && (len(parts) != 3 || slices.Contains(parts, "")) // another rule is about empty names
+		})
+	}}
+}
+
 // address returns the rule that a text is HOST:PORT.
 func address(key string) rule {
 	return rule{key, nil, "HOST:PORT", func(c *reader) bool { return isAddress(c.known[key].String()) }}
@@ -250,14 +270,25 @@ func (r *reader) quoted(f setting.Field) string {
 	return withoutUser(f.Quoted())
 }
 
-func groupIsLabel(c *reader) bool { return len(c.Node.Group) <= membership.GroupBytesMax }
-func nameIsPlain(c *reader) bool  { return untrusted.Name(c.Node.Name) == nil }
+func groupIsLabel(c *reader) bool  { return len(c.Node.Group) <= membership.GroupBytesMax }
+func groupIsNoPath(c *reader) bool { return !strings.Contains(c.Node.Group, "/") }
+func nameIsPlain(c *reader) bool   { return untrusted.Name(c.Node.Name) == nil }
 func advertiseIPIsAddress(c *reader) bool {
 	return c.Node.AdvertiseIP == "" || net.ParseIP(c.Node.AdvertiseIP) != nil
 }
 
 func pulsarURLIsOfPulsar(c *reader) bool {
-	return strings.HasPrefix(c.Pulsar.URL, "pulsar://") || strings.HasPrefix(c.Pulsar.URL, tlsScheme)
+	hosts, plain := strings.CutPrefix(c.Pulsar.URL, "pulsar://")
+	hosts, encrypted := strings.CutPrefix(hosts, tlsScheme)
+	hosts, _, _ = strings.Cut(hosts, "/")
+	return plain != encrypted && !slices.ContainsFunc(strings.Split(hosts, ","), func(host string) bool {
+		return host == "" || strings.HasPrefix(host, ":") // a dialer would take that for this machine
+	})
+}
+
+func adminURLIsOfWeb(c *reader) bool {
+	admin, err := url.Parse(c.Pulsar.AdminURL)
+	return c.Pulsar.AdminURL == "" || err == nil && (admin.Scheme == "http" || admin.Scheme == "https") && admin.Hostname() != ""
 }
 
 func issuerURLIsHTTPS(c *reader) bool {
@@ -283,12 +314,18 @@ func topicsFitControlLog(c *reader) bool {
 }
 
 func retryTopicIsNotRead(c *reader) bool {
-	return !slices.Contains(c.Topics(), c.Pulsar.Resolved().RetryTopic)
+	retry := c.Pulsar.Resolved().RetryTopic
+	return !slices.Contains(c.Topics(), retry) && retry != c.Pulsar.ParkingTopic()
 }
 
 func deadLetterTopicIsNotRead(c *reader) bool {
 	resolved := c.Pulsar.Resolved()
-	return !slices.Contains(c.Topics(), resolved.DeadLetterTopic) && resolved.DeadLetterTopic != resolved.RetryTopic
+	return !slices.Contains(c.Topics(), resolved.DeadLetterTopic) && resolved.DeadLetterTopic != resolved.RetryTopic && resolved.DeadLetterTopic != resolved.TimerTopic()
+}
+
+func ownTopicsAreNotRead(c *reader) bool {
+	topics := c.Topics()
+	return !slices.Contains(topics, c.Pulsar.TimerTopic()) && !slices.Contains(topics, c.Pulsar.ParkingTopic())
 }
 
 func keyFromIsPlace(c *reader) bool {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,6 +32,16 @@ type Client struct {
 // TopicPath returns the path of a topic, as Call takes it, from its full name
 // (persistent://tenant/namespace/topic).
 func TopicPath(topic string) string { return strings.Replace(topic, "://", "/", 1) }
+
+// notFound is the error of an answer with the status 404.
+type notFound struct{ error }
+
+// IsNotFound reports whether the broker has said that something is not there. The text of an error does not tell: a name may have
+// 404 in it.
+func IsNotFound(err error) bool {
+	_, is := errors.AsType[notFound](err)
+	return is
+}
 
 // Call calls the path below /admin/v2/. Body is sent, and the answer read into result, as
 // JSON where they are not nil. An empty answer, as for a policy that is not set, leaves
@@ -81,7 +92,11 @@ func (c Client) Do(ctx context.Context, method, path string, body any) ([]byte, 
 		return nil, fmt.Errorf("admin API: %s %s: %w", method, path, err)
 	}
 	if answer.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("admin API: %s %s: %s: %.300s", method, path, answer.Status, said)
+		err := fmt.Errorf("admin API: %s %s: %s: %.300s", method, path, answer.Status, said)
+		if answer.StatusCode == http.StatusNotFound {
+			err = notFound{err}
+		}
+		return nil, err
 	}
 	return said, nil
 }

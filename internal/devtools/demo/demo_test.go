@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -333,5 +334,14 @@ func TestTable(t *testing.T) {
 `
 	if got := p.table(plain); got != want {
 		t.Errorf("the table is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestOptionsWithManyKeys: a number of keys that no product may overflow with is refused by its own name.
+func TestOptionsWithManyKeys(t *testing.T) {
+	o := DefaultOptions()
+	o.Keys = math.MaxInt
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--keys") || strings.Contains(err.Error(), "--rate") {
+		t.Errorf("err = %v, want that --keys is too large", err)
 	}
 }

@@ -28,6 +28,7 @@ func DefaultOptions() Options {
 
 const (
 	nodesMax      = 16
+	keysMax       = 1_000_000
 	ratePerKeyMax = 50 // handlers of a key run one after the other: at this rate a key is busy 15 % of the time
 
 	// handlersMax bounds the concurrent handlers of one application, in both parts.
@@ -50,8 +51,8 @@ func (o Options) Validate() error {
 		}
 	}
 	need(o.Nodes >= 1 && o.Nodes <= nodesMax, "--nodes = %d, want 1 to %d", o.Nodes, nodesMax)
-	need(o.Keys >= 1, "--keys = %d, want >= 1", o.Keys)
-	need(o.Rate >= 1 && o.Rate <= ratePerKeyMax*max(o.Keys, 1), "--rate = %d, want 1 to %d for each of the %d keys", o.Rate, ratePerKeyMax, o.Keys)
+	need(o.Keys >= 1 && o.Keys <= keysMax, "--keys = %d, want 1 to %d", o.Keys, keysMax)
+	need(o.Rate >= 1 && o.Rate <= ratePerKeyMax*max(1, min(o.Keys, keysMax)), "--rate = %d, want 1 to %d for each of the %d keys", o.Rate, ratePerKeyMax, o.Keys)
 	need(o.Duration >= time.Second, "--duration = %v, want >= 1s", o.Duration)
 	need(o.KillAt >= 0 && o.KillAt < o.Duration, "--kill-at = %v, want 0 (nobody) or less than --duration (%v)", o.KillAt, o.Duration)
 	need(o.RestartAt == 0 || o.RestartAt > o.KillAt && o.RestartAt < o.Duration && o.KillAt > 0,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -122,6 +123,8 @@ func settingFlags(settings []string) (*pflag.FlagSet, error) {
 			errs = append(errs, fmt.Errorf("dev: --set %q, want SECTION.KEY=VALUE", setting))
 		case config.IsSecret(key):
 			errs = append(errs, fmt.Errorf("dev: --set %s: a secret has no place in a command line: want %s_file", key, key))
+		case slices.Contains(ownSettings, key):
+			errs = append(errs, fmt.Errorf("dev: --set %s: each member gets it from this command; --topic and --subscription are for events of --pulsar", key))
 		case flags.Lookup(key) != nil:
 			errs = append(errs, flags.Set(key, value)) // text: it cannot fail
 		case isNear:
@@ -132,6 +135,9 @@ func settingFlags(settings []string) (*pflag.FlagSet, error) {
 	}
 	return flags, errors.Join(errs...)
 }
+
+// ownSettings are those by which this command tells its members apart and knows their events.
+var ownSettings = []string{"node.name", "app.listen", "gossip.listen", "gossip.seeds", "admin.listen", "pulsar.topics", "pulsar.subscription"}
 
 // settingEditsMin is the number of edits within which a name counts as a misspelling of a
 // setting's; a third of a long one is allowed too.

@@ -56,6 +56,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("--keys = %d, want at least 1", o.Keys)
 	case o.Every < 100*time.Millisecond:
 		return fmt.Errorf("--every = %v, want at least 100ms", o.Every)
+	case o.LengthMax < 0 || o.LengthMax > faultSecondsMax*time.Second:
+		return fmt.Errorf("--fault-max = %v, want 0s to %ds", o.LengthMax, faultSecondsMax)
 	case len(o.Kinds) == 0:
 		return errors.New("--faults is empty")
 	}
@@ -136,13 +138,12 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 	}
 	// The steps after the start must be taken also after Ctrl-C.
 	lasting := context.WithoutCancel(ctx)
-	defer c.stop(lasting)
 	if err := c.start(ctx); err != nil {
-		return nil, err
+		return nil, c.abandon(lasting, err)
 	}
 	tell("the group of the proof is forming: %s-prove-%s", group.Name, c.run.ID)
 	if err := c.until(ctx, readyMax, c.ready); err != nil {
-		return nil, fmt.Errorf("the group of the proof is not ready: %w: %s", err, c.notReady())
+		return nil, c.abandon(lasting, fmt.Errorf("the group of the proof is not ready: %w: %s", err, c.notReady()))
 	}
 	tell("ready: %d events/s on %d keys for %v; a fault every %v at the soonest (seed %d)", o.Rate, o.Keys, o.For, o.Every, o.Seed)
 	c.load, c.run.From = true, int64(clock.Shared())
@@ -244,6 +245,16 @@ func (c *conducting) stop(ctx context.Context) {
 	answers := slices.Clone(c.answers)
 	c.each(ctx, func(int) Ask { return Ask{Do: DoStop, Run: c.run.ID} }) // a member that does not hear it ends by itself
 	c.answers = answers
+}
+
+// abandon ends a proof that could not begin. The error names the topics that may be left.
+func (c *conducting) abandon(ctx context.Context, err error) error {
+	c.stop(ctx)
+	c.clean(ctx)
+	if len(c.run.Remain) > 0 {
+		err = fmt.Errorf("%w; these topics may be left: %s", err, strings.Join(c.run.Remain, ", "))
+	}
+	return err
 }
 
 // clean lets one member remove the topics.

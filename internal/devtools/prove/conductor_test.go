@@ -3,6 +3,7 @@ package prove
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,5 +98,39 @@ func serially(ask func(context.Context, string, Ask) (Answer, error)) func(conte
 		turn <- struct{}{}
 		defer func() { <-turn }()
 		return ask(ctx, member, what)
+	}
+}
+
+// TestOptionsAreWithinTheBoundsOfMembers: what members would refuse in the middle of a proof is refused before it.
+func TestOptionsAreWithinTheBoundsOfMembers(t *testing.T) {
+	for _, longest := range []time.Duration{-time.Second, (faultSecondsMax + 1) * time.Second} {
+		o := DefaultOptions()
+		o.LengthMax = longest
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--fault-max") {
+			t.Errorf("--fault-max %v: %v", longest, err)
+		}
+	}
+}
+
+// TestAProofThatCannotBeginLeavesNoTopics: members that had begun have made topics, which are removed, or named in the error.
+func TestAProofThatCannotBeginLeavesNoTopics(t *testing.T) {
+	var asked []string
+	ask := func(_ context.Context, member string, ask Ask) (Answer, error) {
+		asked = append(asked, ask.Do)
+		a := Answer{Member: member, Enabled: true, Limits: Limits{Seconds: 3600, Rate: 1000, Keys: 1000}, Now: int64(clock.Shared())}
+		switch {
+		case ask.Do == DoStart && member == "b":
+			a.Error = "no port is free"
+		case ask.Do == DoClean:
+			a.Remain = []string{"persistent://acme/shop/__prove-orders-" + ask.Run}
+		}
+		return a, nil
+	}
+	_, err := Conduct(t.Context(), DefaultOptions(), Group{Name: "orders", Members: []string{"a", "b"}, Ask: serially(ask)}, t.Logf)
+	if err == nil || !strings.Contains(err.Error(), "no port is free") || !strings.Contains(err.Error(), "persistent://acme/shop/__prove-orders-") {
+		t.Errorf("err = %v, want the reason and the topic that is left", err)
+	}
+	if n := len(asked); n < 3 || asked[n-1] != DoClean || asked[n-2] != DoStop {
+		t.Errorf("members are asked to %v, want a stop of all and then the removal of topics at the end", asked)
 	}
 }

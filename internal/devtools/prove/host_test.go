@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,6 +302,14 @@ func TestSettingsOf(t *testing.T) {
 	}
 	if topics.Events != "persistent://acme/shop/__prove-orders-abcdef" || got.Pulsar.Topics[0] != topics.Events || len(got.Pulsar.Topics) != 1 {
 		t.Errorf("it reads %v", got.Pulsar.Topics)
+	}
+	for _, topic := range got.Pulsar.Topics {
+		if !slices.Contains(topics.All(), topic) {
+			t.Errorf("it reads %s, which nothing removes", topic)
+		}
+	}
+	if timers := got.Pulsar.TimerTopic(); got.Pulsar.Timers && !slices.Contains(topics.All(), timers) {
+		t.Errorf("it reads %s, which nothing removes", timers)
 	}
 	for what, pair := range map[string][2]any{
 		"group": {got.Node.Group, "orders-prove-abcdef"}, "name": {got.Node.Name, "a-prove"}, "token": {string(got.Pulsar.Token), "secret,with:=,"},

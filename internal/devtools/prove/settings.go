@@ -41,6 +41,7 @@ func settingsOf(c config.Config, run string, p ports) (config.Config, Topics) {
 	c.Node.Group += "-prove-" + run
 	c.Node.Name = c.Node.Name[:min(len(c.Node.Name), nameBytesMax-len("-prove"))] + "-prove"
 	c.Pulsar.Topics, c.Pulsar.Subscription = []string{topic}, subscription
+	c.Pulsar.Timers = false // the built-in handler sets none, and the topic of timers would be left behind
 	c.Pulsar.RetryTopic, c.Pulsar.DeadLetterTopic, c.Pulsar.ConsumerName = "", "", ""
 	c.Key = config.Default().Key
 	c.Handler.Timeout = 0

@@ -1,7 +1,7 @@
 {{/* router.yaml: your config, under what only this chart can know. */}}
 {{- define "ringfence.config" -}}
 {{- $seeds := dig "gossip" "seeds" list .Values.ringfence.config -}}
-{{- if kindIs "string" $seeds }}{{ $seeds = splitList "," $seeds }}{{ end -}}
+{{- if kindIs "string" $seeds }}{{ $seeds = splitList "," (nospace $seeds) | compact }}{{ end -}}
 {{- $own := dict
   "node" (dict "group" (include "ringfence.group" .))
   "gossip" (dict "seeds" (prepend $seeds (printf "dns+%s-gossip.%s.svc:16652" (include "ringfence.fullname" .) .Release.Namespace)))
