@@ -74,7 +74,7 @@ func (h *hop) Accept(a Arrival) {
 
 func (h *hop) Gone(StreamID)                         {}
 func (h *hop) CancelFor(StreamID, []event.Handle)    {}
-func (h *hop) Cancel([]event.Handle)                 {}
+func (h *hop) Cancel([]event.Handle) []event.Handle  { return nil }
 func (h *hop) Granted([]event.Verdict)               {}
 func (h *hop) Attempted([]event.Verdict)             {}
 func (h *hop) Renew([]event.Renewal)                 {}

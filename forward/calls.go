@@ -19,7 +19,7 @@ import (
 type Cancel struct {
 	Peer    Peer // the owner that has it, [Local] or a peer
 	Handle  event.Handle
-	Confirm bool // the peer is to be asked, behind the Cancel, whether it has handled it: see [Cancel.Renewal]
+	Confirm bool // the owner is to be asked, behind the Cancel, whether it has handled it: see [Cancel.Renewal]
 }
 
 // GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its

@@ -61,7 +61,7 @@ type noSink struct{}
 
 func (noSink) Deliver([]event.Ref)                              {}
 func (noSink) Settle([]event.Set, []event.Verdict, []event.Ref) {}
-func (noSink) Cancel([]event.Handle)                            {}
+func (noSink) Cancel([]event.Handle) []event.Handle             { return nil }
 
 func (noSink) Granted([]event.Verdict)   {}
 func (noSink) Attempted([]event.Verdict) {}

@@ -34,8 +34,9 @@ type Sink interface {
 	// Settle settles events: those of the sets are done, the others have the verdict of the same index. Those of relayed events
 	// need not be final.
 	Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref)
-	// Cancel tells the local mailbox that nobody waits for calls any more that it has.
-	Cancel(calls []event.Handle)
+	// Cancel tells the local mailbox that nobody waits for calls any more that it has. It returns those that had ended already, and whose verdicts
+	// come next.
+	Cancel(calls []event.Handle) (ended []event.Handle)
 	// Granted gets the verdicts on reservations that have begun.
 	Granted(verdicts []event.Verdict)
 	// Attempted gets the failures of relayed events that their owners report: they are for the consumer nodes.
@@ -224,8 +225,18 @@ func (p *Pool) cancel(calls []Cancel) {
 		}
 	}
 	p.peersMu.Unlock()
-	if len(local) > 0 {
-		p.sink.Cancel(local)
+	if len(local) == 0 {
+		return
+	}
+	ended := p.sink.Cancel(local)
+	var confirmed []event.Renewal
+	for _, c := range calls {
+		if c.Peer == Local && c.Confirm && !slices.Contains(ended, c.Handle) {
+			confirmed = append(confirmed, c.Renewal())
+		}
+	}
+	if len(confirmed) > 0 {
+		p.renewed(Local, confirmed)
 	}
 }
 

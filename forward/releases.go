@@ -69,17 +69,13 @@ func (t *Table) keepRelease(now clock.Instant, h held, out *Moves) {
 	t.tellRelease(h, out)
 }
 
-// tellRelease tells the owner of a release, if it has granted the reservation. The local mailbox handles a Cancel at once; a peer confirms it.
+// tellRelease tells the owner of a release, if it has granted the reservation. It confirms the Cancel.
 func (t *Table) tellRelease(h held, out *Moves) {
 	sent := h.sentTo()
 	if sent == nil || !t.extraOf(h).granted {
 		return
 	}
-	isPeer := sent.lane != t.local
-	out.Cancel = append(out.Cancel, Cancel{Peer: sent.lane.peer, Handle: h.handle(), Confirm: isPeer})
-	if !isPeer {
-		t.confirmed(h, sent, out)
-	}
+	out.Cancel = append(out.Cancel, Cancel{Peer: sent.lane.peer, Handle: h.handle(), Confirm: true})
 }
 
 // confirmed ends a reservation whose release was handled where it was sent. If the key has another owner by now, that one keeps the key, and is told, too.
@@ -93,7 +89,7 @@ func (t *Table) confirmed(h held, sent *share, out *Moves) {
 	t.send(h, out)
 }
 
-// Confirmed takes a peer's answers to renewals, those out that confirm releases, and returns the others, which are for holders.
+// Confirmed takes an owner's answers to renewals, those out that confirm releases, and returns the others, which are for holders.
 func (t *Table) Confirmed(from Peer, answers []event.Renewal, out *Moves) (others []event.Renewal) {
 	return slices.DeleteFunc(answers, func(a event.Renewal) bool {
 		if !confirms(a) {

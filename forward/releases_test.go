@@ -121,12 +121,42 @@ func TestReleaseAtAFormerOwner(t *testing.T) {
 			tt.owner(2, 3)
 			tt.out.Reset()
 			if former == 0 {
-				tt.giveUp(1, Cancel{Local, tt.handle(1), false})
+				tt.giveUp(1, Cancel{Local, tt.handle(1), true})
+				tt.Confirmed(Local, []event.Renewal{{Handle: tt.handle(1), Number: confirmation}}, &tt.out)
 			} else {
 				tt.giveUp(1, Cancel{peerNumber(former), tt.handle(1), true})
 				tt.confirm(former, 1)
 			}
 			tt.wantOver(1, "")
+			tt.wantReleaseAtTheNextOwner()
+		})
+	}
+}
+
+// TestReleaseBehindAHandover: the owner has given the turn to the next one before the Cancel came, which frees nothing. Nobody knows of the move here, and the verdict that says so
+// comes instead of the confirmation.
+func TestReleaseBehindAHandover(t *testing.T) {
+	for name, former := range map[string]int{"a peer": 1, "this node": 0} {
+		t.Run(name, func(t *testing.T) {
+			tt := newTableTest(t, false)
+			owner := peerNumber(former)
+			if former == 0 {
+				owner = Local
+			}
+			tt.owner(former, 2)
+			tt.reserve(1, event.Call{TTL: event.TTLLeast})
+			tt.Take(owner, 1, 1<<20, nil)
+			say := func(kind event.VerdictKind) {
+				tt.Settle(tt.now, owner, []event.Verdict{{Handle: tt.handle(1), Kind: kind, Detail: &event.Detail{}}}, &tt.out)
+			}
+			say(event.Granted)
+			tt.out.Reset()
+			tt.GiveUp(tt.now, tt.handle(1), &tt.out)
+			tt.wantOver(1, "")
+			say(event.NotOwner)
+			tt.wantOver(1, "")
+			tt.owner(2, 3)
+			tt.out.Reset()
 			tt.wantReleaseAtTheNextOwner()
 		})
 	}

@@ -140,6 +140,7 @@ type node struct {
 	evidence  []bool
 	gone      []StreamID
 	cancelled []address
+	before    []event.Handle // those that have ended before a Cancel
 	granted   []event.Verdict
 	renewed   []event.Renewal
 	windows   [][]event.Finished
@@ -925,7 +926,10 @@ func (n *node) CancelFor(from StreamID, calls []event.Handle) {
 }
 
 // Cancel implements Sink.
-func (n *node) Cancel(calls []event.Handle) { n.CancelFor(0, calls) }
+func (n *node) Cancel(calls []event.Handle) []event.Handle {
+	n.CancelFor(0, calls)
+	return n.before
+}
 
 // address names a call by the stream that it came on, 0 for this node's own.
 type address struct {

@@ -401,7 +401,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				}
 			}
 		},
-		"confirm": func(t *rapid.T) { m.confirm(t, rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")) },
+		"confirm": func(t *rapid.T) { m.confirm(t, rapid.SampledFrom(m.owners()).Draw(t, "peer")) },
 		"release all": func(t *rapid.T) { // that go on, and those that an owner has
 			for _, h := range m.handles {
 				m.grantAndRelease(t, h, rapid.IntRange(0, 3).Draw(t, "forget") == 0)
@@ -665,7 +665,7 @@ func (m *model) answer(t *rapid.T, from Peer) {
 			}
 			if v.Handle == h && v.Kind == event.Granted && m.released[h] != 0 {
 				m.here[h] = true
-				cancels = append(cancels, m.cancelOf(from, h))
+				cancels = append(cancels, Cancel{from, h, true})
 				m.counts["released at the next owner"]++
 			} else if v.Handle == h && v.Kind == event.Granted {
 				m.granted[h], m.here[h] = true, true

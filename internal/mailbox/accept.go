@@ -19,7 +19,7 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 		b.senders[from] = struct{}{}
 	}
 	group := b.ages.begin(now)
-	group.peerBytes = b.peerBytes
+	group.peerBytes, group.own = b.peerBytes, from == Local
 	group.items++ // so that it stays, though an event that is skipped at once leaves it
 	b.lookAhead(events)
 	for i := range events {
@@ -164,7 +164,11 @@ func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, ou
 	*it.others = append(*it.others, from)
 	it.copied = it.copied && isCopy(e)
 	if attempts, crashes := e.Failures(); attempts > it.attempts || crashes > it.crashes {
-		b.replace(it, *e) // this consumer node knows of failures that the first did not
+		newer := *e // this consumer node knows of failures that the first did not
+		if from.sender != Local {
+			newer = event.RefTo(e.Event().Clone()) // unpin may have passed the item
+		}
+		b.replace(it, newer)
 	}
 	if from.sender == Letters {
 		b.refile(now, it.actor.key, out) // it need not wait behind the other events of an unparked key any more

@@ -7,7 +7,7 @@ import "github.com/ringfence/router/internal/base/clock"
 type cohort struct {
 	at             clock.Instant
 	items          int
-	own            bool   // its events no longer lie in the memory of a frame, see Boxes.unpin
+	own            bool   // its events do not lie in the memory of a frame, or no longer, see Boxes.unpin
 	peerBytes      uint64 // Boxes.peerBytes when it began
 	older, younger *cohort
 }

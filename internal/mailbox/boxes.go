@@ -116,6 +116,7 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 	if b.visits.keeper.ready.n > 0 {
 		b.wake(&b.visits.keeper, out)
 	}
+	b.repayAll(out)
 }
 
 // Next returns when Tick is due, or clock.Forever.

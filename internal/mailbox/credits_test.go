@@ -3,6 +3,7 @@ package mailbox
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -85,4 +86,38 @@ func TestNoCreditAfterAMove(t *testing.T) {
 	if len(f.owed.keys) != 0 {
 		t.Errorf("%d keys are owed credit", len(f.owed.keys))
 	}
+}
+
+// A full shard gives credit however its events leave it: also if another member has done them, or the time of calls is up.
+func TestCreditForTheShardWithoutAResult(t *testing.T) {
+	full := func(t *testing.T) *fixture {
+		f := newFixture(t, func(c *Config) { c.BytesMax = 2048 })
+		f.WorkerGone(f.now, 1, &f.out)
+		return f
+	}
+	t.Run("handed over", func(t *testing.T) {
+		f := full(t)
+		var done []event.Finished
+		for f.counters.Overloaded == 0 {
+			e := f.event("ann")
+			done = append(done, event.Finished{Partition: e.Partition, ID: e.ID, At: f.now})
+			f.accept(3, e)
+		}
+		f.out.Reset()
+		f.TakeOver(f.now, done, &f.out)
+		f.wantCredits("all are done elsewhere", Credit{To: 3, All: true})
+	})
+	t.Run("expired", func(t *testing.T) {
+		f := full(t)
+		for f.counters.Crowded == 0 {
+			e := f.event("ann")
+			e.Handle, e.ID, e.Payload = event.NewCallHandle(uint64(f.id)), event.CallMessageID("ann", "", uint64(f.id)), nil
+			e.Call = &event.Call{Method: "m", Deadline: f.now.Add(time.Second)}
+			f.accept(3, e)
+		}
+		f.accepts(3, "ann", 1)
+		f.out.Reset()
+		f.Tick(f.now.Add(time.Minute), &f.out)
+		f.wantCredits("the time of all is up", Credit{To: 3, All: true})
+	})
 }

@@ -44,6 +44,7 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 			b.learn(min(now, d.At), &d, s, bit)
 		}
 	}
+	b.repayAll(out)
 }
 
 // compares reports whether an id that is handed over counts only for an event of its content.

@@ -171,14 +171,18 @@ func (m *Mailboxes) SetCovers(covers bool) {
 	m.each(func(b *Boxes) { b.SetCovers(covers) })
 }
 
-// Reserved is [Boxes.Reserved].
-func (m *Mailboxes) Reserved(from Sender, call event.Handle) (id event.DeliveryID) {
+// Renewable is [Boxes.Renewable].
+func (m *Mailboxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
 	m.each(func(b *Boxes) {
-		if id == 0 {
-			id = b.Reserved(from, call)
-		}
+		here, over := b.Renewable(from, call)
+		id, telling = max(id, here), telling || over
 	})
-	return id
+	return id, telling
+}
+
+// Told is [Boxes.Told].
+func (m *Mailboxes) Told(all []Telling) {
+	m.each(func(b *Boxes) { b.Told(all) })
 }
 
 // SetGates is [Boxes.SetGates] for partitions of any shard. No delivery under an old gate

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,7 +25,8 @@ type refCall struct {
 	begun   bool // it waits, and may have run before
 	watched bool // its deadline takes it back if it runs
 	granted event.Fence
-	moved   bool // it runs, and was resumed before it was granted
+	moved   bool    // it runs, and was resumed before it was granted
+	left    address // it was granted, and this sender has cancelled it while it ran
 }
 
 type refReply struct {
@@ -181,7 +183,8 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 		if slices.Contains(e.Call.Path, id) {
 			return r.sayTo(to, notRunBecause(event.CodeCycle, cycle.Reason))
 		}
-		if max(1, len(here.to)) >= modelConfig.JoinsMax {
+		here.to = slices.DeleteFunc(here.to, func(to address) bool { return r.gone[to.sender] })
+		if len(here.to) >= modelConfig.JoinsMax {
 			r.crowded++
 			return r.sayTo(to, overloaded)
 		}
@@ -268,7 +271,10 @@ func (r *reference) grant(d event.DeliveryID, g event.Grant) []addressed {
 func (r *reference) finishCall(now clock.Instant, c *refCall, result event.Result) (said []addressed, ended bool) {
 	call, p := c.event.Call, c.event.Partition
 	o := outcome.OfCall(call.Once() || call.Reservation, call.Deadline.After(now) && len(c.to) > 0, &result)
-	c.running, c.granted, c.moved = 0, event.Fence{}, false
+	if c.left != (address{}) && len(c.to) == 0 && result.Kind != event.ResultDone {
+		c.to = []address{c.left} // the Cancel has freed nothing
+	}
+	c.running, c.granted, c.moved, c.left = 0, event.Fence{}, false, address{}
 	ended = r.gates[p].Gate != ownership.Open
 	if o.Again {
 		if result.Kind == event.ResultCancelled || result.Kind == event.ResultLost {
@@ -338,6 +344,9 @@ func (r *reference) cancelCalls(from Sender, handles []event.Handle) {
 			case len(c.to) > 0:
 			case c.running != 0:
 				r.takeBack = append(r.takeBack, c.running)
+				if c.granted != (event.Fence{}) {
+					c.left = address{from, h}
+				}
 			default:
 				r.endCall(c, verdict{})
 			}
@@ -501,7 +510,10 @@ func (m *model) cancel() {
 		for _, to := range c.to {
 			if to.sender == from && m.chance(50, "cancel") {
 				handles = append(handles, to.handle)
-				delete(m.open, to)
+				delete(m.open, c.left)
+				if c.granted == (event.Fence{}) || c.running == 0 { // else it may be told of another end
+					delete(m.open, to)
+				}
 				if c.running != 0 {
 					m.calls["cancelled while it runs"]++
 				} else {
@@ -621,4 +633,23 @@ func (m *model) callResult(r event.Result) event.Result {
 		r.Reply, r.TimedOut = &event.CallReply{Code: "odd"}, m.chance(20, "timed out")
 	}
 	return r
+}
+
+// checkTelling: each final verdict on a reservation is named until it is on its way, and the cancelled ones that run are known as such.
+func (m *model) checkTelling(call string) {
+	want := map[address]int{}
+	for _, c := range m.ref.calls {
+		if c.left != (address{}) {
+			want[c.left]++
+		}
+	}
+	for _, t := range m.out.Telling {
+		if _, telling := m.boxes.Renewable(t.To, t.Call); !telling {
+			m.Fatalf("%s: the verdict for %+v is not known to be on its way", call, t)
+		}
+	}
+	m.boxes.Told(m.out.Telling)
+	if !maps.Equal(m.boxes.visits.telling, want) {
+		m.Fatalf("%s: verdicts for %v are on their way, want %v", call, m.boxes.visits.telling, want)
+	}
 }

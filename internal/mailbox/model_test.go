@@ -751,6 +751,9 @@ func (m *model) finishAll(results []event.Result) {
 	wantIgnored := 0
 	for _, r := range results {
 		if c := m.ref.runningCall(r.Delivery); c != nil {
+			if len(c.to) > 0 || r.Kind == event.ResultDone {
+				delete(m.open, c.left) // which gets no verdict
+			}
 			said, ended := m.ref.finishCall(m.now, c, r)
 			m.noteCalls(said)
 			want = append(append(want, said...), m.ref.leaveParked()...)
@@ -1040,6 +1043,7 @@ func (m *model) expect(call string, want []addressed) {
 			m.Fatalf("%s: the end %+v of a skip is missing %d times", call, e, n)
 		}
 	}
+	m.checkTelling(call)
 	m.ref.takeBack, m.ref.ended = nil, nil
 	m.out.Reset()
 }
@@ -1203,7 +1207,7 @@ func (m *model) comeToRest() {
 	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
 		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
 	}
-	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by)+len(v.fences) != 0 {
+	if v := &m.boxes.visits; v.n+len(v.of)+len(v.by)+len(v.fences)+len(v.telling)+len(v.release) != 0 {
 		m.Fatalf("calls are left: %+v", v)
 	}
 	for p := range m.boxes.parts {

@@ -18,6 +18,12 @@ type Answer struct {
 	Verdicts []event.Verdict
 }
 
+// Telling names a reservation by its recipient.
+type Telling struct {
+	To   Sender
+	Call event.Handle
+}
+
 // Output collects the effects of calls for the caller to perform. Calls append to it;
 // the caller may reuse it after Reset.
 type Output struct {
@@ -25,6 +31,8 @@ type Output struct {
 	Answers []Answer
 	// Credits are for senders that were answered Overloaded.
 	Credits []Credit
+	// Telling names the reservations with a final verdict among Answers. Told is due once these are on their way.
+	Telling []Telling
 	// Wake names workers for which keys became ready. A worker may be named twice.
 	Wake []event.WorkerID
 	// TakeBack names running deliveries that their workers must be told to end.
@@ -50,7 +58,7 @@ func (o *Output) Reset() {
 	clear(o.Skipped)
 	*o = Output{
 		Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0],
-		TakeBack: o.TakeBack[:0], Skipped: o.Skipped[:0],
+		TakeBack: o.TakeBack[:0], Skipped: o.Skipped[:0], Telling: o.Telling[:0],
 	}
 }
 

@@ -32,7 +32,7 @@ func (b *Boxes) unpin(now clock.Instant) {
 	}
 	for place := range uint32(b.items.places()) {
 		it := b.items.at(place)
-		if it.actor == nil || it.first.sender == Local || it.cohort.own || young(it.cohort) {
+		if it.actor == nil || it.cohort.own || young(it.cohort) {
 			continue
 		}
 		it.ref = event.RefTo(it.ref.Event().Clone())

@@ -92,3 +92,51 @@ func TestUnpinCountsDuplicates(t *testing.T) {
 		t.Errorf("of %d events %d were copied out after a megabyte of frames, want 1 of 1", s.Events, s.Unpinned)
 	}
 }
+
+// A newer version of a waiting event keeps nothing of the frame that brought it, whoever sent the older one.
+func TestUnpinANewerVersion(t *testing.T) {
+	for name, first := range map[string]Sender{"of an event of this node": Local, "of an event that was copied out": 3} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.setGate(ring.PartitionOf("ann"), ownership.Waiting)
+			old := f.event("ann")
+			f.accept(first, old)
+			tick := func() {
+				f.now = f.now.Add(2 * unpinAfter)
+				f.Tick(f.now, &f.out)
+			}
+			tick()
+			newer := *old
+			newer.Attempts, newer.Handle = 3, 99
+			f.accept(4, &newer)
+			tick()
+			it := f.search(nil, f.spans.find(hashOf(old.ID), old.ID), bitOf(old.ID))
+			if it.attempts != 3 {
+				t.Fatalf("it has failed %d times, want 3", it.attempts)
+			}
+			if unsafe.SliceData(it.ref.Event().Payload) == unsafe.SliceData(newer.Payload) {
+				t.Error("its payload lies in the second frame")
+			}
+		})
+	}
+}
+
+// A visit that waits keeps nothing of the frame that brought it, though its holder has come back by way of this node.
+func TestUnpinAVisitThatCameBack(t *testing.T) {
+	f := newFixture(t, nil)
+	f.WorkerGone(f.now, 1, &f.out)
+	ask := func(from Sender) *event.Event {
+		e := f.event("key")
+		e.ID, e.Payload = event.CallMessageID("key", "id", 0), nil
+		e.Handle, e.Call = event.NewCallHandle(uint64(from+1)), &event.Call{ID: "id", Reservation: true, Deadline: f.now.Add(time.Hour)}
+		f.accept(from, e)
+		return e
+	}
+	e := ask(3)
+	ask(Local)
+	f.now = f.now.Add(2 * unpinAfter)
+	f.Tick(f.now, &f.out)
+	if it := f.search(f.actor("key", f.hashOfKey("key")), f.spans.find(hashOf(e.ID), e.ID), bitOf(e.ID)); unsafe.StringData(string(it.ref.Event().Key)) == unsafe.StringData(string(e.Key)) {
+		t.Error("its key lies in the frame")
+	}
+}

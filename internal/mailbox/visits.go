@@ -26,6 +26,8 @@ type visits struct {
 	all     []visit                // names all that wait, and those that run and were not taken back; some twice, and some that are over
 	fences  map[uint32]event.Fence // of the reservations that run, by place
 	moved   map[uint32]struct{}    // places of running reservations that were resumed from another address before their grant
+	telling map[address]int        // reservations whose final verdicts are due, or may not be on their way yet: how many, see Told
+	release map[uint32]address     // of the granted reservations that were cancelled and still run, by place
 	keeper  worker                 // the worker of reservations
 	soonest clock.Instant          // lower bound of the deadlines of visits that wait, or run and were not taken back
 	replies replies
@@ -68,6 +70,7 @@ const gone Sender = math.MaxUint64 - 1
 func (v *visits) init(cfg Config) {
 	v.of, v.by, v.soonest = make(map[*actor]*visitors), make(map[address]uint32), clock.Forever
 	v.fences, v.moved, v.keeper.id = make(map[uint32]event.Fence), make(map[uint32]struct{}), event.Keeper
+	v.telling, v.release = make(map[address]int), make(map[uint32]address)
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
@@ -304,12 +307,15 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		out.say(from, event.Answered, cycle)
 		return
 	}
-	if len(it.joined())+1 >= b.cfg.JoinsMax {
+	b.dropGone(it)
+	alone := b.isGone(it.first)
+	if !alone && len(it.joined())+1 >= b.cfg.JoinsMax {
 		b.refuseVisit(from, out)
 		return
 	}
 	b.counters.Joined++
-	if it.first.sender == gone {
+	if alone {
+		delete(b.visits.by, it.first)
 		it.first = from
 	} else {
 		if it.others == nil {
@@ -322,6 +328,20 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		out.say(from, event.Attempted, begun)
 	}
 	b.waitUntil(now, it, call.Deadline, out)
+}
+
+// dropGone forgets the further callers of a call whose streams have ended.
+func (b *Boxes) dropGone(it *item) {
+	if it.others == nil {
+		return
+	}
+	*it.others = slices.DeleteFunc(*it.others, func(to address) bool {
+		isGone := b.isGone(to)
+		if isGone {
+			delete(b.visits.by, to)
+		}
+		return isGone
+	})
 }
 
 // waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have passed it over.
@@ -342,6 +362,7 @@ func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.
 	delete(b.visits.by, it.first)
 	if !b.isGone(it.first) {
 		out.say(it.first, event.Answered, over)
+		b.tell(it.first, out)
 	}
 	it.first = from
 	b.visits.by[from] = it.place
@@ -540,6 +561,7 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 	b.visits.n--
 	if it.isReservation() {
 		b.visits.reserve--
+		b.tell(it.first, out)
 	}
 	delete(b.visits.fences, it.place)
 	delete(b.visits.by, it.first)
@@ -571,7 +593,7 @@ func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Det
 }
 
 // Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
-// in out.TakeBack, and its key stays busy until Finish. Unknown calls are ignored.
+// in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends by another result than done, its sender gets the verdict. Unknown calls are ignored.
 func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
 	b.call++
 	for _, h := range calls {
@@ -586,9 +608,16 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 		}
 		if it.delivery == 0 {
 			b.endWaiting(now, it, event.Answered, nil, out)
-		} else {
-			b.takeVisitBack(it, out)
+			continue
 		}
+		if _, granted := b.visits.fences[place]; granted {
+			if before, twice := b.visits.release[place]; twice {
+				b.told(before) // it has come back since
+			}
+			b.visits.release[place] = address{from, h}
+			b.visits.telling[address{from, h}]++
+		}
+		b.takeVisitBack(it, out)
 	}
 	b.repayAll(out)
 }
@@ -622,6 +651,51 @@ func (b *Boxes) Reserved(from Sender, call event.Handle) event.DeliveryID {
 	return b.items.at(place).delivery
 }
 
+// Renewable is [Boxes.Reserved] for a renewal. Nothing may be answered to one whose reservation is over before the verdict that says so is on
+// its way: telling says that it may not be.
+func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
+	return b.Reserved(from, call), b.visits.telling[address{from, call}] > 0
+}
+
+// tell names the final verdict on a reservation in the output, until it is on its way.
+func (b *Boxes) tell(to address, out *Output) {
+	if b.isGone(to) {
+		return
+	}
+	b.visits.telling[to]++
+	out.Telling = append(out.Telling, Telling{to.sender, to.handle})
+}
+
+// endRelease is for the end of a reservation that was cancelled: if it had ended in another way already, its Cancel has freed nothing, and its
+// sender is told after all.
+func (b *Boxes) endRelease(it *item, r *event.Result) {
+	to, released := b.visits.release[it.place]
+	if !released {
+		return
+	}
+	delete(b.visits.release, it.place)
+	b.told(to)
+	if r.Kind != event.ResultDone && it.first.sender == gone {
+		it.first = to
+	}
+}
+
+// Told says that verdicts are on their way that an output has named.
+func (b *Boxes) Told(all []Telling) {
+	for _, t := range all {
+		b.told(address{t.To, t.Call})
+	}
+}
+
+func (b *Boxes) told(to address) {
+	switch n := b.visits.telling[to]; {
+	case n > 1:
+		b.visits.telling[to] = n - 1
+	case n == 1:
+		delete(b.visits.telling, to)
+	}
+}
+
 // leave removes a sender of an item. It reports whether none is left.
 func (it *item) leave(from address) (none bool) {
 	others := it.joined()
@@ -651,6 +725,7 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	p.running--
 	delete(b.visits.fences, it.place)
 	delete(b.visits.moved, it.place)
+	b.endRelease(it, r)
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
 		it.marks |= visitBegun

@@ -184,3 +184,30 @@ func TestDeadlineOfACallWhosePlaceIsGone(t *testing.T) {
 		t.Errorf("%d events are left", got)
 	}
 }
+
+// Callers whose streams have ended take no room from those that ask again.
+func TestARepeatJoinsBehindCallersThatAreGone(t *testing.T) {
+	f := newFixture(t, nil)
+	most := Sender(f.cfg.JoinsMax)
+	ask := func(from Sender) []addressed {
+		e := f.event("key")
+		e.Handle, e.ID, e.Payload = event.NewCallHandle(uint64(from)), event.CallMessageID("key", "id", 0), nil
+		e.Call = &event.Call{Method: "m", ID: "id", Deadline: f.now.Add(time.Minute)}
+		return f.accept(from, e)
+	}
+	for from := Sender(1); from <= 2*most; from++ {
+		if said := ask(from); len(said) > 0 {
+			t.Fatalf("stream %d is answered %+v", from, said)
+		}
+		f.SenderGone(from)
+	}
+	if said := ask(2*most + 1); len(said) > 0 {
+		t.Fatalf("the last one is answered %+v", said)
+	}
+	if said := f.finish(f.takeOne(), event.ResultDone, ""); len(said) != 1 || said[0].To != 2*most+1 {
+		t.Errorf("said %+v, want an answer to the last stream alone", said)
+	}
+	if n := len(f.visits.by); n > 0 {
+		t.Errorf("%d callers are left", n)
+	}
+}

@@ -21,8 +21,14 @@ func (p *Pipeline) Call(call *event.Event) {
 func (p *Pipeline) GiveUp(call event.Handle) { p.Holder.GiveUp(call) }
 
 // Cancel implements forward.Sink.
-func (p *Pipeline) Cancel(calls []event.Handle) {
+func (p *Pipeline) Cancel(calls []event.Handle) (ended []event.Handle) {
 	p.with(func(out *mailbox.Output) { p.Boxes.Cancel(mailbox.Local, calls, out) })
+	for _, h := range calls {
+		if _, telling := p.Boxes.Renewable(mailbox.Local, h); telling {
+			ended = append(ended, h)
+		}
+	}
+	return ended
 }
 
 // CancelFor implements forward.Acceptor.
@@ -77,13 +83,16 @@ func (p *Pipeline) RenewFor(from forward.StreamID, asked []event.Renewal) {
 	p.Peers.Renewed(from, p.renew(mailbox.Sender(from), asked))
 }
 
-// renew answers renewals of reservations of keys that this node owns.
+// renew answers renewals of reservations of keys that this node owns. One whose verdict is about to be told gets no other answer: it would overtake the verdict, and a
+// release would count as confirmed that has freed nothing.
 func (p *Pipeline) renew(from mailbox.Sender, asked []event.Renewal) []event.Renewal {
-	ids := make([]event.DeliveryID, len(asked))
-	for i := range asked {
-		ids[i] = p.Boxes.Reserved(from, asked[i].Handle)
+	ids := make([]event.DeliveryID, 0, len(asked))
+	answers := make([]event.Renewal, 0, len(asked))
+	for _, r := range asked {
+		if id, telling := p.Boxes.Renewable(from, r.Handle); !telling {
+			ids, answers = append(ids, id), append(answers, r)
+		}
 	}
-	answers := slices.Clone(asked)
 	for i, permission := range p.App.Renew(ids) {
 		answers[i].Permission = permission
 	}

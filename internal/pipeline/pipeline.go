@@ -218,6 +218,9 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	for i := range out.Answers {
 		p.answer(&out.Answers[i])
 	}
+	if len(out.Telling) > 0 {
+		p.Boxes.Told(out.Telling)
+	}
 	if len(out.Skipped) > 0 && p.skipped != nil {
 		p.skipped(out.Skipped)
 	}

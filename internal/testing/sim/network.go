@@ -197,7 +197,11 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 // cancel tells the owner of a call that nobody waits for it any more.
 func (m *member) cancel(c forward.Cancel) {
 	if c.Peer == forward.Local {
-		m.pipeline.Cancel([]event.Handle{c.Handle})
+		if ended := m.pipeline.Cancel([]event.Handle{c.Handle}); c.Confirm && len(ended) == 0 {
+			m.forward(func(_ clock.Instant, out *forward.Moves) {
+				m.table.Confirmed(forward.Local, []event.Renewal{c.Renewal()}, out)
+			})
+		}
 		return
 	}
 	if conn := m.conn(ownership.Incarnation(c.Peer)); conn != nil && conn.link != nil {
