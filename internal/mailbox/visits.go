@@ -307,6 +307,10 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		out.say(from, event.Answered, cycle)
 		return
 	}
+	if it.first == from || slices.Contains(it.joined(), from) { // it waits already
+		b.waitUntil(now, it, call.Deadline, out)
+		return
+	}
 	b.dropGone(it)
 	alone := b.isGone(it.first)
 	if !alone && len(it.joined())+1 >= b.cfg.JoinsMax {
@@ -360,7 +364,7 @@ func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, o
 func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
-	if !b.isGone(it.first) {
+	if it.first != from && !b.isGone(it.first) {
 		out.say(it.first, event.Answered, over)
 		b.tell(it.first, out)
 	}

@@ -211,3 +211,23 @@ func TestARepeatJoinsBehindCallersThatAreGone(t *testing.T) {
 		t.Errorf("%d callers are left", n)
 	}
 }
+
+// A caller may ask twice under one handle, as when its events were taken back from an owner that has the partition again: it waits once, gets one answer,
+// and a holder is not told that its reservation is over.
+func TestACallerThatAsksTwiceWaitsOnce(t *testing.T) {
+	ask := func(f *fixture, call event.Call) []addressed {
+		e := f.event("key")
+		call.ID, call.Deadline = "id", f.now.Add(time.Minute)
+		e.Handle, e.ID, e.Call, e.Payload = event.NewCallHandle(1), event.CallMessageID("key", "id", 0), &call, nil
+		return f.accept(Local, e)
+	}
+	f := newFixture(t, nil)
+	f.want(ask(f, event.Call{Method: "m"}))
+	f.want(ask(f, event.Call{Method: "m"}))
+	if got := f.finish(f.takeOne(), event.ResultDone, ""); len(got) != 1 {
+		t.Errorf("its end is told %+v, want once", got)
+	}
+	f = newFixture(t, nil)
+	f.want(ask(f, event.Call{ID: "id", Reservation: true}))
+	f.want(ask(f, event.Call{ID: "id", Reservation: true}))
+}

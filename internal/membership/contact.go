@@ -24,6 +24,7 @@ func (g *Gossip) seek(ctx context.Context) {
 	if len(g.cfg.Seeds) == 0 {
 		return
 	}
+	defer g.metrics.onlySelf.Set(0) // the next incarnation begins without a report
 	waits, are := backoff.Backoff{Min: g.cfg.JoinBackoffMin, Max: g.cfg.JoinBackoffMax}, seedsFine
 	for {
 		now := seedsFine

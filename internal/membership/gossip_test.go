@@ -462,3 +462,36 @@ func freeAddr(t *testing.T) string {
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// The report about seeds ends with the incarnation that made it: the next one may find others at once.
+func TestOnlySelfIsNotReportedForALaterIncarnation(t *testing.T) {
+	t.Parallel()
+	other := startNode(t, testConfig("other"))
+	metrics := NewMetrics(prometheus.NewRegistry())
+	run := func(change func(*Config), until func(*Gossip) bool) {
+		cfg := testConfig("a")
+		change(&cfg)
+		g, err := New(cfg, Member{Inc: newInc(), GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), metrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		<-g.Ready()
+		eventually.True(t, "the state of this incarnation", func() bool { return until(g) })
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	only := func() bool { return testutil.ToFloat64(metrics.onlySelf) == 1 }
+	run(func(c *Config) {
+		c.Listen = freeAddr(t)
+		c.Seeds = []string{c.Listen}
+	}, func(*Gossip) bool { return only() })
+	if only() {
+		t.Error("it is reported of a node that is in no gossip")
+	}
+	run(func(c *Config) { c.Seeds = []string{other.gossip.Addr()} }, func(g *Gossip) bool { return len(g.Members()) == 1 && !only() })
+}

@@ -35,15 +35,23 @@ func (n *Node) awaitActs(ctx context.Context) bool {
 	}
 	patience := time.NewTimer(n.parts.Acts.StartWait())
 	defer patience.Stop()
-	select {
-	case <-n.parts.Acts.Read():
-	case <-patience.C:
-		n.log.Error("taking part without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
-	case <-n.drainCycle().draining: // nothing will run
-	case <-ctx.Done():
-		return false
+	for {
+		s := n.drainCycle()
+		select {
+		case <-n.parts.Acts.Read():
+			return true
+		case <-patience.C:
+			n.log.Error("taking part without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
+			return true
+		case <-s.draining: // it has nothing to leave
+			close(s.left)
+			if !s.next(ctx) {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return true
 }
 
 // Acts returns what takes acts of operators; nil: nothing does.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,4 +203,37 @@ func TestActsAreReadBeforeAnyEvent(t *testing.T) {
 	if a.err != nil {
 		t.Errorf("it ended with %v", a.err)
 	}
+}
+
+// TestADrainDoesNotEndTheWaitForActs: a member that was drained while it could not read the acts yet, and is to come back, still
+// waits for them before it joins: it would run keys that are held.
+func TestADrainDoesNotEndTheWaitForActs(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	var readable atomic.Bool
+	acts := controllog.NewMem()
+	a := g.startWith("a", nil, func(p *Parts) {
+		cfg := act.DefaultConfig()
+		cfg.StartWait = time.Hour
+		open := func() (controllog.Transport, error) {
+			if !readable.Load() {
+				return nil, errors.New("the topic is away")
+			}
+			return acts, nil
+		}
+		p.Acts = act.New(cfg, "a", open, time.Now, slog.New(slog.DiscardHandler), act.NewMetrics(prometheus.NewRegistry()))
+	})
+	g.closes("drained", a.Drain())
+	begun, err := a.Undrain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.closes("coming back", begun)
+	g.serve(a, done)
+	time.Sleep(time.Second)
+	if a.incarnation.Load() != nil {
+		t.Error("it takes part without the acts")
+	}
+	readable.Store(true)
+	g.ready(a)
 }

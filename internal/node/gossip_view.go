@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // goneMax bounds the remembered members that gossip has lost. They are contacted again: after a
@@ -41,6 +42,17 @@ func (h *gossipView) members() []membership.Member {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.here)
+}
+
+// directory returns the present members by incarnation.
+func (h *gossipView) directory() directory {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	present := make(directory, len(h.here))
+	for _, m := range h.here {
+		present[m.Inc] = ownership.Node{Name: m.Name, Inc: m.Inc}
+	}
+	return present
 }
 
 // lost returns the departed members.

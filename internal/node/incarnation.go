@@ -88,6 +88,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipLimiter, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
+	n.reach.begin()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
@@ -209,6 +210,9 @@ func (l *incarnation) hear(e membership.Evidence) {
 // news returns what has changed around the machine: the reach of peers, and whether there is an application. The driver
 // fetches it, so the machine always hears the newest state last, also one that changed while the machine was being built.
 func (l *incarnation) news() []ownership.Input {
+	if l.node.cfg.Mode == Gossip { // no control log says who is gone
+		l.node.reach.keep(l.others.directory())
+	}
 	news := l.node.reach.changes()
 	if ready := l.node.Workers() > 0; ready != l.appReady {
 		l.appReady = ready

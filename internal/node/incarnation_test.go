@@ -1,10 +1,14 @@
 package node
 
 import (
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -47,4 +51,44 @@ func TestAMachineHearsTheNewestOfTheApplication(t *testing.T) {
 			t.Errorf("%s: heard %v, want true, once", name, m.heard)
 		}
 	}
+}
+
+// TestANewIncarnationSuspectsNobody: a suspicion of an earlier incarnation's gossip says nothing about now. The gossip of the next one finds the
+// suspect alive before the log has named anybody, so nothing would ever end the suspicion, and the suspect could not join.
+func TestANewIncarnationSuspectsNobody(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	b := g.start("b", nil) // without an application: no member
+	g.fails(b.Probes().Startup, "")
+	a := g.startWith("a", func(c *Config) { c.Membership.Seeds = []string{b.incarnation.Load().gossip.Addr()} }, func(p *Parts) {
+		p.ControlLog = func() (controllog.Transport, error) {
+			time.Sleep(500 * time.Millisecond) // a real one is read later than gossip, too
+			return g.log, nil
+		}
+	})
+	c := g.start("c", nil)
+	g.serve(a, done)
+	g.serve(c, done)
+	g.ready(a, c)
+	suspect := *b.self.Load()
+	g.eventually("a's gossip knows b", func() error {
+		l := a.incarnation.Load()
+		if _, named := l.nameOf(suspect); !named || !slices.ContainsFunc(l.gossip.Members(), func(m membership.Member) bool { return m.Inc == suspect }) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	a.reach.gossip(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Name: "b", Inc: suspect}}) // as when b was paused
+	g.closes("drained", a.Drain())
+	begun, err := a.Undrain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.closes("coming back", begun)
+	g.ready(a)
+	if got := a.reach.word(suspect); got != "unknown" {
+		t.Errorf("b is %s to a", got)
+	}
+	g.serve(b, done)
+	g.ready(b)
 }

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"math"
+	"math/bits"
+
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/audit/judge"
 	"github.com/ringfence/router/internal/history/hotkeys"
@@ -35,34 +38,56 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 	event := s.EventBytesTypical
 	topics := len(s.Topics) + 2 // the retry and timer topics
 	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
+	unsettled := plus(s.UnsettledMax, s.BatchMax)
 	return []MemoryPart{
-		{"chunked", topics * s.ChunkedBytesMax},
+		{"chunked", times(topics, s.ChunkedBytesMax)},
 		// Each connection to a broker decompresses one entry, perhaps after its chunks were joined.
-		{"reading", s.BrokerConnectionsMax * (s.ChunkedBytesMax + s.PayloadBytesMax)},
+		{"reading", times(s.BrokerConnectionsMax, plus(s.ChunkedBytesMax, s.PayloadBytesMax))},
 		// Two batches are between the reader and the ledger.
-		{"fetched", (topics*s.ReceiverQueueMax + 2*s.BatchMax) * (event + fetchedOverhead)},
-		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},
+		{"fetched", times(plus(times(topics, s.ReceiverQueueMax), times(2, s.BatchMax)), plus(event, fetchedOverhead))},
+		{"unsettled", plus(s.UnsettledBytesMax, times(s.BatchMax, event), times(unsettled, openOverhead))},
 		// The first and the last error of each, at its consumer node and at its owner.
-		{"errors", 2 * 2 * (s.UnsettledMax + s.BatchMax) * c.App.ReasonBytesMax},
+		{"errors", times(2*2, unsettled, c.App.ReasonBytesMax)},
 		// Once as the event, once encoded, in the four topics for copies.
-		{"copies", 2 * 4 * s.CopiesMax * (event + fetchedOverhead)},
+		{"copies", times(2*4, s.CopiesMax, plus(event, fetchedOverhead))},
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},
-		{"calls", c.Lane.CallsBytesMax + c.Lane.CallsMax*openOverhead + c.Mailbox.RepliesBytesMax},
-		{"history", c.History.BytesMax + c.Mailbox.Shards*hotkeys.SketchBytes},
-		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
+		{"calls", plus(c.Lane.CallsBytesMax, times(c.Lane.CallsMax, openOverhead), c.Mailbox.RepliesBytesMax)},
+		{"history", plus(c.History.BytesMax, times(c.Mailbox.Shards, hotkeys.SketchBytes))},
+		{"handover", plus(times(c.Forward.HandoverMax, idOverhead), admission.WaitBytesMax)},
 		{"relayed", max(c.Forward.RelayedBytesMax, c.Forward.FrameMax)},
 		{"audit", auditBytes(c.Audit)},
-		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
-		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},
+		{"peers", times(c.Forward.PeersTypical, plus(streamFrames, times(s.UnsettledMax, verdictOverhead)))},
+		{"workers", times(c.App.WorkersMax, plus(c.App.StreamBytes(), times(c.App.InFlightMax, sentOverhead)))},
 	}
+}
+
+// plus and times end at the greatest number: a setting that stands for "no limit" must not make the bound look small.
+func plus(terms ...int) (sum int) {
+	for _, n := range terms {
+		sum += min(n, math.MaxInt-sum)
+	}
+	return sum
+}
+
+// times is the product of numbers that are not negative.
+func times(factors ...int) int {
+	product := 1
+	for _, n := range factors {
+		if high, low := bits.Mul64(uint64(product), uint64(n)); high != 0 || low > math.MaxInt {
+			product = math.MaxInt
+		} else {
+			product = int(low)
+		}
+	}
+	return product
 }
 
 // MemorySum returns the sum of the parts.
 func MemorySum(parts []MemoryPart) (sum int) {
 	for _, p := range parts {
-		sum += p.Bytes
+		sum = plus(sum, p.Bytes)
 	}
 	return sum
 }

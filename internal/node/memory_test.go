@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -59,6 +60,25 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	}
 	if got := MemorySum(MemoryBound(cfg, from)); got != sum {
 		t.Errorf("sum = %d, want %d", got, sum)
+	}
+}
+
+// A setting that stands for "no limit" makes a bound that says so, not one that has overflown.
+func TestMemoryBoundOfHugeSettings(t *testing.T) {
+	cfg, from := overloadedConfig()
+	cfg.Audit, cfg.Lane = audit.DefaultConfig(), lane.DefaultConfig()
+	for name, setting := range map[string]*int{
+		"UnsettledMax": &from.UnsettledMax, "UnsettledBytesMax": &from.UnsettledBytesMax, "ReceiverQueueMax": &from.ReceiverQueueMax,
+		"BatchMax": &from.BatchMax, "CopiesMax": &from.CopiesMax, "HandoverMax": &cfg.Forward.HandoverMax, "BytesMax": &cfg.Mailbox.BytesMax,
+		"CallsMax": &cfg.Lane.CallsMax,
+	} {
+		before, was := MemorySum(MemoryBound(cfg, from)), *setting
+		for _, *setting = range []int{1 << 54, 1 << 62, math.MaxInt} {
+			if sum := MemorySum(MemoryBound(cfg, from)); sum < *setting {
+				t.Errorf("%s = %d: the bound is %d bytes, %d with %d", name, *setting, sum, before, was)
+			}
+		}
+		*setting = was
 	}
 }
 

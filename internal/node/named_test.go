@@ -87,3 +87,23 @@ func TestReachForgets(t *testing.T) {
 		t.Errorf("it keeps %v", r.peers)
 	}
 }
+
+// With ownership.mode gossip no log names the members: those that are gone are forgotten, however many come and go.
+func TestReachForgetsWithGossipAlone(t *testing.T) {
+	l := &incarnation{node: &Node{cfg: Config{Mode: Gossip}, reach: newReach(func() {})}}
+	here, listed := ownership.Incarnation{1}, ownership.Incarnation{2}
+	l.node.reach.list([]forward.PeerAddress{{Peer: forward.Peer(listed)}})
+	l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: here}})
+	l.hear(membership.Evidence{Kind: membership.Alive, Member: membership.Member{Inc: listed}})
+	l.hear(membership.Evidence{Kind: membership.Dead, Member: membership.Member{Inc: listed}})
+	for i := range 100 {
+		m := membership.Member{Inc: ownership.Incarnation{3, byte(i)}}
+		l.hear(membership.Evidence{Kind: membership.Alive, Member: m})
+		l.news()
+		l.hear(membership.Evidence{Kind: membership.Dead, Member: m})
+		l.news()
+	}
+	if got := len(l.node.reach.peers); got != 2 {
+		t.Errorf("it keeps %d, want the one that is there and the one that is listed", got)
+	}
+}

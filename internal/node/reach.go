@@ -88,7 +88,18 @@ func (r *reach) list(peers []forward.PeerAddress) {
 	r.wake()
 }
 
-// keep forgets incarnations that the control log no longer names.
+// begin forgets the suspicions of an earlier incarnation's gossip. The next one hears anew who does not answer; that the others are alive
+// it may hear before the control log has named them, when nobody is trusted yet: then nothing would end an old suspicion.
+func (r *reach) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for inc, l := range r.peers {
+		l.suspect = false
+		r.peers[inc] = l
+	}
+}
+
+// keep forgets incarnations that the control log no longer names, or, without one, those that gossip has lost.
 func (r *reach) keep(named directory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,6 +27,8 @@ func which(q report.KeysQuestion) mailbox.Which {
 
 // Keys implements report.Local.
 func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysAt {
+	ctx, cancel := context.WithTimeout(ctx, report.AskTimeout)
+	defer cancel()
 	if s.lists.Wait(ctx) != nil {
 		s.node.metrics.questionsRefused.Inc()
 		return report.KeysAt{View: s.reporter(), Error: tooMany}

@@ -150,3 +150,16 @@ func TestWaitsArePublishedSeldom(t *testing.T) {
 		t.Error("a waiting reader gets an old picture")
 	}
 }
+
+// Callers that never give up must not keep all others from lists of keys: each waits for its turn as long as for other questions.
+func TestListsOfKeysDoNotQueueWithoutEnd(t *testing.T) {
+	t.Parallel()
+	s, _ := standing(t)
+	for range 10 {
+		s.lists.ReserveN(time.Now(), listsPerSecond) // callers before it
+	}
+	began := clock.Now()
+	if at := s.Keys(t.Context(), report.KeysQuestion{Limit: 1}); at.Error != tooMany {
+		t.Errorf("it waited for %v and got %q, want %q", clock.Now().Sub(began), at.Error, tooMany)
+	}
+}
