@@ -1,6 +1,9 @@
 package ring
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // MoveKind tells necessary moves from those that only balance the load.
 //
@@ -33,7 +36,7 @@ type Move struct {
 
 // Next returns the moves that a proposer of epochs would make if the members were names
 // from now on, in ascending order of partition. present names the owner of each partition
-// now; members that stay keep their names. It fails as [New] does.
+// now; members that stay keep their names. It fails as [New] does, and if present has more than [Partitions] owners.
 //
 // A move is unavoidable if its owner leaves or its new owner joins, and collateral if
 // both stay: to keep the load of all within [Config.Load].
@@ -41,6 +44,9 @@ func (c Config) Next(present []Member, names []Member) ([]Move, error) {
 	r, err := New(names, c)
 	if err != nil {
 		return nil, err
+	}
+	if len(present) > Partitions {
+		return nil, fmt.Errorf("ring: owners of %d partitions, want at most %d", len(present), Partitions)
 	}
 	now := slices.Compact(slices.Sorted(slices.Values(present)))
 	joining := missing(r.members, now)

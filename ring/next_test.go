@@ -60,6 +60,11 @@ func TestNextRejects(t *testing.T) {
 	if _, err := (ring.Config{}).Next(nil, members(2)); err == nil {
 		t.Error("no configuration, and no error")
 	}
+	for _, n := range []int{ring.Partitions + 1, 2 * ring.Partitions} {
+		if _, err := ring.DefaultConfig().Next(make([]ring.Member, n), members(2)); err == nil {
+			t.Errorf("owners of %d partitions, and no error", n)
+		}
+	}
 }
 
 // TestDefaultIsEvenAndKeepsStill: an even ring costs few moves between members that stay, also where

@@ -337,6 +337,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"unknown member":       {[]string{"ring", "simulate", "--from", "a,b", "--members", "-c,+d"}, exitUsage, "c is not a member; the members are a, b"},
 		"half signed":          {[]string{"ring", "simulate", "--from", "a,b", "--members", "-a,d"}, exitUsage, `"d" has no sign`},
 		"empty name":           {[]string{"ring", "simulate", "--from", "a,,b", "--members", "+1"}, exitUsage, "a member has no name"},
+		"fewer than none":      {[]string{"ring", "simulate", "--from", "a,b", "--members=-9223372036854775808"}, exitUsage, "one has to remain"},
 		"simulate needs group": {[]string{"ring", "simulate", "--members", "+1", "--admin", "127.0.0.1:1"}, exitFailed, "to simulate without a group, use --from NAME,NAME"},
 	} {
 		t.Run(name, func(t *testing.T) {

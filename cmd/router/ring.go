@@ -358,7 +358,7 @@ func changed(names []string, change string) ([]string, error) {
 	slices.Sort(after)
 	if n, err := strconv.Atoi(change); err == nil && strings.ContainsAny(change[:1], "+-") {
 		if n < 0 {
-			if -n >= len(after) {
+			if n <= -len(after) {
 				return nil, fmt.Errorf("--members = %s, but there are only %d: one has to remain", change, len(after))
 			}
 			return after[:len(after)+n], nil

@@ -32,6 +32,10 @@ var (
 // partitionsMax is the most partitions that a record can speak of.
 const partitionsMax = 1 << 16
 
+// pendingMax bounds the tenures in a Snap, which names each once, with all of its partitions: within the size that a broker takes, there could be
+// gigabytes of them. It allows 256 on each partition, and a new owner takes none over before it has waited for all.
+const pendingMax = 1 << 20
+
 // Bounds of the topics that a node says it consumes. TopicsBytesMax is that of what a router may be configured with: with it, a Snap
 // of a group of full size that remembers as many former nodes fits into a record.
 const (
@@ -774,7 +778,7 @@ func (d *decoder) starts(positions []*controllogv1.Position, starts []uint32, pa
 }
 
 func (d *decoder) pending(pending []*controllogv1.Pending, partitions int) [][]ownership.Tenure {
-	out := make([][]ownership.Tenure, partitions)
+	out, room := make([][]ownership.Tenure, partitions), pendingMax
 	for _, one := range pending {
 		t := ownership.Tenure{
 			Lease: decodeLease(one.GetLeaseMs()), Start: d.position(one.GetStart()), Dep: d.position(one.GetDep()),
@@ -782,7 +786,12 @@ func (d *decoder) pending(pending []*controllogv1.Pending, partitions int) [][]o
 		if len(one.GetInc()) > 0 { // none: ANY
 			t.Inc = d.someInc(one.GetInc())
 		}
-		for p := range d.set(one.GetPartitions()).All() {
+		set := d.set(one.GetPartitions())
+		if room -= set.Len(); room < 0 {
+			d.fail("more than %d pending tenures", pendingMax)
+			return nil
+		}
+		for p := range set.All() {
 			if int(p) >= partitions {
 				d.fail("pending partition %d of %d", p, partitions)
 				return nil

@@ -252,6 +252,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"pending out of the table":  {state(func(s *controllogv1.State) { s.Pending[0].Partitions.List = []uint32{2} }), ErrMalformed},
 		"pending of half an inc":    {state(func(s *controllogv1.State) { s.Pending[0].Inc = inc[:8] }), ErrMalformed},
 		"pending twice":             {state(func(s *controllogv1.State) { s.Pending = append(s.Pending, s.Pending[0]) }), ErrMalformed},
+		"too many pending":          {state(manyPending), ErrMalformed},
 		"reservations":              {reservations(3, 1), nil},
 		"reservations too early":    {reservations(2, 1), ErrMalformed},
 		"too many takes":            {reservations(3, reservedMax+1), ErrMalformed},
@@ -300,6 +301,18 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 	if _, err := Decode(group, []byte("hello")); !errors.Is(err, ErrMalformed) {
 		t.Errorf("Decode of an invalid message: %v, want %v", err, ErrMalformed)
+	}
+}
+
+// manyPending gives a state 257 tenures on each of 4096 partitions: 130 kB in the log, 100 MB in memory.
+func manyPending(s *controllogv1.State) {
+	const partitions = 4096
+	s.Table, s.Starts, s.Pending = make([]byte, 2*partitions), make([]uint32, partitions), nil
+	for i := range pendingMax/partitions + 1 {
+		s.Pending = append(s.Pending, &controllogv1.Pending{
+			LeaseMs: 1, Dep: &controllogv1.Position{LedgerId: 1, EntryId: int64(i)},
+			Partitions: &controllogv1.PartitionSet{Bits: bytes.Repeat([]byte{0xff}, partitions/8)},
+		})
 	}
 }
 

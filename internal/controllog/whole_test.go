@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // forgetful is a log whose readers miss records: reader n, counted from 0, those of missed[n].
@@ -33,6 +34,53 @@ func (f *forgetful) Tail(ctx context.Context, from event.Position, prefetch int,
 			record(e)
 		}
 	})
+}
+
+// repeating is a log whose readers give each third record again, and what its ledger has of the two before, as after a reconnect.
+type repeating struct{ *Mem }
+
+func (r repeating) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error {
+	var got []Entry
+	return r.Mem.Tail(ctx, from, prefetch, opened, func(e Entry) {
+		if record(e); len(got)%3 == 2 {
+			for _, again := range append(slices.Clone(got[len(got)-2:]), e) {
+				if again.At.Ledger == e.At.Ledger {
+					record(again)
+				}
+			}
+		}
+		got = append(got, e)
+	})
+}
+
+// TestReplayIsWhole: a replay visits each record once, in its order, whatever its reader misses or repeats at a reconnect.
+func TestReplayIsWhole(t *testing.T) {
+	fill := func() *Mem {
+		log := NewMem()
+		for i := range 20 {
+			if i%7 == 6 {
+				log.Roll()
+			}
+			log.Put([]byte("a record"))
+		}
+		return log
+	}
+	missed := event.Position{Ledger: 1, Entry: 3}
+	for name, transport := range map[string]Transport{
+		"missed":   &forgetful{Mem: fill(), missed: [][]event.Position{{missed}}},
+		"repeated": repeating{fill()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got, want []event.Position
+			for _, e := range fill().records {
+				want = append(want, e.At)
+			}
+			err := Replay(t.Context(), transport, group, func(at event.Position, _ ownership.Record, _ uint64) { got = append(got, at) })
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("visited %v, %v, want %v", got, err, want)
+			}
+		})
+	}
 }
 
 // TestWhole: a record that one reader misses comes from another one, in its order, with a line in the log.

@@ -142,7 +142,7 @@ func (m *Machine) foreignGroup(s *State) string {
 // shares no topic with the members.
 func (s *State) foreignTopics(name string, topics []string) string {
 	common, known := s.commonTopics(name)
-	if !known || len(topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return slices.Contains(common, t) }) {
+	if !known || len(topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return lists(common, t) }) {
 		return ""
 	}
 	return fmt.Sprintf("pulsar.topics of the router (%q) has none of the topics that all members of the group share (%q)",

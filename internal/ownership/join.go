@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/ring"
 )
 
 const (
@@ -505,6 +506,9 @@ func (m *Machine) applyHello(r read, h *Hello) {
 	if err := m.state.applyHello(r.at, h); err != nil {
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "hello: " + err.Error()})
 		return
+	}
+	if !placeable(&h.Node) {
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: fmt.Sprintf("hello: a name of %d bytes, want at most %d: it cannot become a member", len(h.Node.Name), ring.MemberBytesMax)})
 	}
 	m.noteVersion(r)
 	m.noteOtherSettings(r, h)

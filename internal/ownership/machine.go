@@ -398,6 +398,7 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 // applyBeat applies a Beat: first its proof about tenures, then its data about its sender,
 // then, if it is our own, the lease (rule 2).
 func (m *Machine) applyBeat(r read, b *Beat) {
+	b = m.bounded(r, b)
 	if m.diverged(r, b) {
 		m.lost(fmt.Sprintf("log diverged: %v has another epoch %v", r.rec.Inc, b.Cur))
 		return
@@ -428,6 +429,18 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	}
 	m.noteBusy(r.rec.Inc, b)
 	m.moveDeadlines(r, b)
+}
+
+// bounded returns a Beat without the nodes that no member would still name as unreachable. Each of them is compared with all of the Beat before.
+func (m *Machine) bounded(r read, b *Beat) *Beat {
+	n := len(b.Unreachable)
+	if n <= unreachableMax {
+		return b
+	}
+	m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Count: n, Reason: fmt.Sprintf("beat: it names %d nodes as unreachable, of which the first %d count", n, unreachableMax)})
+	cut := *b
+	cut.Unreachable = b.Unreachable[:unreachableMax]
+	return &cut
 }
 
 // moveDeadlines is rule 4 for later Beats: only one that lists p in draining moves

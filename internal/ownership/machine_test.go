@@ -316,6 +316,85 @@ func TestFullGroup(t *testing.T) {
 	}
 }
 
+// A node whose name is too long for a table does not keep the members from taking over a dead one's partitions.
+func TestNodeThatCannotBePlaced(t *testing.T) {
+	w := newWorld(3, DefaultTiming())
+	w.brief = true
+	w.place = func(names []string) ([]uint16, error) {
+		for _, name := range names {
+			if len(name) > ring.MemberBytesMax {
+				return nil, fmt.Errorf("a name of %d bytes", len(name))
+			}
+		}
+		return simPlace(names)
+	}
+	for i := range 3 {
+		w.start(fmt.Sprintf("n%d", i))
+	}
+	w.runUntil(20 * time.Second)
+	m := w.procs[0].m
+	if len(m.state.Members) != 3 {
+		t.Fatalf("%d members, want 3; %s", len(m.state.Members), w.failure)
+	}
+	foreign, said := Incarnation{0xF}, w.stats[string(NoteBadRecord)]
+	node := Node{Name: strings.Repeat("x", ring.MemberBytesMax+1), Inc: foreign, Lease: LeaseMax, LogVersion: LogVersionMax, Topics: []string{"orders"}}
+	w.hear(foreign, &Hello{Node: node, HashID: "h", Partitions: simPartitions})
+	for i := range 80 {
+		if i == 40 {
+			w.procs[2].kill(true)
+		}
+		w.hear(foreign, &Beat{Applied: Position{Ledger: w.next.Ledger, Entry: w.next.Entry - 1}, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true})
+	}
+	if len(m.state.Members) != 2 || w.failure != "" {
+		t.Errorf("%d members after one of 3 was killed, want 2; %s", len(m.state.Members), w.failure)
+	}
+	if w.stats[string(NoteBadRecord)] == said {
+		t.Error("nobody says that the node cannot become a member")
+	}
+}
+
+// Of a Beat that names far more unreachable nodes than a member would, only as many count: each is compared with those of the Beat before, which took
+// seconds for 100,000.
+func TestBeatWithManyUnreachable(t *testing.T) {
+	w := quietWorld(t, 3, DefaultTiming(), 2)
+	p, foreign := w.procs[0], Incarnation{0xF}
+	list := make([]Incarnation, 100_000) // 2 MB
+	for i := range list {
+		list[i] = Incarnation{1, byte(i >> 16), byte(i >> 8), byte(i)}
+	}
+	said := w.stats[string(NoteBadRecord)]
+	w.hear(foreign, &Beat{Applied: p.m.tail.last, Cur: p.m.state.Cur, ViewHash: p.m.state.ViewHash, Unreachable: list})
+	if got := len(p.m.peers[foreign].beat.Unreachable); got != unreachableMax || w.failure != "" {
+		t.Errorf("%d nodes count, want %d; %s", got, unreachableMax, w.failure)
+	}
+	if w.stats[string(NoteBadRecord)] == said {
+		t.Error("nobody says that the rest of the list does not count")
+	}
+}
+
+// BenchmarkHelloInAGroupOfManyTopics compares a Hello with the topics of all members of a group of full size with as many topics as can be configured. It
+// must stay far below a lease: a rolling restart brings hundreds of Hellos, and a quadratic comparison took seconds for each.
+func BenchmarkHelloInAGroupOfManyTopics(b *testing.B) {
+	topics := make([]string, 3000) // 60 kB
+	for i := range topics {
+		topics[i] = fmt.Sprintf("persistent://t/n/%03x", i)
+	}
+	s := &State{}
+	for i := range ring.MembersMax {
+		n := Node{Inc: Incarnation{byte(i), 1}, Name: fmt.Sprint(i)}
+		for _, topic := range topics {
+			n.Topics = append(n.Topics, strings.Clone(topic))
+		}
+		s.Nodes, s.Members = append(s.Nodes, n), append(s.Members, n.Inc)
+	}
+	s.index()
+	for b.Loop() {
+		if reason := s.foreignTopics("new", topics[len(topics)-1:]); reason != "" {
+			b.Fatal(reason)
+		}
+	}
+}
+
 // TestSecondProcessOfANameExits (attack 10).
 func TestSecondProcessOfANameExits(t *testing.T) {
 	w := quietWorld(t, 11, DefaultTiming(), 2)

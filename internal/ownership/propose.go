@@ -462,6 +462,9 @@ func (m *Machine) mayJoin(n *Node) bool {
 	if p == nil || p.beat == nil || !p.beat.Ready {
 		return false
 	}
+	if !placeable(n) {
+		return false
+	}
 	if p.beat.Applied.Before(n.Since) {
 		return false // a Beat of before its removal, which asks for nothing: it may be dead
 	}
@@ -487,6 +490,9 @@ func (m *Machine) mayJoin(n *Node) bool {
 	}
 	return fresh == 0 || 2*reaches > fresh && 2*reached > fresh
 }
+
+// placeable reports whether a table can be made with a node. With one that is not, no epoch could be proposed at all.
+func placeable(n *Node) bool { return len(n.Name) <= ring.MemberBytesMax }
 
 // names reports whether inc says now that it cannot reach x.
 func (m *Machine) names(inc, x Incarnation) bool {

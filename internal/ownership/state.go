@@ -251,10 +251,16 @@ func (s *State) commonTopics(but string) (topics []string, known bool) {
 		case first:
 			topics, first = n.Topics, false
 		default:
-			topics = slices.DeleteFunc(slices.Clone(topics), func(t string) bool { return !slices.Contains(n.Topics, t) })
+			topics = slices.DeleteFunc(slices.Clone(topics), func(t string) bool { return !lists(n.Topics, t) })
 		}
 	}
 	return topics, !first
+}
+
+// lists reports whether ascending topics have this one among them. There may be thousands, of hundreds of members, and each Hello is compared with all.
+func lists(topics []string, topic string) bool {
+	_, found := slices.BinarySearch(topics, topic)
+	return found
 }
 
 // validEpoch is the structural validity of an Epoch.

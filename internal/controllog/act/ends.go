@@ -54,12 +54,14 @@ func (k *Keeper) keepEnd(r Record) {
 	r.Until = r.At
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, waits := k.ends[r.Of]
-	if full := len(k.ends) >= endsMax; !waits && !full {
-		k.ends[r.Of] = &ending{record: r}
-	} else if full {
-		k.metrics.endsLost.Inc()
+	if _, waits := k.ends[r.Of]; waits {
+		return
 	}
+	if len(k.ends) >= endsMax {
+		k.metrics.endsLost.Inc()
+		return
+	}
+	k.ends[r.Of] = &ending{record: r}
 }
 
 func endOf(e event.Skipped) End {

@@ -42,6 +42,8 @@ const (
 	ParksLimit = 1024
 	// listMax is the number of newest records that a Fold lists.
 	listMax = 1000
+	// forgottenMax is how many acts from the far future a Fold may forget, without their keeping all later records in the topic.
+	forgottenMax = 64
 )
 
 // Fold is the state that results from the records of an acts topic. The zero value is that of an empty log.
@@ -54,7 +56,7 @@ type Fold struct {
 	last  event.Position
 	read  bool // last is a position
 
-	forgotten time.Time // the end of the longest act that the list has forgotten
+	forgotten []time.Time // the latest ends of acts that the list has forgotten, ascending; at most forgottenMax
 }
 
 // placed is a record at its position.
@@ -200,8 +202,10 @@ func (f *Fold) release(r Record) Result {
 // note adds a record to the list.
 func (f *Fold) note(p placed) {
 	if len(f.list) == listMax {
-		if f.list[0].Until.After(f.forgotten) {
-			f.forgotten = f.list[0].Until
+		i, _ := slices.BinarySearchFunc(f.forgotten, f.list[0].Until, time.Time.Compare)
+		f.forgotten = slices.Insert(f.forgotten, i, f.list[0].Until)
+		if len(f.forgotten) > forgottenMax {
+			f.forgotten = slices.Delete(f.forgotten, 0, 1)
 		}
 		f.list = slices.Delete(f.list, 0, 1)
 	}
@@ -380,11 +384,13 @@ func comparePositions(a, b event.Position) int {
 // for longer than keep. ok is false if there is no such position.
 func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok bool) {
 	before := now.Add(-keep)
-	if !f.forgotten.Before(before) {
-		return event.Position{}, false
+	// An act from a wrong clock has no effect, and keeps nothing: its time will not come for as long as acts last.
+	needed := func(until time.Time) bool { return !until.Before(before) && until.Sub(now) <= 2*DurationMax }
+	if len(f.forgotten) == forgottenMax && !f.forgotten[0].Before(before) || slices.ContainsFunc(f.forgotten, needed) {
+		return event.Position{}, false // with so many, a further one may be needed, too
 	}
 	for _, p := range f.list {
-		if !p.Until.Before(before) {
+		if needed(p.Until) {
 			break
 		}
 		upTo, ok = p.at, true

@@ -332,6 +332,32 @@ func TestWrongClocksHoldNoKeyForLong(t *testing.T) {
 	}
 }
 
+// TestWrongClocksKeepNoRecords: a record from the far future, listed or not, does not keep all later ones in the topic.
+func TestWrongClocksKeepNoRecords(t *testing.T) {
+	var f Fold
+	entry := int64(0)
+	apply := func(r Record) {
+		entry++
+		f.Apply(event.Position{Ledger: 1, Entry: entry}, encoded(t, r))
+	}
+	const keep = time.Hour
+	apply(record(Hold, "far", noon.Add(10*365*24*time.Hour), time.Hour))
+	apply(record(Release, "a", noon, 0))
+	if upTo, ok := f.Old(noon.Add(2*keep), keep); !ok || upTo.Entry != entry {
+		t.Errorf("listed, it lets go up to %v (%v), want entry %d", upTo, ok, entry)
+	}
+	apply(record(Hold, "b", noon, 10*time.Hour))
+	for range listMax {
+		apply(record(Release, "a", noon, 0))
+	}
+	if upTo, ok := f.Old(noon.Add(2*keep), keep); ok {
+		t.Errorf("up to %v, though a hold that is not listed any more has an effect", upTo)
+	}
+	if upTo, ok := f.Old(noon.Add(12*time.Hour), keep); !ok || upTo.Entry != entry {
+		t.Errorf("forgotten, it lets go up to %v (%v), want entry %d", upTo, ok, entry)
+	}
+}
+
 // TestOldRecordsMayGo: a record is kept while it has an effect, and for some time after; so are all behind it.
 func TestOldRecordsMayGo(t *testing.T) {
 	var f Fold

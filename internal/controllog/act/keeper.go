@@ -572,7 +572,7 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 			return nil
 		})
 	}
-	return v.loop(ctx, loopInputs{entries: entries, lost: lost, mark: mark, end: end, transport: transport})
+	return v.loop(ctx, loopInputs{entries: entries, lost: lost, mark: mark, end: end, transport: transport, group: group})
 }
 
 type loopInputs struct {
@@ -581,6 +581,7 @@ type loopInputs struct {
 	mark      <-chan error // the answer to the mark; nil: there is none
 	end       event.Position
 	transport controllog.Transport
+	group     *errgroup.Group // of the visit
 }
 
 func (v *visit) loop(ctx context.Context, in loopInputs) error {
@@ -590,6 +591,7 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 	defer look.Stop()
 	trim := time.NewTicker(trimEvery)
 	defer trim.Stop()
+	trimming := make(chan struct{}, 1)
 	for {
 		if last, some := v.fold.Last(); !v.caughtUp && in.end.Entry >= 0 && some && !last.Before(in.end) {
 			v.reachedEnd(in.transport)
@@ -612,7 +614,15 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 		case <-look.C:
 		case <-v.ended:
 		case <-trim.C:
-			v.trim(ctx, in.transport)
+			select {
+			case trimming <- struct{}{}:
+				in.group.Go(func() error { // the broker may take long to answer, and acts must not wait for it
+					defer func() { <-trimming }()
+					v.trim(ctx, in.transport)
+					return nil
+				})
+			default: // the one before is not answered
+			}
 		case <-late.C:
 			return fmt.Errorf("it was not read to its end within %v", answerMax)
 		}

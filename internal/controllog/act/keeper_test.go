@@ -14,7 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -587,6 +589,58 @@ type anchored struct {
 }
 
 func (a *anchored) MoveAnchor(_ context.Context, to event.Position) error { a.upTo = to; return nil }
+
+// TestTrimDelaysNoAct: while the broker does not answer to a trim, acts take effect.
+func TestTrimDelaysNoAct(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &stuckAnchor{Mem: controllog.NewMem()}
+		k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+		defer k.stop()
+		k.ready(t)
+		o := order("k")
+		o.For = time.Minute
+		if _, _, err := k.Hold(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		k.watch.advance(k.cfg.KeepFor + time.Hour)
+		time.Sleep(trimEvery + time.Second)
+		if !log.asked.Load() {
+			t.Fatal("nothing was trimmed")
+		}
+		if _, result, err := k.Hold(t.Context(), order("another")); result != Held || err != nil || !k.boxes.holds("another") {
+			t.Errorf("a hold during a trim: %q, %v", result, err)
+		}
+	})
+}
+
+// stuckAnchor is a log whose anchor does not move.
+type stuckAnchor struct {
+	*controllog.Mem
+	asked atomic.Bool
+}
+
+func (s *stuckAnchor) MoveAnchor(ctx context.Context, _ event.Position) error {
+	s.asked.Store(true)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestKnownEndsAreNotLost: an end that is kept already, of an event that was delivered again, is not counted as lost.
+func TestKnownEndsAreNotLost(t *testing.T) {
+	k := New(DefaultConfig(), "a", nil, time.Now, slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
+	end := func(i int) Record { return Record{Kind: Skipped, Of: ID{1, byte(i >> 8), byte(i)}, End: EndDone} }
+	for i := range endsMax {
+		k.keepEnd(end(i))
+	}
+	k.keepEnd(end(0))
+	if lost := testutil.ToFloat64(k.metrics.endsLost); lost != 0 || len(k.ends) != endsMax {
+		t.Errorf("%v ends are lost, want none; %d are kept", lost, len(k.ends))
+	}
+	k.keepEnd(end(endsMax))
+	if lost := testutil.ToFloat64(k.metrics.endsLost); lost != 1 {
+		t.Errorf("%v ends are lost, want 1", lost)
+	}
+}
 
 // TestPages: an order needs a key, a reason and a person; its answer tells what became of it.
 func TestPages(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -423,11 +424,23 @@ func (v *visit) read(e controllog.Entry) error {
 	if ours && result == Malformed {
 		return fmt.Errorf("%s does not take this group's claim: it knows %d resources, or a holder has too many settings", v.Topic, len(v.fold.states))
 	}
-	if !r.Release && result != Refused && len(v.keeper.cfg.Identity.Against(r.Identity)) == 0 {
+	if (result == Claimed || result == Confirmed) && len(v.keeper.cfg.Identity.Against(r.Identity)) == 0 && v.covered(r) {
 		v.due = false
 		v.refresh.Reset(v.every)
 	}
 	return nil
+}
+
+// covered reports whether a record names all resources here. That of a member with other topics may name fewer.
+func (v *visit) covered(r Record) bool {
+	if slices.Equal(v.Resources, r.Resources) { // nearly always, and there may be thousands
+		return true
+	}
+	named := make(map[string]bool, len(r.Resources))
+	for _, name := range r.Resources {
+		named[name] = true
+	}
+	return !slices.ContainsFunc(v.Resources, func(name string) bool { return !named[name] })
 }
 
 // report counts a record, and logs it if operators should know.

@@ -642,3 +642,41 @@ func TestClaimsOfYears(t *testing.T) {
 		}
 	})
 }
+
+// A claim is written again at the latest after twice the refresh, whatever else others write meanwhile: records that this build cannot read, and
+// claims of members of the group that have other topics.
+func TestOthersRecordsRefreshNoClaim(t *testing.T) {
+	mine, theirs := Subscription("persistent://t/events/a", "s"), Subscription("persistent://t/events/b", "s")
+	partial, err := Encode(Record{Resources: []string{theirs}, Identity: group("a"), Writer: Writer{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"unreadable": {0xff}, "of a later version": {0x08, formatVersion + 1}, "a member with other topics": partial,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := controllog.NewMem()
+				cfg := DefaultConfig()
+				cfg.Identity, cfg.Places = group("a"), []Place{{"persistent://t/events/__ringfence-claims", []string{mine}}}
+				metrics := NewMetrics(prometheus.NewRegistry())
+				k := New(cfg, func(string) (controllog.Transport, error) { return log, nil }, quiet(), metrics)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- k.Run(ctx) }()
+				<-k.Held()
+				for range 8 {
+					time.Sleep(refresh / 2)
+					log.Put(data)
+				}
+				if written := testutil.ToFloat64(metrics.appends.WithLabelValues("ok")); written < 2 {
+					t.Errorf("the claim was written %v times in %v, want at least 2", written, 4*refresh)
+				}
+				stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
