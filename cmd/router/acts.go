@@ -538,7 +538,8 @@ func endOf(one act.Shown) string {
 
 func actsTable(p *page, acts act.Acts) {
 	var rows [][]string
-	newer := map[string]time.Time{} // when the next park or unpark of a key began: the list is newest first
+	type name struct{ key, base64 string }
+	newer := map[name]time.Time{} // when the next park or unpark of a key began: the list is newest first
 	for _, one := range acts.Acts {
 		key, until, end := one.Key, "-", endOf(one)
 		if one.KeyBase64 != "" {
@@ -548,10 +549,11 @@ func actsTable(p *page, acts act.Acts) {
 			until = timeWords(one.Until)
 		}
 		if one.Act == act.Park.String() || one.Act == act.Unpark.String() {
-			if began, known := newer[key]; known && began.Before(one.Until) && one.End == "" {
+			of := name{one.Key, one.KeyBase64}
+			if began, known := newer[of]; known && began.Before(one.Until) && one.End == "" {
 				end = "replaced"
 			}
-			newer[key] = one.At
+			newer[of] = one.At
 		}
 		rows = append(rows, []string{timeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, end, one.By, one.Reason, one.Via})
 	}

@@ -71,3 +71,15 @@ func TestActsThatAreRecordedAreSaid(t *testing.T) {
 		}
 	}
 }
+
+// TestAKeyIsNotTakenForABinaryOne: a key whose name reads like a binary one in the table has acts of its own.
+func TestAKeyIsNotTakenForABinaryOne(t *testing.T) {
+	now := time.Now()
+	expired := act.Shown{ID: "1", Act: act.Park.String(), KeyBase64: "/w==", By: "alice", At: now.Add(-3 * time.Hour), Until: now.Add(-time.Hour)}
+	other := act.Shown{ID: "2", Act: act.Park.String(), Key: "base64 /w==", By: "mallory", At: now.Add(-2 * time.Hour), Until: now.Add(time.Hour), Active: true}
+	var out strings.Builder
+	actsTable(&page{out: &out}, act.Acts{Member: "router-0", Acts: []act.Shown{other, expired}})
+	if shown := out.String(); strings.Contains(shown, "replaced") || !strings.Contains(shown, "expired") {
+		t.Errorf("the expired park of a binary key is hidden by that of another key:\n%s", shown)
+	}
+}

@@ -23,7 +23,7 @@ import (
 )
 
 // askTimeout bounds the time for an answer, in addition to any wait in the question itself. A
-// member waits for its peers at most two seconds.
+// member waits for its peers at most two seconds, and eight if all of 256 are silent.
 const askTimeout = 10 * time.Second
 
 // answerBytesMax is the longest answer that is read.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +40,9 @@ member's machine.`,
 		if err != nil {
 			return err
 		}
+		if _, err := event.ParseMessageID(id); err != nil && id != "" && !strings.HasPrefix(id, "call:") {
+			return usageError{fmt.Errorf("--event: %w", err)}
+		}
 		if hashed {
 			query = url.Values{"hash": {args[0]}}
 		}
@@ -52,7 +56,7 @@ member's machine.`,
 	f := cmd.Flags()
 	f.BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
 	f.BoolVar(&hashed, "hash", false, "KEY is the hash of the key, as router keys shows it")
-	f.StringVar(&id, "event", "", "only the steps of the event with this message id, and the moves of its partition")
+	f.StringVar(&id, "event", "", "only the steps of the event with this message id, as ledger:entry:partition:batch, and the moves of its partition")
 	cmd.MarkFlagsMutuallyExclusive("base64", "hash")
 	return cmd
 }
@@ -69,6 +73,9 @@ func historyPage(p *page, h report.History) {
 	}
 	p.line("partition  %d", h.Partition)
 	p.line("owner      %s, fencing token %d\n", cmp.Or(h.Owner, "none"), h.Token)
+	if !slices.ContainsFunc(h.Steps, func(s report.Step) bool { return s.Event != "" }) {
+		p.line("no member remembers an event of this key, or not the one that was asked for\n")
+	}
 	p.table([]string{"TIME (UTC)", "MEMBER", "STEP", "EVENT", "ATTEMPT", "FENCE", ""}, rows)
 	var reach []string
 	for _, r := range h.Reach {

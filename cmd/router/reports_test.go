@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -108,5 +110,29 @@ func TestReportsOfNothing(t *testing.T) {
 	g.get(t, "router-0", "/v1/keys?key=", &idle) // a key may be empty
 	if len(idle.At) != 1 || idle.At[0].Wait != report.WaitsForNothing {
 		t.Errorf("a key without events is %+v", idle)
+	}
+}
+
+// TestHistorySaysWhyItIsEmpty: an event that is no message id is a wrong command line, and a history without steps says so.
+func TestHistorySaysWhyItIsEmpty(t *testing.T) {
+	steps := []report.Step{{Kind: report.StepReceived, Event: "7:4412:-1:-1"}, {Kind: report.StepQueued, Event: "call:00000000000000ab"}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(report.History{Steps: steps})
+	}))
+	defer server.Close()
+	for id, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"7:4412:-1":             {exitUsage, "--event"}, // as Pulsar's own tools show it
+		"(7,4412,-1,-1)":        {exitUsage, "--event"},
+		"7:4413:-1:-1":          {0, "no member remembers"},
+		"7:4412:-1:-1":          {0, "received"},
+		"call:00000000000000ab": {0, "queued"},
+	} {
+		out, says, code := cli(t, "history", "user-1", "--event", id, "--admin="+server.URL)
+		if code != want.code || !strings.Contains(out+says, want.says) {
+			t.Errorf("%s: exit code %d, want %d: %q", id, code, want.code, out+says)
+		}
 	}
 }

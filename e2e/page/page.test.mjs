@@ -210,6 +210,56 @@ if (process.env.PICTURES) {
 		nothingLeftTheHost(tab);
 	});
 
+	// An event is skipped as one of the key that has it: until the members have told of another key, it has none.
+	test("the event of one key is not offered for another one", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		const find = (key) => tab.run((key) => {
+			document.querySelector("#search-text").value = key;
+			document.querySelector("#search").requestSubmit();
+			return document.querySelector("#key-skip").disabled;
+		}, key);
+		await find(failing);
+		await tab.until("its event is told", () => !document.querySelector("#key-skip").disabled);
+		assert.ok(await find("user-01234"), "the event of the key before can be skipped");
+		await tab.until("the event of this one is told", () => !document.querySelector("#key-skip").disabled);
+		nothingLeftTheHost(tab);
+	});
+
+	// An act that is answered after its dialog was left does nothing to the next dialog.
+	test("a late answer leaves the next dialog alone", async () => {
+		const tab = await visit();
+		await withToken(tab);
+		await tab.run(() => {
+			document.querySelector("#search-text").value = "user-02345";
+			document.querySelector("#search").requestSubmit();
+			const ask = window.fetch;
+			window.asked = ask.bind(window);
+			window.answerHold = null;
+			window.fetch = (path, options) => {
+				if (path.startsWith("/v1/deadletters/")) return new Promise(() => 0); // it is still being found out
+				return path.startsWith("/v1/acts/hold") ? new Promise((resolve) => { window.answerHold = () => resolve(ask(path, options)); }) : ask(path, options);
+			};
+		});
+		await tab.until("the key is found", () => document.querySelector("#key-facts").innerText.includes("waits for"));
+		await tab.click("#key-hold");
+		await tab.until("the dialog is open", () => document.activeElement.id === "act-reason");
+		await tab.type("slow");
+		await tab.run(() => { document.querySelector("#act-by").value = "alice"; });
+		await tab.click("#act-do");
+		await tab.until("the act is under way", () => window.answerHold);
+		await tab.click("#act .cancel");
+		await tab.run(() => openAct("purge", { label: "a letter" }, { id: "0:0:0:0" })); // which waits for what it would do
+		await tab.run(() => window.answerHold());
+		await tab.until("the hold is answered", () => document.querySelector("#summary").textContent === "The key is held.");
+		const after = await tab.run(() => ({ open: document.querySelector("#act").open, disabled: document.querySelector("#act-do").disabled }));
+		assert.deepEqual(after, { open: true, disabled: true });
+		await tab.run(async () => {
+			window.fetch = window.asked;
+			await answer("/v1/acts/release?key=user-02345&by=alice&reason=over", { method: "POST" });
+		});
+	});
+
 	// Which member's calls wait and run, how near its bounds are, and of a key the holder of its reservation, the call that runs, and those that wait.
 	test("calls and reservations", async () => {
 		const tab = await visit();

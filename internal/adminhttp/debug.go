@@ -68,5 +68,8 @@ func secondsOf(r *http.Request, usual time.Duration) (time.Duration, error) {
 		return usual, nil
 	}
 	seconds, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && seconds == 0 { // as profiles take it
+		return usual, nil
+	}
 	return time.Duration(seconds) * time.Second, err
 }

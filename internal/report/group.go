@@ -48,7 +48,7 @@ type Prover interface {
 const AskTimeout = 2 * time.Second
 
 // asksMax is how many members are asked at a time.
-const asksMax = 16
+const asksMax = 64
 
 // ErrUnknownMember reports a query for an unknown member.
 var ErrUnknownMember = errors.New("report: unknown member")
@@ -162,7 +162,8 @@ func (g *Group) find(name string) (Member, error) {
 // the reason.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
-	each(all.Members, func(m *Member) {
+	each(inTurn(all.Members), func(i *int) {
+		m := &all.Members[*i]
 		status, err := g.status(ctx, *m)
 		if err != nil {
 			m.Error = err.Error()
@@ -185,7 +186,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	members := g.asked()
 	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
 	words := make([]KeyAt, len(members))
-	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	each(inTurn(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
 	for i, word := range words {
 		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0 {
 			word.Says = word.Words()
@@ -200,7 +201,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 func (g *Group) Words(ctx context.Context, key event.Key) (words []KeyAt, listed []bool) {
 	members := g.asked()
 	words = make([]KeyAt, len(members))
-	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	each(inTurn(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
 	for _, m := range members {
 		listed = append(listed, m.Listed)
 	}
@@ -226,12 +227,22 @@ func rank(m Member, owner string) int {
 	return 1
 }
 
-func indexes(members []Member) []int {
+// inTurn returns the places of members in the order in which they are asked: those that seem alive first. Each of the others may occupy
+// its turn for [AskTimeout], and many of them, as after a partition of the network, would use up the time of a whole answer.
+func inTurn(members []Member) []int {
 	all := make([]int, len(members))
 	for i := range all {
 		all[i] = i
 	}
+	slices.SortStableFunc(all, func(i, j int) int { return doubt(members[i]) - doubt(members[j]) })
 	return all
+}
+
+func doubt(m Member) int {
+	if m.Reach == ReachSelf || m.Reach == ReachAlive {
+		return 0
+	}
+	return 1
 }
 
 // each calls f for all items, asksMax at a time, and returns when all calls have.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -100,7 +101,7 @@ func (g *Group) History(ctx context.Context, key ring.KeyHash) History {
 	}
 	members := g.asked()
 	words := make([]HistoryAt, len(members))
-	each(indexes(members), func(i *int) { words[*i] = g.historyOf(ctx, members[*i], key) })
+	each(inTurn(members), func(i *int) { words[*i] = g.historyOf(ctx, members[*i], key) })
 	sum := HistoryAt{}
 	for i := range words {
 		if words[i].Error != "" {
@@ -159,14 +160,14 @@ func (g *Group) historyOf(ctx context.Context, m Member, key ring.KeyHash) Histo
 }
 
 // keyOf returns the hash of the key that a query names: ?key=KEY or ?hash=HASH.
-func keyOf(key, hash string) (ring.KeyHash, error) {
-	if hash == "" {
+func keyOf(query url.Values) (ring.KeyHash, error) {
+	if key := query.Get("key"); query.Has("key") {
 		if len(key) > event.KeyMax {
 			return 0, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
 		}
 		return ring.HashOf(key), nil
 	}
-	parsed, err := ring.ParseKeyHash(hash)
+	parsed, err := ring.ParseKeyHash(query.Get("hash"))
 	if err != nil {
 		return 0, badRequest(err.Error())
 	}

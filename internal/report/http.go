@@ -67,7 +67,7 @@ func Handlers(g *Group, mayNameKeys func(*http.Request) bool) map[string]http.Ha
 			if query.Has("key") == query.Has("hash") {
 				return nil, badRequest("say which key: /v1/history?key=KEY, percent-encoded, or ?hash=HASH")
 			}
-			key, err := keyOf(query.Get("key"), query.Get("hash"))
+			key, err := keyOf(query)
 			if err != nil {
 				return nil, err
 			}

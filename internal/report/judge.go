@@ -10,6 +10,7 @@ import (
 // Values of Member.Reach, KeyAt.Wait and Status.Mode that code depends on.
 const (
 	ReachSelf       = "self"
+	ReachAlive      = "alive"
 	WaitsForNothing = "nothing"
 	ModeStrict      = "strict"
 )

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +18,7 @@ const (
 	KeysLimit    = 50   // unless the question says another one
 	KeysLimitMax = 1000 // of each member's list, and of the group's
 
-	// KeysBytesMax bounds the bytes of all keys in a member's list: the rest of it is cut.
+	// KeysBytesMax bounds the bytes of all keys in the JSON of a member's list: the rest of it is cut.
 	KeysBytesMax = 1 << 20
 )
 
@@ -180,7 +181,7 @@ func (k *KeysAt) Bound(q KeysQuestion) {
 	slices.SortFunc(k.Keys, order)
 	bytes := 0
 	for i, one := range k.Keys {
-		if bytes += len(one.Key) + len(one.KeyBase64); i == q.Limit || bytes > KeysBytesMax {
+		if bytes += encodedLen(one.Key) + len(one.KeyBase64); i == q.Limit || bytes > KeysBytesMax {
 			k.Keys = k.Keys[:i]
 			break
 		}
@@ -188,12 +189,18 @@ func (k *KeysAt) Bound(q KeysQuestion) {
 	k.Cut = k.Counts.Selected - len(k.Keys)
 }
 
+// encodedLen is the length of a key in JSON, where a byte may take six.
+func encodedLen(key string) int {
+	text, _ := json.Marshal(key) // cannot fail
+	return len(text) - len(`""`)
+}
+
 // Keys asks all members for their worst keys. q must be valid.
 func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
 	all := Keys{View: g.local.Status().View, Named: q.Named, Keys: []ListedKey{}}
 	members := g.asked()
 	lists := make([]KeysAt, len(members))
-	each(indexes(members), func(i *int) { lists[*i] = g.keysOf(ctx, members[*i], q) })
+	each(inTurn(members), func(i *int) { lists[*i] = g.keysOf(ctx, members[*i], q) })
 	sum := KeysAt{}
 	for i := range lists {
 		if lists[i].Error != "" {

@@ -90,3 +90,30 @@ func TestKeysPage(t *testing.T) {
 		}
 	}
 }
+
+// A list of keys that JSON escapes fits into a report, too.
+func TestListsOfKeysThatAreEscapedAreBounded(t *testing.T) {
+	for _, hostile := range []string{"<", "\x01", "\u2028", "\xff"} {
+		k := KeysAt{Counts: KeyCounts{Selected: 600}}
+		for i := range 600 {
+			one := ListedKey{Hash: ring.KeyHash(i).String(), EventSeconds: float64(i)}
+			one.SetKey(strings.Repeat(hostile, (4<<10)/len(hostile)))
+			k.Keys = append(k.Keys, one)
+		}
+		k.Bound(KeysQuestion{Limit: KeysLimitMax})
+		if text, err := json.Marshal(k); err != nil || len(text) > reportBytesMax || len(k.Keys) == 0 || k.Cut != 600-len(k.Keys) {
+			t.Errorf("%q: %d keys in %d bytes, want %d at most: %v", hostile, len(k.Keys), len(text), reportBytesMax, err)
+		}
+	}
+}
+
+// An empty hash is not the hash of the empty key.
+func TestAnEmptyHashIsRefused(t *testing.T) {
+	page := Handlers(NewGroup(aLocal{}, nil, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/history"]
+	for query, want := range map[string]int{"?hash=": http.StatusBadRequest, "?key=": http.StatusOK} {
+		w := httptest.NewRecorder()
+		if page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/history"+query, nil)); w.Code != want {
+			t.Errorf("%s: %d %s, want %d", query, w.Code, w.Body, want)
+		}
+	}
+}

@@ -22,7 +22,9 @@ const (
 	MoveWordsMax  = 1024    // in a member's answer and in what a leaving member hands over: the newest
 	moveTextMax   = 1 << 10 // bytes of each text of a word
 	moveFromMax   = 64      // members that lost partitions in one move
-	moveWordBytes = 1 << 20 // of the JSON of all words
+	moveWordBytes = 1 << 20 // of the JSON of all words that are handed over
+
+	moveReportBytes = reportBytesMax * 3 / 4 // of those in a member's answer
 )
 
 // MoveWord is what one member saw of one move: of a record of the control log that gave partitions other owners.
@@ -120,6 +122,18 @@ type RolloutAt struct {
 	Words MoveWords `json:"words"`
 }
 
+// Bound drops the oldest words beyond what fits into a report.
+func (at *RolloutAt) Bound() {
+	bytes := 0
+	for i := len(at.Words) - 1; i >= 0; i-- {
+		text, err := json.Marshal(&at.Words[i])
+		if bytes += len(text) + len(","); err != nil || bytes > moveReportBytes {
+			at.Words = at.Words[i+1:]
+			return
+		}
+	}
+}
+
 // Rollouts is what moves of partitions did, by all members that answer.
 type Rollouts struct {
 	View
@@ -183,7 +197,7 @@ func (g *Group) Rollouts(ctx context.Context, last int) Rollouts {
 	all := Rollouts{View: g.local.Status().View, Rollouts: []Rollout{}}
 	members := g.asked()
 	words := make([]RolloutAt, len(members))
-	each(indexes(members), func(i *int) { words[*i] = g.rolloutOf(ctx, members[*i]) })
+	each(inTurn(members), func(i *int) { words[*i] = g.rolloutOf(ctx, members[*i]) })
 	known := map[[2]string]MoveWord{}
 	for i, at := range words {
 		if at.Error != "" {

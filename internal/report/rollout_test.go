@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/credentials/insecure"
+
+	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 )
 
 // telling is a member that knows of moves.
@@ -107,4 +110,24 @@ func TestHostileMoves(t *testing.T) {
 func manyMoves(n int) []byte {
 	text, _ := json.Marshal(make([]MoveWord, n))
 	return text
+}
+
+// TestALongAnswerAboutMovesFits: in a large group with long names, the newest words fit into a report.
+func TestALongAnswerAboutMovesFits(t *testing.T) {
+	var words MoveWords
+	for i := range MoveWordsMax {
+		w := MoveWord{Member: strings.Repeat("m", 253), Incarnation: "i1", At: "1:" + strconv.Itoa(i), Reason: "join a"}
+		for range moveFromMax {
+			w.From = append(w.From, strings.Repeat("n", 60))
+		}
+		words = append(words, w)
+	}
+	answer, err := NewServer(telling{words: words}, nil).Report(t.Context(), &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_ROLLOUT})
+	if err != nil || len(answer.GetJson()) > reportBytesMax {
+		t.Fatalf("%d bytes, want %d at most: %v", len(answer.GetJson()), reportBytesMax, err)
+	}
+	var at RolloutAt
+	if err := json.Unmarshal(answer.GetJson(), &at); err != nil || len(at.Words) < MoveWordsMax/4 || at.Words[len(at.Words)-1].At != words[MoveWordsMax-1].At {
+		t.Errorf("%d words, %v", len(at.Words), err)
+	}
 }

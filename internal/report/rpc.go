@@ -62,7 +62,11 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 	case reportv1.Subject_SUBJECT_HISTORY:
 		text, err = json.Marshal(s.local.History(ctx, ring.KeyHash(request.GetKeyHash())))
 	case reportv1.Subject_SUBJECT_ROLLOUT:
-		text, err = s.rollout.get(ctx, func() any { return s.local.Rollout() })
+		text, err = s.rollout.get(ctx, func() any {
+			at := s.local.Rollout()
+			at.Bound()
+			return at
+		})
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:

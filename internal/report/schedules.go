@@ -45,6 +45,7 @@ type GroupSchedule struct {
 	Owner    string   `json:"owner,omitempty"`    // "": no member that declares it owns its key
 	Without  []string `json:"without,omitempty"`  // members with workers that do not declare it
 	Disagree []string `json:"disagree,omitempty"` // members that declare other times or another policy than the shown ones
+	Untold   []string `json:"untold,omitempty"`   // members that do not answer, or do not list all of their schedules: they may declare and own it
 }
 
 // SchedulesOf merges what the members of a group know of their schedules.
@@ -87,11 +88,15 @@ func merged(members []Member, name string, of []int) (g GroupSchedule) {
 	}
 	for i, one := range members {
 		switch {
-		case one.Status == nil || i == best:
+		case i == best || one.Status == nil && !one.Listed:
+		case one.Status == nil:
+			g.Untold = append(g.Untold, one.Name)
 		case slices.Contains(of, i):
 			if s := said(i); s.Workers > 0 && (s.Times != g.Times || s.Missed != g.Missed) {
 				g.Disagree = append(g.Disagree, one.Name)
 			}
+		case one.Status.SchedulesUnshown > 0:
+			g.Untold = append(g.Untold, one.Name)
 		case one.Status.Workers > 0:
 			g.Without = append(g.Without, one.Name)
 		}
@@ -102,7 +107,10 @@ func merged(members []Member, name string, of []int) (g GroupSchedule) {
 // Problems returns what is wrong with a schedule, in words, the worst first.
 func (g *GroupSchedule) Problems() (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if g.Owner == "" {
+	switch untold := len(g.Untold); {
+	case g.Owner == "" && untold > 0:
+		say("no member that tells of it owns its key: it may run at %s", among(g.Untold))
+	case g.Owner == "":
 		say("no member that declares it owns its key: it does not run")
 	}
 	if g.Error != "" {
@@ -118,6 +126,15 @@ func (g *GroupSchedule) Problems() (all []string) {
 		say("not declared by the workers of %s, which run nothing if they come to own it", strings.Join(g.Without, ", "))
 	}
 	return all
+}
+
+// among names the first ones of some members.
+func among(names []string) string {
+	const most = 3
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s or %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // DroppedWords tells how many firings did not run, and why: "-" for none.

@@ -56,3 +56,22 @@ func TestSchedulesOf(t *testing.T) {
 		}
 	}
 }
+
+// A member that does not list all of its schedules, or does not answer, may declare and own those that it does not tell of.
+func TestSchedulesThatAreNotToldOf(t *testing.T) {
+	one := Schedule{Name: "report", Times: "every 10s", Missed: "latest", Workers: 1}
+	owned := one
+	owned.Owned = true
+	full := scheduling("full", 1)
+	full.Status.SchedulesUnshown = 3
+	s := SchedulesOf(Members{Members: []Member{scheduling("a", 1, owned), full}}).Schedules[0]
+	if problems := s.Problems(); len(s.Without) > 0 || len(problems) > 0 {
+		t.Errorf("the schedule may be one of those that full does not list: %q", problems)
+	}
+	for _, untold := range []Member{full, {Name: "silent", Listed: true, Error: "no answer in time"}} {
+		s := SchedulesOf(Members{Members: []Member{scheduling("a", 1, one), untold}}).Schedules[0]
+		if problems := s.Problems(); len(problems) != 1 || strings.Contains(problems[0], "it does not run") || !strings.Contains(problems[0], untold.Name) {
+			t.Errorf("the schedule may run at %s: %q", untold.Name, problems)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 
 	"go.opentelemetry.io/contrib/exporters/autoexport"
@@ -43,6 +44,9 @@ func NewTraces(ctx context.Context, version, group, node string, log *slog.Logge
 	if !wanted || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return &Traces{}, nil
 	}
+	if err := checkSampler(); err != nil {
+		return nil, err
+	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: traces: OTEL_TRACES_EXPORTER=%s: %w; otlp, console and none are known", os.Getenv("OTEL_TRACES_EXPORTER"), err)
@@ -68,7 +72,7 @@ func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, versio
 		return nil, fmt.Errorf("telemetry: traces: %w", err)
 	}
 	options := []sdktrace.TracerProviderOption{export, sdktrace.WithResource(about)}
-	roots := os.Getenv("OTEL_TRACES_SAMPLER") != ""
+	roots := strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER")) != ""
 	if !roots { // else the SDK goes by it
 		options = append(options, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
 	}
@@ -78,6 +82,21 @@ func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, versio
 		Tracer: provider.Tracer("github.com/ringfence/router", trace.WithInstrumentationVersion(version)), Roots: roots,
 		provider: provider,
 	}, nil
+}
+
+// checkSampler reports a sampler that the SDK does not know, or whose argument it cannot read: the SDK would trace everything.
+func checkSampler() error {
+	sampler, argument := os.Getenv("OTEL_TRACES_SAMPLER"), strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER_ARG"))
+	switch strings.ToLower(strings.TrimSpace(sampler)) {
+	case "", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off":
+		return nil
+	case "traceidratio", "parentbased_traceidratio":
+		if part, err := strconv.ParseFloat(argument, 64); argument != "" && (err != nil || !(part >= 0 && part <= 1)) { // NaN is neither
+			return fmt.Errorf("telemetry: traces: OTEL_TRACES_SAMPLER_ARG=%s, want a number from 0 to 1", argument)
+		}
+		return nil
+	}
+	return fmt.Errorf("telemetry: traces: OTEL_TRACES_SAMPLER=%s; always_on, always_off, traceidratio, and these with parentbased_ before them are known", sampler)
 }
 
 // Close exports the remaining spans, until ctx ends.

@@ -79,6 +79,28 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) {
 	}
 }
 
+// A wrong sampler is an error: the SDK would trace everything instead.
+func TestAWrongSamplerIsAnError(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	for _, test := range []struct {
+		sampler, argument string
+		wrong             bool
+	}{
+		{"sometimes", "", true}, {"traceidratio", "0,1", true}, {"parentbased_traceidratio", "1.5", true}, {"traceidratio", "-1", true}, {"traceidratio", "NaN", true},
+		{"traceidratio", "0.1", false}, {" ParentBased_TraceIDRatio ", "", false}, {"always_off", "unused", false}, {"parentbased_always_on", "", false},
+	} {
+		t.Setenv("OTEL_TRACES_SAMPLER", test.sampler)
+		t.Setenv("OTEL_TRACES_SAMPLER_ARG", test.argument)
+		traces, err := telemetry.NewTraces(t.Context(), "v1", "orders", "a", slog.New(slog.DiscardHandler))
+		if (err != nil) != test.wrong || err != nil && !strings.Contains(err.Error(), "OTEL_TRACES_SAMPLER") {
+			t.Errorf("%q with %q: error %v", test.sampler, test.argument, err)
+		}
+		if err == nil {
+			_ = traces.Close(t.Context())
+		}
+	}
+}
+
 // Without a sampler of its own a router follows the producers.
 func TestTracesFollowTheProducer(t *testing.T) {
 	remote := func(flags trace.TraceFlags) context.Context {

@@ -287,3 +287,15 @@ func TestDuration(t *testing.T) {
 		}
 	}
 }
+
+// A member that gave its status, but then does not say which of its partitions wait, leaves their state open: nothing is guessed.
+func TestGatesThatAreNotToldAreNotCalledOpen(t *testing.T) {
+	g := &group{
+		members: report.Members{Members: []report.Member{healthy("a", 50), but(healthy("b", 1), func(s *report.Status) { s.Gates.Waiting = 49 })}},
+		parts:   map[string][]report.Partition{"": owned(100, "open", "a", "b")}, // b does not answer the second question
+	}
+	v := newSnapshot(look(t.Context(), g, true, nil))
+	if got := tileOf(t, v, "Partitions open"); got.Value != "50 of 100" || got.Class != classBusy {
+		t.Errorf("the tile shows %+v, want the 50 of a alone", got)
+	}
+}

@@ -283,6 +283,7 @@ const known = (key) => key.key !== undefined || key.key_base64 !== undefined;
 
 function openKey(key, from) {
 	shownKey = key;
+	shownEvent = ""; // that of the key before is not an event of this one
 	opener = from;
 	text(id("key-label"), key.label);
 	text(id("key-fault"), "");
@@ -495,7 +496,7 @@ function openAct(act, key, letters = null) {
 
 async function performAct(event) {
 	event.preventDefault();
-	const { act, key, event: skipped, letters } = acting, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
+	const now = acting, { act, key, event: skipped, letters } = now, reason = id("act-reason").value.trim(), by = id("act-by").value.trim();
 	if (!reason || !by) {
 		text(id("act-fault"), "A reason and your name are required.");
 		return;
@@ -504,7 +505,7 @@ async function performAct(event) {
 	id("act-do").disabled = true;
 	text(id("act-fault"), "");
 	if (letters) {
-		await actOnLetters(acting, by, reason);
+		await actOnLetters(now, by, reason);
 		return;
 	}
 	try {
@@ -512,14 +513,19 @@ async function performAct(event) {
 		const done = await answer("/v1/acts/" + act + "?key=" + encodedKey(key) + "&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason) + more, { method: "POST" });
 		const says = outcomes[done.result];
 		if (!says) throw new Error("No effect: " + done.result + ".");
-		id("act").close();
+		if (acting === now) id("act").close();
 		text(id("summary"), says);
 	} catch (error) {
-		text(id("act-fault"), faultOf(error));
+		actFault(now, error);
 	}
-	id("act-do").disabled = false;
+	if (acting === now) id("act-do").disabled = false;
 	showActs();
 	refreshKey();
+}
+
+// actFault shows why an act has failed: in its dialog, unless another one has been opened meanwhile.
+function actFault(now, error) {
+	text(id(acting === now && id("act").open ? "act-fault" : "summary"), faultOf(error));
 }
 
 // ── dead letters ──
@@ -662,7 +668,7 @@ async function tryLetters(now) {
 async function actOnLetters(now, by, reason) {
 	try {
 		const done = await answer(lettersRequest(now) + "&yes=true&by=" + encodeURIComponent(by) + "&reason=" + encodeURIComponent(reason), { method: "POST" });
-		id("act").close();
+		if (acting === now) id("act").close();
 		text(id("summary"), done.says.map((s) => s.text).join("; ") + ". Act " + done.act + ".");
 		if (now.act === "events") {
 			refreshKey();
@@ -673,8 +679,8 @@ async function actOnLetters(now, by, reason) {
 		text(id("letters-note"), done.says.map((s) => s.text).join("; ") + " (act " + done.act + "). " + id("letters-note").textContent);
 		id("h-letters").focus({ preventScroll: true });
 	} catch (error) {
-		text(id("act-fault"), faultOf(error));
-		id("act-do").disabled = false;
+		actFault(now, error);
+		if (acting === now) id("act-do").disabled = false;
 	}
 }
 

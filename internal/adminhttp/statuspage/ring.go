@@ -69,13 +69,15 @@ func newRing(s seen, colors map[string]string) ringView {
 }
 
 // stateOfPartition goes by the word of the owner, and by nothing else if there is none.
-// gates has the partitions of an owner some of whose gates are not open.
+// gates has the partitions of an owner some of whose gates are not open, nil if it was not asked or did not answer.
 func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]report.Partition) gateState {
 	switch {
 	case owner.Status == nil:
 		return silent
 	case owner.Status.Phase != "current" && owner.Status.Mode == report.ModeStrict && owner.Status.LeaseSeconds <= 0:
 		return lapsed
+	case gates == nil && owner.Status.Gates.Waiting > 0: // it was asked which, and did not tell
+		return silent
 	case gates == nil:
 		if owner.Status.Gates.Open == 0 {
 			return closed

@@ -52,6 +52,9 @@ func schedulesOf(m report.Members, colors map[string]string) schedulesTable {
 	if len(all.Silent) > 0 {
 		t.Note += fmt.Sprintf(" Without %s that did not answer.", report.Plural(len(all.Silent), "member"))
 	}
+	if all.Unshown > 0 {
+		t.Note += fmt.Sprintf(" Without %s: a member lists %d at most.", report.Plural(all.Unshown, "schedule"), report.SchedulesMax)
+	}
 	return t
 }
 
@@ -62,7 +65,7 @@ func scheduleViewOf(s *report.GroupSchedule, colors map[string]string) scheduleV
 	}
 	problems := s.Problems()
 	switch {
-	case s.Owner == "" || s.Error != "":
+	case s.Owner == "" && len(s.Untold) == 0 || s.Error != "":
 		v.Class, v.State = classBad, cut(untrusted.Text(strings.Join(problems, "; ")))
 	case len(problems) > 0:
 		v.Class, v.State = classBusy, cut(untrusted.Text(strings.Join(problems, "; ")))

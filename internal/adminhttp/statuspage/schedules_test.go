@@ -58,4 +58,8 @@ func TestSchedules(t *testing.T) {
 	if v := newSnapshot(look(t.Context(), g, true, nil)); len(v.Schedules.Rows) != schedulesMax || !strings.Contains(v.Schedules.Note, "50 of 51 schedules") {
 		t.Errorf("%d rows, %q", len(v.Schedules.Rows), v.Schedules.Note)
 	}
+	g.members.Members[0].Status.SchedulesUnshown = 7
+	if v := newSnapshot(look(t.Context(), g, true, nil)); !strings.Contains(v.Schedules.Note, "7 schedules") {
+		t.Errorf("the note does not tell of those that the member does not list: %q", v.Schedules.Note)
+	}
 }

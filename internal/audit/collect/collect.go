@@ -38,7 +38,7 @@ func DefaultConfig() Config {
 	return Config{Application: "default", BytesMax: 64 << 20, ProcessesMax: 1000}
 }
 
-// processFor is how long a process that reports no more keeps its place.
+// processFor is how long a process that reports no more counts, and keeps its place when another one needs it.
 const processFor = 10 * time.Minute
 
 // Collector takes reports and adds them up.
@@ -59,6 +59,9 @@ type process struct {
 	at    clock.Instant // of its newest report
 	waits exchange.Waits
 }
+
+// reports tells whether the process counts as one that still reports.
+func (p *process) reports(now clock.Instant) bool { return now.Sub(p.at) < processFor }
 
 // New returns a Collector. now is clock.Now, but in tests.
 func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, now func() clock.Instant) *Collector {
@@ -99,7 +102,9 @@ func (c *Collector) admit(r *exchange.Report) error {
 	}
 	p := c.processes[r.Incarnation]
 	if p == nil {
-		c.expire(now)
+		if len(c.processes) >= c.cfg.ProcessesMax {
+			c.expire(now)
+		}
 		if len(c.processes) >= c.cfg.ProcessesMax {
 			return fmt.Errorf("%d processes report already", len(c.processes))
 		}
@@ -116,10 +121,11 @@ func (c *Collector) admit(r *exchange.Report) error {
 	return nil
 }
 
-// expire takes the places of processes that report no more.
+// expire takes the places of processes that report no more. It is called only when a place is needed: a process that was cut off and comes
+// back tells the same counters again, which must not be added to those that it has told.
 func (c *Collector) expire(now clock.Instant) {
 	maps.DeleteFunc(c.processes, func(_ exchange.Incarnation, p *process) bool {
-		if now.Sub(p.at) < processFor {
+		if p.reports(now) {
 			return false
 		}
 		c.gone = add(c.gone, p.waits)
@@ -159,13 +165,15 @@ func (c *Collector) Report() Report {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expire(now)
-	waits := c.gone
+	waits, processes := c.gone, 0
 	for _, p := range c.processes {
 		waits = add(waits, p.waits)
+		if p.reports(now) {
+			processes++
+		}
 	}
 	r := Report{
-		Application: c.cfg.Application, Seconds: c.last.Sub(c.first).Seconds(), Processes: len(c.processes), Handlings: found.Handlings, Overlaps: found.Overlaps,
+		Application: c.cfg.Application, Seconds: c.last.Sub(c.first).Seconds(), Processes: processes, Handlings: found.Handlings, Overlaps: found.Overlaps,
 		Undecided: make(map[string]uint64), Dropped: waits.Dropped,
 		LockWaits: waits.Acquired, LockWaitMaxSeconds: waits.Longest.Seconds(), LocksExpired: waits.Expired, Newest: []string{},
 	}

@@ -29,3 +29,37 @@ func TestProcessesThatReportNoMore(t *testing.T) {
 		t.Errorf("ten minutes later %d processes, %d handlings dropped, want 0 and 15", r.Processes, r.Dropped)
 	}
 }
+
+// TestAProcessThatComesBackIsCountedOnce: a process that was cut off for longer than it keeps its place tells the same counters again.
+func TestAProcessThatComesBackIsCountedOnce(t *testing.T) {
+	now := clock.Instant(1)
+	cfg := DefaultConfig()
+	cfg.ProcessesMax = 1
+	c := New(cfg, prometheus.NewRegistry(), slog.New(slog.DiscardHandler), func() clock.Instant { return now })
+	take := func(process byte) error {
+		return c.Take(&exchange.Report{Group: "default", Incarnation: exchange.Incarnation{process}, Waits: exchange.Waits{Dropped: 5, Acquired: 7, Expired: 2}}, nil)
+	}
+	if err := take(1); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(processFor)
+	if r := c.Report(); r.Processes != 0 || r.Dropped != 5 {
+		t.Errorf("%d processes, %d handlings dropped, want 0 and 5", r.Processes, r.Dropped)
+	}
+	if err := take(1); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Report(); r.Processes != 1 || r.Dropped != 5 || r.LockWaits != 7 || r.LocksExpired != 2 {
+		t.Errorf("back again: %d processes, %d dropped, %d waits, %d expired, want 1, 5, 7 and 2", r.Processes, r.Dropped, r.LockWaits, r.LocksExpired)
+	}
+	if err := take(2); err == nil {
+		t.Error("the place of a process that reports is given away")
+	}
+	now = now.Add(processFor)
+	if err := take(2); err != nil {
+		t.Errorf("the place of a process that reports no more is not given away: %v", err)
+	}
+	if r := c.Report(); r.Processes != 1 || r.Dropped != 10 {
+		t.Errorf("%d processes, %d handlings dropped, want 1 and 10", r.Processes, r.Dropped)
+	}
+}
