@@ -98,8 +98,13 @@ func TestSessionsEndWithAKind(t *testing.T) {
 			}),
 			want: client.ErrGoAway, stood: true,
 		},
-		"a router that breaks off":        {session: after(answer(codes.Internal)), want: client.ErrBroken, stood: true},
-		"a router that closes":            {session: after(func(appv1.AppService_WorkServer) error { return nil }), want: client.ErrBroken, stood: true},
+		"a router that breaks off": {session: after(answer(codes.Internal)), want: client.ErrBroken, stood: true},
+		"a router that closes":     {session: after(func(appv1.AppService_WorkServer) error { return nil }), want: client.ErrBroken, stood: true},
+		"a router that has what was not sent": {session: after(func(s appv1.AppService_WorkServer) error {
+			_ = s.Send(&appv1.WorkResponse{Receipt: 7})
+			<-s.Context().Done()
+			return nil
+		}), want: client.ErrBroken, stood: true},
 		"a router that does not go on":    {session: after(func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }), want: client.ErrSilent, stood: true},
 		"a router that never says a word": {session: func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }, want: client.ErrSilent},
 	}

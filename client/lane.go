@@ -165,13 +165,13 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 	if err := checkSize(r, len(payload)); err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Code: CodeTooLarge, Text: err.Error()}
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond+answerGrace)
+	ctx, cancel := context.WithTimeout(ctx, within(r.TimeoutMs, answerGrace))
 	defer cancel()
 	ctx, err := l.options.authorized(ctx)
 	if err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
 	}
-	end := l.options.clock.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)
+	end := l.options.clock.Now().Add(within(r.TimeoutMs, 0))
 	request := func() proto.Message { // each attempt has what is left of the timeout
 		r.TimeoutMs = uint64(max(1, end.Sub(l.options.clock.Now()).Milliseconds()))
 		return r

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -97,6 +98,22 @@ func TestTooLargeRequestsAreNotSent(t *testing.T) {
 		if read := router.read.Load() - before; read != 0 {
 			t.Errorf("%s: the router has read %d requests", name, read)
 		}
+	}
+}
+
+// TestInvokeWithAnEndlessTimeout: the router judges it.
+func TestInvokeWithAnEndlessTimeout(t *testing.T) {
+	listener, server, router := bufconn.Listen(1<<16), grpc.NewServer(), new(reader)
+	lanev1.RegisterLaneServiceServer(server, router)
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lane.Close() }()
+	if _, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(math.MaxInt64)); err != nil || router.read.Load() != 1 {
+		t.Errorf("%v, and the router has read %d requests", err, router.read.Load())
 	}
 }
 

@@ -55,7 +55,7 @@ const CodeNotExclusive = "not_exclusive"
 type ReserveOption func(*lanev1.Ask)
 
 // WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does not wait. For a connection to
-// the router, and for room on it, it waits up to five seconds more.
+// the router, for room on it, and for its answer, it waits up to five seconds more each.
 func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
@@ -84,6 +84,9 @@ const (
 
 // openGrace is how long a stream is waited for, beside the wait for the key. An attempt to connect takes a second.
 const openGrace = 5 * time.Second
+
+// beginMax is how long permission to begin is waited for after the grant.
+const beginMax = 10 * time.Second
 
 // releaseGrace is how long the router's answer to the release of what Reserve does not return is waited for.
 const releaseGrace = 500 * time.Millisecond
@@ -114,11 +117,17 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 	}
 	r.ttl = time.Duration(ask.GetTtlMs()) * time.Millisecond
 	r.ctx, r.lost = context.WithCancelCause(context.WithoutCancel(ctx))
+	wait, begun := ask.GetWaitMs(), l.options.clock.Now()
 	s, err := r.ask(ctx, ask)
 	for pauses := (backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}); isCrowded(err); s, err = r.ask(ctx, ask) {
 		if backoff.Sleep(ctx, pauses.Next()) != nil {
 			break
 		}
+		waited := max(0, l.options.clock.Now().Sub(begun))
+		if waited >= within(wait, openGrace) {
+			break
+		}
+		ask.WaitMs = wait - min(wait, uint64(waited.Milliseconds()))
 	}
 	if ctx.Err() != nil && err != nil {
 		err = &CallError{Kind: ErrNotReserved, Code: CodeTimeout, Text: context.Cause(ctx).Error(), Err: context.Cause(ctx)}
@@ -135,18 +144,24 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holding, error) {
 	s, of := r.newStream(ctx)
 	begun := r.lane.options.clock.Now()
-	err := s.openWithin(ctx, of, time.Duration(ask.GetWaitMs())*time.Millisecond+openGrace)
+	err := s.openWithin(ctx, of, within(ask.GetWaitMs(), openGrace))
 	if err == nil {
 		ask.WaitMs -= min(ask.GetWaitMs(), uint64(max(0, r.lane.options.clock.Now().Sub(begun)).Milliseconds()))
 		err = s.begin(of, ask)
 	}
 	if err == nil {
-		err = s.await(ctx)
+		err = s.await(ctx, within(ask.GetWaitMs(), openGrace))
 	}
 	if err != nil {
 		s.end()
 	}
 	return s, err
+}
+
+// within returns a time and a grace together. The router refuses a call of more than 10 minutes and a wait of more than an hour: what is much longer must not
+// overflow before.
+func within(waitMs uint64, grace time.Duration) time.Duration {
+	return time.Duration(min(waitMs, uint64(24*time.Hour/time.Millisecond)))*time.Millisecond + grace
 }
 
 // isCrowded reports whether the router has refused an ask unread, since too many calls of its callers were just beginning.
@@ -285,8 +300,10 @@ func notReserved(err error) error {
 	return &CallError{Kind: ErrNotReserved, Code: code, Text: status.Convert(err).Message(), Err: kind}
 }
 
-// await waits for the grant, and for permission to begin.
-func (s *holding) await(ctx context.Context) error {
+// await waits for the grant, in no more than most, and then for permission to begin.
+func (s *holding) await(ctx context.Context, most time.Duration) error {
+	late := time.NewTimer(most)
+	defer late.Stop()
 	renewals := time.NewTicker(renewEvery)
 	defer renewals.Stop()
 	pauses := backoff.Backoff{Min: coverFirst, Max: coverEvery}
@@ -297,6 +314,10 @@ func (s *holding) await(ctx context.Context) error {
 			s.release()
 			s.drain()
 			return context.Cause(ctx)
+		case <-late.C:
+			s.release()
+			s.drain()
+			return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: "the router has not answered in time"}
 		case <-renewals.C:
 			if !granted {
 				continue
@@ -316,6 +337,7 @@ func (s *holding) await(ctx context.Context) error {
 			}
 			if f.GetGranted() != nil && !granted {
 				granted = true
+				late.Reset(beginMax)
 				if s.ttl > 0 {
 					renewals.Reset(pauses.Next())
 				}

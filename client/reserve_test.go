@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -591,6 +592,54 @@ func TestReserveInACrowd(t *testing.T) {
 		defer cancel()
 		if _, err := lane.Reserve(ctx, "user-1"); !errors.As(err, &failure) || failure.Code != client.CodeTimeout {
 			t.Errorf("a wait that is over: %v", err)
+		}
+	})
+}
+
+// TestReserveThatNobodyAnswers: a router that says nothing, or too little, or that has never room, is not waited for without a bound.
+func TestReserveThatNobodyAnswers(t *testing.T) {
+	const wait = 2 * time.Second
+	crowded := func(*lending) error { return status.Error(codes.ResourceExhausted, "as told") }
+	for name, test := range map[string]struct {
+		serve func(s *lending) error
+		code  string
+		least time.Duration
+		most  time.Duration
+	}{
+		"it says nothing": {(*lending).drop, client.CodeUnreachable, wait, wait + 6*time.Second},
+		"it grants, and renews nothing": {func(s *lending) error {
+			if err := s.grant(0); err != nil {
+				return err
+			}
+			return s.drop()
+		}, client.CodeUnreachable, wait, 11 * time.Second},
+		"it is always crowded": {crowded, client.CodeOverloaded, wait, wait + 6*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lend(t, test.serve, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the test would hang without it
+				defer cancel()
+				begun := time.Now()
+				_, err := lane.Reserve(ctx, "user-1", client.WithWait(wait))
+				var failure *client.CallError
+				if !errors.As(err, &failure) || failure.Kind != client.ErrNotReserved || failure.Code != test.code {
+					t.Errorf("the error is %v", err)
+				}
+				if took := time.Since(begun); took < test.least || took > test.most {
+					t.Errorf("it took %v, want %v to %v", took, test.least, test.most)
+				}
+			})
+		})
+	}
+}
+
+// TestReserveWithAnEndlessWait: the router refuses it, by its own words.
+func TestReserveWithAnEndlessWait(t *testing.T) {
+	lend(t, func(*lending) error { return status.Error(codes.InvalidArgument, "as told") }, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+		_, err := lane.Reserve(t.Context(), "user-1", client.WithWait(math.MaxInt64))
+		var failure *client.CallError
+		if !errors.As(err, &failure) || failure.Text != "as told" {
+			t.Errorf("the error is %v", err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"container/list"
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -116,11 +117,12 @@ func (s *states) put(e *Event, name, value any) {
 		if s.byKey == nil {
 			s.byKey = make(map[string]*list.Element)
 		}
+		key := strings.Clone(e.Key) // the event's strings share the memory of their frame
 		at = s.recent.PushFront(&kept{
-			key: e.Key, partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
+			key: key, partition: e.run.item.Partition, stream: e.run.stream, token: e.Fence.Token, generation: e.run.generation,
 			newest: e.Fence, user: e, values: make(map[any]any), used: make(map[any]any),
 		})
-		s.byKey[e.Key] = at
+		s.byKey[key] = at
 		s.n.Add(1)
 	}
 	k := at.Value.(*kept)

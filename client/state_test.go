@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
+	"unsafe"
+	"weak"
 
 	"pgregory.net/rapid"
 )
@@ -165,4 +168,27 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	if all.done(lost, nil) {
 		t.Error("a handler has done its work after its deadline")
 	}
+}
+
+// TestStateKeepsNoFrame: the key of an event shares the memory of its whole frame, which a state must not keep.
+func TestStateKeepsNoFrame(t *testing.T) {
+	all := &states{max: 10}
+	frame := func() weak.Pointer[byte] {
+		bytes := make([]byte, 1<<20)
+		e := &Event{Key: unsafe.String(&bytes[0], 1)}
+		e.run.stream, e.run.generation, e.run.item.Of = &stream{runner: &runner{states: all}}, 1, e
+		if _, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { return new(cart), nil }); err != nil {
+			t.Fatal(err)
+		}
+		all.ended(e, true)
+		return weak.Make(&bytes[0])
+	}()
+	runtime.GC()
+	if len(all.byKey) != 1 {
+		t.Errorf("there are states of %d keys", len(all.byKey))
+	}
+	if frame.Value() != nil {
+		t.Error("the frame is kept")
+	}
+	runtime.KeepAlive(all)
 }

@@ -288,6 +288,10 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	r := s.runner
 	r.mu.Lock()
 	s.silence = 0
+	if f.Receipt > s.sent { // no result would follow it
+		defer r.mu.Unlock()
+		return fmt.Errorf("the router has a receipt for the Results frame %d, and %d were sent", f.Receipt, s.sent)
+	}
 	s.receipt = max(s.receipt, f.Receipt)
 	var lost, slow []*Event
 	var err error

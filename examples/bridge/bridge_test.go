@@ -96,7 +96,7 @@ func checkOrders(t *testing.T, interpreter string, arguments func(port string) [
 	if got := first.Redeliver().Outcome(); got.Kind != clienttest.Done {
 		t.Errorf("the same order again: %+v, want it done", got)
 	}
-	for name, payload := range map[string]string{"no JSON": "gibberish", "nothing ordered": `{"cents": 0}`, "no order": "[]"} {
+	for name, payload := range map[string]string{"no JSON": "gibberish", "nothing ordered": `{"cents": 0}`, "no order": "[]", "no number": `{"cents": NaN}`, "no whole number": `{"cents": 0.5}`, "a truth": `{"cents": true}`} {
 		if got := deliver("carol", payload).Outcome(); got.Kind != clienttest.Reject {
 			t.Errorf("%s: %+v, want a reject", name, got)
 		}

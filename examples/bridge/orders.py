@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             cents = json.loads(body)["cents"]
-            if cents <= 0:
+            if type(cents) is not int or cents <= 0:
                 raise ValueError(f"an order of {cents} cents")
         except (ValueError, KeyError, TypeError) as err:
             return self.answer(422, str(err))  # trying again would not help: to the dead letter topic

@@ -27,7 +27,7 @@ def handler(sums: Ledger) -> ringfence.Handler:
     @ringfence.json_handler
     def handle(event: ringfence.Event, order: Any) -> None:
         cents = order.get(CENTS_FIELD, 0) if isinstance(order, dict) else 0
-        if not isinstance(cents, int) or cents <= 0:
+        if type(cents) is not int or cents <= 0:
             raise ringfence.Reject(f"an order of {cents!r} cents")  # trying again would not help
         event.check()  # before the write: the customer may be another machine's by now
         sums.add(event.key, str(event.message_id), event.fence, cents)  # StaleFence: the event goes to the new owner

@@ -23,7 +23,7 @@ def test_handler(ringfence_router: Router) -> None:
     assert deliver("bob", '{"cents": 1}').outcome().kind == "done"
     assert first.outcome().kind == "done"
     assert first.redeliver().outcome().kind == "done", "the same order again"
-    for payload in ("gibberish", '{"cents": 0}', '{"cents": "1"}', "[]", "{}"):
+    for payload in ("gibberish", '{"cents": 0}', '{"cents": "1"}', '{"cents": true}', "[]", "{}"):
         assert deliver("carol", payload).outcome().kind == "reject", payload
     assert sums.sum() == (2, 3, 751)
 

@@ -56,6 +56,11 @@ PROGRAM = """
         await asyncio.sleep(0)
         print("start", flush=True)
 
+    async def leaves_a_stubborn_task(event):
+        global task_left
+        task_left = asyncio.create_task(stubborn_task(event))
+        await asyncio.sleep(0)
+
     async def interrupts(event):
         if event.payload:
             return await stubborn_task(event)
@@ -82,7 +87,8 @@ class Process:
         (folder / "program.py").write_text(textwrap.dedent(program))
         environment = {**os.environ, "RINGFENCE_APP_ENDPOINT": router.endpoint, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, *(("-m", "ringfence", *arguments) if arguments else ("program.py",))]
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self.killer = threading.Timer(WAIT, self.process.kill)  # ends the wait for a line, too
         self.killer.daemon = True
         self.killer.start()
@@ -171,6 +177,36 @@ def test_tasks_that_handlers_have_left_are_cancelled_at_the_end(tmp_path: pathli
     assert process.line() == "cancelled"
     code, errors = process.end()
     assert code == 0, errors
+
+
+def test_tasks_that_ignore_their_cancellation_at_the_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    process = Process(tmp_path, ringfence_router, "program:leaves_a_stubborn_task", "--drain-grace", "0")
+    runs = ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    assert runs.outcome() == Outcome("done")
+    process.process.send_signal(signal.SIGTERM)
+    code, errors = process.end()
+    assert code == 0, errors
+    assert "1 tasks that handlers have left" in errors
+
+
+def test_a_worker_gives_tasks_up_that_ignore_their_cancellation(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    caller = """
+        with ringfence.Worker(leaves_a_stubborn_task, drain_grace=0):
+            input()
+        print("ended", flush=True)
+    """
+    process = Process(tmp_path, ringfence_router, program=PROGRAM + textwrap.indent(textwrap.dedent(caller), "    "))
+    runs = ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    assert runs.outcome() == Outcome("done")
+    assert process.process.stdin is not None
+    process.process.stdin.write("\n")
+    process.process.stdin.flush()
+    assert process.line() == "ended"
+    code, errors = process.end()
+    assert code == 0, errors
+    assert "1 tasks that handlers have left" in errors
 
 
 def test_an_interrupt_in_a_handler_ends_the_process(tmp_path: pathlib.Path, ringfence_router: Router) -> None:

@@ -88,6 +88,13 @@ def nonsense(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) 
         pass
 
 
+def receipt_of_nothing(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
+    yield welcome()
+    yield pb.WorkResponse(receipt=7).SerializeToString()
+    for _ in requests:
+        pass
+
+
 @pytest.mark.parametrize(
     ("work", "want"),
     [
@@ -100,6 +107,7 @@ def nonsense(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) 
         pytest.param(other_version, errors.VersionMismatch, id="another version"),
         pytest.param(go_away, errors.GoAway, id="go away"),
         pytest.param(nonsense, errors.Broken, id="a frame that cannot be decoded"),
+        pytest.param(receipt_of_nothing, errors.Broken, id="a receipt for a frame that was not sent"),
     ],
 )
 def test_the_end_of_a_session_is_reported(work: Work, want: type[Exception], caplog: pytest.LogCaptureFixture) -> None:

@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 from typing import Any
 
 import pytest
 from opentelemetry import propagate, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import ringfence
 from ringfence import traces
-from ringfence.testing import Router
+from ringfence.options import Log
+from ringfence.testing import Outcome, Router
 
+LOG = Log(logging.getLogger("ringfence"))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -58,6 +61,41 @@ def test_a_handler_runs_in_the_trace_of_its_event(ringfence_router: Router, styl
     assert "secret" not in failed.to_json()
 
 
+class _Broken(SpanProcessor):
+    """Raises when a span of one of these topics starts, or ends."""
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if "breaks-start" in span.name:
+            raise ValueError("the processor is broken")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if "breaks-end" in span.name:
+            raise ValueError("the processor is broken")
+
+
+@pytest.mark.parametrize("style", ["threads", "async"])
+@pytest.mark.parametrize("topic", ["breaks-start", "breaks-end"])
+def test_a_span_that_fails_does_not_fail_its_event(
+    ringfence_router: Router, style: str, topic: str, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace.get_tracer_provider().add_span_processor(_Broken())  # type: ignore[attr-defined]
+    handled: list[bytes] = []
+
+    def plain(event: ringfence.Event) -> None:
+        handled.append(event.key)
+        if event.payload:
+            raise ringfence.Reject("no")
+
+    async def task(event: ringfence.Event) -> None:
+        plain(event)
+
+    ringfence_router.start(plain if style == "threads" else task)
+    assert ringfence_router.deliver("a", topic=topic).outcome().kind == "done"
+    assert ringfence_router.deliver("b", b"x", topic=topic).outcome() == Outcome("reject", reason="no")
+    assert handled == [b"a", b"b"]
+    assert caplog.text.count("a span failed") >= 2
+
+
 def result(span: ReadableSpan) -> Any:
     assert span.attributes is not None
     return span.attributes["ringfence.result"]
@@ -79,6 +117,6 @@ def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert traces._spans(None) is None
+    assert traces._spans(None, LOG) is None
     with pytest.raises(ringfence.ArgumentError, match="opentelemetry-api is not installed"):
-        traces._spans(True)
+        traces._spans(True, LOG)

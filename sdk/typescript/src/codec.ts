@@ -38,7 +38,7 @@ function hasDeliveries(r: Reader): boolean {
 export function decodeFrame(frame: Buffer, owner: EventOwner): FromRouter {
   if (!hasDeliveries(new Reader(frame, 0, frame.length))) {
     const message = fromBinary(WorkResponseSchema, frame);
-    return { receipt: Number(message.receipt), number: 0, events: [], other: message.frame };
+    return { receipt: checkNumber(Number(message.receipt)), number: 0, events: [], other: message.frame };
   }
   const from: FromRouter = { receipt: 0, number: 0, events: [], other: undefined };
   const r = new Reader(frame, 0, frame.length);
@@ -46,7 +46,7 @@ export function decodeFrame(frame: Buffer, owner: EventOwner): FromRouter {
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, varint):
-        from.receipt = Number(r.uint64());
+        from.receipt = checkNumber(Number(r.uint64()));
         break;
       case tag(3, bytes): {
         const end = r.span();
@@ -66,7 +66,7 @@ function decodeDeliveries(r: Reader, tables: FrameTables, owner: EventOwner, fro
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, varint):
-        from.number = Number(r.uint64());
+        from.number = checkNumber(Number(r.uint64()));
         break;
       case tag(2, bytes):
         tables.topics.push(r.text());
@@ -240,6 +240,12 @@ function decodeTimer(r: Reader): Timer {
     }
   }
   return { name, due: new Date(dueMs) };
+}
+
+/** Numbers of frames count from 1. One that is too large for a number of this language would not be the same in a receipt. */
+function checkNumber(of: number): number {
+  if (!Number.isSafeInteger(of)) throw new MalformedError(`a frame has the number ${of}`);
+  return of;
 }
 
 /** An index beside its list is an error of the router: a handler must not get another event's topic or token. */

@@ -72,7 +72,7 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
   readonly #source: Source = {
     ready: () => this.#waiters.length > 0,
     begin: (event) => {
-      this.#runner.traced(event, () => {});
+      this.#runner.hook(() => this.#runner.traced(event, () => {}), "a span failed");
       this.#waiters.shift()!.resolve({ done: false, value: new Delivery(this.#runner, event) });
     },
   };

@@ -213,7 +213,16 @@ export class Holder implements Cancellable {
     this.#stream = stream;
     this.#redialAt = Infinity;
     stream.on("data", (bytes: Buffer) => {
-      if (stream === this.#stream) this.#hear(fromBinary(ReserveResponseSchema, bytes));
+      if (stream !== this.#stream) return;
+      let frame: ReserveResponse;
+      try {
+        frame = fromBinary(ReserveResponseSchema, bytes);
+      } catch (err) { // nobody would catch it here
+        stream.cancel();
+        this.#broke(new NotReservedError("unreachable", `a frame of the router: ${textOf(err)}`, 0, { cause: err }));
+        return;
+      }
+      this.#hear(frame);
     });
     stream.on("error", () => {}); // the status says the same, and comes also without an error
     stream.on("status", ({ code, details }: StatusObject) => {

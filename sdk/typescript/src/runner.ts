@@ -5,7 +5,7 @@ import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
-import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
+import { checkEvery, Session, timerMax, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
 import { grpcConnect, type Connect } from "./transport.js";
@@ -22,6 +22,8 @@ const patience = 1000;
 
 /** The least time between two lines about failed handlers, in milliseconds. */
 const failuresEvery = 1000;
+
+const spanFailed = "a span failed";
 
 const outcomes: Record<Kind, Outcome["kind"]> = {
   [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.Cancelled]: "cancelled", [Kind.NotStarted]: "not_started",
@@ -182,7 +184,7 @@ export class Runner implements SessionUser {
     if (this.#stopping) return; // the hook has stopped the worker, and stop has told the rest
     if (welcomed) this.#delay = delayMin;
     // The jitter keeps the workers of one router apart.
-    const again = Math.max(awayMs, this.#delay * (1 - Math.random() / 2));
+    const again = Math.min(Math.max(awayMs, this.#delay * (1 - Math.random() / 2)), timerMax);
     this.#delay = Math.min(2 * this.#delay, delayMax);
     this.#pause = setTimeout(() => this.#open(), again); // before the line: a logger that stops the worker clears it
     this.settings.logger.warn("no stream to the router", { endpoint: this.settings.endpoint, code: reason.code, error: reason, again_in_ms: Math.round(again) });
@@ -200,9 +202,9 @@ export class Runner implements SessionUser {
     this.hook(() => this.settings.hooks.disconnected?.(error));
   }
 
-  /** Calls a hook, or ready. What it throws, or its promise rejects with, is logged by its place: it must not keep the worker from going on. */
-  hook(call: () => unknown): void {
-    const failed = (thrown: unknown) => this.settings.logger.error("a hook failed", { ...placeOf(thrown) });
+  /** Calls a hook, ready, or a tracer. What it throws, or its promise rejects with, is logged by its place: it must not keep the worker from going on. */
+  hook(call: () => unknown, message = "a hook failed"): void {
+    const failed = (thrown: unknown) => this.settings.logger.error(message, { ...placeOf(thrown) });
     try {
       const returned = call();
       if (returned instanceof Promise) returned.catch(failed);
@@ -248,12 +250,14 @@ export class Runner implements SessionUser {
     this.source!.begin(event);
   }
 
-  /** Calls a function with the trace of an event, if there is one. The span ends with the event. */
+  /** Calls a function with the trace of an event, if there is one. The span ends with the event. An event whose span cannot be started has none. */
   traced<T>(event: LeasedEvent, call: () => T): T {
-    if (this.#tracer === undefined) return call();
-    const { active, end } = this.#tracer.start(event);
-    event.endSpan = end;
-    return this.#tracer.with(active, call);
+    const tracer = this.#tracer;
+    let started: ReturnType<Tracer["start"]> | undefined;
+    if (tracer !== undefined) this.hook(() => void (started = tracer.start(event)), spanFailed);
+    if (tracer === undefined || started === undefined) return call();
+    event.endSpan = started.end;
+    return tracer.with(started.active, call);
   }
 
   get traces(): boolean {
@@ -305,7 +309,7 @@ export class Runner implements SessionUser {
     if (event.call === undefined) session.inbox.end(event, kind, afterMs, reason, event.startedNs, tookNs);
     else session.inbox.end(event, kind, 0, reason, event.startedNs, tookNs, callResult(event, kind, error));
     this.#running--;
-    event.endSpan?.(kind);
+    if (event.endSpan !== undefined) this.hook(() => event.endSpan?.(kind), spanFailed);
     const { hooks } = this.settings;
     if (hooks.finished !== undefined) this.hook(() => hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun }));
     if (session.over) {

@@ -16,6 +16,9 @@ const protocolVersion = 1;
 /** How often deadlines are compared with the clock while a stream, or one of its handlers, lives. In milliseconds. */
 export const checkEvery = 50;
 
+/** The longest time that a timer of Node can wait, in milliseconds. With a longer one it fires at once. */
+export const timerMax = 2 ** 31 - 1;
+
 /** The interval of Pings until the router's Welcome sets another one. In milliseconds. */
 const pingDefault = 200;
 
@@ -139,7 +142,7 @@ export class Session implements EventOwner {
   #schedulePings(ms: number): void {
     clearInterval(this.#pings);
     this.#pingMs = ms;
-    this.#pings = setInterval(() => this.#ping(), ms);
+    this.#pings = setInterval(() => this.#ping(), Math.min(ms, timerMax));
   }
 
   /** Handles a received frame. */
@@ -148,6 +151,7 @@ export class Session implements EventOwner {
     this.#silence = 0;
     try {
       const frame = decodeFrame(bytes, this);
+      if (frame.receipt > this.#sent) throw new Error(`a receipt for the Results frame ${frame.receipt}, and ${this.#sent} were sent`); // no answer would follow it
       this.#receipt = Math.max(this.#receipt, frame.receipt);
       if (frame.number > 0) {
         this.#given = frame.number;

@@ -163,6 +163,8 @@ interface Lending {
   renew(k: bigint, ms?: number, covered?: boolean): void;
   over(code: string, text?: string): void;
   fail(code?: number): void;
+  /** Sends a frame that is none. */
+  babble(): void;
   /** Answers each renewal. */
   keep(ms?: number): void;
 }
@@ -194,6 +196,7 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
                 send({ case: "over", value: { code, text, retryAfterMs: 1500n } });
                 call.end();
               },
+              babble: () => void call.write(Buffer.of(0x1a, 200)),
               fail: (code = status.UNAVAILABLE) => {
                 failed = true;
                 call.emit("error", { code, details: "as told" });
@@ -304,6 +307,22 @@ describe("a reservation", () => {
     const r = await router.lane.reserve("user-1");
     assert.match((await lostAfter(r, begun, 200)).message, /its owner is gone/);
     await r.release();
+  });
+
+  it("is refused by a frame that is none, and outlasts one", async (t) => {
+    const refusing = await lender(t, (s) => s.babble());
+    await assert.rejects(refusing.lane.reserve("user-1"), (err) => err instanceof NotReservedError && err.code === "unreachable" && /frame/.test(err.text));
+    const router = await lender(t, (s) => {
+      s.keep(long);
+      s.grant(long);
+      if (s.n === 1) setTimeout(() => s.babble(), 200);
+    });
+    const r = await router.lane.reserve("user-1");
+    await sleep(1000);
+    assert.equal(r.signal.aborted, false);
+    assert.deepEqual(router.streams.map((s) => s.ask.resume), [false, true]);
+    await r.release();
+    assert.equal(router.releases, 1);
   });
 
   it("outlasts a broken stream", async (t) => {

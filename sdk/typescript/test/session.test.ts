@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { MonotonicClock } from "../src/clock.js";
 import { ResultKind } from "../src/gen/ringfence/app/v1/app_pb.js";
 import { HandlerTimeoutError, KeyLostError, type Event, type Handler } from "../src/index.js";
@@ -323,6 +324,41 @@ describe("session", () => {
     await script.until(() => script.streams.length === 2);
     assert.ok(performance.now() - at >= 299);
     assert.ok(script.log.some((l) => l.fields.code === "go_away"));
+    await script.end();
+  });
+
+  it("waits also for times that are too long for a timer of Node", async () => {
+    const script = new Script();
+    const stream = await script.start(() => {});
+    stream.welcome({ pingIntervalMs: 2 ** 32 - 1 });
+    const pings = stream.pings.length;
+    stream.send({ case: "goAway", value: { reason: "for ever", retryAfterMs: 2 ** 32 - 1 } });
+    await sleep(100);
+    assert.equal(stream.pings.length, pings);
+    stream.end(14, "bye");
+    await sleep(100);
+    assert.equal(script.streams.length, 1);
+    await script.end();
+  });
+
+  it("ends the session at a frame with a number that no router reaches", async () => {
+    const script = new Script();
+    const stream = await script.start((event) => event.progress());
+    stream.welcome();
+    stream.pong(1000);
+    stream.send({ case: "deliveries", value: { number: 2n ** 64n - 1n, topics: ["t"], tokens: [1n], deliveries: [{ deliveryId: 1n, partition: 1, key: Buffer.from("k"), attempt: 1, turn: 1n }] } });
+    await settled();
+    assert.ok(stream.cancelled);
+    await script.end();
+  });
+
+  it("ends the session at a receipt for a frame that was not sent: no answer would follow it", async () => {
+    const script = new Script();
+    const stream = await script.start(() => {});
+    stream.welcome();
+    stream.pong(1000);
+    stream.send(undefined, 7n);
+    assert.ok(stream.cancelled);
     await script.end();
   });
 

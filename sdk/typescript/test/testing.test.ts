@@ -109,4 +109,14 @@ describe("test router", () => {
     await started.promise;
     await assert.rejects(router.stop(), { code: "drain_timeout" });
   });
+
+  it("redelivers a call as a call", async (t) => {
+    const router = testRouter(t);
+    const seen: string[] = [];
+    await router.start(() => void seen.push("event"), { calls: { pay: ({ id }) => void seen.push(id) } });
+    const call = router.call({ key: "k", method: "pay", id: "order-8" });
+    await call.outcome();
+    await (await call.redeliver()).outcome();
+    assert.deepEqual(seen, ["order-8", "order-8"]);
+  });
 });

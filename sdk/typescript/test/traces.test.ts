@@ -4,6 +4,7 @@ import * as api from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from "@opentelemetry/sdk-trace-base";
 import { testRouter } from "../src/testing/index.js";
+import type { Traces } from "../src/traces.js";
 
 const trace = "0af7651916cd43dd8448eb211c80319c";
 const traceparent = `00-${trace}-b7ad6b7169203331-01`;
@@ -21,6 +22,10 @@ const propagator: api.TextMapPropagator = {
     if (span) setter.set(carrier, "traceparent", `00-${span.traceId}-${span.spanId}-01`);
   },
 };
+
+function refuse(): never {
+  throw new Error("the tracer is broken");
+}
 
 describe("traces", () => {
   const exporter = new InMemorySpanExporter();
@@ -96,4 +101,53 @@ describe("traces", () => {
     await router.deliver({ key: "k" }).outcome();
     assert.equal(exporter.getFinishedSpans().length, 1);
   });
+
+  for (const [name, { startSpan = provider.getTracer("t").startSpan.bind(provider.getTracer("t")), end }] of Object.entries<{ startSpan?: api.Tracer["startSpan"]; end?: () => void }>({
+    "cannot be started": { startSpan: refuse },
+    "cannot be ended": { end: refuse },
+  })) {
+    /** Traces of an application whose spans throw. */
+    const broken: Traces = {
+      ...api,
+      trace: {
+        setSpan: (context, span) => api.trace.setSpan(context as api.Context, span as api.Span),
+        getTracer: () => ({
+          startSpan: (...args) => {
+            const span = startSpan(...(args as Parameters<typeof startSpan>));
+            return end === undefined ? span : Object.assign(Object.create(span) as api.Span, { end });
+          },
+        }),
+      },
+    };
+    const options = () => {
+      const failures: unknown[] = [];
+      const logger = { info() {}, warn() {}, error: (message: string) => void failures.push(message) };
+      return { failures, options: { traces: broken, logger } };
+    };
+
+    it(`that ${name} hold up no handler`, async (t) => {
+      const router = testRouter(t);
+      const { failures, options: more } = options();
+      let handled = 0;
+      await router.start((event) => (handled++, event.key === "later" ? Promise.resolve() : undefined), more);
+      for (const key of ["at-once", "later", "at-once"]) assert.equal((await router.deliver({ key }).outcome()).kind, "done");
+      assert.equal(handled, 3);
+      assert.equal(failures.length, 3);
+      await router.stop();
+    });
+
+    it(`that ${name} hold up no delivery that was asked for`, async (t) => {
+      const router = testRouter(t);
+      const { failures, options: more } = options();
+      const iterator = router.deliveries(more);
+      for (const key of ["first", "second"]) {
+        const delivery = router.deliver({ key });
+        const { value } = await iterator.next();
+        value!.done();
+        assert.equal((await delivery.outcome()).kind, "done");
+      }
+      assert.equal(failures.length, 2);
+      await iterator.return();
+    });
+  }
 });

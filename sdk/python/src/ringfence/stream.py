@@ -205,7 +205,7 @@ class Stream:
     # The reader.
 
     def handle(self, data: bytes) -> None:
-        """Processes one received frame. Raises VersionMismatch, and protobuf's DecodeError."""
+        """Processes one received frame. Raises VersionMismatch, ValueError, and protobuf's DecodeError."""
         response = pb.WorkResponse.FromString(data)
         kind = response.WhichOneof("frame")
         runner = self.runner
@@ -232,7 +232,7 @@ class Stream:
             deliveries = list(frame.deliveries)
             with runner.lock:
                 self.silence = 0
-                self._receipt = max(self._receipt, response.receipt)
+                self._take_receipt(response.receipt)
                 self._given = frame.number
                 self.inbox.give(deliveries, start)
                 wake = runner.pool.wanted()
@@ -244,7 +244,7 @@ class Stream:
         slow: list[Event] = []
         with runner.lock:
             self.silence = 0
-            self._receipt = max(self._receipt, response.receipt)
+            self._take_receipt(response.receipt)
             if kind == "pong":
                 pong = response.pong
                 lost = self.inbox.pong(self.clock.now(), pong.k, pong.remaining_ns, pong.draining)
@@ -274,6 +274,12 @@ class Stream:
             self._welcome(response.welcome)
         elif kind == "go_away":
             runner.settings.log.info("the router ends the stream: %s", response.go_away.reason)
+
+    def _take_receipt(self, number: int) -> None:
+        """Notes the router's receipt. Raises ValueError if it is for a frame that was not sent: no result would follow it. The lock is held."""
+        if number > self._sent:
+            raise ValueError(f"a receipt for the Results frame {number}, and {self._sent} were sent")
+        self._receipt = max(self._receipt, number)
 
     def _revoke(self, revoke: pb.Revoke) -> list[Event]:
         """Takes deliveries back; returns those that took too long. The lock is held."""

@@ -14,12 +14,12 @@ from ringfence.inbox import CANCELLED
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ringfence.options import Settings
+    from ringfence.options import Log, Settings
 
 
 def with_traces(settings: Settings, handler: Handler) -> Handler:
     """Puts a span around a handler, in the trace of its event, if the application uses OpenTelemetry."""
-    span = _spans(settings.traces)
+    span = _spans(settings.traces, settings.log)
     if span is None:
         return handler
     if is_async(handler):
@@ -38,8 +38,8 @@ def with_traces(settings: Settings, handler: Handler) -> Handler:
     return traced
 
 
-def _spans(wanted: bool | None) -> Callable[[Event], AbstractContextManager[None]] | None:
-    """Returns what opens the span of an event, None without traces."""
+def _spans(wanted: bool | None, log: Log) -> Callable[[Event], AbstractContextManager[None]] | None:
+    """Returns what opens the span of an event, None without traces. A span that fails is logged, and its event goes on."""
     if wanted is False:
         return None
     try:
@@ -52,8 +52,7 @@ def _spans(wanted: bool | None) -> Callable[[Event], AbstractContextManager[None
         return None  # the application has set no provider
     tracer = trace.get_tracer("ringfence")
 
-    @contextmanager
-    def span(event: Event) -> Iterator[None]:
+    def start(event: Event) -> tuple[AbstractContextManager[Any], Any]:
         # The properties hold the routers' trace context, and the producer's other fields, such as baggage.
         parent = propagate.extract({name.lower(): value for name, value in event.properties.items()})
         attributes: dict[str, Any] = {
@@ -66,22 +65,42 @@ def _spans(wanted: bool | None) -> Callable[[Event], AbstractContextManager[None
             "ringfence.partition": event.partition,
             "ringfence.attempt": event.attempt,
         }
-        with tracer.start_as_current_span(
+        span = tracer.start_as_current_span(
             f"call {event.method}" if event.method else f"process {event.topic}",
             context=parent,
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,
             record_exception=False,  # its text may hold a key or a payload
             set_status_on_exception=False,
-        ) as current:
-            try:
-                yield
-            except BaseException as error:
-                result = "cancelled" if kind_of(event, error) == CANCELLED else "reject" if isinstance(error, Reject) else "retry"
-                current.set_attribute("ringfence.result", result)
-                if result != "cancelled":
-                    current.set_status(trace.Status(trace.StatusCode.ERROR, result))
-                raise
-            current.set_attribute("ringfence.result", "done")
+        )
+        return span, span.__enter__()
 
-    return span
+    def end(span: AbstractContextManager[Any], current: Any, result: str) -> None:
+        try:
+            try:
+                current.set_attribute("ringfence.result", result)
+                if result in ("reject", "retry"):
+                    current.set_status(trace.Status(trace.StatusCode.ERROR, result))
+            finally:
+                span.__exit__(None, None, None)
+        except Exception:
+            log.exception("a span failed")
+
+    @contextmanager
+    def around(event: Event) -> Iterator[None]:
+        try:
+            started = start(event)
+        except Exception:
+            log.exception("a span failed")
+            started = None
+        if started is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            end(*started, "cancelled" if kind_of(event, error) == CANCELLED else "reject" if isinstance(error, Reject) else "retry")
+            raise
+        end(*started, "done")
+
+    return around

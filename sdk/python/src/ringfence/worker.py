@@ -13,7 +13,7 @@ from ringfence.errors import ArgumentError
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, refuse_generator, with_hooks
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
-from ringfence.runner import Runner
+from ringfence.runner import PATIENCE, Runner
 from ringfence.sending import with_timers
 from ringfence.traces import with_traces
 
@@ -64,7 +64,7 @@ class Worker:
             return
         loop, over = asyncio.new_event_loop(), asyncio.Event()
         self._start(loop, over)
-        self._loop_thread = threading.Thread(target=_run_loop, args=(loop, over), name="ringfence-loop", daemon=True)
+        self._loop_thread = threading.Thread(target=_run_loop, args=(self, loop, over), name="ringfence-loop", daemon=True)
         self._loop_thread.start()
 
     def _start(self, loop: asyncio.AbstractEventLoop | None, ended: asyncio.Event | None) -> None:
@@ -118,18 +118,39 @@ class Worker:
         self.join()
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
+def _run_loop(worker: Worker, loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
     """Runs the event loop of a worker until it is over."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(over.wait())
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        while worker._runner.error is not None and asyncio.all_tasks(loop):  # handlers that still run may end yet: nobody waits for this thread
+            loop.run_until_complete(asyncio.wait(asyncio.all_tasks(loop)))
+        if _cancel_left(worker, loop):
+            loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+def _cancel_left(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
+    """Cancels the tasks that are left, and waits for them. Reports whether all have ended.
+
+    Once the worker has ended, they are those that handlers have left: it waits as long for them as for handlers.
+    """
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    grace = max(worker._settings.drain_grace, PATIENCE)
+    end: float | None = None
+    while left and worker._runner.error is None:
+        if worker._done.is_set():
+            now = time.monotonic()
+            end = now + grace if end is None else end
+            if now >= end:
+                worker._settings.log.warning("%d tasks that handlers have left ignore their cancellation: not waiting for them", len(left))
+                break
+        wait = _SIGNALS_EVERY if end is None else min(_SIGNALS_EVERY, max(0.0, end - time.monotonic()))
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=wait))
+    return not left
 
 
 def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
@@ -168,7 +189,7 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
 
 
 def _run_async(worker: Worker) -> None:
-    """Is asyncio.run for a worker, but does not wait for handlers that ignore their cancellation: their loop is left as it is."""
+    """Is asyncio.run for a worker, but does not wait for handlers and tasks that ignore their cancellation: their loop is left as it is."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -186,12 +207,7 @@ def _run_async(worker: Worker) -> None:
         loop.run_until_complete(_serve(worker))
     finally:
         try:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            while left and worker._runner.error is None:
-                _, left = loop.run_until_complete(asyncio.wait(left, timeout=_SIGNALS_EVERY))
-            if not left:
+            if _cancel_left(worker, loop):
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.run_until_complete(loop.shutdown_default_executor())
                 loop.close()

@@ -345,7 +345,7 @@ export class TestRouter {
 
   /** @internal */
   redeliver(before: TestDelivery, failed: boolean): TestDelivery {
-    return this.#add(new TestDelivery(this, before.init, before.attempt + (failed ? 1 : 0), before.entry));
+    return this.#add(new TestDelivery(this, before.init, before.attempt + (failed ? 1 : 0), before.entry, before.call));
   }
 
   #add(delivery: TestDelivery): TestDelivery {
