@@ -622,7 +622,7 @@ func TestReserveThatNobodyAnswers(t *testing.T) {
 				begun := time.Now()
 				_, err := lane.Reserve(ctx, "user-1", client.WithWait(wait))
 				var failure *client.CallError
-				if !errors.As(err, &failure) || failure.Kind != client.ErrNotReserved || failure.Code != test.code {
+				if !errors.As(err, &failure) || !errors.Is(failure.Kind, client.ErrNotReserved) || failure.Code != test.code {
 					t.Errorf("the error is %v", err)
 				}
 				if took := time.Since(begun); took < test.least || took > test.most {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -172,7 +173,7 @@ func noUser(key string) rule {
 // topicNames returns the rule that a setting holds names that Pulsar takes for topics.
 func topicNames(key string) rule {
 	return rule{key, nil, "NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME", func(c *reader) bool {
-		topics, isList := c.known[key].Value.Interface().([]string)
+		topics, isList := reflect.TypeAssert[[]string](c.known[key].Value)
 		if !isList {
 			topics = []string{c.known[key].String()}
 		}

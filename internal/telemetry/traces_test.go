@@ -86,8 +86,15 @@ func TestAWrongSamplerIsAnError(t *testing.T) {
 		sampler, argument string
 		wrong             bool
 	}{
-		{"sometimes", "", true}, {"traceidratio", "0,1", true}, {"parentbased_traceidratio", "1.5", true}, {"traceidratio", "-1", true}, {"traceidratio", "NaN", true},
-		{"traceidratio", "0.1", false}, {" ParentBased_TraceIDRatio ", "", false}, {"always_off", "unused", false}, {"parentbased_always_on", "", false},
+		{"sometimes", "", true},
+		{"traceidratio", "0,1", true},
+		{"parentbased_traceidratio", "1.5", true},
+		{"traceidratio", "-1", true},
+		{"traceidratio", "NaN", true},
+		{"traceidratio", "0.1", false},
+		{" ParentBased_TraceIDRatio ", "", false},
+		{"always_off", "unused", false},
+		{"parentbased_always_on", "", false},
 	} {
 		t.Setenv("OTEL_TRACES_SAMPLER", test.sampler)
 		t.Setenv("OTEL_TRACES_SAMPLER_ARG", test.argument)
