@@ -156,6 +156,7 @@ public final class Call {
      * @param name up to 128 bytes of printable text, may be empty
      * @param payload up to 1 MiB
      * @throws IllegalArgumentException if one of them is out of range, or the call has 100 timers
+     * @throws KeyLostException if the handler has returned: the timer is not set
      */
     public void after(Duration delay, String name, byte[] payload) {
         event.after(delay, name, payload);

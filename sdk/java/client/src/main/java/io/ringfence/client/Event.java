@@ -89,6 +89,7 @@ public final class Event extends Inbox.Item {
 
     private Timer timer; // null: no router published it
     private List<Sender.Setting> timers = List.of(); // that the handler has set; guarded by this
+    private boolean timersTaken; // what is set now would be set by nobody; guarded by this
 
     private byte[] payload; // the first copy; guarded by this
     private volatile List<Property> properties;
@@ -423,10 +424,10 @@ public final class Event extends Inbox.Item {
      * Returns the present end of the handler's lease, which is renewed as long as the key stays here. Use it only for
      * planning, such as whether to begin another part of the work: {@link #checkActive} decides.
      *
-     * @return wall time; empty for an event that no router delivered
+     * @return wall time, not in the future when the handler has returned; empty for an event that no router delivered
      */
     public Optional<Instant> leaseUntil() {
-        return stream == null ? Optional.empty() : Optional.of(Instant.now().plus(stream.left(this)));
+        return stream == null ? Optional.empty() : Optional.of(returned ? Instant.now() : Instant.now().plus(stream.left(this)));
     }
 
     /**
@@ -489,8 +490,12 @@ public final class Event extends Inbox.Item {
      * @param name up to 128 bytes of printable text, may be empty
      * @param payload up to 1 MiB
      * @throws IllegalArgumentException if one of them is out of range, or the event has 100 timers
+     * @throws KeyLostException if the handler has returned: the timer is not set
      */
     public synchronized void after(Duration delay, String name, byte[] payload) {
+        if (timersTaken || returned) {
+            throw new KeyLostException("the handler has returned");
+        }
         Sender.Setting setting = Sender.Setting.of(delay, name, payload);
         if (timers.size() >= Sender.TIMERS_MAX) {
             throw new IllegalArgumentException("more than " + Sender.TIMERS_MAX + " timers of one event");
@@ -501,8 +506,9 @@ public final class Event extends Inbox.Item {
         timers.add(setting);
     }
 
-    /** The timers that the handler has set. */
+    /** Returns the timers that the handler has set. It can set no more. */
     synchronized List<Sender.Setting> timersSet() {
+        timersTaken = true;
         return timers;
     }
 

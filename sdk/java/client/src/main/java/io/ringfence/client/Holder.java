@@ -12,6 +12,8 @@ import io.ringfence.client.proto.Release;
 import io.ringfence.client.proto.Renew;
 import io.ringfence.client.proto.ReserveRequest;
 import io.ringfence.client.proto.ReserveResponse;
+import java.lang.System.Logger;
+import java.lang.System.Logger.Level;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
@@ -56,6 +58,7 @@ final class Holder {
     private static final News WISH = new News(null, null, null); // to release
 
     private final LeaseClock clock;
+    private final Logger log;
     private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
     private final Ask.Builder ask;
     private final Duration wait;
@@ -66,14 +69,16 @@ final class Holder {
     private final CompletableFuture<Void> over = new CompletableFuture<>();
 
     private volatile Fence fence = Fence.NONE;
+    private volatile Thread thread;
     private Link link; // the newest; of the thread alone
 
     private final Object lock = new Object(); // guards the fields below
     private String why; // it is lost; null: it is not
     private boolean released;
 
-    Holder(LeaseClock clock, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait, Duration ttl) {
+    Holder(LeaseClock clock, Logger log, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait, Duration ttl) {
         this.clock = clock;
+        this.log = log;
         this.streams = streams;
         this.wait = wait;
         this.permission = new Permission(ttl.toNanos());
@@ -84,7 +89,8 @@ final class Holder {
 
     /** Starts the thread, and returns what is complete when the reservation may begin, or will not. */
     CompletableFuture<Void> start() {
-        THREADS.newThread(this::run).start();
+        thread = THREADS.newThread(this::run);
+        thread.start();
         return begun;
     }
 
@@ -115,14 +121,22 @@ final class Holder {
         }
     }
 
-    /** Complete when the key is lost. */
-    CompletableFuture<Void> whenLost() {
-        return lost;
+    /** Runs an action when the key is lost: in the thread of the reservation, or in the one that finds it out. */
+    void onLost(Runnable action) {
+        lost.thenRun(() -> {
+            try {
+                action.run();
+            } catch (Throwable failure) { // the future would keep it
+                log.log(Level.ERROR, "an action for the loss of a reserved key failed", failure);
+            }
+        });
     }
 
-    /** Complete when there is nothing left to do. */
-    CompletableFuture<Void> whenOver() {
-        return over;
+    /** Waits until there is nothing left to do. An action that runs in the thread of the reservation does not wait for itself. */
+    void awaitOver() {
+        if (Thread.currentThread() != thread) {
+            over.join();
+        }
     }
 
     Fence fence() {

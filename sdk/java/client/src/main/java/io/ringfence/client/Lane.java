@@ -142,6 +142,7 @@ public final class Lane implements AutoCloseable {
          * @throws IllegalArgumentException if the endpoint is none
          */
         public Lane dial() {
+            options.logger = new GuardedLogger(options.logger);
             return new Lane(options, options.connection());
         }
     }
@@ -414,7 +415,7 @@ public final class Lane implements AutoCloseable {
      */
     public Reservation reserve(byte[] key, ReserveOptions options) {
         Ask.Builder ask = Ask.newBuilder().setKey(ByteString.copyFrom(key)).addAllPath(pathOf(options.caller));
-        Holder holder = new Holder(this.options.clock, this::reservation, ask, options.wait, options.ttl);
+        Holder holder = new Holder(this.options.clock, this.options.logger, this::reservation, ask, options.wait, options.ttl);
         try {
             holder.start().get();
             return new Reservation(holder);

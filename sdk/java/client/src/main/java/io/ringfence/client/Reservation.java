@@ -1,7 +1,6 @@
 package io.ringfence.client;
 
 import java.time.Instant;
-import java.util.concurrent.CompletableFuture;
 
 /**
  * A key that this process holds: no handler of the key runs, and nobody else holds it, until {@link #close} or until it is lost.
@@ -53,23 +52,23 @@ public final class Reservation implements AutoCloseable {
 
     /**
      * Runs an action when the key is lost: at most 50 ms after the last permission has passed, or when the router says so; at once if it is
-     * lost already. The action must not block. It does not run after {@link #close}.
+     * lost already. The action must not block. It may close the reservation. What it throws is logged. It does not run after {@link #close}.
      *
      * @param action the action
      * @return this
      */
     public Reservation onLost(Runnable action) {
-        holder.whenLost().thenRun(action);
+        holder.onLost(action);
         return this;
     }
 
     /**
      * Returns when the reservation ends if it is renewed no more. For planning only.
      *
-     * @return the instant
+     * @return the instant, not in the future if the key is lost or was released
      */
     public Instant leaseUntil() {
-        return Instant.now().plusNanos(holder.leftNanos());
+        return Instant.now().plusNanos(holder.isReleased() || holder.lost() != null ? 0 : holder.leftNanos());
     }
 
     /**
@@ -79,7 +78,6 @@ public final class Reservation implements AutoCloseable {
     @Override
     public void close() {
         holder.release();
-        CompletableFuture<Void> over = holder.whenOver();
-        over.join();
+        holder.awaitOver();
     }
 }

@@ -7,6 +7,7 @@ public final class ReserveOptions {
     /** No options: the key must be free. */
     public static final ReserveOptions NONE = new ReserveOptions(Duration.ZERO, Duration.ZERO, null);
 
+    private static final Duration TTL_MIN = Duration.ofMillis(1);
     private static final Duration TTL_MAX = Duration.ofMillis(Integer.MAX_VALUE); // that an Ask can carry
 
     final Duration wait;
@@ -42,7 +43,7 @@ public final class ReserveOptions {
      * @throws IllegalArgumentException if it is less than a millisecond or more than 24 days; routers refuse what else is out of range
      */
     public ReserveOptions ttl(Duration time) {
-        if (time.toMillis() < 1 || time.compareTo(TTL_MAX) > 0) {
+        if (time.compareTo(TTL_MAX) > 0 || time.compareTo(TTL_MIN) < 0) {
             throw new IllegalArgumentException("ttl = " + time + ", want 5 seconds to 5 minutes");
         }
         return new ReserveOptions(wait, time, caller);

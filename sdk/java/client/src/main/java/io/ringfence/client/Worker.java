@@ -523,13 +523,14 @@ public final class Worker implements AutoCloseable {
         /**
          * Sets a function for a readiness probe: it gets true when a session is established, before its first event, and
          * false when it is lost or an attempt to establish one fails. Calls come one at a time and must not block. The set
-         * of an AtomicBoolean will do.
+         * of an AtomicBoolean will do. A second call adds a function.
          *
          * @param ready the function
          * @return this
          */
         public Builder ready(Consumer<Boolean> ready) {
-            this.ready = ready;
+            Consumer<Boolean> before = this.ready;
+            this.ready = before == null || ready == null ? null : before.andThen(ready); // null is refused by start
             return this;
         }
 

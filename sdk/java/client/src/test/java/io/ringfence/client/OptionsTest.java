@@ -7,7 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
 import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.condition.EnabledForJreRange;
 
@@ -42,6 +46,45 @@ class OptionsTest {
         assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).drainGrace(ChronoUnit.FOREVER.getDuration()).start());
         assertTrue(assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).interceptors(next -> null).start())
                 .getMessage().contains("number 1"));
+    }
+
+    /** The log of the application warns of the endpoint, and throws. */
+    @Test
+    void aLogThatThrowsKeepsNoLaneBack() {
+        Handler failing = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                throw new IllegalStateException("the log is broken");
+            }
+
+            @Override
+            public void flush() { }
+
+            @Override
+            public void close() { }
+        };
+        Logger log = Logger.getLogger("io.ringfence.client");
+        log.addHandler(failing);
+        try {
+            Lane.dial("192.0.2.1:1").close();
+        } finally {
+            log.removeHandler(failing);
+        }
+    }
+
+    /** A second function does not take the place of the first. */
+    @Test
+    void readinessHasSeveralListeners() {
+        List<String> told = new ArrayList<>();
+        Worker.Builder options = Worker.builder(event -> { }).ready(up -> told.add("first " + up)).ready(up -> told.add("second " + up));
+        options.connected(new Runner(options, event -> { }, null, 1), null);
+        assertEquals(List.of("first true", "second true"), told);
+        assertTrue(assertThrows(IllegalArgumentException.class, () -> options.ready(null).ready(up -> { }).start()).getMessage().contains("ready"));
+    }
+
+    @Test
+    void ttlsTooLongForANumberAreOutOfRange() {
+        assertThrows(IllegalArgumentException.class, () -> ReserveOptions.NONE.ttl(ChronoUnit.FOREVER.getDuration()));
     }
 
     @Test

@@ -2,6 +2,7 @@ package io.ringfence.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -36,12 +37,17 @@ import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -437,6 +443,85 @@ class ReservationTest {
                 lostAfter(r, begun, Duration.ofMillis(200));
                 assertTrue(assertThrows(KeyLostException.class, r::checkActive).getMessage().contains("its owner is gone"));
             }
+        }
+    }
+
+    /** The action runs in the thread of the reservation, which close would wait for. */
+    @Test
+    void mayBeClosedWhenItIsLost() throws Exception {
+        CountDownLatch begun = new CountDownLatch(1);
+        try (Router router = router(s -> {
+            s.grant(HOURS);
+            after(0, () -> {
+                try {
+                    assertTrue(begun.await(WAIT_SECONDS, TimeUnit.SECONDS));
+                } catch (InterruptedException e) {
+                    return;
+                }
+                s.over("lost", "its owner is gone");
+            });
+        })) {
+            Reservation r = router.lane.reserve("user-1", Duration.ZERO);
+            CountDownLatch closed = new CountDownLatch(1);
+            r.onLost(() -> {
+                r.close();
+                closed.countDown();
+            });
+            begun.countDown();
+            assertTrue(closed.await(5, TimeUnit.SECONDS), "close waits for its own thread");
+            r.close();
+        }
+    }
+
+    /** Nothing is left of a permission when the reservation has ended. */
+    @Test
+    void hasNoLeaseWhenItHasEnded() throws Exception {
+        try (Router router = router(s -> {
+            s.grant(HOURS);
+            if (s.number == 1) {
+                after(200, () -> s.over("lost", "its owner is gone"));
+            }
+        })) {
+            Reservation lost = router.lane.reserve("user-1", Duration.ZERO);
+            lostAfter(lost, System.nanoTime(), Duration.ZERO);
+            assertFalse(lost.leaseUntil().isAfter(Instant.now()), "lost");
+            Reservation released = router.lane.reserve("user-2", Duration.ZERO);
+            assertTrue(released.leaseUntil().isAfter(Instant.now()));
+            released.close();
+            assertFalse(released.leaseUntil().isAfter(Instant.now()), "released");
+        }
+    }
+
+    /** What the action throws is not lost in silence. */
+    @Test
+    void anActionThatThrowsIsLogged() throws Exception {
+        BlockingQueue<LogRecord> lines = new LinkedBlockingQueue<>();
+        Handler log = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                lines.add(line);
+            }
+
+            @Override
+            public void flush() { }
+
+            @Override
+            public void close() { }
+        };
+        Logger logger = Logger.getLogger("io.ringfence.client");
+        logger.addHandler(log);
+        try (Router router = router(s -> {
+            s.grant(HOURS);
+            after(200, () -> s.over("lost", "its owner is gone"));
+        }); Reservation r = router.lane.reserve("user-1", Duration.ZERO)) {
+            r.onLost(() -> {
+                throw new IllegalStateException("planted");
+            });
+            LogRecord line = lines.poll(5, TimeUnit.SECONDS);
+            assertNotNull(line, "silence");
+            assertEquals("planted", line.getThrown().getMessage());
+        } finally {
+            logger.removeHandler(log);
         }
     }
 

@@ -14,6 +14,7 @@ import io.grpc.stub.StreamObserver;
 import io.ringfence.client.Event;
 import io.ringfence.client.Handler;
 import io.ringfence.client.Hooks;
+import io.ringfence.client.KeyLostException;
 import io.ringfence.client.Lane;
 import io.ringfence.client.MessageId;
 import io.ringfence.client.NotSentException;
@@ -283,6 +284,33 @@ class TimersTest {
         assertEquals(Outcome.Kind.CANCELLED, call.outcome().kind());
         assertEquals(0, call.reply().length);
         assertEquals(List.of(), router.sent());
+    }
+
+    /** A task that the handler has left behind is told that its timer is too late, also while those of the handler are being published. */
+    @Test
+    void aTimerIsNotSetWhileOthersArePublished(TestRouter router) throws Exception {
+        BlockingQueue<Event> publishing = new LinkedBlockingQueue<>();
+        CountDownLatch told = new CountDownLatch(1);
+        try (Odd odd = new Odd(router, n -> {
+            try {
+                return told.await(WAIT_SECONDS, TimeUnit.SECONDS) ? Status.OK : Status.ABORTED;
+            } catch (InterruptedException e) {
+                return Status.ABORTED;
+            }
+        })) {
+            odd.start(router, event -> {
+                event.after(Duration.ZERO, "", bytes("in time"));
+                publishing.add(event);
+            }, new Hooks() {});
+            TestRouter.Delivery delivery = router.deliver(Event.of("k"));
+            Event event = publishing.poll(WAIT_SECONDS, TimeUnit.SECONDS);
+            while (odd.count.get() == 0) {
+                Thread.sleep(1);
+            }
+            assertThrows(KeyLostException.class, () -> event.after(Duration.ZERO, "", bytes("too late")));
+            told.countDown();
+            assertEquals(Outcome.Kind.DONE, delivery.outcome().kind());
+        }
     }
 
     @Test

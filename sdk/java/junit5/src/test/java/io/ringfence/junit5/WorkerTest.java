@@ -25,6 +25,7 @@ import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
@@ -344,6 +345,8 @@ class WorkerTest {
         assertTrue(event.isCancelled());
         assertThrows(KeyLostException.class, event::progress);
         assertTrue(assertThrows(KeyLostException.class, event::checkActive).getMessage().contains("returned"));
+        assertFalse(event.leaseUntil().orElseThrow().isAfter(Instant.now()), "its lease goes on");
+        assertTrue(assertThrows(KeyLostException.class, () -> event.after(Duration.ZERO, "", new byte[0])).getMessage().contains("returned"));
     }
 
     /** Rule 6: the check asks the clock itself, before the check of all deadlines has come around. */

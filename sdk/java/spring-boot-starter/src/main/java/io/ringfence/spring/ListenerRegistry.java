@@ -44,11 +44,13 @@ final class ListenerRegistry implements BeanPostProcessor, Handler {
 
     @Override
     public Object postProcessAfterInitialization(Object bean, String name) {
-        Class<?> type = AopProxyUtils.ultimateTargetClass(bean);
-        Map<Method, RingfenceListener> found = MethodIntrospector.selectMethods(type,
-                (MethodIntrospector.MetadataLookup<RingfenceListener>) method -> AnnotatedElementUtils.findMergedAnnotation(method, RingfenceListener.class));
-        found.forEach((method, annotation) -> add(bean, method, annotation));
+        listenersOf(AopProxyUtils.ultimateTargetClass(bean)).forEach((method, annotation) -> add(bean, method, annotation));
         return bean;
+    }
+
+    static Map<Method, RingfenceListener> listenersOf(Class<?> type) {
+        return MethodIntrospector.selectMethods(type,
+                (MethodIntrospector.MetadataLookup<RingfenceListener>) method -> AnnotatedElementUtils.findMergedAnnotation(method, RingfenceListener.class));
     }
 
     private synchronized void add(Object bean, Method declared, RingfenceListener annotation) {

@@ -2,6 +2,7 @@ package io.ringfence.spring;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.boot.LazyInitializationExcludeFilter;
 import org.springframework.boot.actuate.health.HealthIndicator;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
@@ -23,6 +24,12 @@ public class RingfenceAutoConfiguration {
     @Bean
     static ListenerRegistry ringfenceListenerRegistry(ObjectProvider<ObjectMapper> mappers) {
         return new ListenerRegistry(mappers);
+    }
+
+    /** Nobody else asks for a bean that has only a listener: with spring.main.lazy-initialization it would never be made. */
+    @Bean
+    static LazyInitializationExcludeFilter ringfenceListenersAreNotLazy() {
+        return (name, definition, type) -> !ListenerRegistry.listenersOf(type).isEmpty();
     }
 
     @Bean

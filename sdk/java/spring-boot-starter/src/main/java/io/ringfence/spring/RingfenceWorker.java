@@ -8,16 +8,22 @@ import java.io.UncheckedIOException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import org.springframework.beans.factory.DisposableBean;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.thread.Threading;
+import org.springframework.context.ApplicationContext;
+import org.springframework.context.ApplicationContextAware;
+import org.springframework.context.ApplicationListener;
 import org.springframework.context.SmartLifecycle;
+import org.springframework.context.event.ContextClosedEvent;
+import org.springframework.core.Ordered;
 import org.springframework.core.env.Environment;
 
 /**
  * The worker of the application. It starts when all beans are ready, and stops before any of them: it requests no more
  * events, waits for the running listeners up to ringfence.drain-grace, and delivers their results.
  */
-public final class RingfenceWorker implements SmartLifecycle {
+public final class RingfenceWorker implements SmartLifecycle, ApplicationListener<ContextClosedEvent>, ApplicationContextAware, Ordered, DisposableBean {
     private static final Logger LOG = LoggerFactory.getLogger(RingfenceWorker.class);
 
     private final RingfenceProperties properties;
@@ -26,6 +32,7 @@ public final class RingfenceWorker implements SmartLifecycle {
     private final Environment environment;
     private final AtomicBoolean connected = new AtomicBoolean();
     private Worker worker; // guarded by this
+    private ApplicationContext context;
 
     RingfenceWorker(RingfenceProperties properties, ListenerRegistry listeners, ObjectProvider<RingfenceCustomizer> customizers, Environment environment) {
         this.properties = properties;
@@ -96,6 +103,31 @@ public final class RingfenceWorker implements SmartLifecycle {
         } catch (RingfenceException e) {
             LOG.error("the worker did not end in order: {}", e.getMessage());
         }
+    }
+
+    @Override
+    public void setApplicationContext(ApplicationContext context) {
+        this.context = context;
+    }
+
+    /** Stops before the life cycles of other beans: the running listeners may use one of the same phase. */
+    @Override
+    public void onApplicationEvent(ContextClosedEvent event) {
+        if (event.getApplicationContext() == context) { // not that of a child
+            stop();
+        }
+    }
+
+    /** The order of the listeners for the end of the application. */
+    @Override
+    public int getOrder() {
+        return HIGHEST_PRECEDENCE;
+    }
+
+    /** Of an application that fails to start when the worker has started, Spring stops no life cycle. */
+    @Override
+    public void destroy() {
+        stop();
     }
 
     @Override

@@ -17,13 +17,20 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
+import org.springframework.beans.factory.DisposableBean;
+import org.springframework.boot.LazyInitializationBeanFactoryPostProcessor;
 import org.springframework.boot.actuate.health.HealthIndicator;
 import org.springframework.boot.actuate.health.Status;
 import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.autoconfigure.jackson.JacksonAutoConfiguration;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
+import org.springframework.context.ApplicationListener;
+import org.springframework.context.SmartLifecycle;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.context.event.ContextClosedEvent;
+import org.springframework.context.event.ContextRefreshedEvent;
+import org.springframework.context.event.EventListener;
 
 @RingfenceTest
 class RingfenceAutoConfigurationTest {
@@ -200,5 +207,122 @@ class RingfenceAutoConfigurationTest {
         application(router).run(context -> assertThat(context.getBean(RingfenceWorker.class).isRunning()).isFalse());
         application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.enabled=false")
                 .run(context -> assertThat(context).doesNotHaveBean(RingfenceWorker.class));
+    }
+
+    /** Fails the start of the application when the worker runs already, and records what the worker does while beans end. */
+    static class FailsAtLast implements DisposableBean {
+        final AtomicReference<RingfenceWorker> worker = new AtomicReference<>();
+        final List<String> record;
+
+        FailsAtLast(List<String> record) {
+            this.record = record;
+        }
+
+        @RingfenceListener
+        void handle(Event event) {}
+
+        @EventListener
+        void refreshed(ContextRefreshedEvent event) {
+            RingfenceWorker started = event.getApplicationContext().getBean(RingfenceWorker.class);
+            worker.set(started);
+            record.add("running: " + started.isRunning());
+            throw new IllegalStateException("planted");
+        }
+
+        @Override
+        public void destroy() {
+            record.add("running at the end of its listener: " + worker.get().isRunning());
+        }
+    }
+
+    /** Spring stops no life cycle of an application that fails to start: it only destroys the beans. */
+    @Test
+    void anApplicationThatFailsToStartLeavesNoWorker(TestRouter router) {
+        List<String> record = new CopyOnWriteArrayList<>();
+        FailsAtLast bean = new FailsAtLast(record);
+        application(router).withBean(FailsAtLast.class, () -> bean).run(context ->
+                assertThat(context).getFailure().hasMessage("planted"));
+        assertThat(record).containsExactly("running: true", "running at the end of its listener: false");
+        assertThat(bean.worker.get().isRunning()).isFalse();
+    }
+
+    /** A bean with a life cycle of its own, in the phase that is Spring's default. */
+    static class Store implements SmartLifecycle {
+        final Slow slow;
+        final TestRouter.Delivery[] running = new TestRouter.Delivery[1];
+        volatile boolean started;
+        volatile boolean early;
+
+        Store(Slow slow) {
+            this.slow = slow;
+        }
+
+        @Override
+        public void start() {
+            started = true;
+        }
+
+        @Override
+        public void stop() {
+            early = !running[0].isOver();
+            started = false;
+        }
+
+        @Override
+        public boolean isRunning() {
+            return started;
+        }
+    }
+
+    /** The listeners that still run need the application's other beans. */
+    @Test
+    void stopsBeforeTheOtherBeans(TestRouter router) throws Exception {
+        AtomicReference<Store> store = new AtomicReference<>();
+        CountDownLatch closing = new CountDownLatch(1);
+        Slow slow = new Slow() {
+            @Override
+            @RingfenceListener
+            void slow(Event event) throws InterruptedException {
+                started.countDown(); // of Slow
+                assertThat(closing.await(30, TimeUnit.SECONDS)).isTrue();
+                Thread.sleep(300); // until the context has got further
+            }
+        };
+        application(router).withBean(Slow.class, () -> slow).withBean(Store.class)
+                .withBean("closing", ApplicationListener.class, () -> event -> {
+                    if (event instanceof ContextClosedEvent) {
+                        closing.countDown();
+                    }
+                })
+                .run(context -> {
+                    store.set(context.getBean(Store.class));
+                    store.get().running[0] = router.deliver(Event.of("a"));
+                    assertThat(slow.started.await(30, TimeUnit.SECONDS)).isTrue();
+                    CompletableFuture.delayedExecutor(300, TimeUnit.MILLISECONDS).execute(closing::countDown); // the context is closing then
+                });
+        assertThat(store.get().running[0].outcome()).isEqualTo(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""));
+        assertThat(store.get().early).as("stopped while a listener ran").isFalse();
+    }
+
+    /** A customizer may use the option that the health needs. */
+    @Test
+    void healthGoesOnIfTheApplicationAsksForReadiness(TestRouter router) {
+        List<Boolean> ready = new CopyOnWriteArrayList<>();
+        application(router).withBean(OnlyOrders.class)
+                .withBean("readiness", RingfenceCustomizer.class, () -> options -> options.ready(ready::add)).run(context -> {
+                    router.deliver(Event.of("a").topic(ORDERS).payload("{\"cents\": 1}")).outcome();
+                    assertThat(context.getBean(HealthIndicator.class).health().getStatus()).isEqualTo(Status.UP);
+                    assertThat(ready).containsExactly(true);
+                });
+    }
+
+    /** Nobody asks for a bean that only has a listener: with spring.main.lazy-initialization it would never exist. */
+    @Test
+    void listenersAreMadeEvenIfBeansAreLazy(TestRouter router) {
+        application(router).withInitializer(context -> context.addBeanFactoryPostProcessor(new LazyInitializationBeanFactoryPostProcessor()))
+                .withUserConfiguration(ListenersConfiguration.class).run(context -> {
+                    assertThat(context.getBean(RingfenceWorker.class).isRunning()).isTrue();
+                    assertThat(router.deliver(Event.of("bob").topic(TEXTS).payload("hello")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+                });
     }
 }
