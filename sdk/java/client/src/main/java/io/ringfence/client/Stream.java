@@ -254,6 +254,10 @@ final class Stream {
         runner.lock.lock();
         try {
             checksInSilence = 0;
+            if (Long.compareUnsigned(frame.receipt, sent) > 0) { // no result would follow it
+                call.cancel("a receipt for the Results frame " + Long.toUnsignedString(frame.receipt) + ", and " + sent + " were sent", null);
+                return;
+            }
             receipt = Math.max(receipt, frame.receipt);
             if (frame.number != 0) {
                 given = frame.number;
