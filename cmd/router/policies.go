@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -33,6 +34,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	for _, topic := range d.cfg.Pulsar.Topics {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
+	d.copies(ctx, admin)
 	d.ackHoles(ctx, admin, settings)
 	d.timers(ctx, admin, settings)
 	d.controlTopic(ctx, admin, settings)
@@ -133,6 +135,45 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 }
 
+// copies checks that events do not expire in the topics in which their copies wait. A message TTL of the events' own topics is the user's wish.
+func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
+	const check = "copies"
+	cfg, found := d.cfg.Pulsar.Resolved(), len(d.findings)
+	for _, c := range []struct {
+		topic       string
+		least, most time.Duration // below least a TTL loses events in any case; below most it may
+		wait        string
+	}{
+		{cfg.RetryTopic, 2 * d.cfg.Retry.BackoffMax, d.cfg.Retry.AfterMax, fmt.Sprintf("an event waits there for its next attempt, up to retry.backoff_max (%v) or what its handler asks for (retry.after_max, %v)", d.cfg.Retry.BackoffMax, d.cfg.Retry.AfterMax)},
+		{d.cfg.Pulsar.ParkingTopic(), 0, math.MaxInt64, fmt.Sprintf("a parked key's events wait there until the unpark, acts.park_for (%v) or longer", d.cfg.Acts.ParkFor)},
+		{cfg.DeadLetterTopic, 0, math.MaxInt64, "dead letters wait there until somebody reads them, and are the memory of what was replayed"},
+	} {
+		path := pulsaradmin.TopicPath(c.topic)
+		if _, err := partitionsOfTopic(ctx, admin, path); pulsaradmin.IsNotFound(err) {
+			path = namespaceOf(c.topic)
+		}
+		var seconds *int
+		if !d.policy(ctx, admin, path, "messageTTL", &seconds) || seconds == nil || *seconds <= 0 {
+			continue
+		}
+		const format, advice = "messages of %s expire after %d s, unhandled: %s", "exempt it: pulsar-admin topics set-message-ttl %s -t 0"
+		switch ttl := time.Duration(*seconds) * time.Second; {
+		case ttl < c.least:
+			d.fail(check, fmt.Sprintf(advice, c.topic), format, c.topic, *seconds, c.wait)
+		case ttl < c.most:
+			d.warn(check, fmt.Sprintf(advice, c.topic), format, c.topic, *seconds, c.wait)
+		}
+	}
+	if len(d.findings) == found {
+		d.ok(check, "no message TTL ends their wait")
+	}
+}
+
+// namespaceOf returns the path of a topic's namespace in the admin API.
+func namespaceOf(topic string) string {
+	return "namespaces/" + strings.TrimPrefix(topic[:strings.LastIndex(topic, "/")], "persistent://")
+}
+
 // ackHoles compares the number of holes in the acks with the number that the broker keeps
 // through a restart.
 func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
@@ -180,7 +221,7 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 		return
 	case pulsaradmin.IsNotFound(err):
 		d.ok(check, "%s is not there yet; the first router creates it", topic)
-		d.timersExpire(ctx, admin, "namespaces/"+strings.TrimPrefix(topic[:strings.LastIndex(topic, "/")], "persistent://"), topic)
+		d.timersExpire(ctx, admin, namespaceOf(topic), topic)
 		return
 	case err != nil:
 		d.warn(check, "grant the router's role produce and consume on it", "%s: %v", topic, err)
@@ -313,7 +354,7 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 	d.claims = nil
 	for _, p := range places {
 		path := pulsaradmin.TopicPath(p.Topic)
-		namespace := "namespaces/" + strings.TrimPrefix(p.Topic[:strings.LastIndex(p.Topic, "/")], "persistent://")
+		namespace := namespaceOf(p.Topic)
 		there, usable := d.logTopic(ctx, admin, check, p.Topic)
 		switch {
 		case !usable:

@@ -26,7 +26,9 @@ func healthy() map[string]string {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
 	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
 	const timers = "/admin/v2/persistent/public/default/orders-orders-TIMER"
+	const retries, parked, letters = "/admin/v2/persistent/public/default/orders-orders-RETRY", "/admin/v2/persistent/public/default/orders-orders-PARKED", "/admin/v2/persistent/public/default/orders-orders-DLQ"
 	return map[string]string{
+		retries + "/partitions": `{"partitions":0}`, retries + "/messageTTL": "0", parked + "/partitions": `{"partitions":0}`, parked + "/messageTTL": "", letters + "/partitions": `{"partitions":0}`, letters + "/messageTTL": "",
 		timers + "/partitions": `{"partitions":0}`, timers + "/messageTTL": "", timers + "/delayedDelivery": `{"tickTime":1000,"active":true,"maxDeliveryDelayInMillis":0}`,
 		timers + "/stats":                         `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":5000}}}`,
 		"/admin/v2/brokers/version":               "4.0.8",
@@ -89,6 +91,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
 	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
 	const timers = "/admin/v2/persistent/public/default/orders-orders-TIMER"
+	const retries, parked, letters = "/admin/v2/persistent/public/default/orders-orders-RETRY", "/admin/v2/persistent/public/default/orders-orders-PARKED", "/admin/v2/persistent/public/default/orders-orders-DLQ"
 	runtime := "/admin/v2/brokers/configuration/runtime"
 	for name, test := range map[string]struct {
 		path, says string
@@ -115,6 +118,10 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"holes in acks":                     {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
 		"expiry of timers":                  {timers + "/messageTTL", "3600", "", resultFail, "timers would be lost"},
 		"late expiry of timers":             {timers + "/messageTTL", "7199", "", resultFail, "timers would be lost"},
+		"expiry of retries":                 {retries + "/messageTTL", "1199", "", resultFail, "expire after 1199 s, unhandled: an event waits there for its next attempt, up to retry.backoff_max (10m0s)"},
+		"expiry of late retries":            {retries + "/messageTTL", "1200", "", resultWarn, "expire after 1200 s, unhandled: an event waits there for its next attempt"},
+		"expiry of parked events":           {parked + "/messageTTL", "8640000", "", resultWarn, "a parked key's events wait there until the unpark"},
+		"expiry of dead letters":            {letters + "/messageTTL", "8640000", "", resultWarn, "dead letters wait there until somebody reads them"},
 		"no delays":                         {timers + "/delayedDelivery", `{"active":false}`, "", resultFail, "forbids delays of 1h0m0s"},
 		"short delays":                      {timers + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "at most 60000 ms"},
 		"many timers":                       {timers + "/stats", `{"subscriptions":{"orders":{"msgBacklog":5001}}}`, "", resultWarn, "5001 timers wait on a topic partition; beyond 10000"},
@@ -143,6 +150,14 @@ func TestDoctorOfPolicies(t *testing.T) {
 		delete(says, timers+"/partitions")
 		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
 		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultFail || !strings.Contains(unwell[0].Says, "timers would be lost") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
+	t.Run("a namespace whose events expire, before there are copies", func(t *testing.T) {
+		says := healthy()
+		delete(says, retries+"/partitions")
+		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
+		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Check != "copies" || unwell[0].Advice != "exempt it: pulsar-admin topics set-message-ttl persistent://public/default/orders-orders-RETRY -t 0" {
 			t.Errorf("found %+v", unwell)
 		}
 	})
@@ -180,7 +195,11 @@ func TestDoctorOfPolicies(t *testing.T) {
 			says["/admin/v2/namespaces/public/default/"+name] = text
 		}
 		unwell := examined(t, says)
-		if len(unwell) != 4 || unwell[0].Check != "topic" || unwell[1].Check != "timers" || unwell[2].Check != "retention" || unwell[3].Check != "message TTL" {
+		var checks []string
+		for _, f := range unwell {
+			checks = append(checks, f.Check)
+		}
+		if !slices.Equal(checks, []string{"topic", "copies", "copies", "copies", "timers", "retention", "message TTL"}) {
 			t.Errorf("found %+v, want the topic, and the policies of the namespace", unwell)
 		}
 	})
