@@ -128,7 +128,11 @@ func subscriptionsOf(ctx context.Context, admin pulsaradmin.Client, cfg config.C
 		all = append(all, one)
 	}
 	retry := cfg.Pulsar.Resolved().RetryTopic
-	if one, err := subscriptionOf(ctx, admin, retry, cfg.Pulsar.Subscription); err == nil && one.There { // most have none
+	switch one, err := subscriptionOf(ctx, admin, retry, cfg.Pulsar.Subscription); {
+	case pulsaradmin.IsNotFound(err): // most have none
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", retry, err)
+	case one.There:
 		one.Retry = true
 		all = append(all, one)
 	}

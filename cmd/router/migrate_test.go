@@ -210,6 +210,11 @@ func TestMigratePlanErrors(t *testing.T) {
 	if _, says, code := planned(t, fromRedlock, "http://127.0.0.1:1"); code != exitFailed || !strings.Contains(says, "persistent://public/default/orders: admin API:") {
 		t.Errorf("without a broker: exit code %d, %s", code, says)
 	}
+	// A retry topic that cannot be read may hold a backlog that the plan would leave out.
+	broken := liveAdmin(t, "", map[string]string{"-workers-RETRY/partitions": "no answer"})
+	if _, says, code := planned(t, fromRedlock, broken); code != exitFailed || !strings.Contains(says, "persistent://public/default/orders-workers-RETRY: admin API:") {
+		t.Errorf("without an answer about the retry topic: exit code %d, %s", code, says)
+	}
 	// What the broker calls its consumers reaches no terminal as it is.
 	out, _, _ := planned(t, fromRedlock, liveAdmin(t, `"workers":{"type":"Shared","consumers":[{"consumerName":"a\u001b[2Jb","address":"x"}]}`, nil))
 	if strings.Contains(out, "\x1b") || !strings.Contains(out, `a\x1b[2Jb`) {
