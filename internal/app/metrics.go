@@ -91,6 +91,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"code"}),
 	}
 	m.refused.WithLabelValues(codes.InvalidArgument.String()) // an increase is only seen from a count that was there before it
+	m.ignored.WithLabelValues("late")
 	return m
 }
 

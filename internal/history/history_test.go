@@ -150,8 +150,8 @@ func TestJourneys(t *testing.T) {
 	if len(got.Moves) != 2 || got.Moves[1].Token != 7 || got.Names[got.Moves[1].From] != "a" || got.Names[got.Moves[1].To] != "b" || got.Moves[1].At != 35 {
 		t.Errorf("moves %+v", got.Moves)
 	}
-	j.Dropped(60, []event.Handle{second})
-	if got := tell(j, "alice").Journeys[1]; !got.Spilled || got.Ended != 60 {
+	j.Dropped(60, []event.Handle{second}, event.Spilled)
+	if got := tell(j, "alice").Journeys[1]; got.Dropped != event.Spilled || got.Ended != 60 {
 		t.Errorf("a spilled event: %+v", got)
 	}
 	times := j.Times()
@@ -176,7 +176,7 @@ func TestJourneysOfAnEntry(t *testing.T) {
 	at := func(i int) event.Handle { return first | event.Handle(i) }
 	j.Settled(15, []event.Verdict{{Handle: at(3), Kind: event.Rejected}})
 	j.Done(20, []event.Set{{First: first, Events: even}, {First: event.NewHandle(9, 0), Events: even}})
-	j.Dropped(25, []event.Handle{at(5)})
+	j.Dropped(25, []event.Handle{at(5)}, event.Returned)
 	j.Settled(30, []event.Verdict{{Handle: at(3), Kind: event.Rejected}, {Handle: at(4), Kind: event.Rejected}, {Handle: at(127), Kind: event.Done}})
 	for i, key := range keys {
 		want := Journey{}
@@ -186,12 +186,12 @@ func TestJourneysOfAnEntry(t *testing.T) {
 		case i == 3:
 			want = Journey{Ended: 15, Verdict: event.Rejected}
 		case i == 5:
-			want = Journey{Ended: 25, Spilled: true}
+			want = Journey{Ended: 25, Dropped: event.Returned}
 		case i == 127:
 			want = Journey{Ended: 30, Verdict: event.Done}
 		}
 		got := tell(j, key).Journeys
-		if len(got) != 1 || got[0].Ended != want.Ended || got[0].Verdict != want.Verdict || got[0].Spilled != want.Spilled || got[0].Received != 10 {
+		if len(got) != 1 || got[0].Ended != want.Ended || got[0].Verdict != want.Verdict || got[0].Dropped != want.Dropped || got[0].Received != 10 {
 			t.Errorf("event %d: %+v, want %+v", i, got, want)
 		}
 	}
@@ -207,7 +207,7 @@ func TestJourneysOfAnEntry(t *testing.T) {
 		t.Errorf("%d times to settle, want 68", n)
 	}
 	for i := range keys {
-		j.Dropped(40, []event.Handle{at(i)})
+		j.Dropped(40, []event.Handle{at(i)}, event.Spilled)
 	}
 	if len(j.open) > 0 {
 		t.Errorf("%d entries are still known", len(j.open))

@@ -24,7 +24,7 @@ type Journey struct {
 	Ended    clock.Instant // 0: it is open
 	Owner    Name          // of its partition, when it was received
 	Verdict  event.VerdictKind
-	Spilled  bool // it ended as a copy in the retry topic, without a verdict
+	Dropped  event.Drop // it ended without a verdict; 0: with one
 }
 
 // Move is a change of the owner of a partition, as one member learned of it.
@@ -132,13 +132,13 @@ func (j *Journeys) Settled(now clock.Instant, verdicts []event.Verdict) {
 	}
 }
 
-// Dropped notes that events ended as copies in the retry topic, without a verdict.
-func (j *Journeys) Dropped(now clock.Instant, handles []event.Handle) {
+// Dropped notes that events ended without a verdict.
+func (j *Journeys) Dropped(now clock.Instant, handles []event.Handle, why event.Drop) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, h := range handles {
 		if at := j.take(h); at != nil {
-			at.Ended, at.Spilled = now, true
+			at.Ended, at.Dropped = now, why
 		}
 	}
 }

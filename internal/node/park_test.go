@@ -7,14 +7,18 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
@@ -212,5 +216,92 @@ func TestUnparkOfManyLetters(t *testing.T) {
 		if got := h.of(key); !slices.Equal(got, want) {
 			t.Errorf("the key %s: %d events were handled, want %d in their order: the first are %v", key, len(got), len(want), got[:min(10, len(got))])
 		}
+	}
+}
+
+// unackable is a reading of the parking topic whose acks fail.
+type unackable struct {
+	parkingReading
+	acks *atomic.Int32
+}
+
+func (r unackable) Ack(*source.ParkedLetter) error {
+	r.acks.Add(1)
+	return errors.New("no answer")
+}
+
+// TestUnparkPausesWhenNoLetterIsRemoved: each reading subscribes, and writes to the topic. While letters that were handled cannot be removed, there are
+// few of them, `router locate` says why, and no letter is handled twice.
+func TestUnparkPausesWhenNoLetterIsRemoved(t *testing.T) {
+	t.Parallel()
+	g, log := newGroup(t), controllog.NewMem()
+	h := &handledKeys{events: map[string][]string{}}
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.handle(a, h.handle)
+	g.ready(a)
+	order := act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"}
+	if _, _, err := a.Acts().Park(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.publishKeys("k")
+	g.eventually("the event is parked", func() error {
+		if s := a.boxes.Stats(); s.Parked != 1 || a.parking("k") != 0 {
+			return fmt.Errorf("%d are", s.Parked)
+		}
+		return nil
+	})
+	var readings, acks atomic.Int32
+	var works atomic.Bool
+	read := a.unparks.read
+	a.unparks.read = func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
+		readings.Add(1)
+		r, err := read(ctx, each)
+		if err != nil || works.Load() {
+			return r, err
+		}
+		return unackable{r, &acks}, nil
+	}
+	if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.eventually("acks fail", func() error {
+		if acks.Load() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	before := readings.Load()
+	time.Sleep(time.Second)
+	if n := readings.Load() - before; n > 5 { // after 200, 400, 800 ms, or a little less
+		t.Errorf("%d readings in a second while acks fail", n)
+	}
+	if p := a.parkOf("k"); p == nil || !strings.Contains(p.Waits, "no answer") {
+		t.Errorf("the unpark waits, it is said, as %+v", p)
+	}
+	works.Store(true)
+	g.eventually("the unpark has ended", func() error {
+		if list := a.Acts().List(); list[0].End != "empty" {
+			return fmt.Errorf("the trail is %+v", list)
+		}
+		return nil
+	})
+	if got := h.of("k"); len(got) != 1 {
+		t.Errorf("the letter was handled as %v, want once", got)
+	}
+}
+
+// TestReturnedIsNotSpilled: what the history of a key says of events that ended without a verdict.
+func TestReturnedIsNotSpilled(t *testing.T) {
+	for why, want := range map[event.Drop]string{event.Spilled: "spilled", event.Returned: "returned", event.GivenUp: "dead letter topic"} {
+		if got := settledAs(&history.Journey{Dropped: why}); got != want {
+			t.Errorf("an event ends as %q, want %q", got, want)
+		}
+	}
+}
+
+// TestFirstUnprovenIDIsAnIncrease: the alert on forged ends asks for the increase of a count, which begins when the count is there.
+func TestFirstUnprovenIDIsAnIncrease(t *testing.T) {
+	if n := testutil.CollectAndCount(newMetrics(prometheus.NewRegistry()).admitted); n != 1 {
+		t.Errorf("%d counts of ids at the start, want that of the unproven ones", n)
 	}
 }

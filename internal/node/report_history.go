@@ -82,8 +82,10 @@ func (t *teller) journey(j *history.Journey) {
 // settledAs names the end of a journey.
 func settledAs(j *history.Journey) string {
 	switch {
-	case j.Spilled:
+	case j.Dropped == event.Spilled:
 		return "spilled"
+	case j.Dropped == event.Returned:
+		return "returned"
 	case j.Verdict == event.Done:
 		return "acked"
 	case j.Verdict == event.Failed:

@@ -38,6 +38,7 @@ const (
 // owner goes on with it.
 type unparks struct {
 	node    *Node
+	read    func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error)
 	changed chan struct{} // cap 1
 
 	mu      sync.Mutex
@@ -61,6 +62,9 @@ type comeback struct {
 func newUnparks(n *Node) *unparks {
 	return &unparks{
 		node: n, changed: make(chan struct{}, 1), keys: map[event.Key]*comeback{}, waiting: map[event.Handle]chan event.Verdict{},
+		read: func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
+			return n.parts.Parking.Read(ctx, each)
+		},
 	}
 }
 
@@ -122,16 +126,19 @@ func (u *unparks) run(ctx context.Context) error {
 			_ = backoff.Sleep(ctx, unparkLook) // ctx ends the loop
 			continue
 		}
-		if err := u.bring(ctx, ready, &letters); err != nil && ctx.Err() == nil {
+		further, err := u.bring(ctx, ready, &letters)
+		if err != nil && ctx.Err() == nil {
 			u.node.metrics.unparkReadFailures.Inc()
-			u.say(ready, "the parking topic cannot be read: "+err.Error())
+			u.say(ready, err.Error())
 			if !errors.Is(err, source.ErrParkingBusy) {
-				u.node.log.Warn("the letters of unparked keys cannot be read; trying again", "keys", len(ready), "error", err)
+				u.node.log.Warn("the letters of unparked keys cannot be read, or not be removed; trying again", "keys", len(ready), "error", err)
 			}
-			_ = backoff.Sleep(ctx, pauses.Next())
+		}
+		if further {
+			pauses.Reset()
 			continue
 		}
-		pauses.Reset()
+		_ = backoff.Sleep(ctx, pauses.Next()) // each reading subscribes, and writes to the topic
 	}
 	return nil
 }
@@ -224,19 +231,42 @@ func (u *unparks) restless(ctx context.Context, p event.Park) string {
 	return ""
 }
 
+// parkingReading is a [source.ParkingReading].
+type parkingReading interface {
+	Ack(l *source.ParkedLetter) error
+	Close()
+}
+
 // reading is a reading of the parking topic that several goroutines use.
 type reading struct {
-	*source.ParkingReading
+	parkingReading
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	closed  bool
+	removed int   // letters
+	failed  error // of the newest ack that failed, nil if none did
 }
 
 // ack reports whether the letter is removed.
 func (r *reading) ack(l *source.ParkedLetter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.closed && r.Ack(l) == nil
+	if r.closed {
+		return false
+	}
+	if err := r.Ack(l); err != nil {
+		r.failed = err
+		return false
+	}
+	r.removed++
+	return true
+}
+
+// outcome returns how many letters were removed, and why others were not.
+func (r *reading) outcome() (removed int, failed error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.removed, r.failed
 }
 
 func (r *reading) close() {
@@ -246,11 +276,12 @@ func (r *reading) close() {
 	r.Close()
 }
 
-// bring reads the letters of keys once, and handles them, for as long as other members can wait. A key without letters is unparked.
-func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) error {
+// bring reads the letters of keys once, and handles them, for as long as other members can wait. A key without letters is unparked. It reports
+// whether that brought any key further.
+func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) (further bool, err error) {
 	chosen := newChoice(keys)
 	var handled []*source.ParkedLetter
-	r, err := u.node.parts.Parking.Read(ctx, func(l *source.ParkedLetter) {
+	r, err := u.read(ctx, func(l *source.ParkedLetter) {
 		c := chosen.of(u.node.parts.Key, l)
 		if c == nil {
 			return
@@ -265,9 +296,9 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		chosen.add(c, l)
 	})
 	if err != nil {
-		return err
+		return false, fmt.Errorf("the parking topic cannot be read: %w", err)
 	}
-	from := &reading{ParkingReading: r}
+	from := &reading{parkingReading: r}
 	defer from.close()
 	for _, l := range handled {
 		u.acked(chosen.byKey[l.Event.Key], l, from.ack(l))
@@ -279,7 +310,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	for _, c := range keys {
 		letters := chosen.letters[c]
 		if len(letters) == 0 && !chosen.cut[c] {
-			u.end(c, len(handled) > 0)
+			further = u.end(c, len(handled) > 0) || further
 			continue
 		}
 		u.mu.Lock()
@@ -298,11 +329,16 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	case <-slice.C: // a letter runs: it is acked later
 	case <-ctx.Done():
 	}
-	return nil
+	removed, err := from.outcome()
+	if err != nil {
+		err = fmt.Errorf("letters that were handled cannot be removed from the parking topic: %w", err)
+	}
+	return further || removed > 0, err
 }
 
-// end ends an unpark without letters, unless it has lost its calm. again says that acks may have failed: the next look is the last.
-func (u *unparks) end(c *comeback, again bool) {
+// end ends an unpark without letters, unless it has lost its calm, and reports whether it has. again says that acks may have failed: the next look is
+// the last.
+func (u *unparks) end(c *comeback, again bool) bool {
 	u.mu.Lock()
 	left := again || u.keys[c.park.Key] != c || len(c.unsaid) > 0
 	c.ended = c.ended || !left
@@ -311,6 +347,7 @@ func (u *unparks) end(c *comeback, again bool) {
 	if !left {
 		u.node.parts.Acts.Unparked(c.park, count)
 	}
+	return !left
 }
 
 // acked notes that a letter that was handled is removed, or is not.

@@ -313,9 +313,9 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 
 // Drop implements source.Sink. Mailboxes and handlers that already have the events continue
 // with them: when copies of these events arrive, they join or are recognised as finished.
-func (p *Pipeline) Drop(handles []event.Handle) {
+func (p *Pipeline) Drop(handles []event.Handle, why event.Drop) {
 	p.observer.dropped(handles)
-	p.journeys.Dropped(p.now(), handles)
+	p.journeys.Dropped(p.now(), handles, why)
 	p.Holder.Drop(handles)
 }
 

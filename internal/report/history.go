@@ -39,7 +39,7 @@ type Step struct {
 	Event   string    `json:"event,omitempty"`        // message id; none: the partition moved
 	Attempt int       `json:"attempt,omitempty"`      // from 1
 	Fence   string    `json:"fence,omitempty"`        // of the delivery
-	Result  string    `json:"result,omitempty"`       // answered: the worker's answer; settled: acked, retry topic, dead letter topic, or spilled
+	Result  string    `json:"result,omitempty"`       // answered: the worker's answer; settled: acked, retry topic, dead letter topic, parking topic, spilled, or returned to the broker
 	Seconds float64   `json:"seconds,omitempty"`      // answered: since it was delivered; settled: since it was received
 	From    string    `json:"from,omitempty"`         // moved: the owner before
 	To      string    `json:"to,omitempty"`           // moved: the owner; received: the owner at that moment

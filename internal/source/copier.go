@@ -216,7 +216,7 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered, parked int
 	var done []func()
-	var spilled []event.Handle
+	var spilled, givenUp []event.Handle
 	s.mu.Lock()
 	for i := range landed {
 		l := &landed[i]
@@ -230,13 +230,11 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			lost = append(lost, l.outgoingEvent)
 			continue
 		}
+		ended := true
 		if l.done != nil {
 			done = append(done, l.done)
 		} else {
-			s.acks, _ = s.ledger.Copied(l.verdict.Handle, s.acks)
-		}
-		if l.spilled {
-			spilled = append(spilled, l.verdict.Handle)
+			s.acks, ended = s.ledger.Copied(l.verdict.Handle, s.acks)
 		}
 		if l.verdict.Kind == event.Parked {
 			s.countParking(l.message.Event.Key, -1)
@@ -244,10 +242,17 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 		switch {
 		case s.isDead(&l.outgoingEvent):
 			deadLettered++
+			if l.spilled {
+				givenUp = append(givenUp, l.verdict.Handle)
+			}
+		case l.spilled:
+			if ended { // otherwise it was done meanwhile, and counts as that
+				spilled = append(spilled, l.verdict.Handle)
+			}
 		case l.hop:
 		case l.verdict.Kind == event.Parked:
 			parked++
-		case !l.spilled:
+		default:
 			retried++
 		}
 	}
@@ -265,7 +270,10 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	}
 	s.noteLate(landed)
 	if len(spilled) > 0 {
-		sink.Drop(spilled)
+		sink.Drop(spilled, event.Spilled)
+	}
+	if len(givenUp) > 0 {
+		sink.Drop(givenUp, event.GivenUp)
 	}
 	s.metrics.retried.Add(float64(retried))
 	s.metrics.spilled.Add(float64(len(spilled)))

@@ -105,7 +105,7 @@ func (collector) Newest(handles []event.Handle, dst []*event.Event) []*event.Eve
 	return append(dst, make([]*event.Event, len(handles))...)
 }
 
-func (collector) Drop([]event.Handle) {}
+func (collector) Drop([]event.Handle, event.Drop) {}
 
 // runFake runs a source on a fake broker that has brought an entry of n events.
 func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)) (*Source, *fakeBroker, []event.Handle) {

@@ -92,6 +92,9 @@ func (d *discovery) start(ctx context.Context) error {
 		}
 		earliest := d.cfg.FromEarliest || topic == d.cfg.RetryTopic // copies are never skipped
 		for _, name := range names {
+			if _, known := d.reading[name]; known { // the settings name a topic partition beside its topic
+				continue
+			}
 			d.reading[name] = struct{}{}
 			group.Go(func() error {
 				return d.subscribe(groupCtx, subscription{topic: name, earliest: earliest, queue: d.queueFor(len(names))})
@@ -104,18 +107,36 @@ func (d *discovery) start(ctx context.Context) error {
 	d.metrics.topicPartitions.Set(float64(len(d.reading)))
 	notYet := errNotReady
 	d.timersErr.Store(&notYet)
-	d.lookForTimers(ctx)
+	looking, looked := ctx, make(chan struct{})
 	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	d.running.Go(func() { d.run(ctx) })
+	d.running.Go(func() {
+		d.lookForTimers(ctx)
+		close(looked)
+		d.run(ctx)
+	})
+	patience := time.NewTimer(timersPatience)
+	defer patience.Stop()
+	select {
+	case <-looked:
+	case <-patience.C:
+		d.log.Warn("the timer topic does not answer yet: timers, schedules and Send are refused until it is read; events are not concerned", "topic", d.cfg.TimerTopic())
+	case <-looking.Done():
+	}
 	return nil
 }
 
-// stop waits for the goroutine, if there is one.
+// timersPatience is how long events wait for the timer topic, so that mostly timers can be sent as soon as events are read.
+const timersPatience = 2 * time.Second
+
+// stop waits for the goroutine, if there is one. Nothing is read from then on, and nobody asks the broker.
 func (d *discovery) stop() {
 	if d.cancel != nil {
 		d.cancel()
 		d.running.Wait()
 	}
+	d.metrics.topicPartitions.Set(0)
+	d.metrics.ackHoles.Set(0)
+	d.metrics.timersPending.Set(0)
 }
 
 func (d *discovery) partitions(ctx context.Context, topic string) ([]string, error) {
@@ -152,7 +173,6 @@ func (d *discovery) run(ctx context.Context) {
 			return
 		}
 		d.noteHoles(ctx)
-		d.lookForTimers(ctx)
 		for _, topic := range d.topics() {
 			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
 				d.metrics.discoveryFailures.Inc()
@@ -160,6 +180,7 @@ func (d *discovery) run(ctx context.Context) {
 					"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
 			}
 		}
+		d.lookForTimers(ctx) // last: each of its partitions may take long to answer
 	}
 }
 

@@ -54,7 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_source_" + name, Help: help})
 	}
-	return &Metrics{
+	m := &Metrics{
 		reader: entries.NewMetrics(reg),
 
 		unsettled:      gauge("unsettled", "Events that were received and are not settled yet."),
@@ -101,4 +101,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),
 		ackFailures:       counter("ack_failures_total", "Acks that the reader refused; the broker delivers these entries again."),
 	}
+	for _, reason := range []string{copyNoID, copyUnsigned, copyAltered, copyUntimely} { // an increase is only seen from a count that was there before it
+		m.copiesRefused.WithLabelValues(reason)
+	}
+	for _, kind := range []string{"fresh", "joined", "repeated", "unreadable"} {
+		m.received.WithLabelValues(kind)
+	}
+	return m
 }

@@ -167,36 +167,44 @@ func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why 
 	return l, ""
 }
 
-// pulsarParking is a parkingConn of its own client.
+// pulsarParking is a parkingConn of its own client, whose calls may hang.
 type pulsarParking struct {
-	client   pulsar.Client
+	sdk      *sdk
 	consumer pulsar.Consumer
 	topic    string
+	patience time.Duration // of close
 }
 
 func (p *Parking) openPulsar(ctx context.Context, options pulsar.ClientOptions) (parkingConn, error) {
-	client, err := pulsar.NewClient(options)
-	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
+	client := new(sdk)
+	if err := client.open(ctx, options); err != nil {
+		client.close(func() {})
+		return nil, err
+	}
+	return p.subscribe(ctx, client)
+}
+
+// subscribe makes a consumer of an open client, which it closes if that fails.
+func (p *Parking) subscribe(ctx context.Context, client *sdk) (parkingConn, error) {
+	subscription := pulsar.ConsumerOptions{
+		Topic: p.cfg.ParkingTopic(), SubscriptionName: p.cfg.DeadLetterSubscription, Type: pulsar.Exclusive,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true,
 	}
 	patience, cancel := context.WithTimeout(ctx, parkingBusyMax)
 	defer cancel()
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for {
-		consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-			Topic: p.cfg.ParkingTopic(), SubscriptionName: p.cfg.DeadLetterSubscription, Type: pulsar.Exclusive,
-			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-			ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true,
-		})
+		consumer, err := await(ctx, client, func() (pulsar.Consumer, error) { return client.client.Subscribe(subscription) }, pulsar.Consumer.Close)
 		if err == nil {
-			return &pulsarParking{client, consumer, p.cfg.ParkingTopic()}, nil
+			return &pulsarParking{client, consumer, p.cfg.ParkingTopic(), p.cfg.CloseTimeout}, nil
 		}
 		busy := strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType)
 		if busy {
 			err = ErrParkingBusy
 		}
 		if !busy || backoff.Sleep(patience, delays.Next()) != nil {
-			client.Close()
+			client.close(func() {})
 			return nil, fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.ParkingTopic(), err)
 		}
 	}
@@ -204,18 +212,21 @@ func (p *Parking) openPulsar(ctx context.Context, options pulsar.ClientOptions) 
 
 // end implements parkingConn.
 func (c *pulsarParking) end(ctx context.Context, value string) (int, error) {
-	partitions, err := c.client.TopicPartitions(c.topic)
+	partitions, err := await(ctx, c.sdk, func() ([]string, error) { return c.sdk.client.TopicPartitions(c.topic) }, func([]string) {})
 	if err != nil {
 		return 0, fmt.Errorf("source: %s: %w", c.topic, err)
 	}
 	for _, one := range partitions {
-		producer, err := c.client.CreateProducer(pulsar.ProducerOptions{Topic: one, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true})
+		options := pulsar.ProducerOptions{Topic: one, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true}
+		producer, err := await(ctx, c.sdk, func() (pulsar.Producer, error) { return c.sdk.client.CreateProducer(options) }, pulsar.Producer.Close)
 		if err != nil {
 			return 0, fmt.Errorf("source: producer for %s: %w", one, err)
 		}
 		mark := &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true}
-		err = pulsarsend.Send(ctx, producer, mark, parkingAnswer)
-		producer.Close()
+		err = c.call(ctx, func() error {
+			defer producer.Close()
+			return pulsarsend.Send(ctx, producer, mark, parkingAnswer)
+		})
 		if err != nil {
 			return 0, fmt.Errorf("source: %s: %w", one, err)
 		}
@@ -252,12 +263,24 @@ func (c *pulsarParking) next(ctx context.Context) (*event.Message, any, error) {
 }
 
 // ack implements parkingConn.
-func (c *pulsarParking) ack(ref any) error { return c.consumer.AckID(ref.(pulsar.MessageID)) }
+func (c *pulsarParking) ack(ref any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), parkingAnswer)
+	defer cancel()
+	return c.call(ctx, func() error { return c.consumer.AckID(ref.(pulsar.MessageID)) })
+}
 
 // close implements parkingConn.
 func (c *pulsarParking) close() {
-	c.consumer.Close()
-	c.client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
+	defer cancel()
+	_ = c.call(ctx, func() error { c.consumer.Close(); return nil })
+	c.sdk.close(func() {})
+}
+
+// call makes a call of the client that may hang, and waits for it until ctx ends.
+func (c *pulsarParking) call(ctx context.Context, call func() error) error {
+	_, err := await(ctx, c.sdk, func() (struct{}, error) { return struct{}{}, call() }, func(struct{}) {})
+	return err
 }
 
 // memParking is a parkingConn of a broker in memory.

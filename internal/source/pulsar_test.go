@@ -119,6 +119,55 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	})
 }
 
+// A broker that does not answer does not delay a member that stops while it brings letters back.
+func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer, hung := make(chan struct{}), true
+		client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+			if hung {
+				<-answer
+			}
+			return &hungConsumer{answer: answer}, nil
+		}}
+		cfg := DefaultConfig()
+		cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+		p := NewParking(cfg, pulsar.ClientOptions{}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		if _, err := p.subscribe(ctx, &sdk{client: client}); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second {
+			t.Errorf("subscribing ended with %v after %v, want %v after 1s", err, time.Since(began), context.Canceled)
+		}
+		hung = false
+		conn, err := p.subscribe(t.Context(), &sdk{client: client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began = time.Now()
+		if err := conn.ack(pulsar.EarliestMessageID()); err == nil || time.Since(began) != parkingAnswer {
+			t.Errorf("an ack without an answer ended with %v after %v, want an error after %v", err, time.Since(began), parkingAnswer)
+		}
+		began = time.Now()
+		if conn.close(); time.Since(began) != cfg.CloseTimeout {
+			t.Errorf("closing took %v, want %v", time.Since(began), cfg.CloseTimeout)
+		}
+		close(answer)
+		synctest.Wait()
+		if n := client.closed.Load(); n != 2 {
+			t.Errorf("the client of each reading was closed %d times together, want 2", n)
+		}
+	})
+}
+
+// hungConsumer answers nothing before the test does.
+type hungConsumer struct {
+	pulsar.Consumer
+	answer chan struct{}
+}
+
+func (c *hungConsumer) AckID(pulsar.MessageID) error { <-c.answer; return nil }
+func (c *hungConsumer) Close()                       { <-c.answer }
+
 // sendOne sends a copy and returns how it ended, errPending if it has not.
 func sendOne(t *testing.T, p *pulsarConnection, topic string) error {
 	t.Helper()
@@ -308,7 +357,78 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 		if p.close(); reader.closed != 1 {
 			t.Errorf("the reader was closed %d times at the end", reader.closed)
 		}
+		if n := testutil.ToFloat64(p.discovery.metrics.topicPartitions); n != 0 {
+			t.Errorf("%v topic partitions are read at the end", n)
+		}
 	})
+}
+
+// Events do not wait for a timer topic that does not answer, and the timers begin when it does.
+func TestEventsDoNotWaitForTheTimerTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan struct{})
+		reader := &fakeReader{
+			names: func(topic string) ([]string, error) { return []string{topic}, nil },
+			attach: func(s subscription) error {
+				if s.topic == FullTopicName("t-s-TIMER") {
+					<-answers
+				}
+				return nil
+			},
+		}
+		p := fakeLinkOf(&fakeClient{}, reader)
+		began := time.Now()
+		time.AfterFunc(10*time.Minute, func() { close(answers) })
+		if err := p.subscribeAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		if waited := time.Since(began); waited > 5*time.Second {
+			t.Errorf("the topics are read after %v", waited)
+		}
+		if err := p.timers(); !errors.Is(err, errNotReady) {
+			t.Errorf("timers before their topic answers: %v", err)
+		}
+		<-answers
+		synctest.Wait()
+		if err := p.timers(); err != nil {
+			t.Errorf("timers when their topic has answered: %v", err)
+		}
+	})
+}
+
+// A topic partition that the settings name twice, by itself and by its topic, has one consumer.
+func TestTopicPartitionsThatAreNamedTwice(t *testing.T) {
+	var mu sync.Mutex
+	made := make(map[string]int)
+	reader := &fakeReader{
+		attach: func(s subscription) error {
+			mu.Lock()
+			defer mu.Unlock()
+			made[s.topic]++
+			return nil
+		},
+		names: func(topic string) ([]string, error) {
+			if topic != FullTopicName("t") {
+				return []string{topic}, nil
+			}
+			return []string{topic + "-partition-0", topic + "-partition-1"}, nil
+		},
+	}
+	p := fakeLinkOf(&fakeClient{}, reader)
+	p.discovery.cfg.Topics = append(p.discovery.cfg.Topics, FullTopicName("t-partition-0"))
+	if err := p.subscribeAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for topic, n := range made {
+		if n != 1 {
+			t.Errorf("%s has %d consumers", topic, n)
+		}
+	}
+	if len(made) != 4 {
+		t.Errorf("%d topic partitions, want those of the topic, of the retry topic and of the timer topic", len(made))
+	}
 }
 
 // An attempt to make a producer may take as long as the client's OperationTimeout. The
@@ -420,5 +540,9 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	p.discovery.holesAsked = p.discovery.holesAsked.Add(-holesEvery)
 	if p.discovery.noteHoles(t.Context()); asked.Load() != 6 {
 		t.Errorf("%d questions a minute later, want 6", asked.Load())
+	}
+	p.discovery.stop() // nobody asks any more
+	if holes, waiting := testutil.ToFloat64(p.discovery.metrics.ackHoles), testutil.ToFloat64(p.discovery.metrics.timersPending); holes != 0 || waiting != 0 {
+		t.Errorf("%v holes and %v timers that wait at the end, want none", holes, waiting)
 	}
 }

@@ -31,9 +31,8 @@ type Sink interface {
 	// Newest appends to dst, for each handle, the event with all failures reported since it
 	// was handed on, or nil when the sink no longer holds it.
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
-	// Drop says that the source ignores verdicts on these events from now on: a copy of them
-	// will come back, or the broker delivers them again.
-	Drop(handles []event.Handle)
+	// Drop says that the source ignores verdicts on these events from now on, and why.
+	Drop(handles []event.Handle, why event.Drop)
 }
 
 // connection is a source's connection to a broker. receive is called by one goroutine, ack by
@@ -239,6 +238,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 func (s *Source) abandon(sink Sink) {
 	s.mu.Lock()
 	open := s.ledger.Close(nil)
+	clear(s.parking) // what was on its way is the broker's again
 	s.ended = true
 	unsent := s.timers.unanswered()
 	s.noteSettled()
@@ -248,8 +248,9 @@ func (s *Source) abandon(sink Sink) {
 	}
 	if len(open) > 0 {
 		s.metrics.abandoned.Add(float64(len(open)))
-		sink.Drop(open)
+		sink.Drop(open, event.Returned)
 	}
+	s.metrics.timersHeld.Set(0)
 	s.gauges()
 }
 

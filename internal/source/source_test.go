@@ -192,6 +192,7 @@ type recordingSink struct {
 	batches chan []event.Message
 	events  map[event.Handle]*event.Event
 	dropped []event.Handle
+	why     event.Drop // of the newest of them
 }
 
 func (w *recordingSink) Received(_ context.Context, entries []*event.Entry) {
@@ -219,10 +220,11 @@ func (w *recordingSink) Newest(handles []event.Handle, dst []*event.Event) []*ev
 	return dst
 }
 
-func (w *recordingSink) Drop(handles []event.Handle) {
+func (w *recordingSink) Drop(handles []event.Handle, why event.Drop) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dropped = append(w.dropped, handles...)
+	w.why = why
 }
 
 // runWithSink runs a source until stop is called, which waits for its end.
@@ -261,8 +263,8 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		src.Settle(nil, []event.Verdict{{Handle: open[0], Kind: event.Done}})
 		stop()
 		slices.Sort(sink.dropped)
-		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
-			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
+		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 || sink.why != event.Returned {
+			t.Errorf("dropped %v of %v because of %d, want all but the first, returned", sink.dropped, open, sink.why)
 		}
 		src.Settle(nil, []event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
 		for name, want := range map[string]float64{
@@ -305,7 +307,7 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 			t.Errorf("the copy came as %+v of %+v", again, stuck)
 		}
 		sink.mu.Lock()
-		if !slices.Equal(sink.dropped, []event.Handle{stuck.Handle}) {
+		if !slices.Equal(sink.dropped, []event.Handle{stuck.Handle}) || sink.why != event.Spilled {
 			t.Errorf("dropped %v, want %v", sink.dropped, stuck.Handle)
 		}
 		sink.mu.Unlock()

@@ -41,7 +41,7 @@ func (*timing) Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	return append(dst, make([]*event.Event, len(handles))...)
 }
 
-func (*timing) Drop([]event.Handle) {}
+func (*timing) Drop([]event.Handle, event.Drop) {}
 
 func startTiming(t *testing.T, set ...func(*Config)) *timing {
 	cfg := DefaultConfig()

@@ -83,3 +83,15 @@ type Detail struct {
 	Grant      *Grant        // Granted
 	Owner      string        // Failed, Rejected, Parked: the deciding member
 }
+
+// Drop is the reason why a source ignores verdicts on an event from now on.
+//
+//exhaustive:enforce
+type Drop uint8
+
+// The reasons.
+const (
+	Spilled  Drop = iota + 1 // a copy comes back from the retry topic
+	GivenUp                  // its copy is in the dead letter topic
+	Returned                 // the broker delivers it again, to any member
+)

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
@@ -34,7 +35,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	by := func(label, name, help string) *prometheus.CounterVec {
 		return with.NewCounterVec(prometheus.CounterOpts{Name: "ringfence_reader_" + name, Help: help}, []string{label})
 	}
-	return &Metrics{
+	m := &Metrics{
 		lines: loglimit.NewMetrics(reg),
 
 		connections: gauge("connections", "Open connections to brokers."),
@@ -52,6 +53,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
 		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
 	}
+	for _, reason := range wire.Reasons { // an increase is only seen from a count that was there before it
+		m.broken.WithLabelValues(reason.String())
+	}
+	return m
 }
 
 // Reasons of a repeated subscription.

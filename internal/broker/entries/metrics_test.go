@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
 // TestMetricsAreInTheReference: every metric has a row in docs/reference.md, whichever reader a router uses.
@@ -29,5 +32,13 @@ func TestMetricsAreInTheReference(t *testing.T) {
 	}
 	if found < 8 {
 		t.Errorf("found only %d metrics, want at least 8", found)
+	}
+}
+
+// TestFirstBrokenEntryIsAnIncrease: alerts ask for the increase of a count, which begins when the count is there.
+func TestFirstBrokenEntryIsAnIncrease(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	if n := testutil.CollectAndCount(m.broken); n != len(wire.Reasons) {
+		t.Errorf("%d counts of broken entries at the start, want one for each of %d reasons", n, len(wire.Reasons))
 	}
 }

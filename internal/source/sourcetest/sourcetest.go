@@ -93,7 +93,7 @@ func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
 }
 
 // Drop implements source.Sink.
-func (Sink) Drop([]event.Handle) {}
+func (Sink) Drop([]event.Handle, event.Drop) {}
 
 // Member is a running source and the events that it has handed on.
 type Member struct {

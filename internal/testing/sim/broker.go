@@ -291,7 +291,7 @@ func (c *consumer) copySpilled(h event.Handle) {
 			}
 			acks, settled := c.ledger.Copied(h, nil)
 			if settled {
-				c.member.pipeline.Drop([]event.Handle{h})
+				c.member.pipeline.Drop([]event.Handle{h}, event.Spilled)
 			}
 			c.ack(acks)
 			c.member.consumeLater()
