@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -110,6 +111,14 @@ func TestCollectShowsOtherMachinesTheReport(t *testing.T) {
 		if response.StatusCode != want {
 			t.Errorf("with the token %q: %s, want %d", token, response.Status, want)
 		}
+	}
+	own, err := client.NewAudit(client.AuditOptions{Collector: found.reports, Application: "orders", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Begin("alice").End()
+	if err := own.Close(); err != nil {
+		t.Errorf("reports on loopback, which the certificate is not for: %v", err)
 	}
 	if err := end(); err != nil {
 		t.Error(err)

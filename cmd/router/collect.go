@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -95,28 +94,30 @@ func (o *collectOptions) run(cmd *cobra.Command) error {
 	}
 	ctx, log := cmd.Context(), auditLogger(cmd)
 	registry := telemetry.NewRegistry(version())
-	metrics := listen.NewMetrics(registry)
+	metrics, reloads := listen.NewMetrics(registry), mtls.NewMetrics(registry)
 	creds, token, adminToken := insecure.NewCredentials(), listen.NoToken, listen.NoToken
 	var pageTLS *tls.Config
 	if o.certFile != "" {
-		store, err := mtls.Open("collect", mtls.Files{CertFile: o.certFile, KeyFile: o.keyFile}, mtls.NewMetrics(registry), log)
+		store, err := mtls.Open("collect", mtls.Files{CertFile: o.certFile, KeyFile: o.keyFile}, reloads, log)
 		if err != nil {
 			return usageError{fmt.Errorf("--tls-cert-file: %w", err)}
 		}
-		creds = credentials.NewTLS(store.Public())
+		if !listen.IsLocal(o.listen) {
+			creds = listen.ServerCredentials("collect", store.Public(), metrics, log)
+		}
 		if !listen.IsLocal(o.admin) {
 			pageTLS = store.Public()
 		}
 	}
 	for _, t := range []struct {
-		flag, file string
-		token      *func() string
-	}{{"--token-file", o.tokenFile, &token}, {"--admin-token-file", o.adminTokenFile, &adminToken}} {
+		listener, flag, file string
+		token                *func() string
+	}{{"collect", "--token-file", o.tokenFile, &token}, {"collect_admin", "--admin-token-file", o.adminTokenFile, &adminToken}} {
 		if t.file == "" {
 			continue
 		}
 		var err error
-		if *t.token, err = tokenIn(t.flag, t.file, log); err != nil {
+		if *t.token, err = tokenIn(t.listener, t.flag, t.file, reloads, log); err != nil {
 			return usageError{err}
 		}
 	}

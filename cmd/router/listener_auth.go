@@ -58,13 +58,13 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 	appToken := listen.NoToken
 	if cfg.App.TokenFile != "" {
 		var err error
-		if appToken, err = tokenIn("app.token_file", cfg.App.TokenFile, log); err != nil {
+		if appToken, err = tokenIn("app", "app.token_file", cfg.App.TokenFile, e.tls, log); err != nil {
 			return nil, usageError{err}
 		}
 	}
 	e.appCallers = listen.NewCallers("app", e.appCreds, listen.AppStrangers(), appToken, e.metrics, log)
 	e.peerCallers = listen.NewCallers("peer", e.peerServer, listen.PeerStrangers(), listen.NoToken, e.metrics, log)
-	token, err := adminToken(cfg.Admin, log)
+	token, err := adminToken(cfg.Admin, e.tls, log)
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -100,7 +100,7 @@ func (e *listenerAuth) guardLane(cfg config.Lane, log *slog.Logger) error {
 	token := listen.NoToken
 	if cfg.TokenFile != "" {
 		var err error
-		if token, err = tokenIn("lane.token_file", cfg.TokenFile, log); err != nil {
+		if token, err = tokenIn("lane", "lane.token_file", cfg.TokenFile, e.tls, log); err != nil {
 			return usageError{err}
 		}
 	}
@@ -119,15 +119,15 @@ func (e *listenerAuth) guardLane(cfg config.Lane, log *slog.Logger) error {
 var probePaths = []string{"/startupz", "/readyz", "/livez", "/healthz"}
 
 // adminToken returns a function that reads the current token of the admin page.
-func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
+func adminToken(cfg config.Admin, metrics *mtls.Metrics, log *slog.Logger) (func() string, error) {
 	if cfg.TokenFile == "" {
 		return func() string { return string(cfg.Token) }, nil
 	}
-	return tokenIn("admin.token_file", cfg.TokenFile, log)
+	return tokenIn("admin", "admin.token_file", cfg.TokenFile, metrics, log)
 }
 
 // tokenIn returns a function that reads the current token in a file.
-func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
+func tokenIn(listener, setting, path string, metrics *mtls.Metrics, log *slog.Logger) (func() string, error) {
 	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
 		if err := listen.CheckToken(token); err != nil {
@@ -135,6 +135,7 @@ func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 		}
 		return token, nil
 	}, func(err error) {
+		metrics.Reloaded(listener, err)
 		if err != nil {
 			log.Warn("token cannot be used", "setting", setting, "error", err)
 			return
@@ -144,6 +145,7 @@ func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
+	metrics.Seen(listener)
 	return value.Get, nil
 }
 

@@ -10,11 +10,13 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -545,4 +547,50 @@ func TestCommandsAskByTLS(t *testing.T) {
 			t.Errorf("%s: %q, exit code %d: %s", name, out, code, says)
 		}
 	}
+}
+
+// TestUnusableTokensAreCounted: the metric of unusable certificates, by which an alert goes, counts unusable files of tokens too.
+func TestUnusableTokensAreCounted(t *testing.T) {
+	t.Parallel()
+	file := write(t, filepath.Join(t.TempDir(), "token"), adminSecret)
+	cfg := config.Default()
+	cfg.Admin.TokenFile, cfg.Lane.TokenFile, cfg.Lane.Listen = file, file, "127.0.0.1:0"
+	registry := prometheus.NewRegistry()
+	e, err := newListenerAuth(cfg, registry, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker, err := newPulsarAuth(config.Pulsar{TokenFile: file}, e.tls, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := func(result string, each float64) {
+		t.Helper()
+		want := map[string]float64{"admin": each, "lane": each, "pulsar": each}
+		eventually.NoError(t, 10*time.Second, "the changes are counted", func() error {
+			token, err := broker.token.read()
+			if shown := []string{e.adminToken(), e.laneGuard.Token(), token}; err != nil || slices.Contains(shown, "") {
+				t.Fatal(err, shown)
+			}
+			all, err := registry.Gather()
+			got := map[string]float64{}
+			for _, family := range all {
+				for _, m := range family.GetMetric() {
+					if family.GetName() == "ringfence_tls_reloads_total" && m.GetLabel()[1].GetValue() == result {
+						got[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+			if err == nil && !maps.Equal(got, want) {
+				err = fmt.Errorf("%s: %v, want %v", result, got, want)
+			}
+			return err
+		})
+	}
+	counted("failed", 0)
+	write(t, file, "")
+	counted("failed", 1)
+	write(t, file, adminSecret+"-of-today")
+	counted("ok", 1)
+	counted("failed", 1)
 }

@@ -13,12 +13,14 @@ import (
 	"sync"
 	"time"
 
+	pulsaroauth2 "github.com/apache/pulsar-client-go/oauth2"
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/auth"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/netx/reload"
@@ -35,10 +37,11 @@ type pulsarAuth struct {
 func newPulsarAuth(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logger) (*pulsarAuth, error) {
 	d := &pulsarAuth{settings: settings}
 	if settings.TokenFile != "" {
-		d.token = &tokenFile{path: settings.TokenFile, log: log}
+		d.token = &tokenFile{path: settings.TokenFile, metrics: metrics, log: log}
 		if _, err := d.token.read(); err != nil {
 			return nil, fmt.Errorf("pulsar.token_file: %w", err)
 		}
+		metrics.Seen("pulsar")
 	}
 	if path := settings.Oauth2.KeyFile; path != "" {
 		if _, err := reload.Secret(path, reload.BytesMax); err != nil {
@@ -57,8 +60,9 @@ func newPulsarAuth(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logg
 // tokenFile holds the token that lets the router into Pulsar. It is read whenever it is asked for. A file that becomes bad
 // changes nothing.
 type tokenFile struct {
-	path string
-	log  *slog.Logger
+	path    string
+	metrics *mtls.Metrics
+	log     *slog.Logger
 
 	mu   sync.Mutex // guards the fields below, and is held while the file is read
 	last string     // that was good
@@ -75,11 +79,15 @@ func (f *tokenFile) read() (string, error) {
 	}
 	switch {
 	case err == nil:
+		if f.last != "" && token != f.last {
+			f.metrics.Reloaded("pulsar", nil)
+		}
 		f.last, f.bad = token, false
 	case f.last == "":
 		return "", err
 	case !f.bad:
 		f.bad = true
+		f.metrics.Reloaded("pulsar", err)
 		f.log.Warn("pulsar token cannot be used", "error", err)
 	}
 	return f.last, nil
@@ -129,17 +137,71 @@ func (d *pulsarAuth) provider() auth.Provider {
 	case s.TokenFile != "":
 		return auth.NewAuthenticationTokenFromSupplier(d.token.read)
 	case s.Oauth2.IssuerURL != "":
-		return &oauth2{settings: s.Oauth2}
+		return newOAuth2(s.Oauth2)
 	case s.TLS.CertFile != "":
 		return auth.NewAuthenticationFromTLSCertSupplier(func() (*tls.Certificate, error) { return d.store.Certificate(), nil })
 	}
 	return nil
 }
 
+// issuerTimeout bounds each request to an issuer of tokens. The library's provider (v0.21.0) has no bound: an issuer that accepts connections and does
+// not answer would keep all who wait for a token for ever.
+const issuerTimeout = 5 * time.Second
+
+// tokenSpare is how long before its end a token is replaced.
+const tokenSpare = time.Minute
+
 // oauth2 asks the issuer only when a client begins with it: it may be away, and come.
 type oauth2 struct {
-	auth.Provider
-	settings config.PulsarOAuth2
+	auth.Provider // but for GetData
+	settings      config.PulsarOAuth2
+	issuer        *http.Client
+
+	mu    sync.Mutex // guards the fields below, and is held while the issuer is asked
+	token string
+	until time.Time // the token is to be replaced; it expires tokenSpare later
+}
+
+func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // it is asked seldom
+	return &oauth2{settings: settings, issuer: &http.Client{Transport: transport, Timeout: issuerTimeout}}
+}
+
+// GetData implements auth.Provider. It reads the file of the key each time that it asks the issuer.
+func (o *oauth2) GetData() ([]byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if now := time.Now(); o.token == "" || !now.Before(o.until) { //nolint:forbidigo // tokens expire by the wall clock
+		got, err := o.fetch()
+		if err != nil && o.token != "" && now.Before(o.until.Add(tokenSpare)) {
+			return []byte(o.token), nil // it is good still, and the issuer may come back
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pulsar.oauth2: %w", err)
+		}
+		o.token, o.until = got.AccessToken, now.Add(time.Duration(got.ExpiresIn)*time.Second-tokenSpare)
+	}
+	return []byte(o.token), nil
+}
+
+func (o *oauth2) fetch() (*pulsaroauth2.TokenResult, error) {
+	key, err := pulsaroauth2.NewClientCredentialsProviderFromKeyFile("file://" + o.settings.KeyFile).GetClientCredentials()
+	if err != nil {
+		return nil, fmt.Errorf("key_file: %w", err)
+	}
+	endpoints, err := pulsaroauth2.GetOIDCWellKnownEndpointsFromIssuerURLWithClient(o.settings.IssuerURL, o.issuer)
+	if err != nil {
+		return nil, err
+	}
+	got, err := pulsaroauth2.NewTokenRetriever(o.issuer).ExchangeClientCredentials(pulsaroauth2.ClientCredentialsExchangeRequest{
+		TokenEndpoint: endpoints.TokenEndpoint, Audience: o.settings.Audience, ClientID: key.ClientID, ClientSecret: key.ClientSecret,
+		Scopes:     append(strings.Fields(o.settings.Scope), strings.Fields(key.Scope)...),
+		AuthMethod: pulsaroauth2.TokenEndpointAuthMethodClientSecretPost,
+	})
+	if err == nil && got.AccessToken == "" {
+		err = errors.New("the issuer's answer has no token")
+	}
+	return got, err
 }
 
 // Init implements auth.Provider.
@@ -170,6 +232,7 @@ type adminTransport struct {
 	once     sync.Once
 	provider auth.Provider
 	failed   error
+	asking   sync.WaitGroup
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -183,7 +246,7 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 		if first := request.Response; first != nil && first.Request.URL.Scheme == "https" && request.URL.Scheme != "https" {
 			return nil, errors.New("the admin API redirects from https to http: the token is not sent there")
 		}
-		token, err := t.provider.GetData()
+		token, err := t.token(request.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -198,6 +261,15 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 		}
 	}
 	return transport.RoundTrip(request)
+}
+
+// token asks the provider, which takes no context, and may ask an issuer. Nobody waits for a question that has been left: it ends by itself.
+func (t *adminTransport) token(ctx context.Context) ([]byte, error) {
+	start := func(call func()) error {
+		t.asking.Go(call)
+		return nil
+	}
+	return pulsarsend.Await(ctx, start, t.provider.GetData, func([]byte) {})
 }
 
 func (t *adminTransport) open() {

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -69,6 +72,67 @@ func TestOAuth2(t *testing.T) {
 	server.Start()
 	if _, err := (pulsaradmin.Client{URL: server.URL, HTTP: d.adminClient()}).Do(t.Context(), http.MethodGet, "x", nil); err != nil || (*asked)[0] != "Bearer fresh" {
 		t.Errorf("the admin API is asked with %q (%v)", *asked, err)
+	}
+	own := provider.(*oauth2)
+	issuer.Close()
+	own.until = time.Now() // it is to be replaced, and the issuer is away
+	if token, err := provider.GetData(); err != nil || string(token) != "fresh" {
+		t.Errorf("a token that is good for a minute is %q (%v)", token, err)
+	}
+	own.until = time.Now().Add(-tokenSpare)
+	if token, err := provider.GetData(); err == nil {
+		t.Errorf("%q is given out though it has expired", token)
+	}
+}
+
+// hangingIssuer is an OAuth 2.0 server that accepts connections and never answers, and the settings of a client of it.
+func hangingIssuer(t *testing.T, broker string) config.Pulsar {
+	t.Helper()
+	issuer, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { issuer.Close() })
+	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
+	return config.Pulsar{URL: "pulsar://" + broker, Oauth2: config.PulsarOAuth2{IssuerURL: "http://" + issuer.Addr().String(), KeyFile: file}}
+}
+
+// An issuer that does not answer keeps no call of the admin API beyond its time, nor those after it, nor the first lookup after the order to end.
+func TestIssuerThatHangs(t *testing.T) {
+	t.Parallel()
+	server, asked := adminPage(t)
+	server.Start()
+	d := authOf(t, hangingIssuer(t, server.Listener.Addr().String()))
+	admin := d.adminClient()
+	call := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := pulsaradmin.Client{URL: server.URL, HTTP: admin}.Do(ctx, http.MethodGet, "x", nil)
+		return err
+	}
+	preflight := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := d.preflight(ctx, "persistent://public/default/orders")
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{{"a call", call}, {"the next one", call}, {"the first lookup", preflight}} {
+		ended := make(chan error, 1)
+		go func() { ended <- step.do() }()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s ended with %v", step.name, err)
+			}
+		case <-time.After(4 * issuerTimeout):
+			t.Errorf("%s does not end", step.name)
+		}
+	}
+	if len(*asked) > 0 {
+		t.Errorf("the admin API was asked with %q", *asked)
 	}
 }
 

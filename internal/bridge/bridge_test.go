@@ -419,6 +419,8 @@ func TestConfig(t *testing.T) {
 		"ftp":           {func(c *Config) { c.To = "ftp://host/" }, "want http:// or https://"},
 		"no host":       {func(c *Config) { c.To = "http:///events" }, "want http:// or https://"},
 		"password":      {func(c *Config) { c.To = "http://me:secret@host/" }, "me:xxxxx@host"},
+		"a bad escape":  {func(c *Config) { c.To = "http://me:secret%zz@host/" }, "--to"},
+		"a bad port":    {func(c *Config) { c.To = "http://me:pw/secret@host:x/" }, "--to"},
 		"no type":       {func(c *Config) { c.Type = "" }, "--type"},
 		"no requests":   {func(c *Config) { c.InFlight = 0 }, "--max-in-flight = 0, want 1 to 100000"},
 		"no absence":    {func(c *Config) { c.AbsenceMax = time.Millisecond }, "--absence-max = 1ms, want at least 1s"},

@@ -37,6 +37,10 @@ func TestListenersThatAreRefused(t *testing.T) {
 		"a certificate without a key":  {`pulsar: {url: "pulsar+ssl://b:6651", tls: {cert_file: /a}}`, `pulsar.tls.key_file = "", want a value if pulsar.tls.cert_file`},
 		"permissions that are none":    {`app: {socket_mode: rw}`, `app.socket_mode = "rw", want permissions in octal`},
 		"an owner who is none":         {`app: {socket_owner: app}`, `app.socket_owner = "app", want UID:GID`},
+		"peers on a socket":            {`peer: {listen: "unix:16651"}`, `peer.listen = "unix:16651", want HOST:PORT`},
+		"a page on a socket":           {`admin: {listen: "unix:16653"}`, `admin.listen = "unix:16653", want HOST:PORT`},
+		"calls on a socket":            {`lane: {listen: "unix:16655"}`, `lane.listen = "unix:16655", want HOST:PORT`},
+		"debug page on a socket":       {`debug: {listen: "unix:16654"}`, `debug.listen = "unix:16654", want HOST:PORT`},
 		"no connections":               {`admin: {connections_max: 0}`, "admin.connections_max = 0"},
 	} {
 		t.Run(name, func(t *testing.T) {

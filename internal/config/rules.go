@@ -192,7 +192,7 @@ func address(key string) rule {
 
 // longToken returns the rule that a secret is empty or too long to guess.
 func longToken(key string) rule {
-	want := fmt.Sprintf("%d bytes or more: head -c 24 /dev/urandom | base64 makes one", listen.TokenBytesMin)
+	want := fmt.Sprintf("%d bytes or more, without control characters: head -c 24 /dev/urandom | base64 makes one", listen.TokenBytesMin)
 	return rule{key, nil, want, func(c *reader) bool {
 		f := c.known[key]
 		return f.Empty() || listen.CheckToken(f.Value.String()) == nil
@@ -417,6 +417,9 @@ func shardHoldsWindow(c *reader) bool {
 const tlsScheme = "pulsar+ssl://"
 
 func isAddress(address string) bool {
+	if _, ok := listen.UnixPath(address); ok { // unix:16651 is a socket, not the host unix
+		return false
+	}
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // reads only a local file

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -106,6 +107,10 @@ func (h *Handler) reserve(w http.ResponseWriter, r *http.Request, t reservationT
 			return
 		}
 		ask.ID, ask.TTL, ask.Resume = t.id, t.ttl, false
+	}
+	if _, err := io.Copy(io.Discard, r.Body); err != nil { // while there is a rest of a body, net/http does not notice that the holder goes
+		h.refusePayload(w, err)
+		return
 	}
 	held, err := h.Lane.Reserve(ask)
 	if err != nil { // counted

@@ -193,6 +193,8 @@ func TestHalfClosedConnections(t *testing.T) {
 		"a call without a payload":      {"calls/m", "", nil},
 		"a reservation that waits":      {"reservations?ttl=30s&wait=1m", "", nil},
 		"a reservation that is granted": {"reservations?ttl=30s&wait=1m", "", granted},
+		"one with a body that waits":    {"reservations?ttl=30s&wait=1m", "{}", nil},
+		"one with a body, granted":      {"reservations?ttl=30s&wait=1m", "{}", granted},
 	} {
 		o := newTTLOwner()
 		o.says(test.answer, nil)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,6 +22,9 @@ const TokenBytesMin = 16
 func CheckToken(token string) error {
 	if len(token) < TokenBytesMin {
 		return fmt.Errorf("the token has %d bytes, want %d or more: head -c 24 /dev/urandom | base64 makes one", len(token), TokenBytesMin)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r == 0x7f }) { // as of two lines, or of raw random bytes
+		return errors.New("the token has a line end or another control character, which no caller can send in a header: head -c 24 /dev/urandom | base64 makes one")
 	}
 	return nil
 }
@@ -135,7 +139,8 @@ func (g Guard) judge(r *http.Request) *refusal {
 	if drain && (g.DrainOpen || same(given, g.DrainToken)) {
 		return nil
 	}
-	if !loopback && !g.TLS && !g.Insecure && (!drain || g.DrainToken == "") {
+	clear := !loopback && !g.TLS && !g.Insecure
+	if clear && (!drain || g.DrainToken == "") {
 		return &refusal{
 			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: " + cmp.Or(g.Opening,
 				"set admin.tls and admin.token_file, or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true"),
@@ -147,6 +152,8 @@ func (g Guard) judge(r *http.Request) *refusal {
 	want := g.Token()
 	open := read(r) && !g.TLS && slices.Contains(g.Open, r.URL.Path)
 	switch {
+	case clear && given != "": // a drain; the token that permits more does not belong on an open network
+		return &refusal{http.StatusUnauthorized, token, "wrong token: in the clear other machines need that of admin.drain_token"}
 	case same(given, want):
 		return nil
 	case loopback && (open || want == "") && !namesLoopback(r):

@@ -76,6 +76,10 @@ func TestGuard(t *testing.T) {
 		"a drain that is open":                   {path: "/drain", want: "hush", open: true, remote: pod, status: 200},
 		"a verb where only the drain is open":    {method: "POST", path: "/undrain", open: true, tls: true, remote: pod, status: 403, says: "loopback"},
 		"a drain with its own token":             {path: "/drain", want: "hush", drain: "go", token: "go", remote: pod, status: 200},
+		"a drain with the token, in the clear":   {path: "/drain", want: "hush", drain: "go", token: "hush", remote: pod, status: 401, says: "admin.drain_token"},
+		"a drain with the token, by TLS":         {path: "/drain", want: "hush", drain: "go", token: "hush", tls: true, remote: pod, status: 200},
+		"a drain with the token, insecure":       {path: "/drain", want: "hush", drain: "go", token: "hush", insecure: true, remote: pod, status: 200},
+		"a drain with a wrong one, in the clear": {path: "/drain", want: "hush", drain: "go", token: "hus", remote: pod, status: 401, says: "wrong"},
 		"a drain with its own token alone":       {path: "/drain", drain: "go", token: "go", remote: pod, status: 200},
 		"a drain without its own token":          {path: "/drain", drain: "go", remote: pod, status: 401, says: "admin.token"},
 		"a verb with the token of the drain":     {method: "POST", path: "/undrain", want: "hush", drain: "go", token: "go", status: 401, says: "wrong"},
@@ -148,6 +152,20 @@ func (c caller) check(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(metrics.rejected.WithLabelValues("admin", cmp.Or(c.why, token))); got != want {
 		t.Errorf("%v were counted as rejected, want %v", got, want)
+	}
+}
+
+// A token that no header can carry would keep everybody out.
+func TestTokensThatNobodyCanShow(t *testing.T) {
+	for _, token := range []string{"0123456789abcdef\n0123456789abcdef", "0123456789\x00abcdef", "0123456789abcdef\x7f", "\x010123456789abcdef", "0123456789\tabcdef"} {
+		if err := CheckToken(token); err == nil || strings.Contains(err.Error(), "0123456789") {
+			t.Errorf("the error about %q is %v", token, err)
+		}
+	}
+	for _, token := range []string{"0123456789abcdef", "0123456789 abcdef", "pässword-pässword"} {
+		if err := CheckToken(token); err != nil {
+			t.Errorf("%q: %v", token, err)
+		}
 	}
 }
 

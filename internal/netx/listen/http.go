@@ -90,6 +90,8 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 		MaxHeaderBytes:    headerBytesMax,
 		Protocols:         new(http.Protocols),
 		ConnState:         l.changed,
+		// net/http would answer OPTIONS * itself: before the guard, and after its body, however long that takes.
+		DisableGeneralOptionsHandler: true,
 		ConnContext: func(conns context.Context, conn net.Conn) context.Context {
 			return context.WithValue(context.WithValue(conns, connKey{}, connOf(conn)), endingKey{}, ctx.Done())
 		},

@@ -118,6 +118,29 @@ func TestBodiesAreNotWaitedFor(t *testing.T) {
 	}
 }
 
+// OPTIONS * is a request like any other: it takes its turn, meets the guard, and its body is not waited for.
+func TestOptionsOfTheServerAreBounded(t *testing.T) {
+	asked := make(chan string, 2)
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.RequestURI
+		http.Error(w, "no", http.StatusForbidden)
+	}), nil)
+	conn := s.dial(t)
+	write(t, conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout + 3*time.Second))
+	if text, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 413 ") {
+		t.Errorf("with a body that does not come: %q, %v", text, err)
+	}
+	conn = s.dial(t)
+	write(t, conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	if text, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 403 ") {
+		t.Errorf("without one: %q, %v", text, err)
+	}
+	if got := len(asked); got != 1 {
+		t.Errorf("the handler had %d of the requests, want the one without a body", got)
+	}
+}
+
 // Where a body is wanted it has to come within its time.
 func TestBodiesHaveADeadline(t *testing.T) {
 	read := make(chan error, 1)

@@ -22,7 +22,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reloads: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_tls_reloads_total",
-			Help: "Changes of certificate files, by listener and result (ok, failed).",
+			Help: "Changes of the files with certificates and tokens, by listener and result (ok, failed).",
 		}, []string{"listener", "result"}),
 		expiry: prometheus.NewDesc("ringfence_tls_certificate_expiry_timestamp_seconds",
 			"When the own certificate of a listener ends, in Unix time.", []string{"listener"}, nil),
@@ -30,6 +30,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m)
 	return m
+}
+
+// Seen makes the counter of failures of a listener begin at 0.
+func (m *Metrics) Seen(listener string) { m.reloads.WithLabelValues(listener, "failed") }
+
+// Reloaded counts a change of a listener's files: err is nil for one that was taken over.
+func (m *Metrics) Reloaded(listener string, err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	m.reloads.WithLabelValues(listener, result).Inc()
 }
 
 func (m *Metrics) watch(listener string, notAfter func() time.Time) {

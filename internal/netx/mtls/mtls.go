@@ -81,19 +81,18 @@ func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*St
 		paths = append(paths, files.CAFile)
 	}
 	value, err := reload.Open(paths, files.parse, func(err error) {
+		metrics.Reloaded(listener, err)
 		if err != nil {
-			metrics.reloads.WithLabelValues(listener, "failed").Inc()
 			log.Warn("certificate files cannot be used", "error", err)
 			return
 		}
-		metrics.reloads.WithLabelValues(listener, "ok").Inc()
 		log.Info("certificate files taken over")
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mtls: %s: %w", listener, err)
 	}
 	s := &Store{value: value}
-	metrics.reloads.WithLabelValues(listener, "failed") // seen from the first time on
+	metrics.Seen(listener)
 	if files.CertFile != "" {
 		metrics.watch(listener, s.NotAfter)
 	}
