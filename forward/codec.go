@@ -19,6 +19,15 @@ import (
 // fieldHot is the number of Events in ForwardRequest, and of Verdicts in ForwardResponse.
 const fieldHot = 3
 
+// The numbers of the other fields whose content repeats something of two bytes that takes fifty in memory or more.
+const (
+	fieldHello        = 2 // in both
+	helloCapabilities = 8
+	helloIdentity     = 10
+	fieldCredit       = 5 // in ForwardResponse
+	creditKeys        = 1
+)
+
 // errFrame is wrapped by every error about malformed frames.
 var errFrame = errors.New("forward: malformed frame")
 

@@ -462,6 +462,41 @@ func TestHostileFrameAllocatesLittle(t *testing.T) {
 	}
 }
 
+// A frame that is not hot, at any place of a stream, must not grow so either.
+func TestHostileSmallFramesAllocateLittle(t *testing.T) {
+	const frameMax = 4 << 20
+	frame := func(num, item protowire.Number) []byte {
+		items := bytes.Repeat([]byte{byte(item)<<3 | 2, 0}, frameMax/2-100)
+		return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), items)
+	}
+	parseEvents := func(b []byte) error { return new(eventsFrame).parse(b, frameMax, atZero) }
+	parseVerdicts := func(b []byte) error { return new(verdictsFrame).parse(b) }
+	for name, c := range map[string]struct {
+		b     []byte
+		parse func([]byte) error
+	}{
+		"settings of a caller":       {frame(fieldHello, helloIdentity), parseEvents},
+		"capabilities of a caller":   {frame(fieldHello, helloCapabilities), parseEvents},
+		"settings of an answer":      {frame(fieldHello, helloIdentity), parseVerdicts},
+		"capabilities of an answer":  {frame(fieldHello, helloCapabilities), parseVerdicts},
+		"keys of a Credit":           {frame(fieldCredit, creditKeys), parseVerdicts},
+		"settings, and events first": {append([]byte{fieldHot<<3 | 2, 0}, frame(fieldHello, helloIdentity)...), parseEvents},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := c.parse(c.b)
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, errFrame) {
+				t.Errorf("err = %v, want %v", err, errFrame)
+			}
+			if grown := after.TotalAlloc - before.TotalAlloc; grown > 2*frameMax {
+				t.Errorf("allocated %d bytes for a frame of %d", grown, len(c.b))
+			}
+		})
+	}
+}
+
 func TestHostileVerdictsFrames(t *testing.T) {
 	frame := func(number uint64, fields ...[]byte) []byte {
 		body := hotframe.AppendNumber(nil, verdictsNumber, number)

@@ -51,8 +51,11 @@ func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
 // bytes takes a hundred in memory. It stops at the first malformed field, where the generated code
 // fails too.
 func boundEvents(frame []byte, propertiesMax int) error {
-	var events, topics, schemas, names, properties int
+	var events, topics, schemas, names, properties, hello int
 	for num, hot := range hotframe.Fields(frame) {
+		if num == fieldHello {
+			hello += countHello(hot)
+		}
 		if num != fieldHot {
 			continue
 		}
@@ -75,8 +78,15 @@ func boundEvents(frame []byte, propertiesMax int) error {
 		return fmt.Errorf("%w: %d events, %d topics and %d schema versions, want at most %d of each", errFrame, events, topics, schemas, frameItemsMax)
 	case max(names, properties) > propertiesMax:
 		return fmt.Errorf("%w: %d properties with %d names, want at most %d of each", errFrame, properties, names, propertiesMax)
+	case hello > frameItemsMax:
+		return fmt.Errorf("%w: a Hello of %d capabilities and settings, want at most %d", errFrame, hello, frameItemsMax)
 	}
 	return nil
+}
+
+// countHello counts what repeats in a Hello.
+func countHello(hello []byte) int {
+	return hotframe.Count(hello, helloCapabilities) + hotframe.Count(hello, helloIdentity)
 }
 
 // eventOf returns m with its indexes resolved through the frame's tables.
@@ -132,15 +142,23 @@ func checkEvent(ev *event.Event) error {
 
 // parseAny decodes any frame.
 func (f *verdictsFrame) parseAny(b []byte) error {
-	n, sets := 0, 0
-	for num, hot := range hotframe.Fields(b) {
-		if num == fieldHot {
-			n += hotframe.Count(hot, verdictsVerdicts)
-			sets += hotframe.Count(hot, verdictsDone)
+	n, sets, hello, keys := 0, 0, 0, 0
+	for num, content := range hotframe.Fields(b) {
+		switch num {
+		case fieldHot:
+			n += hotframe.Count(content, verdictsVerdicts)
+			sets += hotframe.Count(content, verdictsDone)
+		case fieldHello:
+			hello += countHello(content)
+		case fieldCredit:
+			keys += hotframe.Count(content, creditKeys)
 		}
 	}
-	if max(n, sets) > frameItemsMax {
+	switch {
+	case max(n, sets) > frameItemsMax:
 		return fmt.Errorf("%w: %d verdicts and %d sets, want at most %d of each", errFrame, n, sets, frameItemsMax)
+	case max(hello, keys) > frameItemsMax:
+		return fmt.Errorf("%w: a Hello of %d capabilities and settings, or a Credit of %d keys, want at most %d", errFrame, hello, keys, frameItemsMax)
 	}
 	m := new(peerv1.ForwardResponse)
 	if err := proto.Unmarshal(b, m); err != nil {

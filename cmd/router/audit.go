@@ -20,6 +20,9 @@ var errViolated = errors.New("the control log contradicts itself: see above")
 // errUnjudged makes the exit code tell of a log that holds nothing to judge by.
 var errUnjudged = errors.New("the control log has no record from which its state follows: nothing was checked")
 
+// errLater makes the exit code tell of a log that goes on in a format that this build does not read.
+var errLater = errors.New("the control log goes on in a later version: see above")
+
 func auditCommand() *cobra.Command {
 	var file string
 	var o outputForm
@@ -35,7 +38,8 @@ It only reads, with the settings of a router of the group, also while the group 
 long a member waited for another one cannot be checked: the log has no time. Whether
 handlers have overlapped is checked by the members themselves: router exclusivity.
 
-The exit code is 1 after a violation, and when there was nothing to check.`,
+The exit code is 1 after a violation, when there was nothing to check, and when the log
+goes on in a version that this build cannot read.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := load(cmd, file)
@@ -100,6 +104,8 @@ func (a *auditedLog) err() error {
 	switch {
 	case a.Violations > 0:
 		return errViolated
+	case a.Checked.Later > 0:
+		return errLater
 	case !a.Judged:
 		return errUnjudged
 	}
@@ -120,6 +126,9 @@ func (a *auditedLog) show(p *page) {
 		{"tenures released", count(c.Released), ""},
 		{"Snaps", count(c.Snaps), "each against the state at its Hello"},
 	})
+	if c.Later > 0 {
+		p.alarm("the group decides in log version %d from record %v on, this router reads up to %d: %d records were not checked; use a newer build", c.LaterVersion, c.LaterFrom, ownership.LogVersionMax, c.Later)
+	}
 	for _, v := range a.First {
 		p.alarm("%s", v.Error())
 	}

@@ -208,6 +208,8 @@ func TestAuditLog(t *testing.T) {
 			Members: []ownership.Node{{Name: "a", Inc: inc, Lease: time.Second}},
 		}}
 	}
+	later := genesis(2)
+	later.LogVersion++
 	for name, test := range map[string]struct {
 		records []ownership.Record
 		want    error
@@ -215,6 +217,7 @@ func TestAuditLog(t *testing.T) {
 	}{
 		"empty":  {nil, errUnjudged, "records"},
 		"honest": {[]ownership.Record{genesis(1), genesis(2)}, nil, "geneses, epochs"},
+		"later":  {[]ownership.Record{genesis(1), later}, errLater, "log version 4 from record 1:1 on, this router reads up to 3"},
 		"forged": {[]ownership.Record{genesis(2), genesis(1)}, errViolated, "is not greater than"},
 	} {
 		log := controllog.NewMem()

@@ -101,6 +101,10 @@ func Encode(r ownership.Record) ([]byte, error) {
 // or [ErrMalformed], it returns the readable part of the record, without a body.
 func Decode(group string, data []byte) (ownership.Record, error) {
 	var in controllogv1.Record
+	crowded := crowded(data)
+	if crowded {
+		data = headOf(data) // one of a later version is for the caller to know
+	}
 	if err := proto.Unmarshal(data, &in); err != nil {
 		return ownership.Record{}, fmt.Errorf("controllog: %w: not a protobuf message", ErrMalformed)
 	}
@@ -112,6 +116,8 @@ func Decode(group string, data []byte) (ownership.Record, error) {
 		return r, fmt.Errorf("controllog: %w: %d, want %d to %d", ErrVersion, r.LogVersion, ownership.LogVersionMin, ownership.LogVersionMax)
 	case r.Group != group:
 		return r, fmt.Errorf("controllog: %w: %q, want %q", ErrGroup, r.Group, group)
+	case crowded:
+		return r, fmt.Errorf("controllog: %w: more than %d items", ErrMalformed, itemsMax)
 	}
 	body := d.body(&in)
 	if d.err != nil {

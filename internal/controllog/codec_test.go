@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -531,4 +534,41 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 
 func byTime(a, b event.Position) int {
 	return byPosition(Entry{At: a}, Entry{At: b})
+}
+
+// TestCrowdedRecordsAreNotDecoded: decoded, each of these records, which a broker takes, has fifty times its bytes and more, at all members at once.
+func TestCrowdedRecordsAreNotDecoded(t *testing.T) {
+	const size = 5 << 20
+	within := func(content []byte, fields ...protowire.Number) []byte {
+		for _, field := range fields {
+			content = protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), content)
+		}
+		return content
+	}
+	field := func(body, repeated string) (protowire.Number, []byte) {
+		in := (&controllogv1.Record{}).ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(body))
+		item := in.Message().Fields().ByName(protoreflect.Name(repeated))
+		return in.Number(), bytes.Repeat(within(nil, item.Number()), size/2)
+	}
+	for _, c := range [][2]string{{"genesis", "members"}, {"genesis", "identity"}, {"genesis", "reserved"}, {"epoch", "members"}, {"epoch", "nodes"}, {"beat", "busy"}, {"beat", "unreachable"}, {"hello", "identity"}, {"reservations", "take"}, {"reservations", "drop"}} {
+		number, items := field(c[0], c[1])
+		head, err := proto.Marshal(&controllogv1.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: bytes.Repeat([]byte{1}, 16)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := append(head, within(items, number)...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err = Decode(group, data)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrMalformed) || took > 2*size {
+			t.Errorf("%s of a %s: refusing them took %d MiB: %v", c[1], c[0], took>>20, err)
+		}
+		if head, err = proto.Marshal(&controllogv1.Record{LogVersion: ownership.LogVersionMax + 1, Group: group, Inc: bytes.Repeat([]byte{1}, 16)}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := Decode(group, append(within(items, number), head...)); !errors.Is(err, ErrVersion) || r.Group != group || r.LogVersion != ownership.LogVersionMax+1 {
+			t.Errorf("%s of a %s of a later version: %+v, %v", c[1], c[0], r, err)
+		}
+	}
 }

@@ -184,3 +184,26 @@ func TestReadFirstGoesOnBehindHellos(t *testing.T) {
 		}
 	})
 }
+
+// TestReadFirstOfALaterVersion: after a downgrade of the whole group, nobody knows which reservations the records of the later version leave: the
+// answer says so, and does not say that there are none. Those of another group say nothing.
+func TestReadFirstOfALaterVersion(t *testing.T) {
+	for of, want := range map[string]bool{group: true, "other": false} {
+		mem := NewMem()
+		at := putRecord(t, mem, &ownership.Beat{Seq: 1})
+		take := ownership.Reservations{Seq: 1, Applied: at, Take: []ownership.Take{{KeyAt: ownership.KeyAt{Partition: 5, Key: 9}, ID: ownership.ReservationID{1}, TTL: ownership.TTLLeast}}}
+		data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMax + 1, Group: of, Inc: ownership.Incarnation{1}, Body: &take})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem.Put(data)
+		at = putRecord(t, mem, &ownership.Hello{Node: ownership.Node{Name: "a", Inc: ownership.Incarnation{1}, Lease: time.Second}})
+		got := make(chan ownership.FirstRead, 1)
+		l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
+		l.cfg.Group = group
+		l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: at, Partitions: 8})
+		if answer := <-got; answer.Virgin || answer.Failed || answer.Crowded != want || len(answer.Reserved) > 0 {
+			t.Errorf("a record of group %s: got %+v, want crowded %v", of, answer, want)
+		}
+	}
+}

@@ -16,6 +16,13 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// Log lines about records that cannot be read: any writer of the topic can cause them.
+const (
+	skippedEvery = time.Second
+	skippedBurst = 20
 )
 
 // Config of a [Log].
@@ -58,6 +65,7 @@ type Log struct {
 	deliver   func(ownership.Input)
 	log       *slog.Logger
 	metrics   *Metrics
+	skipped   *loglimit.Limit
 
 	wake chan struct{} // cap 1: there is something in todo
 
@@ -105,12 +113,14 @@ func New(cfg Config, transport Transport, deliver func(ownership.Input), log *sl
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	log = log.With("component", "controllog")
 	return &Log{
 		cfg:       cfg,
 		transport: transport,
 		deliver:   deliver,
-		log:       log.With("component", "controllog"),
+		log:       log,
 		metrics:   metrics,
+		skipped:   loglimit.NewBurst(log, "controllog_skipped", skippedEvery, skippedBurst, metrics.lines),
 		wake:      make(chan struct{}, 1),
 	}, nil
 }
@@ -240,7 +250,9 @@ func (l *Log) decode(e Entry) ownership.Record {
 	record, err := Decode(l.cfg.Group, e.Data)
 	if err != nil {
 		l.metrics.bad.WithLabelValues(reasonOf(err)).Inc()
-		l.log.Warn("record skipped", "position", e.At, "error", err)
+		if log, due := l.skipped.Line(); due {
+			log.Warn("record skipped", "position", e.At, "error", err)
+		}
 		return record
 	}
 	l.metrics.read.WithLabelValues(kindOf(record)).Inc()
@@ -330,7 +342,7 @@ func (l *Log) readHead(ctx context.Context, eff ownership.ReadFirst, read *head)
 // within FirstTimeout, so an attempt begins where the one before ended.
 func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, kept *progress, answer *ownership.FirstRead) {
 	if kept.stretch == nil {
-		kept.stretch = &stretch{Stretch: ownership.Stretch{Partitions: eff.Partitions}}
+		kept.stretch = &stretch{Stretch: ownership.Stretch{Group: l.cfg.Group, Partitions: eff.Partitions}}
 	}
 	read, done := kept.stretch, false
 	torn, err := readOn(ctx, Whole(l.transport, l.log), Anchored, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,26 @@ func TestLogDeliversWhatItCannotRead(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Records of others, which come as fast as their writer likes, write few log lines; the metric counts all.
+func TestLogOfManyBadRecordsWritesFewLines(t *testing.T) {
+	var lines strings.Builder
+	metrics := NewMetrics(prometheus.NewRegistry())
+	l, err := New(testConfig(), NewMem(), func(ownership.Input) {}, slog.New(slog.NewTextHandler(&lines, nil)), metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records = 1000
+	for i := range int64(records) {
+		l.decode(Entry{At: event.Position{Ledger: 1, Entry: i}, Data: []byte("garbage")})
+	}
+	if n := strings.Count(lines.String(), "record skipped"); n == 0 || n > 100 {
+		t.Errorf("%d records wrote %d lines", records, n)
+	}
+	if got := testutil.ToFloat64(metrics.bad.WithLabelValues("malformed")); got != records {
+		t.Errorf("%v records are counted, want %d", got, records)
+	}
 }
 
 // Before a cold start a log counts as one that held a group if members have written to it. Later

@@ -3,6 +3,8 @@ package controllog
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Metrics of a [Log].
@@ -14,12 +16,14 @@ type Metrics struct {
 	readers       *prometheus.CounterVec
 	checks        *prometheus.CounterVec
 	anchors       *prometheus.CounterVec
+	lines         *loglimit.Metrics
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	with := promauto.With(reg)
 	m := &Metrics{
+		lines: loglimit.NewMetrics(reg),
 		appended: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_controllog_appends_total",
 			Help: "Records appended, by kind and result (ok, failed, refused: too many under way).",

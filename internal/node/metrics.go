@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -11,6 +12,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // metrics are about ownership, as this node sees it.
@@ -143,6 +145,16 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 	}, func() float64 { return n.pipeline.LeaseMargin(n.cfg.Timing.Lease).Seconds() })
 }
 
+// Log lines about ignored records: any writer of the control topic can cause them.
+const (
+	badRecordEvery = time.Second
+	badRecordBurst = 20
+)
+
+func newBadRecords(log *slog.Logger, reg prometheus.Registerer) *loglimit.Limit {
+	return loglimit.NewBurst(log, "ownership_bad_record", badRecordEvery, badRecordBurst, loglimit.NewMetrics(reg))
+}
+
 // noted takes a Note of the machine: a log line and a count.
 func (n *Node) noted(note ownership.Note) {
 	m := n.metrics
@@ -194,5 +206,12 @@ func (n *Node) noted(note ownership.Note) {
 	if note.Reason != "" {
 		attrs = append(attrs, "reason", note.Reason)
 	}
-	n.log.Log(context.Background(), level, "ownership", attrs...)
+	log := n.log
+	if note.Kind == ownership.NoteBadRecord {
+		var due bool
+		if log, due = n.badRecords.Line(); !due {
+			return
+		}
+	}
+	log.Log(context.Background(), level, "ownership", attrs...)
 }

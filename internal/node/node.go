@@ -49,6 +49,7 @@ import (
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 	"github.com/ringfence/router/ring"
@@ -167,6 +168,7 @@ type Node struct {
 	schedules *schedules
 	group     *report.Group // as Reports has returned it; nil: this node cannot ask its group
 
+	badRecords    *loglimit.Limit // lines about records of the control log that were ignored
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
 
@@ -202,6 +204,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		cfg: cfg, parts: parts, log: parts.Log.With("component", "node"),
 		metrics:       newMetrics(parts.Registry),
 		steering:      newSteering(parts.Registry, clock.Careful()),
+		badRecords:    newBadRecords(parts.Log.With("component", "node"), parts.Registry),
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),

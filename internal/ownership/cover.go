@@ -306,12 +306,13 @@ func (m *Machine) reservedNow() []Reserved {
 	return list[:min(len(list), listedMax)]
 }
 
-// tooManyReserved waits for the end of all promises if a stretch has more reservations than a Genesis can list. No group writes so many.
+// tooManyReserved waits for the end of all promises if a stretch has more reservations than a Genesis can list, which no group writes, or
+// records of a later log version, as after a downgrade.
 func (m *Machine) tooManyReserved() (wait bool) {
 	c := &m.covers
 	if c.crowded == 0 {
 		c.crowded = m.now
-		m.emit(Note{Kind: NoteBadRecord, Reason: fmt.Sprintf("more than %d keys with reservations since the anchor: no first table before their promises have ended", listedMax)})
+		m.emit(Note{Kind: NoteBadRecord, Reason: fmt.Sprintf("more than %d keys with reservations since the anchor, or records of a later log version than %d: no first table before their promises have ended", listedMax, LogVersionMax)})
 	}
 	return !m.due(c.crowded.Add(waitFor(TTLMost)))
 }

@@ -1,6 +1,8 @@
 package ownership
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -205,19 +207,31 @@ func (m *Machine) peer(inc Incarnation) *peer {
 	return p
 }
 
-// forgetPeers drops the incarnations that the log has forgotten and that were not
-// heard for a minute. heardBase takes their place, so that no deadline gets earlier.
+// forgetPeers drops the incarnations that the log has forgotten, or never knew, and that were not heard for a minute. If
+// nearly all were, it drops the half that was not heard for longest. heardBase takes their place, so that no deadline gets earlier.
 func (m *Machine) forgetPeers() {
-	for inc, p := range m.peers { // every one is judged alone: the order does not matter
+	var unknown []Incarnation
+	for inc := range m.peers { // sorted below
 		known := inc == m.cfg.Inc
 		if m.state != nil && !known {
 			_, known = m.state.Node(inc)
 		}
-		if !known && p.heard.Add(time.Minute).Before(m.now) {
-			m.heardBase = max(m.heardBase, p.heard)
-			delete(m.peers, inc)
+		if !known {
+			unknown = append(unknown, inc)
 		}
 	}
+	slices.SortFunc(unknown, func(a, b Incarnation) int {
+		return cmp.Or(cmp.Compare(m.peers[a].heard, m.peers[b].heard), bytes.Compare(a[:], b[:]))
+	})
+	for i, inc := range unknown {
+		p := m.peers[inc]
+		if i >= len(unknown)/2 && !p.heard.Add(time.Minute).Before(m.now) {
+			break
+		}
+		m.heardBase = max(m.heardBase, p.heard)
+		delete(m.peers, inc)
+	}
+	m.forgetSilent()
 }
 
 // heard returns the instant at which the newest Beat of inc was read (rule 4).
@@ -273,7 +287,7 @@ func (m *Machine) apply(r read) {
 // cannot read means that we do not know the state any more.
 func (m *Machine) readable(r read) bool {
 	switch {
-	case r.rec.Group != m.cfg.Group && r.rec.LogVersion <= LogVersionMax, r.rec.LogVersion == 0:
+	case r.rec.Group != m.cfg.Group, r.rec.LogVersion == 0: // also in a version that we cannot read: it decides nothing here
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "of group " + r.rec.Group})
 		return false
 	case r.rec.LogVersion <= LogVersionMax:
@@ -439,7 +453,7 @@ func (m *Machine) bounded(r read, b *Beat) *Beat {
 	}
 	m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Count: n, Reason: fmt.Sprintf("beat: it names %d nodes as unreachable, of which the first %d count", n, unreachableMax)})
 	cut := *b
-	cut.Unreachable = b.Unreachable[:unreachableMax]
+	cut.Unreachable = slices.Clone(b.Unreachable[:unreachableMax]) // the rest is not kept with the peer
 	return &cut
 }
 

@@ -96,6 +96,10 @@ func TestWhatEndsAMachine(t *testing.T) {
 			w.land(Record{LogVersion: LogVersionMin, Group: "other", Inc: foreign, Body: &Beat{}})
 			w.runUntil(w.now + 200*time.Millisecond)
 		}, ""},
+		"another group's record of a later log version": {func(w *world, p *proc) {
+			w.land(Record{LogVersion: LogVersionMax + 1, Group: "other", Inc: foreign})
+			w.runUntil(w.now + 200*time.Millisecond)
+		}, ""},
 		"attack 48: an outage of 31 s": {func(w *world, p *proc) {
 			w.outage = w.now + 31*time.Second
 			w.runUntil(w.now + 35*time.Second)
@@ -367,8 +371,35 @@ func TestBeatWithManyUnreachable(t *testing.T) {
 	if got := len(p.m.peers[foreign].beat.Unreachable); got != unreachableMax || w.failure != "" {
 		t.Errorf("%d nodes count, want %d; %s", got, unreachableMax, w.failure)
 	}
+	if got := cap(p.m.peers[foreign].beat.Unreachable); got > 2*unreachableMax {
+		t.Errorf("%d nodes are kept in memory for as long as the peer is followed", got)
+	}
 	if w.stats[string(NoteBadRecord)] == said {
 		t.Error("nobody says that the rest of the list does not count")
+	}
+}
+
+// Beats of ever new incarnations, which no Hello has announced, do not make a member remember more and more of them.
+func TestBeatsOfStrangersAreBounded(t *testing.T) {
+	w := quietWorld(t, 3, DefaultTiming(), 2)
+	m := w.procs[0].m
+	at, entry := m.tail.last, m.tail.last.Entry
+	for i := range 4 * peersMax {
+		entry++
+		m.Step(m.now, RecordRead{Reader: m.tail.reader, At: Position{Ledger: at.Ledger, Entry: entry}, Record: Record{
+			LogVersion: m.groupVersion(), Group: "g", Inc: Incarnation{0xF, byte(i >> 8), byte(i)}, Body: &Beat{Seq: 1, Applied: at},
+		}})
+	}
+	if got := len(m.peers); got > peersMax+1 || m.over {
+		t.Errorf("%d incarnations are followed, want at most %d; over: %v", got, peersMax, m.over)
+	}
+	if got := len(m.beating); got > len(m.peers) {
+		t.Errorf("%d incarnations are recently heard, of %d that are followed", got, len(m.peers))
+	}
+	for _, p := range w.procs {
+		if m.peers[p.inc] == nil {
+			t.Errorf("member %s is not followed any more", p.name)
+		}
 	}
 }
 

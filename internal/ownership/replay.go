@@ -77,6 +77,10 @@ type Checked struct {
 	Snaps    int      `json:"snaps"`
 
 	Reservations int `json:"reservations"` // records of takes and drops
+
+	Later        int      `json:"later"`         // of the group, in a version that this build cannot read: members of it exit there
+	LaterFrom    Position `json:"later_from"`    // the first of them
+	LaterVersion uint32   `json:"later_version"` // its version
 }
 
 // Violation is a record that contradicts the log before it.
@@ -159,8 +163,15 @@ func (r *Replay) apply(one read) string {
 	if g, ok := one.rec.Body.(*Genesis); ok && !foreign {
 		return r.genesis(one, g)
 	}
+	later := one.rec.Group == r.group && one.rec.LogVersion > LogVersionMax
+	if later {
+		r.noteLater(one)
+	}
 	if r.state == nil {
 		return r.await(one, foreign)
+	}
+	if later {
+		return ""
 	}
 	if foreign {
 		r.checked.Foreign++
@@ -186,6 +197,13 @@ func (r *Replay) apply(one read) string {
 	case *Genesis: // see above
 	}
 	return ""
+}
+
+func (r *Replay) noteLater(one read) {
+	if r.checked.Later == 0 {
+		r.checked.LaterFrom, r.checked.LaterVersion = one.at, one.rec.LogVersion
+	}
+	r.checked.Later++
 }
 
 // await keeps a record from before the first state, and begins with the first Snap.

@@ -160,6 +160,7 @@ func (g *Genesis) voidBy(version uint32, take Position) bool {
 // nothing of the stretch met an entry that is not known, and one that does not count here may have counted, since the
 // entry that it met may have had no room in the state.
 type Stretch struct {
+	Group      string
 	Partitions int // of the group
 
 	first   Position // of the stretch
@@ -180,6 +181,10 @@ func (s *Stretch) Read(at Position, rec Record) {
 		s.first, s.entries = at, map[KeyAt]*stretchEntry{}
 	}
 	if s.crowded {
+		return
+	}
+	if rec.LogVersion > LogVersionMax && rec.Group == s.Group { // before a downgrade: it may hold any reservations
+		s.crowded = true
 		return
 	}
 	switch b := rec.Body.(type) {

@@ -92,7 +92,7 @@ type FirstRead struct {
 	HadGroup bool
 	HadGen   uint32
 
-	// Reserved is what a [Stretch] says, of the records from the anchor up to Before. Crowded: there are too many reservations to tell.
+	// Reserved is what a [Stretch] says, of the records from the anchor up to Before. Crowded: there are too many reservations to tell, or records that this build cannot read.
 	Reserved []Reserved
 	Crowded  bool
 }

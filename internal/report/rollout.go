@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -70,7 +71,7 @@ func (w *MoveWord) check() error {
 
 // Clip cuts the texts and lists of a word to what others take.
 func (w *MoveWord) Clip() {
-	w.Reason = w.Reason[:min(len(w.Reason), moveTextMax)]
+	w.Reason = strings.ToValidUTF8(w.Reason[:min(len(w.Reason), moveTextMax)], "") // JSON would replace a cut character by a longer one
 	w.From = w.From[:min(len(w.From), moveFromMax)]
 }
 
@@ -87,6 +88,28 @@ func (m MoveWords) Add(words ...MoveWord) MoveWords {
 		m = append(m, w)
 	}
 	return slices.Delete(m, 0, max(0, len(m)-MoveWordsMax))
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It reads no more words than there may be: an empty one of three bytes takes hundreds in memory.
+func (m *MoveWords) UnmarshalJSON(text []byte) error {
+	*m = nil
+	words := json.NewDecoder(bytes.NewReader(text))
+	if first, err := words.Token(); err != nil || first == nil { // nil: null
+		return err
+	} else if first != json.Delim('[') {
+		return errors.New("report: words about moves are a list")
+	}
+	for words.More() {
+		if len(*m) == MoveWordsMax {
+			return errTooLong
+		}
+		var one MoveWord
+		if err := words.Decode(&one); err != nil {
+			return err
+		}
+		*m = append(*m, one)
+	}
+	return nil
 }
 
 // EncodeMoves returns words for another member, the newest ones that fit.

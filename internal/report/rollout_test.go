@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +98,11 @@ func TestHostileMoves(t *testing.T) {
 	if words, err := DecodeMoves(EncodeMoves(MoveWords{w})); err != nil || len(words) != 1 {
 		t.Errorf("a clipped word: %+v, %v", words, err)
 	}
+	w = MoveWord{Reason: "x" + strings.Repeat("é", moveTextMax)} // any text that an Epoch has
+	w.Clip()
+	if words, err := DecodeMoves(EncodeMoves(MoveWords{w})); err != nil || len(words) != 1 {
+		t.Errorf("a word clipped within a character: %+v, %v", words, err)
+	}
 	all := MoveWords(slices.Repeat([]MoveWord{w}, MoveWordsMax))
 	if text := EncodeMoves(all); len(text) > moveWordBytes/2 {
 		t.Errorf("%d bytes", len(text))
@@ -129,5 +135,23 @@ func TestALongAnswerAboutMovesFits(t *testing.T) {
 	var at RolloutAt
 	if err := json.Unmarshal(answer.GetJson(), &at); err != nil || len(at.Words) < MoveWordsMax/4 || at.Words[len(at.Words)-1].At != words[MoveWordsMax-1].At {
 		t.Errorf("%d words, %v", len(at.Words), err)
+	}
+}
+
+// TestHostileMovesTakeLittleMemory: an answer with far more words than there may be is not decoded: it would take a hundred times its bytes.
+func TestHostileMovesTakeLittleMemory(t *testing.T) {
+	text := []byte(`{"words":[{}` + strings.Repeat(`,{}`, reportBytesMax/3-10) + `]}`)
+	var at RolloutAt
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := json.Unmarshal(text, &at)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 4*reportBytesMax {
+		t.Errorf("%d words take %d MiB, %v", len(at.Words), took>>20, err)
+	}
+	for _, text := range []string{`{}`, `{"words":null}`, `{"words":[]}`} {
+		if err := json.Unmarshal([]byte(text), &at); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

@@ -70,7 +70,7 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:
-		return nil, status.Errorf(codes.InvalidArgument, "no report about %v", request.GetSubject())
+		return nil, status.Errorf(codes.Unimplemented, "no report about %v", request.GetSubject()) // of a later version
 	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -179,7 +179,7 @@ func (p peers) call(ctx context.Context, address string, call func(context.Conte
 // network's own text would reveal open ports.
 func failure(code codes.Code) string {
 	switch code { // all other codes are answers of a member
-	case codes.Unimplemented:
+	case codes.Unimplemented, codes.InvalidArgument: // the latter of earlier releases, about a subject that they do not know
 		return "its version cannot answer"
 	case codes.Unavailable:
 		return "it cannot be reached"

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/audit"
@@ -101,6 +102,9 @@ func (r *Report) encode() ([]byte, error) {
 
 // decode reads a report. The sender may be anybody.
 func decode(b []byte) (*Report, error) {
+	if trips, handlings := countItems(b); trips > TripsMax || handlings > HandlingsMax { // before they take memory
+		return nil, fmt.Errorf("%w: %d trips and %d handlings, want at most %d and %d", errReport, trips, handlings, TripsMax, HandlingsMax)
+	}
 	m := new(auditv1.Report)
 	if proto.Unmarshal(b, m) != nil {
 		return nil, errReport
@@ -109,8 +113,6 @@ func decode(b []byte) (*Report, error) {
 	switch {
 	case len(m.GetGroup()) > NameMax || len(m.GetMember()) > NameMax:
 		return nil, fmt.Errorf("%w: a name of more than %d bytes", errReport, NameMax)
-	case len(m.GetTrips()) > TripsMax || len(m.GetHandlings()) > HandlingsMax:
-		return nil, fmt.Errorf("%w: %d trips and %d handlings, want at most %d and %d", errReport, len(m.GetTrips()), len(m.GetHandlings()), TripsMax, HandlingsMax)
 	case len(c.GetId()) != len(audit.ClockID{}) || len(m.GetIncarnation()) != len(Incarnation{}):
 		return nil, fmt.Errorf("%w: an id that has not 16 bytes", errReport)
 	case !instants(c.GetBootNs(), c.GetLeaseNs(), c.GetSinceNs(), c.GetWanderNs(), m.GetOmittedUntilNs()):
@@ -150,6 +152,30 @@ func decode(b []byte) (*Report, error) {
 		}
 	}
 	return r, nil
+}
+
+// The numbers of the fields of a Report that repeat.
+const (
+	fieldTrips     = 6
+	fieldHandlings = 7
+)
+
+// countItems counts what repeats in a report, up to its first malformed field, where the generated code fails too.
+func countItems(b []byte) (trips, handlings int) {
+	for len(b) > 0 {
+		num, _, size := protowire.ConsumeField(b)
+		if size < 0 {
+			break
+		}
+		switch num {
+		case fieldTrips:
+			trips++
+		case fieldHandlings:
+			handlings++
+		}
+		b = b[size:]
+	}
+	return trips, handlings
 }
 
 // instantMax keeps sums and differences of instants from overflowing: 36 years.

@@ -1,9 +1,11 @@
 package exchange
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"reflect"
+	"runtime"
 	"testing"
 	"time"
 
@@ -145,5 +147,19 @@ func TestTrips(t *testing.T) {
 	refuse = true
 	if err := link.Send(t.Context(), Report{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a refused report: %v", err)
+	}
+}
+
+// TestReportsBeyondTheirBoundsAreNotDecoded: decoded, each of these has fifty times its bytes and more.
+func TestReportsBeyondTheirBoundsAreNotDecoded(t *testing.T) {
+	for name, field := range map[string]byte{"handlings": fieldHandlings, "trips": fieldTrips} {
+		report := bytes.Repeat([]byte{field<<3 | 2, 0}, BytesMax/2)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := decode(report)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, errReport) || took > 4*BytesMax {
+			t.Errorf("%s: refusing it took %d bytes, %v", name, took, err)
+		}
 	}
 }

@@ -61,7 +61,7 @@ var arrows = map[string]arrow{
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog"}), "carries the records of internal/ownership, independent of their meaning"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/telemetry/loglimit"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
 		slices.Concat(words, []string{"internal/controllog"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",

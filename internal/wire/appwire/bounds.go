@@ -15,10 +15,12 @@ type Bounds struct {
 }
 
 // Bounds of frames that are rare. An SDK names each of its deliveries once in a Progress,
-// and has 100,000 at most; it has one capability today.
+// and has 100,000 at most; it has one capability today. Of schedules, of which a worker may declare fewer, the rest is for the
+// receiver to name.
 const (
 	progressMax     = 100_000
 	capabilitiesMax = 64
+	schedulesMax    = 4096
 )
 
 // ErrBounds says that a frame exceeds the [Bounds] of its receiver, and was not decoded.
@@ -32,12 +34,13 @@ const (
 	fieldResultsItems = 2
 	fieldProgressIDs  = 1
 	fieldCapabilities = 5
+	fieldSchedules    = 8
 )
 
 // judge counts the repeated fields of a frame before the generated code decodes it. It
 // stops at the first malformed field, where the generated code fails too.
 func (b Bounds) judge(frame []byte) error {
-	var results, ids, capabilities int
+	var results, ids, capabilities, schedules int
 	for num, body := range hotframe.Fields(frame) {
 		switch num {
 		case fieldResults:
@@ -46,6 +49,7 @@ func (b Bounds) judge(frame []byte) error {
 			ids += countIDs(body)
 		case fieldHello:
 			capabilities += hotframe.Count(body, fieldCapabilities)
+			schedules += hotframe.Count(body, fieldSchedules)
 		}
 	}
 	switch {
@@ -55,6 +59,8 @@ func (b Bounds) judge(frame []byte) error {
 		return b.tooMany("deliveries in a Progress", progressMax)
 	case capabilities > capabilitiesMax:
 		return b.tooMany("capabilities", capabilitiesMax)
+	case schedules > schedulesMax:
+		return b.tooMany("schedules", schedulesMax)
 	}
 	return nil
 }

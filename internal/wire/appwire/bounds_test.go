@@ -42,6 +42,7 @@ func TestFramesBeyondTheirBoundsAreNotDecoded(t *testing.T) {
 		"results before what is unreadable": append(inFrame(fieldResults, emptyResults, unknown...), 0xff),
 		"progress, packed":                  inFrame(fieldProgress, inFrame(fieldProgressIDs, bytes.Repeat([]byte{1}, size))),
 		"progress":                          inFrame(fieldProgress, bytes.Repeat([]byte{fieldProgressIDs<<3 | varint, 1}, size/2)),
+		"schedules":                         inFrame(fieldHello, bytes.Repeat([]byte{fieldSchedules<<3 | length, 0}, size/2)),
 		"capabilities":                      inFrame(fieldHello, bytes.Repeat([]byte{fieldCapabilities<<3 | length, 0}, size/2)),
 	} {
 		t.Run(name, func(t *testing.T) {
