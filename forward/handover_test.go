@@ -107,6 +107,27 @@ func TestWindowOfWrongContents(t *testing.T) {
 	}
 }
 
+// A window whose lists differ in length is no window, whichever is the shorter one.
+func TestWindowOfUnequalLists(t *testing.T) {
+	for name, cut := range map[string]func(w *peerv1.Window){
+		"ledgers":          func(w *peerv1.Window) { w.LedgerIds = w.LedgerIds[:1] },
+		"partitions":       func(w *peerv1.Window) { w.Partitions = w.Partitions[:1] },
+		"ages":             func(w *peerv1.Window) { w.AgesMs = w.AgesMs[:1] },
+		"entries":          func(w *peerv1.Window) { w.EntryIds = w.EntryIds[:1] },
+		"batch indexes":    func(w *peerv1.Window) { w.BatchIndexes = w.BatchIndexes[:1] },
+		"topic partitions": func(w *peerv1.Window) { w.TopicPartitions = w.TopicPartitions[:1] },
+	} {
+		wire := encodeWindow(0, finished(3, 2))
+		if _, err := decodeWindow(0, wire); err != nil {
+			t.Fatal(err)
+		}
+		cut(wire)
+		if got, err := decodeWindow(0, wire); err == nil {
+			t.Errorf("%s: read %v", name, got)
+		}
+	}
+}
+
 // HandedOver waits until the next owner has received everything, not only until it was sent: a
 // leaving member then ends its streams, which would lose ids in flight.
 func TestHandedOverIsTakenIn(t *testing.T) {
@@ -189,5 +210,36 @@ func TestHandedOverMeansSent(t *testing.T) {
 	}
 	if !over() {
 		t.Error("all is sent, and not handed over")
+	}
+}
+
+// Ids for peers that leave are dropped once, and nobody waits for them.
+func TestDroppedIDsAreDroppedOnce(t *testing.T) {
+	h := handover{idsMax: 10, queues: make(map[Peer][]event.Finished)}
+	h.put(peerNumber(1), finished(3, 4))
+	h.put(peerNumber(2), finished(3, 2))
+	empty := h.done()
+	for i, want := range []int{4, 0} {
+		if got := h.keepOnly(map[Peer]string{peerNumber(2): ""}); got != want {
+			t.Errorf("call %d drops %d ids, want %d", i, got, want)
+		}
+	}
+	select {
+	case <-empty:
+		t.Error("nobody waits for the ids of a peer that stays")
+	default:
+	}
+	if got, more := h.take(peerNumber(1), 10, nil); len(got) > 0 || more {
+		t.Errorf("%d dropped ids are sent", len(got))
+	}
+	got, _ := h.take(peerNumber(2), 10, nil)
+	h.taken(len(got))
+	select {
+	case <-empty:
+	default:
+		t.Error("all is sent or dropped, and somebody waits still")
+	}
+	if len(h.queues) != 0 {
+		t.Errorf("%d queues are kept", len(h.queues))
 	}
 }

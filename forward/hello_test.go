@@ -1,13 +1,19 @@
 package forward
 
 import (
+	"context"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/base/identity"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
@@ -96,5 +102,55 @@ func TestSaidIsShortAndHarmless(t *testing.T) {
 	}
 	if got := peerText(strings.Repeat("é", 1<<20)); len(got) > peerTextMax+len("…") || !strings.HasPrefix(got, "éé") {
 		t.Errorf("said has %d bytes", len(got))
+	}
+}
+
+// greeting counts the callers that are no strangers.
+type greeting struct {
+	credentials.TransportCredentials
+	greeted *atomic.Int32
+}
+
+type greetingInfo struct {
+	credentials.AuthInfo
+	greeted *atomic.Int32
+}
+
+func (i greetingInfo) Greeted() { i.greeted.Add(1) }
+
+func (g greeting) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := g.TransportCredentials.ServerHandshake(conn)
+	return conn, greetingInfo{info, g.greeted}, err
+}
+
+// The bounds of strangers end with a good Hello, and only then.
+func TestAGoodHelloEndsTheBoundsOfStrangers(t *testing.T) {
+	for name, test := range map[string]struct {
+		group   string
+		greeted int32
+	}{"good": {"g", 1}, "of another group": {"other", 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network, greeted := &pipes{}, new(atomic.Int32)
+				b := newNode(t, network, 2, DefaultConfig(), bubbleClock())
+				b.server = NewServer(b.config, b.self, greeting{insecure.NewCredentials(), greeted}, b, b.now, b.metrics, b.log())
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				listener := network.listen(t, b.name())
+				wg.Go(func() {
+					if err := b.server.Run(ctx, listener); err != nil {
+						t.Error(err)
+					}
+				})
+				defer func() { cancel(); wg.Wait() }()
+				h := Identity{Group: test.group, HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))
+				_, closeAll := caller(t, network, b, &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: h}})
+				defer closeAll()
+				time.Sleep(time.Second)
+				if got := greeted.Load(); got != test.greeted {
+					t.Errorf("greeted %d times, want %d", got, test.greeted)
+				}
+			})
+		})
 	}
 }

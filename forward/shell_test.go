@@ -736,6 +736,9 @@ func TestUnlistedPeerMayFinish(t *testing.T) {
 		time.Sleep(time.Second)
 		a.route(fixedRoute{owners: []Peer{a.identity.Incarnation}}, a)
 		time.Sleep(time.Minute)
+		if n, local := b.streamsGone(), len(a.handled()); n != 0 || local != 0 {
+			t.Fatalf("%d streams have ended before the answer, and %d events were sent elsewhere, want none", n, local)
+		}
 		b.server.Answer(1, doneOf(events[0].Handle))
 		a.await(1)
 		time.Sleep(time.Second)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // smallConfig is that of the smallest frames.
@@ -282,4 +284,209 @@ func TestAConfirmationIsNoEarlierThanVerdicts(t *testing.T) {
 	if got := numbers(); !slices.Equal(got, []uint64{confirmation}) {
 		t.Errorf("answered when no verdict waits: %v", got)
 	}
+}
+
+// Renewals whose lists do not fit each other are refused.
+func TestCrookedRenewals(t *testing.T) {
+	two := []uint64{1, 2}
+	if got, err := renewalsOf(two, two, two, []uint32{0, 1}); err != nil || !got[0].Covered || !got[1].Covered {
+		t.Fatalf("%v, %v", got, err)
+	}
+	for name, read := range map[string]func() ([]event.Renewal, error){
+		"fewer numbers":   func() ([]event.Renewal, error) { return renewalsOf(two, two[:1], nil, nil) },
+		"more numbers":    func() ([]event.Renewal, error) { return renewalsOf(two[:1], two, nil, nil) },
+		"fewer durations": func() ([]event.Renewal, error) { return renewalsOf(two, two, two[:1], nil) },
+		"too many": func() ([]event.Renewal, error) {
+			all := make([]uint64, renewalsMax+1)
+			return renewalsOf(all, all, nil, nil)
+		},
+		"one that is none": func() ([]event.Renewal, error) { return renewalsOf(two, two, two, []uint32{2}) },
+		"one twice":        func() ([]event.Renewal, error) { return renewalsOf(two, two, two, []uint32{1, 1}) },
+		"out of order":     func() ([]event.Renewal, error) { return renewalsOf(two, two, two, []uint32{1, 0}) },
+	} {
+		if got, err := read(); err == nil {
+			t.Errorf("%s: read %v", name, got)
+		}
+	}
+}
+
+// A peer that takes no verdicts gets no receipts, and so may send no more events, until few verdicts wait.
+func TestReceiptsWaitForVerdicts(t *testing.T) {
+	config := smallConfig()
+	in := &inbound{server: &Server{config: config}, link: &link{wakeup: make(chan struct{}, 1)}}
+	taken := func(want uint64, when string) {
+		t.Helper()
+		if got := in.link.takenIn.Load(); got != want {
+			t.Errorf("%s frame %d has its receipt, want %d", when, got, want)
+		}
+	}
+	fill := func(frames int) {
+		for len(in.queued) < frames {
+			in.answer([]event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Reason: strings.Repeat("x", config.FrameMax/2)}}})
+		}
+	}
+	fill(queuedMax)
+	in.took(1)
+	taken(1, "with as many frames of verdicts as may wait")
+	fill(queuedMax + 2)
+	in.took(2)
+	taken(1, "with more")
+	in.take()
+	taken(1, "with one more")
+	in.take()
+	taken(2, "when no more wait than may")
+	if in.owed != 0 {
+		t.Errorf("the receipt for frame %d is still owed", in.owed)
+	}
+	for range 3 * queuedMax {
+		in.take()
+	}
+	in.took(3)
+	taken(3, "when nothing waits")
+}
+
+// More cancels and renewals than may wait for a stream are not queued.
+func TestSmallQueuesAreBounded(t *testing.T) {
+	var s peer
+	for i := range uint64(cancelledMax + 10) {
+		s.cancel(Cancel{Handle: event.NewCallHandle(i + 1)})
+		s.renew(event.Renewal{Handle: event.NewCallHandle(i + 1)})
+	}
+	calls, renewals := s.takeSmall()
+	if len(calls) != cancelledMax || len(renewals) != renewalsMax || calls[0].Handle != event.NewCallHandle(1) {
+		t.Errorf("%d cancels and %d renewals wait, want %d and %d, the oldest", len(calls), len(renewals), cancelledMax, renewalsMax)
+	}
+	if calls, renewals = s.takeSmall(); len(calls)+len(renewals) > 0 {
+		t.Errorf("%d cancels and %d renewals are sent twice", len(calls), len(renewals))
+	}
+}
+
+// The losses of streams that are remembered are the newest.
+func TestLossesAreBounded(t *testing.T) {
+	p := &Pool{}
+	p.noteUnanswered(peerNumber(1), 0)
+	for i := range unansweredMax + 3 {
+		p.noteUnanswered(peerNumber(1), i+1)
+	}
+	got := p.Unanswered()
+	if len(got) != unansweredMax || got[0].Events != 4 || got[len(got)-1].Events != unansweredMax+3 {
+		t.Errorf("%d losses are remembered, %+v to %+v", len(got), got[0], got[len(got)-1])
+	}
+}
+
+// A reservation is granted, renewed and released over a stream, as at this node itself.
+func TestReservationsOverTheWire(t *testing.T) {
+	for name, owner := range map[string]int{"a peer": 1, "this node": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := threeNodes(t, &pipes{}, DefaultConfig(), bubbleClock())[:2]
+				a, b := nodes[0], nodes[owner]
+				b.verdict = func(*event.Event, int) (event.Verdict, bool) { return event.Verdict{Kind: event.Granted}, true }
+				for _, n := range nodes {
+					n.start()
+					defer n.stop()
+				}
+				a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}, epoch: event.Position{Ledger: 1}}, nodes...)
+				time.Sleep(time.Second)
+				reserve := func(serial uint64, call event.Call) event.Handle {
+					ev := a.events(int(serial), 1)[0]
+					call.ID, call.Reservation = "id", true
+					ev.Call, ev.Handle, ev.ID = &call, event.NewCallHandle(serial), event.CallMessageID(ev.Key, "id", serial)
+					e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
+					e.First, e.Fresh = ev.Handle, event.AllBits(1)
+					a.pool.Hold(e)
+					time.Sleep(time.Second)
+					return ev.Handle
+				}
+				short, long := reserve(1, event.Call{}), reserve(2, event.Call{TTL: event.TTLLeast})
+				a.mu.Lock()
+				granted := len(a.granted)
+				a.mu.Unlock()
+				if granted != 2 {
+					t.Fatalf("%d reservations are granted, want 2", granted)
+				}
+				a.pool.Renew(event.Renewal{Handle: short, Number: 7})
+				time.Sleep(time.Second)
+				a.mu.Lock()
+				renewed := slices.Clone(a.renewed)
+				a.mu.Unlock()
+				if len(renewed) != 1 || renewed[0].Handle != short || renewed[0].Number != 7 {
+					t.Errorf("the answers to the renewal are %+v", renewed)
+				}
+				a.pool.GiveUp(short)
+				a.pool.GiveUp(long) // whose owner has to confirm it
+				time.Sleep(time.Second)
+				b.mu.Lock()
+				cancelled := slices.Clone(b.cancelled)
+				b.mu.Unlock()
+				if len(cancelled) != 2 || cancelled[0].call != short || cancelled[1].call != long || (cancelled[0].from == 0) != (owner == 0) {
+					t.Errorf("the owner is told %+v", cancelled)
+				}
+				a.await(2)
+				if s := a.pool.Stats(); s.Events != 0 || s.Forgotten != 0 {
+					t.Errorf("stats = %+v, want nothing left, and no release without a confirmation", s)
+				}
+			})
+		})
+	}
+}
+
+// A release is not confirmed while the verdict that says what became of the reservation is on its way.
+func TestAnEndedReservationIsNotConfirmedHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newNode(t, &pipes{}, 1, DefaultConfig(), bubbleClock())
+		a.verdict = func(*event.Event, int) (event.Verdict, bool) { return event.Verdict{Kind: event.Granted}, true }
+		a.start()
+		defer a.stop()
+		a.route(fixedRoute{owners: []Peer{a.identity.Incarnation}, epoch: event.Position{Ledger: 1}}, a)
+		ev := a.events(1, 1)[0]
+		ev.Handle, ev.ID = event.NewCallHandle(1), event.CallMessageID(ev.Key, "id", 0)
+		ev.Call = &event.Call{ID: "id", Reservation: true, TTL: event.TTLLeast}
+		e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
+		e.First, e.Fresh = ev.Handle, event.AllBits(1)
+		a.before = []event.Handle{ev.Handle}
+		a.pool.Hold(e)
+		a.pool.GiveUp(ev.Handle)
+		if n := len(a.settled); n != 0 || len(a.cancelled) != 1 {
+			t.Errorf("%d reservations are settled, and cancelled are %v, want none before the verdict", n, a.cancelled)
+		}
+		a.pool.Settle(Local, nil, []event.Verdict{{Handle: ev.Handle, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied}}}})
+		a.await(1)
+	})
+}
+
+// Events that a peer keeps after others have taken its partitions over are sent again, also while its stream lasts. Those that the source has
+// settled another way are forgotten.
+func TestTakeoverOverTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := threeNodes(t, &pipes{}, DefaultConfig(), bubbleClock())
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		b.verdict = func(*event.Event, int) (event.Verdict, bool) { return event.Verdict{}, false } // it is cut off, and answers nothing
+		for _, n := range nodes {
+			n.start()
+			defer n.stop()
+		}
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}, epoch: event.Position{Ledger: 1}}, nodes...)
+		events := a.events(1, 3)
+		a.hold(events)
+		time.Sleep(time.Second)
+		first := events[0].Handle
+		if got := a.pool.Newest([]event.Handle{first, first + 100}, nil); len(got) != 2 || got[0] == nil || got[0].ID != events[0].ID || got[1] != nil {
+			t.Errorf("held are %v, want the first event and none", got)
+		}
+		a.pool.Drop([]event.Handle{first})
+		if s := a.pool.Stats(); s.Events != 2 {
+			t.Errorf("%d events are held, want 2 after one was dropped", s.Events)
+		}
+		a.route(fixedRoute{owners: []Peer{c.identity.Incarnation}, epoch: event.Position{Ledger: 2}}, nodes...)
+		time.Sleep(time.Second)
+		if len(c.handled()) != 0 {
+			t.Error("events that may run are sent to the next owner before a takeover")
+		}
+		a.pool.TakenOver(b.identity.Incarnation, func(ring.Partition) bool { return true })
+		a.await(2)
+		if got, want := a.pool.Unanswered(), (Unanswered{b.identity.Incarnation, 2}); len(got) != 1 || got[0] != want || len(c.handled()) != 2 {
+			t.Errorf("unanswered: %v, and the next owner got %d events, want %v and 2", got, len(c.handled()), want)
+		}
+	})
 }

@@ -907,3 +907,50 @@ func (l *list) has(h held) bool {
 	_, found := l.search(h)
 	return found
 }
+
+// A final verdict of an earlier holder settles an event that the next owner has by now; another member's does not.
+func TestAnEarlierHolderSettles(t *testing.T) {
+	inEachForm(t, func(t *testing.T, tt *tableTest) {
+		tt.hold("k", 1, 1)
+		tt.wantTake(1, 1)
+		tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+		tt.owner(2, 2)
+		tt.wantTake(2, 1)
+		tt.say(3, event.Failed, 0, 1)
+		if tt.Len() != 1 {
+			t.Fatal("a member that never had the event has settled it")
+		}
+		tt.say(1, event.Failed, 0, 1)
+		if tt.Len() != 0 || len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Kind != event.Failed {
+			t.Errorf("%d events are held, and settled are %v, want none and the failure", tt.Len(), tt.out.Verdicts)
+		}
+		ignored := tt.Stats().Ignored
+		tt.say(2, event.Rejected, 0, 1)
+		if tt.Stats().Ignored != ignored+1 || len(tt.out.Verdicts) != 1 {
+			t.Errorf("the second verdict counts: %v", tt.out.Verdicts)
+		}
+	})
+}
+
+// What is known of peers that are gone, own nothing and have no events is forgotten.
+func TestPeersThatAreGoneAreForgotten(t *testing.T) {
+	tt := newTableTest(t, false)
+	before := len(tt.lanes)
+	for number := 10; number < 100; number++ {
+		tt.owner(number, int64(number))
+		tt.PeerUp(tt.now, peerNumber(number), true, &tt.out)
+		tt.hold("k", number, number)
+		tt.wantTake(number, number)
+		tt.done(number, number)
+		if number%2 == 0 { // it leaves, or it dies
+			tt.owner(1, int64(number))
+			tt.PeerDown(tt.now, peerNumber(number), &tt.out)
+		} else {
+			tt.PeerDown(tt.now, peerNumber(number), &tt.out)
+			tt.owner(1, int64(number))
+		}
+	}
+	if n := len(tt.lanes); n != before {
+		t.Errorf("%d peers are known, want %d", n, before)
+	}
+}

@@ -485,3 +485,95 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 		}
 	})
 }
+
+// TestGiveBeginsAnew: what was taken back while deliveries were being taken does not touch those that are taken later.
+func TestGiveBeginsAnew(t *testing.T) {
+	for name, back := range map[string]func(d *Outstanding){
+		"all":        func(d *Outstanding) { d.RevokeAll(nil) },
+		"partitions": func(d *Outstanding) { d.Revoke(ownership.SetOf(1), false, nil) },
+		"one by one": func(d *Outstanding) { d.TakeBack([]event.DeliveryID{10}, nil, nil) },
+	} {
+		d := NewOutstanding(10)
+		d.StartTake()
+		back(d)
+		wantResults(t, name+": meanwhile", d.Give([]event.Delivery{delivery(1, 0)}, nil), "10:not_started ")
+		d.StartTake()
+		wantResults(t, name+": later", d.Give([]event.Delivery{delivery(1, 0)}, nil), "")
+		back(d) // nothing is being taken
+		d.StartTake()
+		wantResults(t, name+": after one in between", d.Give([]event.Delivery{delivery(1, 0)}, nil), "")
+	}
+	d := NewOutstanding(10)
+	if d.Drain(nil); d.StartTake() != 0 {
+		t.Error("a worker that drains is given more")
+	}
+}
+
+// TestRevokeAfterAFrame: the deliveries behind those of a frame are taken back or go out, each once.
+func TestRevokeAfterAFrame(t *testing.T) {
+	d := NewOutstanding(10)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(1, 0), delivery(1, 1), delivery(2, 0), delivery(1, 2)}, nil)
+	if frame, _ := d.Frame(1, 1<<20, 1<<20, nil, nil); len(frame) != 1 {
+		t.Fatalf("%d in the frame, want 1", len(frame))
+	}
+	_, back := d.Revoke(ownership.SetOf(1), false, nil)
+	wantResults(t, "taken back", back, "11:not_started 12:not_started ")
+	d.Frame(10, 1<<20, 1<<20, nil, nil)
+	if d.name(20) == 0 || d.Unsent() || d.Len() != 2 {
+		t.Errorf("the delivery that stays has the name %d, unsent: %t, held: %d", d.name(20), d.Unsent(), d.Len())
+	}
+}
+
+// TestNamesDoNotRepeat: a late answer to an earlier delivery does not settle the one that has its place.
+func TestNamesDoNotRepeat(t *testing.T) {
+	d := busy(t, 1)
+	old := event.Result{Delivery: d.name(10), Kind: event.ResultDone}
+	d.Answer([]event.Result{old}, nil)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(2, 0)}, nil)
+	d.Frame(10, 1<<20, 1<<20, nil, nil)
+	wantResults(t, "the answer comes again", d.Answer([]event.Result{old}, nil), "")
+	if d.Len() != 1 || d.Stats().Unknown != 1 {
+		t.Errorf("%d are held, want 1", d.Len())
+	}
+}
+
+// TestPongsOnlyExtend: an earlier lease takes nothing back that a worker was promised, and what is over is forgotten.
+func TestPongsOnlyExtend(t *testing.T) {
+	d := busy(t, 1, 2)
+	d.Pong(0, leaseUntil(5*second), 0, nil)
+	d.Pong(0, leaseUntil(3*second), 0, nil)
+	d.Revoke(ownership.SetOf(1), false, nil)
+	d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil)
+	d.Pong(0, leaseUntil(3*second), 0, nil)
+	if len(d.revoked) > 0 {
+		t.Errorf("%d names of revoked deliveries are kept, want none: all are answered", len(d.revoked))
+	}
+	d.Break(nil)
+	wantResults(t, "after the earlier lease", d.Expire(4*second, nil), "")
+	wantResults(t, "after the later one", d.Expire(5*second, nil), "20:lost ")
+	d = busy(t, 1)
+	d.Break(nil)
+	if told := d.TimeOut(0, nil); len(told) > 0 {
+		t.Errorf("on a broken stream %v are taken back for their slowness", told)
+	}
+}
+
+// TestRevokesComeBeforeThePong: a worker that read the Pong first would count the later deadline for what was taken back, whose end is counted from the
+// earlier one here.
+func TestRevokesComeBeforeThePong(t *testing.T) {
+	for name, mark := range map[string]func(w *session){
+		"too slow":   func(w *session) { w.timedOut = []uint64{7} },
+		"skipped":    func(w *session) { w.skipped = []uint64{7} },
+		"partitions": func(w *session) { w.revoked[7] = struct{}{} },
+		"all":        func(w *session) { w.all = true },
+	} {
+		w := newSession(nil)
+		w.pinged = true
+		mark(w)
+		if f := w.nextControl(); f.GetRevoke() == nil || !w.pinged {
+			t.Errorf("%s: the first frame is %v", name, f)
+		}
+	}
+}

@@ -446,3 +446,66 @@ func TestLateSentEventsAreHandedOver(t *testing.T) {
 		t.Errorf("handed over %+v", told)
 	}
 }
+
+// bring brings an event with the id of all others, and returns the fate of it that is said at once.
+func (b *copyBox) bring(payload string, round uint32) (h event.Handle, done bool) {
+	b.handle++
+	e := &event.Event{
+		Handle: b.handle, ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: 0}, Topic: "t", Key: "ann",
+		Partition: ring.PartitionOf("ann"), Payload: []byte(payload), Round: round,
+	}
+	var out Output
+	b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
+	return b.handle, slices.Contains(said(&out), says(Local, b.handle, verdict{Kind: event.Done}))
+}
+
+// While an event waits or runs, one with its id joins it if the broker says that it is the same, or its content does. A copy that merely claims
+// the id is an event of its own, whichever of the two comes first.
+func TestCopiesOfEventsThatAreHere(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, second uint32 // rounds
+		payload       string // of the second
+		runs          int
+	}{
+		"the broker delivers it again": {0, 0, "pay", 1},
+		"a copy of it":                 {0, 1, "pay", 1},
+		"a copy and then itself":       {1, 0, "pay", 1},
+		"a false copy":                 {0, 1, "steal", 2},
+		"a false copy, then the event": {1, 0, "steal", 2},
+		"two false copies":             {1, 2, "steal", 2},
+	} {
+		for _, running := range []bool{false, true} {
+			b := newCopyBox(t)
+			var ended []addressed
+			var out Output
+			runs, lease := 0, ownership.Lease{Until: clock.Forever - 1}
+			first, _ := b.bring("pay", test.first)
+			var given []event.Delivery
+			if running {
+				given = b.Take(0, lease, 1, 1, nil)
+			}
+			second, done := b.bring(test.payload, test.second)
+			if done {
+				t.Errorf("%s, running %t: done before it has run", name, running)
+			}
+			for range 3 {
+				given = b.Take(0, lease, 1, 1, given)
+				for _, d := range given {
+					runs++
+					b.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
+					ended = append(ended, said(&out)...)
+					out.Reset()
+				}
+				given = given[:0]
+			}
+			if runs != test.runs || b.counters.Mistaken != uint64(test.runs-1) {
+				t.Errorf("%s, running %t: %d run, and %d have a false id, want %d and %d", name, running, runs, b.counters.Mistaken, test.runs, test.runs-1)
+			}
+			for _, h := range []event.Handle{first, second} {
+				if !slices.Contains(ended, says(Local, h, verdict{Kind: event.Done})) {
+					t.Errorf("%s, running %t: %d is not done: %v", name, running, h, ended)
+				}
+			}
+		}
+	}
+}

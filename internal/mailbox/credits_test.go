@@ -121,3 +121,18 @@ func TestCreditForTheShardWithoutAResult(t *testing.T) {
 		f.wantCredits("the time of all is up", Credit{To: 3, All: true})
 	})
 }
+
+// The end of a call that nobody waits for makes room, too.
+func TestCreditForTheShardAfterACancel(t *testing.T) {
+	f := newFixture(t, func(cfg *Config) { cfg.BytesMax = 2000 })
+	call := f.event("call")
+	call.Handle, call.ID = event.NewCallHandle(1), event.CallMessageID("call", "", 1)
+	call.Call, call.Payload = &event.Call{Method: "m", Deadline: f.now.Add(time.Minute)}, make([]byte, 1500)
+	f.accept(5, call)
+	if got := f.accept(6, f.event("ann")); len(got) != 1 || got[0].Kind != event.Overloaded {
+		t.Fatalf("an event without room is answered %v", got)
+	}
+	f.out.Reset()
+	f.Cancel(f.now, 5, []event.Handle{call.Handle}, &f.out)
+	f.wantCredits("a cancel", Credit{To: 6, All: true})
+}

@@ -327,3 +327,193 @@ func TestBucketsKeepTheOrderWithinAShard(t *testing.T) {
 		}
 	}
 }
+
+// Each call reaches the shards that it is about.
+func TestCallsReachTheirShards(t *testing.T) {
+	const keys = 40
+	now := clock.Instant(time.Hour)
+	fill := func(call func(i int) *event.Call) (*Mailboxes, []*event.Event, *Output) {
+		m := newMailboxes(&now)
+		var out Output
+		m.SetCovers(true)
+		m.WorkerUp(1, &out)
+		var events []*event.Event
+		for i := range keys {
+			key := event.Key(fmt.Sprint("key-", i))
+			e := &event.Event{Handle: event.Handle(i + 1), Key: key, Partition: ring.PartitionOf(string(key)), ID: event.MessageID{Ledger: 7, Entry: int64(i), Batch: -1, TopicPartition: -1}}
+			if call != nil {
+				e.Call, e.Handle = call(i), event.NewCallHandle(uint64(i+1))
+				e.ID = event.CallMessageID(key, e.Call.ID, uint64(i))
+			}
+			events = append(events, e)
+		}
+		m.Accept(Local, event.Position{}, event.RefsTo(events...), &out)
+		out.Reset()
+		return m, events, &out
+	}
+	finished := func(events []*event.Event) (all []event.Finished) {
+		for _, e := range events {
+			all = append(all, event.Finished{Partition: e.Partition, ID: e.ID, At: now})
+		}
+		return all
+	}
+	t.Run("running", func(t *testing.T) {
+		m, _, _ := fill(nil)
+		parts := func() (running int) {
+			for _, p := range m.Parts() {
+				running += p.Running
+			}
+			return running
+		}
+		if parts() != 0 {
+			t.Errorf("%d run before they are taken", parts())
+		}
+		given := m.Take(openLease, 1, keys, nil)
+		if len(given) != keys || parts() != keys {
+			t.Fatalf("%d deliveries, %d run on partitions, want %d", len(given), parts(), keys)
+		}
+		for _, d := range given {
+			if e := m.Delivered(d.ID); e == nil || e.ID != d.MessageID() {
+				t.Fatalf("delivery %d is of %v", d.ID, e)
+			}
+			if o := m.Outlook(event.Result{Delivery: d.ID, Kind: event.ResultRetry}); o.Attempts != 1 {
+				t.Fatalf("delivery %d looks like %+v", d.ID, o)
+			}
+			if got := m.Busy(d.Partition); !slices.Contains(got, d.Key) {
+				t.Fatalf("the key %v is not busy: %v", d.Key, got)
+			}
+		}
+	})
+	t.Run("parks", func(t *testing.T) {
+		m, events, out := fill(nil)
+		m.SetLease(openLease, out)
+		var parks []event.Park
+		for _, e := range events {
+			parks = append(parks, event.Park{Key: e.Key, State: event.ParkOn})
+		}
+		m.Park(parks, out)
+		if got := said(out); len(got) != keys || got[0].Kind != event.Parked {
+			t.Fatalf("%d verdicts, want that all are parked", len(got))
+		}
+		for i := range parks {
+			parks[i].State = event.NotParked
+		}
+		m.Park(parks, out)
+		if m.leaving {
+			t.Error("the shards still need the lease")
+		}
+	})
+	t.Run("windows", func(t *testing.T) {
+		m, events, out := fill(nil)
+		m.TakeOver(finished(events), out)
+		if got := said(out); len(got) != keys || got[0].Kind != event.Done || len(m.Take(openLease, 1, keys, nil)) != 0 {
+			t.Fatalf("%d verdicts on events that an earlier owner has done, want %d", len(got), keys)
+		}
+		var gates []ownership.GateChange
+		for _, e := range events {
+			gates = append(gates, ownership.GateChange{Partition: e.Partition})
+		}
+		m.SetGates(gates, event.Position{Ledger: 1}, out)
+		none, all := func(ring.Partition) bool { return false }, func(ring.Partition) bool { return true }
+		for range 100 {
+			if got, more := m.TakeHandover(4*keys, none, nil); len(got) > 0 || !more {
+				break
+			}
+		}
+		if got, _ := m.TakeHandover(4*keys, all, nil); len(got) > 0 {
+			t.Fatalf("%d ids are looked at again without a restart", len(got))
+		}
+		m.RestartHandover()
+		if got, _ := m.TakeHandover(4*keys, all, nil); len(got) != keys {
+			t.Errorf("%d ids are handed over after a restart, want %d", len(got), keys)
+		}
+	})
+	t.Run("forget", func(t *testing.T) {
+		m, events, out := fill(nil)
+		m.TakeOver(finished(events), out)
+		if n := m.Forget(); n != keys {
+			t.Errorf("%d ids were forgotten, want %d", n, keys)
+		}
+	})
+	t.Run("cancels", func(t *testing.T) {
+		m, events, out := fill(func(int) *event.Call { return &event.Call{Method: "m", Deadline: now.Add(time.Minute)} })
+		var handles []event.Handle
+		for _, e := range events {
+			handles = append(handles, e.Handle)
+		}
+		m.Cancel(Local, handles, out)
+		if got := m.Take(openLease, 1, keys, nil); len(got) != 0 {
+			t.Errorf("%d calls begin that nobody waits for", len(got))
+		}
+	})
+	t.Run("reservations", func(t *testing.T) {
+		m, events, out := fill(func(i int) *event.Call {
+			return &event.Call{ID: fmt.Sprint("id-", i), Reservation: true, TTL: event.TTLLeast, Deadline: now.Add(time.Minute)}
+		})
+		given := m.Take(openLease, event.Keeper, keys, nil)
+		if len(given) != keys {
+			t.Fatalf("%d reservations begin, want %d", len(given), keys)
+		}
+		for _, d := range given {
+			m.Grant(d.ID, event.Grant{Fence: d.Fence()}, out)
+		}
+		if got := said(out); len(got) != keys || got[0].Kind != event.Granted {
+			t.Fatalf("%d verdicts, want %d grants", len(got), keys)
+		}
+		renewable := func() (running, telling int) {
+			for _, e := range events {
+				id, told := m.Renewable(Local, e.Handle)
+				if id != 0 {
+					running++
+				}
+				if told {
+					telling++
+				}
+			}
+			return running, telling
+		}
+		if running, telling := renewable(); running != keys || telling != 0 {
+			t.Errorf("%d reservations may be renewed, and %d verdicts are on their way, want %d and none", running, telling, keys)
+		}
+		var results []event.Result
+		for _, d := range given {
+			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		}
+		out.Reset()
+		m.Finish(results, out)
+		if running, telling := renewable(); running != 0 || telling != len(out.Telling) || telling == 0 {
+			t.Errorf("%d reservations may be renewed, and %d verdicts of %d are on their way", running, telling, len(out.Telling))
+		}
+		m.Told(out.Telling)
+		if running, telling := renewable(); running+telling != 0 {
+			t.Errorf("%d reservations may be renewed, and %d verdicts are on their way, want none", running, telling)
+		}
+	})
+}
+
+// Handlers of calls that have ended count as answered, whether they failed or not; calls that have not run do not. Without an event there is no oldest one.
+func TestMetricsOfCalls(t *testing.T) {
+	now := clock.Instant(time.Hour)
+	m := newMailboxes(&now)
+	var out Output
+	m.WorkerUp(1, &out)
+	reg := prometheus.NewPedanticRegistry()
+	NewMetrics(reg, m, nil)
+	want := `
+# HELP ringfence_mailbox_oldest_event_seconds Age of the oldest event here, 0 when there is none.
+# TYPE ringfence_mailbox_oldest_event_seconds gauge
+ringfence_mailbox_oldest_event_seconds 0
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ringfence_mailbox_oldest_event_seconds"); err != nil {
+		t.Error(err)
+	}
+	for i, r := range []event.Result{{Kind: event.ResultDone}, {Kind: event.ResultReject, Reason: "no"}, {Kind: event.ResultCrashed}, {Kind: event.ResultNotStarted, Reply: &event.CallReply{Code: event.CodeNoHandler}}} {
+		e := &event.Event{Handle: event.NewCallHandle(uint64(i + 1)), ID: event.CallMessageID("k", "", uint64(i)), Key: "k", Partition: ring.PartitionOf("k"), Call: &event.Call{Method: "m", Deadline: now.Add(time.Minute)}}
+		m.Accept(Local, event.Position{}, event.RefsTo(e), &out)
+		r.Delivery = m.Take(openLease, 1, 1, nil)[0].ID
+		m.Finish([]event.Result{r}, &out)
+	}
+	if got := m.Stats().Answered; got != 2 {
+		t.Errorf("%d calls are answered, want 2", got)
+	}
+}

@@ -30,6 +30,9 @@ func TestWhatEndsAMachine(t *testing.T) {
 		"log (c): an epoch that was never accepted": {func(w *world, p *proc) {
 			w.hear(foreign, &Beat{Cur: Position{Ledger: p.m.state.Cur.Ledger, Entry: p.m.state.Cur.Entry + 1}})
 		}, "lost"},
+		"an epoch that lies ahead of the Beat that names it": {func(w *world, _ *proc) {
+			w.hear(foreign, &Beat{Cur: Position{Ledger: w.next.Ledger + 1}})
+		}, ""},
 		"attack 49: a slow node's older epoch diverges from nothing": {func(w *world, p *proc) {
 			w.hear(foreign, &Beat{Cur: Position{Ledger: 1}})
 		}, ""},
@@ -52,6 +55,12 @@ func TestWhatEndsAMachine(t *testing.T) {
 			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: Position{Ledger: w.next.Ledger, Entry: w.next.Entry - 1}})
 		}, "exit"},
+		"a Genesis of other settings, written after the group's": {func(w *world, p *proc) {
+			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
+			p.m.state.Identity = p.m.cfg.Identity
+			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: Position{Ledger: w.next.Ledger, Entry: w.next.Entry - 1}})
+		}, "exit"},
 		"a Genesis of other settings that comes too late": {func(w *world, p *proc) {
 			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
 			p.m.state.Identity = p.m.cfg.Identity
@@ -63,6 +72,20 @@ func TestWhatEndsAMachine(t *testing.T) {
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, After: w.next})
 			if p.m.state.IsMember(foreign) {
 				w.failure = "it was taken"
+			}
+		}, ""},
+		"a Genesis whose author has read another log": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Base: w.next})
+			if p.m.state.IsMember(foreign) {
+				w.failure = "it was taken"
+			}
+		}, ""},
+		"a Genesis of a member whose lease is too long": {func(w *world, p *proc) {
+			long := node
+			long.Lease = LeaseMax + time.Millisecond
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{long}, Table: table})
+			if p.m.state.IsMember(foreign) {
+				w.failure = "it was taken, and outlives the wait for ANY"
 			}
 		}, ""},
 		"a Genesis of a member of other topics": {func(w *world, p *proc) {
@@ -183,6 +206,139 @@ func TestOldDrainedDoesNotCount(t *testing.T) {
 	m.drained(Drained{Seq: 2, Partitions: SetOf(0)})
 	if m.gates.running.Has(0) {
 		t.Error("the drain did not end")
+	}
+}
+
+// TestDrainBelongsToItsRevoke: each revocation waits for its own answer and its own time.
+func TestDrainBelongsToItsRevoke(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	g, timeout := &m.gates, m.cfg.Timing.DrainTimeout
+	revoke := func(p ring.Partition) uint64 {
+		m.shut(p)
+		m.markRevoked(SetOf(p), m.now)
+		m.revoke(SetOf(p), false)
+		return g.seq
+	}
+	first := revoke(0)
+	second := revoke(1)
+	m.drained(Drained{Seq: first, Partitions: SetOf(0, 1)})
+	if g.running.Has(0) || !g.running.Has(1) {
+		t.Errorf("after the answer to the first Revoke: 0 runs %t, 1 runs %t, want 1 alone", g.running.Has(0), g.running.Has(1))
+	}
+	m.drained(Drained{Seq: second + 1, Partitions: SetOf(1)})
+	if !g.running.Has(1) {
+		t.Error("the answer to a Revoke of an earlier machine ended a drain of this one")
+	}
+	m.now = m.now.Add(20 * time.Second)
+	revoke(0) // again
+
+	force := func() (forced, listed Set) {
+		m.out, m.listed = nil, SetOf(0, 1)
+		m.forceDrains()
+		for _, e := range m.out {
+			switch e := e.(type) {
+			case ForceDrain:
+				forced = e.Partitions
+			case SetLease:
+				listed = e.Lease.Draining
+			}
+		}
+		return forced, listed
+	}
+	m.now = m.now.Add(timeout - 20*time.Second)
+	if forced, listed := force(); !forced.Has(1) || forced.Has(0) || listed.Has(1) || !listed.Has(0) {
+		t.Errorf("after the patience with 1: forced %v, listed %v", forced, listed)
+	}
+	m.now = m.now.Add(20 * time.Second)
+	if forced, _ := force(); !forced.Has(0) || forced.Has(1) {
+		t.Errorf("after the patience with 0: forced %v", forced)
+	}
+
+	m.drained(Drained{Seq: g.seq, Partitions: SetOf(0, 1)})
+	revoke(1)
+	m.out, m.listed = nil, SetOf(1)
+	m.setLease()
+	if lease := m.out[0].(SetLease).Lease; !lease.Draining.Has(1) {
+		t.Error("a forced drain that is over bars the next one of its partition")
+	}
+	for what, listed := range map[string]Set{"no Beat that was read back lists it": SetOf(), "nothing runs there": SetOf(2)} {
+		m.out, m.listed = nil, listed
+		m.setLease()
+		if lease := m.out[0].(SetLease).Lease; !lease.Draining.Empty() {
+			t.Errorf("%s, and a Pong may extend a delivery", what)
+		}
+	}
+}
+
+// TestStoppedNodeOpensNothing: a node that has closed its gates for good takes nothing any more, whatever the log gives it.
+func TestStoppedNodeOpensNothing(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	m.stopAlone()
+	m.drained(Drained{Seq: m.gates.seq, Partitions: m.gates.running.Clone()})
+	m.gates.waiting.add(0)
+	m.gates.recheck = true
+	m.acquire()
+	if m.gates.open.Has(0) {
+		t.Error("a gate has opened")
+	}
+}
+
+// TestHeardNeverFalls: a peer of whom there is nothing but evidence, or who was forgotten, counts as heard of no earlier than all
+// others were at first.
+func TestHeardNeverFalls(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	base, other := m.heardBase, Incarnation{0xF}
+	m.take(Evidence{other, ReachDead})
+	if base == 0 || m.heard(other) != base {
+		t.Errorf("with evidence alone it was heard at %v, want %v", m.heard(other), base)
+	}
+	late := base.Add(time.Hour)
+	m.peer(other).heard, m.now = late, late.Add(2*time.Minute)
+	m.forgetPeers()
+	if m.peers[other] != nil || m.heard(other) != late {
+		t.Errorf("forgotten: %t, heard at %v, want %v", m.peers[other] == nil, m.heard(other), late)
+	}
+	m.startAnyDeadlines(base)
+	if m.heard(other) != late {
+		t.Errorf("a record that was read before took it back to %v", m.heard(other))
+	}
+}
+
+// TestDeadlinesAreThoseOfTheOwnersLease: the lease of the deposed counts, which may be longer than our own.
+func TestDeadlinesAreThoseOfTheOwnersLease(t *testing.T) {
+	m := quietWorld(t, 3, FastTiming(), 1).procs[0].m
+	other, dep := Incarnation{0xF}, Position{Ledger: 90}
+	m.state.Pending[0] = []Tenure{{Inc: other, Lease: LeaseMax, Dep: dep}}
+	m.state.pending.add(0)
+	m.startDeadlines(read{at: dep})
+	if got, want := m.state.Pending[0][0].deadline, m.heard(other).Add(waitFor(LeaseMax)); got != want {
+		t.Errorf("deposed: deadline %v, want %v", got, want)
+	}
+	when := m.now.Add(time.Second)
+	m.moveDeadlines(read{rec: Record{Inc: other}, when: when}, &Beat{Draining: SetOf(0)})
+	if got, want := m.state.Pending[0][0].deadline, when.Add(waitFor(LeaseMax)); got != want {
+		t.Errorf("draining: deadline %v, want %v", got, want)
+	}
+}
+
+// TestTimeNeverFalls: a clock that does would give a lapsed lease back.
+func TestTimeNeverFalls(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	before := m.now
+	if m.Step(before.Add(-time.Minute), Tick{}); m.now != before {
+		t.Errorf("the machine's time is %v, want %v", m.now, before)
+	}
+}
+
+// TestViewsAreBounded: a node that is so far behind that its epoch is not remembered any more has diverged from nothing.
+func TestViewsAreBounded(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	old := Position{Ledger: 90}
+	for i := range int64(acceptedMax + 1) {
+		m.keepView(Position{Ledger: 90, Entry: i})
+	}
+	if len(m.accepted) != acceptedMax || m.diverged(read{at: Position{Ledger: 91}}, &Beat{Cur: old}) {
+		t.Errorf("%d views are kept, want %d, and the oldest epoch counts as another history", len(m.accepted), acceptedMax)
 	}
 }
 

@@ -170,3 +170,37 @@ func TestContiguityChecksWaitLonger(t *testing.T) {
 		t.Errorf("a check that failed at once is repeated after %v, want %v", again, base)
 	}
 }
+
+// TestContiguityCheckAnswers: the answer to the newest check must name both records, or the log has a hole.
+func TestContiguityCheckAnswers(t *testing.T) {
+	first, second, other := Position{Ledger: 1, Entry: 4}, Position{Ledger: 2}, Position{Ledger: 1, Entry: 3}
+	for name, c := range map[string]struct {
+		late        bool // it answers an earlier check
+		one, two    Position
+		waits, gone bool
+	}{
+		"both":                       {one: first, two: second},
+		"another first one":          {one: other, two: second, gone: true},
+		"another second one":         {one: first, two: Position{Ledger: 1, Entry: 5}, gone: true},
+		"both, to an earlier check":  {late: true, one: first, two: second, waits: true},
+		"wrong, to an earlier check": {late: true, one: other, two: second, waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New(Config{Partitions: 1, Timing: DefaultTiming()})
+			now := clock.Instant(time.Hour)
+			m.Step(now, Tick{})
+			m.Step(now, ReaderOpened{Reader: m.tail.reader})
+			m.tail.last = first
+			m.Step(now, RecordRead{Reader: m.tail.reader, At: second})
+			answer := CheckAnswer{Check: m.tail.check, First: c.one, Second: c.two}
+			if c.late {
+				answer.Check--
+			}
+			reader := m.tail.reader
+			m.Step(now, answer)
+			if gone := m.tail.reader != reader; gone != c.gone || m.tail.checking != c.waits {
+				t.Errorf("a hole: %t, want %t; the check goes on: %t, want %t", gone, c.gone, m.tail.checking, c.waits)
+			}
+		})
+	}
+}

@@ -192,6 +192,153 @@ func TestStretchKnowsWhatTheStateKnows(t *testing.T) {
 	}
 }
 
+// A Genesis in a stretch may be void or count: a record whose author had not read it decides nothing about its reservations.
+func TestStretchDoubtsAGenesis(t *testing.T) {
+	listed := Reserved{KeyAt: someKey, IDs: []ReservationID{idOf(4)}, TTL: TTLMost}
+	for name, late := range map[string]*Reservations{"a drop": drop(15), "a take": take(15, 5)} {
+		t.Run(name, func(t *testing.T) {
+			stretch := Stretch{Partitions: 8}
+			stretch.Read(at(10), Record{LogVersion: LogVersionMax, Body: &Beat{}})
+			stretch.Read(at(20), Record{LogVersion: LogVersionMax, Body: &Genesis{Partitions: 8, Base: at(18), Reserved: []Reserved{listed}}})
+			stretch.Read(at(25), Record{LogVersion: LogVersionMax, Body: late})
+			list, ok := stretch.List()
+			if !ok || len(list) != 1 || !slices.Contains(list[0].IDs, idOf(4)) || list[0].TTL != TTLMost {
+				t.Errorf("listed %+v, want the reservation of the Genesis among them", list)
+			}
+		})
+	}
+}
+
+// A stretch with more keys than a Genesis can list says so: none may be left out.
+func TestStretchIsBounded(t *testing.T) {
+	stretch := Stretch{Partitions: 8}
+	read := func(i int64) (keys int, ok bool) {
+		b := take(i, 1)
+		b.Take[0].KeyAt = KeyAt{Partition: 2, Key: hashOf(i)}
+		stretch.Read(at(i+1), Record{LogVersion: LogVersionMax, Body: b})
+		if i < listedMax-1 { // to list them takes long
+			return 0, true
+		}
+		list, ok := stretch.List()
+		return len(list), ok
+	}
+	for i := range int64(listedMax) {
+		if keys, ok := read(i); !ok || keys != 0 && keys != listedMax {
+			t.Fatalf("%d keys are listed of %d: %t", keys, i+1, ok)
+		}
+	}
+	if keys, ok := read(listedMax); ok {
+		t.Errorf("%d keys are listed, and none said to be missing", keys)
+	}
+}
+
+// Turns, waits and promises of a key end by what is about them alone.
+func TestCoverBelongsToItsTurn(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	c := &m.covers
+	cover := Cover{Take: Take{KeyAt: someKey, ID: idOf(1), TTL: TTLLeast}, Turn: 1}
+	m.gates.open.remove(someKey.Partition)
+	m.out = nil
+	if m.cover(cover); len(m.out) != 1 || m.out[0].(Covered).Refused != RefusedMoving {
+		t.Errorf("with a closed gate: %+v", m.out)
+	}
+	m.gates.open.add(someKey.Partition)
+	m.cover(cover)
+	m.uncover(Drop{KeyAt: someKey, ID: idOf(1), Turn: 9, Released: true})
+	if c.turns[someKey] == nil {
+		t.Fatal("the end of another turn ended this one")
+	}
+
+	entry := Reserved{KeyAt: someKey, IDs: []ReservationID{idOf(1), idOf(2)}, TTL: TTLLeast, At: m.tail.last}
+	m.state.Reserved, c.until[someKey] = []Reserved{entry}, clock.Forever
+	if keys := m.reservedKeys(someKey.Partition); len(keys) != 1 || keys[0].ID != (ReservationID{}) {
+		t.Errorf("with two ids, %+v: want that nobody may resume", keys)
+	}
+	waits := func(what string, released, want bool) {
+		t.Helper()
+		m.uncover(Drop{KeyAt: someKey, ID: idOf(1), Turn: 9, Released: released})
+		if _, waits := c.until[someKey]; waits != want {
+			t.Errorf("%s: the key waits: %t, want %t", what, waits, want)
+		}
+	}
+	waits("released by one of two", true, true)
+	m.state.Reserved[0].IDs = entry.IDs[:1]
+	waits("not released", false, true)
+	waits("released", true, false)
+
+	m.state.Reserved[0].At, c.turns[someKey].at = m.tail.last, m.tail.last
+	next := Position{Ledger: m.tail.last.Ledger, Entry: m.tail.last.Entry + 1}
+	m.out = nil
+	m.applyReservations(read{at: next, rec: Record{Inc: Incarnation{0xF}}}, &Reservations{Applied: m.tail.last, Take: []Take{{KeyAt: someKey, ID: idOf(2), TTL: TTLLeast}}})
+	if len(m.out) != 1 || m.out[0] != (Covered{KeyAt: someKey, Turn: 1}) || !c.turns[someKey].at.IsZero() {
+		t.Errorf("after another's take: %+v, want that no more is promised", m.out)
+	}
+
+	m.out, c.sent = nil, []sentChanges{{seq: 7, turns: map[KeyAt]uint64{someKey: 5}}}
+	m.applyReservations(read{at: Position{Ledger: next.Ledger, Entry: next.Entry + 1}, rec: Record{Inc: m.cfg.Inc}}, &Reservations{Seq: 7, Applied: next, Take: []Take{cover.Take}})
+	if len(m.out) > 0 || !c.turns[someKey].at.IsZero() {
+		t.Errorf("a take of an earlier turn covers this one: %+v", m.out)
+	}
+
+	sent := m.now.Add(-time.Second)
+	own := func(entry int64, applied Position) Position {
+		m.out, c.sent = nil, []sentChanges{{seq: 8, at: sent, turns: map[KeyAt]uint64{someKey: 1}}}
+		at := Position{Ledger: next.Ledger, Entry: entry}
+		m.applyReservations(read{at: at, when: m.now, rec: Record{Inc: m.cfg.Inc}}, &Reservations{Seq: 8, Applied: applied, Take: []Take{cover.Take}})
+		return at
+	}
+	if own(next.Entry+2, Position{}); len(m.out) > 0 || !c.turns[someKey].at.IsZero() {
+		t.Errorf("a take that does not count covers a turn: %+v", m.out)
+	}
+	made := own(next.Entry+3, Position{Ledger: next.Ledger, Entry: next.Entry + 2})
+	if turn := c.turns[someKey]; len(m.out) != 1 || m.out[0] != (Covered{KeyAt: someKey, Turn: 1, Until: sent.Add(answerMax)}) || turn.at != made || turn.sent != sent {
+		t.Errorf("covered by %+v: %+v, want it from its sending on", turn, m.out)
+	}
+}
+
+// What the author of a Genesis must know of takes before it writes one, and for how long it waits if it cannot.
+func TestAuthorKnowsTheTakes(t *testing.T) {
+	m := New(Config{Partitions: 8, Timing: DefaultTiming()})
+	m.now = clock.Instant(time.Hour)
+	for name, c := range map[string]struct {
+		since, take, readTo int64
+		want                bool
+	}{
+		"all were read":                  {5, 7, 8, true},
+		"no take":                        {5, 0, 8, true},
+		"read up to before its Hello":    {5, 0, 4, false},
+		"a take behind what it has read": {5, 9, 8, false},
+	} {
+		m.join.since, m.join.take, m.readTo = at(c.since), Position{}, at(c.readTo)
+		if c.take > 0 {
+			m.join.take = at(c.take)
+		}
+		if got := m.knowsTakes(); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+
+	m.memory.Reserved, m.memory.ReservedAt = []Reserved{{KeyAt: someKey, IDs: []ReservationID{idOf(1)}, TTL: TTLLeast}}, m.now.Add(time.Second-memoryOfReserved)
+	if got := m.reservedNow(); len(got) != 1 || got[0].KeyAt != someKey {
+		t.Errorf("what an earlier incarnation knew is not listed: %+v", got)
+	}
+	m.memory.ReservedAt = m.now.Add(-memoryOfReserved)
+	if got := m.reservedNow(); len(got) > 0 {
+		t.Errorf("what has ended long ago is listed: %+v", got)
+	}
+
+	if !m.tooManyReserved() {
+		t.Error("it does not wait for the promises that it cannot list")
+	}
+	m.now = m.now.Add(waitFor(TTLMost) - 1)
+	if !m.tooManyReserved() {
+		t.Error("it does not wait until they have ended")
+	}
+	if m.now = m.now.Add(1); m.tooManyReserved() {
+		t.Error("it waits on")
+	}
+}
+
 // A Genesis with a take between what its author has read and itself has no effect; one without replaces the entries.
 func TestGenesisAndTakes(t *testing.T) {
 	genesis := func(base int64, reserved ...Reserved) *Genesis {

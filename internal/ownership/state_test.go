@@ -124,6 +124,11 @@ func TestApplyRules(t *testing.T) {
 			incB, 5,
 			[]Tenure{tenure(incA, 1, 5)},
 		},
+		"(ii) a late Beat of a tenure that is over says nothing of the next one": {
+			begun(give(1, nodeB), beatOf(incA, 5, false, false), give(5, nodeA), give(7, nodeC), beatOf(incA, 4, false, true)),
+			incC, 8,
+			[]Tenure{tenure(incB, 5, 7), tenure(incA, 7, 8)},
+		},
 		"a second Genesis forgets all tenures and waits for ANY": {
 			begun(give(1, nodeB), genesisOf(nodeB)), incB, 6, []Tenure{{Lease: LeaseMax, Dep: at(6)}},
 		},
@@ -147,6 +152,33 @@ func TestApplyRules(t *testing.T) {
 				t.Errorf("the index says pending = %v", s.pending.Has(0))
 			}
 		})
+	}
+}
+
+// TestStatesOfSnapsAreChecked: nobody would wait long enough for a lease that is longer than any may be, nor for too short a wait for ANY.
+func TestStatesOfSnapsAreChecked(t *testing.T) {
+	for name, change := range map[string]func(s *State){
+		"":                         func(*State) {},
+		"a member is not known":    func(s *State) { s.Members = []Incarnation{{0xF}} },
+		"a node's lease":           func(s *State) { s.Nodes[0].Lease = LeaseMax + time.Millisecond },
+		"the lease of a tenure":    func(s *State) { s.Pending[0][0] = Tenure{Inc: incA, Lease: LeaseMax + 1} },
+		"no lease of a tenure":     func(s *State) { s.Pending[0][0] = Tenure{Inc: incA} },
+		"a shorter wait for ANY":   func(s *State) { s.Pending[0][0].Lease = LeaseMax - time.Second },
+		"an owner beyond the list": func(s *State) { s.Table = []uint16{1} },
+		"a start is missing":       func(s *State) { s.Start = nil },
+		"a generation":             func(s *State) { s.Gen = GenMax + 1 },
+	} {
+		s := replay(t, []logStep{genesisOf(nodeA)})
+		change(s)
+		if err := s.valid(); (err == nil) != (name == "") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	s := replay(t, []logStep{genesisOf(nodeA)})
+	long := nodeB
+	long.Lease = LeaseMax + time.Millisecond
+	if err := s.applyHello(at(2), &Hello{Node: long}); err == nil || len(s.Nodes) != 1 {
+		t.Errorf("a Hello with too long a lease: %v", err)
 	}
 }
 

@@ -29,6 +29,7 @@ func TestNotes(t *testing.T) {
 		"the partition does not drain":           {other, []*Beat{{Applied: dep, Busy: []Busy{{0, nil}}}}, nil, false},
 		"another partition":                      {other, []*Beat{{Applied: dep, Draining: SetOf(0, 1), Busy: []Busy{{1, nil}}}}, nil, false},
 		"a partition that is not there":          {other, []*Beat{{Applied: dep, Draining: SetOf(99), Busy: []Busy{{99, nil}}}}, nil, false},
+		"the first partition that is not there":  {other, []*Beat{{Applied: dep, Draining: SetOf(simPartitions), Busy: []Busy{{simPartitions, nil}}}}, nil, false},
 		"fewer and fewer":                        {other, []*Beat{names(dep, 1, 2), names(after, 2)}, []ring.KeyHash{2}, true},
 		"an older Beat comes late":               {other, []*Beat{names(after, 2), names(dep, 1, 2)}, []ring.KeyHash{2}, true},
 		"a later Beat has no room for the names": {other, []*Beat{names(dep, 1), {Applied: after, Draining: SetOf(0)}}, []ring.KeyHash{1}, true},
@@ -85,6 +86,15 @@ func TestGateWithholdsBusyKeys(t *testing.T) {
 		}
 	}
 	wants("b has named nothing", false, false)
+	m.state.Pending[1] = []Tenure{
+		{Inc: a, Lease: time.Second, deadline: clock.Forever, noted: true, busy: []ring.KeyHash{5, 9}},
+		{Inc: b, Lease: time.Second, deadline: clock.Forever, noted: true, busy: []ring.KeyHash{1, 9}},
+	}
+	if m.withhold(1); !slices.Equal(m.gates.withheld[1], []ring.KeyHash{1, 5, 9}) {
+		t.Errorf("withheld %v, want them ascending", m.gates.withheld[1])
+	}
+	m.state.Pending[1] = nil
+	m.withhold(1)
 	m.state.Pending[0][1].noted, m.state.Pending[0][1].busy = true, []ring.KeyHash{2, 3}
 	wants("both have", true, false, 1, 2, 3)
 	if n := m.Status(m.now).Withheld; n != 3 {

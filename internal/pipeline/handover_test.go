@@ -209,3 +209,43 @@ func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 }
 
 func (deaf) Renewed(forward.StreamID, []event.Renewal) {}
+
+// The broker is asked for its ends when partitions come to this member, and then only: the ids that their earlier owners hand over are judged by these.
+func TestEndsAreAskedForWhenPartitionsCome(t *testing.T) {
+	self, nextOwner := ownership.Incarnation{1}, ownership.Incarnation{2}
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{
+		Holder: silentRoutes{}, Peers: deaf{}, App: nobody{},
+		Boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "self", clock.Now),
+	})
+	p.SetSelf(self)
+	owned := func(owners ...uint16) *ownership.Table {
+		all := slices.Repeat(owners[:1], ring.Partitions)
+		copy(all, owners)
+		return &ownership.Table{Members: []ownership.Node{{Inc: self}, {Inc: nextOwner}}, Owners: all}
+	}
+	for i, step := range []struct {
+		table *ownership.Table
+		asked bool
+	}{{owned(0), true}, {owned(0), false}, {owned(1), false}, {owned(1, 1, 0), true}, {owned(1, 1, 0), false}, {owned(1), false}} {
+		before := p.NewestAsk()
+		step.table.Cur = event.Position{Ledger: 1, Entry: int64(i)}
+		p.SetTable(step.table)
+		select {
+		case <-p.EndsAsked():
+			if !step.asked || p.NewestAsk() == before {
+				t.Errorf("step %d: the broker is asked, newest %d after %d", i, p.NewestAsk(), before)
+			}
+		default:
+			if step.asked {
+				t.Errorf("step %d: the broker is not asked", i)
+			}
+		}
+	}
+}
+
+// silentRoutes takes routes and ids.
+type silentRoutes struct{ Holder }
+
+func (silentRoutes) SetRoute(forward.Peer, forward.Route)              {}
+func (silentRoutes) HandOver(forward.Peer, []event.Finished)           {}
+func (silentRoutes) Settle(forward.Peer, []event.Set, []event.Verdict) {}

@@ -62,6 +62,7 @@ func TestRetriesWakeWhoSleeps(t *testing.T) {
 			t.Errorf("the clock was read %d times in an idle minute, want at most %d", got, most)
 		}
 		p.accept(3, event.Position{}, event.RefsTo(e))
+		time.Sleep(time.Millisecond) // it has looked when the next work is due
 		lease := ownership.Lease{Until: clock.Forever - 1}
 		given := boxes.Take(lease, 1, 1, nil)
 		if len(given) != 1 {

@@ -2,12 +2,19 @@ package pipeline
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/ring"
 )
 
 // ends is a source and peers that record their calls.
@@ -109,5 +116,115 @@ func TestNewWithoutStages(t *testing.T) {
 	p, err := New(Parts{}, func(*Pipeline) (Stages, error) { return Stages{}, failure })
 	if p != nil || !errors.Is(err, failure) {
 		t.Errorf("New = %v, %v, want no pipeline and the error", p, err)
+	}
+}
+
+// The relayed events of a stream that has ended are forgotten, and those of others are not.
+func TestRelayedEventsOfAStreamThatEnds(t *testing.T) {
+	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
+	boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "here", clock.Now)
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: peers{ends: e}, Holder: noHolder{}, Boxes: boxes})
+	first, second := &event.Event{Handle: 71}, &event.Event{Handle: 72}
+	p.Accept(forward.Arrival{From: 5, Relay: true, Events: event.RefsTo(first)})
+	p.Accept(forward.Arrival{From: 6, Relay: true, Events: event.RefsTo(second)})
+	p.Gone(5)
+	if n := len(p.relayed.origin); n != 1 {
+		t.Errorf("%d relayed events are remembered, want 1", n)
+	}
+	p.Settle(nil, []event.Verdict{{Handle: first.Handle, Kind: event.Done}, {Handle: second.Handle, Kind: event.Done}}, nil)
+	if n := len(p.relayed.origin); n != 0 || len(e.answered[5]) != 0 || len(e.answered[6]) != 1 || e.answered[6][0].Handle != 72 {
+		t.Errorf("%d relayed events are remembered, and the peers receive %v", n, e.answered)
+	}
+}
+
+// credits records them, as text: those of this node's table, and those of streams.
+type credits struct{ got []string }
+
+type tableCredits struct {
+	Holder
+	*credits
+}
+
+func (c tableCredits) Credit(from forward.Peer, keys []event.Key, events int) {
+	c.got = append(c.got, fmt.Sprint(from == forward.Local, " ", keys, " ", events))
+}
+
+type streamCredits struct {
+	deaf
+	*credits
+}
+
+func (c streamCredits) Credit(to forward.StreamID, key *event.Key, events int) {
+	text := fmt.Sprint(to, " all ", events)
+	if key != nil {
+		text = fmt.Sprint(to, " ", *key, " ", events)
+	}
+	c.got = append(c.got, text)
+}
+
+// A credit goes to the sender whose events were refused.
+func TestCreditsGoHome(t *testing.T) {
+	c := &credits{}
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: streamCredits{credits: c}, Holder: tableCredits{credits: c}})
+	p.pass(&mailbox.Output{Credits: []mailbox.Credit{
+		{To: mailbox.Local, Key: "a", Events: 3}, {To: mailbox.Local, All: true}, {To: mailbox.Letters, Key: "b", Events: 2},
+		{To: 7, Key: "c", Events: 4}, {To: 7, All: true},
+	}})
+	if want := []string{"true [a] 3", "true [] 0", "7 c 4", "7 all 0"}; !slices.Equal(c.got, want) {
+		t.Errorf("credits: %q, want %q", c.got, want)
+	}
+}
+
+// keeping notes what is held.
+type keeping struct {
+	Holder
+	held []*event.Entry
+}
+
+func (k *keeping) Hold(entries ...*event.Entry) { k.held = append(k.held, entries...) }
+
+// An event without a key is rejected, with its reason, and held by nobody; the others of its entry are held.
+func TestEventsWithoutAKeyAreRejected(t *testing.T) {
+	extractor, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, k := &ends{}, &keeping{}
+	p := newPipeline(t, Parts{Now: clock.Now, History: history.DefaultConfig()}, Stages{Key: extractor, Holder: k})
+	p.SetSource(e)
+	entry := event.NewEntry(event.Message{Event: &event.Event{}, Key: "ann"}, event.Message{Event: &event.Event{}}, event.Message{Event: &event.Event{}, Key: "bob"})
+	fresh := event.AllBits(3)
+	entry.Fresh = fresh
+	entry.SetFirst(event.NewHandle(1, 0))
+	p.Received(t.Context(), []*event.Entry{entry})
+	if len(e.settled) != 1 || e.settled[0].Handle != entry.Handle(1) || e.settled[0].Kind != event.Rejected || e.settled[0].DetailOrZero().Reason == "" || len(e.done) != 0 {
+		t.Errorf("settled %+v, want the rejection of the second event", e.settled)
+	}
+	if len(k.held) != 1 || !k.held[0].Fresh.Has(0) || k.held[0].Fresh.Has(1) || !k.held[0].Fresh.Has(2) {
+		t.Errorf("held: %+v, want the first and the third event", k.held)
+	}
+	if fresh.Len() != 3 {
+		t.Error("the source's own set was changed")
+	}
+	for i, want := range []event.Key{"ann", "", "bob"} {
+		if got := entry.Event(i); got.Key != want || want != "" && got.Partition != ring.PartitionOf(string(want)) {
+			t.Errorf("event %d has the key %q on partition %d", i, got.Key, got.Partition)
+		}
+	}
+}
+
+// The margin is the least since the last question.
+func TestTheLeastMarginIsKept(t *testing.T) {
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{})
+	if got := p.LeaseMargin(time.Minute); got != time.Minute {
+		t.Errorf("without a dispatch the margin is %v", got)
+	}
+	for range 2 {
+		for _, margin := range []time.Duration{3 * time.Second, 2 * time.Second, 4 * time.Second} {
+			p.noteMargin(margin)
+		}
+		if got := p.LeaseMargin(time.Minute); got != 2*time.Second {
+			t.Errorf("the margin is %v, want the least, 2 s", got)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"reflect"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/base/event"
 )
@@ -208,6 +210,9 @@ func TestWhatIsSpilledTooOftenIsADeadLetter(t *testing.T) {
 				break
 			}
 		}
+		if src.gauges(); testutil.ToFloat64(src.metrics.spilling) != 1 {
+			t.Errorf("%v events are spilling, want 1", testutil.ToFloat64(src.metrics.spilling))
+		}
 		synctest.Wait()
 		for sent := 1; sent <= 2; sent++ {
 			if n := broker.sentTo(src.cfg.DeadLetterTopic); n != sent {
@@ -240,4 +245,190 @@ func TestALostAckIsSentAgain(t *testing.T) {
 		}
 		broker.mu.Unlock()
 	})
+}
+
+// Entries that cannot be read are given to no sink: they are dead letters, and acked when these are safe.
+func TestUnreadableEntriesAreDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src, broker, handles := runFake(t, 1, func(*event.Event) {}, func(*Config) {})
+		settleAll(src, event.Done, handles)
+		const reason = "nobody has its key"
+		entry := event.NewEntry(event.Message{Event: &event.Event{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1}, Payload: []byte("secret")}})
+		receipt := []Receipt{{Entry: entry, ID: EntryID{1, 2}, Has: event.AllBits(1), Copy: true, Unreadable: reason}} // in the retry topic
+		broker.receipts <- receipt
+		synctest.Wait()
+		broker.mu.Lock()
+		acks, copies := len(broker.acks), len(broker.copies)
+		if acks != 1 || copies != 1 || broker.copies[0].topic != src.cfg.DeadLetterTopic || broker.copies[0].properties[PropertyReason] != reason || string(broker.copies[0].payload) != "secret" {
+			t.Errorf("%d acks before the copies %+v are safe, want 1 before a dead letter", acks, broker.copies)
+		}
+		broker.mu.Unlock()
+		if n := testutil.ToFloat64(src.metrics.received.WithLabelValues("unreadable")); n != 1 {
+			t.Errorf("%v unreadable events are counted, want 1", n)
+		}
+		for _, reason := range []string{copyNoID, copyUnsigned, copyAltered, copyUntimely} {
+			if n := testutil.ToFloat64(src.metrics.copiesRefused.WithLabelValues(reason)); n != 0 {
+				t.Errorf("it counts as a copy that does not count (%s), though nobody can read it", reason)
+			}
+		}
+		broker.answer(src.cfg.DeadLetterTopic)
+		synctest.Wait()
+		broker.mu.Lock()
+		defer broker.mu.Unlock()
+		if open := src.Stats().Unsettled; open != 0 || len(broker.acks) != 2 || broker.acks[1].Entry != (EntryID{1, 2}) {
+			t.Errorf("%d events are open, and acked are %+v", open, broker.acks)
+		}
+	})
+}
+
+// A copy of an event that is not of this source is sent until it is safe, and its sender is told once.
+func TestCopyTellsWhenItIsSafe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src, broker, _ := runFake(t, 1, func(*event.Event) {}, func(*Config) {})
+		safe := 0
+		src.Copy(event.Message{Event: &event.Event{ID: event.MessageID{Ledger: 9, Batch: -1}, Key: "k"}}, event.Verdict{Kind: event.Failed}, func() { safe++ })
+		synctest.Wait()
+		broker.mu.Lock()
+		held := broker.held[src.cfg.RetryTopic]
+		broker.held[src.cfg.RetryTopic] = nil
+		broker.mu.Unlock()
+		if len(held) != 1 {
+			t.Fatalf("%d copies were sent, want 1", len(held))
+		}
+		held[0](errEnded) // any error
+		synctest.Wait()
+		if safe != 0 {
+			t.Error("a copy that was refused is called safe")
+		}
+		time.Sleep(time.Minute)
+		if n := broker.answer(src.cfg.RetryTopic); n != 1 {
+			t.Errorf("%d copies were sent after the refusal, want 1", n)
+		}
+		synctest.Wait()
+		if s := src.Stats(); safe != 1 || s.Unsettled != 1 {
+			t.Errorf("it was called safe %d times, and %d events are open, want 1 and the other one", safe, s.Unsettled)
+		}
+	})
+}
+
+// The rounds of an event become longer, up to a bound.
+func TestDelaysOfRounds(t *testing.T) {
+	c := DefaultSpill()
+	for rounds, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 40 * time.Second, 2: 5 * time.Minute, 3: 5 * time.Minute, 1<<32 - 1: 5 * time.Minute} {
+		if got := c.delay(rounds); got != want {
+			t.Errorf("after %d rounds: %v, want %v", rounds, got, want)
+		}
+	}
+	c.DelayMin, c.DelayMax = time.Minute, time.Minute
+	if got := c.delay(7); got != time.Minute {
+		t.Errorf("with one delay for all: %v", got)
+	}
+}
+
+// knowing is a broker that tells its limits.
+type knowing struct {
+	*fakeBroker
+	told   limits
+	closed int
+}
+
+func (k *knowing) limits(context.Context) (limits, bool, error) { return k.told, true, nil }
+
+func (k *knowing) close() { k.closed++ }
+
+// A broker that counts otherwise than is configured would lose acks of single events: the source does not begin.
+func TestCountingHasToFitTheBroker(t *testing.T) {
+	for acks, want := range map[string]map[Counting]error{
+		"false": {CountEvents: errCounting, CountEntries: nil},
+		"true":  {CountEvents: nil, CountEntries: nil},
+		"":      {CountEvents: nil, CountEntries: nil},
+	} {
+		for counting, want := range want {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := DefaultConfig()
+				cfg.Topics, cfg.Subscription, cfg.Counting = []string{"t"}, "s", counting
+				broker := &knowing{fakeBroker: &fakeBroker{receipts: make(chan []Receipt)}, told: limits{unackedConsumer: 1234, unackedSubscription: 5678, batchIndexAcks: acks}}
+				src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
+					func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := src.Run(ctx, collector{}); !errors.Is(err, want) || (err == nil) != (want == nil) {
+					t.Errorf("the broker acks single events: %q, counting %d: Run = %v, want %v", acks, counting, err, want)
+				}
+				if broker.closed != 1 {
+					t.Errorf("the connection was closed %d times", broker.closed)
+				}
+				if adopted := src.cfg.UnackedConsumerMax == 1234 && src.cfg.UnackedSubscriptionMax == 5678; adopted != (want == nil) {
+					t.Errorf("the limits of the broker are adopted: %t", adopted)
+				}
+			})
+		}
+	}
+}
+
+// A late verdict on an event of an earlier source settles nothing of a later one.
+func TestHandlesOfALaterSourceAreNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		earlier, _, given := runFake(t, 1, func(*event.Event) {}, func(*Config) {})
+		later := newSource(earlier.cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+		later.ContinueAfter(earlier)
+		r := Receipt{Entry: event.NewEntry(event.Message{Event: &event.Event{}}), ID: EntryID{1, 1}, Has: event.AllBits(1)}
+		later.enter([]Receipt{r}, nil)
+		later.Settle(nil, []event.Verdict{{Handle: given[0], Kind: event.Done}})
+		if open := later.Stats().Unsettled; open != 1 || r.Entry.First == given[0].First() {
+			t.Errorf("%d events are open under %d after a verdict on %d", open, r.Entry.First, given[0])
+		}
+	})
+}
+
+// noting is a reader that notes its subscriptions.
+type noting struct {
+	reader
+	mu         sync.Mutex
+	subscribed map[string]subscription
+}
+
+func (*noting) partitions(_ context.Context, topic string) ([]string, error) {
+	return []string{topic + "-partition-0", topic + "-partition-1"}, nil
+}
+
+func (n *noting) subscribe(_ context.Context, s subscription) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.subscribed[s.topic] = s
+	return nil
+}
+
+// A new subscription skips what lies in the topics of events, unless it is told otherwise, but no copy: that is an event that was acked.
+func TestCopiesAreNeverSkipped(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Topics, cfg.Subscription, cfg.FromEarliest, cfg.Timers = []string{"t"}, "s", all, false
+			cfg = cfg.Resolved()
+			n := &noting{subscribed: map[string]subscription{}}
+			d := &discovery{cfg: cfg, reader: n, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}}
+			if err := d.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			d.stop()
+			if len(n.subscribed) != 4 {
+				t.Errorf("subscribed: %v, want 2 topics of 2 partitions", n.subscribed)
+			}
+			for name, s := range n.subscribed {
+				base, _ := splitPartition(name)
+				if want := all || base == cfg.RetryTopic; s.earliest != want {
+					t.Errorf("from earliest %t: %s begins with the oldest entry: %t", all, name, s.earliest)
+				}
+			}
+		})
+	}
+}
+
+func TestNamesOfTopicPartitions(t *testing.T) {
+	for name, want := range map[string]int32{"t": -1, "t-partition-0": 0, "t-partition-12": 12, "t-partition--1": -1, "t-partition-": -1, "t-partition-x": -1, "t-partition-2147483648": -1, "t-partition-1-partition-2": 2} {
+		if base, got := splitPartition(name); got != want || (want < 0) != (base == name) {
+			t.Errorf("%s is partition %d of %s, want %d", name, got, base, want)
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -190,7 +191,7 @@ func TestParkingRefusesForeignLetters(t *testing.T) {
 func TestALateLetterIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
-		publish(t, broker, "t", 2)
+		publish(t, broker, "t", 3)
 		reg := prometheus.NewRegistry()
 		var lines bytes.Buffer
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), slog.New(slog.NewTextHandler(&lines, nil)))
@@ -207,6 +208,13 @@ func TestALateLetterIsReported(t *testing.T) {
 		synctest.Wait()
 		if late, all := metric(t, reg, "ringfence_source_parked_late_total"), metric(t, reg, "ringfence_source_parked_total"); late != 1 || all != 2 {
 			t.Errorf("%v of %v letters are called late, want 1 of 2", late, all)
+		}
+		for _, e := range m.Take(1) {
+			m.Settle(nil, []event.Verdict{{Handle: e.Event.Handle, Kind: event.Failed, Detail: &event.Detail{Reason: "no", Delay: time.Hour}}})
+		}
+		synctest.Wait()
+		if late := metric(t, reg, "ringfence_source_parked_late_total"); late != 1 {
+			t.Errorf("%v letters are called late after a copy for the retry topic, want 1", late)
 		}
 		m.Stop() // nothing writes to the log any more
 		if text := lines.String(); strings.Count(text, "router unpark KEY brings it back") != 1 || strings.Contains(text, "event 1") {

@@ -59,6 +59,7 @@ func TestCopiesThatCount(t *testing.T) {
 		"one property more":                       {change: func(c *outgoing) { c.properties["more"] = "x" }, want: copyAltered},
 		"more attempts":                           {change: func(c *outgoing) { c.properties[PropertyAttempts] = "9" }, want: copyAltered},
 		"a seal that is none":                     {change: func(c *outgoing) { c.properties[PropertySeal] = sealPlain + "zz" }, want: copyAltered},
+		"a seal with something behind it":         {change: func(c *outgoing) { c.properties[PropertySeal] += "zz" }, want: copyAltered},
 		"a plain seal where one was signed":       {sealed: [][]byte{key}, known: [][]byte{key}, change: func(c *outgoing) { c.seal(nil) }, want: copyUnsigned},
 		"no id":                                   {change: func(c *outgoing) { delete(c.properties, PropertyMessageID); c.seal(nil) }, want: copyNoID},
 		"the id of a call": {change: func(c *outgoing) {

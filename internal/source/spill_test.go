@@ -339,3 +339,85 @@ func TestTheLastEventsOfASlowEntryHaveTime(t *testing.T) {
 	wantSpilled(t, l.Spill(7*second, nil), slow[190:]...) // after six
 	wantSpilled(t, l.Spill(8*second-1, nil), quick[:10]...)
 }
+
+// An entry of which one copy was on its way is spilled to its end: its other events are chosen when the budget allows.
+func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	b := bounds()
+	b.PinnedMax, b.RateMax = 1, 1
+	l.Bound(b)
+	stuck := enter(t, l, 1, 1, keys("a", 3)...)
+	now := clock.Instant(1).Add(b.StuckAfter)
+	for i, h := range stuck {
+		wantSpilled(t, l.Spill(now, nil), h)
+		if _, ok := l.Sending(h); !ok {
+			t.Fatalf("event %d is not sent", i)
+		}
+		if i == 0 { // it fails once
+			l.NotCopied(h)
+			if _, ok := l.Sending(h); !ok {
+				t.Fatal("it is not sent again")
+			}
+		}
+		if s := l.Stats(); s.Spilling != 1 {
+			t.Errorf("%d events are spilling, want 1", s.Spilling)
+		}
+		acks, ok := l.Copied(h, nil)
+		if s := l.Stats(); !ok || s.Spilling != 0 || len(acks) != i/2 {
+			t.Errorf("copy %d settles: %t, acks %v, and %d are spilling", i, ok, acks, s.Spilling)
+		}
+		now = now.Add(time.Second)
+		done(t, l, enter(t, l, now, int64(10+i), "other")) // which pays for the next one
+	}
+}
+
+// While the copy of one event is on its way, the others of its entry are chosen, too.
+func TestAnEntryIsSpilledBesideACopyOnItsWay(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	b := bounds()
+	b.PinnedMax, b.RateMax = 1, 1
+	l.Bound(b)
+	stuck := enter(t, l, 1, 1, keys("a", 2)...)
+	now := clock.Instant(1).Add(b.StuckAfter)
+	wantSpilled(t, l.Spill(now, nil), stuck[0])
+	l.Sending(stuck[0])
+	now = now.Add(time.Second)
+	done(t, l, enter(t, l, now, 10, "other"))
+	wantSpilled(t, l.Spill(now, nil), stuck[1])
+}
+
+// Few large events that are stuck fill the memory, not the allowance: they are spilled, too.
+func TestStuckBytesAreSpilled(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	b := bounds()
+	l.Bound(b)
+	r := delivery(1, 1, 0)
+	r.Entry.Bytes = b.BytesMax / 4
+	l.Received(1, r, nil)
+	later := delivery(2, 1, 0)
+	later.Entry.Bytes = b.BytesMax/4 + 1 // without the first one it fits
+	l.Received(1, later, nil)
+	l.HandedOn()
+	if got := l.Spill(clock.Instant(1).Add(b.StuckAfter-1), nil); len(got) > 0 {
+		t.Errorf("%v are spilled before they are stuck", got)
+	}
+	wantSpilled(t, l.Spill(clock.Instant(1).Add(b.StuckAfter), nil), r.Entry.Handle(0))
+}
+
+// Events that are done in sets pay for spills as others do.
+func TestProgressInSetsPaysForSpills(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	b := bounds()
+	b.PinnedMax, b.RateMax = 1, 2
+	l.Bound(b)
+	stuck := enter(t, l, 1, 1, keys("a", 4)...)
+	now := clock.Instant(1).Add(b.StuckAfter)
+	wantSpilled(t, l.Spill(now, nil), stuck[:2]...)
+	now = now.Add(time.Minute)
+	wantSpilled(t, l.Spill(now, nil)) // without progress
+	other := enter(t, l, now, 2, keys("b", 2)...)
+	if _, n := l.Done(event.Set{First: other[0].First(), Events: event.AllBits(2)}, nil); n != 2 {
+		t.Fatalf("%d are done, want 2", n)
+	}
+	wantSpilled(t, l.Spill(now.Add(time.Minute), nil), stuck[2:]...)
+}

@@ -297,6 +297,25 @@ func TestSendIsAnswered(t *testing.T) {
 	})
 }
 
+// Whoever has sent what still waits for its turn at the end learns that it was not sent.
+func TestUnsentIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t, func(c *Config) { c.CopiesMax = 1 })
+		first, second := h.send(time.Second), h.send(time.Second)
+		h.newest(1)
+		h.stop()
+		synctest.Wait()
+		if len(second) != 1 || !errors.Is(<-second, errEnded) {
+			t.Error("the second one was not answered by an error")
+		}
+		h.broker.answer(h.cfg.TimerTopic())
+		synctest.Wait()
+		if len(first) != 1 || len(second) != 0 {
+			t.Errorf("%d answers to the first one, and %d further ones to the second", len(first), len(second))
+		}
+	})
+}
+
 // A full source reads nothing more while it holds a timer, neither when something is settled nor when the timer is due: that one is open already.
 func TestHeldTimerMakesNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -328,6 +347,9 @@ func TestHeldTimerMakesNoRoom(t *testing.T) {
 			t.Error("it reads with four open events of three, after one was settled")
 		}
 		time.Sleep(3 * time.Second)
+		if len(h.got) == 0 {
+			t.Fatal("the timer is late because the source is full")
+		}
 		if got := <-h.got; !got.Event.ID.IsSent() || reads() {
 			t.Errorf("%v was handed on, want the timer, and nothing read with four open events", got.Event.ID)
 		}

@@ -54,18 +54,28 @@ func TestCallCheck(t *testing.T) {
 		payload int
 		want    string // of the error; "": none
 	}{
-		"least":            {call: event.Call{Method: "m"}},
-		"most":             {call: event.Call{Method: long, ID: strings.Repeat("i", event.CallIDMax), Path: make([]partition.KeyHash, event.CallPathMax)}, payload: event.CallPayloadMax},
-		"all characters":   {call: event.Call{Method: "azAZ09._-"}},
-		"no method":        {want: "method"},
-		"a long method":    {call: event.Call{Method: long + "m"}, want: "method"},
-		"a slash":          {call: event.Call{Method: "a/b"}, want: "method"},
-		"a space":          {call: event.Call{Method: "a b"}, want: "method"},
-		"not ASCII":        {call: event.Call{Method: "é"}, want: "method"},
-		"a long id":        {call: event.Call{Method: "m", ID: strings.Repeat("i", event.CallIDMax+1)}, want: "an id of 129 bytes"},
-		"a long path":      {call: event.Call{Method: "m", Path: make([]partition.KeyHash, event.CallPathMax+1)}, want: "a call behind 9 others"},
-		"a large payload":  {call: event.Call{Method: "m"}, payload: event.CallPayloadMax + 1, want: "a payload of 1048577 bytes"},
-		"a hostile method": {call: event.Call{Method: strings.Repeat("\n", 1<<20)}, want: "method"},
+		"least":                       {call: event.Call{Method: "m"}},
+		"most":                        {call: event.Call{Method: long, ID: strings.Repeat("i", event.CallIDMax), Path: make([]partition.KeyHash, event.CallPathMax)}, payload: event.CallPayloadMax},
+		"all characters":              {call: event.Call{Method: "azAZ09._-"}},
+		"no method":                   {want: "method"},
+		"a long method":               {call: event.Call{Method: long + "m"}, want: "method"},
+		"a slash":                     {call: event.Call{Method: "a/b"}, want: "method"},
+		"a space":                     {call: event.Call{Method: "a b"}, want: "method"},
+		"not ASCII":                   {call: event.Call{Method: "é"}, want: "method"},
+		"a long id":                   {call: event.Call{Method: "m", ID: strings.Repeat("i", event.CallIDMax+1)}, want: "an id of 129 bytes"},
+		"a long path":                 {call: event.Call{Method: "m", Path: make([]partition.KeyHash, event.CallPathMax+1)}, want: "a call behind 9 others"},
+		"a large payload":             {call: event.Call{Method: "m"}, payload: event.CallPayloadMax + 1, want: "a payload of 1048577 bytes"},
+		"a reservation":               {call: event.Call{Reservation: true, ID: "i"}},
+		"one with the least ttl":      {call: event.Call{Reservation: true, ID: "i", TTL: event.TTLLeast}},
+		"one with the longest":        {call: event.Call{Reservation: true, ID: "i", TTL: event.TTLMost}},
+		"one with a shorter ttl":      {call: event.Call{Reservation: true, ID: "i", TTL: event.TTLLeast - 1}, want: "a ttl of"},
+		"one with a longer ttl":       {call: event.Call{Reservation: true, ID: "i", TTL: event.TTLMost + 1}, want: "a ttl of"},
+		"one with a ttl below 0":      {call: event.Call{Reservation: true, ID: "i", TTL: -1}, want: "a ttl of"},
+		"a ttl of a call":             {call: event.Call{Method: "m", TTL: event.TTLLeast}, want: "a ttl of"},
+		"a reservation of a method":   {call: event.Call{Reservation: true, ID: "i", Method: "m"}, want: "a reservation with"},
+		"a reservation without an id": {call: event.Call{Reservation: true}, want: "a reservation with"},
+		"one with a payload":          {call: event.Call{Reservation: true, ID: "i"}, payload: 1, want: "a reservation with"},
+		"a hostile method":            {call: event.Call{Method: strings.Repeat("\n", 1<<20)}, want: "method"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +93,11 @@ func TestCallCheck(t *testing.T) {
 // The clone of a call shares no memory with it, and its size counts.
 func TestCloneOfACall(t *testing.T) {
 	ev := event.Event{Key: "k", Payload: []byte("p"), Call: &event.Call{Method: "method", ID: "id", Deadline: 7, Path: []partition.KeyHash{1, 2}}}
+	ev.Properties = []event.Property{{Name: "n", Value: "v"}, {Name: "m", Value: "w"}}
 	c := ev.Clone()
+	if &c.Properties[0] == &ev.Properties[0] {
+		t.Error("the clone shares its properties")
+	}
 	if !reflect.DeepEqual(&ev, c) || c.Call == ev.Call || &c.Call.Path[0] == &ev.Call.Path[0] {
 		t.Errorf("the clone %+v of %+v", c.Call, ev.Call)
 	}

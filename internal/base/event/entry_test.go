@@ -247,3 +247,15 @@ func TestPropertiesOfTheFirstEventAreNoMeasure(t *testing.T) {
 		t.Errorf("%d and %d properties, %d bytes", len(e.Properties(0)), len(e.Properties(1)), e.Bytes)
 	}
 }
+
+// An event of a batch has the ordering key that it came with, and others have none.
+func TestOrderingKeysOfParts(t *testing.T) {
+	e := event.NewBatch(2, 2)
+	e.AddPart(event.Part{Key: "a"}, []byte("p"), "o", nil)
+	e.AddPart(event.Part{Key: "b"}, []byte("q"), "", nil)
+	for i, want := range [][2]string{{"a", "o"}, {"b", ""}} {
+		if key, ordering := e.Keys(i); key != want[0] || ordering != want[1] {
+			t.Errorf("event %d has the keys %q and %q, want %q", i, key, ordering, want)
+		}
+	}
+}

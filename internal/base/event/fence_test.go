@@ -48,3 +48,41 @@ func TestFenceText(t *testing.T) {
 		}
 	}
 }
+
+// A mark is read as it is written; what is none, such as a property of anybody's, is refused.
+func TestMarks(t *testing.T) {
+	m := Mark{Act: [16]byte{1, 2, 255}, Fence: Fence{Token: 7, Turn: 8}}
+	if got, err := ParseMark(m.String()); err != nil || got != m {
+		t.Errorf("%s is read as %+v, %v", m, got, err)
+	}
+	text := m.String()
+	for _, bad := range []string{"", " ", text[:31], text[:32], text[:33], "0" + text, text[2:], "zz" + text[2:], text + "0", text[:33] + "x"} {
+		if got, err := ParseMark(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, got)
+		}
+	}
+	for _, reason := range []string{"", "why", "it failed: no"} {
+		mark, lastError := CutMark(strings.TrimSuffix(text+" "+reason, " "))
+		if mark != text || lastError != reason {
+			t.Errorf("cut into %q and %q, want %q and %q", mark, lastError, text, reason)
+		}
+	}
+	if mark, lastError := CutMark("short"); mark != "short" || lastError != "" {
+		t.Errorf("cut into %q and %q", mark, lastError)
+	}
+}
+
+// Positions are in the order of the log.
+func TestPositionsAreOrdered(t *testing.T) {
+	ordered := []Position{{}, {Entry: 1}, {Entry: 9}, {Ledger: 1}, {Ledger: 1, Entry: 1}, {Ledger: 2}}
+	for i, p := range ordered {
+		for j, q := range ordered {
+			if p.Before(q) != (i < j) {
+				t.Errorf("%v before %v: %t", p, q, p.Before(q))
+			}
+		}
+		if p.IsZero() != (i == 0) {
+			t.Errorf("%v is zero: %t", p, p.IsZero())
+		}
+	}
+}

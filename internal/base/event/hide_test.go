@@ -43,6 +43,18 @@ func TestTextsShowNoContents(t *testing.T) {
 	}
 }
 
+// TestKeysInJSONAreHidden: Go's JSON escapes more than %q does.
+func TestKeysInJSONAreHidden(t *testing.T) {
+	const key = "<erika&max>"
+	inJSON, err := json.Marshal(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := Key(key).HideIn("unknown: "+string(inJSON)), `unknown: "(key hidden)"`; got != want {
+		t.Errorf("%s is shown as %q, want %q", inJSON, got, want)
+	}
+}
+
 // TestWorkIsBounded: a text and a payload that were made to take long are not compared to the end.
 func TestWorkIsBounded(t *testing.T) {
 	text := strings.Repeat("aaaaaa?", 1<<7)
