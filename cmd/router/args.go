@@ -63,3 +63,30 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 	}
 	return usageError{fmt.Errorf("there is no %s %s; there are %s", cmd.CommandPath(), args[0], strings.Join(verbs, ", "))}
 }
+
+// requireWords has the commands that cobra adds refuse words that they do not know.
+func requireWords(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.SetOut(outputOf{root}) // cobra looks the output up here, before the caller may have set it
+	root.InitDefaultCompletionCmd()
+	root.SetOut(nil)
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args, cmd.RunE = requireSubcommand, requireSubcommand
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				on, left, err := root.Find(args)
+				if err != nil || on.HasSubCommands() && len(left) > 0 {
+					return requireSubcommand(on, left)
+				}
+				return nil
+			}
+		}
+	}
+}
+
+// outputOf writes to what is the output of a command by then.
+type outputOf struct{ cmd *cobra.Command }
+
+func (o outputOf) Write(b []byte) (int, error) { return o.cmd.OutOrStdout().Write(b) }

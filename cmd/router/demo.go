@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -118,19 +119,26 @@ func demoChildren() []*cobra.Command {
 	return []*cobra.Command{broker, member, app, plain}
 }
 
-// child is a hidden command of the demo. It leaves Ctrl-C, which reaches the whole
-// foreground group, to its parent, and ends when that does.
+// child is a hidden command of the demo. It leaves signals to its parent, and ends when that does.
 func child(role string, run func(*cobra.Command) error) *cobra.Command {
 	return &cobra.Command{
 		Use:    role,
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			signal.Ignore(os.Interrupt)
+			leaveSignals(cmd)
 			procgroup.FollowParent(os.Stdin, os.Exit)
 			return run(cmd)
 		},
 	}
+}
+
+// leaveSignals has a command go on after Ctrl-C, which reaches the whole foreground group, and after a SIGTERM to
+// the group, as of timeout(1) or systemd: the parent drains the group, and that needs all its children.
+func leaveSignals(cmd *cobra.Command) {
+	signal.Ignore(os.Interrupt)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // not ignored: what a child starts would inherit that
+	cmd.SetContext(context.WithoutCancel(cmd.Context()))
 }
 
 // throughMemory reads events and the control log from a broker in the memory of

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/signal"
 
 	"github.com/spf13/cobra"
 
@@ -105,7 +104,7 @@ func devChild(role string, run func(context.Context, []string) error) *cobra.Com
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			signal.Ignore(os.Interrupt)
+			leaveSignals(cmd)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
 			procgroup.FollowParent(os.Stdin, func(int) { stop() })

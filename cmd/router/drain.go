@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -45,7 +44,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 			says := strings.TrimSpace(string(text))
 			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
-				return fmt.Errorf("%s after %v: see `router members` and /readyz (%w)", says, patience, errDrainPending)
+				return drainPending{fmt.Sprintf("after %v: %s; see `router members` and /readyz", patience, says)}
 			}
 			return nil
 		},
@@ -83,5 +82,10 @@ func forgetPage(n *node.Node) http.Handler {
 	})
 }
 
-// errDrainPending maps "still draining when --wait ended" to exitUndrain.
-var errDrainPending = errors.Join(errors.New("the drain continues"), node.ErrDrainTimeout)
+// drainPending says that a drain went on when --wait ended; exitUndrain.
+type drainPending struct{ says string }
+
+func (d drainPending) Error() string { return d.says }
+
+// Unwrap returns the reason for the exit code.
+func (drainPending) Unwrap() error { return node.ErrDrainTimeout }

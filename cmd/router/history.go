@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -44,6 +45,9 @@ member's machine.`,
 			return usageError{fmt.Errorf("--event: %w", err)}
 		}
 		if hashed {
+			if _, err := partition.ParseKeyHash(args[0]); err != nil {
+				return usageError{fmt.Errorf("KEY: %w", err)}
+			}
 			query = url.Values{"hash": {args[0]}}
 		}
 		var h report.History

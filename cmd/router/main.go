@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/timerslack"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/devtools/demo"
+	"github.com/ringfence/router/internal/devtools/dev"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
 )
@@ -71,7 +72,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, node.ErrDrainTimeout):
+	case errors.Is(err, node.ErrDrainTimeout), errors.Is(err, dev.ErrNotDrained):
 		return exitUndrain
 	case errors.Is(err, controllog.ErrDenied):
 		return exitUsage
@@ -119,5 +120,6 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(bridgeCommand(), conformanceCommand())
 	root.AddCommand(migrateCommand(), proveCommand())
 	addCompletions(root)
+	requireWords(root)
 	return root
 }

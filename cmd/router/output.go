@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 
@@ -46,9 +47,24 @@ func (o *outputForm) show(w io.Writer, data any, table func(*page)) error {
 	case "yaml":
 		return writeYAML(w, data)
 	}
-	p := &page{out: w, colour: mayColour(w)}
-	table(p)
-	return nil
+	kept := &errorKeeper{out: w}
+	table(&page{out: kept, colour: mayColour(w)})
+	return kept.err
+}
+
+// errorKeeper keeps the first error of a writer, for callers that look at none.
+type errorKeeper struct {
+	out io.Writer
+	err error
+}
+
+func (k *errorKeeper) Write(b []byte) (int, error) {
+	if k.err != nil {
+		return 0, k.err
+	}
+	n, err := k.out.Write(b)
+	k.err = err
+	return n, err
 }
 
 // writeYAML writes data under the names and in the order of its JSON.
@@ -75,13 +91,17 @@ func unquote(n *yaml.Node) {
 	if len(n.Content) > 0 {
 		n.Style = 0
 	}
-	if n.Kind == yaml.ScalarNode {
+	if n.Kind == yaml.ScalarNode && !notTextInYAML11.MatchString(n.Value) {
 		n.Style &^= yaml.DoubleQuotedStyle // the encoder quotes again where a value would not be a string otherwise
 	}
 	for _, child := range n.Content {
 		unquote(child)
 	}
 }
+
+// notTextInYAML11 matches text that parsers of YAML 1.1, such as PyYAML, read as a number or as a
+// boolean without quotes; the encoder follows YAML 1.2. The position 3:39 is 219 in base 60.
+var notTextInYAML11 = regexp.MustCompile(`^(?:[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?|(?i:y|n|yes|no|on|off))$`)
 
 // mayColour reports whether w is a terminal whose user has nothing against colours
 // (https://no-color.org).
@@ -111,15 +131,19 @@ type page struct {
 
 // table writes rows in columns under headings.
 func (p *page) table(headings []string, rows [][]string) {
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{headings}, rows...) {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = untrusted.Print(cell)
+		for _, cell := range row {
+			fmt.Fprint(w, untrusted.Print(cell), "\t")
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		fmt.Fprint(w, strings.Repeat("\t", max(0, len(headings)-len(row)))) // a row that ends early would end the columns for those below it
+		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // a closed terminal cannot show an error
+	_ = w.Flush() // to memory
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(p.out, strings.TrimRight(line, " \n"))
+	}
 }
 
 // line writes one line.

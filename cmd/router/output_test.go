@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"unicode"
@@ -107,6 +108,45 @@ func TestYAMLOfAnyKey(t *testing.T) {
 		var back struct{ Keys []struct{ Key string } }
 		if err := yaml.Unmarshal([]byte(out.String()), &back); err != nil || len(back.Keys) != 2 || back.Keys[0].Key != key {
 			t.Errorf("%q comes back as %+v: %v\n%s", key, back, err, out.String())
+		}
+	}
+}
+
+// TestTablesAreAligned: a row that ends in empty cells, or has fewer, does not end the columns.
+func TestTablesAreAligned(t *testing.T) {
+	var out strings.Builder
+	(&page{out: &out}).table([]string{"STEP", "FENCE", ""}, [][]string{{"received", "", "for node-1"}, {"queued", "", ""}, {"silent"}, {"delivered", "4194352.17", ""}, {"answered", "4194352.17", "done"}})
+	const want = "STEP       FENCE\nreceived               for node-1\nqueued\nsilent\ndelivered  4194352.17\nanswered   4194352.17  done\n"
+	if out.String() != want {
+		t.Errorf("the table is\n%swant\n%s", out.String(), want)
+	}
+}
+
+// TestYAMLForOlderParsers: what they would take for another type is quoted. Position 3:39 is a number of base 60 to PyYAML.
+func TestYAMLForOlderParsers(t *testing.T) {
+	var out strings.Builder
+	if err := writeYAML(&out, []string{"3:39", "1:162", "-1:30:00.5", "on", "No", "y", "node-1", "7:4412:-1:-1"}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "- \"3:39\"\n- 1:162\n- \"-1:30:00.5\"\n- \"on\"\n- \"No\"\n- \"y\"\n- node-1\n- 7:4412:-1:-1\n"
+	if out.String() != want {
+		t.Errorf("the YAML is\n%swant\n%s", out.String(), want)
+	}
+}
+
+// fullDisk fails as a file on a full disk does.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+var errFull = errors.New("no space left on device")
+
+// TestOutputThatCannotBeWritten: no form of output passes over an error.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	for _, form := range []string{"table", "json", "yaml"} {
+		err := (&outputForm{form: form}).show(fullDisk{}, []string{"a"}, func(p *page) { p.table([]string{"A"}, [][]string{{"a"}}) })
+		if !errors.Is(err, errFull) && (form != "yaml" || err == nil || !strings.Contains(err.Error(), errFull.Error())) {
+			t.Errorf("%s: %v, want %v", form, err, errFull)
 		}
 	}
 }

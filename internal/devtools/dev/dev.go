@@ -41,6 +41,9 @@ type Environment struct {
 // ErrUsage means that a child rejected its command line.
 var ErrUsage = errors.New("dev: wrong usage")
 
+// ErrNotDrained means that a member did not drain in time.
+var ErrNotDrained = errors.New("dev: not all members have drained")
+
 const (
 	startPatience = 2 * time.Minute
 	drainPatience = 30 * time.Second
@@ -114,10 +117,10 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 	defer s.processes.StopAll()
 	err = s.run(running)
 	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
-		s.drain(context.WithoutCancel(ctx))
+		err := s.drain(context.WithoutCancel(ctx))
 		s.processes.StopAll() // the members have told all ends then
 		s.summarize()
-		return nil
+		return err
 	}
 	if cause := context.Cause(running); cause != nil {
 		return cause
@@ -377,31 +380,41 @@ func (s *session) until(ctx context.Context, begun clock.Instant, m *member, pat
 	}
 }
 
-// drain lets every member leave in order.
-func (s *session) drain(ctx context.Context) {
+// drain lets every member leave in order. It returns ErrNotDrained if one does not.
+func (s *session) drain(ctx context.Context) error {
 	s.out.note("draining")
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
 	var asked sync.WaitGroup
+	var open atomic.Bool
 	for _, m := range s.members {
-		asked.Go(func() { s.drainOne(ctx, m) })
+		asked.Go(func() {
+			if !s.drainOne(ctx, m) {
+				open.Store(true)
+			}
+		})
 	}
 	asked.Wait()
+	if open.Load() {
+		return ErrNotDrained
+	}
 	s.out.note("drained")
+	return nil
 }
 
-// drainOne drains a member, and says what that waits for whenever it changes.
-func (s *session) drainOne(ctx context.Context, m *member) {
+// drainOne drains a member, and says what that waits for whenever it changes. It returns whether
+// the member has drained.
+func (s *session) drainOne(ctx context.Context, m *member) bool {
 	said := ""
 	for {
 		status, body := get(ctx, m.admin, "/drain?wait="+drainNoteEvery.String())
 		body = strings.TrimSpace(body)
 		switch {
 		case status == http.StatusOK:
-			return
+			return true
 		case status != http.StatusAccepted || ctx.Err() != nil:
 			s.out.note("%s has not drained (%s): its open events would be delivered again", m.node, cmp.Or(said, body))
-			return
+			return false
 		case body != said:
 			said = body
 			s.out.note("%s is %s", m.node, body)

@@ -1,0 +1,50 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+// TestDevDrainsWhenItsGroupIsTerminated: timeout(1) and service managers send SIGTERM to the whole process group.
+// The broker and the members, which the drain needs, go on until their parent ends them.
+func TestDevDrainsWhenItsGroupIsTerminated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs seven processes for 10 s")
+	}
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, shown, folder := devProcess(t, "--members", "2", "--keys", "5", "--rate", "50", "--", self, testApp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually.NoError(t, time.Minute, "an event is handled", func() error {
+		if !strings.Contains(shown.String(), "| handled ") {
+			return errors.New(shown.String())
+		}
+		return nil
+	})
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	if out := shown.String(); strings.Contains(out, "has not drained") || !strings.Contains(out, "| drained") {
+		t.Errorf("a member did not drain:\n%s", out)
+	}
+	if left := childrenOf(t, folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+}
