@@ -254,6 +254,7 @@ func TestJudge(t *testing.T) {
 		"an overlap of the stubborn":         {stubborn, overlapping, ""},
 		"a lost event":                       {plain, func(r *result) { r.Lost = 1 }, "nothing lost"},
 		"a stale write":                      {stubborn, func(r *result) { r.StaleTokenWrites = 1 }, "fencing"},
+		"a fence that is given twice":        {plain, func(r *result) { r.RepeatedFences = 1 }, "fencing"},
 		"something unsettled":                {plain, func(r *result) { r.failed = errors.New("m1 has 3") }, "nobody blocked"},
 		"nothing handled":                    {plain, func(r *result) { r.Handled = 0 }, "proves nothing"},
 		"a fault missing":                    {plain, func(r *result) { r.Faults[kindKill] = 1 }, "proves less"},

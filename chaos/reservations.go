@@ -95,6 +95,7 @@ func (j *reservationJudge) visit(s journal.Step) error {
 	here := at{s.File, s.Handling}
 	if s.Deadline != 0 {
 		if r := j.open[here]; r != nil {
+			j.overdue(s, r) // a deadline that has passed is never extended
 			r.deadline = max(r.deadline, s.Deadline)
 		}
 		return nil
@@ -116,11 +117,16 @@ func (j *reservationJudge) visit(s journal.Step) error {
 	} else {
 		j.counts.Lost++
 	}
+	j.overdue(s, r)
+	return nil
+}
+
+// overdue judges a holder by a record that it has written.
+func (j *reservationJudge) overdue(s journal.Step, r *reserved) {
 	if r.deadline != 0 && s.At.After(r.deadline.Add(overdueMax)) && !j.stopped(s.File, r.deadline, s.At) {
 		j.counts.Overdue++
 		j.example("%s went on for %v after its deadline", r.name, s.At.Sub(r.deadline))
 	}
-	return nil
 }
 
 func (j *reservationJudge) begin(here at, s journal.Step) {

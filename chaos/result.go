@@ -29,6 +29,8 @@ type result struct {
 
 	StaleEndedSameToken uint64 `json:"stale_ended_same_token"` // of StaleEnded, those under the later one's token: by one owner
 
+	RepeatedFences uint64 `json:"repeated_fences"` // handlings that began with the fence of an earlier one of their key
+
 	OverlapMaxMS float64 `json:"overlap_max_ms"`
 
 	SinkWrites            uint64 `json:"sink_writes"`              // claims and writes that the sinks accepted
@@ -79,7 +81,7 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
 		Events: report.Published, Unsure: sent.failed(), Handled: report.Events - uint64(calls.Handled) - uint64(reserved.Ended) - uint64(fired.names) - uint64(timed.names),
 		Calls: *calls, Reservations: *reserved, Firings: *fired, Timers: *timed, Lost: report.Lost,
-		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken,
+		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken, RepeatedFences: report.RepeatedFences,
 		OverlapMaxMS: milliseconds(report.OverlapMax),
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
 		HandoffMS: t.handoffs.spread(), StillMS: t.still.spread(), DeployMS: t.deploys.spread(), ResumeMS: t.resumes.spread(),
@@ -132,6 +134,7 @@ func (r *result) judge(o options) {
 	})
 	broken(moving && r.Moves == 0, "no key has moved: this run proves nothing")
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
+	broken(r.RepeatedFences > 0, "fencing: %d handlings had the fence of an earlier one of their key", r.RepeatedFences)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
 	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it claims")
 	for _, n := range r.Joiners {

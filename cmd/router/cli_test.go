@@ -329,6 +329,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"wait beyond an hour": {[]string{"drain", "--wait", "61m", answering(t, 202, "draining")}, exitUsage, "--wait = 1h1m0s, want at most 1h0m0s"},
 		"wait without an end": {[]string{"drain", "--wait", "2562047h", answering(t, 202, "draining")}, exitUsage, "want at most 1h0m0s"},
 		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be vouched for"},
+		"nobody to judge":     {[]string{"exclusivity", answering(t, 200, `{}`)}, exitFailed, "no member was judged"},
 		"negative wait":       {[]string{"drain", "--wait", "-1s"}, exitUsage, "--wait = -1s, want a duration such as 30s"},
 		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "after 1ms: draining; see `router members` and /readyz"},
 		"drain does not wait": {[]string{"drain", answering(t, 202, "draining")}, exitOK, ""},

@@ -36,6 +36,7 @@ routers:
   stale_token_writes  handlings that began, or ended as done, after a greater fence of
                       their key had been seen; stale_same_token are those of them that
                       differ in their turn only
+  repeated_fences     handlings that began with the fence of an earlier one of their key
   takeover_ms         from the SIGKILL to the next handling of a key of the dead member:
                       the 99th percentile over its keys that had an event to wait with
   handoff_p99_ms      the wait of a key that moves between living members: from the end

@@ -196,6 +196,9 @@ func keyPage(p *page, k report.Key) {
 // errNotKept says that exclusivity cannot be vouched for.
 var errNotKept = errors.New("exclusivity cannot be vouched for: see above")
 
+// errNobodyJudged makes the exit code tell of an answer without members.
+var errNobodyJudged = errors.New("no member was judged: the answer names none; check that --admin is that of a router")
+
 func exclusivityCommand() *cobra.Command {
 	return watched(&cobra.Command{
 		Use:   "exclusivity",
@@ -230,6 +233,9 @@ The exit code is 1 if the verdict on any member is not kept, or a member does no
 			if one.Verdict != report.Kept {
 				return errNotKept
 			}
+		}
+		if len(judged) == 0 {
+			return errNobodyJudged
 		}
 		return nil
 	})

@@ -54,6 +54,9 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	switch in.Do {
 	case "done":
 		return nil
+	case "fence":
+		fmt.Printf("fence %d %v\n", in.ID, e.Fence) //nolint:forbidigo // in one call, as in report
+		return nil
 	case "after":
 		setTimers(e, wait)
 		return nil

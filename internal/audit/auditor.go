@@ -287,15 +287,19 @@ func (a *Auditor) compare(r *compared, number uint64, dst []Finding) (_ []Findin
 // overlap returns the least time for which two handlings of a key both ran, 0 or less if they did not. sure says that no
 // reading of the clocks tells otherwise.
 func (a *Auditor) overlap(x, y *compared) (least time.Duration, sure bool) {
-	if a.sources[x.source].Clock == a.sources[y.source].Clock && a.sources[x.source].Clock != (ClockID{}) || x.source == y.source {
-		return min(x.end, y.end) - max(x.start, y.start), true
+	if x.source == y.source || a.sources[x.source].Clock == a.sources[y.source].Clock && a.sources[x.source].Clock != (ClockID{}) && x.m.agrees(&y.m) {
+		least = min(x.end, y.end) - max(x.start, y.start)
+		if least == 0 && (x.isWithin(&y.record) || y.isWithin(&x.record)) {
+			least = 1
+		}
+		return least, true
 	}
 	least = min(x.end+x.m.Shift-x.m.EndSlack, y.end+y.m.Shift-y.m.EndSlack) - max(x.start+x.m.Shift+x.m.StartSlack, y.start+y.m.Shift+y.m.StartSlack)
 	if least > 0 {
 		return least, true
 	}
 	most := min(x.m.latest(x.end), y.m.latest(y.end)) - max(x.m.earliest(x.start), y.m.earliest(y.start))
-	return 0, most <= 0
+	return 0, most < 0 || most == 0 && x.start < x.end && y.start < y.end // an instant may lie within the other one
 }
 
 func (a *Auditor) finding(x, y *compared, overlap time.Duration) Finding {
@@ -352,6 +356,16 @@ func spread(key uint64) uint64 {
 func (m *Mapping) earliest(start time.Duration) time.Duration { return start + m.Shift - m.StartSlack }
 
 func (m *Mapping) latest(end time.Duration) time.Duration { return end + m.Shift + m.EndSlack }
+
+// agrees reports whether both mappings can be of one clock. Those of machines with one ClockID do not if one is a clone of the other.
+func (m *Mapping) agrees(other *Mapping) bool {
+	return (m.Shift - other.Shift).Abs() <= max(m.StartSlack, m.EndSlack)+max(other.StartSlack, other.EndSlack)
+}
+
+// isWithin reports whether r is an instant, as a clock with steps shows a short handling, at which the other one had begun and not ended.
+func (r *record) isWithin(other *record) bool {
+	return r.start == r.end && other.start < r.start && r.end < other.end
+}
 
 func (r *record) handling() Handling {
 	return Handling{

@@ -24,7 +24,8 @@ type told struct {
 
 // overlaps reports whether both ran for some time.
 func (x told) overlaps(y told) bool {
-	return x.key == y.key && min(x.end, y.end) > max(x.start, y.start)
+	within := func(x, y told) bool { return x.start == x.end && y.start < x.start && x.end < y.end }
+	return x.key == y.key && (min(x.end, y.end) > max(x.start, y.start) || within(x, y) || within(y, x))
 }
 
 // TestAuditorAgainstTheTruth: processes with clocks of their own tell of handlings in any order. Every overlap that is found is true, and
@@ -249,5 +250,49 @@ func BenchmarkAdd(b *testing.B) {
 			h[j] = Handling{Key: partition.KeyHash(spread(uint64((i + j) % 10_000))), Fence: event.Fence{Turn: uint64(i + j)}, Start: at, End: at + us}
 		}
 		a.Add(id, Mapping{}, h, nil)
+	}
+}
+
+// TestInstantWithinAnotherHandler: clocks with steps show a short handler as an instant. It overlaps with one that ran before and after it, and not with one that
+// began or ended at it.
+func TestInstantWithinAnotherHandler(t *testing.T) {
+	long, within := Handling{Key: 1, Fence: event.Fence{Turn: 1}, Start: 5 * ms, End: 20 * ms}, Handling{Key: 1, Fence: event.Fence{Turn: 2}, Start: 10 * ms, End: 10 * ms}
+	for name, test := range map[string]struct {
+		all  []Handling
+		want uint64
+	}{
+		"it ends last":     {[]Handling{within, long}, 1},
+		"it ends first":    {[]Handling{long, within}, 1},
+		"at the beginning": {[]Handling{long, {Key: 1, Fence: event.Fence{Turn: 2}, Start: 5 * ms, End: 5 * ms}}, 0},
+		"at the end":       {[]Handling{long, {Key: 1, Fence: event.Fence{Turn: 2}, Start: 20 * ms, End: 20 * ms}}, 0},
+		"two instants":     {[]Handling{within, {Key: 1, Fence: event.Fence{Turn: 3}, Start: 10 * ms, End: 10 * ms}}, 0},
+	} {
+		a := New(1 << 20)
+		id, _ := a.Register(Source{Clock: ClockID{1}})
+		found := a.Add(id, Mapping{}, test.all, nil)
+		if n := a.Counts().Overlaps; n != test.want || uint64(len(found)) != test.want || test.want > 0 && found[0].For <= 0 {
+			t.Errorf("%s: %d overlaps, found %+v, want %d", name, n, found, test.want)
+		}
+	}
+}
+
+// TestClonesAmongOthers: two machines with one ClockID, such as two that were resumed from one snapshot, have different clocks if the judge sees them differ.
+func TestClonesAmongOthers(t *testing.T) {
+	handlings := func(shown time.Duration) []Handling { return []Handling{{Key: 1, Start: shown, End: shown + 10*ms}} }
+	for name, test := range map[string]struct {
+		first, second time.Duration // as the machines show them; the second one's clock is a second behind
+		want          uint64
+	}{
+		"one after the other, shown as one": {time.Hour, time.Hour, 0},
+		"at once, shown as far apart":       {time.Hour, time.Hour - time.Second, 1},
+	} {
+		a := New(1 << 20)
+		x, _ := a.Register(Source{Name: "x", Clock: ClockID{9}})
+		y, _ := a.Register(Source{Name: "y", Clock: ClockID{9}})
+		a.Add(x, Mapping{Shift: time.Minute, StartSlack: ms, EndSlack: ms}, handlings(test.first), nil)
+		a.Add(y, Mapping{Shift: time.Minute + time.Second, StartSlack: ms, EndSlack: ms}, handlings(test.second), nil)
+		if c := a.Counts(); c.Overlaps != test.want || sum(c.Undecided) != 0 {
+			t.Errorf("%s: %+v, want %d overlaps", name, c, test.want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"math"
 	"strings"
 	"time"
 
@@ -135,15 +136,13 @@ func (v *Inversions) began(now clock.Instant, d *event.Delivery, hash uint64) {
 	}
 	v.counts.First++
 	n := v.newestOf(hash)
-	if n.ledger != 0 || n.entry != 0 {
-		if at := n.compare(&id); at <= 0 {
-			if at < 0 {
-				cause := v.cause(now, t, d)
-				v.counts.Inversions[cause]++
-				v.keys.add(now, d, cause)
-			}
-			return
+	if at := n.compare(&id); at <= 0 {
+		if at < 0 {
+			cause := v.cause(now, t, d)
+			v.counts.Inversions[cause]++
+			v.keys.add(now, d, cause)
 		}
+		return
 	}
 	n.ledger, n.entry, n.batch = id.Ledger, id.Entry, id.Batch
 }
@@ -189,6 +188,6 @@ func (v *Inversions) newestOf(of uint64) *newest {
 	if oldest.of != 0 {
 		v.counts.Forgotten++
 	}
-	*oldest = newest{of: of, age: v.age}
+	*oldest = newest{of: of, ledger: math.MinInt64, age: v.age} // before all events
 	return oldest
 }

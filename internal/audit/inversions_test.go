@@ -125,3 +125,17 @@ func TestKeysWithTheMostInversions(t *testing.T) {
 		t.Errorf("the third is %+v, and each has one", keys[2])
 	}
 }
+
+// TestInversionInTheFirstEntry: the events of the first entry of a broker's first ledger have an order, too.
+func TestInversionInTheFirstEntry(t *testing.T) {
+	v := NewInversions(1 << 16)
+	of := func(batch int32) event.Delivery {
+		d := delivery("a", 0)
+		d.Object.ID.Ledger, d.Object.ID.Batch = 0, batch
+		return d
+	}
+	v.Began(clock.Instant(time.Hour), []event.Delivery{of(5), of(2)})
+	if c := v.Counts(); c.Sum() != 1 || c.First != 2 {
+		t.Errorf("%+v, want one inversion of 2 events", c)
+	}
+}

@@ -80,7 +80,10 @@ def set_timers(of: ringfence.Event | ringfence.Call, ms: int) -> None:
     of.after(0, "second", b"2")
 
 
-def obey(event: ringfence.Event, do: str, ms: int) -> None:
+def obey(event: ringfence.Event, number: int, do: str, ms: int) -> None:
+    if do == "fence":
+        os.write(1, f"fence {number} {event.fence}\n".encode())
+        return
     if do in ("after", "after_fail"):
         set_timers(event, ms)
         if do == "after":
@@ -113,7 +116,7 @@ def in_thread(event: ringfence.Event, instruction: Any) -> None:
                 event.check()
                 time.sleep(CHECK_EVERY)
         else:
-            obey(event, do, ms)
+            obey(event, number, do, ms)
     finally:
         report("end", event, number)
 
@@ -134,7 +137,7 @@ async def in_task(event: ringfence.Event, instruction: Any) -> None:
         elif do == "sleep":
             await asyncio.sleep(ms / 1000)
         else:
-            obey(event, do, ms)
+            obey(event, number, do, ms)
     finally:
         report("end", event, number)
 

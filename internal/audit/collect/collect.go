@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -135,10 +136,13 @@ func (c *Collector) expire(now clock.Instant) {
 
 func add(a, b exchange.Waits) exchange.Waits {
 	return exchange.Waits{
-		Dropped: a.Dropped + b.Dropped, Acquired: a.Acquired + b.Acquired, Waited: a.Waited + b.Waited,
-		Longest: max(a.Longest, b.Longest), Expired: a.Expired + b.Expired,
+		Dropped: sum(a.Dropped, b.Dropped), Acquired: sum(a.Acquired, b.Acquired), Waited: a.Waited + min(b.Waited, math.MaxInt64-a.Waited),
+		Longest: max(a.Longest, b.Longest), Expired: sum(a.Expired, b.Expired),
 	}
 }
+
+// sum adds counters, which others report, without an overflow.
+func sum(a, b uint64) uint64 { return a + min(b, math.MaxUint64-a) }
 
 // Report is what a Collector has found.
 type Report struct {

@@ -2,6 +2,7 @@ package collect
 
 import (
 	"log/slog"
+	"math"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,5 +62,19 @@ func TestAProcessThatComesBackIsCountedOnce(t *testing.T) {
 	}
 	if r := c.Report(); r.Processes != 1 || r.Dropped != 10 {
 		t.Errorf("%d processes, %d handlings dropped, want 1 and 10", r.Processes, r.Dropped)
+	}
+}
+
+// TestCountersDoNotWrap: two processes whose counters are as great as can be leave the sums great.
+func TestCountersDoNotWrap(t *testing.T) {
+	c := New(DefaultConfig(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler), func() clock.Instant { return 1 })
+	for i := range byte(2) {
+		waits := exchange.Waits{Dropped: math.MaxUint64, Acquired: math.MaxUint64, Waited: math.MaxInt64, Expired: math.MaxUint64}
+		if err := c.Take(&exchange.Report{Group: "default", Incarnation: exchange.Incarnation{i}, Waits: waits}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := c.Report(); r.Dropped != math.MaxUint64 || r.LockWaits != math.MaxUint64 || r.LocksExpired != math.MaxUint64 || r.LockWaitSeconds < 0 {
+		t.Errorf("%+v, want the greatest counters", r)
 	}
 }

@@ -151,6 +151,10 @@ func (j *Judge) Take(r *exchange.Report) {
 	}
 	j.found = j.found[:0]
 	for i := range r.Handlings {
+		if r.Handlings[i].End > r.Clock.Boot+stepMax { // it had not ended yet: who believes this finds overlaps with all that is to come
+			j.auditor.Undecided(audit.Implausible, 1)
+			continue
+		}
 		m, ok := remote.Map(&r.Handlings[i])
 		if !ok {
 			j.auditor.Undecided(audit.Clocks, 1)

@@ -106,3 +106,19 @@ func TestTakeComparesBothSides(t *testing.T) {
 		}
 	}
 }
+
+// TestReportOfTheFuture: a handling that ended after its report was made did not happen so. It must neither overlap with handlings to come nor
+// make the judge forget those of other keys.
+func TestReportOfTheFuture(t *testing.T) {
+	var log bytes.Buffer
+	j := newJudge(&log)
+	clock := j.Here()
+	j.Take(&exchange.Report{Member: "other", Clock: clock, Handlings: []audit.Handling{
+		{Key: 1, Start: clock.Boot - ms, End: clock.Boot + time.Hour},
+		{Key: 2, Start: clock.Boot - ms, End: clock.Boot + 15*ms}, // by a clock with steps
+	}})
+	j.Own(1, []event.Handling{handling(1, 1, clock.Boot+ms, clock.Boot+2*ms, ms)}, clock.Boot+10*ms)
+	if c := j.Counts(); c.Overlaps != 0 || c.Undecided[audit.Implausible] != 1 || c.Handlings != 2 {
+		t.Errorf("%+v, want one implausible handling and no overlap", c)
+	}
+}

@@ -44,6 +44,7 @@ var rules = []Rule{
 	{"answers", "The kind of each answer is what the handler did, its reason is valid UTF-8 within reason_max_bytes, and a crash of a handler is a RETRY."},
 	{"retry-after", "The delay that a handler asks for is in after_ms."},
 	{"progress", "A handler's report of progress is sent with its delivery_id."},
+	{"fence", "The fence of a delivery reaches its handler unchanged, and is that of this delivery."},
 	{"intervals", "If the Welcome has the capability intervals, the answer of a handler that ran says when it started and how long it ran, by the boot clock; otherwise none does."},
 	{"answered-once", "Each delivery is answered once, on the stream that it arrived on."},
 	{"results-numbers", "Results frames count from 1 without gaps."},

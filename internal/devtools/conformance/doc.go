@@ -14,6 +14,10 @@
 //	start ID KEY CLOCK
 //	end ID KEY CLOCK
 //
+// The instruction fence makes the handler write its fence as text, and succeed:
+//
+//	fence ID FENCE
+//
 // A worker that takes calls registers two methods, whose payloads are instructions too, and whose handlers write the same lines: echo
 // returns its payload, and obey does one of done (an empty reply), reply (of as many bytes x as "bytes" says), fail (with the code
 // "told"), crash and sleep.

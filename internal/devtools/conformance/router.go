@@ -67,6 +67,7 @@ type router struct {
 	ended    map[uint64]line
 	cannot   map[uint64]bool   // unsupported instructions
 	timed    map[uint64]string // what the handlers of timers have written
+	fences   map[uint64]string // what handlers have written of theirs
 	sends    []*sending
 	sendOf   func(nth int) codes.Code // the status of a key's nth Send, from 0; nil: OK
 	sendHeld bool                     // Sends wait for their answers
@@ -100,7 +101,12 @@ type task struct {
 	reply     int    // bytes that the handler of a call is to return
 	entry     uint64 // of the message id; 0: one of its own
 	timer     *appv1.Timer
+	token     uint32 // index of the fencing token among tokens
+	turn      uint64 // of the fence; 0: one of its own
 }
+
+// tokens are the fencing tokens of each frame of deliveries.
+var tokens = []int64{1, 1<<62 + 1}
 
 // newRouter listens and starts the worker.
 func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
@@ -111,7 +117,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 	r := &router{
 		ctx: ctx, patience: o.Patience, late: o.late, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
-		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, running: map[string]uint64{},
+		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, fences: map[uint64]string{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
 		welcome: &appv1.Welcome{Node: "conformance", Group: "conformance", Version: 1, Worker: "w", Limits: &appv1.Limits{
 			FrameMaxBytes: frameMax, PingIntervalMs: 100, ReasonMaxBytes: reasonMax,
@@ -218,6 +224,9 @@ func (r *router) heard(text string) {
 	switch words[0] {
 	case "unsupported":
 		r.change(func() { r.cannot[id] = true })
+		return
+	case "fence":
+		r.change(func() { r.fences[id] = strings.Join(words[2:], " ") })
 		return
 	case "timer":
 		r.change(func() { r.timed[id] = strings.Join(words[2:], " ") })
@@ -642,7 +651,7 @@ func (s *stream) pinged(n int) (k uint64) {
 func (s *stream) deliver(tasks ...task) (ids []uint64) {
 	s.r.await("receipts", "receipt of the previous Deliveries frame", func() bool { return s.receipt == s.sent })
 	s.r.await("answered-once", "room in the window", func() bool { return len(s.given)-len(s.answers)+len(tasks) <= s.window() })
-	f := &appv1.Deliveries{Topics: []string{"conformance"}, Tokens: []int64{1}}
+	f := &appv1.Deliveries{Topics: []string{"conformance"}, Tokens: tokens}
 	s.r.change(func() {
 		s.sent++
 		f.Number = s.sent
@@ -661,9 +670,13 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 			if t.entry > 0 {
 				entry = t.entry
 			}
+			turn := id
+			if t.turn > 0 {
+				turn = t.turn
+			}
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
 				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(entry),
-				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Turn: id, Call: t.call(id), Timer: t.timer,
+				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Token: t.token, Turn: turn, Call: t.call(id), Timer: t.timer,
 			})
 		}
 	})

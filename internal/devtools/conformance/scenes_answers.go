@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -8,6 +10,7 @@ import (
 
 var answerScenes = []scene{
 	{rules: []string{"answers", "retry-after", "progress"}, play: playAnswers},
+	{rules: []string{"fence"}, play: playFence},
 	{rules: []string{"intervals"}, play: playIntervals, setup: func(r *router) { r.welcome.Capabilities = []string{intervals} }},
 	{rules: []string{"receipts"}, play: playReceipts},
 	{rules: []string{"answered-once", "one-handler"}, play: playOnce},
@@ -33,6 +36,25 @@ func playAnswers(r *router) {
 	if r.may("progress", id) {
 		s.want("progress", id, kindDone)
 		r.await("progress", "Progress frame", func() bool { return s.progress[id] })
+	}
+}
+
+// playFence gives two deliveries of one frame other tokens, and numbers that no float holds.
+func playFence(r *router) {
+	const rule = "fence"
+	s := r.stream(rule, 1)
+	s.renew(long)
+	given := []task{{do: "fence", token: 1, turn: math.MaxUint64 - 1}, {do: "fence", turn: 1<<53 + 1}, {do: "fence", token: 1, turn: 1<<53 + 2}}
+	for i, id := range s.deliver(given...) {
+		if !r.may(rule, id) {
+			return
+		}
+		s.want(rule, id, kindDone)
+		r.mu.Lock()
+		got := r.fences[id]
+		r.mu.Unlock()
+		want := fmt.Sprintf("%019d.%020d", tokens[given[i].token], given[i].turn)
+		r.check(got == want, rule, "the handler of delivery %d has told the fence %q, want %q", id, got, want)
 	}
 }
 

@@ -8,7 +8,7 @@ var deadlineScenes = []scene{
 	{rules: []string{"deadline-moves"}, play: playMoves},
 	{rules: []string{"deadline-cancels"}, play: playCancels},
 	{rules: []string{"late-pong"}, play: playLatePong},
-	{rules: []string{"ignored-cancel"}, play: playIgnoredCancel},
+	{rules: []string{"ignored-cancel", "answers"}, play: playIgnoredCancel},
 }
 
 // bootStep is the error of a worker's reading of the boot clock: some languages have /proc/uptime alone, whose steps are that long, and on
@@ -64,12 +64,26 @@ func playMoves(r *router) {
 	s.want("deadline-moves", s.give(task{do: "sleep", ms: 4500}), kindDone)
 }
 
+// A handler ends within cancelMax of its deadline in one of cancelTries, unless the worker looks at its clock too seldom: on a busy machine some are late.
+const (
+	cancelMax   = time.Second
+	cancelTries = 4
+)
+
 func playCancels(r *router) {
 	s := r.stream("deadline-cancels", 1)
-	id, until := s.runBriefly("deadline-cancels", task{do: "sleep", ms: 60_000})
-	s.lost("deadline-cancels", id)
-	end := r.finished("deadline-cancels", id)
-	r.check(end < until+int64(r.patience), "deadline-cancels", "the handler ended %v after its deadline", time.Duration(end-until))
+	for try := 1; ; try++ {
+		id, until := s.runBriefly("deadline-cancels", task{do: "sleep", ms: 60_000})
+		s.lost("deadline-cancels", id)
+		end := r.finished("deadline-cancels", id)
+		if r.over() || end < until+int64(cancelMax) {
+			return
+		}
+		if try == cancelTries {
+			r.check(false, "deadline-cancels", "%d handlers of %d ended more than %v after their deadlines, the last one %v after it", try, try, cancelMax, time.Duration(end-until))
+			return
+		}
+	}
 }
 
 // playLatePong stops the process until after its deadline, with a Pong for it to read when it
@@ -90,14 +104,19 @@ func playLatePong(r *router) {
 	s.want("late-pong", s.give(task{do: "done"}), kindDone)
 }
 
+// ignoresFor is how long a handler ignores its cancellation.
+const ignoresFor = 6 * time.Second
+
 func playIgnoredCancel(r *router) {
 	s := r.stream("ignored-cancel", 1)
-	id, until := s.runBriefly("ignored-cancel", task{do: "ignore_cancel", ms: 6000, key: "one"})
+	id, until := s.runBriefly("ignored-cancel", task{do: "ignore_cancel", ms: int(ignoresFor.Milliseconds()), key: "one"})
 	r.sleepUntil(until + int64(held))
 	second := s.give(task{do: "done", key: "one"})
 	s.renew(long)
 	start := r.started("ignored-cancel", second)
+	r.sleepUntil(r.started("ignored-cancel", id) + int64(ignoresFor)) // which may be longer than the kit's patience
 	end := r.finished("ignored-cancel", id)
 	r.check(start < end, "ignored-cancel", "the next delivery of the key waited until the handler had ended")
 	s.want("ignored-cancel", second, kindDone)
+	s.want("answers", id, kindDone) // it has succeeded, although it was cancelled
 }

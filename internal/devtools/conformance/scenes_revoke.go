@@ -25,6 +25,15 @@ func playRevokeWaiting(r *router) {
 	s.pinged(2)
 	r.never(rule, ids[0], "it was revoked before the Pong")
 	r.never(rule, ids[2], "it was revoked before the Pong")
+
+	s.suspend()
+	waits := s.give(task{do: "done", partition: 4})
+	s.receipted()
+	s.revoke(&appv1.Revoke{All: true})
+	s.resume()
+	s.want(rule, waits, kindNotStarted)
+	s.want("revoke-earlier", s.give(task{do: "done", partition: 4}), kindDone)
+	r.never(rule, waits, "all deliveries were revoked before the worker could start it")
 }
 
 func playRevokeRunning(r *router) {
@@ -38,6 +47,14 @@ func playRevokeRunning(r *router) {
 	r.change(func() { s.draining = ids[:1] })
 	s.lost(rule, ids[1])
 	s.want("draining", ids[0], kindDone)
+
+	id := s.give(task{do: "sleep", ms: 60_000, partition: 3})
+	r.started(rule, id)
+	s.revoke(&appv1.Revoke{Partitions: []uint32{3}})
+	r.change(func() { s.draining = []uint64{id} })
+	s.pinged(2)
+	r.change(func() { s.draining = nil }) // only a Pong that lists it moves its deadline
+	s.lost(rule, id)
 }
 
 func playRevokeSingle(r *router) {

@@ -141,6 +141,11 @@ func TestVerdict(t *testing.T) {
 			plant: func(p *plant) { p.goodRun(); p.kills[0].At = clock.Now() },
 			want:  "none of its keys was taken over",
 		},
+		"a fence that is given twice": {
+			plant: (*plant).goodRun,
+			then:  func(r *Result) { *r = *withRepeatedFence(r) },
+			want:  "fencing: 1 handlings had the fence",
+		},
 		"a member that stayed away": {
 			plant: (*plant).goodRun,
 			then:  func(r *Result) { r.stayedAway = true },
@@ -171,6 +176,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// withRepeatedFence is r as its journals would tell it if they had a repeated fence.
+func withRepeatedFence(r *Result) *Result {
+	told := *r
+	told.RepeatedFences = resultOf(journal.Report{RepeatedFences: 1}, journal.Waits{}).RepeatedFences
+	return &told
+}
+
 // Machines read these names: they are for good.
 func TestResultFields(t *testing.T) {
 	text, err := json.Marshal(&Result{})
@@ -183,7 +195,7 @@ func TestResultFields(t *testing.T) {
 	}
 	want := []string{
 		"baseline_shared_overlaps", "dead_lettered", "duplicates", "events", "handled", "handoff_p99_ms", "lost", "overlaps",
-		"stale_same_token", "stale_token_writes", "takeover_ms", "throughput",
+		"repeated_fences", "stale_same_token", "stale_token_writes", "takeover_ms", "throughput",
 	}
 	var got []string
 	for name := range fields {

@@ -37,6 +37,9 @@ type Result struct {
 	Throughput             float64 `json:"throughput"`               // handled events per second, from the first start to the last end
 	BaselineSharedOverlaps uint64  `json:"baseline_shared_overlaps"` // overlaps of plain SHARED under the same load
 
+	// RepeatedFences counts the handlings that began with the fence of an earlier one of their key.
+	RepeatedFences uint64 `json:"repeated_fences"`
+
 	plain        journal.Report // of plain SHARED
 	unknown      uint64         // events that were handled and never published
 	cut          uint64         // handlings that the applications cut, because their key was lost
@@ -48,7 +51,7 @@ type Result struct {
 func resultOf(r journal.Report, w journal.Waits) *Result {
 	result := &Result{
 		Events: r.Published, Handled: r.Events - r.Unknown, Lost: r.Lost, Duplicates: r.Duplicates,
-		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, StaleSameToken: r.StaleSameToken, HandoffP99MS: milliseconds(w.Handoff.P99),
+		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, StaleSameToken: r.StaleSameToken, RepeatedFences: r.RepeatedFences, HandoffP99MS: milliseconds(w.Handoff.P99),
 		unknown: r.Unknown, cut: r.Cancelled, overlapMax: r.OverlapMax,
 	}
 	for _, takeover := range w.Takeovers { // there is one at most
@@ -84,6 +87,7 @@ func (r *Result) Broken(o Options) error {
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v", r.Overlaps, r.overlapMax)
 	broken(r.Lost > 0, "nothing lost: %d events were published and never done", r.Lost)
 	broken(r.StaleTokenWrites > 0, "fencing: %d handlings went on under a fence that was stale", r.StaleTokenWrites)
+	broken(r.RepeatedFences > 0, "fencing: %d handlings had the fence of an earlier one of their key", r.RepeatedFences)
 	broken(r.unknown > 0, "%d events were handled that were not published", r.unknown)
 	broken(r.Handled == 0, "nothing was handled, so nothing is proved")
 	broken(o.KillAt > 0 && r.takeoverKeys == 0, "a member was killed, but none of its keys was taken over, so nothing is proved")

@@ -87,6 +87,10 @@ type Report struct {
 	// only a lower turn: both handlings were deliveries by one owner.
 	StaleSameToken uint64 `json:"stale_same_token"`
 
+	// RepeatedFences counts the handlings that started with the greatest fence of their key so far: an earlier one had it, too, and a sink cannot
+	// tell the two apart.
+	RepeatedFences uint64 `json:"repeated_fences"`
+
 	Gap       Spread     `json:"gap"`                 // from the end of a handling to the start of the next one of its key
 	GapMaxKey event.Key  `json:"-"`                   // the key of the longest gap
 	Handoff   Spread     `json:"handoff"`             // those gaps in which the key went from one living process to another
@@ -198,6 +202,8 @@ func (c *checker) start(file int, r record) error {
 	if key == nil {
 		key = &keyState{fenceMax: r.fence, lastFile: file}
 		c.keys[hash] = key
+	} else if r.fence.Turn > 0 && r.fence == key.fenceMax {
+		c.report.RepeatedFences++
 	}
 	c.measureGap(key, file, r)
 	h := &handling{

@@ -642,3 +642,20 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.ReportMetric(2*handlings*float64(b.N)/b.Elapsed().Seconds(), "records/s")
 }
+
+// TestRepeatedFences: two handlings of a key that have one fence are found, also if they do not overlap. A fence without a turn says nothing, as of a router of an older
+// release.
+func TestRepeatedFences(t *testing.T) {
+	s := newScript(t)
+	a, b := s.process("a"), s.process("b")
+	one, two := event.Fence{Token: 3, Turn: 1}, event.Fence{Token: 3, Turn: 2}
+	a.end(11, a.startFenced(10, "e1", "k", one), Done)
+	a.end(12, a.startFenced(11, "e2", "other", one), Done) // turns are counted by key
+	a.end(21, a.startFenced(20, "e3", "k", two), Done)
+	b.end(31, b.startFenced(30, "e4", "k", two), Done) // again
+	b.end(41, b.startFenced(40, "e5", "plain", event.Fence{Token: 3}), Done)
+	b.end(51, b.startFenced(50, "e6", "plain", event.Fence{Token: 3}), Done)
+	if got := check(t, []File{a.file(), b.file()}); got.RepeatedFences != 1 || got.StaleTokens != 0 || got.Overlaps != 0 {
+		t.Errorf("%d repeated fences, %d stale, %d overlaps, want 1, 0 and 0", got.RepeatedFences, got.StaleTokens, got.Overlaps)
+	}
+}

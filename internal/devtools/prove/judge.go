@@ -141,6 +141,7 @@ type handling struct {
 	start, end      int64
 	slack           int64
 	outcome         string // "": it has not ended
+	vague           bool   // it has no end, and that may be among the records that are missing: it ran until end at most
 }
 
 type stop struct{ from, until int64 }
@@ -183,6 +184,7 @@ type judging struct {
 	fates     map[uint64]*fate
 	frozen    map[Overlap]bool // pairs of which one stood still, without words
 	unmapped  int              // records whose time is not known
+	gaps      []bool           // of each member: some of its records were lost, or have no known time
 	last      int64            // newest instant
 	newest    []int64          // of the records of each member
 }
@@ -191,7 +193,7 @@ type judging struct {
 func Judge(run *Run) *Verdict {
 	j := &judging{
 		run: run, clocks: clocksOf(run.ClockID, run.Members), byNumber: map[process]map[uint64]*handling{}, killed: map[process]int64{},
-		stops: map[process][]stop{}, fates: map[uint64]*fate{}, frozen: map[Overlap]bool{}, newest: make([]int64, len(run.Members)), last: run.Until,
+		stops: map[process][]stop{}, fates: map[uint64]*fate{}, frozen: map[Overlap]bool{}, newest: make([]int64, len(run.Members)), gaps: make([]bool, len(run.Members)), last: run.Until,
 		v: &Verdict{
 			Run: run.ID, Group: run.Group, Version: run.Version, Command: run.Command, Began: run.Began.UTC().Truncate(time.Second), Seed: run.Seed, Rate: run.Rate, Keys: run.Keys,
 			Seconds: seconds(run.Until - run.From), Members: run.Members, Faults: slices.Clone(run.Faults), Remain: run.Remain,
@@ -218,11 +220,13 @@ func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 // read reads the records of one member.
 func (j *judging) read(member int) {
 	c := j.clocks[member]
+	j.gaps[member] = j.run.Members[member].Lost > 0
 	for i := range j.run.Members[member].Records {
 		r := &j.run.Members[member].Records[i]
 		at, slack, ok := c.at(r.At)
 		if !ok {
 			j.unmapped++
+			j.gaps[member] = true
 			continue
 		}
 		j.v.Slack = max(j.v.Slack, seconds(slack))
@@ -277,6 +281,7 @@ func (j *judging) finish() {
 			continue
 		}
 		h.end = j.last
+		h.vague = j.gaps[h.member]
 		if j.run.Cut {
 			h.end = max(h.start, j.newest[h.member])
 		}
@@ -296,7 +301,8 @@ func (j *judging) perKey() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		var running []*handling
-		var before, greatest *handling
+		var before *handling
+		j.fences(byKey[key])
 		for _, h := range byKey[key] {
 			running = slices.DeleteFunc(running, func(r *handling) bool { return r.end+between(r, h)+callMax < h.start })
 			for _, r := range running {
@@ -307,13 +313,6 @@ func (j *judging) perKey() {
 				j.v.Moves++
 			}
 			before = h
-			switch {
-			case greatest == nil || fence(greatest, h) < 0:
-				greatest = h
-			case h.start-greatest.start > between(greatest, h):
-				j.v.Back++
-				j.example("the fence of a key went back: %s began after %s", j.words(h), j.words(greatest))
-			}
 		}
 		// A sink keeps the greatest fence of each key that it has seen begin, which is the strictest there is.
 		for i, h := range byKey[key] {
@@ -321,13 +320,41 @@ func (j *judging) perKey() {
 				continue
 			}
 			for _, later := range byKey[key][i+1:] {
-				if later.start+between(h, later) >= h.end {
+				if later.start >= h.end {
 					break
 				}
-				if fence(h, later) < 0 {
+				if later.start+between(h, later) < h.end && fence(h, later) < 0 {
 					j.v.Refused++
 					break
 				}
+			}
+		}
+	}
+}
+
+// fences compares the fence of each handling of a key with those that began before it, whatever the clocks say.
+func (j *judging) fences(all []*handling) {
+	greatest := make([]*handling, len(all)) // of those up to each
+	most := int64(0)                        // slack
+	for i, h := range all {
+		most = max(most, h.slack)
+		if greatest[i] = h; i > 0 && fence(greatest[i-1], h) >= 0 {
+			greatest[i] = greatest[i-1]
+		}
+	}
+	for i, h := range all {
+		if i == 0 || greatest[i] == h {
+			continue // it is greater than all before
+		}
+		for n := i - 1; n >= 0; n-- {
+			earlier := all[n]
+			if h.start-earlier.start > h.slack+most {
+				earlier, n = greatest[n], 0 // this one and all before it began earlier
+			}
+			if h.start-earlier.start > between(earlier, h) && fence(earlier, h) >= 0 {
+				j.v.Back++
+				j.example("the fence of a key went back: %s began after %s", j.words(h), j.words(earlier))
+				break
 			}
 		}
 	}
@@ -356,7 +383,7 @@ func (j *judging) pair(earlier, later *handling) {
 		j.frozen[Overlap{KeyHash: hash, Fences: [2]string{a, b}}], j.frozen[Overlap{KeyHash: hash, Fences: [2]string{b, a}}] = true, true
 	}
 	switch {
-	case until-from <= -slack:
+	case earlier.vague || later.vague || until-from <= -slack:
 	case until-from <= slack:
 		if slack > 0 {
 			j.v.Undecided++
@@ -543,13 +570,19 @@ func (j *judging) decide() {
 			exercise(name, held, "not known, since the proof was cut short: "+format, args...)
 		}
 	}
+	records := whole // for what a single missing record can feign
+	if slices.Contains(j.gaps, true) {
+		records = func(name string, held bool, format string, args ...any) {
+			exercise(name, held, "not known, since records are missing: "+format, args...)
+		}
+	}
 	promise("one handler of a key at a time, by the handlers' own intervals", v.Overlaps == 0,
 		"%d overlaps in %d handlings; %d pairs of which one stood still in a stopped process; %d that the clocks cannot tell", v.Overlaps, v.Handlings, v.Frozen, v.Undecided)
 	stray := j.stray()
 	promise("one handler of a key at a time, by the live auditor", stray == 0,
 		"%d overlaps, of which one side stood still in a stopped process in all but %d; it compared %d handlings, some at several members", v.Audit.Overlaps, stray, v.Audit.Handlings)
-	whole("no event is lost", v.Lost == 0, "%d of %d published events were not handled", v.Lost, v.Published)
-	whole("no event from elsewhere", v.Foreign == 0, "%d handlings of events that no member published", v.Foreign)
+	records("no event is lost", v.Lost == 0, "%d of %d published events were not handled", v.Lost, v.Published)
+	records("no event from elsewhere", v.Foreign == 0, "%d handlings of events that no member published", v.Foreign)
 	promise("fences grow", v.Back == 0, "%d handlings of %d had a fence that was not greater than an earlier one of their key", v.Back, v.Handlings)
 	promise("no assertion of a router failed", v.Audit.InvariantFailures == 0, "%d failed", v.Audit.InvariantFailures)
 	var drained, open, lost int

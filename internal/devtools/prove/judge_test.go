@@ -75,6 +75,14 @@ func (s *scene) fenced(member, n int, start, end int64, outcome string, turn uin
 	}
 }
 
+// drop loses the records of a for which a condition holds.
+func (s *scene) drop(is func(*Record) bool) {
+	a := &s.run.Members[0]
+	all := len(a.Records)
+	a.Records = slices.DeleteFunc(a.Records, func(r Record) bool { return is(&r) })
+	a.Lost = all - len(a.Records)
+}
+
 // fenceWords is the fence of a handling that began at an instant.
 func fenceWords(start int64) string { return event.Fence{Token: 7, Turn: uint64(start)}.String() }
 
@@ -150,17 +158,27 @@ func TestJudgeFinds(t *testing.T) {
 		"event of unknown fate": {func(s *scene) { s.note(0, Record{Kind: WasSent, At: 7000 * ms, Event: EventOf(0, 401), Key: 1}) }, "", func(v *Verdict) bool {
 			return v.Unknown == 1 && v.Lost == 0
 		}},
-		"event from elsewhere":         {func(s *scene) { s.handle(1, 500, 7010*ms, 7011*ms, Done) }, "no event from elsewhere", nil},
-		"fence that goes back":         {func(s *scene) { s.fenced(1, 400, 7990*ms, 7992*ms, Done, 3) }, fences, func(v *Verdict) bool { return v.Back == 1 }},
-		"fence that stays":             {func(s *scene) { s.fenced(1, 400, 7990*ms, 7992*ms, Done, s.turn) }, fences, nil},
-		"duplicate behind a fault":     {again(200, 1, 6500*ms), "", func(v *Verdict) bool { return v.Duplicates == 1 && v.Unexplained == 0 && v.Faults[0].Duplicates == 1 }},
-		"duplicate without a fault":    {again(11, 0, 300*ms), "", func(v *Verdict) bool { return v.Duplicates == 1 && v.Unexplained == 1 && len(v.Notes) == 1 }},
-		"failed assertion":             {func(s *scene) { s.run.Members[0].Audit.InvariantFailures = 1 }, "no assertion of a router failed", nil},
-		"event that stays unsettled":   {func(s *scene) { s.run.Members[0].Open = 1 }, "everything is settled in the end", nil},
-		"member that does not drain":   {func(s *scene) { s.run.Members[0].Drained = false }, "everything is settled in the end", nil},
-		"group that does not recover":  {func(s *scene) { s.run.Faults[0].Ready = 0 }, "the group recovers from each fault", nil},
-		"no fault":                     {func(s *scene) { s.run.Faults = nil }, "faults happened; faults hit running handlers", nil},
-		"records that were lost":       {func(s *scene) { s.run.Members[0].Lost = 1 }, "the proof itself went well", nil},
+		"event from elsewhere":        {func(s *scene) { s.handle(1, 500, 7010*ms, 7011*ms, Done) }, "no event from elsewhere", nil},
+		"fence that goes back":        {func(s *scene) { s.fenced(1, 400, 7990*ms, 7992*ms, Done, 3) }, fences, func(v *Verdict) bool { return v.Back == 1 }},
+		"fence that stays":            {func(s *scene) { s.fenced(1, 400, 7990*ms, 7992*ms, Done, s.turn) }, fences, nil},
+		"duplicate behind a fault":    {again(200, 1, 6500*ms), "", func(v *Verdict) bool { return v.Duplicates == 1 && v.Unexplained == 0 && v.Faults[0].Duplicates == 1 }},
+		"duplicate without a fault":   {again(11, 0, 300*ms), "", func(v *Verdict) bool { return v.Duplicates == 1 && v.Unexplained == 1 && len(v.Notes) == 1 }},
+		"failed assertion":            {func(s *scene) { s.run.Members[0].Audit.InvariantFailures = 1 }, "no assertion of a router failed", nil},
+		"event that stays unsettled":  {func(s *scene) { s.run.Members[0].Open = 1 }, "everything is settled in the end", nil},
+		"member that does not drain":  {func(s *scene) { s.run.Members[0].Drained = false }, "everything is settled in the end", nil},
+		"group that does not recover": {func(s *scene) { s.run.Faults[0].Ready = 0 }, "the group recovers from each fault", nil},
+		"no fault":                    {func(s *scene) { s.run.Faults = nil }, "faults happened; faults hit running handlers", nil},
+		"records that were lost":      {func(s *scene) { s.run.Members[0].Lost = 1 }, "the proof itself went well", nil},
+		"end of a handler among the records that were lost": {func(s *scene) {
+			s.drop(func(r *Record) bool { return r.Kind == HasEnded && r.Handling == 11 })
+		}, "no event is lost; the proof itself went well", func(v *Verdict) bool { return v.Held && !v.Exercised && v.Overlaps == 0 && v.Lost == 1 }},
+		"publication among the records that were lost": {func(s *scene) {
+			s.drop(func(r *Record) bool { return r.Kind == WasPublished && r.Event == EventOf(0, 11) })
+		}, "no event from elsewhere; the proof itself went well", func(v *Verdict) bool { return v.Held && !v.Exercised && v.Foreign == 1 }},
+		"overlap beside records that were lost": {func(s *scene) {
+			s.drop(func(r *Record) bool { return r.Kind == HasEnded && r.Handling == 11 })
+			s.handle(1, 12, 227*ms, 231*ms, Cancelled)
+		}, overlap + "; no event is lost; the proof itself went well", nil},
 		"process that ended by itself": {func(s *scene) { s.note(0, Record{Kind: EndedByItself, At: 1, Text: "a panic"}) }, "the proof itself went well", nil},
 		"proof that was cut short": {func(s *scene) {
 			s.publish(401, 7000*ms)
@@ -236,6 +254,54 @@ func TestJudgeByTwoClocks(t *testing.T) {
 	s.handle(0, 15, 150*ms, 240*ms, Failed)
 	if v := Judge(&s.run); v.Overlaps != 1 {
 		t.Errorf("90 ms over each other: %d overlaps, %d undecided", v.Overlaps, v.Undecided)
+	}
+}
+
+// TestFenceThatGoesBackBesideAnotherClock: two handlings of one machine show that the fence went back, whatever another machine has told between them, and also
+// if a third one has told a greater fence so late that its order is not known.
+func TestFenceThatGoesBackBesideAnotherClock(t *testing.T) {
+	const ahead = 3_600_000 * ms // b's clock
+	apart := func(plant func(*scene)) *Verdict {
+		s := newScene()
+		plant(s)
+		b := &s.run.Members[1]
+		b.ClockID, b.trips = "2", nil
+		for at := int64(0); at < 8000*ms; at += 500 * ms {
+			b.trips = append(b.trips, trip{at, at + 2*ms, at + ms + ahead})
+		}
+		for i := range b.Records {
+			b.Records[i].At += ahead
+		}
+		return Judge(&s.run)
+	}
+	const us = ms / 1000
+	for name, plant := range map[string]func(*scene){
+		"within a moment": func(s *scene) {
+			s.fenced(0, 1, 3003*ms, 3003*ms+100*us, Failed, 3003e6)
+			s.fenced(1, 11, 3003*ms+300*us, 3003*ms+400*us, Failed, 3004e6)
+			s.fenced(0, 21, 3003*ms+600*us, 3003*ms+700*us, Failed, 3002e6)
+		},
+		"long after": func(s *scene) {
+			s.fenced(1, 11, 3103*ms, 3103*ms+100*us, Failed, 3104e6)
+			s.fenced(0, 21, 3103*ms+300*us, 3103*ms+400*us, Failed, 3002e6) // that of 3005 ms is greater
+		},
+	} {
+		if v := apart(plant); v.Back != 1 {
+			t.Errorf("%s: %d fences went back, want 1", name, v.Back)
+		}
+	}
+	if v := apart(func(s *scene) { // the order of the two is not known
+		s.fenced(1, 11, 3103*ms, 3103*ms+100*us, Failed, 3104e6)
+		s.fenced(0, 21, 3103*ms+300*us, 3103*ms+400*us, Failed, 3103e6)
+	}); v.Back != 0 || !v.Held {
+		t.Errorf("%d fences went back; %q", v.Back, broken(v))
+	}
+	if v := apart(func(s *scene) {
+		s.fenced(0, 1, 3003*ms, 3004*ms, Done, 3003e6)
+		s.fenced(1, 11, 3003*ms+300*us, 3003*ms+400*us, Failed, 3003e6+1) // perhaps later
+		s.fenced(0, 21, 3003*ms+600*us, 3003*ms+700*us, Failed, 3003e6+2)
+	}); v.Refused != 1 {
+		t.Errorf("a sink refuses %d writes, want 1", v.Refused)
 	}
 }
 

@@ -30,6 +30,9 @@ async function obey(event: Event, instruction: Instruction, signal: AbortSignal)
   switch (instruction.do) {
     case "done":
       return;
+    case "fence":
+      process.stdout.write(`fence ${instruction.id} ${String(event.fence)}\n`);
+      return;
     case "after":
       setTimers(event, instruction.ms);
       return;

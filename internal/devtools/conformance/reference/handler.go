@@ -65,6 +65,8 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 			s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: []uint64{d.GetDeliveryId()}}}})
 			s.mu.Unlock()
 		}
+	case "fence":
+		fmt.Fprintf(s.Out, "fence %d %v\n", in.ID, d.fence)
 	case "after":
 		d.setTimers(wait)
 	case "after_fail":

@@ -43,18 +43,25 @@ var Faults = map[string]string{
 	"from-receipt":          "deadline-from-ping", // a deadline counts from the receipt of the Pong
 	"one-lease":             "deadline-moves",     // only the first Pong counts for a handler
 	"no-watch":              "deadline-cancels",   // cancels nothing at a deadline
+	"cancels-late":          "deadline-cancels",   // cancels a handler three seconds after its deadline
 	"late-pong-counts":      "late-pong",          // looks at no deadline when a Pong comes, nor before
 	"waits-for-the-lost":    "ignored-cancel",     // queues deliveries by key
 	"starts-revoked":        "revoke-waiting",     // revokes only what runs
+	"all-but-waiting":       "revoke-waiting",     // takes Revoke.all for what runs
+	"draining-for-good":     "revoke-running",     // moves a deadline by each Pong after one that listed the delivery
+	"waiting-partitions":    "revoke-running",     // takes Revoke.partitions for what waits
 	"revokes-the-future":    "revoke-earlier",     // refuses later deliveries of revoked partitions
 	"revoked-moves":         "revoke-running",     // moves the deadlines of revoked deliveries
 	"ignores-draining":      "draining",           // moves none of them
 	"ignores-single":        "revoke-single",      // ignores Revoke.delivery_ids
 	"ignores-suspend":       "suspend",            // starts while it is suspended
 	"crash-is-done":         "answers",            // answers DONE for a crash
+	"cancelled-whatever":    "answers",            // answers CANCELLED for a cancelled handler that has succeeded
 	"long-reasons":          "answers",            // cuts no reason
 	"no-after":              "retry-after",        // forgets the delay
 	"no-progress":           "progress",           // sends no Progress
+	"fence-of-frame":        "fence",              // takes the first token of a frame for all
+	"fence-as-float":        "fence",              // keeps turns as floating-point numbers
 	"interval-of-answer":    "intervals",          // a handler starts when it has ended
 	"intervals-unasked":     "intervals",          // whatever the Welcome says
 	"answers-twice":         "answered-once",      // answers each delivery twice
@@ -158,6 +165,7 @@ func (w *worker) now() time.Duration {
 type delivery struct {
 	*appv1.Delivery
 	session            *session
+	fence              fence
 	started, revoked   bool
 	cancelled          bool
 	deadline           time.Duration
@@ -166,6 +174,14 @@ type delivery struct {
 	instructionMissing bool
 	timers             []*lanev1.SendRequest // that the handler has set
 }
+
+type fence struct {
+	token int64
+	turn  uint64
+}
+
+// String returns the text that sorts as fences do.
+func (f fence) String() string { return fmt.Sprintf("%019d.%020d", f.token, f.turn) }
 
 type instruction struct {
 	ID uint64 `json:"id"`
@@ -327,6 +343,9 @@ func (s *session) check() {
 		return
 	}
 	now := s.now()
+	if s.is("cancels-late") {
+		now -= 3 * time.Second
+	}
 	for _, d := range s.left {
 		if d.started && now >= d.deadline {
 			d.cut()
@@ -400,7 +419,13 @@ func (s *session) deliveries(f *appv1.Deliveries) {
 		if s.is("half-a-batch") && i >= 1000 || s.is("forgets-waiting") && len(s.held) > 2200 {
 			break
 		}
-		d := &delivery{Delivery: in, session: s}
+		d := &delivery{Delivery: in, session: s, fence: fence{f.GetTokens()[in.GetToken()], in.GetTurn()}}
+		switch {
+		case s.is("fence-of-frame"):
+			d.fence.token = f.GetTokens()[0]
+		case s.is("fence-as-float"):
+			d.fence.turn = uint64(float64(d.fence.turn/2)) * 2
+		}
 		d.instructionMissing = json.Unmarshal(in.GetPayload(), &d.instruction) != nil
 		if s.draining && s.is("drops-at-drain") {
 			continue
@@ -429,6 +454,7 @@ func (s *session) pong(p *appv1.Pong) {
 	s.deadline = max(s.deadline, deadline)
 	for id, d := range s.held {
 		move := !d.revoked || slices.Contains(p.GetDraining(), id) && !s.is("ignores-draining") || s.is("revoked-moves")
+		d.revoked = d.revoked && !(s.is("draining-for-good") && slices.Contains(p.GetDraining(), id))
 		if d.started && !d.cancelled && move && !s.is("one-lease") {
 			d.deadline = max(d.deadline, deadline)
 		}
@@ -443,7 +469,8 @@ func (s *session) pong(p *appv1.Pong) {
 func (s *session) revoke(f *appv1.Revoke) {
 	for id, d := range s.held {
 		single := slices.Contains(f.GetDeliveryIds(), id) && !s.is("ignores-single") && !(d.GetCall() != nil && s.is("ignores-callers"))
-		if !f.GetAll() && !slices.Contains(f.GetPartitions(), d.GetPartition()) && !single {
+		all := f.GetAll() && (d.started || !s.is("all-but-waiting"))
+		if !all && (!slices.Contains(f.GetPartitions(), d.GetPartition()) || d.started && s.is("waiting-partitions")) && !single {
 			continue
 		}
 		d.revoked = !s.is("starts-revoked") || d.started
@@ -501,7 +528,7 @@ func (s *session) start(d *delivery) {
 		ended := clock.Read().Boot
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if d.cancelled && result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY {
+		if d.cancelled && (result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY || s.is("cancelled-whatever")) {
 			result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_CANCELLED}
 		}
 		if s.intervals {

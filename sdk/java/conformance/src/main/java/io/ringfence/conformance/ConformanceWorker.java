@@ -126,6 +126,7 @@ public final class ConformanceWorker {
         Duration wait = Duration.ofMillis(instruction.ms);
         switch (instruction.verb) {
             case "done" -> { }
+            case "fence" -> write("fence " + instruction.id + " " + event.fence() + "\n");
             case "after" -> setTimers(event::after, instruction);
             case "after_fail" -> {
                 setTimers(event::after, instruction);
