@@ -362,11 +362,13 @@ func renewalsOf(handles, numbers, remaining []uint64, covered []uint32) ([]event
 			all[i].Remaining = nanoseconds(remaining[i])
 		}
 	}
-	for i, at := range covered {
-		if int(at) >= len(all) || i > 0 && at <= covered[i-1] {
+	last := -1
+	for _, at := range covered {
+		if int(at) >= len(all) || int(at) <= last {
 			return nil, fmt.Errorf("%w: covered renewal %d of %d, out of order or range", errFrame, at, len(all))
 		}
 		all[at].Covered = true
+		last = int(at)
 	}
 	return all, nil
 }

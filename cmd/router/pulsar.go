@@ -171,7 +171,7 @@ func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
 func (o *oauth2) GetData() ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := time.Now(); o.token == "" || !now.Before(o.until) { //nolint:forbidigo // tokens expire by the wall clock
+	if now := time.Now(); o.token == "" || !now.Before(o.until) {
 		got, err := o.fetch()
 		if err != nil && o.token != "" && now.Before(o.until.Add(tokenSpare)) {
 			return []byte(o.token), nil // it is good still, and the issuer may come back
@@ -246,7 +246,7 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 		if first := request.Response; first != nil && first.Request.URL.Scheme == "https" && request.URL.Scheme != "https" {
 			return nil, errors.New("the admin API redirects from https to http: the token is not sent there")
 		}
-		token, err := t.token(request.Context())
+		token, err := t.token(request.Context()) //nolint:contextcheck // it is that of the request
 		if err != nil {
 			return nil, err
 		}

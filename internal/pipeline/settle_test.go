@@ -167,8 +167,11 @@ func TestCreditsGoHome(t *testing.T) {
 	c := &credits{}
 	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: streamCredits{credits: c}, Holder: tableCredits{credits: c}})
 	p.pass(&mailbox.Output{Credits: []mailbox.Credit{
-		{To: mailbox.Local, Key: "a", Events: 3}, {To: mailbox.Local, All: true}, {To: mailbox.Letters, Key: "b", Events: 2},
-		{To: 7, Key: "c", Events: 4}, {To: 7, All: true},
+		{To: mailbox.Local, Key: "a", Events: 3},
+		{To: mailbox.Local, All: true},
+		{To: mailbox.Letters, Key: "b", Events: 2},
+		{To: 7, Key: "c", Events: 4},
+		{To: 7, All: true},
 	}})
 	if want := []string{"true [a] 3", "true [] 0", "7 c 4", "7 all 0"}; !slices.Equal(c.got, want) {
 		t.Errorf("credits: %q, want %q", c.got, want)

@@ -139,8 +139,8 @@ func (g Guard) judge(r *http.Request) *refusal {
 	if drain && (g.DrainOpen || same(given, g.DrainToken)) {
 		return nil
 	}
-	clear := !loopback && !g.TLS && !g.Insecure
-	if clear && (!drain || g.DrainToken == "") {
+	inTheClear := !loopback && !g.TLS && !g.Insecure
+	if inTheClear && (!drain || g.DrainToken == "") {
 		return &refusal{
 			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: " + cmp.Or(g.Opening,
 				"set admin.tls and admin.token_file, or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true"),
@@ -152,7 +152,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 	want := g.Token()
 	open := read(r) && !g.TLS && slices.Contains(g.Open, r.URL.Path)
 	switch {
-	case clear && given != "": // a drain; the token that permits more does not belong on an open network
+	case inTheClear && given != "": // a drain; the token that permits more does not belong on an open network
 		return &refusal{http.StatusUnauthorized, token, "wrong token: in the clear other machines need that of admin.drain_token"}
 	case same(given, want):
 		return nil
