@@ -67,8 +67,11 @@ func obey(w http.ResponseWriter, r *http.Request) {
 		case <-time.After(wait):
 		case <-r.Context().Done():
 		}
-	case "ignore_cancel":
+	case "ignore_cancel": // the bridge ends the request of a cancelled handler, and hears no answer
+		fmt.Printf("unsupported %d\n", in.ID)
 		time.Sleep(wait)
+	case "fence":
+		fmt.Printf("fence %d %s\n", in.ID, r.Header.Get("ce-fence"))
 	}
 }
 

@@ -86,6 +86,7 @@ func demoChildren() []*cobra.Command {
 	var file string
 	var a demo.AppOptions
 	broker := child(demo.RoleBroker, func(cmd *cobra.Command) error {
+		leaveSignals(cmd)
 		return demo.ServeBroker(cmd.Context(), os.Stdout)
 	})
 	member := child(demo.RoleMember, func(cmd *cobra.Command) error {
@@ -120,22 +121,23 @@ func demoChildren() []*cobra.Command {
 	return []*cobra.Command{broker, member, app, plain}
 }
 
-// child is a hidden command of the demo. It leaves signals to its parent, and ends when that does.
+// child is a hidden command of the demo. It leaves Ctrl-C, which reaches the whole foreground group, to its parent, and
+// ends when that does.
 func child(role string, run func(*cobra.Command) error) *cobra.Command {
 	return &cobra.Command{
 		Use:    role,
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			leaveSignals(cmd)
+			signal.Ignore(os.Interrupt)
 			procgroup.FollowParent(os.Stdin, os.Exit)
 			return run(cmd)
 		},
 	}
 }
 
-// leaveSignals has a command go on after Ctrl-C, which reaches the whole foreground group, and after a SIGTERM to
-// the group, as of timeout(1) or systemd: the parent drains the group, and that needs all its children.
+// leaveSignals has a command go on after Ctrl-C, and after a SIGTERM to the group, as of timeout(1) or systemd: the parent
+// drains the members, and that needs them and the broker.
 func leaveSignals(cmd *cobra.Command) {
 	signal.Ignore(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // not ignored: what a child starts would inherit that
