@@ -26,16 +26,16 @@ type Metrics struct {
 	windowSent, windowReceived, windowDropped prometheus.Counter
 	creditsOut, creditsIn                     prometheus.Counter
 
-	held        *prometheus.GaugeVec
-	heldBytes   prometheus.Gauge
-	relayed     prometheus.Gauge
-	fullKeys    prometheus.Gauge
-	oldest      prometheus.Gauge
-	resent      prometheus.Counter
-	refusedHere prometheus.Counter
-	forgotten   prometheus.Counter
-	counted     Stats // by resent, refusedHere and forgotten
-	placeGauges [places]prometheus.Gauge
+	held           *prometheus.GaugeVec
+	heldBytes      prometheus.Gauge
+	relayed        prometheus.Gauge
+	fullKeys       prometheus.Gauge
+	oldest         prometheus.Gauge
+	resent         prometheus.Counter
+	relayedRefused prometheus.Counter
+	forgotten      prometheus.Counter
+	counted        Stats // by resent, relayedRefused and forgotten
+	placeGauges    [places]prometheus.Gauge
 }
 
 // Reasons for which this node ends inbound streams.
@@ -92,7 +92,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"place"}),
 		heldBytes: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
 		relayed:   factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_relayed_bytes", Help: "Weight of the held events that this member passes on for members that cannot reach their owners."}),
-		refusedHere: factory.NewCounter(prometheus.CounterOpts{
+		relayedRefused: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_relayed_refused_total", Help: "Events that this member was to pass on and refused, because it held peer.relayed_bytes_max of them.",
 		}),
 		fullKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_full_keys", Help: "Keys whose mailbox is full."}),
@@ -140,7 +140,7 @@ func (m *Metrics) observe(now clock.Instant, s Stats) {
 	m.heldBytes.Set(float64(s.Bytes))
 	m.fullKeys.Set(float64(s.FullKeys))
 	m.relayed.Set(float64(s.Relayed))
-	m.refusedHere.Add(float64(s.Refused - m.counted.Refused))
+	m.relayedRefused.Add(float64(s.RelayedRefused - m.counted.RelayedRefused))
 	m.resent.Add(float64(s.Resent - m.counted.Resent))
 	m.forgotten.Add(float64(s.Forgotten - m.counted.Forgotten))
 	m.counted = s

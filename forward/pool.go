@@ -196,7 +196,7 @@ func (p *Pool) Renew(r event.Renewal) {
 	p.step(func(_ clock.Instant, out *Moves) { p.table.Renew(r, out) })
 }
 
-// renewed takes a peer's answers to renewals.
+// renewed takes an owner's answers to renewals.
 func (p *Pool) renewed(from Peer, answers []event.Renewal) {
 	if slices.ContainsFunc(answers, confirms) {
 		p.step(func(_ clock.Instant, out *Moves) { answers = p.table.Confirmed(from, answers, out) })

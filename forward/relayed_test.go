@@ -14,8 +14,8 @@ func TestRelayedEventsAreBounded(t *testing.T) {
 	for n := range 4096 {
 		tt.holdEntry(n, entryOf(event.NewRelayedHandle(uint64(n+1), 0), &event.Event{Key: "k", Partition: 1, Payload: payload}))
 	}
-	if s := tt.Stats(); s.Bytes > 64*mib || s.Relayed != s.Bytes || s.Refused != uint64(len(tt.out.Verdicts)) {
-		t.Errorf("%d relayed events of %d MiB are held, want at most 64 MiB; %d were refused, and counted as %d", s.Events, s.Bytes/mib, len(tt.out.Verdicts), s.Refused)
+	if s := tt.Stats(); s.Bytes > 64*mib || s.Relayed != s.Bytes || s.RelayedRefused != uint64(len(tt.out.Verdicts)) {
+		t.Errorf("%d relayed events of %d MiB are held, want at most 64 MiB; %d were refused, and counted as %d", s.Events, s.Bytes/mib, len(tt.out.Verdicts), s.RelayedRefused)
 	}
 	if len(tt.out.Verdicts) == 0 || tt.out.Verdicts[0].Kind != event.NotYet {
 		t.Fatalf("%d were refused, want those beyond it as not yet: their consumer nodes send them again", len(tt.out.Verdicts))

@@ -45,8 +45,8 @@ type Table struct {
 	turn    int   // whose turn it is to relay
 	ignored uint64
 	resent  uint64
-	// refusedRelayed counts the relayed events that were refused because of Config.RelayedBytesMax.
-	refusedRelayed uint64
+	// relayedRefused counts the relayed events that were refused because of Config.RelayedBytesMax.
+	relayedRefused uint64
 
 	releases releases
 }
@@ -79,7 +79,7 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 		return
 	}
 	if e.First.IsRelayed() && t.relayedBytes > 0 && t.relayedBytes+e.Bytes > t.config.RelayedBytesMax {
-		t.refusedRelayed += uint64(e.Fresh.Len())
+		t.relayedRefused += uint64(e.Fresh.Len())
 		for i := range e.Fresh.All() {
 			out.settle(event.Ref{Entry: e, Index: int32(i)}, t.notYet(e.Handle(i)))
 		}
@@ -430,21 +430,21 @@ func (t *Table) Len() int { return t.n }
 
 // Stats is a snapshot of a table.
 type Stats struct {
-	Events    int
-	Bytes     int           // of their entries
-	Relayed   int           // bytes of the entries that other members have sent here to be passed on
-	In        [places]int   // events by Place
-	FullKeys  int           // keys whose mailbox was full
-	Oldest    clock.Instant // when the oldest event was held; zero when there is none
-	Resent    uint64        // events that were refused, lost with their stream, or not answered before a takeover
-	Refused   uint64        // relayed events that were refused because of Config.RelayedBytesMax
-	Ignored   uint64        // verdicts on events that are not held
-	Forgotten uint64        // releases of reservations that were forgotten before an owner had confirmed them
+	Events         int
+	Bytes          int           // of their entries
+	Relayed        int           // bytes of the entries that other members have sent here to be passed on
+	In             [places]int   // events by Place
+	FullKeys       int           // keys whose mailbox was full
+	Oldest         clock.Instant // when the oldest event was held; zero when there is none
+	Resent         uint64        // events that were refused, lost with their stream, or not answered before a takeover
+	RelayedRefused uint64        // relayed events that were refused because of Config.RelayedBytesMax
+	Ignored        uint64        // verdicts on events that are not held
+	Forgotten      uint64        // releases of reservations that were forgotten before an owner had confirmed them
 }
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, In: t.count, Resent: t.resent, Refused: t.refusedRelayed, Ignored: t.ignored, Forgotten: t.releases.forgotten}
+	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, In: t.count, Resent: t.resent, RelayedRefused: t.relayedRefused, Ignored: t.ignored, Forgotten: t.releases.forgotten}
 	for _, w := range t.waits {
 		if w.isFull() {
 			s.FullKeys++

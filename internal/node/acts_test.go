@@ -237,3 +237,22 @@ func TestADrainDoesNotEndTheWaitForActs(t *testing.T) {
 	readable.Store(true)
 	g.ready(a)
 }
+
+// TestActsThatAreReadCountAsRead: a member that comes back from a drain that took longer than its patience, and has read the acts meanwhile, does not say
+// that it takes part without them.
+func TestActsThatAreReadCountAsRead(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	m := g.startWith("a", nil, actsOn("a", controllog.NewMem(), func(c *act.Config) { c.StartWait = time.Nanosecond }))
+	<-m.parts.Acts.Read()
+	var said strings.Builder
+	n := &Node{log: slog.New(slog.NewTextHandler(&said, nil)), parts: m.parts, drainCycles: newDrainCycles()}
+	for range 100 { // both are there to be chosen
+		if !n.awaitActs(t.Context()) {
+			t.Fatal("it does not take part")
+		}
+	}
+	if said.Len() > 0 {
+		t.Error(said.String())
+	}
+}

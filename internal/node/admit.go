@@ -64,7 +64,7 @@ const refusalsEvery = 10 * time.Second
 func newRefusals(n *Node) *refusals {
 	r := &refusals{node: n, count: make(map[admission.Result]prometheus.Counter)}
 	for result := range admission.Results {
-		r.count[result] = n.metrics.admitted.WithLabelValues(result.String())
+		r.count[result] = n.metrics.admitted.WithLabelValues(result.String()) // from the start: an increase is only seen from a count that was there before it
 	}
 	return r
 }

@@ -384,8 +384,10 @@ func comparePositions(a, b event.Position) int {
 // for longer than keep. ok is false if there is no such position.
 func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok bool) {
 	before := now.Add(-keep)
-	// An act from a wrong clock has no effect, and keeps nothing: its time will not come for as long as acts last.
-	needed := func(until time.Time) bool { return !until.Before(before) && until.Sub(now) <= 2*DurationMax }
+	// An act from a wrong clock has no effect, and keeps nothing: its time will not come for as long as acts last. Whose clock is wrong a later
+	// record shows that is over by the clock here: if all are from the far future, it is this one.
+	isFar := func(until time.Time) bool { return until.Sub(now) > 2*DurationMax }
+	needed := func(until time.Time) bool { return !until.Before(before) && !isFar(until) }
 	if len(f.forgotten) == forgottenMax && !f.forgotten[0].Before(before) || slices.ContainsFunc(f.forgotten, needed) {
 		return event.Position{}, false // with so many, a further one may be needed, too
 	}
@@ -393,7 +395,9 @@ func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok b
 		if needed(p.Until) {
 			break
 		}
-		upTo, ok = p.at, true
+		if !isFar(p.Until) {
+			upTo, ok = p.at, true
+		}
 	}
 	return upTo, ok
 }

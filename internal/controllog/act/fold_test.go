@@ -358,6 +358,17 @@ func TestWrongClocksKeepNoRecords(t *testing.T) {
 	}
 }
 
+// TestAClockThatIsFarBehindDeletesNothing: to a member whose clock stands at its battery's last year, all records are from the far future. Those that
+// were expired before are the only ones that it may let go.
+func TestAClockThatIsFarBehindDeletesNothing(t *testing.T) {
+	var f Fold
+	f.Apply(event.Position{Ledger: 1, Entry: 1}, encoded(t, record(Hold, "a", noon, 10*time.Hour)))
+	f.Apply(event.Position{Ledger: 1, Entry: 2}, encoded(t, record(Release, "b", noon, 0)))
+	if upTo, ok := f.Old(noon.Add(-10*365*24*time.Hour), time.Hour); ok {
+		t.Errorf("up to %v, though a hold has an effect", upTo)
+	}
+}
+
 // TestOldRecordsMayGo: a record is kept while it has an effect, and for some time after; so are all behind it.
 func TestOldRecordsMayGo(t *testing.T) {
 	var f Fold
