@@ -291,6 +291,108 @@ func TestUnparkPausesWhenNoLetterIsRemoved(t *testing.T) {
 	}
 }
 
+// unheard is a reading of the parking topic that removes letters, but whose answers are lost.
+type unheard struct{ parkingReading }
+
+func (r unheard) Ack(l *source.ParkedLetter) error {
+	return errors.Join(r.parkingReading.Ack(l), errors.New("no answer"))
+}
+
+// TestUnparkEndsThoughAnAnswerWasLost: a letter that was removed is not waited for.
+func TestUnparkEndsThoughAnAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	g, log := newGroup(t), controllog.NewMem()
+	h := &handledKeys{events: map[string][]string{}}
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.handle(a, h.handle)
+	g.ready(a)
+	order := act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"}
+	if _, _, err := a.Acts().Park(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.publishKeys("k")
+	g.eventually("the event is parked", func() error {
+		if s := a.boxes.Stats(); s.Parked != 1 || a.parking("k") != 0 {
+			return fmt.Errorf("%d are", s.Parked)
+		}
+		return nil
+	})
+	read := a.unparks.read
+	a.unparks.read = func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
+		r, err := read(ctx, each)
+		if err != nil {
+			return nil, err
+		}
+		return unheard{r}, nil
+	}
+	if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.eventually("the unpark has ended", func() error {
+		if list := a.Acts().List(); list[0].End != "empty" {
+			return fmt.Errorf("the trail is %+v, and the key waits as %+v", list, a.parkOf("k"))
+		}
+		return nil
+	})
+	if got := h.of("k"); len(got) != 1 {
+		t.Errorf("the letter was handled as %v, want once", got)
+	}
+}
+
+// TestLettersAreNotCopiedByAMemberThatHasLostThem: a copy that has waited for a source is not sent once another member may have handled the letter.
+func TestLettersAreNotCopiedByAMemberThatHasLostThem(t *testing.T) {
+	t.Parallel()
+	g, log := newGroup(t), controllog.NewMem()
+	a := g.startWith("a", nil, g.parksOn("a", log))
+	g.startApp(a)
+	g.ready(a)
+	u, src := a.unparks, a.source.Swap(nil)
+	defer a.source.Store(src)
+	for name, lose := range map[string]func(c *comeback){
+		"the unpark has ended":      func(c *comeback) { u.set([]event.Park{{Key: c.park.Key, Act: c.park.Act}}) },
+		"another park has come":     func(c *comeback) { u.set([]event.Park{{Key: c.park.Key, Act: [16]byte{9}, State: event.ParkOn}}) },
+		"it is still this member's": func(*comeback) {},
+	} {
+		c := &comeback{park: event.Park{Key: "k", Act: [16]byte{1}, State: event.ParkEnds}, unsaid: map[event.MessageID]struct{}{}, busy: true}
+		u.mu.Lock()
+		u.keys["k"] = c
+		u.mu.Unlock()
+		e := &event.Event{Key: "k", Partition: ring.PartitionOf("k"), ID: event.MessageID{Ledger: 1 << 30, Batch: -1, TopicPartition: -1}, Topic: "orders", Payload: []byte("x")}
+		l := &source.ParkedLetter{Message: event.Message{Event: e}}
+		copied := make(chan bool)
+		a.source.Store(nil)
+		go func() {
+			copied <- u.copy(t.Context(), c, l, e, event.Verdict{Kind: event.Failed, Detail: &event.Detail{Reason: "no"}})
+		}()
+		time.Sleep(10 * time.Millisecond) // it waits for a source
+		lose(c)
+		a.source.Store(src)
+		select {
+		case got := <-copied:
+			if want := name == "it is still this member's"; got != want {
+				t.Errorf("%s: copied is %v, want %v", name, got, want)
+			}
+		case <-time.After(eventually.Most):
+			t.Errorf("%s: the copy is waited for", name)
+		}
+		u.set([]event.Park{{Key: "k"}})
+	}
+}
+
+// TestUnparkWaitsForRoomForItsEnd: an unpark whose end finds no room is looked at again.
+func TestUnparkWaitsForRoomForItsEnd(t *testing.T) {
+	t.Parallel()
+	keeper := act.New(act.DefaultConfig(), "a", nil, time.Now, slog.New(slog.DiscardHandler), act.NewMetrics(prometheus.NewRegistry()))
+	for i := range act.SkipsLimit { // ends that the topic has not got
+		keeper.Ended([]event.Skipped{{Skip: event.Skip{Key: "skipped", Act: [16]byte{1, byte(i), byte(i >> 8)}}}})
+	}
+	u := newUnparks(&Node{parts: Parts{Acts: keeper}})
+	u.set([]event.Park{{Key: "k", Act: [16]byte{2}, State: event.ParkEnds}})
+	if c := u.keys["k"]; u.end(c, false) || c.ended {
+		t.Error("the unpark counts as ended, and no record of it will be written")
+	}
+}
+
 // TestReturnedIsNotSpilled: what the history of a key says of events that ended without a verdict.
 func TestReturnedIsNotSpilled(t *testing.T) {
 	for why, want := range map[event.Drop]string{event.Spilled: "spilled", event.Returned: "returned", event.GivenUp: "dead letter topic"} {

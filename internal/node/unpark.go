@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -281,6 +282,7 @@ func (r *reading) close() {
 func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) (further bool, err error) {
 	chosen := newChoice(keys)
 	var handled []*source.ParkedLetter
+	still := map[*comeback]map[event.MessageID]struct{}{} // of those that were handled before
 	r, err := u.read(ctx, func(l *source.ParkedLetter) {
 		c := chosen.of(u.node.parts.Key, l)
 		if c == nil {
@@ -290,7 +292,12 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		_, before := c.unsaid[l.ID]
 		u.mu.Unlock()
 		if before {
+			l.Event.Payload, l.Event.Properties = nil, nil // only its place is needed: of these there is no bound
 			handled = append(handled, l)
+			if still[c] == nil {
+				still[c] = map[event.MessageID]struct{}{}
+			}
+			still[c][l.ID] = struct{}{}
 			return
 		}
 		chosen.add(c, l)
@@ -300,6 +307,11 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	}
 	from := &reading{parkingReading: r}
 	defer from.close()
+	u.mu.Lock()
+	for _, c := range keys { // the others were removed, though the answer was lost
+		maps.DeleteFunc(c.unsaid, func(id event.MessageID, _ struct{}) bool { _, is := still[c][id]; return !is })
+	}
+	u.mu.Unlock()
 	for _, l := range handled {
 		u.acked(chosen.byKey[l.Event.Key], l, from.ack(l))
 	}
@@ -341,13 +353,19 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 func (u *unparks) end(c *comeback, again bool) bool {
 	u.mu.Lock()
 	left := again || u.keys[c.park.Key] != c || len(c.unsaid) > 0
-	c.ended = c.ended || !left
 	count := c.count
 	u.mu.Unlock()
-	if !left {
-		u.node.parts.Acts.Unparked(c.park, count)
+	if left {
+		return false
 	}
-	return !left
+	if !u.node.parts.Acts.Unparked(c.park, count) {
+		u.say([]*comeback{c}, "no letter is left, but too many ends of acts wait for the acts topic")
+		return false
+	}
+	u.mu.Lock()
+	c.ended = true
+	u.mu.Unlock()
+	return true
 }
 
 // acked notes that a letter that was handled is removed, or is not.
@@ -376,7 +394,7 @@ func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.Par
 			u.mu.Lock()
 			stop := u.keys[c.park.Key] != c
 			u.mu.Unlock()
-			if stop || ctx.Err() != nil || clock.Now().After(until) || !u.one(ctx, l) {
+			if stop || ctx.Err() != nil || clock.Now().After(until) || !u.one(ctx, c, l) {
 				return
 			}
 			done[id] = true
@@ -389,7 +407,7 @@ func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.Par
 }
 
 // one handles a letter, and reports whether its event has come to its end.
-func (u *unparks) one(ctx context.Context, l *source.ParkedLetter) bool {
+func (u *unparks) one(ctx context.Context, c *comeback, l *source.ParkedLetter) bool {
 	verdicts := make(chan event.Verdict, 8)
 	u.mu.Lock()
 	u.newest++
@@ -422,7 +440,7 @@ func (u *unparks) one(ctx context.Context, l *source.ParkedLetter) bool {
 			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
 			return true
 		case event.Failed, event.Rejected:
-			if !u.copy(ctx, l, &e, v) {
+			if !u.copy(ctx, c, l, &e, v) {
 				return false
 			}
 			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
@@ -444,8 +462,9 @@ func (u *unparks) one(ctx context.Context, l *source.ParkedLetter) bool {
 // copyAgain is how long the copy of a letter may take before it is looked at whether its source still runs.
 const copyAgain = time.Second
 
-// copy brings a letter whose event has failed to the retry topic or the dead letter topic.
-func (u *unparks) copy(ctx context.Context, l *source.ParkedLetter, e *event.Event, v event.Verdict) bool {
+// copy brings a letter whose event has failed to the retry topic or the dead letter topic. A member that has lost the key meanwhile makes no copy: the
+// letter is still in the parking topic, and another member may have handled it by now.
+func (u *unparks) copy(ctx context.Context, c *comeback, l *source.ParkedLetter, e *event.Event, v event.Verdict) bool {
 	done := make(chan struct{})
 	safe := sync.OnceFunc(func() { close(done) })
 	look := time.NewTicker(copyAgain)
@@ -453,6 +472,9 @@ func (u *unparks) copy(ctx context.Context, l *source.ParkedLetter, e *event.Eve
 	var at *source.Source
 	for {
 		if s := u.node.source.Load(); s != nil && s != at {
+			if !u.isMine(c) {
+				return false
+			}
 			at = s
 			m := l.Message
 			m.Event = e
@@ -466,6 +488,14 @@ func (u *unparks) copy(ctx context.Context, l *source.ParkedLetter, e *event.Eve
 			return false
 		}
 	}
+}
+
+// isMine reports whether an unpark is in effect, and its key this member's.
+func (u *unparks) isMine(c *comeback) bool {
+	u.mu.Lock()
+	is := u.keys[c.park.Key] == c
+	u.mu.Unlock()
+	return is && u.node.boxes.Inspect(c.park.Key).Gate == ownership.Open
 }
 
 // choice is what is read ahead of the letters of some keys: those with the least fences of each.

@@ -65,7 +65,7 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 	if d.Entry.Metadata.Compression == wire.CompressionNone {
 		e.Bytes = max(e.Bytes, len(d.Raw)) // all of it stays in memory, with the properties of the batch and what no reader knows
 	}
-	return Receipt{Entry: e, ID: idOf(d), Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
+	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
 }
 
 // about fills in what the events of an entry have in common.
@@ -96,7 +96,7 @@ func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Pr
 	} else {
 		e.Bytes += len(d.Raw) // which key and properties keep in memory
 	}
-	return Receipt{Entry: e, ID: idOf(d), Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
+	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
 }
 
 // aloneReceipt returns the receipt of an event outside a batch.

@@ -137,7 +137,7 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 	case d.Entry.Metadata.Encryption.Present():
 		return encryptedReceipt(d, from), true
 	case d.Entry.Metadata.Marker:
-		_ = d.Ack() // as in ackUnseen
+		_ = d.Ack() // as in ackCompacted
 		return Receipt{}, false
 	case !d.Entry.Batched:
 		return aloneReceipt(d, from), true
@@ -156,7 +156,7 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 // there are any.
 func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, total int) {
 	if removed.Len() == total {
-		_ = d.Ack() // as in ackUnseen
+		_ = d.Ack() // as below
 		return
 	}
 	if r.cfg.Counting == CountEntries {
@@ -164,11 +164,8 @@ func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, tot
 	}
 	left := event.AllBits(total)
 	left.RemoveAll(removed)
-	r.ackUnseen(d, wire.AckID{ID: d.ID, AckSet: left, BatchSize: int32(total)})
+	_ = d.AckPart(left, total) // it fails if the consumer is closed; then another one gets the entry
 }
-
-// ackUnseen acks what the ledger does not see. It fails if the consumer is closed; then another one gets the entry.
-func (r *entryReader) ackUnseen(d *entries.Delivered, ids ...wire.AckID) { _ = d.Consumer.Ack(ids...) }
 
 // originOf finds the topic partition of a consumer.
 func (r *entryReader) originOf(c *entries.Consumer) *origin {
@@ -192,7 +189,7 @@ func (r *entryReader) ack(a Ack) error {
 	}
 	left := event.AllBits(a.Total)
 	left.RemoveAll(a.Events)
-	return d.Consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: int32(a.Total)})
+	return d.AckPart(left, a.Total)
 }
 
 // ends implements reader.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -59,6 +60,83 @@ func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
 		}
 		test(&rig{t, r, cluster, broker, topic})
 	})
+}
+
+// TestATopicMovesToAnotherCluster: an entry of the new cluster with the id of an open one of the former cluster is another entry.
+func TestATopicMovesToAnotherCluster(t *testing.T) {
+	for _, counting := range []Counting{CountEntries, CountEvents} {
+		inMemory(t, func(c *Config) { c.Counting = counting }, func(r *rig) {
+			var link *fakebroker.Link
+			var consumer uint64
+			r.broker.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+				if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
+					link, consumer = l, c.GetSubscribe().GetConsumerId()
+				}
+				return false
+			}
+			other := fakebroker.New()
+			defer other.Close()
+			other.Broker("green:6650")
+			access := entries.Access{Dial: func(ctx context.Context, address string) (net.Conn, error) {
+				if address == "green:6650" {
+					return other.Dial(ctx, address)
+				}
+				return r.cluster.Dial(ctx, address)
+			}}
+			client := entriesConfig(r.cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
+			reader, err := newEntryReader(r.cfg, client, access, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.entryReader.close()
+			r.entryReader = reader
+			defer reader.close()
+			if err := r.subscribe(r.Context(), subscription{topic: r.topic, earliest: true, queue: 1000}); err != nil {
+				r.Fatal(err)
+			}
+			ledger := NewLedger(counting)
+			receive := func(from *fakebroker.Cluster) Receipt {
+				from.Publish(r.topic, fakebroker.Batch("x", "y"), 2)
+				receipt := r.take(2)[0].of
+				if c, _ := ledger.Received(1, &receipt, nil); c != (Reception{Fresh: 2}) {
+					r.Errorf("counting %v: the entry is received as %+v, want 2 fresh events", counting, c)
+				}
+				return receipt
+			}
+			settle := func(receipt Receipt, index int) (err error) {
+				acks, _, _ := ledger.Settle([]event.Verdict{{Handle: receipt.Entry.Handle(index), Kind: event.Done}}, nil, nil)
+				for _, a := range acks {
+					err = errors.Join(err, r.ack(a))
+				}
+				return err
+			}
+			old := receive(r.cluster)
+			link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
+				ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(), BrokerServiceUrl: new("pulsar://green"),
+			}})
+			synctest.Wait()
+			moved := receive(other)
+			if moved.ID != old.ID {
+				r.Fatalf("the new cluster names its entry %v, want %v", moved.ID, old.ID)
+			}
+			if err := errors.Join(settle(old, 0), settle(old, 1)); err == nil {
+				r.Errorf("counting %v: an entry of the former cluster is acked in the new one", counting)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if left := other.Backlog(r.topic); len(left) != 1 {
+				r.Errorf("counting %v: the new cluster keeps %v before its entry is done, want one entry", counting, left)
+			}
+			if err := errors.Join(settle(moved, 0), settle(moved, 1)); err != nil {
+				r.Error(err)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if left := other.Backlog(r.topic); len(left) != 0 {
+				r.Errorf("counting %v: the new cluster keeps %v after its entry is done", counting, left)
+			}
+		})
+	}
 }
 
 // taken is one event of an entry that came.

@@ -27,7 +27,9 @@ const (
 type Receipt struct {
 	Entry *event.Entry // the ledger's, if one of its events is fresh
 	ID    EntryID
-	Has   event.Bits // the events that were delivered, at least one
+	// Cluster tells entries of several clusters apart: a topic can move to another one, which may use the ids again.
+	Cluster uint64
+	Has     event.Bits // the events that were delivered, at least one
 	// Origin numbers the topic partition that it came from, from 0.
 	Origin int32
 	Ref    any // the caller's reference for acking it
@@ -84,7 +86,7 @@ type Stats struct {
 // by the verdicts other than Done, not by events.
 type Ledger struct {
 	counting Counting
-	byID     map[EntryID]*open
+	byID     map[entryKey]*open
 	bySerial map[uint64]*open
 	claims   map[event.Handle]claim // of open events; mostly none
 	origins  []int                  // unacked events, as the broker counts them, which has a separate allowance for each origin
@@ -111,10 +113,17 @@ const (
 	claimed                // only the copy that its verdict asked for
 )
 
+// entryKey names an entry among those of all clusters.
+type entryKey struct {
+	id      EntryID
+	cluster uint64
+}
+
 // open is one open entry.
 type open struct {
 	entry        *event.Entry
 	id           EntryID
+	cluster      uint64
 	got          event.Bits // the events that were received
 	events       event.Bits // that are open
 	n            int        // of them
@@ -133,7 +142,7 @@ type open struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger(counting Counting) *Ledger {
-	return &Ledger{counting: counting, byID: make(map[EntryID]*open), bySerial: make(map[uint64]*open), claims: make(map[event.Handle]claim)}
+	return &Ledger{counting: counting, byID: make(map[entryKey]*open), bySerial: make(map[uint64]*open), claims: make(map[event.Handle]claim)}
 }
 
 // ContinueAfter makes the handles of l differ from all handles of an earlier ledger of
@@ -149,9 +158,10 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 		return Reception{}, acks
 	}
 	r.Entry.Fresh = r.Has
-	known := l.byID[r.ID]
+	at := entryKey{r.ID, r.Cluster}
+	known := l.byID[at]
 	if known == nil {
-		l.byID[r.ID] = l.open(now, r, r.Has)
+		l.byID[at] = l.open(now, r, r.Has)
 		return Reception{Fresh: r.Entry.Fresh.Len()}, acks
 	}
 	left, joined := slices.Clone(r.Has), event.NewBits(r.Entry.Len())
@@ -179,7 +189,7 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 	if c.Fresh > 0 {
 		o := l.open(now, r, left)
 		o.others = known
-		l.byID[r.ID] = o
+		l.byID[at] = o
 	}
 	return c, acks
 }
@@ -189,7 +199,7 @@ func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *open {
 	l.serial++
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
 	o := &open{
-		entry: r.Entry, id: r.ID, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
+		entry: r.Entry, id: r.ID, cluster: r.Cluster, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
 		origin: r.Origin, batch: l.batch, held: r.early.until != 0, older: l.newest,
 	}
 	o.total = o.n
@@ -430,7 +440,8 @@ func (l *Ledger) remove(o *open) {
 
 // forgetID takes an entry out of those of its id.
 func (l *Ledger) forgetID(o *open) {
-	at := l.byID[o.id]
+	key := entryKey{o.id, o.cluster}
+	at := l.byID[key]
 	if at != o {
 		for at.others != o {
 			at = at.others
@@ -439,10 +450,10 @@ func (l *Ledger) forgetID(o *open) {
 		return
 	}
 	if o.others != nil {
-		l.byID[o.id] = o.others
+		l.byID[key] = o.others
 		return
 	}
-	delete(l.byID, o.id)
+	delete(l.byID, key)
 }
 
 // Stats returns the ledger in numbers, in constant time.

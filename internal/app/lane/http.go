@@ -119,7 +119,8 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, key string) {
 		return
 	}
 	if s.Payload, err = h.payload(r); errors.Is(err, errNoRoom) {
-		h.refuse(w, http.StatusServiceUnavailable, event.CodeOverloaded, err.Error())
+		h.Lane.metrics.sends.WithLabelValues(sendRefused).Inc()
+		answerRefusal(w, http.StatusServiceUnavailable, event.CodeOverloaded, err.Error())
 		return
 	} else if err != nil {
 		h.refusePayload(w, err)
@@ -133,8 +134,10 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, key string) {
 		w.WriteHeader(http.StatusAccepted)
 	case errors.Is(err, ErrRequest):
 		h.refuse(w, http.StatusBadRequest, "", err.Error())
-	case errors.Is(err, ErrNotSent):
-		h.refuse(w, http.StatusServiceUnavailable, "", err.Error())
+	case errors.Is(err, ErrTooManySends): // counted
+		answerRefusal(w, http.StatusServiceUnavailable, event.CodeOverloaded, err.Error())
+	case errors.Is(err, ErrNotSent): // counted
+		answerRefusal(w, http.StatusServiceUnavailable, "", err.Error())
 	default:
 		w.Header().Set(headerOutcome, "UNKNOWN")
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)

@@ -133,6 +133,26 @@ func TestSendsAreBounded(t *testing.T) {
 	})
 }
 
+// TestHTTPSendWithoutRoom: a send that finds no room is counted as that, and the sender told that it may try again.
+func TestHTTPSendWithoutRoom(t *testing.T) {
+	for name, fill := range map[string]func(*owner){
+		"bytes": func(o *owner) { o.lane.bytes = o.lane.config.CallsBytesMax },
+		"sends": func(o *owner) { o.lane.sends = o.lane.config.SendsMax },
+	} {
+		o := newOwner(DefaultConfig(), echo)
+		fill(o)
+		w := httptest.NewRecorder()
+		(&Handler{Lane: o.lane}).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/keys/user-1/events", strings.NewReader("body")))
+		if w.Code != 503 || w.Header().Get(headerOutcome) != "NOT_RUN" || w.Header().Get(headerCode) != event.CodeOverloaded || len(o.published) > 0 {
+			t.Errorf("no room for %s: %d %v: %s", name, w.Code, w.Header(), w.Body)
+		}
+		m := o.lane.metrics
+		if asked, refused := testutil.ToFloat64(m.refused.WithLabelValues(badRequest)), testutil.ToFloat64(m.sends.WithLabelValues(sendRefused)); asked != 0 || refused != 1 {
+			t.Errorf("no room for %s: %v requests are counted as breaking the rules, want none, and %v sends as refused, want 1", name, asked, refused)
+		}
+	}
+}
+
 // TestHTTPSend: events by HTTP have the time and the id of the request.
 func TestHTTPSend(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -164,6 +184,13 @@ func TestHTTPSend(t *testing.T) {
 			(&Handler{Lane: o.lane}).ServeHTTP(w, r)
 			if w.Code != test.status || w.Header().Get(headerOutcome) != test.outcome {
 				t.Errorf("%d, outcome %q: %s", w.Code, w.Header().Get(headerOutcome), w.Body)
+			}
+			broken := 0.0
+			if test.status == http.StatusBadRequest {
+				broken = 1
+			}
+			if got := testutil.ToFloat64(o.lane.metrics.refused.WithLabelValues(badRequest)); got != broken {
+				t.Errorf("%v requests are counted as breaking the rules, want %v", got, broken)
 			}
 			if test.after < 0 {
 				if len(o.published) != 0 {

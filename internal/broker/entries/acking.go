@@ -20,11 +20,14 @@ func (c *Consumer) Ack(ids ...wire.AckID) error {
 }
 
 // Ack acks an entry, or all chunks of a message. The first chunk is acked last, even if chunks were handed on one by one. One that arrived before the
-// latest reconnect is not acked: the broker sends it again, with those that it needs it for.
+// latest reconnect is not acked: the broker sends it again, with those that it needs it for. It fails for an entry of a cluster that the topic has left.
 func (d *Delivered) Ack() error {
 	c := d.Consumer
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if d.Cluster != c.seeds.cluster {
+		return errMoved
+	}
 	ids := []wire.ID{d.ID}
 	switch {
 	case d.Chunks != nil:
@@ -41,6 +44,17 @@ func (d *Delivered) Ack() error {
 		acks[i].ID = id
 	}
 	return c.ack(acks)
+}
+
+// AckPart acks some events of an entry, all but those of ackSet.
+func (d *Delivered) AckPart(ackSet []uint64, events int) error {
+	c := d.Consumer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d.Cluster != c.seeds.cluster {
+		return errMoved
+	}
+	return c.ack([]wire.AckID{{ID: d.ID, AckSet: ackSet, BatchSize: int32(events)}})
 }
 
 // ack acks entries. The caller holds the lock.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar/auth"
@@ -16,11 +17,15 @@ type credentials struct {
 	provider auth.Provider // nil: none
 	timeout  time.Duration
 	calling  chan struct{} // holds a token during a call of the provider, so that hanging calls do not pile up
-	inited   bool          // guarded by the token
+	hung     chan struct{} // holds a token for each call that has given its token up, since it has not returned in time
+	inited   atomic.Bool   // set by who has the token of calling
 }
 
+// hungMax bounds the calls that hang while the provider is called again.
+const hungMax = 8
+
 func newCredentials(provider auth.Provider, timeout time.Duration) *credentials {
-	return &credentials{provider: provider, timeout: timeout, calling: make(chan struct{}, 1)}
+	return &credentials{provider: provider, timeout: timeout, calling: make(chan struct{}, 1), hung: make(chan struct{}, hungMax)}
 }
 
 // method returns the name of the authentication, "" for none.
@@ -60,18 +65,20 @@ func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		done := make(chan struct{})
 		go func() {
-			defer func() { <-c.calling }()
+			defer close(done)
 			call()
 		}()
+		go c.leave(done)
 		return nil
 	}
 	result, err := pulsarsend.Await(ctx, start, func() (made T, err error) {
-		if !c.inited {
+		if !c.inited.Load() {
 			if err = c.provider.Init(); err != nil {
 				return made, err
 			}
-			c.inited = true
+			c.inited.Store(true)
 		}
 		return call()
 	}, func(T) {})
@@ -79,6 +86,31 @@ func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (
 		err = context.Cause(ctx)
 	}
 	return result, err
+}
+
+// leave gives the token of a call back when it is done, or has not returned in time: otherwise one call that never returns would be the last. A
+// provider that is being initialized is not called beside that.
+func (c *credentials) leave(done <-chan struct{}) {
+	defer func() { <-c.calling }()
+	late := time.NewTimer(c.timeout)
+	defer late.Stop()
+	select {
+	case <-done:
+		return
+	case <-late.C:
+	}
+	if !c.inited.Load() {
+		<-done
+		return
+	}
+	select {
+	case <-done:
+	case c.hung <- struct{}{}:
+		go func() {
+			<-done
+			<-c.hung
+		}()
+	}
 }
 
 func (c *credentials) close() error {

@@ -20,7 +20,7 @@ import (
 
 // provider returns a new token on each call.
 type provider struct {
-	inits, tokens, closed atomic.Int32
+	inits, tokens, calls, closed atomic.Int32
 
 	mu          sync.Mutex
 	initError   error
@@ -40,7 +40,14 @@ func (p *provider) Name() string { return "token" }
 
 func (p *provider) GetTLSCertificate() (*tls.Certificate, error) { return p.certificate, nil }
 
+func (p *provider) set(hang chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hang = hang
+}
+
 func (p *provider) GetData() ([]byte, error) {
+	p.calls.Add(1)
 	p.mu.Lock()
 	err, hang := p.dataError, p.hang
 	p.mu.Unlock()
@@ -197,6 +204,36 @@ func TestThereAreNoCredentials(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call of the provider that never returns does not keep the client from its brokers, and such calls do not pile up.
+func TestOneHangingCallIsNotTheLast(t *testing.T) {
+	bubble(t, func(r *rig) {
+		p, hang := &provider{}, make(chan struct{})
+		r.access.Auth = p
+		a := r.cluster.Broker("a:6650")
+		r.subscribe()
+		r.publish(1)
+		r.receive(1)
+		before := p.calls.Load()
+		p.set(hang)
+		a.Cut()
+		time.Sleep(time.Hour)
+		if n := p.calls.Load() - before; n > 1+hungMax {
+			t.Errorf("%d calls hang", n)
+		}
+		close(hang)
+		time.Sleep(time.Minute)
+		hang = make(chan struct{})
+		defer close(hang)
+		p.set(hang)
+		a.Cut()
+		time.Sleep(r.cfg.ConnectTimeout / 2)
+		p.set(nil)
+		time.Sleep(time.Minute)
+		r.publish(1)
+		r.receive(1)
+	})
 }
 
 // When a peer hangs, calls end with their context, and Close is bounded.

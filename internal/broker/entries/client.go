@@ -63,7 +63,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		}
 	}
 	c := &Client{
-		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service}, now: clock.Now,
+		cfg: cfg, access: access, metrics: metrics, log: log, seeds: newSeeds(service), now: clock.Now,
 		trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines),
 		auth:    newCredentials(access.Auth, cfg.ConnectTimeout),
 		conns:   make(map[slot]*dialing), shares: make(map[slot]int), consumers: make(map[*Consumer]struct{}),

@@ -138,7 +138,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		consumer: c, conn: k, share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
+		consumer: c, conn: k, cluster: c.cluster(), share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
 		alone: newAlone(c.client.cfg.ChunkTimeout),
 	}
 	if err := k.attach(s); err != nil {
@@ -163,6 +163,13 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	c.flush()
 	s.flow(s.permits.first())
 	return s, nil
+}
+
+// cluster names the cluster that the topic is in.
+func (c *Consumer) cluster() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seeds.cluster
 }
 
 // SetUnackedMax changes the UnackedMax of the subscription. It does not block.

@@ -19,6 +19,9 @@ var (
 	ErrLost = errors.New("entries: a topic partition is no longer read")
 )
 
+// errMoved refuses the ack of an entry that stays in a cluster which its topic has left.
+var errMoved = errors.New("entries: the topic has moved to another cluster, where another entry may have this id")
+
 // LostError reports the end of a consumer that was not closed.
 type LostError struct {
 	Consumer *Consumer

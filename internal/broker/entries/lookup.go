@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
@@ -13,8 +14,18 @@ import (
 type seeds struct {
 	service
 
+	cluster uint64 // names the cluster: ids of entries mean nothing in another one
+
 	mu sync.Mutex // guards at
 	at int        // index of the host to ask first
+}
+
+func newSeeds(of service) *seeds {
+	name := fnv.New64a()
+	for _, host := range of.hosts {
+		_, _ = name.Write(append([]byte(host), ',')) // it never fails
+	}
+	return &seeds{service: of, cluster: name.Sum64()}
 }
 
 // connect returns a connection to one of the hosts, which are tried in turn.

@@ -19,6 +19,7 @@ type Metrics struct {
 	unacked        prometheus.Gauge
 	unackedWaits   prometheus.Counter
 	acks           prometheus.Counter
+	acksUnsent     prometheus.Counter
 	receiptsFailed prometheus.Counter
 	lines          *loglimit.Metrics
 }
@@ -51,6 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		unackedWaits: counter("unacked_waits_total", "How often a topic partition was not read any further, since "+
 			"more unacked events might make the broker stop this member or the whole subscription."),
 		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
+		acksUnsent:     counter("acks_unsent_total", "Acks that were never sent, because a consumer ended while it had no broker."),
 		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
 	}
 	for _, reason := range wire.Reasons { // an increase is only seen from a count that was there before it

@@ -14,6 +14,7 @@ import (
 // Delivered is an entry that a broker has sent, or a message assembled from chunks. The receiver owns it and all memory it refers to.
 type Delivered struct {
 	Consumer   *Consumer
+	Cluster    uint64  // that ID belongs to: a topic can move to another cluster, which may use the ids again
 	ID         wire.ID // of the entry; for a message in chunks, of the entry that arrived last
 	Partition  int32   // as sent by the broker, -1 for none
 	Redelivery uint32

@@ -151,7 +151,9 @@ func (c *Consumer) leave(s *session) ending {
 	c.chunks.begin(nil)
 	c.client.unshare(s.share)
 	c.mu.Lock()
-	if s.end.reason == reasonMigrated { // the earlier broker still has the consumer
+	moves := s.end.reason == reasonMigrated
+	if moves { // the earlier broker still has the consumer
+		c.flush()
 		_ = s.conn.post(closeConsumer(s.id, c.client.ids.Add(1)))
 	}
 	e := s.end
@@ -165,7 +167,13 @@ func (c *Consumer) leave(s *session) ending {
 	c.client.metrics.unacked.Sub(float64(s.permits.unacked))
 	for _, request := range slices.Sorted(maps.Keys(s.receipts)) { // in order: the first chunk of a message goes last
 		s.conn.unexpect(request)
-		c.acks.add(s.receipts[request].ids)
+		if ids := s.receipts[request].ids; moves { // the next session's broker would take them for its own entries
+			c.client.metrics.receiptsFailed.Add(float64(len(ids)))
+			c.settled = append(c.settled, receipt{ids, errMoved})
+			c.awake()
+		} else {
+			c.acks.add(ids)
+		}
 	}
 	clear(s.receipts)
 	c.session = nil
@@ -210,6 +218,10 @@ func (c *Consumer) quit(err error) {
 	c.delay.Stop()
 	if c.over == nil {
 		c.over = err
+	}
+	if n := len(c.acks.ids); n > 0 {
+		c.client.metrics.acksUnsent.Add(float64(n))
+		c.client.log.Warn("a consumer ended while it had no broker; the broker will deliver the entries again", "topic", c.sub.Topic, "acks_unsent", n, "error", err)
 	}
 	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
 		if c.sub.Receipt != nil {

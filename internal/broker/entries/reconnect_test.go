@@ -1,7 +1,9 @@
 package entries
 
 import (
+	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -81,6 +83,76 @@ func TestABrokerIsKilledAndComesBack(t *testing.T) {
 		r.receive(1)
 		if took, most := time.Since(begun), r.cfg.ReconnectMax+8*r.cfg.BackoffMin; took > most || refusals > 0 {
 			t.Errorf("reconnecting took %v after the broker was back, with %d refusals left; want at most %v", took, refusals, most)
+		}
+	})
+}
+
+// Acks that wait for a broker when the consumer ends are counted.
+func TestUnsentAcksAreCounted(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		r.publish(3)
+		c := r.subscribe()
+		got := r.receive(3)
+		a.Kill()
+		synctest.Wait()
+		r.ack(c, got...)
+		c.Close()
+		if n := testutil.ToFloat64(r.metrics.acksUnsent); n != 3 {
+			t.Errorf("%v acks were counted as not sent, want 3", n)
+		}
+	})
+}
+
+// Ids of a cluster mean nothing in another one: acks go to the cluster of their entries, or nowhere.
+func TestAcksDoNotFollowATopicToAnotherCluster(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var link *fakebroker.Link
+		var consumer uint64
+		a := r.cluster.Broker("a:6650")
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
+				link, consumer = l, c.GetSubscribe().GetConsumerId()
+			}
+			return false
+		}
+		other := fakebroker.New()
+		defer other.Close()
+		defer func() { r.client.Close() }()
+		other.Broker("green:6650")
+		r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			if address == "green:6650" {
+				return other.Dial(ctx, address)
+			}
+			return r.cluster.Dial(ctx, address)
+		}
+		before := r.publish(4)
+		c := r.subscribe()
+		got := r.receive(4)
+		for i := range 4 {
+			if id := other.Publish(topicName, fakebroker.Message("x"), 1); id != before[i] {
+				t.Fatalf("the other cluster names an entry %v, want %v", id, before[i])
+			}
+		}
+		r.ack(c, got[0])                     // at once
+		if err := got[1].Ack(); err != nil { // waits for others
+			t.Fatal(err)
+		}
+		link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
+			ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(), BrokerServiceUrl: new("pulsar://green"),
+		}})
+		synctest.Wait()
+		r.receive(4)
+		if err := got[2].Ack(); err == nil {
+			t.Error("an entry of the cluster that the topic has left is acked")
+		}
+		time.Sleep(2 * r.cfg.AckDelayMax)
+		synctest.Wait()
+		if left := r.cluster.Backlog(topicName); !slices.Equal(left, before[2:]) {
+			t.Errorf("%v are not acked in the earlier cluster, want %v", left, before[2:])
+		}
+		if left := other.Backlog(topicName); len(left) != 4 {
+			t.Errorf("only %v are left in the new cluster, want all 4", left)
 		}
 	})
 }

@@ -13,7 +13,8 @@ import (
 type session struct {
 	consumer *Consumer
 	conn     *conn
-	share    slot // of conn, until the consumer leaves
+	cluster  uint64 // that conn belongs to
+	share    slot   // of conn, until the consumer leaves
 	id       uint64
 	ended    chan struct{} // closed when the broker has ended it
 
@@ -41,7 +42,7 @@ type awaited struct {
 // arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
 func (s *session) arrived(f wire.Frame) error {
 	d := &Delivered{
-		Consumer: s.consumer, ID: f.Message.ID, Partition: f.Message.Partition, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
+		Consumer: s.consumer, ID: f.Message.ID, Cluster: s.cluster, Partition: f.Message.Partition, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
 		Raw: f.Entry, from: s,
 	}
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
@@ -82,7 +83,7 @@ var errIncomplete = &wire.BrokenError{Reason: wire.ReasonChunk, What: "its other
 func (s *session) incomplete(m *wire.Incomplete) {
 	c := s.consumer
 	d := &Delivered{
-		Consumer: c, ID: m.IDs[0], Partition: -1, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
+		Consumer: c, ID: m.IDs[0], Cluster: s.cluster, Partition: -1, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +233,7 @@ func (s *session) migrated(c *pulsarpb.CommandTopicMigrated) {
 		log.Warn("a broker names no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
 		return
 	}
-	s.finish(ending{reason: reasonMigrated, seeds: &seeds{service: to}})
+	s.finish(ending{reason: reasonMigrated, seeds: newSeeds(to)})
 }
 
 func (s *session) finish(e ending) {

@@ -38,30 +38,36 @@ func (k *Keeper) Ended(ends []event.Skipped) {
 }
 
 // Unparked takes the end of an unpark at this member, which has handled so many letters of the key, and knows of none that is
-// left. It is logged and written as the end of a skip is. It does not block.
-func (k *Keeper) Unparked(p event.Park, letters uint64) {
+// left. It is logged and written as the end of a skip is. It does not block. It reports false if too many ends wait: the caller tries again.
+func (k *Keeper) Unparked(p event.Park, letters uint64) (kept bool) {
+	if !k.keepEnd(Record{Kind: Unparked, Key: p.Key, Of: p.Act, End: EndEmpty, Reason: fmt.Sprintf("no letter is left; %s has handled %d", k.member, letters)}) {
+		return false
+	}
 	if log, due := k.lines.Line(); due {
 		log.Info("key unparked", "act", ID(p.Act).String(), "letters", letters, "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(p.Key))))
 	}
-	k.keepEnd(Record{Kind: Unparked, Key: p.Key, Of: p.Act, End: EndEmpty, Reason: fmt.Sprintf("no letter is left; %s has handled %d", k.member, letters)})
 	signal.Set(k.ended)
+	return true
 }
 
-// keepEnd keeps an end until the topic has it.
-func (k *Keeper) keepEnd(r Record) {
+// keepEnd keeps an end until the topic has it. It reports false if there is no room.
+func (k *Keeper) keepEnd(r Record) bool {
 	r.By, r.Via = k.member[:min(len(k.member), byMax)], k.member // names may have 253 bytes
 	r.At = k.wall().Truncate(time.Millisecond)
 	r.Until = r.At
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, waits := k.ends[r.Of]; waits {
-		return
+		return true
 	}
 	if len(k.ends) >= endsMax {
-		k.metrics.endsLost.Inc()
-		return
+		if r.Kind == Skipped { // those of unparks come again
+			k.metrics.endsLost.Inc()
+		}
+		return false
 	}
 	k.ends[r.Of] = &ending{record: r}
+	return true
 }
 
 func endOf(e event.Skipped) End {

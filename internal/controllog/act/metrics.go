@@ -43,7 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		endsLost: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_act_ends_lost_total",
-			Help: "Ends of skips and unparks that are not recorded, because too many wait for an unreadable acts topic (1,024).",
+			Help: "Ends of skips that are not recorded, because too many ends wait for an unreadable acts topic (1,024).",
 		}),
 	}
 	// An increase is only seen from a count that was there before it.
