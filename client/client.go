@@ -79,6 +79,9 @@ func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
 	return handler, nil
 }
 
+// awayMax bounds what a router may ask for: its clock or its settings may be wrong, and the next one at the endpoint has no part in it.
+const awayMax = time.Minute
+
 // connect runs one stream after the other until ctx ends.
 func (r *runner) connect(ctx context.Context) {
 	// The router is on this machine, so a short delay is cheap and finds a restarted router soon.
@@ -93,7 +96,7 @@ func (r *runner) connect(ctx context.Context) {
 		if worked {
 			delays.Reset()
 		}
-		pause := max(away, backoff.Jitter(delays.Next(), rand.Uint64())) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
+		pause := max(min(away, awayMax), backoff.Jitter(delays.Next(), rand.Uint64())) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
 		_ = backoff.Sleep(ctx, pause) // ctx ends the loop
 	}

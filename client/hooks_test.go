@@ -1,19 +1,27 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/embedded"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -105,6 +113,13 @@ func TestSessionsEndWithAKind(t *testing.T) {
 			<-s.Context().Done()
 			return nil
 		}), want: client.ErrBroken, stood: true},
+		"a router that numbers no deliveries": {session: after(func(s appv1.AppService_WorkServer) error {
+			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Deliveries{Deliveries: &appv1.Deliveries{
+				Topics: []string{"t"}, Tokens: []int64{1}, Deliveries: []*appv1.Delivery{{DeliveryId: 1, Key: []byte("k"), Attempt: 1}},
+			}}})
+			<-s.Context().Done()
+			return nil
+		}), want: client.ErrBroken, stood: true},
 		"a router that does not go on":    {session: after(func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }), want: client.ErrSilent, stood: true},
 		"a router that never says a word": {session: func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }, want: client.ErrSilent},
 	}
@@ -189,6 +204,104 @@ func TestGoAwayDelaysTheNextSession(t *testing.T) {
 			t.Errorf("the next session began after %v, and the router wanted %v", got, away)
 		}
 	})
+}
+
+// A router that has a wrong idea of the time keeps no worker away for weeks.
+func TestGoAwayDelaysTheNextSessionByAMinuteAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer stop()
+		sessions := 0
+		listener := bufconn.Listen(1 << 16)
+		server := grpc.NewServer()
+		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+			if sessions++; sessions == 2 {
+				stop()
+			}
+			if err := welcome(s, 1); err != nil {
+				return err
+			}
+			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{RetryAfterMs: math.MaxUint32}}})
+			return status.Error(codes.Unavailable, "the router stops")
+		}})
+		var running sync.WaitGroup
+		defer running.Wait()
+		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
+		defer server.Stop()
+		begun := time.Now()
+		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
+			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		if took := time.Since(begun); sessions != 2 || took < time.Minute || took > 2*time.Minute {
+			t.Errorf("%d sessions in %v", sessions, took)
+		}
+	})
+}
+
+// brokenTraces panics in what of tracing it names.
+type brokenTraces struct {
+	propagation.TraceContext
+	embedded.TracerProvider
+
+	in string
+}
+
+func (b brokenTraces) fail(in string) {
+	if in == b.in {
+		panic("tracing is broken")
+	}
+}
+
+func (b brokenTraces) Extract(ctx context.Context, _ propagation.TextMapCarrier) context.Context {
+	b.fail("Extract")
+	return ctx
+}
+
+func (b brokenTraces) Tracer(string, ...trace.TracerOption) trace.Tracer {
+	return brokenTracer{traces: b}
+}
+
+type brokenTracer struct {
+	embedded.Tracer
+
+	traces brokenTraces
+}
+
+func (b brokenTracer) Start(ctx context.Context, _ string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	b.traces.fail("Start")
+	return ctx, brokenSpan{traces: b.traces}
+}
+
+type brokenSpan struct {
+	noop.Span
+
+	traces brokenTraces
+}
+
+func (brokenSpan) IsRecording() bool                     { return true }
+func (s brokenSpan) SetAttributes(...attribute.KeyValue) { s.traces.fail("SetAttributes") }
+func (s brokenSpan) End(...trace.SpanEndOption)          { s.traces.fail("End") }
+
+// A tracer that panics would end the process, not its event.
+func TestTracersThatPanicEndNoWorker(t *testing.T) {
+	for _, in := range []string{"Extract", "Start", "SetAttributes", "End"} {
+		t.Run(in, func(t *testing.T) {
+			router := clienttest.NewRouter(t)
+			broken := brokenTraces{in: in}
+			var log bytes.Buffer
+			var mu sync.Mutex
+			router.Start(done, client.WithTraces(broken, broken), client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+			for range 2 {
+				if got := router.Deliver(&client.Event{Key: "k"}).Outcome(); got.Kind != clienttest.Done {
+					t.Errorf("%+v, want it done", got)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.Contains(log.String(), "a span failed") {
+				t.Errorf("the log is %s", &log)
+			}
+		})
+	}
 }
 
 func TestArgumentsAreNamed(t *testing.T) {

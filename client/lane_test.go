@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringfence/router/client"
@@ -115,6 +117,49 @@ func TestInvokeWithAnEndlessTimeout(t *testing.T) {
 	if _, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(math.MaxInt64)); err != nil || router.read.Load() != 1 {
 		t.Errorf("%v, and the router has read %d requests", err, router.read.Load())
 	}
+}
+
+// TestSendsEndWithoutADeadline: a router that is always crowded, or that never answers, keeps nobody for ever.
+func TestSendsEndWithoutADeadline(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer func(context.Context) error
+		want   error
+	}{
+		"it is always crowded": {func(context.Context) error { return status.Error(codes.ResourceExhausted, "as told") }, client.ErrNotSent},
+		"it never answers":     {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, client.ErrMaybeSent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+				lanev1.RegisterLaneServiceServer(server, refusing{answer: test.answer})
+				go func() { _ = server.Serve(listener) }()
+				defer server.Stop()
+				lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = lane.Close() }()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer time.AfterFunc(2*time.Minute, cancel).Stop() // it would go on for ever
+				begun := time.Now()
+				_, err = lane.Send(ctx, "k", nil)
+				if took := time.Since(begun); !errors.Is(err, test.want) || took > time.Minute {
+					t.Errorf("%v after %v, want %v", err, took, test.want)
+				}
+			})
+		})
+	}
+}
+
+// refusing is a router that publishes nothing.
+type refusing struct {
+	lanev1.UnimplementedLaneServiceServer
+
+	answer func(context.Context) error
+}
+
+func (r refusing) Send(ctx context.Context, _ *lanev1.SendRequest) (*lanev1.SendResponse, error) {
+	return nil, r.answer(ctx)
 }
 
 // occupied is a router that answers nobody until it may.

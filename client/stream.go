@@ -292,6 +292,10 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		defer r.mu.Unlock()
 		return fmt.Errorf("the router has a receipt for the Results frame %d, and %d were sent", f.Receipt, s.sent)
 	}
+	if f.Other == nil && f.Number == 0 { // no receipt could tell the router that they have come
+		defer r.mu.Unlock()
+		return errors.New("the router sent deliveries without a number")
+	}
 	s.receipt = max(s.receipt, f.Receipt)
 	var lost, slow []*Event
 	var err error

@@ -128,8 +128,12 @@ func WithSendProperties(properties map[string]string) SendOption {
 	return func(r *lanev1.SendRequest) { r.Properties = properties }
 }
 
+// sendTimeoutDefault is how long Send tries without a deadline. The router itself waits 30 seconds for the broker.
+const sendTimeoutDefault = 35 * time.Second
+
 // Send publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it, with a [Timer]: at once, or when it is
-// due. It needs no producer, and no rights of the application at the broker. The payload has at most 1 MiB. The error is of the kind [ErrNotSent] or [ErrMaybeSent].
+// due. It needs no producer, and no rights of the application at the broker. The payload has at most 1 MiB. The error is of the kind [ErrNotSent] or [ErrMaybeSent]. It
+// takes 35 seconds at most if the context has no deadline.
 func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...SendOption) (MessageID, error) {
 	r := &lanev1.SendRequest{Key: []byte(key), Payload: payload}
 	for _, opt := range opts {
@@ -139,6 +143,11 @@ func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...Sen
 		properties := map[string]string{"traceparent": trace}
 		maps.Copy(properties, r.GetProperties())
 		r.Properties = properties
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, sendTimeoutDefault)
+		defer cancel()
 	}
 	return l.options.send(ctx, l.conn, r)
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"runtime/debug"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -37,10 +38,25 @@ func (c carrier) Keys() []string {
 	return names
 }
 
-// trace puts the trace of an event and the span of its handler into the handler's context;
-// end ends the span. An event without a trace starts one if the application's sampler
-// decides so.
-func (r *runner) trace(e *Event) (end func(event.Result)) {
+// trace puts the trace of an event and the span of its handler into the handler's context, and
+// returns what ends the span. An event without a trace starts one if the application's sampler
+// decides so. What of it panics is logged: it would end the process, not the event.
+func (r *runner) trace(e *Event) func(event.Result) {
+	end := func(event.Result) {}
+	r.guardSpan(e, func() { end = r.startSpan(e) })
+	return func(result event.Result) { r.guardSpan(e, func() { end(result) }) }
+}
+
+func (r *runner) guardSpan(e *Event, call func()) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			r.log.Error("a span failed", "message_id", e.ID.String(), "panic", thrown, "stack", string(debug.Stack()))
+		}
+	}()
+	call()
+}
+
+func (r *runner) startSpan(e *Event) (end func(event.Result)) {
 	ctx := r.propagator.Extract(r.base, carrier(e.Properties))
 	ctx, span := r.tracer.Start(ctx, "process "+e.Topic, trace.WithSpanKind(trace.SpanKindConsumer))
 	e.run.derive(ctx)

@@ -57,6 +57,11 @@ def test_bad_endpoints(endpoint: str) -> None:
         ({"drain_grace": -1}, "drain_grace = -1"),
         ({"drain_grace": float("nan")}, "drain_grace = nan"),
         ({"drain_grace": "1"}, "drain_grace = '1'"),
+        ({"name": 7}, "name = 7, want a text"),
+        ({"name": "\ud800"}, "name = "),
+        ({"leave_group": "no"}, "leave_group = 'no', want True or False"),
+        ({"token_file": 0}, "token_file = 0, want the name of a file"),
+        ({"tls": "ca.pem"}, "tls = 'ca.pem', want a ringfence.TLS"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:

@@ -61,6 +61,22 @@ PROGRAM = """
         task_left = asyncio.create_task(stubborn_task(event))
         await asyncio.sleep(0)
 
+    async def leaves_a_generator(event):
+        async def numbers():
+            try:
+                yield 1
+            finally:
+                await asyncio.sleep(60)
+
+        global generator_left
+        generator_left = numbers()
+        await anext(generator_left)
+        print("start", flush=True)
+
+    async def leaves_a_thread(event):
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+        print("start", flush=True)
+
     async def interrupts(event):
         if event.payload:
             return await stubborn_task(event)
@@ -188,6 +204,34 @@ def test_tasks_that_ignore_their_cancellation_at_the_end_are_given_up(tmp_path: 
     code, errors = process.end()
     assert code == 0, errors
     assert "1 tasks that handlers have left" in errors
+
+
+def test_threads_of_the_loop_that_block_at_the_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    """Of asyncio.to_thread: Python itself waits for them, but at the end of the process, when the application has ended its own."""
+    caller = """
+        ringfence.run(leaves_a_thread, drain_grace=0)
+        print("ended", flush=True)
+    """
+    process = Process(tmp_path, ringfence_router, program=PROGRAM + textwrap.indent(textwrap.dedent(caller), "    "))
+    runs = ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    assert runs.outcome() == Outcome("done")
+    process.process.send_signal(signal.SIGTERM)
+    assert process.line() == "ended"
+    process.process.kill()
+    _, errors = process.end()
+    assert "threads that handlers have left" in errors
+
+
+def test_generators_that_do_not_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
+    process = Process(tmp_path, ringfence_router, "program:leaves_a_generator", "--drain-grace", "0")
+    runs = ringfence_router.deliver("runs")
+    assert process.line() == "start"
+    assert runs.outcome() == Outcome("done")
+    process.process.send_signal(signal.SIGTERM)
+    code, errors = process.end()
+    assert code == 0, errors
+    assert "generators that handlers have left" in errors
 
 
 def test_a_worker_gives_tasks_up_that_ignore_their_cancellation(tmp_path: pathlib.Path, ringfence_router: Router) -> None:

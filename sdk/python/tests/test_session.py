@@ -95,6 +95,13 @@ def receipt_of_nothing(requests: Iterator[pb.WorkRequest], context: grpc.Service
         pass
 
 
+def no_number(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
+    yield welcome()
+    yield pb.WorkResponse(deliveries=pb.Deliveries(deliveries=[pb.Delivery(delivery_id=1)])).SerializeToString()
+    for _ in requests:
+        pass
+
+
 @pytest.mark.parametrize(
     ("work", "want"),
     [
@@ -107,6 +114,7 @@ def receipt_of_nothing(requests: Iterator[pb.WorkRequest], context: grpc.Service
         pytest.param(other_version, errors.VersionMismatch, id="another version"),
         pytest.param(go_away, errors.GoAway, id="go away"),
         pytest.param(nonsense, errors.Broken, id="a frame that cannot be decoded"),
+        pytest.param(no_number, errors.Broken, id="deliveries without a number"),
         pytest.param(receipt_of_nothing, errors.Broken, id="a receipt for a frame that was not sent"),
     ],
 )
@@ -118,12 +126,34 @@ def test_the_end_of_a_session_is_reported(work: Work, want: type[Exception], cap
     assert f"{want.__name__}: " in caplog.text
 
 
+def test_a_go_away_keeps_the_worker_away_for_a_minute_at_most(caplog: pytest.LogCaptureFixture) -> None:
+    def work(requests: Iterator[pb.WorkRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield welcome()
+        yield pb.WorkResponse(go_away=pb.GoAway(reason="for ever", retry_after_ms=(1 << 32) - 1)).SerializeToString()
+        context.abort(grpc.StatusCode.UNAVAILABLE, "bye")
+
+    with Server(work) as server, ringfence.Worker(lambda event: None, server.endpoint):
+        until(lambda: "dialing again in" in caplog.text)
+    assert "dialing again in 60.00 s" in caplog.text
+
+
 def test_no_router_and_no_token(tmp_path: pathlib.Path) -> None:
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     hooks = ringfence.Hooks(disconnected=ends.put)
     with ringfence.Worker(lambda event: None, f"unix:{tmp_path}/none.sock", hooks=hooks):
         assert isinstance(ends.get(timeout=WAIT), errors.Unreachable)
     with ringfence.Worker(lambda event: None, f"unix:{tmp_path}/none.sock", hooks=hooks, token_file=str(tmp_path / "none")):
+        while not isinstance(ends.get(timeout=WAIT), errors.Unauthenticated):
+            pass
+
+
+def test_files_without_a_name_end_no_worker_in_silence() -> None:
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    hooks = ringfence.Hooks(disconnected=ends.put)
+    tls = ringfence.TLS(ca_file=None, cert_file="", key_file="")  # type: ignore[arg-type]
+    with ringfence.Worker(lambda event: None, "127.0.0.1:1", hooks=hooks, tls=tls):
+        assert "TypeError" in str(ends.get(timeout=WAIT))
+    with ringfence.Worker(lambda event: None, "127.0.0.1:1", hooks=hooks, token_file="a\0b"):
         while not isinstance(ends.get(timeout=WAIT), errors.Unauthenticated):
             pass
 

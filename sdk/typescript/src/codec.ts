@@ -58,6 +58,7 @@ export function decodeFrame(frame: Buffer, owner: EventOwner): FromRouter {
         r.skip();
     }
   }
+  if (from.number === 0) throw new MalformedError("a Deliveries frame has no number"); // no receipt could tell the router that it has come
   for (const event of from.events) checkIndices(event, tables);
   return from;
 }

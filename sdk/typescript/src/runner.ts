@@ -5,7 +5,7 @@ import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
-import { checkEvery, Session, timerMax, type SessionEnd, type SessionUser } from "./session.js";
+import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
 import { grpcConnect, type Connect } from "./transport.js";
@@ -13,6 +13,9 @@ import { grpcConnect, type Connect } from "./transport.js";
 /** The delays before a new stream, in milliseconds. The router is on this machine, so a short delay is cheap and finds a restarted one soon. */
 const delayMin = 50;
 const delayMax = 2000;
+
+/** The longest delay that a router may ask for, in milliseconds: its settings may be wrong, and the next one at the endpoint has no part in it. */
+const awayMax = 60_000;
 
 /**
  * How long, in milliseconds, a stopping worker waits for handlers that were cancelled at the end of the drain grace, and
@@ -184,7 +187,7 @@ export class Runner implements SessionUser {
     if (this.#stopping) return; // the hook has stopped the worker, and stop has told the rest
     if (welcomed) this.#delay = delayMin;
     // The jitter keeps the workers of one router apart.
-    const again = Math.min(Math.max(awayMs, this.#delay * (1 - Math.random() / 2)), timerMax);
+    const again = Math.max(Math.min(awayMs, awayMax), this.#delay * (1 - Math.random() / 2));
     this.#delay = Math.min(2 * this.#delay, delayMax);
     this.#pause = setTimeout(() => this.#open(), again); // before the line: a logger that stops the worker clears it
     this.settings.logger.warn("no stream to the router", { endpoint: this.settings.endpoint, code: reason.code, error: reason, again_in_ms: Math.round(again) });

@@ -1,7 +1,7 @@
 import type { Clock } from "./clock.js";
 import { UptimeClock } from "./clock.js";
 import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
-import { CallerGoneError, HandlerTimeoutError, KeyLostError, NotSentError, refusal, RingfenceError } from "./errors.js";
+import { CallerGoneError, HandlerTimeoutError, KeyLostError, NotSentError, refusal, RingfenceError, textOf } from "./errors.js";
 import type { EventOwner, LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type DeliveryId, type Item } from "./inbox.js";
@@ -17,7 +17,7 @@ const protocolVersion = 1;
 export const checkEvery = 50;
 
 /** The longest time that a timer of Node can wait, in milliseconds. With a longer one it fires at once. */
-export const timerMax = 2 ** 31 - 1;
+const timerMax = 2 ** 31 - 1;
 
 /** The interval of Pings until the router's Welcome sets another one. In milliseconds. */
 const pingDefault = 200;
@@ -356,7 +356,12 @@ export class Session implements EventOwner {
 
   /** Makes a Send over the connection of the stream. */
   readonly publish: Publish = (request, withinMs, signal) => {
-    const token = readToken(this.#user.settings.tokenFile);
+    let token: string;
+    try {
+      token = readToken(this.#user.settings.tokenFile);
+    } catch (err) {
+      throw new NotSentError(textOf(err), { cause: err });
+    }
     return new Promise((resolve, reject) => {
       const wire = this.#wire;
       if (this.#over || wire === undefined) {

@@ -341,6 +341,46 @@ describe("session", () => {
     await script.end();
   });
 
+  it("stays away for a minute at most", async () => {
+    const script = new Script();
+    const stream = await script.start(() => {});
+    stream.welcome();
+    stream.send({ case: "goAway", value: { reason: "for ever", retryAfterMs: 2 ** 32 - 1 } });
+    stream.end(14, "bye");
+    assert.equal(script.log.find(({ message }) => message === "no stream to the router")?.fields.again_in_ms, 60_000);
+    await script.end();
+  });
+
+  it("ends the session at deliveries without a number: nobody would answer them", async () => {
+    const script = new Script();
+    const stream = await script.start(() => {});
+    stream.welcome();
+    stream.pong(1000);
+    stream.send({ case: "deliveries", value: { topics: ["t"], tokens: [1n], deliveries: [{ deliveryId: 1n, partition: 1, key: Buffer.from("k"), attempt: 1, turn: 1n }] } });
+    await settled();
+    assert.ok(stream.cancelled);
+    await script.end();
+  });
+
+  it("says that timers were not published when the token cannot be read", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "ringfence-"));
+    const tokenFile = join(folder, "token");
+    try {
+      writeFileSync(tokenFile, "first");
+      const script = new Script();
+      const stream = await script.start((event) => event.after(0), { tokenFile });
+      rmSync(tokenFile);
+      stream.welcome();
+      stream.pong(1000);
+      stream.deliver(1);
+      await settled();
+      assert.match(stream.answers[0]?.reason ?? "", /the event was not published.*token file/);
+      await script.end();
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
   it("ends the session at a frame with a number that no router reaches", async () => {
     const script = new Script();
     const stream = await script.start((event) => event.progress());

@@ -180,7 +180,7 @@ class Settings:
         try:
             with open(self.token_file, encoding="ascii") as file:
                 token = file.read().strip()
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             raise Unauthenticated(f"cannot read the token file: {error}") from error
         if not token:
             raise Unauthenticated(f"the token file {self.token_file} is empty: write the router's token into it")
@@ -199,8 +199,19 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
     grace = options.get("drain_grace", DRAIN_GRACE_DEFAULT)
     if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 <= grace < math.inf:
         raise ArgumentError(f"drain_grace = {grace!r}, want a number of seconds, at least 0")
+    name = options.get("name") or ""
+    if not isinstance(name, str) or not _is_unicode(name):
+        raise ArgumentError(f"name = {name!r}, want a text")
+    leave_group = options.get("leave_group") or False
+    if not isinstance(leave_group, int):  # as a bool is
+        raise ArgumentError(f"leave_group = {leave_group!r}, want True or False")
+    token_file = options["token_file"] if "token_file" in options else os.environ.get(TOKEN_FILE_ENV)
+    if token_file is not None and not isinstance(token_file, (str, bytes, os.PathLike)):
+        raise ArgumentError(f"token_file = {token_file!r}, want the name of a file")
     log = Log(options.get("logger") or logging.getLogger("ringfence"))
     tls = options.get("tls")
+    if tls is not None and not isinstance(tls, TLS):
+        raise ArgumentError(f"tls = {tls!r}, want a ringfence.TLS")
     if tls is None and not _stays_here(endpoint):
         log.warning("the connection to %s is not encrypted: pass tls, unless the address is of this machine", endpoint)
     return Settings(
@@ -208,10 +219,10 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         target=target,
         max_in_flight=max_in_flight,
         threads=threads,
-        name=options.get("name", ""),
+        name=name,
         drain_grace=float(grace),
-        leave_group=options.get("leave_group", False),
-        token_file=options["token_file"] if "token_file" in options else os.environ.get(TOKEN_FILE_ENV),
+        leave_group=bool(leave_group),
+        token_file=None if token_file is None else os.fsdecode(token_file),
         tls=tls,
         hooks=options.get("hooks") or Hooks(),
         ready=options.get("ready"),
@@ -220,6 +231,14 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         log=log,
         clock=clock or system_clock(),
     )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _integer(options: Mapping[str, Any], name: str, default: int, most: int) -> int:

@@ -44,6 +44,8 @@ PATIENCE = 1.0
 when the worker was told to stop."""
 PAUSE_MIN, PAUSE_MAX = 0.05, 2.0
 """Seconds before the next stream: doubled from the first to the second value, less a jitter of up to half."""
+AWAY_MAX = 60.0
+"""Seconds: the longest pause that a router may ask for. Its settings may be wrong, and the next one at the endpoint has no part in it."""
 FRAME_MAX = 72 << 20
 """Bytes: more than the largest frame of any router."""
 WINDOW_BYTES = 4 << 20
@@ -123,7 +125,7 @@ class Runner:
                 self._disconnected(error)
                 if stream is not None and stream.welcomed:
                     pause = PAUSE_MIN
-                delay = max(stream.away if stream is not None else 0.0, pause * random.uniform(0.5, 1))
+                delay = max(min(stream.away, AWAY_MAX) if stream is not None else 0.0, pause * random.uniform(0.5, 1))
                 pause = min(2 * pause, PAUSE_MAX)
                 log.warning(
                     "no stream to the router at %s: %s: %s; dialing again in %.2f s", self.settings.endpoint, type(error).__name__, error, delay
@@ -141,6 +143,8 @@ class Runner:
             channel = dial(settings, _CHANNEL_OPTIONS)
         except SessionError as failure:
             return None, failure
+        except Exception as failure:  # such as an option tls whose files have no names
+            return None, Unreachable(f"cannot dial: {failure!r}")
         stream = Stream(self)
         reason: SessionError | None = None
         call: Any = None

@@ -229,6 +229,8 @@ class Stream:
                     add(event)
                 return events
 
+            if not frame.number:
+                raise ValueError("deliveries without a number: no receipt could tell the router that they have come")
             deliveries = list(frame.deliveries)
             with runner.lock:
                 self.silence = 0

@@ -18,6 +18,7 @@ from ringfence.sending import with_timers
 from ringfence.traces import with_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import FrameType
 
     from typing_extensions import Unpack
@@ -126,7 +127,7 @@ def _run_loop(worker: Worker, loop: asyncio.AbstractEventLoop, over: asyncio.Eve
         while worker._runner.error is not None and asyncio.all_tasks(loop):  # handlers that still run may end yet: nobody waits for this thread
             loop.run_until_complete(asyncio.wait(asyncio.all_tasks(loop)))
         if _cancel_left(worker, loop):
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            _end_generators(worker, loop)
     finally:
         loop.close()
 
@@ -151,6 +152,25 @@ def _cancel_left(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
         wait = _SIGNALS_EVERY if end is None else min(_SIGNALS_EVERY, max(0.0, end - time.monotonic()))
         _, left = loop.run_until_complete(asyncio.wait(left, timeout=wait))
     return not left
+
+
+def _ended(worker: Worker, loop: asyncio.AbstractEventLoop, closing: Coroutine[Any, Any, None], what: str) -> bool:
+    """Waits for what handlers have left behind, as long as for handlers. Reports whether it has ended."""
+    task = loop.create_task(closing)
+    loop.run_until_complete(asyncio.wait({task}, timeout=max(worker._settings.drain_grace, PATIENCE)))
+    if not task.done():
+        worker._settings.log.warning("%s", what)
+    return task.done()
+
+
+def _end_generators(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
+    return _ended(worker, loop, loop.shutdown_asyncgens(), "asynchronous generators that handlers have left do not end: not waiting for them")
+
+
+def _end_threads(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
+    """Of asyncio.to_thread: nothing can stop them."""
+    text = "threads that handlers have left, as by asyncio.to_thread, still run: Python waits for them at the end of the process"
+    return _ended(worker, loop, loop.shutdown_default_executor(), text)
 
 
 def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
@@ -207,9 +227,7 @@ def _run_async(worker: Worker) -> None:
         loop.run_until_complete(_serve(worker))
     finally:
         try:
-            if _cancel_left(worker, loop):
-                loop.run_until_complete(loop.shutdown_asyncgens())
-                loop.run_until_complete(loop.shutdown_default_executor())
+            if _cancel_left(worker, loop) and _end_generators(worker, loop) and _end_threads(worker, loop):
                 loop.close()
         finally:
             asyncio.set_event_loop(None)

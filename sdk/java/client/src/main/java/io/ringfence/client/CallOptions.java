@@ -39,7 +39,7 @@ public final class CallOptions {
         if (timeout.isNegative() || timeout.isZero()) {
             throw new IllegalArgumentException("timeout = " + timeout + ", want more than 0");
         }
-        return new CallOptions(id, timeout, caller);
+        return new CallOptions(id, Pauses.bounded(timeout), caller);
     }
 
     /**

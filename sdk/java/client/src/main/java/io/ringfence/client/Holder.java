@@ -165,7 +165,7 @@ final class Holder {
             }
         } catch (NotReservedException e) {
             begun.completeExceptionally(e);
-        } catch (InterruptedException | RuntimeException e) { // nobody interrupts this thread; of an error nobody may wait, nor go on
+        } catch (Throwable e) { // such as a class that is missing: nobody may wait, nor go on
             lose(e.toString());
             begun.completeExceptionally(new NotReservedException("", e.toString(), Duration.ZERO, e));
         } finally {

@@ -10,6 +10,8 @@ final class Pauses {
     static final Duration CALL_MAX = Duration.ofMillis(20);
     static final Duration SEND_MAX = Duration.ofMillis(100);
 
+    private static final Duration LONG = Duration.ofDays(1);
+
     private final long begun = System.nanoTime();
     private final Duration timeout;
     private final Duration most;
@@ -19,6 +21,11 @@ final class Pauses {
     Pauses(Duration timeout, Duration most) {
         this.timeout = timeout;
         this.most = most;
+    }
+
+    /** Returns a time that is not too long for numbers. Routers refuse a call of more than 10 minutes, and a wait of more than an hour, by their own words. */
+    static Duration bounded(Duration time) {
+        return time.compareTo(LONG) < 0 ? time : LONG;
     }
 
     /** What is left of the time: for the first attempt all. */

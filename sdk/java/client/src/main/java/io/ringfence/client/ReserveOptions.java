@@ -31,7 +31,7 @@ public final class ReserveOptions {
         if (time.isNegative()) {
             throw new IllegalArgumentException("waitFor = " + time + ", want 0 or more");
         }
-        return new ReserveOptions(time, ttl, caller);
+        return new ReserveOptions(Pauses.bounded(time), ttl, caller);
     }
 
     /**

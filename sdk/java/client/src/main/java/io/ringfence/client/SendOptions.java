@@ -10,6 +10,8 @@ public final class SendOptions {
     /** No options: due at once. */
     public static final SendOptions NONE = new SendOptions(0, 0, "", "", Map.of(), Sender.TIMEOUT_DEFAULT);
 
+    private static final Instant MOST = Instant.ofEpochMilli(Long.MAX_VALUE);
+
     final long afterMs;
     final long atMs; // 0: afterMs counts
     final String name;
@@ -44,7 +46,15 @@ public final class SendOptions {
      * @return options with it
      */
     public SendOptions at(Instant time) {
-        return new SendOptions(0, Math.max(1, time.toEpochMilli()), name, id, properties, timeout);
+        return new SendOptions(0, epochMillis(time), name, id, properties, timeout);
+    }
+
+    /** One in the past is due at once, and of one that is too far in the future the router says so. */
+    private static long epochMillis(Instant time) {
+        if (time.compareTo(Instant.EPOCH) <= 0) {
+            return 1;
+        }
+        return time.compareTo(MOST) < 0 ? Math.max(1, time.toEpochMilli()) : Long.MAX_VALUE;
     }
 
     /**

@@ -258,6 +258,10 @@ final class Stream {
                 call.cancel("a receipt for the Results frame " + Long.toUnsignedString(frame.receipt) + ", and " + sent + " were sent", null);
                 return;
             }
+            if (frame.number == 0 && !frame.events.isEmpty()) { // no receipt could tell the router that they have come
+                call.cancel("deliveries without a number", null);
+                return;
+            }
             receipt = Math.max(receipt, frame.receipt);
             if (frame.number != 0) {
                 given = frame.number;

@@ -68,6 +68,9 @@ public final class Worker implements AutoCloseable {
     static final Duration BACKOFF_MIN = Duration.ofMillis(50);
     static final Duration BACKOFF_MAX = Duration.ofSeconds(2);
 
+    /** The longest pause that a router may ask for: its settings may be wrong, and the next one at the endpoint has no part in it. */
+    private static final Duration AWAY_MAX = Duration.ofMinutes(1);
+
     /** Two threads: a log that blocks in the check of deadlines must not keep Pings back. */
     private static final int TIMER_THREADS = 2;
 
@@ -304,6 +307,7 @@ public final class Worker implements AutoCloseable {
             // The router is on this machine: a short delay is cheap and finds a restarted router soon. The jitter keeps the
             // workers of one router apart.
             long nanos = delay.toNanos() - ThreadLocalRandom.current().nextLong(delay.toNanos() / 2 + 1);
+            away = away.compareTo(AWAY_MAX) < 0 ? away : AWAY_MAX;
             Duration pause = away.compareTo(Duration.ofNanos(nanos)) > 0 ? away : Duration.ofNanos(nanos);
             delay = delay.multipliedBy(2).compareTo(BACKOFF_MAX) > 0 ? BACKOFF_MAX : delay.multipliedBy(2);
             log.log(Level.WARNING, "no stream to the router at {0}: {1}; again in {2} ms", options.where(), why.getMessage(), pause.toMillis());

@@ -1,11 +1,13 @@
 package io.ringfence.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
+import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
@@ -80,6 +82,22 @@ class OptionsTest {
         options.connected(new Runner(options, event -> { }, null, 1), null);
         assertEquals(List.of("first true", "second true"), told);
         assertTrue(assertThrows(IllegalArgumentException.class, () -> options.ready(null).ready(up -> { }).start()).getMessage().contains("ready"));
+    }
+
+    /** The router judges them, as other times that are too long. */
+    @Test
+    void timesTooLongForANumberAreNoFailureOfArithmetic() {
+        Duration ever = ChronoUnit.FOREVER.getDuration();
+        try (Lane lane = Lane.dial("unix:/nobody/is/there")) {
+            assertThrows(CallException.class, () -> lane.invoke("k", "do", new byte[0], CallOptions.NONE.timeout(ever)));
+            String refusal = assertThrows(NotReservedException.class, () -> lane.reserve("k", ever)).getMessage();
+            assertFalse(refusal.contains("Arithmetic"), refusal);
+            refusal = assertThrows(NotReservedException.class, () -> lane.reserve("k", Duration.ofDays(400 * 365))).getMessage();
+            assertFalse(refusal.contains("Arithmetic"), refusal);
+            assertThrows(NotSentException.class, () -> lane.send("k", new byte[0], SendOptions.NONE.timeout(ever)));
+        }
+        assertEquals(1, SendOptions.NONE.at(Instant.MIN).atMs); // it has passed
+        assertEquals(Long.MAX_VALUE, SendOptions.NONE.at(Instant.MAX).atMs);
     }
 
     @Test

@@ -39,6 +39,7 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -444,6 +445,17 @@ class ReservationTest {
                 assertTrue(assertThrows(KeyLostException.class, r::checkActive).getMessage().contains("its owner is gone"));
             }
         }
+    }
+
+    /** Such as a class that is missing. Nobody would hear that the key is lost. */
+    @Test
+    void anErrorIsNoSilence() {
+        Holder holder = new Holder(LeaseClock.system(), System.getLogger("test"), () -> {
+            throw new NoClassDefFoundError("planted");
+        }, Ask.newBuilder(), Duration.ZERO, Duration.ZERO);
+        ExecutionException failure = assertThrows(ExecutionException.class, () -> holder.start().get(WAIT_SECONDS, TimeUnit.SECONDS));
+        assertTrue(failure.getCause() instanceof NotReservedException && failure.getMessage().contains("planted"), failure.getMessage());
+        assertNotNull(holder.lost());
     }
 
     /** The action runs in the thread of the reservation, which close would wait for. */

@@ -41,6 +41,8 @@ import io.ringfence.client.RejectException;
 import io.ringfence.client.RingfenceException;
 import io.ringfence.client.Worker;
 import io.ringfence.client.proto.AppServiceGrpc;
+import io.ringfence.client.proto.Deliveries;
+import io.ringfence.client.proto.Delivery;
 import io.ringfence.client.proto.GoAway;
 import io.ringfence.client.proto.Hello;
 import io.ringfence.client.proto.Welcome;
@@ -54,6 +56,7 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.ResourceBundle;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
@@ -261,6 +264,10 @@ class SessionTest {
                     out.onNext(welcome(1));
                     out.onNext(WorkResponse.newBuilder().setReceipt(7).build());
                 },
+                "BROKEN: the session broke: CANCELLED: deliveries without a number", out -> { // no receipt could tell the router that they have come
+                    out.onNext(welcome(1));
+                    out.onNext(WorkResponse.newBuilder().setDeliveries(Deliveries.newBuilder().addDeliveries(Delivery.newBuilder().setDeliveryId(1))).build());
+                },
                 "GO_AWAY", out -> {
                     out.onNext(welcome(1));
                     out.onNext(WorkResponse.newBuilder().setGoAway(GoAway.newBuilder().setReason("stops")).build());
@@ -280,6 +287,41 @@ class SessionTest {
                 take(router.hellos); // it has dialed again
             }
         }));
+    }
+
+    /** A router whose settings are wrong keeps no worker away for weeks. */
+    @Test
+    void goAwayKeepsTheWorkerAwayForAMinuteAtMost() throws Exception {
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        System.Logger log = new System.Logger() {
+            @Override
+            public String getName() {
+                return "test";
+            }
+
+            @Override
+            public boolean isLoggable(Level level) {
+                return true;
+            }
+
+            @Override
+            public void log(Level level, ResourceBundle bundle, String text, Throwable thrown) { }
+
+            @Override
+            public void log(Level level, ResourceBundle bundle, String format, Object... parameters) {
+                if (format.startsWith("no stream")) {
+                    lines.add(String.valueOf(parameters[2]));
+                }
+            }
+        };
+        OneThing router = new OneThing(out -> {
+            out.onNext(welcome(1));
+            out.onNext(WorkResponse.newBuilder().setGoAway(GoAway.newBuilder().setRetryAfterMs(-1)).build());
+            fails(Status.UNAVAILABLE).accept(out);
+        });
+        try (Running running = Running.beside(router, options -> options.logger(log))) {
+            assertEquals("60000", take(lines));
+        }
     }
 
     /** A worker beside a router in memory. */

@@ -93,15 +93,24 @@ public final class RingfenceWorker implements SmartLifecycle, ApplicationListene
         Worker stopping;
         synchronized (this) {
             stopping = worker;
-            worker = null;
         }
         if (stopping == null) {
             return;
         }
+        RingfenceException failure = null;
         try {
             stopping.close();
         } catch (RingfenceException e) {
-            LOG.error("the worker did not end in order: {}", e.getMessage());
+            failure = e;
+        }
+        synchronized (this) { // not before: another thread that stops it must wait, too
+            if (worker != stopping) {
+                return;
+            }
+            worker = null;
+        }
+        if (failure != null) {
+            LOG.error("the worker did not end in order: {}", failure.getMessage());
         }
     }
 
@@ -116,6 +125,12 @@ public final class RingfenceWorker implements SmartLifecycle, ApplicationListene
         if (event.getApplicationContext() == context) { // not that of a child
             stop();
         }
+    }
+
+    /** The application goes on with its end when the worker has stopped, also if it has its other events delivered by threads. */
+    @Override
+    public boolean supportsAsyncExecution() {
+        return false;
     }
 
     /** The order of the listeners for the end of the application. */

@@ -31,6 +31,7 @@ import org.springframework.context.annotation.Configuration;
 import org.springframework.context.event.ContextClosedEvent;
 import org.springframework.context.event.ContextRefreshedEvent;
 import org.springframework.context.event.EventListener;
+import org.springframework.context.event.SimpleApplicationEventMulticaster;
 
 @RingfenceTest
 class RingfenceAutoConfigurationTest {
@@ -158,6 +159,10 @@ class RingfenceAutoConfigurationTest {
                     CompletableFuture<Void> stopped = CompletableFuture.runAsync(worker::stop);
                     assertThat(waiting.get().outcome().kind()).isEqualTo(Outcome.Kind.NOT_STARTED); // the drain has begun
                     assertThat(stopped).isNotDone();
+                    CompletableFuture<Void> again = CompletableFuture.runAsync(worker::stop); // the end of the application in another thread
+                    Thread.sleep(100);
+                    assertThat(again).as("a second stop, which has not waited").isNotDone();
+                    assertThat(worker.isRunning()).isTrue();
                     assertThat(running.get().isOver()).isFalse();
                     slow.release.countDown();
                     stopped.get(30, TimeUnit.SECONDS);
@@ -302,6 +307,46 @@ class RingfenceAutoConfigurationTest {
                 });
         assertThat(store.get().running[0].outcome()).isEqualTo(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""));
         assertThat(store.get().early).as("stopped while a listener ran").isFalse();
+    }
+
+    /** With a multicaster that has an executor, the end of the application is told while it goes on. */
+    @Test
+    void stopsBeforeTheOtherBeansEvenIfEventsAreAsynchronous(TestRouter router) throws Exception {
+        AtomicReference<Store> store = new AtomicReference<>();
+        AtomicReference<Slow> slow = new AtomicReference<>();
+        SimpleApplicationEventMulticaster events = new SimpleApplicationEventMulticaster();
+        events.setTaskExecutor(task -> {
+            Thread thread = new Thread(task);
+            thread.start();
+            try {
+                thread.join(300); // it has got to the worker
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+        });
+        application(router).withBean("applicationEventMulticaster", SimpleApplicationEventMulticaster.class, () -> events)
+                .withBean(Slow.class).withBean(Store.class).run(context -> {
+                    slow.set(context.getBean(Slow.class));
+                    store.set(context.getBean(Store.class));
+                    store.get().running[0] = router.deliver(Event.of("a"));
+                    assertThat(slow.get().started.await(30, TimeUnit.SECONDS)).isTrue();
+                    CompletableFuture.delayedExecutor(1, TimeUnit.SECONDS).execute(slow.get().release::countDown); // the context is closing then
+                });
+        assertThat(store.get().running[0].outcome()).isEqualTo(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""));
+        assertThat(store.get().early).as("stopped while a listener ran").isFalse();
+    }
+
+    /** An application may stop and start its context. */
+    @Test
+    void startsAgain(TestRouter router) {
+        application(router).withUserConfiguration(ListenersConfiguration.class).run(context -> {
+            for (int i = 0; i < 2; i++) {
+                context.stop();
+                assertThat(context.getBean(RingfenceWorker.class).isRunning()).isFalse();
+                context.start();
+                assertThat(router.deliver(Event.of("bob").topic(TEXTS).payload("hello")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+            }
+        });
     }
 
     /** A customizer may use the option that the health needs. */
