@@ -74,6 +74,9 @@ func requireWords(root *cobra.Command) {
 		switch cmd.Name() {
 		case "completion":
 			cmd.Args, cmd.RunE = requireSubcommand, requireSubcommand
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
 		case "help":
 			cmd.Args = func(_ *cobra.Command, args []string) error {
 				on, left, err := root.Find(args)

@@ -297,6 +297,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"unknown verb":     {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
 		"no verb":          {[]string{"config"}, exitUsage, "router config needs a subcommand: example|lint|print|schema"},
 		"unknown shell":    {[]string{"completion", "nushell"}, exitUsage, "there is no router completion nushell; there are bash, fish, powershell, zsh"},
+		"a shell too many": {[]string{"completion", "bash", "zsh"}, exitUsage, "router completion bash takes no argument"},
 		"no shell":         {[]string{"completion"}, exitUsage, "router completion needs a subcommand: bash|fish|powershell|zsh"},
 		"help on nothing":  {[]string{"help", "mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
 		"help on no verb":  {[]string{"help", "ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},

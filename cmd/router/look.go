@@ -218,7 +218,8 @@ how many could not be (docs/audit.md).
 Workers are named whose SDK does not declare that it passes router conformance. That
 does not change the verdict.
 
-The exit code is 1 if the verdict on any member is not kept, or a member does not answer.`,
+The exit code is 1 if the verdict on any member is not kept, a member does not answer, or
+nobody was judged.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		var m report.Members

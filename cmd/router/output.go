@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,24 +48,9 @@ func (o *outputForm) show(w io.Writer, data any, table func(*page)) error {
 	case "yaml":
 		return writeYAML(w, data)
 	}
-	kept := &errorKeeper{out: w}
+	kept := bufio.NewWriter(w) // keeps the first error, for tables look at none
 	table(&page{out: kept, colour: mayColour(w)})
-	return kept.err
-}
-
-// errorKeeper keeps the first error of a writer, for callers that look at none.
-type errorKeeper struct {
-	out io.Writer
-	err error
-}
-
-func (k *errorKeeper) Write(b []byte) (int, error) {
-	if k.err != nil {
-		return 0, k.err
-	}
-	n, err := k.out.Write(b)
-	k.err = err
-	return n, err
+	return kept.Flush()
 }
 
 // writeYAML writes data under the names and in the order of its JSON.

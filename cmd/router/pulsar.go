@@ -144,8 +144,8 @@ func (d *pulsarAuth) provider() auth.Provider {
 	return nil
 }
 
-// issuerTimeout bounds each request to an issuer of tokens. The library's provider (v0.21.0) has no bound: an issuer that accepts connections and does
-// not answer would keep all who wait for a token for ever.
+// issuerTimeout bounds each request to an issuer of tokens, and is the pause after one in vain while the token is good. The library's provider
+// (v0.21.0) has no bound: an issuer that accepts connections and does not answer would keep all who wait for a token for ever.
 const issuerTimeout = 5 * time.Second
 
 // tokenSpare is how long before its end a token is replaced.
@@ -157,9 +157,10 @@ type oauth2 struct {
 	settings      config.PulsarOAuth2
 	issuer        *http.Client
 
-	mu    sync.Mutex // guards the fields below, and is held while the issuer is asked
-	token string
-	until time.Time // the token is to be replaced; it expires tokenSpare later
+	mu     sync.Mutex // guards the fields below, and is held while the issuer is asked
+	token  string
+	until  time.Time // the token is to be replaced; it expires tokenSpare later
+	failed time.Time // the issuer last gave none in place of one that was good
 }
 
 func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
@@ -171,15 +172,18 @@ func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
 func (o *oauth2) GetData() ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := time.Now(); o.token == "" || !now.Before(o.until) {
-		got, err := o.fetch()
-		if err != nil && o.token != "" && now.Before(o.until.Add(tokenSpare)) {
-			return []byte(o.token), nil // it is good still, and the issuer may come back
-		}
-		if err != nil {
-			return nil, fmt.Errorf("pulsar.oauth2: %w", err)
-		}
+	now := time.Now()
+	good := o.token != "" && now.Before(o.until.Add(tokenSpare))
+	if good && (now.Before(o.until) || now.Sub(o.failed) < issuerTimeout) {
+		return []byte(o.token), nil
+	}
+	switch got, err := o.fetch(); {
+	case err == nil:
 		o.token, o.until = got.AccessToken, now.Add(time.Duration(got.ExpiresIn)*time.Second-tokenSpare)
+	case good: // the issuer may come back; until it is asked again, nobody waits for it
+		o.failed = time.Now()
+	default:
+		return nil, fmt.Errorf("pulsar.oauth2: %w", err)
 	}
 	return []byte(o.token), nil
 }

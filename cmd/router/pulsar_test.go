@@ -136,6 +136,22 @@ func TestIssuerThatHangs(t *testing.T) {
 	}
 }
 
+// While an issuer hangs, a token that is good still is given to all who ask, not to each after another wait.
+func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
+	t.Parallel()
+	own := newOAuth2(hangingIssuer(t, "x:1").Oauth2)
+	own.token, own.until = "good", time.Now()
+	begun := time.Now()
+	for range 3 {
+		if token, err := own.GetData(); err != nil || string(token) != "good" {
+			t.Fatalf("%q (%v)", token, err)
+		}
+	}
+	if took := time.Since(begun); took > 2*issuerTimeout {
+		t.Errorf("three connections got the token after %v", took)
+	}
+}
+
 // The token of a file is that of the moment.
 func TestTokenFileIsReadAgain(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")

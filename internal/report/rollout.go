@@ -126,7 +126,7 @@ func EncodeMoves(words MoveWords) []byte {
 // DecodeMoves reads the words of another member.
 func DecodeMoves(text []byte) (MoveWords, error) {
 	var words MoveWords
-	if len(text) > moveWordBytes || json.Unmarshal(text, &words) != nil || len(words) > MoveWordsMax {
+	if len(text) > moveWordBytes || json.Unmarshal(text, &words) != nil {
 		return nil, errors.New("report: malformed words about moves")
 	}
 	for i := range words {
@@ -246,9 +246,6 @@ func (g *Group) rolloutOf(ctx context.Context, m Member) RolloutAt {
 	var word RolloutAt
 	if err := g.ask(ctx, m, about(reportv1.Subject_SUBJECT_ROLLOUT), &word); err != nil {
 		return RolloutAt{Error: err.Error()}
-	}
-	if len(word.Words) > MoveWordsMax {
-		return RolloutAt{Error: errTooLong.Error()}
 	}
 	for i := range word.Words {
 		if err := word.Words[i].check(); err != nil {
