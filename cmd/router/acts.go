@@ -107,6 +107,14 @@ func recordedBut(done act.Done, err error) error {
 		done.Act.Act, timeWords(done.Act.Until), done.Act.ID, err)
 }
 
+// checkFor returns what is wrong with --for. Without the flag the router has a default, which is not what 0s means.
+func checkFor(cmd *cobra.Command, duration time.Duration) error {
+	if duration <= 0 && cmd.Flags().Changed("for") {
+		return usageError{fmt.Errorf("--for = %v, want a duration such as 30m", duration)}
+	}
+	return nil
+}
+
 // account names the person at the terminal, as far as the system knows.
 func account() string {
 	name, host := "unknown", "unknown host"
@@ -137,6 +145,9 @@ The exit code is 1 if the owner does not know it.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
 		more := url.Values{}
+		if err := checkFor(cmd, duration); err != nil {
+			return err
+		}
 		if duration != 0 {
 			more.Set("for", duration.String())
 		}
@@ -280,6 +291,9 @@ The command is refused while a member of the group does not know parks. It print
 key at its owner. The exit code is 1 if the owner does not know the park.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		if err := checkFor(cmd, duration); err != nil {
+			return err
+		}
 		p, key, err := o.park(cmd.Context(), a, "park", args[0], duration)
 		if err != nil {
 			return err
@@ -312,6 +326,9 @@ The command prints the state of the key at its owner, which tells what the lette
 exit code is 1 if the owner does not know the unpark.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		if err := checkFor(cmd, duration); err != nil {
+			return err
+		}
 		p, key, err := o.park(cmd.Context(), a, "unpark", args[0], duration)
 		if err != nil {
 			return err
@@ -542,8 +559,11 @@ func actsTable(p *page, acts act.Acts) {
 	newer := map[name]time.Time{} // when the next park or unpark of a key began: the list is newest first
 	for _, one := range acts.Acts {
 		key, until, end := one.Key, "-", endOf(one)
-		if one.KeyBase64 != "" {
+		switch {
+		case one.KeyBase64 != "":
 			key = "base64 " + one.KeyBase64
+		case key == "":
+			key = `""` // else the column would be blank
 		}
 		if one.Active {
 			until = timeWords(one.Until)

@@ -106,7 +106,7 @@ func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
 	case a.tlsName != "":
 		return nil, usageError{errors.New("--tls-name is for --ca-file")}
 	case !own.Enabled():
-		return http.DefaultClient, nil
+		return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, nil // without a proxy of the environment, which would read the token
 	default:
 		files, setting = mtls.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
 	}
@@ -138,7 +138,11 @@ func readToken(setting, path string) (string, error) {
 	if err != nil {
 		return "", usageError{fmt.Errorf("%s: %w", setting, err)}
 	}
-	return strings.TrimSpace(string(text)), nil
+	secret := strings.TrimSpace(string(text))
+	if secret == "" { // it would ask without a token
+		return "", usageError{fmt.Errorf("%s: %s is empty", setting, path)}
+	}
+	return secret, nil
 }
 
 // get puts the answer to a question into answer.

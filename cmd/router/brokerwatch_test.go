@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/netx/mtls"
 )
 
@@ -167,6 +168,18 @@ func TestPortOfABroker(t *testing.T) {
 	} {
 		if got := withPort(brokerHosts(url)[0], url); got != want {
 			t.Errorf("%s is dialed at %s, want %s", url, got, want)
+		}
+	}
+}
+
+// TestProofNamesWhatRemains: without the admin API every topic of a proof is named, that of dead letters too.
+func TestProofNamesWhatRemains(t *testing.T) {
+	settings := config.Pulsar{URL: "pulsar://127.0.0.1:1"}
+	topics := prove.Topics{Events: "persistent://public/default/e", Retry: "persistent://public/default/r", DeadLetters: "persistent://public/default/d", Control: "persistent://public/default/c", Subscription: "s"}
+	remain := cleanPulsar(t.Context(), config.Config{Pulsar: settings}, authTo(t, settings), topics, slog.New(slog.DiscardHandler))
+	for _, topic := range topics.All() {
+		if !slices.ContainsFunc(remain, func(says string) bool { return strings.HasPrefix(says, topic+" ") }) {
+			t.Errorf("%s is not among %q", topic, remain)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -56,15 +57,16 @@ be right. The exit code is 2 if anything is.`,
 				said++
 			}
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "ok: %d settings, all others have their defaults\n", said)
+		out := bufio.NewWriter(cmd.OutOrStdout()) // which keeps the first error
+		fmt.Fprintf(out, "ok: %d settings, all others have their defaults\n", said)
 		for _, service := range config.Services(os.Environ()) {
-			fmt.Fprintf(cmd.OutOrStdout(), "# %s is ignored: Kubernetes gives it for a Service\n", service)
+			fmt.Fprintf(out, "# %s is ignored: Kubernetes gives it for a Service\n", service)
 		}
 		for _, v := range config.MisspelledVariables(os.Environ()) {
-			fmt.Fprintf(cmd.OutOrStdout(), "# %s is ignored: settings have two underscores, as %s\n", v.Variable, v.Want)
+			fmt.Fprintf(out, "# %s is ignored: settings have two underscores, as %s\n", v.Variable, v.Want)
 		}
-		warnOfMode(cmd.OutOrStdout(), loaded.Config)
-		return nil
+		warnOfMode(out, loaded.Config)
+		return out.Flush()
 	})
 }
 
@@ -137,8 +139,8 @@ func exampleCommand() *cobra.Command {
 		Short: "Print a file with every setting, its documentation and its default",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprint(cmd.OutOrStdout(), config.Example())
-			return nil
+			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example())
+			return err
 		},
 	}
 }

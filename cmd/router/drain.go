@@ -42,11 +42,11 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 				return err
 			}
 			says := strings.TrimSpace(string(text))
-			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
 				return drainPending{fmt.Sprintf("after %v: %s; see `router members` and /readyz", patience, says)}
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().DurationVar(&patience, "wait", 0, "how long to wait for its end; "+wait)
@@ -66,8 +66,8 @@ func forgetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(strings.TrimSpace(string(text))))
-			return nil
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(strings.TrimSpace(string(text))))
+			return err
 		},
 	}
 	a.addTo(cmd)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -262,14 +263,16 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 	if len(o.topics) > 0 {
 		cfg.Pulsar.Topics = o.topics
 	}
+	said := bufio.NewWriter(out) // which keeps the first error
+	defer said.Flush()           // what was released before an error
 	claims, err := g.show(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	claims = slices.DeleteFunc(claims, func(c shownClaim) bool { return c.holder == nil || !o.takes(c, cfg) })
 	if len(claims) == 0 {
-		fmt.Fprintln(out, "nothing to release: no group holds the claims of these settings")
-		return nil
+		fmt.Fprintln(said, "nothing to release: no group holds the claims of these settings")
+		return said.Flush()
 	}
 	if !o.force {
 		for _, c := range claims {
@@ -302,10 +305,10 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 			if fold.State(resource).Holder != nil {
 				return fmt.Errorf("%w: %s was claimed by another group meanwhile", node.ErrIdentity, resource)
 			}
-			fmt.Fprintf(out, "released: %s\n", untrusted.Print(resource))
+			fmt.Fprintf(said, "released: %s\n", untrusted.Print(resource))
 		}
 	}
-	return nil
+	return said.Flush()
 }
 
 // takes reports whether a resource is one of those that are to be released.

@@ -181,3 +181,12 @@ func beats(t *testing.T, log *controllog.Mem) (stop func()) {
 	})
 	return func() { close(done); writing.Wait() }
 }
+
+// TestGroupReleaseSaysSo: what was released and cannot be said is an error.
+func TestGroupReleaseSaysSo(t *testing.T) {
+	ours := settings(t).Config
+	m := newMemGroupLogs()
+	if err := m.release(t.Context(), ours, releaseOptions{}, fullDisk{}); !errors.Is(err, errFull) {
+		t.Errorf("%v, want %v", err, errFull)
+	}
+}

@@ -154,6 +154,7 @@ func (e *callError) Error() string {
 	if e.Text != "" {
 		text += ": " + e.Text
 	}
+	text += connectHint(e.CallError)
 	if e.RetryAfter > 0 {
 		text += fmt.Sprintf("; call again after %v", e.RetryAfter)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -68,10 +67,10 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 // keysQuestion is the query of a question about keys.
 func keysQuestion(which map[string]*bool, limit int) (url.Values, error) {
 	q := report.KeysQuestion{Limit: limit}
-	for name, asked := range which {
-		if *asked && q.Which != "" {
-			return nil, usageError{errors.New("one of the selections at a time")}
-		} else if *asked {
+	for _, name := range slices.Sorted(maps.Keys(which)) {
+		if *which[name] && q.Which != "" {
+			return nil, usageError{fmt.Errorf("--%s and --%s exclude each other: one selection at a time", q.Which, name)}
+		} else if *which[name] {
 			q.Which = name
 		}
 	}

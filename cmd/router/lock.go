@@ -130,6 +130,7 @@ func notLocked(err error) error {
 	if failed.Text != "" {
 		text += ": " + failed.Text
 	}
+	text += connectHint(failed)
 	if failed.RetryAfter > 0 {
 		text += fmt.Sprintf("; try again after %v", failed.RetryAfter)
 	}

@@ -262,7 +262,8 @@ func judge(m report.Members) []judged {
 		}
 		j := judged{Member: one.Name, Verdict: unknown, Reasons: []string{"it does not answer: " + one.Error}}
 		if one.Status != nil {
-			j.Verdict, j.Reasons = one.Status.Verdict()
+			verdict, reasons := one.Status.Verdict()
+			j.Verdict, j.Reasons = verdict, append([]string{}, reasons...) // in JSON a list, not null
 			j.Exclusivity, j.UncheckedWorkers = one.Status.Exclusivity, one.Status.UncheckedWorkers
 		}
 		all = append(all, j)

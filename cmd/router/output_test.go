@@ -1,15 +1,21 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -148,5 +154,76 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 		if !errors.Is(err, errFull) && (form != "yaml" || err == nil || !strings.Contains(err.Error(), errFull.Error())) {
 			t.Errorf("%s: %v, want %v", form, err, errFull)
 		}
+	}
+}
+
+// TestOneLineThatCannotBeWritten: nor does a command that prints a line or a file.
+func TestOneLineThatCannotBeWritten(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "router.yaml"), lintable)
+	for name, args := range map[string][]string{
+		"example":     {"config", "example"},
+		"lint":        {"config", "lint", "--config", file},
+		"drain":       {"drain", answering(t, 200, "drained")},
+		"forget-done": {"forget-done", answering(t, 200, "forgot 0 ids")},
+	} {
+		root := rootCommand()
+		root.SetArgs(args)
+		root.SetOut(fullDisk{})
+		root.SetErr(fullDisk{})
+		if err := root.ExecuteContext(t.Context()); !errors.Is(err, errFull) {
+			t.Errorf("%s: %v, want %v", name, err, errFull)
+		}
+	}
+}
+
+// lintable is a file of settings without an error.
+const lintable = `node: {group: g, name: a, advertise_ip: 127.0.0.1}
+pulsar: {topics: [t], subscription: s}
+peer: {insecure: true}
+gossip: {insecure: true}
+`
+
+// TestTokenGoesToTheRouterAlone: a proxy that the environment names would read the admin token.
+func TestTokenGoesToTheRouterAlone(t *testing.T) {
+	client, err := (&asker{}).client(config.AdminTLS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if transport, ok := client.Transport.(*http.Transport); !ok || transport.Proxy != nil {
+		t.Errorf("the transport %+v goes by a proxy of the environment", client.Transport)
+	}
+}
+
+// TestReasonsAreAList: scripts that count the reasons of a member whose exclusivity is kept find a list without any.
+func TestReasonsAreAList(t *testing.T) {
+	text, err := json.Marshal(judge(report.Members{Members: []report.Member{{Name: "a", Status: &report.Status{Mode: "strict"}}}}))
+	if err != nil || !strings.Contains(string(text), `"reasons":[`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestActOfTheEmptyKey: the column of a key is never blank.
+func TestActOfTheEmptyKey(t *testing.T) {
+	var out strings.Builder
+	actsTable(&page{out: &out}, act.Acts{Acts: []act.Shown{{Act: "hold", By: "ann"}}})
+	if !strings.Contains(out.String(), ` hold  ""  `) {
+		t.Errorf("the page is\n%s", out.String())
+	}
+}
+
+// TestWatchInJSON: an error of a round does not come between the objects of a program that reads them.
+func TestWatchInJSON(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var out, fault strings.Builder
+	root := rootCommand()
+	root.SetArgs([]string{"members", "-o", "json", "--watch=1h", answering(t, 500, "broken")})
+	root.SetOut(&out)
+	root.SetErr(&fault)
+	if err := root.ExecuteContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "" || !strings.Contains(fault.String(), "router: broken") {
+		t.Errorf("the output is %q, and the error output %q", out.String(), fault.String())
 	}
 }

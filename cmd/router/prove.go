@@ -309,7 +309,7 @@ func cleanPulsar(ctx context.Context, cfg config.Config, auth *pulsarAuth, topic
 		}
 		remain = append(remain, s.topic+" (without subscriptions: the broker removes it, unless brokerDeleteInactiveTopicsEnabled is false; pulsar.admin_url lets the router do it)")
 	}
-	return remain
+	return append(remain, topics.DeadLetters+" (if there were dead letters: as the others)")
 }
 
 // deleteTopic deletes a topic, whether it has topic partitions or not, if it is there.

@@ -48,6 +48,14 @@ func (t *through) options(cmd *cobra.Command) ([]client.Option, error) {
 	return options, nil
 }
 
+// connectHint says what to do about a router to which no connection can be made, in a text to be appended; "" if err is another error.
+func connectHint(err *client.CallError) string {
+	if err.Code != client.CodeUnreachable || err.Err == nil { // of a router: the owner of the key cannot be reached
+		return ""
+	}
+	return "; check that the router runs and that this is its app.listen, or use --endpoint"
+}
+
 // tls returns the TLS configuration that the flags stand for, nil for a connection in the clear. The files are read again at each connection.
 func (t *through) tls() (*tls.Config, error) {
 	if t.files.CertFile == "" || t.files.KeyFile == "" {

@@ -77,7 +77,11 @@ func watch(cmd *cobra.Command, every time.Duration, ask func() error) error {
 			return nil
 		}
 		if err != nil {
-			fmt.Fprintln(shown, "router:", untrusted.Lines(err.Error()))
+			at := io.Writer(shown)
+			if form := cmd.Flags().Lookup("output"); form != nil && form.Value.String() != "table" { // a reader of JSON or YAML would stumble over it
+				at = cmd.ErrOrStderr()
+			}
+			fmt.Fprintln(at, "router:", untrusted.Lines(err.Error()))
 		}
 		if isTerminal(out) {
 			fmt.Fprint(out, erase)

@@ -293,3 +293,23 @@ func TestOpenMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestRenderedPageThatPanics: callers that wait for a page that panics get an error, not an empty page.
+func TestRenderedPageThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		page := adminhttp.Rendered(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("half"))
+			time.Sleep(100 * time.Millisecond)
+			panic("a bug")
+		}), func(*http.Request) string { return "" })
+		go func() {
+			defer func() { _ = recover() }() // as the server does
+			request(page, "GET", "/")
+		}()
+		synctest.Wait()
+		if status, body := request(page, "GET", "/"); status != http.StatusInternalServerError || !strings.Contains(body, "see the log") {
+			t.Errorf("%d %q", status, body)
+		}
+		time.Sleep(time.Second) // until it is forgotten
+	})
+}

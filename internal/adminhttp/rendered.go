@@ -74,11 +74,18 @@ func (p *renderedPage) find(form string) (answer *rendering, ours bool) {
 func (p *renderedPage) render(answer *rendering, form string, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), renderTimeout)
 	defer cancel()
+	complete := false
 	defer func() {
+		if !complete { // the page has panicked, of which the server logs what the first caller made: the others must not take nothing for the answer
+			answer.header, answer.status = http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, http.StatusInternalServerError
+			answer.body.Reset()
+			answer.body.WriteString("the page cannot be shown: see the log of the router\n")
+		}
 		close(answer.done)
 		time.AfterFunc(renderedFor, func() { p.forget(answer, form) })
 	}()
 	p.page.ServeHTTP(answer, r.WithContext(ctx))
+	complete = true
 }
 
 func (p *renderedPage) forget(answer *rendering, form string) {

@@ -393,18 +393,25 @@ func (s *Server) admit(w *session, name string) (suspended string, err error) {
 	s.live++
 	s.last++
 	w.id = s.last
-	for _, other := range s.sessions {
-		if name == "" || other.name == name { // its stream may be gone without our having noticed
-			name = fmt.Sprintf("%s#%d", cmp.Or(name, "worker"), w.id)
-			break
-		}
+	for name == "" || s.hasWorker(name) { // its stream may be gone without our having noticed; and another may call itself worker#7
+		name = fmt.Sprintf("%s#%d", cmp.Or(name, "worker"), w.id)
 	}
-	w.name = cmp.Or(name, fmt.Sprintf("worker#%d", w.id))
+	w.name = name
 	s.sessions[w.id] = w
 	if w.unchecked != "" { // written before, and never again
 		s.Metrics.unchecked.WithLabelValues(w.name, w.unchecked).Set(1)
 	}
 	return s.suspended, nil
+}
+
+// hasWorker reports whether there is a session of this name. The caller holds mu.
+func (s *Server) hasWorker(name string) bool {
+	for _, other := range s.sessions {
+		if other.name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // parted notes that the stream of an admitted session has ended.

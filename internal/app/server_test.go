@@ -772,3 +772,15 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 }
 
 func (b *stubBoxes) Grant(event.DeliveryID, event.Grant) {}
+
+// TestWorkersHaveNamesOfTheirOwn: a worker that calls itself as the router would call the next namesake shares no name, and no series, with it.
+func TestWorkersHaveNamesOfTheirOwn(t *testing.T) {
+	r := newRig(t, nil)
+	r.connect(&appv1.Hello{MaxInFlight: 1, Worker: "x"})
+	r.connect(&appv1.Hello{MaxInFlight: 1, Worker: "x#3"})
+	r.connect(&appv1.Hello{MaxInFlight: 1, Worker: "x"})
+	r.wantWorkers(3)
+	if n := testutil.CollectAndCount(r.metrics.unchecked); n != 3 {
+		t.Errorf("%d series of three workers: %q", n, r.server.Unchecked())
+	}
+}

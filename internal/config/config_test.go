@@ -323,6 +323,7 @@ handler: {timeout: 1ms}
 		"an anchor that passes the records of promises": {"ownership: {lost_after: 30s, anchor_behind: 1m}\n", enough, []string{
 			"1: ownership.anchor_behind = 1m, want at least 9m11s: a reservation may be promised until 9m0s after its record",
 		}},
+		"an anchor that moves all the time": {"ownership: {anchor_every: 1ns}\n", enough, []string{"1: ownership.anchor_every = 1ns, want a duration with its unit (500ms, 2s, 5m), 1s to 87600h"}},
 		"a rule that a default breaks": {"drain:\n  timeout: 10s\n", enough, []string{
 			"2: ownership.drain_timeout = 30s, want less than drain.timeout (10s)",
 		}},

@@ -259,3 +259,16 @@ func TestDurations(t *testing.T) {
 		t.Errorf("%d durations of %v s: %v", n, seconds, buckets)
 	}
 }
+
+// TestNamesBeyondTheBound: a step names no member only if there was none.
+func TestNamesBeyondTheBound(t *testing.T) {
+	j := DefaultConfig().NewJourneys()
+	for i := range namesMax + 10 {
+		j.Owned(clock.Instant(i+1), 1, func(ring.Partition) (string, int64) { return fmt.Sprintf("pod-%d", i), int64(i + 1) })
+	}
+	told := j.Tell(0, 0)
+	last := told.Moves[len(told.Moves)-1]
+	if got := told.Names[last.To]; got != NameNotKept || len(told.Names) > namesMax+1 {
+		t.Errorf("the newest owner is %q, of %d names", got, len(told.Names))
+	}
+}

@@ -12,8 +12,11 @@ import (
 // Name is the number of a member's name in a history.
 type Name uint16
 
-// namesMax bounds the names of members that a history knows: later ones have no name.
+// namesMax bounds the names of members that a history knows: all later ones are [NameNotKept].
 const namesMax = 4096
+
+// NameNotKept stands for the names of members beyond those that a history knows.
+const NameNotKept = "(name not kept: more than 4096 members came)"
 
 // Journey is one event from its receipt to its end at its consumer node.
 type Journey struct {
@@ -196,8 +199,11 @@ func (j *Journeys) name(name string) Name {
 			return Name(i)
 		}
 	}
-	if len(j.names) >= namesMax {
-		return 0
+	switch {
+	case len(j.names) == namesMax:
+		name = NameNotKept
+	case len(j.names) > namesMax:
+		return namesMax
 	}
 	j.names = append(j.names, name)
 	return Name(len(j.names) - 1)

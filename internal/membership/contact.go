@@ -17,6 +17,7 @@ const (
 	seedsOnlySelf            // they resolve only to this node, by its advertised address or by another one
 	seedsUnresolved          // no name of them can be looked up
 	seedsSilent              // no node answers at their addresses
+	seedsRefused             // they answer, and this node refuses to know them
 )
 
 // seek contacts the seeds while no other member is known.
@@ -50,11 +51,13 @@ func (g *Gossip) seek(ctx context.Context) {
 // trySeeds contacts all seeds.
 func (g *Gossip) trySeeds(ctx context.Context) seedsAre {
 	addrs := g.resolve(ctx, "seed", g.cfg.Seeds)
-	others := g.notSelf(addrs)
+	others, refusals := g.notSelf(addrs), g.refusals.Load()
 	reached := g.contact(ctx, "seed", others)
 	switch {
 	case len(addrs) == 0:
 		return seedsUnresolved
+	case reached && g.roster.len() == 1 && g.refusals.Load() > refusals:
+		return seedsRefused
 	case len(others) == 0, reached && g.roster.len() == 1:
 		return seedsOnlySelf
 	case !reached:
@@ -74,6 +77,9 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 	case seedsOnlySelf:
 		g.log.Warn("seeds name only this node", "address", g.self.GossipAddr, "seeds", g.cfg.Seeds)
 		g.metrics.onlySelf.Set(1)
+	case seedsRefused:
+		g.log.Warn("seeds answer, and this node refuses their members: see the lines and metric of refused gossip", "seeds", g.cfg.Seeds)
+		g.metrics.onlySelf.Set(1) // it is as alone
 	case seedsUnresolved:
 		g.log.Warn("no seed can be resolved", "seeds", g.cfg.Seeds)
 	case seedsSilent:

@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/base/identity"
-	"github.com/ringfence/router/internal/netx/reload"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
@@ -36,12 +35,13 @@ type Gossip struct {
 	limiter Limiter
 
 	evidence, ignored, refused *loglimit.Limit // of the lines about each
+	refusals                   atomic.Uint64   // nodes that memberlist did not get to know
 
 	ready chan struct{}          // closed when list may be used and GossipAddr is known
 	list  *memberlist.Memberlist // written before ready is closed
 
-	keys *reload.Value[[][]byte] // nil: they are not in a file
-	ring *memberlist.Keyring     // nil: gossip in the clear
+	keys *Keys               // nil: they are not in a file
+	ring *memberlist.Keyring // nil: gossip in the clear
 
 	known   atomic.Pointer[[]Known]
 	members atomic.Pointer[[]Member]
@@ -117,8 +117,10 @@ func (g *Gossip) listen() error {
 		return err
 	}
 	if g.cfg.EncryptionKeysFile != "" {
-		if g.keys, err = g.keyFile(); err != nil {
-			return err
+		if g.keys == nil {
+			if g.keys, err = g.keyFile(); err != nil {
+				return err
+			}
 		}
 		keys := g.keys.Get()
 		if cfg.Keyring, err = memberlist.NewKeyring(keys, keys[0]); err != nil {
@@ -166,6 +168,7 @@ func (g *Gossip) Members() []Member { return *g.members.Load() }
 
 // refuse counts and now and then logs a node that memberlist does not get to know.
 func (g *Gossip) refuse(why refusal, name string) {
+	g.refusals.Add(1)
 	g.limiter.Refuse(string(why))
 	if log, due := g.refused.Line(); due {
 		log.Warn("gossip refused", "reason", string(why), "member", untrusted.Text(name))

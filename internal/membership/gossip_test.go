@@ -193,6 +193,26 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	}
 }
 
+// Seeds that answer and are refused do not count as this node itself.
+func TestSeedsThatAreRefusedAreReported(t *testing.T) {
+	t.Parallel()
+	seed := testConfig("other")
+	seed.Listen = freeAddr(t)
+	cfg := testConfig("alone")
+	cfg.Seeds = []string{seed.Listen}
+	log := new(warnings)
+	alone := startNodeWith(t, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	alone.gossip.roster.mu.Lock()
+	alone.gossip.roster.strangersMax = 0 // as if others had taken all places
+	alone.gossip.roster.mu.Unlock()
+	startNode(t, seed)
+	const refused = "seeds answer, and this node refuses their members: see the lines and metric of refused gossip"
+	eventually.True(t, "the report", func() bool { return log.count(refused) == 1 || log.count("seeds name only this node") > 0 })
+	if log.count(refused) != 1 {
+		t.Errorf("the log is\n%s", log.text.String())
+	}
+}
+
 // warnings collects the logged warnings.
 type warnings struct {
 	mu   sync.Mutex

@@ -38,11 +38,19 @@ func ParseKeys(text string) ([][]byte, error) {
 	return keys, nil
 }
 
-// keyFile returns the keys of a file, reread when it changes. Gossip that was once encrypted
+// Keys are the keys of a file, reread when it changes. Gossip that was once encrypted
 // stays so, whatever the file holds later.
-func (g *Gossip) keyFile() (*reload.Value[[][]byte], error) {
-	path := g.cfg.EncryptionKeysFile
-	return reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
+type Keys struct{ *reload.Value[[][]byte] }
+
+// Keys returns the keys of a [Gossip] that is ready; nil: they are not in a file.
+func (g *Gossip) Keys() *Keys { return g.keys }
+
+// Continue makes it begin with the keys of an earlier incarnation's gossip, whose file may be broken by now. It is called before Run.
+func (g *Gossip) Continue(keys *Keys) { g.keys = keys }
+
+func (g *Gossip) keyFile() (*Keys, error) {
+	path, log, reloads := g.cfg.EncryptionKeysFile, g.log, g.metrics.keyReloads
+	value, err := reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
 		keys, err := ParseKeys(string(contents[0]))
 		if err != nil {
 			return nil, fmt.Errorf("membership: %s: %w", path, err)
@@ -50,13 +58,14 @@ func (g *Gossip) keyFile() (*reload.Value[[][]byte], error) {
 		return keys, nil
 	}, func(err error) {
 		if err != nil {
-			g.metrics.keyReloads.WithLabelValues("failed").Inc()
-			g.log.Warn("gossip keys cannot be used", "error", err)
+			reloads.WithLabelValues("failed").Inc()
+			log.Warn("gossip keys cannot be used", "error", err)
 			return
 		}
-		g.metrics.keyReloads.WithLabelValues("ok").Inc()
-		g.log.Info("gossip keys taken over")
+		reloads.WithLabelValues("ok").Inc()
+		log.Info("gossip keys taken over")
 	})
+	return &Keys{value}, err
 }
 
 // setKeys makes ring hold exactly these keys, the first one as its primary.

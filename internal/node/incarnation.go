@@ -88,6 +88,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipLimiter, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
+	l.gossip.Continue(n.gossipKeys)
 	n.reach.begin()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,6 +99,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	case <-ctx.Done():
 		return nil, group.Wait()
 	}
+	n.gossipKeys = l.gossip.Keys()
 	serveLog, err := n.startOwnership(l)
 	if err != nil {
 		stop()

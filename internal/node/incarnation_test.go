@@ -1,7 +1,10 @@
 package node
 
 import (
+	"encoding/base64"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -91,4 +94,28 @@ func TestANewIncarnationSuspectsNobody(t *testing.T) {
 	}
 	g.serve(b, done)
 	g.ready(b)
+}
+
+// TestComesBackWithABrokenKeyFile: a file of gossip keys that breaks while the node runs does not end the process when the node comes back; it
+// goes on with the keys that it has.
+func TestComesBackWithABrokenKeyFile(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := g.startWith("a", func(c *Config) { c.Membership.EncryptionKeysFile = path }, nil)
+	g.serve(a, done)
+	g.ready(a)
+	if err := os.WriteFile(path, []byte("half a ke"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.closes("drained", a.Drain())
+	begun, err := a.Undrain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.closes("coming back", begun)
+	g.ready(a)
 }

@@ -171,6 +171,7 @@ type Node struct {
 	badRecords    *loglimit.Limit // lines about records of the control log that were ignored
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
+	gossipKeys    *membership.Keys // of the last incarnation; its loop alone uses them
 
 	self        atomic.Pointer[ownership.Incarnation]
 	keys        atomic.Pointer[keyed] // self, and the key by which it proves itself

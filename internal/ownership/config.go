@@ -73,7 +73,7 @@ type Timing struct {
 	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated with a longer one
 	ReopenAfter  time.Duration `above:"0"` // time without reading an own Beat back, after which the reader is replaced
 	LostAfter    time.Duration `above:"0"` // time without reading an own Beat back, after which the incarnation ends
-	AnchorEvery  time.Duration `above:"0"` // interval between two moves of the anchor, up to which the broker may trim the control log
+	AnchorEvery  time.Duration `min:"1s"`  // interval between two moves of the anchor, up to which the broker may trim the control log
 	AnchorBehind time.Duration `above:"0"` // age of the position that the anchor is moved to
 }
 

@@ -2,9 +2,12 @@ package report
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,5 +104,25 @@ func TestKeyQuestionsTakeTurns(t *testing.T) {
 	}
 	if codeOf(errors.Join(errTooMany)) != http.StatusTooManyRequests {
 		t.Error("the error does not say that there are too many")
+	}
+}
+
+// TestLongListsOfPeersAreNotRead: the longest answer of a peer takes no more memory than a list of the length that may be.
+func TestLongListsOfPeersAreNotRead(t *testing.T) {
+	for name, word := range map[string]any{"keys": new(KeysAt), "steps": new(HistoryAt), "partitions": new(Partitions), "skips": new(KeyAt)} {
+		text := []byte(`{"` + name + `":[` + strings.Repeat("{},", reportBytesMax/3-100) + `{}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := json.Unmarshal(text, word)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, errTooLong) || took > 16<<20 {
+			t.Errorf("%s: %v, and %d MB for an answer of %d", name, err, took>>20, len(text)>>20)
+		}
+	}
+	for name, word := range map[string]any{"keys": new(KeysAt), "steps": new(HistoryAt), "partitions": new(Partitions), "skips": new(KeyAt)} {
+		text := `{"` + name + `":[{},{}]}`
+		if err := json.Unmarshal([]byte(text), word); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

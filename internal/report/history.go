@@ -78,7 +78,7 @@ type HistoryAt struct {
 	View
 	Error string    `json:"error,omitempty"` // why this member told nothing; nothing below counts then
 	Since time.Time `json:"since"`
-	Steps []Step    `json:"steps"`
+	Steps stepList  `json:"steps"`
 	Cut   int       `json:"cut"`
 }
 

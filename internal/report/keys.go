@@ -64,10 +64,10 @@ type Keys struct {
 // KeysAt is the worst keys at one member.
 type KeysAt struct {
 	View
-	Error  string      `json:"error,omitempty"` // why this member gave no list; nothing below counts then
-	Counts KeyCounts   `json:"counts"`
-	Keys   []ListedKey `json:"keys"`
-	Cut    int         `json:"cut"`
+	Error  string    `json:"error,omitempty"` // why this member gave no list; nothing below counts then
+	Counts KeyCounts `json:"counts"`
+	Keys   keyList   `json:"keys"`
+	Cut    int       `json:"cut"`
 }
 
 // KeyCounts counts keys by their state.

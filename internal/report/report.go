@@ -240,7 +240,7 @@ type Member struct {
 // Partitions is every partition, as one member sees them.
 type Partitions struct {
 	View
-	Partitions []Partition `json:"partitions"` // all, in order; none before the first table
+	Partitions partitionList `json:"partitions"` // all, in order; none before the first table
 }
 
 // Failing returns the first check that does not hold, nil if all do: then the member is ready.
@@ -304,8 +304,8 @@ type KeyAt struct {
 	Park    *Park `json:"park,omitempty"`    // by which an operator has parked the key, or brings its letters back; nil: there is none that this member has read
 	Parking int   `json:"parking,omitempty"` // events of the key that this member is copying to the parking topic
 
-	Skips     []Skip `json:"skips,omitempty"`      // in effect for events of the key, as this member has read, the newest first
-	MoreSkips int    `json:"more_skips,omitempty"` // further ones that are not listed
+	Skips     skipList `json:"skips,omitempty"`      // in effect for events of the key, as this member has read, the newest first
+	MoreSkips int      `json:"more_skips,omitempty"` // further ones that are not listed
 
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`

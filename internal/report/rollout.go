@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -92,24 +91,7 @@ func (m MoveWords) Add(words ...MoveWord) MoveWords {
 
 // UnmarshalJSON implements json.Unmarshaler. It reads no more words than there may be: an empty one of three bytes takes hundreds in memory.
 func (m *MoveWords) UnmarshalJSON(text []byte) error {
-	*m = nil
-	words := json.NewDecoder(bytes.NewReader(text))
-	if first, err := words.Token(); err != nil || first == nil { // nil: null
-		return err
-	} else if first != json.Delim('[') {
-		return errors.New("report: words about moves are a list")
-	}
-	for words.More() {
-		if len(*m) == MoveWordsMax {
-			return errTooLong
-		}
-		var one MoveWord
-		if err := words.Decode(&one); err != nil {
-			return err
-		}
-		*m = append(*m, one)
-	}
-	return nil
+	return unmarshalList((*[]MoveWord)(m), text, MoveWordsMax)
 }
 
 // EncodeMoves returns words for another member, the newest ones that fit.

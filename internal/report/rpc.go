@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -140,10 +141,13 @@ func (p peers) ask(ctx context.Context, address string, request *reportv1.Report
 		response, err = c.Report(ctx, request)
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case json.Unmarshal(response.GetJson(), word) != nil:
+	}
+	switch err := json.Unmarshal(response.GetJson(), word); {
+	case errors.Is(err, errTooLong):
+		return errTooLong
+	case err != nil:
 		return fmt.Errorf("report: ask %s: its answer is malformed", untrusted.Text(address))
 	}
 	return nil

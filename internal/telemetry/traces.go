@@ -24,6 +24,7 @@ type Traces struct {
 	Roots  bool         // OTEL_TRACES_SAMPLER is set, so a trace may begin here; else it follows the producer
 
 	provider *sdktrace.TracerProvider
+	drops    *drops
 }
 
 // tracesWanted are the variables of which one must be set.
@@ -54,7 +55,13 @@ func NewTraces(ctx context.Context, version, group, node string, log *slog.Logge
 	if autoexport.IsNoneSpanExporter(exporter) {
 		return &Traces{}, nil
 	}
-	return newTraces(ctx, sdktrace.WithBatcher(exporter), version, group, node, log)
+	drops := newDrops(log.With("component", "traces"))
+	traces, err := newTraces(ctx, sdktrace.WithSpanProcessor(drops.batcher(exporter)), version, group, node, log)
+	if err != nil {
+		return nil, err
+	}
+	traces.drops = drops
+	return traces, nil
 }
 
 func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, version, group, node string, log *slog.Logger) (*Traces, error) {
@@ -104,7 +111,9 @@ func (t *Traces) Close(ctx context.Context) error {
 	if t.provider == nil {
 		return nil
 	}
-	if err := t.provider.Shutdown(ctx); err != nil {
+	err := t.provider.Shutdown(ctx)
+	t.drops.tell(0)
+	if err != nil {
 		return fmt.Errorf("telemetry: traces: %w", err)
 	}
 	return nil

@@ -155,3 +155,31 @@ func TestTracesFollowTheProducer(t *testing.T) {
 		})
 	}
 }
+
+// TestDroppedSpansAreTold: spans that the queue has no room for are counted in the log.
+func TestDroppedSpansAreTold(t *testing.T) {
+	stuck := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stuck }))
+	defer slow.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", slow.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_on")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
+	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+	var text strings.Builder
+	traces, err := telemetry.NewTraces(t.Context(), "v1", "orders", "a", slog.New(slog.NewTextHandler(&text, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		_, span := traces.Tracer.Start(t.Context(), "work")
+		span.End()
+	}
+	close(stuck)
+	if err := traces.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "spans were dropped") {
+		t.Errorf("the log is\n%s", text.String())
+	}
+}

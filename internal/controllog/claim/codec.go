@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/identity"
@@ -58,10 +59,29 @@ func Encode(r Record) ([]byte, error) {
 	return data, err
 }
 
+// fieldsMax bounds the fields of a record, counted before memory is allocated for them: an empty setting of two bytes takes about a hundred.
+const fieldsMax = resourcesMax + identity.SettingsMax + 64
+
+// countFields counts the fields of a record up to the first malformed one, and no more than the first one beyond fieldsMax.
+func countFields(data []byte) (fields int) {
+	for len(data) > 0 && fields <= fieldsMax {
+		_, _, size := protowire.ConsumeField(data)
+		if size < 0 {
+			break
+		}
+		data = data[size:]
+		fields++
+	}
+	return fields
+}
+
 // Decode reads a record.
 func Decode(data []byte) (Record, error) {
 	if len(data) > recordMax {
 		return Record{}, fmt.Errorf("claim: record of %d bytes, want at most %d", len(data), recordMax)
+	}
+	if fields := countFields(data); fields > fieldsMax {
+		return Record{}, fmt.Errorf("claim: record of more than %d fields", fieldsMax)
 	}
 	var in controllogv1.Claim
 	if err := proto.Unmarshal(data, &in); err != nil {

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -265,4 +266,18 @@ func TestPlaces(t *testing.T) {
 func holds(f *Fold, who identity.Identity, resource string) bool {
 	v := f.Judge(who, []string{resource})
 	return v.Held() && !v.Extends
+}
+
+// TestCrowdedRecord: a record full of empty settings or resources takes no more memory than its bytes.
+func TestCrowdedRecord(t *testing.T) {
+	for name, item := range map[string]string{"settings": "\x22\x00", "resources": "\x12\x00"} {
+		data := []byte(strings.Repeat(item, recordMax/2))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Decode(data)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > recordMax {
+			t.Errorf("%s: %v, and %d KB for a record of %d", name, err, took>>10, len(data)>>10)
+		}
+	}
 }
