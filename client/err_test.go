@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -115,9 +118,85 @@ func pong(s *stream, now clock.Instant, remaining time.Duration) {
 
 // revokeAll makes the router take back all partitions.
 func revokeAll(s *stream) {
+	control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: &appv1.Revoke{All: true}}})
+}
+
+// control makes the router send a frame.
+func control(s *stream, frame *appv1.WorkResponse) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	_, _, _ = s.control(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: &appv1.Revoke{All: true}}})
+	_, _, _ = s.control(frame)
+}
+
+// While the router suspends the worker, nothing starts, though its deadline lies ahead.
+func TestSuspendedWorkerStartsNothing(t *testing.T) {
+	s, _ := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+	control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Suspend{Suspend: &appv1.Suspend{}}})
+	if take(s) != nil {
+		t.Error("an event started on a suspended worker")
+	}
+	control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Resume{Resume: &appv1.Resume{}}})
+	if take(s) == nil {
+		t.Error("nothing starts after the Resume")
+	}
+}
+
+// A goroutine that has waited for work reads the clock again before it starts any: the deadline may have passed meanwhile.
+func TestNothingStartsAfterAWaitAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, now := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+		r := s.runner
+		r.mu.Lock()
+		s.inbox.Suspend()
+		r.mu.Unlock()
+		started := make(chan *Event)
+		go func() {
+			e, _ := r.next(nil, nil, 0)
+			started <- e
+		}()
+		synctest.Wait() // it is parked
+		r.mu.Lock()
+		r.maxInFlight = 0 // no other goroutine starts
+		now.pass(time.Minute)
+		s.inbox.Resume()
+		r.wakeOne()
+		r.mu.Unlock()
+		synctest.Wait()
+		r.retire()
+		if e := <-started; e != nil {
+			t.Errorf("event %d started at its deadline", e.run.item.ID)
+		}
+	})
+}
+
+// deaf is a stream to a router that takes every frame.
+type deaf struct {
+	grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
+}
+
+func (deaf) SendMsg(any) error { return nil }
+
+// A worker that drains starts none of the deliveries that wait, nor those that come later: it gives them back.
+func TestDrainingWorkerStartsNothing(t *testing.T) {
+	s, _ := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+	s.wire = deaf{}
+	if err := s.drain(); err != nil {
+		t.Fatal(err)
+	}
+	late := new(Event)
+	s.fill(late, &appwire.Delivery{ID: 6})
+	s.inbox.Give(&late.run.item)
+	if take(s) != nil {
+		t.Error("an event started on a worker that drains")
+	}
+	if n := len(s.inbox.Results); n != 6 {
+		t.Errorf("%d events are given back, want 6", n)
+	}
+	for _, r := range s.inbox.Results {
+		if r.Kind != event.ResultNotStarted {
+			t.Errorf("event %d is given back as %v", r.Delivery, r.Kind)
+		}
+	}
 }
 
 // take returns the next event to start, nil if there is none. No other goroutine starts one.

@@ -11,6 +11,8 @@ import (
 	"weak"
 
 	"pgregory.net/rapid"
+
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 type cart struct{ n int }
@@ -167,6 +169,40 @@ func TestStateOfAHandlerThatGoesOn(t *testing.T) {
 	}
 	if all.done(lost, nil) {
 		t.Error("a handler has done its work after its deadline")
+	}
+}
+
+// TestStateOfWhatIsTakenBack: a Revoke, of all partitions or of its own, ends the state of a key, and one of others does not.
+func TestStateOfWhatIsTakenBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		revoke *appv1.Revoke
+		loads  bool
+	}{
+		"of all partitions":    {&appv1.Revoke{All: true}, true},
+		"of its own":           {&appv1.Revoke{Partitions: []uint32{3, 7}}, true},
+		"of another partition": {&appv1.Revoke{Partitions: []uint32{8}}, false},
+		"of one delivery":      {&appv1.Revoke{DeliveryIds: []uint64{1}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+			turn := func() (loaded bool) {
+				e := &Event{Key: "k", Fence: Fence{Token: 1}}
+				e.run.stream, e.run.generation, e.run.item.Of, e.run.item.Partition = s, 1, e, 7
+				_, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { loaded = true; return new(cart), nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.runner.states.ended(e, true)
+				return loaded
+			}
+			if !turn() || turn() {
+				t.Fatal("the second turn does not get what the first has left")
+			}
+			control(s, &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: c.revoke}})
+			if loaded := turn(); loaded != c.loads {
+				t.Errorf("the next turn loads its state: %t, want %t", loaded, c.loads)
+			}
+		})
 	}
 }
 

@@ -263,8 +263,8 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 	if len(o.topics) > 0 {
 		cfg.Pulsar.Topics = o.topics
 	}
-	said := bufio.NewWriter(out) // which keeps the first error
-	defer said.Flush()           // what was released before an error
+	said := bufio.NewWriter(out)        // which keeps the first error
+	defer func() { _ = said.Flush() }() // what was released before an error
 	claims, err := g.show(ctx, cfg)
 	if err != nil {
 		return err

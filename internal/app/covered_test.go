@@ -218,6 +218,35 @@ func TestNextReservationOfACoveredKey(t *testing.T) {
 	}
 }
 
+// What happens while the machine is being told waits for its turn, and is told: a Cover does not overtake the Drop of the turn before it.
+func TestTurnsAreToldInTheirOrder(t *testing.T) {
+	c := newCovering(t)
+	reserve := func(turn event.DeliveryID, entry int64) ownership.Take {
+		e := &event.Event{Key: "k2", ID: event.MessageID{Ledger: 5, Entry: entry}, Call: &event.Call{Reservation: true, TTL: someTTL}}
+		c.boxes.waiting = []event.Delivery{{ID: turn, Partition: 3, Key: 78, Token: 7, Turn: uint64(turn), Ref: event.RefTo(e)}}
+		c.server.TakeReservations()
+		return ownership.Take{KeyAt: ownership.KeyAt{Partition: 3, Key: 78}, ID: ownership.ReservationOf(e.ID), TTL: someTTL}
+	}
+	second := reserve(10, 7)
+	c.asked = nil
+	var third ownership.Take
+	c.server.Cover = func(in ownership.Input) {
+		c.asked = append(c.asked, in)
+		if len(c.asked) == 1 {
+			third = reserve(11, 8)
+		}
+	}
+	c.server.TakeBack([]event.DeliveryID{9, 10})
+	want := []ownership.Input{
+		ownership.Drop{KeyAt: c.key, ID: ownership.ReservationOf(event.MessageID{Ledger: 5, Entry: 6}), Turn: 9, Released: true},
+		ownership.Drop{KeyAt: second.KeyAt, ID: second.ID, Turn: 10, Released: true},
+		ownership.Cover{Take: third, Turn: 11},
+	}
+	if !reflect.DeepEqual(c.asked, want) {
+		t.Errorf("the machine is told %+v, want %+v", c.asked, want)
+	}
+}
+
 // A reservation that the machine refuses to cover is renewed no more, and ends with the reason: it is never silently a live one.
 func TestRefusedCoverEndsTheReservation(t *testing.T) {
 	c := newCovering(t)
@@ -237,7 +266,19 @@ func TestRefusedCoverEndsTheReservation(t *testing.T) {
 func TestCoverComesTooLate(t *testing.T) {
 	c := newCovering(t)
 	c.now = c.lease.Until
+	c.lease.Until = c.now.Add(2 * time.Second)
 	c.cover(4 * time.Minute)
+	if n := c.server.reservations.covered; n != 0 {
+		t.Errorf("%d are covered", n)
+	}
 	c.server.expireReservations(c.now)
 	c.ended(t, event.ResultLost)
+
+	c = newCovering(t)
+	c.now = c.lease.Until
+	c.lease.Until = c.now.Add(2 * time.Second)
+	c.cover(4 * time.Minute)
+	if got := c.permission(); got.Covered {
+		t.Errorf("its holder is promised the ttl: %+v", got)
+	}
 }

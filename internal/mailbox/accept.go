@@ -94,7 +94,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 	it.ref, it.actor, it.cohort, it.place = *e, a, group, place
 	it.attempts, it.crashes = e.Failures()
 	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, seen.message, uint32(bytes), from
-	it.copied = isCopy(e) && !b.signed && !other
+	it.copied = isCopy(e) && !b.signed
 	b.bytes += bytes
 	group.items++
 	a.pushBack(it)

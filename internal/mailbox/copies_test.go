@@ -196,6 +196,26 @@ func TestCopiesInTheWindowAreBounded(t *testing.T) {
 	}
 }
 
+// Copies that all claim one id are no way around that bound, though each runs under an id of its own.
+func TestFalseCopiesInTheWindowAreBounded(t *testing.T) {
+	b := newCopyBox(t)
+	b.window.countMax = 40
+	const first = 1000
+	for i := range int64(25) {
+		b.finish(first+i, 0)
+	}
+	for i := range 100 {
+		if fate := b.deliver("k", string(rune('a'+i)), 1, 0); fate != "ran" {
+			t.Fatal(fate)
+		}
+	}
+	for i := range int64(25) {
+		if !b.finish(first+i, 0) {
+			t.Errorf("event %d is forgotten", i)
+		}
+	}
+}
+
 // Whatever copies come, the window has the newest ids of both kinds, and those of partitions that have moved away leave it, others not.
 func TestWindowWithCopies(t *testing.T) {
 	closed := 0
@@ -507,5 +527,104 @@ func TestCopiesOfEventsThatAreHere(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// An id that the broker has confirmed, in whatever order the event and its copies came while it was here, is handed over. That of copies alone is not.
+func TestTheBrokerConfirmsTheIDOfACopy(t *testing.T) {
+	for name, test := range map[string]struct {
+		rounds []uint32
+		told   int
+	}{
+		"an event, delivered twice":     {[]uint32{0, 0}, 1},
+		"a copy, then the event":        {[]uint32{1, 0}, 1},
+		"an event, then its copy":       {[]uint32{0, 1}, 1},
+		"two copies, then the event":    {[]uint32{1, 2, 0}, 1},
+		"the event between two copies":  {[]uint32{1, 0, 2}, 1},
+		"copies of which none is proof": {[]uint32{1, 2, 3}, 0},
+	} {
+		for _, running := range []bool{false, true} {
+			b := newCopyBox(t)
+			var given []event.Delivery
+			lease := ownership.Lease{Until: clock.Forever - 1}
+			for i, round := range test.rounds {
+				b.bring("pay", round)
+				if i == 0 && running {
+					given = b.Take(0, lease, 1, 1, nil)
+				}
+			}
+			if !running {
+				given = b.Take(0, lease, 1, 1, nil)
+			}
+			var out Output
+			for _, d := range given {
+				b.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
+			}
+			if told := b.leave(); len(given) != 1 || len(told) != test.told {
+				t.Errorf("%s, running %t: %d deliveries, and %+v is handed over, want %d ids", name, running, len(given), told, test.told)
+			}
+		}
+	}
+}
+
+// A copy that finishes after its partition has moved stays known here, where its consumer node may ask again: the next owner is not told.
+func TestLateCopiesAreStillKnown(t *testing.T) {
+	b := newCopyBox(t)
+	h, _ := b.bring("pay", 1)
+	given := b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 1, nil)
+	b.setAll(ownership.Draining)
+	var out Output
+	b.Finish(0, []event.Result{{Delivery: given[0].ID, Kind: event.ResultDone}}, &out)
+	if told, _ := b.TakeHandover(100, func(ring.Partition) bool { return true }, nil); len(told) != 0 {
+		t.Errorf("handed over %+v", told)
+	}
+	if _, done := b.bring("pay", 1); !done || h == 0 {
+		t.Error("it is not known to be done")
+	}
+}
+
+// The ids that are to be told at once are those that are remembered, however many finish and are forgotten before they are told.
+func TestLateIDsAreBounded(t *testing.T) {
+	b := newCopyBox(t)
+	b.window.countMax = 40
+	late := func(entry int64, round uint32) {
+		t.Helper()
+		b.finish(entry, round)
+		b.late = append(b.late, b.window.end-1)
+	}
+	check := func(what string) {
+		t.Helper()
+		if most := b.window.n + b.window.countMax/gapsPart + 1; len(b.late) > most {
+			t.Errorf("%s: %d ids are to be told, and %d are remembered", what, len(b.late), b.window.n)
+		}
+	}
+	b.finish(1000, 0) // so that gaps are behind it
+	for i := range int64(200) {
+		late(i, 1)
+	}
+	check("copies that others have displaced")
+	for i := range int64(200) {
+		late(2000+i, 0)
+	}
+	for i := range int64(30) {
+		b.finish(300+i, 1)
+	}
+	check("events that have left the window")
+
+	b.finish(5000, 0)
+	late(5001, 0)
+	b.part(ring.PartitionOf("k")).leaves = b.window.end
+	b.setAll(ownership.Closed)
+	told, _ := b.TakeHandover(0, func(ring.Partition) bool { return true }, nil)
+	if !slices.ContainsFunc(told, func(f event.Finished) bool { return f.ID.Entry == 5001 }) || slices.ContainsFunc(told, func(f event.Finished) bool { return f.ID.Entry == 5000 }) {
+		t.Errorf("told %+v at once, want the late ones alone", told)
+	}
+	if len(b.late) != 0 {
+		t.Errorf("%d ids are to be told again", len(b.late))
+	}
+	b.setAll(ownership.Open)
+	late(6000, 0)
+	if b.Forget(); len(b.late) != 0 {
+		t.Errorf("%d forgotten ids are to be told", len(b.late))
 	}
 }

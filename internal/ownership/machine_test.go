@@ -283,6 +283,258 @@ func TestStoppedNodeOpensNothing(t *testing.T) {
 	}
 }
 
+// TestOwnBeatReadBack: a lease and the confirmation count from before the sending of the Beat that was read, once; a duplicate, an earlier one and one of
+// another incarnation give nothing.
+func TestOwnBeatReadBack(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	start := m.now.Add(time.Minute)
+	sent := func(seq uint64) clock.Instant { return start.Add(time.Duration(seq-100) * 100 * time.Millisecond) }
+	m.beats.sent = nil
+	for seq := uint64(101); seq <= 104; seq++ {
+		m.beats.sent = append(m.beats.sent, sentBeat{seq: seq, at: sent(seq)})
+	}
+	at := m.tail.last
+	hear := func(inc Incarnation, seq uint64, draining Set, when clock.Instant) {
+		at.Entry++
+		m.now, m.out, m.gates.recheck = when, nil, false
+		m.applyBeat(read{at: at, rec: Record{LogVersion: m.groupVersion(), Group: "g", Inc: inc}, when: when}, &Beat{
+			Seq: seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true, Draining: draining,
+		})
+	}
+	m.gates.running.add(3)
+	when := start.Add(time.Second)
+	hear(m.cfg.Inc, 102, SetOf(3), when)
+	leases := func() (all []Lease) {
+		for _, e := range m.out {
+			if l, ok := e.(SetLease); ok {
+				all = append(all, l.Lease)
+			}
+		}
+		return all
+	}
+	until := sent(102).Add(m.cfg.Timing.Lease)
+	if got := leases(); len(got) != 1 || got[0].Until != until || !got[0].Draining.Has(3) || m.lease != until || m.fresh != sent(102) || m.ownRead != when || !m.gates.recheck {
+		t.Errorf("leases %+v, lease until %v, confirmed from %v on, read at %v, gates are checked: %t; want until %v", got, m.lease, m.fresh, m.ownRead, m.gates.recheck, until)
+	}
+	if len(m.beats.sent) != 2 || m.beats.sent[0].seq != 103 {
+		t.Errorf("on their way are %+v, want 103 and 104", m.beats.sent)
+	}
+	other := Incarnation{0xF}
+	for what, c := range map[string]struct {
+		inc Incarnation
+		seq uint64
+	}{"a duplicate": {m.cfg.Inc, 102}, "an earlier one": {m.cfg.Inc, 101}, "one that was never sent": {m.cfg.Inc, 999}, "one of another incarnation": {other, 103}} {
+		hear(c.inc, c.seq, SetOf(), when.Add(100*time.Millisecond))
+		if got := leases(); len(got) > 0 || m.lease != until || m.fresh != sent(102) || m.ownRead != when || !m.listed.Has(3) || m.gates.recheck || len(m.beats.sent) != 2 {
+			t.Errorf("%s: leases %+v, lease until %v, confirmed from %v on, read at %v, on their way %+v", what, got, m.lease, m.fresh, m.ownRead, m.beats.sent)
+		}
+	}
+	hear(m.cfg.Inc, 104, SetOf(), when.Add(200*time.Millisecond))
+	if got := leases(); len(got) != 1 || got[0].Until != sent(104).Add(m.cfg.Timing.Lease) || !got[0].Draining.Empty() || len(m.beats.sent) != 0 {
+		t.Errorf("leases %+v after the last one", got)
+	}
+}
+
+// TestBeatsOnTheirWay: at most two are unanswered for a lease, one whose sending failed confirms nothing, and the memory of those that are not read is bounded.
+func TestBeatsOnTheirWay(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	beats := func() (n int) {
+		m.out, m.beats.at = nil, 0
+		m.beat()
+		for _, e := range m.out {
+			if a, ok := e.(Append); ok {
+				if _, ok := a.Record.Body.(*Beat); ok {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	m.beats.sent = nil
+	for i, want := range []int{1, 1, 0} {
+		if got := beats(); got != want {
+			t.Errorf("Beat %d: %d are sent, want %d", i+1, got, want)
+		}
+	}
+	m.now = m.now.Add(m.cfg.Timing.Lease)
+	if beats() != 1 {
+		t.Error("none is sent though both are older than a lease")
+	}
+	m.beats.sent = []sentBeat{{seq: 7, at: m.now}}
+	m.gates.confirm = m.now.Add(-1)
+	if m.needsConfirming() {
+		t.Error("another Beat is to confirm what the one on its way will")
+	}
+	m.appendDone(AppendDone{Record: Record{Body: &Beat{Seq: 8}}, Failed: true})
+	if m.needsConfirming() {
+		t.Error("the failure of another Beat counts")
+	}
+	m.appendDone(AppendDone{Record: Record{Body: &Beat{Seq: 7}}, Failed: true})
+	if !m.needsConfirming() {
+		t.Error("a Beat whose sending has failed is to confirm")
+	}
+	m.gates.confirm = 0
+	for range 2 * beatsSentMax {
+		beats()
+		m.appendDone(AppendDone{Record: Record{Body: &Beat{Seq: m.beats.seq}}})
+	}
+	if n := len(m.beats.sent); n != beatsSentMax || m.beats.sent[n-1].seq != m.beats.seq {
+		t.Errorf("%d are remembered, want the newest %d", n, beatsSentMax)
+	}
+}
+
+// TestLeaveWaitsForWhatRuns: a node has left when nothing of it runs and the log says so, and then it permits nothing.
+func TestLeaveWaitsForWhatRuns(t *testing.T) {
+	t.Run("alone", func(t *testing.T) {
+		m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+		key := KeyAt{Partition: 2, Key: 5}
+		m.covers.until[key] = clock.Forever
+		m.leave()
+		fresh := m.lease
+		m.lease, m.out = m.now, nil // it may have been removed, and not know it
+		m.finishLeaving()
+		if m.gates.stopped || len(m.out) > 0 {
+			t.Errorf("without a lease it ends: %+v", m.out)
+		}
+		m.lease, m.out = fresh, nil
+		m.finishLeaving()
+		closed := -1
+		for i, e := range m.out {
+			switch e := e.(type) {
+			case SetGates:
+				if closed = i; len(e.Gates) != simPartitions || e.Gates[0].Gate != Draining {
+					t.Errorf("gates %+v", e.Gates)
+				}
+			case Revoke:
+				if closed < 0 || e.Final || e.Partitions.Len() != simPartitions {
+					t.Errorf("revoked %+v, gates closed: %t", e, closed >= 0)
+				}
+				closed = len(m.out)
+			case Left:
+				t.Error("it has left though its deliveries run")
+			}
+		}
+		if closed != len(m.out) || m.over || !m.gates.stopped || m.gates.running.Len() != simPartitions || m.gates.open.Len() > 0 {
+			t.Errorf("effects %+v, %d partitions run", m.out, m.gates.running.Len())
+		}
+		if len(m.covers.until) > 0 {
+			t.Error("a key of a closed gate waits for its holder")
+		}
+		m.out = nil
+		m.drained(Drained{Seq: m.gates.seq, Partitions: m.gates.running.Clone()})
+		m.finishLeaving()
+		n := len(m.out)
+		if !m.over || n < 2 {
+			t.Fatalf("it has not left: %+v", m.out)
+		}
+		if l, ok := m.out[n-2].(SetLease); !ok || l.Lease.Until != 0 || m.out[n-1] != (Left{}) {
+			t.Errorf("it ends with %+v", m.out)
+		}
+	})
+	t.Run("removed", func(t *testing.T) {
+		m := quietWorld(t, 3, DefaultTiming(), 2).procs[0].m
+		m.leave()
+		m.state.members[m.cfg.Inc] = false
+		m.state.Pending[4] = []Tenure{{Inc: m.cfg.Inc, Lease: time.Second}}
+		m.state.pending.add(4)
+		if m.finishLeaving(); m.over {
+			t.Fatal("it has left though the log counts a tenure of it as running")
+		}
+		m.state.Pending[4][0].Inc = Incarnation{0xF}
+		m.gates.running.add(4)
+		if m.finishLeaving(); m.over {
+			t.Fatal("it has left though a delivery runs")
+		}
+		m.gates.running.remove(4)
+		if m.finishLeaving(); !m.over {
+			t.Error("it does not leave for a tenure of another node")
+		}
+	})
+	t.Run("nobody can take over", func(t *testing.T) {
+		m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+		ready := Node{Name: strings.Repeat("x", ring.MemberBytesMax+1), Inc: Incarnation{0xF}, Lease: LeaseMax} // it cannot become a member
+		if err := m.state.applyHello(m.tail.last, &Hello{Node: ready}); err != nil {
+			t.Fatal(err)
+		}
+		m.beating = append(m.beating, ready.Inc)
+		m.peer(ready.Inc).beat = &Beat{Ready: true}
+		m.leave()
+		began := m.now
+		m.lease = m.now.Add(time.Hour)
+		m.now = began.Add(m.cfg.Timing.Lease / 2)
+		m.leave() // again
+		other := m.peer(ready.Inc)
+		other.heard = m.now // it is ready
+		if m.finishLeaving(); m.gates.stopped {
+			t.Error("it does not give the others the time of a lease")
+		}
+		m.now = began.Add(m.cfg.Timing.Lease)
+		if other.heard = m.now; !m.nobodyTakesOver() {
+			t.Error("it waits for longer than a lease since it was first asked to leave")
+		}
+	})
+	t.Run("joining", func(t *testing.T) {
+		m := New(memoryConfig())
+		now := clock.Instant(time.Hour)
+		m.Step(now, AppReady{true})
+		effects := m.Step(now, Leave{})
+		if n := len(effects); !m.over || n == 0 || effects[n-1] != (Left{}) {
+			t.Errorf("it does not leave: %+v", effects)
+		}
+		cfg := memoryConfig()
+		cfg.Running = SetOf(1)
+		m = New(cfg)
+		m.Step(now, AppReady{true})
+		m.Step(now, Leave{})
+		effects = m.Step(now, ReaderOpened{Reader: m.tail.reader})
+		if m.over || len(effects) > 0 {
+			t.Errorf("with a delivery of an earlier incarnation: over %t, effects %+v; want that it waits, and asks for no state", m.over, effects)
+		}
+		if m.Step(now, Drained{Partitions: SetOf(1)}); !m.over {
+			t.Error("it does not leave when nothing runs any more")
+		}
+	})
+}
+
+// TestStopBarsAllDrains: after a Genesis or the end nothing is extended, nor waited for with patience.
+func TestStopBarsAllDrains(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	m.shut(0)
+	m.markRevoked(SetOf(0), m.now)
+	m.revoke(SetOf(0), false)
+	m.listed = SetOf(0, 1, 2)
+	m.out = nil
+	m.stopAll("test")
+	forced, final := false, false
+	for _, e := range m.out {
+		switch e := e.(type) {
+		case ForceDrain:
+			forced = e.Partitions.Len() == simPartitions
+		case Revoke:
+			final = e.Final && e.Partitions.Len() == simPartitions
+		case SetLease:
+			if !e.Lease.Draining.Empty() {
+				t.Errorf("a Pong may extend deliveries of %v", e.Lease.Draining)
+			}
+		}
+	}
+	if !forced || !final || len(m.gates.drains) > 0 || m.gates.barred.Len() != simPartitions || m.gates.open.Len() > 0 {
+		t.Errorf("effects %+v; %d drains wait, %d partitions are barred", m.out, len(m.gates.drains), m.gates.barred.Len())
+	}
+	m.out = nil
+	m.setLease()
+	if l := m.out[0].(SetLease).Lease; !l.Draining.Empty() {
+		t.Errorf("a later lease extends deliveries of %v", l.Draining)
+	}
+	m.out = nil
+	m.end("test", Exit{Reason: "test"})
+	if n := len(m.out); n < 2 || m.out[n-1] != (Exit{Reason: "test"}) {
+		t.Errorf("it ends with %+v", m.out)
+	} else if l, ok := m.out[n-2].(SetLease); !ok || l.Lease.Until != 0 {
+		t.Errorf("it ends with %+v, and keeps its lease", m.out)
+	}
+}
+
 // TestHeardNeverFalls: a peer of whom there is nothing but evidence, or who was forgotten, counts as heard of no earlier than all
 // others were at first.
 func TestHeardNeverFalls(t *testing.T) {

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +178,17 @@ func TestMemoryOutlivesAnIncarnation(t *testing.T) {
 	}
 }
 
+// TestMemoryGrowsWithEpochs: the tokens of each epoch are remembered, too.
+func TestMemoryGrowsWithEpochs(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 2).procs[0].m
+	if m.state.Cur == m.state.Genesis {
+		t.Fatal("there was no epoch: this proves nothing")
+	}
+	if got, want := m.Memory().Floor, TokenOf(0, m.state.Cur); got != want {
+		t.Errorf("it remembers the token %v, want %v", got, want)
+	}
+}
+
 // TestSnapOfLowerTokens: a router does not join a group whose next tokens are lower than those that it knows.
 func TestSnapOfLowerTokens(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -237,17 +249,25 @@ func TestSnapOfLowerTokens(t *testing.T) {
 // first one ignore the second.
 func TestPassedGenesis(t *testing.T) {
 	at := func(entry int64) Position { return Position{Ledger: 3, Entry: entry} }
-	type begun struct{ at, after int64 }
+	type begun struct {
+		at, after int64
+		base      int64 // what its author has read; 0: up to its Hello
+		version   uint32
+	}
 	for name, c := range map[string]struct {
 		read []begun
 		want int64 // the Genesis that is adopted
 	}{
-		"its author has read our Hello":              {[]begun{{62, 60}}, 62},
-		"its author has not":                         {[]begun{{62, 59}}, 0},
-		"it crossed one that was passed over":        {[]begun{{62, 59}, {63, 60}}, 0},
-		"its author has read the one passed over":    {[]begun{{62, 59}, {64, 63}}, 64},
-		"the third crossed the second":               {[]begun{{62, 59}, {63, 60}, {64, 62}}, 0},
-		"of the former release, which names nothing": {[]begun{{62, -1}}, 62},
+		"its author has read our Hello":               {[]begun{{at: 62, after: 60}}, 62},
+		"its author has not":                          {[]begun{{at: 62, after: 59}}, 0},
+		"it crossed one that was passed over":         {[]begun{{at: 62, after: 59}, {at: 63, after: 60}}, 0},
+		"its author has read the one passed over":     {[]begun{{at: 62, after: 59}, {at: 64, after: 63}}, 64},
+		"the third crossed the second":                {[]begun{{at: 62, after: 59}, {at: 63, after: 60}, {at: 64, after: 62}}, 0},
+		"it has read our Hello, before its own":       {[]begun{{at: 62, after: 59, base: 61}}, 0},
+		"its Hello is behind ours, which it missed":   {[]begun{{at: 62, after: 60, base: 59}}, 0},
+		"of a version that does not say what it read": {[]begun{{at: 62, after: 60, base: -1, version: logVersionReserved - 1}}, 62},
+		"the same, and its Hello is before ours":      {[]begun{{at: 62, after: 59, base: -1, version: logVersionReserved - 1}}, 0},
+		"of the former release, which names nothing":  {[]begun{{at: 62, after: -1}}, 62},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := New(memoryConfig())
@@ -267,8 +287,9 @@ func TestPassedGenesis(t *testing.T) {
 			if hello == nil {
 				t.Fatal("it sends no Hello")
 			}
+			version := uint32(LogVersionMax)
 			read := func(entry int64, inc Incarnation, b Body) {
-				m.Step(now, RecordRead{Reader: m.tail.reader, At: at(entry), Record: Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b}})
+				m.Step(now, RecordRead{Reader: m.tail.reader, At: at(entry), Record: Record{LogVersion: version, Group: "g", Inc: inc, Body: b}})
 			}
 			read(60, m.cfg.Inc, hello)
 			read(61, Incarnation{9}, &Hello{Node: Node{Name: "z", Inc: Incarnation{9}, Lease: time.Second}, HashID: "h", Partitions: simPartitions})
@@ -285,10 +306,26 @@ func TestPassedGenesis(t *testing.T) {
 				if g.after >= 0 {
 					genesis.After, genesis.Base = at(g.after), at(g.after)
 				}
+				if g.base > 0 {
+					genesis.Base = at(g.base)
+				} else if g.base < 0 {
+					genesis.Base = Position{}
+				}
+				if version = LogVersionMax; g.version > 0 {
+					version = g.version
+				}
+				m.join.row, m.mayAt = 3, now
 				read(g.at, inc, genesis)
+				version = LogVersionMax
+				if m.state == nil && (m.join.row != 0 || m.mayAt != 0 || m.join.group != now) {
+					t.Errorf("it takes no notice of the Genesis at %d that it passes over: %d Hellos in a row", g.at, m.join.row)
+				}
 				next = g.at + 1
 			}
 			var adopted int64
+			if m.state != nil && m.memory.Floor != TokenOf(0, m.state.Genesis) {
+				t.Errorf("it remembers the token %v", m.memory.Floor)
+			}
 			if m.state != nil {
 				adopted = m.state.Genesis.Entry
 			}
@@ -296,6 +333,163 @@ func TestPassedGenesis(t *testing.T) {
 				t.Errorf("it adopted the Genesis at %d, want %d", adopted, c.want)
 			}
 		})
+	}
+}
+
+// TestGenesisWithoutAHello: a Genesis that is read before our own first Hello is passed over: members with a state may ignore it.
+func TestGenesisWithoutAHello(t *testing.T) {
+	for name, take := range map[string]bool{"nothing else was read": false, "a take was read that its author had not": true} {
+		t.Run(name, func(t *testing.T) {
+			m := New(memoryConfig())
+			m.now = clock.Instant(time.Hour)
+			m.openReader()
+			at := func(entry int64) Position { return Position{Ledger: 3, Entry: entry} }
+			genesis := func(after int64) *Genesis {
+				return &Genesis{
+					HashID: "h", Partitions: simPartitions, Table: make([]uint16, simPartitions), After: at(after), Base: at(after),
+					Members: []Node{{Name: "b", Inc: Incarnation{2}, Lease: time.Second, LogVersion: LogVersionMax}},
+				}
+			}
+			hear := func(entry int64, inc Incarnation, b Body) {
+				m.joiningRead(read{at: at(entry), rec: Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b}, when: m.now})
+			}
+			if !take {
+				hear(59, Incarnation{2}, genesis(58))
+				if m.state != nil || m.join.passed != at(59) {
+					t.Fatalf("it is adopted: %t", m.state != nil)
+				}
+				hear(60, m.cfg.Inc, &Hello{Node: m.self(), HashID: "h", Partitions: simPartitions, NeedState: true})
+				hear(61, Incarnation{2}, genesis(60))
+				if m.state == nil {
+					t.Error("one whose author has read the Hello is not adopted")
+				}
+				return
+			}
+			hear(60, m.cfg.Inc, &Hello{Node: m.self(), HashID: "h", Partitions: simPartitions, NeedState: true})
+			hear(61, Incarnation{2}, &Reservations{Seq: 1, Applied: at(59), Take: []Take{{KeyAt: KeyAt{Partition: 1, Key: 9}, ID: ReservationID{1}, TTL: TTLLeast}}})
+			m.out = nil
+			hear(62, Incarnation{2}, genesis(60))
+			if m.state != nil || m.join.passed != at(62) {
+				t.Errorf("a void Genesis is adopted: %t, and %v was passed over", m.state != nil, m.join.passed)
+			}
+			if !slices.ContainsFunc(m.out, func(e Effect) bool { n, ok := e.(Note); return ok && n.Kind == NoteGenesisVoid }) {
+				t.Errorf("nobody says so: %+v", m.out)
+			}
+		})
+	}
+}
+
+// TestVoidGenesis: members with a state go on in it when they read a Genesis whose author had not read the newest take.
+func TestVoidGenesis(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	take := m.tail.last
+	m.state.LastTake = take
+	next := Position{Ledger: take.Ledger, Entry: take.Entry + 1}
+	open := m.gates.open.Len()
+	for _, what := range []bool{false, true} {
+		c := take
+		if !what {
+			c.Entry--
+		}
+		m.applyGenesis(read{at: next, rec: Record{LogVersion: LogVersionMax, Group: "g", Inc: Incarnation{2}}, when: m.now}, &Genesis{
+			HashID: "h", Partitions: simPartitions, Table: make([]uint16, simPartitions), After: c, Base: c,
+			Members: []Node{{Name: "b", Inc: Incarnation{2}, Lease: time.Second, LogVersion: LogVersionMax}},
+		})
+		if got := m.state.Genesis == next; got != what || !what && m.gates.open.Len() != open {
+			t.Errorf("its author has read the take: %t; it has begun a state: %t, %d gates are open", what, got, m.gates.open.Len())
+		}
+	}
+}
+
+// TestAdoptedSnap: the state of a Snap is as of the Hello that it answers. Records from before that are in it, and later ones are applied; what has
+// ended by then is bounded from the instant at which that Hello was read.
+func TestAdoptedSnap(t *testing.T) {
+	other, third := Incarnation{2}, Incarnation{3}
+	at := func(entry int64) Position { return Position{Ledger: 3, Entry: entry} }
+	start := clock.Instant(time.Hour)
+	begin := func() (m *Machine, hear func(entry int64, inc Incarnation, b Body)) {
+		m = New(memoryConfig())
+		m.now = start
+		m.openReader()
+		hear = func(entry int64, inc Incarnation, b Body) {
+			m.now = start.Add(time.Duration(entry-60) * time.Second)
+			m.deliver(read{at: at(entry), rec: Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b}, sum: 1, when: m.now})
+		}
+		hello := &Hello{Node: m.self(), HashID: "h", Partitions: simPartitions, NeedState: true}
+		hear(60, m.cfg.Inc, hello)
+		hear(61, other, &Beat{Seq: 1, Applied: at(60), Cur: at(40)})
+		hear(62, m.cfg.Inc, hello)
+		hear(63, third, &Hello{Node: Node{Name: "c", Inc: third, Lease: time.Second, LogVersion: LogVersionMax}, HashID: "h", Partitions: simPartitions})
+		return m, hear
+	}
+	group := func(m *Machine) *State {
+		table := make([]uint16, simPartitions)
+		table[5] = 1
+		return newGenesisState(at(40), LogVersionMax, &Genesis{
+			HashID: "h", Partitions: simPartitions, Table: table, After: at(39), Members: []Node{{Name: "b", Inc: other, Lease: time.Second, LogVersion: LogVersionMax}, m.self()},
+		})
+	}
+	m, hear := begin()
+	sent := group(m)
+	digest := stateDigest(sent)
+	hear(64, other, &Snap{ForHello: at(62), State: sent})
+	if m.state == nil {
+		t.Fatal("it is not adopted")
+	}
+	read := start.Add(2 * time.Second) // the Hello
+	if m.memory.Floor != TokenOf(0, at(40)) {
+		t.Errorf("it remembers the token %v, want that of the group's epoch", m.memory.Floor)
+	}
+	if m.base != at(40) || m.tail.last != at(64) || m.heardBase != read || m.peers[m.cfg.Inc].came != read || m.ownRead != start.Add(4*time.Second) {
+		t.Errorf("base %v, last %v, heard of all at %v, came at %v", m.base, m.tail.last, m.heardBase, m.peers[m.cfg.Inc].came)
+	}
+	if got, want := m.state.Pending[0][0].deadline, read.Add(waitFor(LeaseMax)); got != want {
+		t.Errorf("earlier tenures are over at %v, want %v", got, want)
+	}
+	if p := m.peers[other]; p != nil && p.beat != nil {
+		t.Error("a Beat from before the Hello was applied")
+	}
+	if _, known := m.state.Node(third); !known {
+		t.Error("a Hello from behind it was not applied")
+	}
+	if m.Gate(5) != Waiting || m.Gate(0) != Closed {
+		t.Errorf("gates %v and %v, want that its own partition waits", m.Gate(5), m.Gate(0))
+	}
+	if stateDigest(sent) != digest || sent.Pending[0][0].deadline != 0 {
+		t.Error("the Snap was written to, which other members share in tests, and the log's reader may")
+	}
+
+	for name, spoil := range map[string]func(*State){
+		"is not valid":                func(s *State) { s.Nodes[0].Lease = LeaseMax + time.Millisecond },
+		"has too short a wait":        func(s *State) { s.Pending[0][0].Lease = time.Second },
+		"has an owner that is nobody": func(s *State) { s.Table[3] = 9 },
+	} {
+		m, hear := begin()
+		bad := group(m)
+		spoil(bad)
+		m.out = nil
+		hear(64, other, &Snap{ForHello: at(62), State: bad})
+		if m.state != nil || m.over || !slices.ContainsFunc(m.out, func(e Effect) bool {
+			n, ok := e.(Note)
+			return ok && n.Kind == NoteBadRecord && strings.HasPrefix(n.Reason, "snap: ")
+		}) {
+			t.Errorf("a state that %s is adopted: %t, effects %+v", name, m.state != nil, m.out)
+		}
+		hear(65, third, &Snap{ForHello: at(61), State: group(m)})
+		hear(66, third, &Snap{ForHello: at(62)})
+		if m.state != nil {
+			t.Error("a Snap for no Hello of ours, or without a state, is adopted")
+		}
+		if hear(67, third, &Snap{ForHello: at(62), State: group(m)}); m.state == nil {
+			t.Error("the next one, which is valid, is not adopted")
+		}
+	}
+
+	m, hear = begin()
+	foreign := group(m)
+	foreign.HashID = "x"
+	if hear(64, other, &Snap{ForHello: at(62), State: foreign}); m.state != nil || !m.over {
+		t.Error("the state of a group that places keys otherwise is adopted")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/history"
@@ -117,5 +118,92 @@ func TestExemplars(t *testing.T) {
 	}
 	if (&Pipeline{}).TracedHandlers(histogram) != histogram {
 		t.Error("without traces the histogram is another one")
+	}
+}
+
+// The count of open spans is that of the events that are held or run: at 0 nothing is looked for, and one that is too high would be for good.
+func TestOpenSpansAreCounted(t *testing.T) {
+	yes := sdktrace.NewTracerProvider().Tracer("test")
+	traces := newTraces(&Tracing{Tracer: yes, Roots: true})
+	want := func(what string, n int64) {
+		t.Helper()
+		if got := traces.open.Load(); got != n || int(n) != len(traces.held)+len(traces.running) || traces.areOpen() != (n > 0) {
+			t.Errorf("%s: %d spans are open, %d events are held, %d run, want %d in all", what, got, len(traces.held), len(traces.running), n)
+		}
+	}
+	first := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders"}
+	second := &event.Event{Handle: event.NewHandle(1, 2), Topic: "orders"}
+	traces.receive(first, false)
+	traces.receive(second, true)
+	want("received", 2)
+	deliveries := []event.Delivery{{ID: 1, Ref: event.RefTo(first)}, {ID: 2, Ref: event.RefTo(second)}}
+	traces.deliver(deliveries)
+	want("delivered", 4)
+	for range 2 { // the second time they are over
+		traces.finish([]event.Result{{Delivery: 1, Kind: event.ResultDone}, {Delivery: 2, Kind: event.ResultRetry}, {Delivery: 3, Kind: event.ResultDone}})
+		want("finished", 2)
+	}
+	for range 2 {
+		traces.settling([]event.Verdict{{Handle: first.Handle, Kind: event.Done}}, []*event.Event{first}).end()
+		want("settled", 1)
+	}
+	for range 2 {
+		traces.dropped([]event.Handle{second.Handle, event.NewHandle(1, 3)})
+		want("dropped", 0)
+	}
+}
+
+// Spans show keys only if the settings say so, since they may be personal data; and the span of an event's receipt is linked with its producer's, if
+// there is one.
+func TestSpansOfAReceipt(t *testing.T) {
+	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	for name, test := range map[string]struct {
+		keys     bool
+		producer string
+	}{
+		"no keys, no producer": {},
+		"keys":                 {keys: true},
+		"a producer":           {producer: traceparent},
+		"both":                 {keys: true, producer: traceparent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := tracetest.NewSpanRecorder()
+			provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
+			traces := newTraces(&Tracing{Tracer: provider.Tracer("test"), Roots: true, Keys: test.keys, Subscription: "s"})
+			ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders", Key: "user-1"}
+			if test.producer != "" {
+				ev.Properties = []event.Property{{Name: "traceparent", Value: test.producer}}
+			}
+			traces.receive(ev, false)
+			deliveries := []event.Delivery{{ID: 1, Ref: event.RefTo(ev)}}
+			traces.accept([]event.Ref{deliveries[0].Ref})
+			traces.deliver(deliveries)
+			traces.finish([]event.Result{{Delivery: 1, Kind: event.ResultDone}})
+			traces.settling([]event.Verdict{{Handle: ev.Handle, Kind: event.Done}}, []*event.Event{ev}).end()
+			spans := recorder.Ended()
+			if len(spans) != 5 {
+				t.Fatalf("%d spans", len(spans))
+			}
+			for _, span := range spans {
+				key := ""
+				for _, a := range span.Attributes() {
+					if a.Key == "ringfence.key" {
+						key = a.Value.AsString()
+					} else if strings.Contains(a.Value.String(), "user-1") {
+						t.Errorf("%s: the key is in %v", span.Name(), a)
+					}
+				}
+				if want := map[bool]string{true: "user-1"}[test.keys]; key != want {
+					t.Errorf("%s: the key is shown as %q, want %q", span.Name(), key, want)
+				}
+				links := 0
+				if span.Name() == "receive orders" && test.producer != "" {
+					links = 1
+				}
+				if got := span.Links(); len(got) != links || links > 0 && got[0].SpanContext.SpanID().String() != "0123456789abcdef" {
+					t.Errorf("%s: links %+v, want %d, with the producer's span", span.Name(), got, links)
+				}
+			}
+		})
 	}
 }

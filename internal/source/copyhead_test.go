@@ -54,6 +54,31 @@ func TestAMessageWithLongErrorsIsNoCopy(t *testing.T) {
 	}
 }
 
+// What routers have added to a copy is bounded, and neither what they added to an event that they have published nor the producer's own properties count.
+func TestBytesOfRoutersPropertiesAreBounded(t *testing.T) {
+	long := func(name string, bytes int) event.Property {
+		return event.Property{Name: name, Value: strings.Repeat("e", bytes)}
+	}
+	base := []event.Property{{Name: PropertyMessageID, Value: "1:2:-1:-1"}, {Name: PropertyRound, Value: "1"}}
+	said := len("1:2:-1:-1") + len("1")
+	for name, test := range map[string]struct {
+		more []event.Property
+		want string
+	}{
+		"as many as may be":           {[]event.Property{long(PropertyFirstError, headMax), long(PropertyReason, headMax-said)}, ""},
+		"one byte more":               {[]event.Property{long(PropertyFirstError, headMax), long(PropertyReason, headMax-said+1)}, copyAltered},
+		"of a published event":        {[]event.Property{long(PropertyFirstError, headMax), long(PropertyReason, headMax-said), long("ringfence-sent-key", 99)}, ""},
+		"the producer's, of a length": {[]event.Property{long("mine", 2*headMax+1)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := event.Message{Key: "k", Event: &event.Event{Payload: []byte("p"), Properties: append(base[:2:2], test.more...)}}
+			if got := refusalReason(&m, nil, false); got != test.want {
+				t.Errorf("refused as %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // A producer's own ringfence-broken: key and properties must still be in the dead letter.
 func TestADeadLetterKeepsKeyAndProperties(t *testing.T) {
 	m := event.Message{Key: "the-key", Event: &event.Event{Payload: []byte("p"), Properties: []event.Property{

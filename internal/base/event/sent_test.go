@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"encoding/base64"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,37 @@ func TestSentIsRead(t *testing.T) {
 	})
 }
 
+// Each property of a published event says one thing, and stands behind the sender's own: what there is nothing to say of has none.
+func TestSentHasNoEmptyProperties(t *testing.T) {
+	own := make([]event.Property, 1, 4) // with room that is not the router's to write to
+	own[0] = event.Property{Name: "a", Value: "1"}
+	key := event.Property{Name: "ringfence-sent-key", Value: "aw"}
+	due := event.Property{Name: "ringfence-sent-due", Value: "1"}
+	name := event.Property{Name: "ringfence-sent-timer", Value: "n"}
+	firing := event.Property{Name: "ringfence-sent-firing", Value: "00000000000000ff:2:3"}
+	for what, test := range map[string]struct {
+		sent event.Sent
+		want []event.Property
+	}{
+		"at once, without a name": {event.Sent{Key: "k"}, []event.Property{own[0], key}},
+		"due":                     {event.Sent{Key: "k", Due: 1}, []event.Property{own[0], key, due}},
+		"with a name":             {event.Sent{Key: "k", Name: "n"}, []event.Property{own[0], key, name}},
+		"a firing":                {event.Sent{Key: "k", Due: 1, Name: "n", Firing: &event.Firing{Definition: 255, Time: 2, Missed: 3}}, []event.Property{own[0], key, due, name, firing}},
+	} {
+		if got := test.sent.Properties(own); !slices.Equal(got, test.want) {
+			t.Errorf("%s: properties %v, want %v", what, got, test.want)
+		}
+	}
+	if behind := own[:2][1]; behind != (event.Property{}) {
+		t.Errorf("%v was written behind the sender's properties", behind)
+	}
+	for _, p := range []string{"ringfence-message-id", "ringfence-", "ringfence-sent", "sent-key"} {
+		if event.IsOfSent(p) {
+			t.Errorf("%s counts as a property of a published event", p)
+		}
+	}
+}
+
 func TestSentOfOthers(t *testing.T) {
 	for _, properties := range [][]event.Property{
 		nil,
@@ -48,6 +80,7 @@ func TestSentOfOthers(t *testing.T) {
 		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-due", Value: "-1"}},
 		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-due", Value: "99999999999999999999"}},
 		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-timer", Value: strings.Repeat("n", 129)}},
+		{{Name: "ringfence-sent-key", Value: base64.RawURLEncoding.EncodeToString(make([]byte, event.KeyMax+1))}},
 		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-firing", Value: "1:2"}},
 		{{Name: "ringfence-sent-key", Value: "YQ"}, {Name: "ringfence-sent-firing", Value: "zz:2:3"}},
 	} {
@@ -62,6 +95,11 @@ func TestSentIsBounded(t *testing.T) {
 	good := event.Sent{Key: "user-1", Due: now + 5, Name: "expire"}
 	if err := good.Check(now, event.SentPayloadMax, make([]event.Property, 0)); err != nil {
 		t.Errorf("a good one: %v", err)
+	}
+	most := event.Sent{Key: event.Key(strings.Repeat("k", event.KeyMax)), Due: now + event.SentAfterMax.Milliseconds(), Name: strings.Repeat("n", event.SentNameMax)}
+	properties := slices.Repeat([]event.Property{{Name: "a", Value: strings.Repeat("v", event.SentPropertyMax-1)}}, event.SentPropertiesMax)
+	if err := most.Check(now, event.SentPayloadMax, properties); err != nil {
+		t.Errorf("one at all of its bounds: %v", err)
 	}
 	for name, test := range map[string]struct {
 		change     func(*event.Sent)

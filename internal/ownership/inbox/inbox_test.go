@@ -141,6 +141,10 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("deadline of the draining delivery = %v, want 16s", got)
 	}
 	ponged(b, 7*second, 7*second, 10*time.Second)
+	ponged(b, 7*second, 7*second, time.Second, 1) // a shorter one
+	if got := b.Deadline(&events[0].item); got != 16*second {
+		t.Errorf("a later Pong took the deadline of the draining delivery back to %v", got)
+	}
 	if lost := b.Check(16*second, nil); !slices.Equal(lost, events[:1]) {
 		t.Errorf("%d lost at 16s, want the revoked one alone", len(lost))
 	}
@@ -317,6 +321,8 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 					switch {
 					case moved && !now.Before(before[e]):
 						t.Fatal("a passed deadline moved")
+					case b.Deadline(&e.item) < before[e]:
+						t.Fatalf("a Pong took a deadline back from %v to %v", before[e], b.Deadline(&e.item))
 					case moved && revoked[e] && !slices.Contains(listed, uint64(e.item.ID)):
 						t.Fatal("the deadline of a revoked delivery moved, though it was not listed")
 					case moved && b.Deadline(&e.item) != a.Add(remaining):
