@@ -68,6 +68,8 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 		inMemory(t, func(c *Config) { c.Counting = counting }, func(r *rig) {
 			var link *fakebroker.Link
 			var consumer uint64
+			r.entryReader.close()
+			synctest.Wait() // nothing asks the broker now
 			r.broker.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
 				if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
 					link, consumer = l, c.GetSubscribe().GetConsumerId()
@@ -88,7 +90,6 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 			if err != nil {
 				r.Fatal(err)
 			}
-			r.entryReader.close()
 			r.entryReader = reader
 			defer reader.close()
 			if err := r.subscribe(r.Context(), subscription{topic: r.topic, earliest: true, queue: 1000}); err != nil {
@@ -111,6 +112,7 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 				return err
 			}
 			old := receive(r.cluster)
+			synctest.Wait()
 			link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
 				ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(), BrokerServiceUrl: new("pulsar://green"),
 			}})

@@ -122,9 +122,10 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 // A broker that does not answer does not delay a member that stops while it brings letters back.
 func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answer, hung := make(chan struct{}), true
+		answer := make(chan struct{})
+		var subscribes atomic.Bool
 		client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-			if hung {
+			if !subscribes.Load() {
 				<-answer
 			}
 			return &hungConsumer{answer: answer}, nil
@@ -138,7 +139,7 @@ func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
 		if _, err := p.subscribe(ctx, &sdk{client: client}); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second {
 			t.Errorf("subscribing ended with %v after %v, want %v after 1s", err, time.Since(began), context.Canceled)
 		}
-		hung = false
+		subscribes.Store(true)
 		conn, err := p.subscribe(t.Context(), &sdk{client: client})
 		if err != nil {
 			t.Fatal(err)
