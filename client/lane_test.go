@@ -51,18 +51,26 @@ func (r *reader) Send(context.Context, *lanev1.SendRequest) (*lanev1.SendRespons
 	return &lanev1.SendResponse{MessageId: "1:2:-1:-1"}, nil
 }
 
-// TestTooLargeRequestsAreNotSent: gRPC answers what is larger than a router reads with the status that means "again", so it must not get there.
-func TestTooLargeRequestsAreNotSent(t *testing.T) {
-	t.Parallel()
-	listener, server, router := bufconn.Listen(1<<16), grpc.NewServer(grpc.MaxRecvMsgSize(2<<20)), new(reader)
+// laneTo connects a lane with a router in memory.
+func laneTo(t *testing.T, router lanev1.LaneServiceServer, options ...grpc.ServerOption) *client.Lane {
+	t.Helper()
+	listener, server := bufconn.Listen(1<<16), grpc.NewServer(options...)
 	lanev1.RegisterLaneServiceServer(server, router)
 	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
+	t.Cleanup(server.Stop)
 	lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = lane.Close() }()
+	t.Cleanup(func() { _ = lane.Close() })
+	return lane
+}
+
+// TestTooLargeRequestsAreNotSent: gRPC answers what is larger than a router reads with the status that means "again", so it must not get there.
+func TestTooLargeRequestsAreNotSent(t *testing.T) {
+	t.Parallel()
+	router := new(reader)
+	lane := laneTo(t, router, grpc.MaxRecvMsgSize(2<<20))
 	const most = 1 << 20
 	for name, c := range map[string]struct {
 		key     string
@@ -105,15 +113,8 @@ func TestTooLargeRequestsAreNotSent(t *testing.T) {
 
 // TestInvokeWithAnEndlessTimeout: the router judges it.
 func TestInvokeWithAnEndlessTimeout(t *testing.T) {
-	listener, server, router := bufconn.Listen(1<<16), grpc.NewServer(), new(reader)
-	lanev1.RegisterLaneServiceServer(server, router)
-	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
-	lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lane.Close() }()
+	router := new(reader)
+	lane := laneTo(t, router)
 	if _, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(math.MaxInt64)); err != nil || router.read.Load() != 1 {
 		t.Errorf("%v, and the router has read %d requests", err, router.read.Load())
 	}
@@ -130,19 +131,11 @@ func TestSendsEndWithoutADeadline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				listener, server := bufconn.Listen(1<<16), grpc.NewServer()
-				lanev1.RegisterLaneServiceServer(server, refusing{answer: test.answer})
-				go func() { _ = server.Serve(listener) }()
-				defer server.Stop()
-				lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = lane.Close() }()
+				lane := laneTo(t, refusing{answer: test.answer})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer time.AfterFunc(2*time.Minute, cancel).Stop() // it would go on for ever
 				begun := time.Now()
-				_, err = lane.Send(ctx, "k", nil)
+				_, err := lane.Send(ctx, "k", nil)
 				if took := time.Since(begun); !errors.Is(err, test.want) || took > time.Minute {
 					t.Errorf("%v after %v, want %v", err, took, test.want)
 				}

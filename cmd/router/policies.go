@@ -152,16 +152,14 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 		if _, err := partitionsOfTopic(ctx, admin, path); pulsaradmin.IsNotFound(err) {
 			path = namespaceOf(c.topic)
 		}
-		var seconds *int
-		if !d.policy(ctx, admin, path, "messageTTL", &seconds) || seconds == nil || *seconds <= 0 {
-			continue
-		}
 		const format, advice = "messages of %s expire after %d s, unhandled: %s", "exempt it: pulsar-admin topics set-message-ttl %s -t 0"
-		switch ttl := time.Duration(*seconds) * time.Second; {
+		seconds, known := d.ttl(ctx, admin, path)
+		switch ttl := time.Duration(seconds) * time.Second; {
+		case !known || ttl == 0:
 		case ttl < c.least:
-			d.fail(check, fmt.Sprintf(advice, c.topic), format, c.topic, *seconds, c.wait)
+			d.fail(check, fmt.Sprintf(advice, c.topic), format, c.topic, seconds, c.wait)
 		case ttl < c.most:
-			d.warn(check, fmt.Sprintf(advice, c.topic), format, c.topic, *seconds, c.wait)
+			d.warn(check, fmt.Sprintf(advice, c.topic), format, c.topic, seconds, c.wait)
 		}
 	}
 	if len(d.findings) == found {
@@ -250,10 +248,9 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 
 // timersExpire checks by the policies of the timer topic, or of its namespace, that timers do not expire.
 func (d *doctor) timersExpire(ctx context.Context, admin pulsaradmin.Client, path, topic string) {
-	var ttl *int
-	if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 && time.Duration(*ttl)*time.Second < 2*source.HopMax {
+	if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 && time.Duration(seconds)*time.Second < 2*source.HopMax {
 		d.fail("timers", "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
-			"messages of %s expire after %d s, and a timer waits there for up to %v: timers would be lost", topic, *ttl, source.HopMax)
+			"messages of %s expire after %d s, and a timer waits there for up to %v: timers would be lost", topic, seconds, source.HopMax)
 	}
 }
 
@@ -335,10 +332,9 @@ func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settin
 	case !there && settings["allowAutoTopicCreation"] == "false":
 		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
 	case there:
-		var ttl *int
-		if d.policy(ctx, admin, pulsaradmin.TopicPath(topic), "messageTTL", &ttl) && ttl != nil && *ttl > 0 {
+		if seconds, _ := d.ttl(ctx, admin, pulsaradmin.TopicPath(topic)); seconds > 0 {
 			d.warn(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
-				"records of %s expire after %d s: a router that starts later does not know older holds", topic, *ttl)
+				"records of %s expire after %d s: a router that starts later does not know older holds", topic, seconds)
 		}
 	}
 }
@@ -364,11 +360,11 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 		default:
 			path = namespace
 		}
-		var ttl, expiration *int
-		if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 {
+		if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 {
 			d.fail(check, "exempt it: pulsar-admin topics set-message-ttl "+p.Topic+" -t 0",
-				"records of %s expire after %d s: a group that is stopped for longer loses its subscription", p.Topic, *ttl)
+				"records of %s expire after %d s: a group that is stopped for longer loses its subscription", p.Topic, seconds)
 		}
+		var expiration *int
 		if err := admin.Call(ctx, http.MethodGet, namespace+"/subscriptionExpirationTime", nil, &expiration); err == nil && expiration != nil && *expiration > 0 {
 			d.fail(check, "remove it: pulsar-admin namespaces remove-subscription-expiration-time "+strings.TrimPrefix(namespace, "namespaces/"),
 				"the namespace deletes subscriptions that are unused for %d minutes; without __anchor the broker deletes the records of %s", *expiration, p.Topic)
@@ -384,6 +380,16 @@ func (d *doctor) policy(ctx context.Context, admin pulsaradmin.Client, path, nam
 		return false
 	}
 	return true
+}
+
+// ttl asks for the seconds after which the messages of a topic, or of a namespace, expire, 0 for never. known is false if the broker does not tell.
+func (d *doctor) ttl(ctx context.Context, admin pulsaradmin.Client, path string) (seconds int, known bool) {
+	var ttl *int
+	known = d.policy(ctx, admin, path, "messageTTL", &ttl)
+	if ttl != nil {
+		seconds = max(0, *ttl)
+	}
+	return seconds, known
 }
 
 func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path string) {
@@ -405,14 +411,12 @@ func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path s
 
 // expiry checks that nothing but the anchor lets records go.
 func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path string) {
-	var ttl *int
-	if d.policy(ctx, admin, path, "messageTTL", &ttl) {
-		if ttl != nil && *ttl > 0 {
-			d.fail("message TTL", "remove the TTL of the control topic's namespace: pulsar-admin namespaces remove-message-ttl NAMESPACE",
-				"records expire after %d s: a member that was away could not follow the log", *ttl)
-		} else {
-			d.ok("message TTL", "none")
-		}
+	switch seconds, known := d.ttl(ctx, admin, path); {
+	case seconds > 0:
+		d.fail("message TTL", "remove the TTL of the control topic's namespace: pulsar-admin namespaces remove-message-ttl NAMESPACE",
+			"records expire after %d s: a member that was away could not follow the log", seconds)
+	case known:
+		d.ok("message TTL", "none")
 	}
 	var quotas map[string]struct{ Policy string }
 	if d.policy(ctx, admin, path, "backlogQuotaMap", &quotas) {

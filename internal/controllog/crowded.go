@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ringfence/router/internal/wire/hotframe"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 )
 
@@ -26,26 +27,21 @@ func crowded(data []byte) bool {
 // countItems returns room less the items in a message, or a negative number.
 func countItems(shape protoreflect.MessageDescriptor, data []byte, room int) int {
 	fields := shape.Fields()
-	for len(data) > 0 && room >= 0 {
-		num, typ, head := protowire.ConsumeTag(data)
-		if head < 0 {
-			return room
+	for num, content := range hotframe.Fields(data) {
+		field := fields.ByNumber(num)
+		if field == nil || content == nil {
+			continue
 		}
-		size := protowire.ConsumeFieldValue(num, typ, data[head:])
-		if size < 0 {
-			return room
+		switch field.Kind() {
+		case protoreflect.MessageKind:
+			room = countItems(field.Message(), content, room-messageItems)
+		case protoreflect.BytesKind, protoreflect.StringKind:
+			room--
+		default: // packed numbers
 		}
-		if field := fields.ByNumber(num); field != nil && typ == protowire.BytesType {
-			switch field.Kind() {
-			case protoreflect.MessageKind:
-				content, _ := protowire.ConsumeBytes(data[head:])
-				room = countItems(field.Message(), content, room-messageItems)
-			case protoreflect.BytesKind, protoreflect.StringKind:
-				room--
-			default: // packed numbers
-			}
+		if room < 0 {
+			break
 		}
-		data = data[head+size:]
 	}
 	return room
 }

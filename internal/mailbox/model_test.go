@@ -1132,7 +1132,7 @@ func (m *model) checkReserved() {
 			want = 0
 		}
 		for _, to := range c.to {
-			if got := m.boxes.Reserved(to.sender, to.handle); got != want {
+			if got, _ := m.boxes.Renewable(to.sender, to.handle); got != want {
 				m.Fatalf("the reservation of sender %d at handle %d is delivery %d, want %d", to.sender, to.handle, got, want)
 			}
 		}

@@ -93,7 +93,7 @@ func TestUnpinCountsDuplicates(t *testing.T) {
 	}
 }
 
-// A newer version of a waiting event keeps nothing of the frame that brought it, whoever sent the older one.
+// The memory of a frame that brings a newer version of a waiting event is freed, whether the older version came from this node or from a peer.
 func TestUnpinANewerVersion(t *testing.T) {
 	for name, first := range map[string]Sender{"of an event of this node": Local, "of an event that was copied out": 3} {
 		t.Run(name, func(t *testing.T) {

@@ -643,22 +643,16 @@ func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
 }
 
-// Reserved returns the delivery of a reservation that a sender has here and that runs, 0 if there is none.
-func (b *Boxes) Reserved(from Sender, call event.Handle) event.DeliveryID {
-	place, here := b.visits.by[address{from, call}]
-	if !here {
-		return 0
-	}
-	if _, runs := b.visits.fences[place]; !runs {
-		return 0
-	}
-	return b.items.at(place).delivery
-}
-
-// Renewable is [Boxes.Reserved] for a renewal. Nothing may be answered to one whose reservation is over before the verdict that says so is on
-// its way: telling says that it may not be.
+// Renewable returns the delivery of a reservation that a sender has here and that runs, 0 if there is none. Nothing may be answered to a renewal of
+// one that is over before the verdict that says so is on its way: telling says that it may not be.
 func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
-	return b.Reserved(from, call), b.visits.telling[address{from, call}] > 0
+	at := address{from, call}
+	if place, here := b.visits.by[at]; here {
+		if _, runs := b.visits.fences[place]; runs {
+			id = b.items.at(place).delivery
+		}
+	}
+	return id, b.visits.telling[at] > 0
 }
 
 // tell names the final verdict on a reservation in the output, until it is on its way.

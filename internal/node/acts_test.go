@@ -223,12 +223,7 @@ func TestADrainDoesNotEndTheWaitForActs(t *testing.T) {
 		}
 		p.Acts = act.New(cfg, "a", open, time.Now, slog.New(slog.DiscardHandler), act.NewMetrics(prometheus.NewRegistry()))
 	})
-	g.closes("drained", a.Drain())
-	begun, err := a.Undrain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.closes("coming back", begun)
+	g.drainAndUndrain(a)
 	g.serve(a, done)
 	time.Sleep(time.Second)
 	if a.incarnation.Load() != nil {

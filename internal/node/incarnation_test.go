@@ -82,12 +82,7 @@ func TestANewIncarnationSuspectsNobody(t *testing.T) {
 		return nil
 	})
 	a.reach.gossip(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Name: "b", Inc: suspect}}) // as when b was paused
-	g.closes("drained", a.Drain())
-	begun, err := a.Undrain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.closes("coming back", begun)
+	g.drainAndUndrain(a)
 	g.ready(a)
 	if got := a.reach.word(suspect); got != "unknown" {
 		t.Errorf("b is %s to a", got)
@@ -111,11 +106,6 @@ func TestComesBackWithABrokenKeyFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("half a ke"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g.closes("drained", a.Drain())
-	begun, err := a.Undrain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.closes("coming back", begun)
+	g.drainAndUndrain(a)
 	g.ready(a)
 }

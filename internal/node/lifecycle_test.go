@@ -136,6 +136,17 @@ func (g *group) closes(what string, c <-chan struct{}) {
 	})
 }
 
+// drainAndUndrain waits until a member has drained, and then until it has begun to come back.
+func (g *group) drainAndUndrain(m *member) {
+	g.t.Helper()
+	g.closes("drained", m.Drain())
+	begun, err := m.Undrain()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.closes("coming back", begun)
+}
+
 // mute is a control log that cannot be written until unmuted.
 type mute struct {
 	controllog.Transport

@@ -220,6 +220,27 @@ func TestUnparkOfManyLetters(t *testing.T) {
 	}
 }
 
+// startParked starts a member whose key k is parked with one event. order unparks it, and h notes what is handled.
+func (g *group) startParked() (a *member, h *handledKeys, order act.Order) {
+	g.t.Helper()
+	h = &handledKeys{events: map[string][]string{}}
+	a = g.startWith("a", nil, g.parksOn("a", controllog.NewMem()))
+	g.handle(a, h.handle)
+	g.ready(a)
+	order = act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"}
+	if _, _, err := a.Acts().Park(g.t.Context(), order); err != nil {
+		g.t.Fatal(err)
+	}
+	g.publishKeys("k")
+	g.eventually("the event is parked", func() error {
+		if s := a.boxes.Stats(); s.Parked != 1 || a.parking("k") != 0 {
+			return fmt.Errorf("%d are", s.Parked)
+		}
+		return nil
+	})
+	return a, h, order
+}
+
 // unackable is a reading of the parking topic whose acks fail.
 type unackable struct {
 	parkingReading
@@ -235,22 +256,8 @@ func (r unackable) Ack(*source.ParkedLetter) error {
 // few of them, `router locate` says why, and no letter is handled twice.
 func TestUnparkPausesWhenNoLetterIsRemoved(t *testing.T) {
 	t.Parallel()
-	g, log := newGroup(t), controllog.NewMem()
-	h := &handledKeys{events: map[string][]string{}}
-	a := g.startWith("a", nil, g.parksOn("a", log))
-	g.handle(a, h.handle)
-	g.ready(a)
-	order := act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"}
-	if _, _, err := a.Acts().Park(t.Context(), order); err != nil {
-		t.Fatal(err)
-	}
-	g.publishKeys("k")
-	g.eventually("the event is parked", func() error {
-		if s := a.boxes.Stats(); s.Parked != 1 || a.parking("k") != 0 {
-			return fmt.Errorf("%d are", s.Parked)
-		}
-		return nil
-	})
+	g := newGroup(t)
+	a, h, order := g.startParked()
 	var readings, acks atomic.Int32
 	var works atomic.Bool
 	read := a.unparks.read
@@ -301,22 +308,8 @@ func (r unheard) Ack(l *source.ParkedLetter) error {
 // TestUnparkEndsThoughAnAnswerWasLost: a letter that was removed is not waited for.
 func TestUnparkEndsThoughAnAnswerWasLost(t *testing.T) {
 	t.Parallel()
-	g, log := newGroup(t), controllog.NewMem()
-	h := &handledKeys{events: map[string][]string{}}
-	a := g.startWith("a", nil, g.parksOn("a", log))
-	g.handle(a, h.handle)
-	g.ready(a)
-	order := act.Order{Key: "k", By: "alice", From: "here", Reason: "a look"}
-	if _, _, err := a.Acts().Park(t.Context(), order); err != nil {
-		t.Fatal(err)
-	}
-	g.publishKeys("k")
-	g.eventually("the event is parked", func() error {
-		if s := a.boxes.Stats(); s.Parked != 1 || a.parking("k") != 0 {
-			return fmt.Errorf("%d are", s.Parked)
-		}
-		return nil
-	})
+	g := newGroup(t)
+	a, h, order := g.startParked()
 	read := a.unparks.read
 	a.unparks.read = func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
 		r, err := read(ctx, each)

@@ -340,14 +340,19 @@ func TestTheLastEventsOfASlowEntryHaveTime(t *testing.T) {
 	wantSpilled(t, l.Spill(8*second-1, nil), quick[:10]...)
 }
 
-// An entry of which one copy was on its way is spilled to its end: its other events are chosen when the budget allows.
-func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
-	l := source.NewLedger(source.CountEntries)
+// stuckEntry returns a ledger with an entry of so many stuck events, of which it spills one a second from now on.
+func stuckEntry(t *testing.T, events int) (l *source.Ledger, stuck []event.Handle, now clock.Instant) {
+	t.Helper()
+	l = source.NewLedger(source.CountEntries)
 	b := bounds()
 	b.PinnedMax, b.RateMax = 1, 1
 	l.Bound(b)
-	stuck := enter(t, l, 1, 1, keys("a", 3)...)
-	now := clock.Instant(1).Add(b.StuckAfter)
+	return l, enter(t, l, 1, 1, keys("a", events)...), clock.Instant(1).Add(b.StuckAfter)
+}
+
+// An entry of which one copy was on its way is spilled to its end: its other events are chosen when the budget allows.
+func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
+	l, stuck, now := stuckEntry(t, 3)
 	for i, h := range stuck {
 		wantSpilled(t, l.Spill(now, nil), h)
 		if _, ok := l.Sending(h); !ok {
@@ -373,12 +378,7 @@ func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
 
 // While the copy of one event is on its way, the others of its entry are chosen, too.
 func TestAnEntryIsSpilledBesideACopyOnItsWay(t *testing.T) {
-	l := source.NewLedger(source.CountEntries)
-	b := bounds()
-	b.PinnedMax, b.RateMax = 1, 1
-	l.Bound(b)
-	stuck := enter(t, l, 1, 1, keys("a", 2)...)
-	now := clock.Instant(1).Add(b.StuckAfter)
+	l, stuck, now := stuckEntry(t, 2)
 	wantSpilled(t, l.Spill(now, nil), stuck[0])
 	l.Sending(stuck[0])
 	now = now.Add(time.Second)

@@ -297,7 +297,7 @@ func TestSendIsAnswered(t *testing.T) {
 	})
 }
 
-// Whoever has sent what still waits for its turn at the end learns that it was not sent.
+// At the end of a source, sends that still wait for their turn are answered as not sent.
 func TestUnsentIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startTiming(t, func(c *Config) { c.CopiesMax = 1 })

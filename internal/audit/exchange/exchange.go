@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/audit"
@@ -27,6 +26,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/partition"
 	"github.com/ringfence/router/internal/netx/greet"
+	"github.com/ringfence/router/internal/wire/hotframe"
 	auditv1 "github.com/ringfence/router/proto/ringfence/audit/v1"
 )
 
@@ -162,18 +162,13 @@ const (
 
 // countItems counts what repeats in a report, up to its first malformed field, where the generated code fails too.
 func countItems(b []byte) (trips, handlings int) {
-	for len(b) > 0 {
-		num, _, size := protowire.ConsumeField(b)
-		if size < 0 {
-			break
-		}
+	for num := range hotframe.Fields(b) {
 		switch num {
 		case fieldTrips:
 			trips++
 		case fieldHandlings:
 			handlings++
 		}
-		b = b[size:]
 	}
 	return trips, handlings
 }

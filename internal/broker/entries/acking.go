@@ -11,14 +11,6 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Ack acks entries, or some of their events, including entries of earlier connections. Acks of whole entries are sent at once if none were
-// sent for AckDelayMax. Others are sent in groups after at most AckDelayMax, after a reconnect, and at Close.
-func (c *Consumer) Ack(ids ...wire.AckID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ack(ids)
-}
-
 // Ack acks an entry, or all chunks of a message. The first chunk is acked last, even if chunks were handed on one by one. One that arrived before the
 // latest reconnect is not acked: the broker sends it again, with those that it needs it for. It fails for an entry of a cluster that the topic has left.
 func (d *Delivered) Ack() error {
@@ -57,7 +49,8 @@ func (d *Delivered) AckPart(ackSet []uint64, events int) error {
 	return c.ack([]wire.AckID{{ID: d.ID, AckSet: ackSet, BatchSize: int32(events)}})
 }
 
-// ack acks entries. The caller holds the lock.
+// ack acks entries, or some of their events, including entries of earlier connections. Acks of whole entries are sent at once if none were
+// sent for AckDelayMax. Others are sent in groups after at most AckDelayMax, after a reconnect, and at Close. The caller holds the lock.
 func (c *Consumer) ack(ids []wire.AckID) error {
 	if c.over != nil {
 		return c.over

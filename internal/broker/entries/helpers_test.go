@@ -156,3 +156,10 @@ func (r *rig) publish(n int) (all []wire.ID) {
 	}
 	return all
 }
+
+// Ack acks entries by their ids alone, whatever their cluster and their chunks.
+func (c *Consumer) Ack(ids ...wire.AckID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ack(ids)
+}

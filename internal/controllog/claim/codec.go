@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/wire/hotframe"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 )
 
@@ -64,13 +64,10 @@ const fieldsMax = resourcesMax + identity.SettingsMax + 64
 
 // countFields counts the fields of a record up to the first malformed one, and no more than the first one beyond fieldsMax.
 func countFields(data []byte) (fields int) {
-	for len(data) > 0 && fields <= fieldsMax {
-		_, _, size := protowire.ConsumeField(data)
-		if size < 0 {
+	for range hotframe.Fields(data) {
+		if fields++; fields > fieldsMax {
 			break
 		}
-		data = data[size:]
-		fields++
 	}
 	return fields
 }

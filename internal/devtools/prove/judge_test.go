@@ -222,20 +222,25 @@ func TestJudgeFinds(t *testing.T) {
 	}
 }
 
+// runAhead gives member b a clock of its own, that is ahead, and some trips by which the clocks are compared.
+func (s *scene) runAhead(ahead int64) {
+	b := &s.run.Members[1]
+	b.ClockID, b.trips = "2", nil
+	for at := int64(0); at < 8000*ms; at += 500 * ms {
+		b.trips = append(b.trips, trip{at, at + 2*ms, at + ms + ahead})
+	}
+	for i := range b.Records {
+		b.Records[i].At += ahead
+	}
+}
+
 // TestJudgeByTwoClocks: an overlap of two machines counts if it is one whatever their clocks say, and is undecided if they cannot tell.
 func TestJudgeByTwoClocks(t *testing.T) {
 	const ahead = 3_600_000 * ms // b's clock
 	shifted := func(overlap int64) *Verdict {
 		s := newScene()
 		s.handle(1, 11, 209*ms-overlap, 250*ms, Cancelled)
-		b := &s.run.Members[1]
-		b.ClockID, b.trips = "2", nil
-		for at := int64(0); at < 8000*ms; at += 500 * ms {
-			b.trips = append(b.trips, trip{at, at + 2*ms, at + ms + ahead})
-		}
-		for i := range b.Records {
-			b.Records[i].At += ahead
-		}
+		s.runAhead(ahead)
 		return Judge(&s.run)
 	}
 	if v := shifted(-30 * ms); v.Overlaps != 0 || v.Undecided != 0 || v.Machines != 2 || !v.Held {
@@ -264,14 +269,7 @@ func TestFenceThatGoesBackBesideAnotherClock(t *testing.T) {
 	apart := func(plant func(*scene)) *Verdict {
 		s := newScene()
 		plant(s)
-		b := &s.run.Members[1]
-		b.ClockID, b.trips = "2", nil
-		for at := int64(0); at < 8000*ms; at += 500 * ms {
-			b.trips = append(b.trips, trip{at, at + 2*ms, at + ms + ahead})
-		}
-		for i := range b.Records {
-			b.Records[i].At += ahead
-		}
+		s.runAhead(ahead)
 		return Judge(&s.run)
 	}
 	const us = ms / 1000

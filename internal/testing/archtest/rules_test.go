@@ -61,9 +61,9 @@ var arrows = map[string]arrow{
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/telemetry/loglimit"}), "carries the records of internal/ownership, independent of their meaning"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
-		slices.Concat(words, []string{"internal/controllog"}),
+		slices.Concat(words, []string{"internal/controllog", "internal/wire/hotframe"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
 	"internal/deadletter": {
@@ -97,7 +97,7 @@ var arrows = map[string]arrow{
 	"internal/adminhttp/statuspage": {[]string{"internal/report", "internal/base/clock", "internal/netx/untrusted"}, "shows the reports of members"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "the reports of members about themselves; they are made in internal/node, and readers decide nothing"},
 	"internal/audit":                {[]string{"internal/base/event", "internal/base/partition", "internal/base/clock", "internal/base/setting"}, "pure: handlings in, overlaps out; it must not depend on the code that it judges"},
-	"internal/audit/exchange":       {[]string{"internal/audit", "internal/base/event", "internal/base/partition", "internal/base/clock", "proto"}, "the wire of reports, also in the user's process"},
+	"internal/audit/exchange":       {[]string{"internal/audit", "internal/base/event", "internal/base/partition", "internal/base/clock", "internal/wire/hotframe", "proto"}, "the wire of reports, also in the user's process"},
 	"internal/audit/judge":          {[]string{"internal/audit", "internal/audit/exchange", "internal/base/event", "internal/base/partition", "internal/base/clock", "internal/netx/untrusted", "internal/telemetry/loglimit"}, "counts what internal/audit finds; it must not depend on the code that it judges"},
 	"internal/audit/collect":        {[]string{"internal/audit", "internal/audit/exchange", "internal/audit/judge", "internal/base/clock", "internal/netx/untrusted"}, "a judge for handlers of others, and nothing of the router"},
 	"internal/netx/greet":           {nil, "the bottom: a call to a listener, if there is one that wants it"},

@@ -195,15 +195,19 @@ def test_tasks_that_handlers_have_left_are_cancelled_at_the_end(tmp_path: pathli
     assert code == 0, errors
 
 
-def test_tasks_that_ignore_their_cancellation_at_the_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
-    process = Process(tmp_path, ringfence_router, "program:leaves_a_stubborn_task", "--drain-grace", "0")
+@pytest.mark.parametrize(
+    ("handler", "left"),
+    [("leaves_a_stubborn_task", "1 tasks that handlers have left"), ("leaves_a_generator", "generators that handlers have left")],
+)
+def test_what_does_not_end_at_the_end_is_given_up(tmp_path: pathlib.Path, ringfence_router: Router, handler: str, left: str) -> None:
+    process = Process(tmp_path, ringfence_router, f"program:{handler}", "--drain-grace", "0")
     runs = ringfence_router.deliver("runs")
     assert process.line() == "start"
     assert runs.outcome() == Outcome("done")
     process.process.send_signal(signal.SIGTERM)
     code, errors = process.end()
     assert code == 0, errors
-    assert "1 tasks that handlers have left" in errors
+    assert left in errors
 
 
 def test_threads_of_the_loop_that_block_at_the_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
@@ -221,17 +225,6 @@ def test_threads_of_the_loop_that_block_at_the_end_are_given_up(tmp_path: pathli
     process.process.kill()
     _, errors = process.end()
     assert "threads that handlers have left" in errors
-
-
-def test_generators_that_do_not_end_are_given_up(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
-    process = Process(tmp_path, ringfence_router, "program:leaves_a_generator", "--drain-grace", "0")
-    runs = ringfence_router.deliver("runs")
-    assert process.line() == "start"
-    assert runs.outcome() == Outcome("done")
-    process.process.send_signal(signal.SIGTERM)
-    code, errors = process.end()
-    assert code == 0, errors
-    assert "generators that handlers have left" in errors
 
 
 def test_a_worker_gives_tasks_up_that_ignore_their_cancellation(tmp_path: pathlib.Path, ringfence_router: Router) -> None:

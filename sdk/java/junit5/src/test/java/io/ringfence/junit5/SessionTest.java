@@ -56,7 +56,6 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.ResourceBundle;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
@@ -293,27 +292,11 @@ class SessionTest {
     @Test
     void goAwayKeepsTheWorkerAwayForAMinuteAtMost() throws Exception {
         BlockingQueue<String> lines = new LinkedBlockingQueue<>();
-        System.Logger log = new System.Logger() {
-            @Override
-            public String getName() {
-                return "test";
+        TestLog log = new TestLog((line, thrown, parameters) -> {
+            if (line.startsWith("no stream")) {
+                lines.add(String.valueOf(parameters[2]));
             }
-
-            @Override
-            public boolean isLoggable(Level level) {
-                return true;
-            }
-
-            @Override
-            public void log(Level level, ResourceBundle bundle, String text, Throwable thrown) { }
-
-            @Override
-            public void log(Level level, ResourceBundle bundle, String format, Object... parameters) {
-                if (format.startsWith("no stream")) {
-                    lines.add(String.valueOf(parameters[2]));
-                }
-            }
-        };
+        });
         OneThing router = new OneThing(out -> {
             out.onNext(welcome(1));
             out.onNext(WorkResponse.newBuilder().setGoAway(GoAway.newBuilder().setRetryAfterMs(-1)).build());
@@ -454,7 +437,7 @@ class SessionTest {
                     assertThrows(KeyLostException.class, event::checkActive);
                     cancelled.countDown();
                 }
-            }).hooks(failuresTo(failures)).logger(new TestLog((line, thrown) -> {
+            }).hooks(failuresTo(failures)).logger(new TestLog((line, thrown, parameters) -> {
                 if (line.startsWith("no stream")) {
                     Thread.currentThread().interrupt(); // the worker's own, which nobody interrupts
                 }

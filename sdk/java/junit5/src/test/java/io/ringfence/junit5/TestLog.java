@@ -1,10 +1,14 @@
 package io.ringfence.junit5;
 
 import java.util.ResourceBundle;
-import java.util.function.BiConsumer;
 
-/** A log whose lines go to a test: their format, and what was thrown or null. */
-record TestLog(BiConsumer<String, Throwable> lines) implements System.Logger {
+/** A log whose lines go to a test. */
+record TestLog(Lines lines) implements System.Logger {
+    /** Gets the format of a line, what was thrown or null, and the parameters. */
+    interface Lines {
+        void accept(String format, Throwable thrown, Object... parameters);
+    }
+
     @Override
     public String getName() {
         return "test";
@@ -22,6 +26,6 @@ record TestLog(BiConsumer<String, Throwable> lines) implements System.Logger {
 
     @Override
     public void log(Level level, ResourceBundle bundle, String format, Object... parameters) {
-        lines.accept(format, null);
+        lines.accept(format, null, parameters);
     }
 }

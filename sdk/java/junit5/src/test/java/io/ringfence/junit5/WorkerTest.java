@@ -159,7 +159,7 @@ class WorkerTest {
                 "RETRY after 0: io.ringfence.junit5.WorkerTest$Causeless: around", event -> {
                     throw new Causeless();
                 });
-        TestLog printing = new TestLog((line, thrown) -> {
+        TestLog printing = new TestLog((line, thrown, parameters) -> {
             if (thrown != null) {
                 thrown.printStackTrace(new PrintWriter(new StringWriter())); // as any log does; it asks for the cause
             }
@@ -539,7 +539,7 @@ class WorkerTest {
             public void finished(Event event, Result result) {
                 throw new IllegalStateException("logged too");
             }
-        }).logger(new TestLog((line, thrown) -> {
+        }).logger(new TestLog((line, thrown, parameters) -> {
             throw new IllegalStateException("no log server");
         })));
         assertEquals(new Outcome(Outcome.Kind.RETRY, Duration.ZERO, "java.lang.IllegalStateException: no database"), router.deliver(Event.of("fails")).outcome());

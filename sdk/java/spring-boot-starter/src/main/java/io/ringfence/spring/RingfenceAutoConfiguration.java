@@ -26,7 +26,7 @@ public class RingfenceAutoConfiguration {
         return new ListenerRegistry(mappers);
     }
 
-    /** Nobody else asks for a bean that has only a listener: with spring.main.lazy-initialization it would never be made. */
+    /** Excludes beans with listeners from spring.main.lazy-initialization: no other bean refers to them, so that they would never be made. */
     @Bean
     static LazyInitializationExcludeFilter ringfenceListenersAreNotLazy() {
         return (name, definition, type) -> !ListenerRegistry.listenersOf(type).isEmpty();
