@@ -282,3 +282,45 @@ func TestCoverComesTooLate(t *testing.T) {
 		t.Errorf("its holder is promised the ttl: %+v", got)
 	}
 }
+
+// The holder of a covered reservation that has come back to the next owner still has the promise of the one before, while it has none here. If its live
+// permission passes meanwhile, as while the control log or its router stalls, it is not told that it is lost: it may come back once more, here or at the owner
+// after this one.
+func TestResumedReservationOutlastsItsLivePermission(t *testing.T) {
+	for name, c := range map[string]struct {
+		fresh bool // it was not granted before
+		then  func(*covering)
+		want  event.ResultKind
+	}{
+		"not covered":              {want: event.ResultHandedOver},
+		"covered, not renewed":     {then: func(c *covering) { c.cover(4 * time.Minute) }, want: event.ResultHandedOver},
+		"moves on":                 {then: func(c *covering) { c.server.Revoke(ownership.SetOf(3), true) }, want: event.ResultHandedOver},
+		"moves on before its take": {then: func(c *covering) { c.refuse(ownership.RefusedMoving) }, want: event.ResultHandedOver},
+		"refused":                  {then: func(c *covering) { c.refuse(ownership.RefusedVersion) }, want: event.ResultLost},
+		"promised anew": {then: func(c *covering) {
+			c.cover(4 * time.Minute)
+			c.permission()
+			c.now = c.now.Add(ownership.WaitFor(someTTL))
+		}, want: event.ResultLost},
+		"a new one, not covered":              {fresh: true, want: event.ResultLost},
+		"a new one, moves on before its take": {fresh: true, then: func(c *covering) { c.refuse(ownership.RefusedMoving) }, want: event.ResultLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newCovering(t)
+			o.server.TakeBack([]event.DeliveryID{9})
+			o.boxes.ended = nil
+			e := &event.Event{Key: "k", ID: event.MessageID{Ledger: 5, Entry: 6}, Call: &event.Call{Reservation: true, Resume: !c.fresh, TTL: someTTL}}
+			o.boxes.waiting = []event.Delivery{{ID: 9, Partition: 3, Key: 77, Token: 7, Turn: 1, Ref: event.RefTo(e)}}
+			o.server.TakeReservations()
+			if c.then != nil {
+				c.then(o)
+			}
+			o.server.expireReservations(max(o.now, o.lease.Until))
+			o.ended(t, c.want)
+		})
+	}
+}
+
+func (c *covering) refuse(why string) {
+	c.server.Covered(ownership.Covered{KeyAt: c.key, Turn: c.turn, Refused: why})
+}

@@ -13,8 +13,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// ReservationsMax bounds the reservations of keys that one member owns. Those beyond it wait.
-const ReservationsMax = 512
+// ReservationsMax bounds the reservations of keys that one member owns, with those of holders that have come back. Those beyond it wait.
+const ReservationsMax = 1024
 
 // reservationMax is how long a reservation may last at one owner. Then it is renewed no more.
 const reservationMax = time.Hour
@@ -43,8 +43,10 @@ type reservation struct {
 	id      event.DeliveryID // the same, as the mailboxes know it
 	granted clock.Instant
 	taken   ownership.Take // TTL is zero if it is not to be covered
+	resumed bool           // TTL is not zero, and a former owner may have promised it
 
 	covered bool
+	renewed bool          // covered: the ttl was promised
 	answers clock.Instant // covered: until when the ttl may be promised
 	over    clock.Instant // covered: when it is, if nothing is heard
 	refused string        // why it will not be covered; it is not renewed then
@@ -97,6 +99,7 @@ func (s *Server) takeReservation() (more bool) {
 		sent, _ := next.Frame(1, 1<<30, 1<<30, nil, nil)
 		id, next.name, next.granted = taken[0].ID, sent[0].ID, s.Now()
 		next.id, next.taken = id, takenBy(&taken[0])
+		next.resumed = next.taken.TTL > 0 && taken[0].Call().Resume
 		back = next.Break(back) // nothing: it is sent
 		grant = event.Grant{Fence: taken[0].Fence(), Remaining: next.renew(s).Remaining}
 		r.held[id] = next
@@ -222,7 +225,7 @@ func (r *reservation) promise(now clock.Instant, lease ownership.Lease, margin t
 	if !now.Before(lease.Until) || !now.Before(r.answers) {
 		return event.Permission{}
 	}
-	r.over = max(r.over, now.Add(ownership.WaitFor(r.taken.TTL)))
+	r.over, r.renewed = max(r.over, now.Add(ownership.WaitFor(r.taken.TTL))), true
 	return event.Permission{Remaining: r.taken.TTL - margin, Covered: true}
 }
 
@@ -312,16 +315,26 @@ func (s *Server) revokeReservations(hit func(ring.Partition) bool, take func(*Ou
 
 // expire appends a result if the reservation is over, without a release.
 func (r *reservation) expire(now clock.Instant, dst []event.Result) []event.Result {
-	switch before := len(dst); {
-	case r.covered && !r.over.After(now):
-		return append(dst, r.Answer([]event.Result{{Delivery: r.name, Kind: event.ResultLost}}, nil)...)
-	case !r.covered:
+	before := len(dst)
+	if r.covered && !r.over.After(now) {
+		dst = append(dst, r.Answer([]event.Result{{Delivery: r.name, Kind: event.ResultLost}}, nil)...)
+	} else if !r.covered {
 		dst = r.Expire(now, dst)
-		if len(dst) > before && r.refused != "" {
-			dst[before].Reason, dst[before].Reply = r.refused, &event.CallReply{Code: event.CodeNotCovered}
-		}
+	}
+	switch {
+	case len(dst) == before:
+	case r.mayComeBack():
+		dst[before].Kind = event.ResultHandedOver
+	case r.refused != "":
+		dst[before].Reason, dst[before].Reply = r.refused, &event.CallReply{Code: event.CodeNotCovered}
 	}
 	return dst
+}
+
+// mayComeBack reports whether the holder may have the promise of a former owner alone, which lasts for longer than what it was given here: its key waits
+// for it, and it must not be told that it is lost.
+func (r *reservation) mayComeBack() bool {
+	return r.resumed && !r.renewed && (r.refused == "" || r.refused == ownership.RefusedMoving)
 }
 
 // expireReservations finishes the reservations with a passed permission, and returns the time of the next check.

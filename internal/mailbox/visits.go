@@ -57,8 +57,8 @@ type visitors struct {
 	inTurn     uint8 // number of visits that ran since the last event
 }
 
-// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper always has room for the next one:
-// the events of a key would wait behind a reservation without room.
+// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper, which has room for twice as many, always has some
+// for the next one: the events of a key would wait behind a reservation without room.
 const ReservationsMax = 512
 
 // visitsInTurn is how many visits of a key run in a row while an event of it could.
@@ -125,10 +125,11 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		deadline = now.Add(resumeMax)
 		ref = withDeadline(e.Event(), deadline)
 	}
-	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices, if they have their usual size.
+	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices, if they have their usual size. Others may fill
+	// that before it comes.
 	comesBack := call.Resume && seen.bytes <= resumeBytesMax
 	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
-	if crowded && !comesBack || call.Reservation && b.visits.reserve >= max(1, ReservationsMax/b.shards) || b.items.len() >= itemsMax {
+	if crowded && !comesBack || call.Reservation && b.visits.reserve >= b.reservesMax(comesBack) || b.items.len() >= itemsMax {
 		b.refuseVisit(from, out)
 		return
 	}
@@ -156,6 +157,15 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	b.watch(it, deadline, out)
 	b.visitorsOf(a).pushBack(it)
 	b.refileVisited(now, a, out)
+}
+
+// reservesMax bounds the reservations. Holders that come back find as much room again.
+func (b *Boxes) reservesMax(comesBack bool) int {
+	most := max(1, ReservationsMax/b.shards)
+	if comesBack {
+		return 2 * most
+	}
+	return most
 }
 
 // resumeBytesMax is more than a reservation weighs with the longest key, id and path. A larger one is of no router, and finds room as a call does.
@@ -444,8 +454,9 @@ func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
 		return &b.visits.keeper
 	}
 	if a.visited {
-		if v := b.visits.of[a]; !b.eventMay(now, a) || v.inTurn < visitsInTurn {
-			if it := v.first(now, func(*item) bool { return true }); it != nil && it.isReservation() {
+		alone := len(b.workers.all) == 0 // nothing else could run: reservations wait for no turn of an event, or of a call before them
+		if v := b.visits.of[a]; alone || !b.eventMay(now, a) || v.inTurn < visitsInTurn {
+			if it := v.first(now, func(it *item) bool { return !alone || it.isReservation() }); it != nil && it.isReservation() {
 				a.workers = noWorkers
 				return &b.visits.keeper
 			}

@@ -231,3 +231,85 @@ func TestACallerThatAsksTwiceWaitsOnce(t *testing.T) {
 	f.want(ask(f, event.Call{ID: "id", Reservation: true}))
 	f.want(ask(f, event.Call{ID: "id", Reservation: true}))
 }
+
+// While no worker is up, nothing can run of a key but reservations: they need not wait for the turn of an event, or of a call before them, which
+// nobody could give.
+func TestReservationsGoOnWithoutAWorker(t *testing.T) {
+	for name, c := range map[string]struct {
+		gone   func(f *fixture) // when the worker goes
+		before *event.Call      // waits before the reservations
+	}{
+		"behind an event":             {gone: func(f *fixture) { f.WorkerGone(f.now, 1, &f.out) }},
+		"behind an event, gone later": {},
+		"behind a call":               {gone: func(f *fixture) { f.WorkerGone(f.now, 1, &f.out) }, before: &event.Call{Method: "m"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			if c.gone != nil {
+				c.gone(f)
+			}
+			f.accept(Local, f.event("key"))
+			visit := func(n uint64, call event.Call) {
+				e := f.event("key")
+				call.ID, call.Deadline = fmt.Sprint(n), f.now.Add(time.Minute)
+				e.Handle, e.ID, e.Call, e.Payload = event.NewCallHandle(n), event.CallMessageID("key", call.ID, 0), &call, nil
+				f.accept(Local, e)
+			}
+			if c.before != nil {
+				visit(100, *c.before)
+			}
+			for n := range uint64(2*visitsInTurn + 1) {
+				visit(n+1, event.Call{Reservation: true})
+				if n == visitsInTurn && c.gone == nil {
+					f.WorkerGone(f.now, 1, &f.out)
+				}
+				got := f.Take(f.now, openLease, event.Keeper, 1, nil)
+				if len(got) != 1 {
+					t.Fatalf("reservation %d is not granted: the key waits for %v", n+1, f.Inspect("key").Wait)
+				}
+				f.finish(got[0], event.ResultDone, "")
+			}
+			f.WorkerUp(f.now, 1, &f.out)
+			visit(200, event.Call{Reservation: true})
+			if got := f.take(); len(got) != 1 {
+				t.Errorf("a worker that comes gets %d deliveries, it is its turn", len(got))
+			}
+		})
+	}
+}
+
+// A holder that comes back to the next owner of its key is not refused because others wait there for reservations: a refusal would mean to it that its key is lost.
+func TestAHolderThatComesBackFindsRoom(t *testing.T) {
+	f := newFixture(t, nil)
+	f.SetCovers(true)
+	for i := range f.parts {
+		f.setGate(f.parts[i].number, ownership.Waiting) // the owner before has just died
+	}
+	asked := uint64(0)
+	ask := func(resume bool) (refused bool) {
+		asked++
+		key := event.Key(fmt.Sprint("key", asked/10))
+		e := f.event(key)
+		id := fmt.Sprint(asked)
+		e.Handle, e.ID, e.Payload = event.NewCallHandle(asked), event.CallMessageID(key, id, 0), nil
+		e.Call = &event.Call{ID: id, Deadline: f.now.Add(time.Minute), Reservation: true, Resume: resume, TTL: event.TTLLeast}
+		said := f.accept(Local, e)
+		return len(said) > 0 && said[0].Kind == event.Overloaded
+	}
+	for range ReservationsMax {
+		if ask(false) {
+			t.Fatalf("the bound is reached after %d", asked)
+		}
+	}
+	if !ask(false) {
+		t.Error("one more is taken")
+	}
+	for n := range ReservationsMax {
+		if ask(true) {
+			t.Fatalf("the holder %d that comes back is refused", n+1)
+		}
+	}
+	if !ask(true) {
+		t.Error("holders that come back have no bound")
+	}
+}

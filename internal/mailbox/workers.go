@@ -79,6 +79,9 @@ func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 	b.workers.all = slices.Insert(b.workers.all, i, &worker{id: id, salt: mix(uint64(id))})
 	b.workers.generation++
 	b.reassign(now, &b.orphans, nil, out)
+	if len(b.workers.all) == 1 {
+		b.refileKept(now, out)
+	}
 	for _, w := range b.workers.all {
 		b.reassign(now, &w.ready, w, out)
 	}
@@ -103,6 +106,17 @@ func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 func (b *Boxes) reassign(now clock.Instant, q *queue, from *worker, out *Output) {
 	for number := q.first; number < q.end; number++ {
 		if a := q.at(number); a != nil && b.workers.pick(a.key) != from {
+			b.dequeue(a)
+			b.makeReady(now, a, out)
+		}
+	}
+}
+
+// refileKept files the keys of the keeper again: before there was a worker, their reservations went before all else.
+func (b *Boxes) refileKept(now clock.Instant, out *Output) {
+	q := &b.visits.keeper.ready
+	for number, end := q.first, q.end; number < end; number++ { // those that stay are pushed behind end
+		if a := q.at(number); a != nil {
 			b.dequeue(a)
 			b.makeReady(now, a, out)
 		}

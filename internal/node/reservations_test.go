@@ -16,8 +16,10 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/app/lane"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // notReserved checks the error of a Reserve.
@@ -347,6 +349,60 @@ func TestCoveredReservationOutlivesItsOwner(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// stalled is a control log that takes nothing for a while, from the first take of a covered reservation on that comes when it is armed.
+type stalled struct {
+	controllog.Transport
+	armed *atomic.Bool
+	until *atomic.Int64
+}
+
+func (s stalled) Append(data []byte, done func(error)) {
+	if r, err := controllog.Decode("orders", data); err == nil && s.armed.Load() {
+		if b, is := r.Body.(*ownership.Reservations); is && len(b.Take) > 0 {
+			s.until.CompareAndSwap(0, int64(clock.Now().Add(4*time.Second))) // longer than a lease
+		}
+	}
+	if clock.Now() < clock.Instant(s.until.Load()) {
+		done(errors.New("stalled"))
+		return
+	}
+	s.Transport.Append(data, done)
+}
+
+// TestCoveredReservationOutlastsAStallAtItsNextOwner: the control log stalls for longer than a lease just when the holder has come back to the next owner, which cannot
+// promise it anything before. The promise of the former owner goes on, and so does the holder.
+func TestCoveredReservationOutlastsAStallAtItsNextOwner(t *testing.T) {
+	t.Parallel()
+	g, c := newGroup(t), newCallees()
+	a, kill := g.startMortal(t, "a")
+	log := stalled{g.log, new(atomic.Bool), new(atomic.Int64)}
+	b := g.startWith("b", nil, func(p *Parts) { p.ControlLog = func() (controllog.Transport, error) { return log, nil } })
+	g.startCalls(a, c)
+	lb := g.startCalls(b, c)
+	g.ready(a, b)
+	const ttl = 30 * time.Second
+	r, err := lb.Reserve(t.Context(), g.owned(a), client.WithTTL(ttl), client.WithWait(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	before := r.Fence()
+	log.armed.Store(true)
+	kill()
+	g.eventually("the next owner has promised it the ttl", func() error {
+		if err := context.Cause(r.Context()); err != nil {
+			t.Fatalf("the reservation was lost with %v of its promise left: %v", time.Until(r.Until()), err)
+		}
+		if f, left := r.Fence(), time.Until(r.Until()); f.Token <= before.Token || left < ttl-2*time.Second {
+			return fmt.Errorf("its fence is %v, before %v, and it lasts for %v", f, before, left)
+		}
+		return nil
+	})
+	if log.until.Load() == 0 {
+		t.Error("the log has not stalled")
+	}
 }
 
 // TestReleaseWhileACoveredKeyChangesItsOwner: the release reaches the next owner, and the key is free long before the ttl has passed.

@@ -425,11 +425,11 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 	for _, key := range removed {
 		delete(k.held, key)
 	}
+	if len(added) > 0 {
+		keys.HoldKeys(added) // before the end of a park, and the release behind its beginning: no event runs in between
+	}
 	k.settleSkips(keys, skips)
 	k.settleParks(keys, parks, lapsed)
-	if len(added) > 0 {
-		keys.HoldKeys(added)
-	}
 	if len(removed) > 0 {
 		keys.ReleaseKeys(removed)
 		if log, due := k.lines.Line(); due {

@@ -742,3 +742,55 @@ func TestPages(t *testing.T) {
 		t.Errorf("without acts: %d %s", w.Code, w.Body)
 	}
 }
+
+// unguarded notes the keys that nothing keeps from running for a moment.
+type unguarded struct {
+	*boxes
+	keys []event.Key
+}
+
+func (u *unguarded) look(key event.Key) {
+	if !u.holds(key) && u.park(key).State == event.NotParked {
+		u.keys = append(u.keys, key)
+	}
+}
+
+func (u *unguarded) ParkKeys(parks []event.Park) {
+	u.boxes.ParkKeys(parks)
+	for _, p := range parks {
+		u.look(p.Key)
+	}
+}
+
+func (u *unguarded) ReleaseKeys(keys []event.Key) {
+	u.boxes.ReleaseKeys(keys)
+	for _, key := range keys {
+		u.look(key)
+	}
+}
+
+// TestNoKeyRunsBetweenTwoActs: a member that reads the topic again after an outage may learn at once that a key is held and that its park has ended, or the other way
+// round. Its events wait all the time.
+func TestNoKeyRunsBetweenTwoActs(t *testing.T) {
+	for name, kinds := range map[string][2]Kind{"a park, then a hold": {Park, Hold}, "a hold, then a park": {Hold, Park}} {
+		t.Run(name, func(t *testing.T) {
+			now := noon
+			k := New(DefaultConfig(), "a", nil, func() time.Time { return now }, slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
+			to := &unguarded{boxes: &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}}}
+			read := func(entry int64, kind Kind, at time.Time) {
+				data, err := Encode(Record{Kind: kind, ID: newID(), Key: "k", By: "alice", Via: "a", Reason: "a look", At: at, Until: at.Add(time.Hour)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				k.fold.Apply(event.Position{Ledger: 1, Entry: entry}, data)
+				k.settle(to)
+			}
+			read(0, kinds[0], now)
+			now = now.Add(75 * time.Minute) // the member has stood still, or could not read
+			read(1, kinds[1], now.Add(-45*time.Minute))
+			if len(to.keys) > 0 || len(to.log) > 0 {
+				t.Errorf("for a moment nothing keeps %q from running; %q", to.keys, to.log)
+			}
+		})
+	}
+}
