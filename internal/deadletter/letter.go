@@ -126,6 +126,9 @@ func newLetter(m message, x key.Extractor) Letter {
 	}
 	if id, err := event.ParseMessageID(m.property(source.PropertyMessageID)); err == nil {
 		l.Original = id.String()
+		original := m
+		original.ID = id
+		l.Key = original.key(x) // with key.missing: spread the key is made of the event's id
 		if sent, err := event.ParseSent(m.Properties); err == nil && id.IsSent() {
 			l.Key, l.Timer = sent.Key, true
 		}

@@ -48,6 +48,21 @@ func set(m message, name, value string) message {
 	return m
 }
 
+// With key.missing: spread an event without a key has one of its id: its dead letter is found by that key, and not by one of the letter's own id.
+func TestLetterOfASpreadEventHasItsKey(t *testing.T) {
+	x, err := key.Parse("property:none", key.Spread)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := x.Extract(&key.Message{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: 3, TopicPartition: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := newLetter(written(), x); l.Key != want {
+		t.Errorf("the letter has the key %q, its event %q", l.Key, want)
+	}
+}
+
 func TestLetter(t *testing.T) {
 	l := newLetter(written(), extractor(t))
 	if l.Key != "alice" || l.Original != "1:2:-1:3" || l.Topic != orders || l.Attempts != 10 || l.Reason != "failed 10 times" ||

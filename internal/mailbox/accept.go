@@ -168,6 +168,11 @@ func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, ou
 		if from.sender != Local {
 			newer = event.RefTo(e.Event().Clone()) // unpin may have passed the item
 		}
+		if attempts < it.attempts || crashes < it.crashes {
+			both := *newer.Event()
+			both.Attempts, both.Crashes = max(attempts, it.attempts), max(crashes, it.crashes)
+			newer = event.RefTo(&both)
+		}
 		b.replace(it, newer)
 	}
 	if from.sender == Letters {

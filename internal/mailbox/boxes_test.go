@@ -923,6 +923,59 @@ func TestPutOffForAWorker(t *testing.T) {
 	holder()
 }
 
+// A worker to which an event was put off takes a turn of a key that belongs to another one. That one's state is not what the turn before has left.
+func TestGenerationAfterAPutOffForAWorker(t *testing.T) {
+	f := newFixture(t, nil)
+	f.WorkerUp(f.now, 2, &f.out)
+	turn := func(putOff bool) (event.WorkerID, event.Delivery) {
+		t.Helper()
+		f.accept(Local, f.event("ann"))
+		for id := event.WorkerID(1); id <= 2; id++ {
+			got := f.Take(f.now, openLease, id, 10, nil)
+			if len(got) != 1 {
+				continue
+			}
+			if putOff {
+				f.Finish(f.now, []event.Result{{Delivery: got[0].ID, Kind: event.ResultPutOff, To: 3 - id}}, &f.out)
+				if got = f.Take(f.now, openLease, 3-id, 10, nil); len(got) != 1 {
+					t.Fatalf("worker %d does not have it", 3-id)
+				}
+				id = 3 - id
+			}
+			f.finish(got[0], event.ResultDone, "")
+			return id, got[0]
+		}
+		t.Fatal("no worker has it")
+		return 0, event.Delivery{}
+	}
+	first, before := turn(false)
+	other, _ := turn(true)
+	again, after := turn(false)
+	if other == first || again != first {
+		t.Fatalf("the turns were at the workers %d, %d and %d", first, other, again)
+	}
+	if after.Generation == before.Generation {
+		t.Errorf("both turns of worker %d are of generation %d, and one at worker %d was between them", first, after.Generation, other)
+	}
+	if _, same := turn(false); same.Generation != after.Generation {
+		t.Errorf("the next turn is of generation %d, want %d", same.Generation, after.Generation)
+	}
+}
+
+// Of an event that joins its earlier delivery, neither count falls.
+func TestJoinKeepsBothCounts(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	e.Attempts = 2
+	f.accept(Local, e)
+	crashed := *e
+	crashed.Attempts, crashed.Crashes, crashed.Handle = 0, 1, e.Handle+1
+	f.accept(1, &crashed)
+	if d := f.takeOne(); d.Attempt != 3 || d.Crashes != 1 {
+		t.Errorf("it is attempt %d after %d crashes, want 3 after 1", d.Attempt, d.Crashes)
+	}
+}
+
 // A letter that comes back is put off as long as it asks for, also if events of its key wait: it does not go behind them, since it has to run
 // before them.
 func TestPutOffBehindOfALetter(t *testing.T) {

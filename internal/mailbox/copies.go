@@ -19,8 +19,8 @@ import (
 // content is a digest of the fields that a copy shares with its original.
 type content = event.Content
 
-// contentOf returns the digest of an event's content.
-func contentOf(e *event.Event) (digest content) {
+// ContentOf returns the digest of what a copy of an event shares with its original.
+func ContentOf(e *event.Event) (digest content) {
 	h := sha256.New()
 	var n [8]byte
 	text := func(s string) {
@@ -71,19 +71,19 @@ func (b *Boxes) isDifferent(s *span, bit uint8, e *event.Ref, seen *lookup) bool
 	}
 	if s.here.has(bit) {
 		it := b.search(b.actorSeen(seen), s, bit)
-		return it != nil && (it.copied || isCopy(e)) && contentOf(it.ref.Event()) != contentOf(e.Event())
+		return it != nil && (it.copied || isCopy(e)) && ContentOf(it.ref.Event()) != ContentOf(e.Event())
 	}
 	if !s.done.has(bit) || len(b.window.copies) == 0 {
 		return false
 	}
 	what, copied := b.window.copies[seen.message]
-	return copied && what != contentOf(e.Event())
+	return copied && what != ContentOf(e.Event())
 }
 
 // aliasOf returns a substitute id for an event whose own id is in use by a different
 // event. No broker assigns such an id; all deliveries of one event get the same one.
 func aliasOf(e *event.Event) event.MessageID {
-	what := contentOf(e)
+	what := ContentOf(e)
 	h := sha256.New()
 	var n [16]byte
 	binary.BigEndian.PutUint64(n[:8], uint64(e.ID.Ledger))

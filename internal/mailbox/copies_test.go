@@ -438,7 +438,7 @@ func TestWaitingSentEventsAreTakenOut(t *testing.T) {
 		same := *e
 		same.Payload = []byte("p")
 		var out Output
-		b.TakeOver(0, []event.Finished{{Partition: e.Partition, ID: e.ID, Content: contentOf(&same)}}, &out)
+		b.TakeOver(0, []event.Finished{{Partition: e.Partition, ID: e.ID, Content: ContentOf(&same)}}, &out)
 		if got := slices.Contains(said(&out), says(Local, e.Handle, verdict{Kind: event.Done})); got != done {
 			t.Errorf("content %q: done is %t, want %t", payload, got, done)
 		}
@@ -462,7 +462,7 @@ func TestLateSentEventsAreHandedOver(t *testing.T) {
 	}
 	b.Finish(0, []event.Result{{Delivery: running[0].ID, Kind: event.ResultDone}}, &out)
 	told, _ := b.TakeHandover(0, func(ring.Partition) bool { return true }, nil)
-	if len(told) != 1 || told[0].ID != e.ID || told[0].Content != contentOf(e) {
+	if len(told) != 1 || told[0].ID != e.ID || told[0].Content != ContentOf(e) {
 		t.Errorf("handed over %+v", told)
 	}
 }

@@ -134,6 +134,9 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		a.pushFront(it)
 	}
 	if w := b.workers.find(o.To); w != nil {
+		if w != it.actor.worker {
+			it.actor.part.changes++ // the worker to which the key falls back does not see this turn
+		}
 		it.actor.worker, it.actor.workers = w, b.workers.generation
 		delay = 0
 	}
@@ -185,7 +188,7 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 		b.window.add(now, it.actor.part.number, s, it.bit)
 		s.here.remove(it.bit)
 	} else {
-		b.rememberCopy(now, it.actor.part.number, s, it.bit, contentOf(it.ref.Event()))
+		b.rememberCopy(now, it.actor.part.number, s, it.bit, ContentOf(it.ref.Event()))
 		s.here.remove(it.bit)
 	}
 	b.answer(it, event.Done, nil, out)

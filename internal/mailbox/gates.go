@@ -18,7 +18,7 @@ type part struct {
 	gate     ownership.Gate
 	token    ownership.Token
 	running  int                     // deliveries of any tenure that are not over
-	changes  uint32                  // how often it was opened, or a key of it was given to the keeper, see Boxes.generation
+	changes  uint32                  // how often it was opened, or a key of it was given to the keeper or put off for another worker, see Boxes.dispatch
 	withheld []ring.KeyHash          // keys that may not run although the gate is open
 	awaited  []ownership.ReservedKey // the same, but for the holder of a covered reservation
 	actors   *actor                  // all active keys of the partition, linked by inPart

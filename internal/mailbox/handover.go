@@ -52,7 +52,7 @@ func (b *Boxes) compares(d *event.Finished) bool { return d.Content != content{}
 
 // isOf reports whether the event that is here may be the one that another member has finished.
 func (b *Boxes) isOf(it *item, d *event.Finished) bool {
-	return !b.compares(d) || contentOf(it.ref.Event()) == d.Content
+	return !b.compares(d) || ContentOf(it.ref.Event()) == d.Content
 }
 
 // learn adds an id to the window that another member has told.

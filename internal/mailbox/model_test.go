@@ -246,7 +246,9 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		}
 		here.to = append(here.to, to)
 		if e.Attempts > here.event.Attempts || e.Crashes > here.event.Crashes {
+			attempts, crashes := max(e.Attempts, here.event.Attempts), max(e.Crashes, here.event.Crashes)
 			here.event = *e
+			here.event.Attempts, here.event.Crashes = attempts, crashes
 		}
 		return r.leaveParked() // none, but a letter may have joined
 	}

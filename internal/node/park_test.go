@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/history"
@@ -239,6 +240,47 @@ func (g *group) startParked() (a *member, h *handledKeys, order act.Order) {
 		return nil
 	})
 	return a, h, order
+}
+
+// TestUnparkOfALetterWithAFalseID: a copy that any producer of the retry topic has given the id of another event of its key does not keep that one from being
+// handled when both come back.
+func TestUnparkOfALetterWithAFalseID(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, h, order := g.startParked()
+	parked := func(n uint64) {
+		t.Helper()
+		g.eventually("the events are parked", func() error {
+			if s := a.boxes.Stats(); s.Parked != n || a.parking("k") != 0 {
+				return fmt.Errorf("%d are", s.Parked)
+			}
+			return nil
+		})
+	}
+	next := g.publishAlone("other")
+	next.Entry++
+	if _, err := g.broker.Publish(t.Context(), g.source.Resolved().RetryTopic, []membroker.Message{{Key: "k", Payload: []byte("false"), Properties: map[string]string{
+		source.PropertyMessageID: next.String(), source.PropertyRound: "1", source.PropertyTopic: "persistent://public/default/orders",
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	parked(2)
+	if id := g.publishAlone("k"); id != next {
+		t.Fatalf("the event has the id %v, want %v", id, next)
+	}
+	parked(3)
+	if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.eventually("the unpark has ended", func() error {
+		if list := a.Acts().List(); list[0].End != "empty" {
+			return fmt.Errorf("the trail is %+v", list)
+		}
+		return nil
+	})
+	if got, want := h.of("k"), []string{"event-0", "false", "event-2"}; !slices.Equal(got, want) {
+		t.Errorf("%v were handled, want %v", got, want)
+	}
 }
 
 // unackable is a reading of the parking topic whose acks fail.

@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
@@ -379,7 +380,8 @@ func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
 	}
 }
 
-// handle handles letters of a key, one after the other. Letters of one event are handled once.
+// handle handles letters of a key, one after the other. Letters of one event are handled once: those of one id and one content, since a producer of the
+// retry topic can give a copy the id of any event.
 func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.ParkedLetter, from *reading, until clock.Instant) {
 	defer func() {
 		u.mu.Lock()
@@ -387,9 +389,13 @@ func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.Par
 		u.mu.Unlock()
 		signal.Set(u.changed)
 	}()
-	done := map[event.MessageID]bool{}
+	type name struct {
+		id   event.MessageID
+		what event.Content
+	}
+	done := map[name]bool{}
 	for _, l := range letters {
-		id := l.Event.ID
+		id := name{l.Event.ID, mailbox.ContentOf(l.Event)}
 		if !done[id] {
 			u.mu.Lock()
 			stop := u.keys[c.park.Key] != c

@@ -71,7 +71,8 @@ func spillCopy(topic string, m event.Message, delay time.Duration) outgoing {
 // parkedCopy makes the copy that waits in the parking topic until an operator brings it back.
 func parkedCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	mark, lastError := event.CutMark(d.Reason)
-	c := newCopy(topic, m, d, m.Event.Round+1, cmp.Or(lastError, m.Event.LastError))
+	round := max(m.Event.Round, m.Event.Round+1) // the last one stays: a copy of round 0 is none, and parking has no other bound on rounds
+	c := newCopy(topic, m, d, round, cmp.Or(lastError, m.Event.LastError))
 	c.properties[PropertyParked] = mark
 	return c
 }

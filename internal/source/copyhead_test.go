@@ -1,6 +1,7 @@
 package source
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -51,6 +52,21 @@ func TestAMessageWithLongErrorsIsNoCopy(t *testing.T) {
 	m := event.Message{Key: "k", Event: &event.Event{Payload: []byte("p"), Properties: properties}}
 	if why := refusalReason(&m, nil, false); why != copyAltered {
 		t.Errorf("it is refused as %q", why) // taken for a copy, its own copies could not be sent
+	}
+}
+
+// A producer of the retry topic can write any round into a copy. Parked, that is a letter all the same: at round 0 it would never come back.
+func TestAParkedCopyOfTheLastRoundIsALetter(t *testing.T) {
+	mark := event.Mark{Act: [16]byte{1}, Fence: event.Fence{Token: 1, Turn: 1}}
+	m := event.Message{Key: "k", Event: &event.Event{ID: event.MessageID{Ledger: 1, Batch: -1, TopicPartition: -1}, Topic: "t", Payload: []byte("p"), Round: math.MaxUint32}}
+	c := parkedCopy("parked", m, &event.Detail{Reason: mark.String()})
+	c.seal(nil)
+	letter := event.Message{Key: c.key, Event: &event.Event{Payload: c.payload}}
+	for name, value := range c.properties {
+		letter.Event.Properties = append(letter.Event.Properties, event.Property{Name: name, Value: value})
+	}
+	if why := refusalReason(&letter, nil, false); why != "" {
+		t.Errorf("it is refused as %q", why)
 	}
 }
 
