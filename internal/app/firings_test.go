@@ -138,6 +138,13 @@ func TestFiringsGoToTheirDeclarer(t *testing.T) {
 	if got := judge(); got.Kind != event.ResultPutOff || got.To != r.server.snapshot()[1].id || got.After != undeclaredPause {
 		t.Errorf("beside one that declares it: %+v", got)
 	}
+	third := r.connect(&appv1.Hello{MaxInFlight: 10, Schedules: []*appv1.Schedule{{Name: "report"}}})
+	r.wantWorkers(3)
+	third.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{}}})
+	r.wantWorkers(2)
+	if got := judge(); got.To != r.server.snapshot()[1].id {
+		t.Errorf("beside two that declare it, of which the newer takes nothing any more: %+v", got)
+	}
 	second.cancel()
 	r.wantWorkers(1)
 	if got := judge(); got.Kind != event.ResultPutOff || got.To != 0 || got.After != time.Minute || !got.Behind {

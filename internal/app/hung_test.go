@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -50,6 +51,37 @@ func TestHungWorkers(t *testing.T) {
 				w.cancel()
 			})
 		}
+	}
+}
+
+// TestStopDoesNotWaitForTheDeaf: neither a worker that reads nothing nor a stream without a Hello holds up the stop of the router.
+func TestStopDoesNotWaitForTheDeaf(t *testing.T) {
+	for name, connect := range map[string]func(*rig){
+		"no Hello": func(r *rig) {
+			w := r.dial()
+			w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+			w.recv() // the router has taken streams up
+			r.dial()
+			eventually.True(r.t, "both streams are open", func() bool { return r.server.streams.Load() == 2 })
+		},
+		"reads nothing": func(r *rig) {
+			r.connect(&appv1.Hello{MaxInFlight: 10}).ping(1)
+			e := &event.Event{Key: "k", Topic: "t", Payload: make([]byte, 2<<20)}
+			r.fill(event.Delivery{ID: 10, Partition: 1, Key: 1, Token: 1, Turn: 1, Ref: event.RefTo(e), Size: 2<<20 + 100})
+			time.Sleep(200 * time.Millisecond) // real: the frame is under way
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(c *Config) { c.HelloTimeout = time.Minute })
+			connect(r)
+			r.stop()
+			select {
+			case <-r.ended:
+			case <-time.After(8 * time.Second): // less than the stages of a node have to stop
+				t.Error("the server has not stopped")
+			}
+		})
 	}
 }
 

@@ -83,7 +83,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"result"}),
 		silent: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_silent_workers_total",
-			Help: "Workers whose stream was cut because they had sent no Ping for too long.",
+			Help: "Workers whose stream was cut because they had sent no Ping, or taken nothing in, for too long.",
 		}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_streams_refused_total",

@@ -117,7 +117,7 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 		next = next[:min(len(next), events-len(dst))]
 		for i := range next {
 			size := int(next[i].Size)
-			if size > eventMax {
+			if size > eventMax && size-errorBytes(&next[i]) > eventMax {
 				rejected = append(rejected, tooLarge(&next[i], eventMax))
 				continue
 			}
@@ -414,8 +414,18 @@ func tooSlow(id event.DeliveryID) event.Result {
 	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
 }
 
+// errorBytes is the part of a delivery's size that no frame carries: the texts of earlier failures. With them an event that fits would be rejected at its
+// second attempt.
+func errorBytes(d *event.Delivery) int {
+	ev := d.Event()
+	return len(ev.FirstError) + len(ev.LastError)
+}
+
 func tooLarge(d *event.Delivery, limit int) event.Result {
-	r := event.Result{Delivery: d.ID, Kind: event.ResultReject, Reason: fmt.Sprintf("event of %d bytes, the application's stream takes %d", d.Size, limit)}
+	r := event.Result{
+		Delivery: d.ID, Kind: event.ResultReject,
+		Reason: fmt.Sprintf("event of %d bytes, the application's stream takes %d", int(d.Size)-errorBytes(d), limit),
+	}
 	if d.Call() != nil {
 		r.Kind, r.Reply = event.ResultNotStarted, &event.CallReply{Code: event.CodeTooLarge}
 	}

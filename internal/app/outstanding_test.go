@@ -125,6 +125,28 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
+// TestErrorsDoNotMakeAnEventTooLarge: an event that fits is not rejected at its next attempt because of the texts of its failures, which no frame carries.
+func TestErrorsDoNotMakeAnEventTooLarge(t *testing.T) {
+	e := &event.Event{Payload: make([]byte, 5000)}
+	most := e.Bytes()
+	for range 2 {
+		d := NewOutstanding(100)
+		d.StartTake()
+		d.Give([]event.Delivery{sized(event.Delivery{ID: 99, Ref: event.RefTo(e)})}, nil)
+		frame, rejected := d.Frame(1, 1000, most, nil, nil)
+		if len(frame) != 1 {
+			t.Errorf("after %q: %d in the frame, rejected %+v", e.LastError, len(frame), rejected)
+		}
+		e.FirstError, e.LastError = "the first failure", "the last one"
+	}
+	e.Payload = make([]byte, 5001)
+	d := NewOutstanding(100)
+	d.StartTake()
+	d.Give([]event.Delivery{sized(event.Delivery{ID: 99, Ref: event.RefTo(e)})}, nil)
+	_, rejected := d.Frame(1, 1000, most, nil, nil)
+	wantResults(t, "an event that is larger without them", rejected, "99:reject ")
+}
+
 // Frames are made of some events at a time, and end anywhere in them.
 func TestFramesGiveAllInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

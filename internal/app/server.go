@@ -86,6 +86,7 @@ type Server struct {
 	live      int    // sessions whose stream has not ended
 	suspended string // the reason, "" when workers may start
 	stopped   bool
+	stopping  chan struct{} // closed when stopped is set
 
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
 	listenedAt clock.Instant // the same, for silent workers
@@ -98,8 +99,8 @@ type Server struct {
 
 	reservations reservations
 
-	streaming                 sync.WaitGroup  // readers and writers of streams
-	refusals, comings, goings *loglimit.Limit // lines that any caller can cause
+	streaming                            sync.WaitGroup  // readers and writers of streams
+	refusals, comings, drainings, goings *loglimit.Limit // lines that any caller can cause
 
 	changed chan struct{} // cap 1: Run has to look
 	drain   chan string   // cap 1: a reason, on its way to Parts.Drain
@@ -118,9 +119,10 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 	return &Server{
 		cfg: cfg, id: id, Parts: parts,
 		refusals: limit("app_stream_ended", time.Second),
-		comings:  limit("app_worker_connected", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
+		comings:  limit("app_worker_connected", lifecycleEvery), drainings: limit("app_worker_drains", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
 		sessions:     make(map[event.WorkerID]*session),
 		reservations: newReservations(),
+		stopping:     make(chan struct{}),
 		changed:      make(chan struct{}, 1),
 		drain:        make(chan string, 1),
 	}, nil
@@ -147,7 +149,7 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 	}
 }
 
-// lifecycleEvery is the least time between two lines that say that a worker has come, or gone.
+// lifecycleEvery is the least time between two lines that say that a worker has come, drains, or has gone.
 const lifecycleEvery = 100 * time.Millisecond
 
 // spareStreams are for health checks, and let the server refuse a surplus worker with a
@@ -226,7 +228,10 @@ func (s *Server) begin(w *session, stream grpc.ServerStream, written chan<- erro
 // stop ends all streams and refuses new ones.
 func (s *Server) stop() {
 	s.mu.Lock()
-	s.stopped = true
+	if !s.stopped {
+		s.stopped = true
+		close(s.stopping)
+	}
 	s.mu.Unlock()
 	for _, w := range s.snapshot() {
 		w.goAway("the router stops")

@@ -501,6 +501,27 @@ func TestAWorkerThatFloods(t *testing.T) {
 	}
 }
 
+// TestDrainsDoNotFloodTheLog: a worker that connects and drains again and again writes few lines.
+func TestDrainsDoNotFloodTheLog(t *testing.T) {
+	var written bytes.Buffer
+	z := newFuzzed(t)
+	log := slog.New(slog.NewTextHandler(&written, nil))
+	z.server, _ = New(DefaultConfig(), z.server.id, Parts{
+		Boxes: &z.boxes, Lease: z.server.Lease, Workers: func(int) {}, Drain: func(string) {}, Now: z.server.Now, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	const times = 200
+	for range times {
+		z.stream = z.server.Manual()
+		z.step(1, 50, nil) // Hello
+		z.step(4, 1, nil)  // Drain
+		z.stream.Close()
+		z.server.Expire()
+	}
+	if n := strings.Count(written.String(), "worker drains"); n == 0 || n > times/4 {
+		t.Errorf("%d lines say that a worker drains, after %d drains", n, times)
+	}
+}
+
 // A worker that does not declare that its SDK is checked is named, with text that cannot break a
 // line or a label, until its stream ends.
 func TestUncheckedWorkersAreNamed(t *testing.T) {

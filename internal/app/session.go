@@ -64,7 +64,8 @@ type session struct {
 	schedules []string // the names of those that the worker declares; likewise
 	unchecked string   // the SDK, if it does not declare that it passes router conformance
 
-	quiet    uint8 // how often Expire has listened since the newest Ping
+	quiet    uint8 // how often Expire has listened since the newest Pong, or the Ping behind it
+	unread   uint8 // how often Expire has listened since the newest receipt, while one was due
 	greeted  bool  // Hello was fine
 	draining bool  // the worker wants no more
 	broken   bool  // the stream has ended
@@ -87,7 +88,7 @@ func newSession(s *Server) *session {
 }
 
 // Work serves one worker. Its reader and its writer run beside it. The reader ends when Work has returned. A writer whose worker reads nothing hangs in gRPC
-// until then, too, so Work waits for it for at most writeGrace once the stream is over.
+// until then, too, so Work waits for it for at most writeGrace once the stream is over or the Server stops.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
 	defer s.streams.Add(-1)
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
@@ -118,12 +119,13 @@ func (w *session) await(written <-chan error) error {
 	case err := <-written:
 		return err
 	case <-w.over:
+	case <-w.server.stopping:
 	}
 	select {
 	case err := <-written:
 		return err
 	case <-time.After(writeGrace):
-		return w.status()
+		return cmp.Or(w.status(), status.Error(codes.Unavailable, errStopped.Error()))
 	}
 }
 
@@ -283,6 +285,9 @@ func (w *session) received(f *appwire.FromWorker) error {
 	if f.Receipt > w.sent {
 		return status.Errorf(codes.InvalidArgument, "app: receipt for Deliveries frame %d, sent were %d", f.Receipt, w.sent)
 	}
+	if f.Receipt > w.receipt {
+		w.unread = 0
+	}
 	news := f.Receipt > w.receipt || f.Other == nil
 	w.receipt = max(w.receipt, f.Receipt)
 	if f.Other == nil {
@@ -328,7 +333,10 @@ func (w *session) control(f *appv1.WorkRequest) error {
 		return status.Error(codes.InvalidArgument, "app: a second Hello")
 	case *appv1.WorkRequest_Ping:
 		w.mu.Lock()
-		w.ping, w.pinged, w.quiet = frame.Ping.GetK(), true, 0
+		if !w.pinged { // otherwise its Pong waits: a worker that reads nothing could go on like this for ever
+			w.quiet = 0
+		}
+		w.ping, w.pinged = frame.Ping.GetK(), true
 		w.mu.Unlock()
 		w.wake()
 	case *appv1.WorkRequest_Progress:
@@ -350,8 +358,13 @@ func (w *session) drain(d *appv1.Drain) {
 	w.mu.Unlock()
 	s := w.server
 	if first {
+		if len(w.schedules) > 0 {
+			s.Schedules.Forget(w.id) // it takes no firings any more, and others may
+		}
 		s.Boxes.WorkerGone(w.id)
-		s.Log.Info("worker drains", "worker", w.name, "node", d.GetNode())
+		if log, due := s.drainings.Line(); due {
+			log.Info("worker drains", "worker", w.name, "node", d.GetNode())
+		}
 	}
 	s.finish(results)
 	w.wake() // for the receipt of the last answers
@@ -473,7 +486,7 @@ func (w *session) takeRevoke() *appv1.Revoke {
 }
 
 func (w *session) pong() *appv1.Pong {
-	w.pinged = false
+	w.pinged, w.quiet = false, 0
 	s := w.server
 	p := &appv1.Pong{K: w.ping}
 	remaining, draining := w.outstanding.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
@@ -642,20 +655,29 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	return next
 }
 
-// listen ends the stream of a worker that has sent no Ping for longer than it may: its
-// connection lives, and nothing behind it does. Looks count, and not time, so that a
-// pause of this process is not taken for one of the worker's.
+// listen ends the stream of a worker that has sent no Ping, or taken nothing in, for longer than it
+// may: its connection lives, and nothing behind it does, or its reader does not, and the keys that
+// were chosen for it would wait. Looks count, and not time, so that a pause of this process is not
+// taken for one of the worker's.
 func (w *session) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.greeted || w.broken || w.ended {
 		return
 	}
-	if w.quiet++; w.quiet > looksMax {
-		w.server.Metrics.silent.Inc()
-		w.finish(status.Errorf(codes.DeadlineExceeded, "app: no Ping for %v: the worker is frozen, or does not send them", w.server.cfg.SilenceMax))
-		w.wake()
+	if w.quiet++; w.receipt < w.sent {
+		w.unread++
 	}
+	if w.quiet <= looksMax && w.unread <= looksMax {
+		return
+	}
+	reason := "no Ping for %v: the worker is frozen, or does not send them"
+	if w.pinged || w.unread > looksMax {
+		reason = "the worker has taken nothing in for %v: it does not read its stream, or sends no receipts"
+	}
+	w.server.Metrics.silent.Inc()
+	w.finish(status.Errorf(codes.DeadlineExceeded, "app: "+reason, w.server.cfg.SilenceMax))
+	w.wake()
 }
 
 // ready reports whether the worker takes deliveries.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/event"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // A worker with an open stream that sends no Pings is cut off after SilenceMax. Its deliveries are
@@ -35,6 +36,8 @@ func TestSilentWorkerIsCut(t *testing.T) {
 	}
 	wait(most - 100*time.Millisecond)
 	z.step(2, 2, nil) // it is alive
+	z.give()          // the Revoke of the delivery, which takes too long
+	z.give()          // the Pong
 	wait(most - 100*time.Millisecond)
 	if testutil.ToFloat64(z.server.Metrics.silent) != 0 {
 		t.Fatal("a worker was cut that sends Pings, though few")
@@ -95,5 +98,49 @@ func TestSilentWorkerKeepsItsDeadline(t *testing.T) {
 	z.server.Expire()
 	if n := z.boxes.ended[1]; n != 1 {
 		t.Errorf("the delivery ended %d times, want once at its deadline", n)
+	}
+}
+
+// TestAWorkerThatReadsNothingIsCut: Pings alone are no sign of life. A worker whose reader hangs takes nothing, and its keys would wait for it for ever.
+func TestAWorkerThatReadsNothingIsCut(t *testing.T) {
+	for name, payload := range map[string]int{"a frame within its window": 100, "a frame beyond its window": 2 << 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(c *Config) { c.SilenceMax = time.Second })
+			w := r.connect(&appv1.Hello{MaxInFlight: 10})
+			r.wantWorkers(1)
+			w.ping(1)
+			w.recv() // Pong
+			e := &event.Event{Key: "k", Topic: "t", Payload: make([]byte, payload)}
+			r.fill(event.Delivery{ID: 10, Partition: 1, Key: 1, Token: 1, Turn: 1, Ref: event.RefTo(e), Size: uint32(payload + 100)})
+			for k, end := uint64(2), time.Now().Add(5*time.Second); len(r.workers) == 0; k++ { // it reads nothing from here on
+				if time.Now().After(end) {
+					t.Fatal("the worker still counts as one, and nobody knows that it takes nothing")
+				}
+				w.ping(k)
+				time.Sleep(50 * time.Millisecond) // real: the time of the silence
+			}
+			r.wantWorkers(0)
+			if s := w.status(); s.Code() != codes.DeadlineExceeded || !strings.Contains(s.Message(), "taken nothing in for 1s") {
+				t.Errorf("status = %v", s)
+			}
+		})
+	}
+}
+
+// TestAPongThatHangs: a worker is cut too if nothing but a Pong hangs on its way, however many Pings follow.
+func TestAPongThatHangs(t *testing.T) {
+	z := newFuzzed(t)
+	z.step(1, 50, nil)
+	z.give() // Welcome
+	z.step(2, 1, nil)
+	z.give() // the writer hangs with it from here on
+	for k := byte(2); k < 100; k++ {
+		z.step(2, k, nil)
+		z.now = z.now.Add(200 * time.Millisecond)
+		z.server.Expire()
+	}
+	if err := z.stream.session.status(); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "taken nothing in for 10s") {
+		t.Errorf("status = %v", err)
 	}
 }
