@@ -402,7 +402,7 @@ func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path s
 	switch {
 	case r == nil || r.RetentionTimeInMinutes == 0 || r.RetentionSizeInMB == 0:
 		d.warn("retention", advice, "none: only the anchor subscription keeps the records that members may still need")
-	case r.RetentionTimeInMinutes > 0 && time.Duration(r.RetentionTimeInMinutes)*time.Minute < need:
+	case r.RetentionTimeInMinutes > 0 && float64(r.RetentionTimeInMinutes) < need.Minutes():
 		d.warn("retention", advice, "%d minutes, less than ownership.anchor_behind (%v)", r.RetentionTimeInMinutes, need)
 	default:
 		d.ok("retention", "%d minutes, %d MB (-1: no limit)", r.RetentionTimeInMinutes, r.RetentionSizeInMB)

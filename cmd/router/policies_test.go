@@ -137,6 +137,13 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the longest retention", func(t *testing.T) {
+		says := healthy()
+		says[control+"/retention"] = `{"retentionTimeInMinutes":2147483647,"retentionSizeInMB":-1}`
+		if unwell := examined(t, says); len(unwell) != 0 {
+			t.Errorf("found %+v", unwell)
+		}
+	})
 	t.Run("a name with 404 in it, and no access", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no access", http.StatusForbidden) }))
 		t.Cleanup(server.Close)

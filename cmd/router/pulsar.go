@@ -18,6 +18,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/auth"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
@@ -151,6 +152,9 @@ const issuerTimeout = 5 * time.Second
 // tokenSpare is how long before its end a token is replaced.
 const tokenSpare = time.Minute
 
+// tokenSecondsMax bounds how long a token is good: an issuer whose tokens never expire may say more seconds than a Duration holds.
+const tokenSecondsMax = 365 * 24 * 3600
+
 // oauth2 asks the issuer only when a client begins with it: it may be away, and come.
 type oauth2 struct {
 	auth.Provider // but for GetData
@@ -159,8 +163,8 @@ type oauth2 struct {
 
 	mu     sync.Mutex // guards the fields below, and is held while the issuer is asked
 	token  string
-	until  time.Time // the token is to be replaced; it expires tokenSpare later
-	failed time.Time // the issuer last gave none in place of one that was good
+	until  clock.Instant // the token is to be replaced; it expires tokenSpare later, also while the machine sleeps
+	failed clock.Instant // the issuer last gave none in place of one that was good; 0: never
 }
 
 func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
@@ -172,16 +176,16 @@ func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
 func (o *oauth2) GetData() ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
+	now := clock.Now()
 	good := o.token != "" && now.Before(o.until.Add(tokenSpare))
-	if good && (now.Before(o.until) || now.Sub(o.failed) < issuerTimeout) {
+	if good && (now.Before(o.until) || o.failed != 0 && now.Sub(o.failed) < issuerTimeout) {
 		return []byte(o.token), nil
 	}
 	switch got, err := o.fetch(); {
 	case err == nil:
-		o.token, o.until = got.AccessToken, now.Add(time.Duration(got.ExpiresIn)*time.Second-tokenSpare)
+		o.token, o.until = got.AccessToken, now.Add(time.Duration(min(got.ExpiresIn, tokenSecondsMax))*time.Second-tokenSpare)
 	case good: // the issuer may come back; until it is asked again, nobody waits for it
-		o.failed = time.Now()
+		o.failed = clock.Now()
 	default:
 		return nil, fmt.Errorf("pulsar.oauth2: %w", err)
 	}

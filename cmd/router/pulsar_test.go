@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -75,13 +76,39 @@ func TestOAuth2(t *testing.T) {
 	}
 	own := provider.(*oauth2)
 	issuer.Close()
-	own.until = time.Now() // it is to be replaced, and the issuer is away
+	own.until = clock.Now() // it is to be replaced, and the issuer is away
 	if token, err := provider.GetData(); err != nil || string(token) != "fresh" {
 		t.Errorf("a token that is good for a minute is %q (%v)", token, err)
 	}
-	own.until = time.Now().Add(-tokenSpare)
+	own.until = clock.Now().Add(-tokenSpare)
 	if token, err := provider.GetData(); err == nil {
 		t.Errorf("%q is given out though it has expired", token)
+	}
+}
+
+// An issuer whose tokens never expire may say so in more seconds than a Duration holds: it is asked once all the same.
+func TestOAuth2TokenThatNeverExpires(t *testing.T) {
+	asked := 0
+	mux := http.NewServeMux()
+	issuer := httptest.NewServer(mux)
+	defer issuer.Close()
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": issuer.URL, "token_endpoint": issuer.URL + "/token"})
+	})
+	mux.HandleFunc("/token", func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "lasting", "token_type": "Bearer", "expires_in": int64(9_999_999_999)})
+	})
+	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
+	own := newOAuth2(config.PulsarOAuth2{IssuerURL: issuer.URL, KeyFile: file})
+	for range 3 {
+		if token, err := own.GetData(); err != nil || string(token) != "lasting" {
+			t.Fatalf("the token is %q (%v)", token, err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the issuer was asked %d times", asked)
 	}
 }
 
@@ -140,7 +167,7 @@ func TestIssuerThatHangs(t *testing.T) {
 func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
 	t.Parallel()
 	own := newOAuth2(hangingIssuer(t, "x:1").Oauth2)
-	own.token, own.until = "good", time.Now()
+	own.token, own.until = "good", clock.Now()
 	begun := time.Now()
 	for range 3 {
 		if token, err := own.GetData(); err != nil || string(token) != "good" {

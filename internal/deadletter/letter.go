@@ -136,7 +136,9 @@ func newLetter(m message, x key.Extractor) Letter {
 	l.Attempts, _ = strconv.ParseUint(m.property(source.PropertyAttempts), 10, 32) // 0 if it is no number
 	l.Crashes, _ = strconv.ParseUint(m.property(source.PropertyCrashes), 10, 32)
 	if ms, err := strconv.ParseInt(m.property(source.PropertyPublishTime), 10, 64); err == nil {
-		l.OriginalPublished = time.UnixMilli(ms).UTC()
+		if at := time.UnixMilli(ms).UTC(); at.Year() >= 1 && at.Year() <= 9999 { // a producer may claim any time, and JSON has no others
+			l.OriginalPublished = at
+		}
 	}
 	l.Encrypted = l.Encrypted || m.property(source.PropertyEncryption) != ""
 	l.Schema = l.Schema || m.property(source.PropertySchema) != ""

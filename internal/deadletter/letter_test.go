@@ -1,7 +1,10 @@
 package deadletter
 
 import (
+	"encoding/json"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +80,16 @@ func TestLetter(t *testing.T) {
 	for name, value := range want {
 		if o.properties[name] != value {
 			t.Errorf("it is sent with %v, want %v", o.properties, want)
+		}
+	}
+}
+
+// TestLetterOfAnyTime: a producer may claim that it published in the year 300000, which JSON cannot tell.
+func TestLetterOfAnyTime(t *testing.T) {
+	for _, ms := range []int64{math.MinInt64, -62_200_000_000_000, -1, 0, 253_402_300_800_000, math.MaxInt64} {
+		l := newLetter(set(written(), source.PropertyPublishTime, strconv.FormatInt(ms, 10)), extractor(t))
+		if _, err := json.Marshal(ShowWhole(&l)); err != nil {
+			t.Errorf("a letter of %d ms cannot be shown: %v", ms, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
@@ -34,7 +35,7 @@ type schedules struct {
 	mu      sync.Mutex
 	book    *schedule.Book
 	running map[event.DeliveryID]schedule.Firing
-	failing time.Time // since when no firing could be published; zero: the newest publication succeeded, or there was none
+	failing clock.Instant // since when no firing could be published; zero: the newest publication succeeded, or there was none
 }
 
 func newSchedules(n *Node) *schedules {
@@ -46,9 +47,9 @@ func newSchedules(n *Node) *schedules {
 	return s
 }
 
-// timeOfDay returns the time of day.
+// timeOfDay returns the time of day, without the monotonic reading: with that, times compare as if the wall clock had never been set.
 func timeOfDay() time.Time {
-	return time.Now() //nolint:forbidigo // schedules follow the wall clock; no lease depends on it
+	return time.Now().Round(0) //nolint:forbidigo // schedules follow the wall clock; no lease depends on it
 }
 
 // The bounds of the goroutine's pauses: what the book wants earlier waits a little, and steps of the wall clock are noticed.
@@ -95,13 +96,13 @@ func (s *schedules) arm(a *schedule.Arm) {
 	sent := a.Sent()
 	id := a.ID
 	armed := func(err error) {
-		now := timeOfDay()
+		now := clock.Now()
 		s.mu.Lock()
-		s.book.Armed(now, id, err)
+		s.book.Armed(timeOfDay(), id, err)
 		switch {
 		case err == nil:
-			s.failing = time.Time{}
-		case s.failing.IsZero():
+			s.failing = 0
+		case s.failing == 0:
 			s.failing = now
 		}
 		long := err != nil && now.Sub(s.failing) >= unpublishedAfter

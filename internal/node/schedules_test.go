@@ -66,6 +66,15 @@ func (f *fired) count() (runs, times int) {
 	return runs, len(f.runs)
 }
 
+// TestTimeOfDayIsThatOfTheWall: schedules follow the wall clock when it is set. Of two times with a monotonic reading only that is compared, so after a clock that
+// was a year ahead a schedule would fire next in a year.
+func TestTimeOfDayIsThatOfTheWall(t *testing.T) {
+	t.Parallel()
+	if now := timeOfDay(); now != now.Round(0) {
+		t.Errorf("%v has a monotonic reading", now)
+	}
+}
+
 // TestSchedulesOfOneOfTwoWorkers: of an application with two workers, one declares the schedules, and each of these runs, though the keys of half of them belong
 // to the other one.
 func TestSchedulesOfOneOfTwoWorkers(t *testing.T) {

@@ -173,7 +173,8 @@ func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelF
 	if len(s.holding) == 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, time.Duration(max(1, s.holding[0].until-wall()))*time.Millisecond)
+	left := min(s.holding[0].until-wall(), earlyMax.Milliseconds()) // if the clock is set, that is noticed soon
+	return context.WithTimeout(ctx, time.Duration(max(1, left))*time.Millisecond)
 }
 
 // noteTimers counts what became of copies for the timer topic, and answers the senders of new events.

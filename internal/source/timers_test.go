@@ -390,3 +390,13 @@ func TestHeldTimerIsNotSpilled(t *testing.T) {
 		t.Errorf("%v are spilled, want the timer %v", chosen, timer.Entry.First)
 	}
 }
+
+// A wait for a held event is short even if the clock was set back meanwhile: when it is right again, the event is due at once.
+func TestWaitForAHeldEventIsShort(t *testing.T) {
+	s := &Source{holding: []held{{until: wall() + (24 * time.Hour).Milliseconds()}}}
+	ctx, cancel := s.untilDue(t.Context())
+	defer cancel()
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > earlyMax {
+		t.Errorf("the wait ends at %v", end)
+	}
+}

@@ -298,6 +298,9 @@ func (b *Book) Tick(now time.Time) []Arm {
 	var orders []order
 	for _, name := range slices.Clone(b.names) {
 		l := b.schedules[name]
+		if l.since.After(now) { // the clock was ahead
+			l.since = now
+		}
 		switch {
 		case !l.has && !l.runs && now.Sub(l.since) >= GraceDefault:
 			delete(b.schedules, name)
@@ -470,6 +473,15 @@ func (b *Book) arriveUnknown(now time.Time, f Firing, l *line, opened time.Time)
 	since := opened
 	if l != nil && l.since.After(since) {
 		since = l.since
+	}
+	if since.After(now) && !f.Time.After(now) { // the clock was ahead: the wait begins now, and not in years
+		since = now
+		if opened.After(now) {
+			b.opened[partition.Of(KeyOf(f.Name))] = now
+		}
+		if l != nil && l.since.After(now) {
+			l.since = now
+		}
 	}
 	if f.Time.After(since) {
 		since = f.Time

@@ -620,6 +620,27 @@ func TestUndeclared(t *testing.T) {
 	}
 }
 
+// A gate that opened, or a worker that left, while the clock was years ahead makes no firing wait for years.
+func TestUndeclaredAfterAClockThatWasAhead(t *testing.T) {
+	ahead := noon.AddDate(10, 0, 0)
+	b := NewBook()
+	b.Opened(ahead, partition.Of(KeyOf("m")))
+	f := firing(t, minutely, noon.Add(-time.Minute))
+	want(t, b.Arrive(noon, f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault-1), f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
+
+	b = opened(t, noon, minutely)
+	b.Forget(ahead, 1)
+	b.Tick(noon)
+	want(t, b.Arrive(noon, f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
+	b.Tick(noon.Add(GraceDefault))
+	if all := b.Overview(); len(all) != 0 {
+		t.Errorf("an undeclared schedule stays: %+v", all)
+	}
+}
+
 // A firing at a worker that does not declare it waits for one that does, unless it is to be dropped anyhow.
 func TestWorkerThatDoesNotDeclare(t *testing.T) {
 	b := opened(t, noon.Add(-1), minutely)
