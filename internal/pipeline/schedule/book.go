@@ -544,15 +544,37 @@ func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
 	if !ok || l == nil || !l.has {
 		return
 	}
-	i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message })
-	if i < 0 {
+	var e *entry
+	if i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message }); i >= 0 {
+		e = &l.entries[i]
+	} else if at, ok := l.timeOf(now, message); ok { // it came to an earlier owner, or was armed by one
+		e = l.want(now, at, 0)
+	}
+	if e == nil {
 		return
 	}
-	e := &l.entries[i]
 	e.safe, e.entered, e.dead = true, true, true
 	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
 		l.want(now, successor, 0)
 	}
+}
+
+// timesMax bounds the times that timeOf looks at.
+const timesMax = 10_000
+
+// timeOf returns the time of a firing that is due and not too late, by its message id; false: there is none.
+func (l *line) timeOf(now time.Time, message event.MessageID) (time.Time, bool) {
+	at, ok := l.def.Next(now.Add(-l.def.Offset() - l.def.Grace))
+	for range timesMax {
+		if !ok || l.due(at).After(now) {
+			break
+		}
+		if MessageID(l.def.Name, FiringID(l.def, at)) == message {
+			return at, true
+		}
+		at, ok = l.def.Next(at)
+	}
+	return time.Time{}, false
 }
 
 // Next returns when [Book.Tick] has something to do; the zero Time: not before another call.

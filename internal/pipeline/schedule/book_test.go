@@ -273,6 +273,18 @@ func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 	}
 }
 
+// A new owner skips a firing that it has never seen: the ones after it run all the same.
+func TestSkipOfAFiringOfAnEarlierOwner(t *testing.T) {
+	for missed, next := range map[Policy]time.Time{All: noon.Add(time.Minute), Latest: noon.Add(3 * time.Minute)} {
+		d := Definition{Name: "s", Every: time.Minute, Missed: missed}
+		now := noon.Add(3*time.Minute + time.Second)
+		b := opened(t, now, d)
+		arm(b, now)
+		b.Skip(now, event.Key(KeyOf(d.Name)), MessageID(d.Name, FiringID(b.schedules[d.Name].def, noon)))
+		wantTimes(t, arm(b, now), next)
+	}
+}
+
 func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	b := opened(t, noon, minutely)
 	arm(b, noon)

@@ -71,6 +71,7 @@ type handling struct {
 	reserved  *reserving  // of a holder of a reservation, which has no conn
 	begun     time.Duration
 	cancelled bool
+	hung      bool // it does nothing any more, and does not return
 	ended     bool
 }
 
@@ -324,8 +325,13 @@ func (c *conn) control(f *appv1.WorkResponse) {
 		c.inbox.Revoke(func(it *inbox.Item[handling]) bool {
 			return r.GetAll() || slices.Contains(r.GetPartitions(), it.Partition)
 		})
-		if single := r.GetDeliveryIds(); len(single) > 0 { // in these runs no handler times out, and nobody skips events
-			c.cancel(c.inbox.Cut(func(it *inbox.Item[handling]) bool { return slices.Contains(single, uint64(it.ID)) }, nil), "call_cancelled")
+		if single := r.GetDeliveryIds(); len(single) > 0 {
+			lost := c.inbox.Cut(func(it *inbox.Item[handling]) bool { return slices.Contains(single, uint64(it.ID)) }, nil)
+			if r.GetTimedOut() {
+				c.tooSlow(lost)
+			} else {
+				c.cancel(lost, "call_cancelled")
+			}
 		}
 		c.flush()
 	case *appv1.WorkResponse_Suspend:
@@ -368,6 +374,9 @@ func (c *conn) start(h *handling) {
 	c.handlers = append(c.handlers, h)
 	var takes time.Duration
 	takes, h.result = w.drawWork(h)
+	if w.kills(h) {
+		w.killLater(h, takes)
+	}
 	c.app.process.later(takes, func() { c.end(h, h.result) })
 	c.watch()
 }
@@ -485,6 +494,9 @@ func (h *handling) runs() bool {
 	}
 	if a.defiant || a.clock().Before(h.conn.inbox.Deadline(&h.item)) {
 		return true
+	}
+	if h.hung {
+		return false
 	}
 	return a.w.now-a.process.stopped > checkEvery+returnWithin
 }

@@ -22,7 +22,8 @@ type broker struct {
 	turn      int
 	unacked   int // entries
 	outage    time.Duration
-	events    []*published // those that are not settled
+	events    []*published   // those that are not settled
+	last      event.Position // of the newest batch
 	byID      map[event.MessageID]*published
 }
 
@@ -34,14 +35,16 @@ type published struct {
 	copies int // entries that hold it and are not acked
 	done   int // handlers that finished and reported it
 	dead   bool
+	kills  int // workers that it has killed since it was last a dead letter
 }
 
 type entry struct {
 	id       source.EntryID
 	events   []*event.Event // as received: each receiver copies them
 	acked    bool
-	consumer *consumer // whose it is now
-	times    uint32    // deliveries
+	left     event.Bits // events that are not acked
+	consumer *consumer  // whose it is now
+	times    uint32     // deliveries
 }
 
 // consumer is a member's subscription.
@@ -76,6 +79,7 @@ func (b *broker) publish() {
 		e.events = append(e.events, &event.Event{ID: id, Key: key, Topic: "t", PublishTime: int64(w.now / time.Millisecond)})
 		w.count("published")
 	}
+	b.last = event.Position{Ledger: e.id.Ledger, Entry: e.id.Entry}
 	b.ready = append(b.ready, e)
 	b.dispatch()
 }
@@ -216,8 +220,13 @@ func (c *consumer) receive(e *entry) {
 	if c.member.reading != c {
 		return
 	}
-	r := &source.Receipt{Entry: e.received(), ID: e.id, Has: event.AllBits(len(e.events)), Ref: e}
-	if got, _ := c.ledger.Received(c.member.clock(), r, nil); got.Fresh > 0 {
+	r := &source.Receipt{Entry: e.received(), ID: e.id, Has: slices.Clone(e.unacked()), Ref: e}
+	got, again := c.ledger.Received(c.member.clock(), r, nil)
+	if len(again) > 0 {
+		c.member.w.count("acked_after_loss")
+		c.ack(again)
+	}
+	if got.Fresh > 0 {
 		c.member.pipeline.Received(context.Background(), []*event.Entry{r.Entry})
 	}
 	c.ledger.HandedOn()
@@ -320,10 +329,18 @@ func (c *consumer) settle(done []event.Set, verdicts []event.Verdict) {
 
 // copy sends a copy of an event, and settles it when the copy is safe.
 func (c *consumer) copy(m event.Message, v event.Verdict) {
-	w := c.member.w
+	w, parks := c.member.w, v.Kind == event.Parked
+	if parks {
+		c.member.keeper.copying[m.Event.Key]++
+	}
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
-		if v.Kind == event.Rejected {
-			w.broker.find(m.Event).dead = true
+		if parks {
+			w.acts.land(m.Event, v.DetailOrZero())
+			if w.chance(0.05) { // its answer is lost, and it is sent again
+				w.acts.land(m.Event, v.DetailOrZero())
+			}
+		} else if v.Kind == event.Rejected {
+			w.broker.find(m.Event).die()
 			if w.agenda != nil && m.Event.ID.IsSent() {
 				w.agenda.over[m.Event.ID]++
 			}
@@ -332,6 +349,9 @@ func (c *consumer) copy(m event.Message, v event.Verdict) {
 			w.broker.copyLater(m.Event, v.DetailOrZero())
 		}
 		c.member.process.act(func() {
+			if parks {
+				c.member.keeper.copying[m.Event.Key]--
+			}
 			acks, _ := c.ledger.Copied(v.Handle, nil)
 			c.ack(acks)
 			c.member.consumeLater()
@@ -349,13 +369,32 @@ func (c *consumer) ack(acks []source.Ack) {
 				w.count("ack_lost")
 				return
 			}
-			w.broker.acked(c, e)
+			w.broker.acked(c, e, a.Events)
 		})
 	}
 }
 
-// acked ends an entry, and with it the events of which no other copy is left.
-func (b *broker) acked(c *consumer, e *entry) {
+// unacked returns the events of an entry that are not acked.
+func (e *entry) unacked() event.Bits {
+	if e.left == nil {
+		e.left = event.AllBits(len(e.events))
+	}
+	return e.left
+}
+
+// acked ends events of an entry, nil: all, and with them the events of which no other copy is left.
+func (b *broker) acked(c *consumer, e *entry, events event.Bits) {
+	left := e.unacked()
+	for i, ev := range e.events {
+		if left.Has(i) && (events == nil || events.Has(i)) {
+			left.Remove(i)
+			b.gone(ev)
+		}
+	}
+	if left.Len() > 0 {
+		b.w.count("acked_in_part")
+		return
+	}
 	c.holds = slices.DeleteFunc(c.holds, func(o *entry) bool { return o == e })
 	if e.acked {
 		b.w.count("acked_again")
@@ -366,23 +405,25 @@ func (b *broker) acked(c *consumer, e *entry) {
 	if o := e.consumer; o != nil && o != c {
 		o.holds = slices.DeleteFunc(o.holds, func(x *entry) bool { return x == e })
 	}
-	for _, ev := range e.events {
-		p := b.find(ev)
-		p.copies--
-		if b.w.agenda != nil && ev.ID.IsSent() {
-			b.w.agenda.copies[ev.ID]--
-		}
-		if p.copies > 0 {
-			continue
-		}
-		if p.done == 0 && !p.dead {
-			b.w.fail("event %v was acked, and nobody did it", ev.ID)
-		}
-		if b.byID[ev.ID] == p {
-			delete(b.byID, ev.ID)
-		}
-	}
 	b.dispatch()
+}
+
+// gone ends one copy of an event.
+func (b *broker) gone(ev *event.Event) {
+	p := b.find(ev)
+	p.copies--
+	if b.w.agenda != nil && ev.ID.IsSent() {
+		b.w.agenda.copies[ev.ID]--
+	}
+	if p.copies > 0 {
+		return
+	}
+	if p.done == 0 && !p.dead {
+		b.w.fail("event %v was acked, and nobody did it", ev.ID)
+	}
+	if b.byID[ev.ID] == p {
+		delete(b.byID, ev.ID)
+	}
 }
 
 // open returns how many events are not settled, and the oldest of them.
@@ -393,6 +434,9 @@ func (b *broker) open() (n int, oldest *published) {
 	}
 	return len(b.events), oldest
 }
+
+// die makes it a dead letter. If its entry comes again, it runs again.
+func (p *published) die() { p.dead, p.kills = true, 0 }
 
 func (p *published) String() string {
 	return fmt.Sprintf("event %v of %v ago, done %d times, in %d entries", p.id, p.at, p.done, p.copies)

@@ -229,6 +229,9 @@ func (w *world) checkSent(l *link, e *event.Event, relay bool) {
 func (m *member) began(now clock.Instant, deliveries []event.Delivery) {
 	for i := range deliveries {
 		d := &deliveries[i]
+		if m.keeper != nil {
+			m.keeper.checkBegun(d)
+		}
 		if call := d.Call(); call != nil && !call.Deadline.After(now) {
 			m.w.fail("%s starts call %v, whose time was up %v ago", m, d.MessageID(), now.Sub(call.Deadline))
 		}

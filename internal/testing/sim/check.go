@@ -34,12 +34,12 @@ func (w *world) checkStart(h *handling) {
 	}
 	w.running[h.key] = append(still, h)
 	if !w.fences[h.key].Before(h.fence()) {
-		w.fail("%v starts after a handler of its key with the fence %v", h, w.fences[h.key])
+		w.unless(w.wild, "wild_fence", "%v starts after a handler of its key with the fence %v", h, w.fences[h.key])
 	}
 	w.fences[h.key] = h.fence()
 	p := h.partition
 	// A holder may begin while the partition is at its next owner already, which withholds the key.
-	if h.token < w.tokens[p] && !w.p.defiant && h.reserved == nil {
+	if h.token < w.tokens[p] && !w.p.defiant && !w.wild && h.reserved == nil {
 		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
 	}
 	w.tokens[p] = max(w.tokens[p], h.token)
@@ -50,7 +50,7 @@ func (w *world) overlapping(o, h *handling) {
 		w.overlap++ // allowed for a handler that ignores its deadline; the sink refuses its writes
 		return
 	}
-	w.fail("two handlers of one key: %v, since %v, and %v", o, o.begun, h)
+	w.unless(w.wild, "wild_overlap", "two handlers of one key: %v, since %v, and %v", o, o.begun, h)
 }
 
 // checkEnd: the handler writes to the sink as it ends, if the sink takes its fence. Only
@@ -84,12 +84,12 @@ func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 		if h.token == newest.fence.Token {
 			w.count("stale_write_refused_same_token")
 		}
-		if inTime && !w.p.defiant {
+		if inTime && !w.p.defiant && !w.wild {
 			w.fail("%v writes after a handler with the fence %v", h, newest.fence)
 		}
 		return
 	}
-	if h.order < newest.order {
+	if h.order < newest.order && !w.wild {
 		w.fail("the sink takes the stale write of %v, which began before a handler that has written with the fence %v", h, newest.fence)
 	}
 	w.sink[h.key] = written{h.fence(), h.order}
@@ -153,7 +153,7 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 				})
 				own = own || h.owner() == m
 			}
-			if !own && !held && (!w.p.defiant || !h.cancelled) {
+			if !own && !held && !w.wild && (!w.p.defiant || !h.cancelled) {
 				w.fail("%s opens partition %d while %v runs", m, p, h)
 			}
 		})
@@ -176,7 +176,7 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 		}
 		for _, o := range w.live {
 			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && o.lease.Until != 0 {
-				w.fail("%s opens partition %d while %s may dispatch for it for another %v", m, p, o, o.lease.Until.Sub(o.clock()))
+				w.unless(w.wild, "wild_gate", "%s opens partition %d while %s may dispatch for it for another %v", m, p, o, o.lease.Until.Sub(o.clock()))
 			}
 		}
 		w.checkWait(m, p)
@@ -213,7 +213,7 @@ func (w *world) checkLease(m *member, l ownership.Lease) {
 		}
 		for _, o := range w.live {
 			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && m.clock().Before(l.Until) {
-				w.fail("%s gets a lease for partition %d, while %s may dispatch for it", m, p, o)
+				w.unless(w.wild, "wild_lease", "%s gets a lease for partition %d, while %s may dispatch for it", m, p, o)
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func (w *world) checkBeat(m *member, b *ownership.Beat) {
 				token = h.reserved.token
 			}
 			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != token {
-				w.fail("%s hides in a Beat that %v runs", m, h)
+				w.unless(w.wild, "wild_hidden", "%s hides in a Beat that %v runs", m, h)
 			}
 		}
 	}
@@ -639,6 +639,14 @@ func (w *world) unrest() string {
 	}
 	if n, oldest := w.broker.open(); n > 0 {
 		say("%d events are open, the oldest: %v", n, oldest)
+	}
+	if w.acts != nil {
+		if n := len(w.acts.letters); n > 0 {
+			say("%d letters are parked", n)
+		}
+		if n := len(w.acts.fold.Parks(w.acts.now())) + len(w.acts.fold.Keys(w.acts.now())); n > 0 {
+			say("%d keys are held or parked", n)
+		}
 	}
 	if w.broker.unacked > 0 {
 		say("%d entries are unacked", w.broker.unacked)

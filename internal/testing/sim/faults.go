@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
 )
 
@@ -197,6 +198,13 @@ func (w *world) fault() {
 	case dropConsumer:
 		if m.consumer != nil {
 			w.broker.drop(m.consumer)
+			if w.counting == source.CountEvents { // an unload
+				for _, q := range w.live {
+					if q.consumer != nil {
+						w.broker.drop(q.consumer)
+					}
+				}
+			}
 		}
 	}
 }
@@ -476,6 +484,7 @@ func (w *world) heal() {
 		for _, a := range p.living() {
 			a.process.stopped = min(a.process.stopped, w.now)
 			a.process.resume()
+			a.endHung()
 		}
 		p.up()
 	}

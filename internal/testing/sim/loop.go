@@ -110,6 +110,15 @@ func (l *loop) hop() time.Duration {
 
 func (l *loop) chance(p float64) bool { return p > 0 && l.rng.Float64() < p }
 
+// unless fails like fail, unless it is excused. Then it counts.
+func (w *world) unless(excused bool, what, format string, args ...any) {
+	if excused {
+		w.count(what)
+		return
+	}
+	w.fail(format, args...)
+}
+
 // fail ends the run: the first violation counts.
 func (l *loop) fail(format string, args ...any) {
 	if l.failure == "" {

@@ -90,6 +90,8 @@ type member struct {
 	reserved  map[event.Handle]*seat
 	takesSoon bool
 
+	keeper *keeper // nil: no operators act
+
 	settings   int           // as its process was started
 	freshUntil clock.Instant // until when it was FRESH, even if it no longer is
 
@@ -111,8 +113,11 @@ var (
 	silent     = slog.New(slog.DiscardHandler)
 )
 
-func appConfig() app.Config {
+func appConfig(timeout bool) app.Config {
 	c := app.DefaultConfig()
+	if timeout {
+		c.HandlerTimeout = handlerTimeout
+	}
 	c.PingInterval = pingEvery
 	c.FrameEventsMax = 4
 	return c
@@ -128,8 +133,12 @@ func mailboxConfig(shards int) mailbox.Config {
 	return c
 }
 
-func retryConfig() outcome.Config {
-	return outcome.Config{AttemptsMax: 6, CrashesMax: 100, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
+func retryConfig(difficult bool) outcome.Config {
+	c := outcome.Config{AttemptsMax: 6, CrashesMax: 100, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
+	if difficult {
+		c.CrashesMax = 4
+	}
+	return c
 }
 
 func forwardConfig() forward.Config {
@@ -163,7 +172,7 @@ func (w *world) newMember(p *pod) *member {
 		Identity: identityOf(p.settings),
 	}
 	m.settings = p.settings
-	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(), p.name, m.clock)
+	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(w.difficult), p.name, m.clock)
 	m.table = forward.NewTable(forwardConfig())
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {
@@ -174,8 +183,8 @@ func (w *world) newMember(p *pod) *member {
 		m.firings = newFirings(m)
 		judge = m.firings
 	}
-	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
-		m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
+	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Skipped: m.skipped, Letters: m.lettersSettled, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
+		m.app, err = app.New(appConfig(w.difficult), app.Identity{Node: p.name, Group: "g"}, app.Parts{
 			Boxes: made, Lease: made.Lease,
 			Workers: func(int) {}, Drain: func(string) {}, Schedules: judge,
 			Cover: m.deliver,
@@ -187,7 +196,8 @@ func (w *world) newMember(p *pod) *member {
 		w.fail("%v", err)
 	}
 	m.pipeline.SetSource(m)
-	m.ledger = source.NewLedger(source.CountEntries)
+	m.ledger = source.NewLedger(w.counting)
+	m.keeper = newKeeper(m)
 	w.members = append(w.members, m)
 	w.live = append(w.live, m)
 	w.count("start")
@@ -423,7 +433,6 @@ func (m effects) SetLease(lease ownership.Lease) {
 func (m effects) SetTable(t *ownership.Table) {
 	m.setPeers(t)
 	m.pipeline.SetTable(t)
-	m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
 	m.consumeLater()
 }
 
@@ -511,6 +520,7 @@ func (m *member) tellReaches() {
 
 // settle does the work that follows from the last event.
 func (m *member) settle() {
+	m.learnEnds()
 	for _, c := range m.streams {
 		if c.manual.Awake() {
 			c.wake()
@@ -586,11 +596,12 @@ func (m *member) consumeLater() {
 func (m *member) consume() {
 	switch {
 	case m.mayConsume() && m.consumer == nil:
-		ledger := source.NewLedger(source.CountEntries)
+		ledger := source.NewLedger(m.w.counting)
 		ledger.ContinueAfter(m.ledger)
 		m.ledger = ledger
 		m.consumer = m.w.broker.subscribe(m, ledger)
 		m.reading = m.consumer
+		m.pipeline.AskEnds()
 	case !m.mayGoOn() && m.reading != nil:
 		m.reading = nil // for good: the next one is another source
 		c := m.consumer

@@ -7,6 +7,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
+	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
 )
 
@@ -105,7 +106,13 @@ type world struct {
 	ambush      bool // stall tails when a wait is about to end
 	promised    int  // ends of faults that are still to come
 	moves       int
-	agenda      *agenda   // nil: no schedules
+	agenda      *agenda // nil: no schedules
+	acts        *acts   // nil: no operators act
+	difficult   bool    // workers drain, handlers time out, events kill
+	troubles    bool    // it is not the time to come to rest
+	wild        bool    // clocks jump
+	counting    source.Counting
+	knowsEnds   bool      // the broker says where its topics end
 	journal     io.Writer // of the steps of all members, in the order in which they happen; nil: none
 }
 
@@ -125,6 +132,10 @@ func newWorld(seed uint64, p params) *world {
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur the effects of some planted bugs
+	w.knowsEnds, w.counting = seed%2 == 0, source.CountEntries
+	if seed%3 == 1 {
+		w.counting = source.CountEvents
+	}
 	w.keys = makeKeys(2*p.partitions, p.partitions)
 	w.tokens = make([]int64, p.partitions)
 	w.opened = make([]ownership.Token, p.partitions)
