@@ -699,25 +699,30 @@ func TestRunWithAContextWithoutAnEnd(t *testing.T) {
 }
 
 func TestRunRefusesBadArguments(t *testing.T) {
+	fire := func(context.Context, *client.Firing) error { return nil }
 	tests := map[string]struct {
 		endpoint string
 		handler  client.Handler
 		opts     []client.Option
 		says     string
 	}{
-		"no port":      {endpoint: "localhost", handler: done, says: "host:port"},
-		"no path":      {endpoint: "unix://sock", handler: done, says: "unix:///path"},
-		"half a path":  {endpoint: "unix:sock", handler: done, says: "unix:///path"},
-		"no handler":   {says: "handler"},
-		"no room":      {handler: done, opts: []client.Option{client.WithMaxInFlight(0)}, says: "MaxInFlight"},
-		"no logger":    {handler: done, opts: []client.Option{client.WithLogger(nil)}, says: "Logger"},
-		"no dialer":    {handler: done, opts: []client.Option{client.WithDialer(nil)}, says: "Dialer"},
-		"a past grace": {handler: done, opts: []client.Option{client.WithDrainGrace(-1)}, says: "DrainGrace"},
+		"no port":                    {endpoint: "localhost", handler: done, says: "host:port"},
+		"no path":                    {endpoint: "unix://sock", handler: done, says: "unix:///path"},
+		"half a path":                {endpoint: "unix:sock", handler: done, says: "unix:///path"},
+		"no handler":                 {says: "handler"},
+		"no room":                    {handler: done, opts: []client.Option{client.WithMaxInFlight(0)}, says: "MaxInFlight"},
+		"no logger":                  {handler: done, opts: []client.Option{client.WithLogger(nil)}, says: "Logger"},
+		"no dialer":                  {handler: done, opts: []client.Option{client.WithDialer(nil)}, says: "Dialer"},
+		"a past grace":               {handler: done, opts: []client.Option{client.WithDrainGrace(-1)}, says: "DrainGrace"},
+		"a name that is no text":     {handler: done, opts: []client.Option{client.WithName("a\xff")}, says: "WithName"},
+		"a schedule that is no text": {handler: done, opts: []client.Option{client.WithSchedule("a\xff", client.Every(time.Minute), fire)}, says: "WithSchedule"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := client.Run(t.Context(), test.endpoint, test.handler, test.opts...)
-			if err == nil || !strings.Contains(err.Error(), test.says) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // otherwise it would dial for ever
+			defer cancel()
+			err := client.Run(ctx, test.endpoint, test.handler, test.opts...)
+			if !errors.Is(err, client.ErrArgument) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("Run = %v, want an error about %s", err, test.says)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
@@ -145,6 +146,16 @@ func checkSize(r proto.Message, payload int) error {
 	return nil
 }
 
+// checkText returns what is wrong with the texts of a request. gRPC cannot encode them if they are no UTF-8, and its error does not say that nothing was sent.
+func checkText(texts ...string) error {
+	for _, text := range texts {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("%.80q is no valid UTF-8", text)
+		}
+	}
+	return nil
+}
+
 // Invoke calls the handler that is registered for method at the owner of key, see [WithCall]. It runs when no event and no other call of
 // the key does, before events that wait. The error is nil or a [*CallError].
 //
@@ -164,6 +175,9 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 	r.Traceparent = l.traceparent(ctx)
 	if err := checkSize(r, len(payload)); err != nil {
 		return nil, &CallError{Kind: ErrNotRun, Code: CodeTooLarge, Text: err.Error()}
+	}
+	if err := checkText(r.GetMethod(), r.GetId()); err != nil {
+		return nil, &CallError{Kind: ErrNotRun, Text: err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, within(r.TimeoutMs, answerGrace))
 	defer cancel()

@@ -111,6 +111,33 @@ func TestTooLargeRequestsAreNotSent(t *testing.T) {
 	}
 }
 
+// TestRequestsThatAreNoTextAreNotSent: what gRPC cannot encode never reaches a router, and the caller need not wonder.
+func TestRequestsThatAreNoTextAreNotSent(t *testing.T) {
+	t.Parallel()
+	router := new(reader)
+	lane := laneTo(t, router)
+	const text = "a\xff"
+	for name, option := range map[string]client.SendOption{
+		"a name": client.WithSendName(text), "an id": client.WithSendID(text), "a property": client.WithSendProperties(map[string]string{"a": text}),
+	} {
+		if _, err := lane.Send(t.Context(), "k", nil, option); !errors.Is(err, client.ErrNotSent) || !strings.Contains(err.Error(), "UTF-8") {
+			t.Errorf("%s: Send: %v", name, err)
+		}
+	}
+	for name, call := range map[string]func() ([]byte, error){
+		"a method": func() ([]byte, error) { return lane.Invoke(t.Context(), "k", text, nil) },
+		"an id":    func() ([]byte, error) { return lane.Invoke(t.Context(), "k", "do", nil, client.WithCallID(text)) },
+	} {
+		_, err := call()
+		if failure := (*client.CallError)(nil); !errors.As(err, &failure) || !errors.Is(failure.Kind, client.ErrNotRun) || failure.Code != "" || !strings.Contains(failure.Text, "UTF-8") {
+			t.Errorf("%s: Invoke: %v", name, err)
+		}
+	}
+	if read := router.read.Load(); read != 0 {
+		t.Errorf("the router has read %d requests", read)
+	}
+}
+
 // TestInvokeWithAnEndlessTimeout: the router judges it.
 func TestInvokeWithAnEndlessTimeout(t *testing.T) {
 	router := new(reader)

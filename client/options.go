@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
@@ -189,6 +190,7 @@ func (o *options) validate() error {
 		}
 	}
 	bad(o.maxInFlight < 1 || o.maxInFlight > 100_000, "WithMaxInFlight", " = %d, want 1 to 100000", o.maxInFlight)
+	bad(!utf8.ValidString(o.name), "WithName", " %.80q, want a text in UTF-8", o.name)
 	bad(o.drainGrace < 0, "WithDrainGrace", " = %v, want >= 0", o.drainGrace)
 	bad(o.log == nil, "WithLogger", " = nil")
 	bad((o.tracer == nil) != (o.propagator == nil), "WithTraces", ": want a provider and a propagator")
@@ -198,7 +200,7 @@ func (o *options) validate() error {
 		bad(true, "WithCall", " %q: want a handler, once, and a method of 1 to 64 bytes of A-Z, a-z, 0-9, '.', '_' and '-'", method)
 	}
 	for _, name := range o.badSchedules {
-		bad(true, "WithSchedule", " %.80q: want times, a handler, once, a name of 1 to %d bytes, an expression of at most %d and a zone of at most %d", name, scheduleNameMax, scheduleCronMax, scheduleZoneMax)
+		bad(true, "WithSchedule", " %.80q: want times, a handler, once, texts in UTF-8, a name of 1 to %d bytes, an expression of at most %d and a zone of at most %d", name, scheduleNameMax, scheduleCronMax, scheduleZoneMax)
 	}
 	bad(len(o.schedules) > SchedulesMax, "WithSchedule", " %d times, want at most %d", len(o.schedules), SchedulesMax)
 	return errors.Join(errs...)

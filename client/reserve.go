@@ -68,7 +68,8 @@ const CodeNotCovered = "not_covered"
 // control log has it, and no next owner gives the key to anybody else before. It is renewed six times in d, at least every 10 seconds. A key whose holder
 // has died is free only after d. Reserve returns when the control log has it.
 func WithTTL(d time.Duration) ReserveOption {
-	return func(a *lanev1.Ask) { a.TtlMs = uint32(min(max(0, d.Milliseconds()), math.MaxUint32)) }
+	// One that is too short is refused by the router; 0 would be a reservation without a ttl.
+	return func(a *lanev1.Ask) { a.TtlMs = uint32(min(max(1, d.Milliseconds()), math.MaxUint32)) }
 }
 
 // renewEvery is the longest interval of renewals. It is shorter with the short leases of ownership.profile fast: a third of what the last

@@ -703,6 +703,26 @@ func TestReservationThatIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestTTLThatIsNone: a ttl that was computed and is too short is asked for, so that the router refuses it. A reservation without one would be less than was asked for.
+func TestTTLThatIsNone(t *testing.T) {
+	for _, ttl := range []time.Duration{-time.Second, 0, time.Microsecond} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			lend(t, func(s *lending) error {
+				if s.ask.GetTtlMs() == 0 {
+					return s.over("none", "no ttl")
+				}
+				return status.Errorf(codes.InvalidArgument, "a ttl of %d ms", s.ask.GetTtlMs())
+			}, func(t *testing.T, lane *client.Lane, _ *lender, _ *grpc.Server) {
+				_, err := lane.Reserve(t.Context(), "user-1", client.WithTTL(ttl))
+				var failure *client.CallError
+				if !errors.As(err, &failure) || failure.Text != "a ttl of 1 ms" {
+					t.Errorf("the error is %v, want the refusal of a ttl of 1 ms", err)
+				}
+			})
+		})
+	}
+}
+
 // TestReserveWithoutRoomForAStream: gRPC waits for room on the connection without a bound, and Reserve does not. The wait for room is a part of that for the key.
 func TestReserveWithoutRoomForAStream(t *testing.T) {
 	const wait = 10 * time.Second

@@ -102,7 +102,8 @@ type FiringHandler func(ctx context.Context, f *Firing) error
 func WithSchedule(name string, times Times, handler FiringHandler, opts ...ScheduleOption) Option {
 	return func(o *options) {
 		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
-			len(times.wire.GetCron()) > scheduleCronMax || len(times.wire.GetZone()) > scheduleZoneMax {
+			len(times.wire.GetCron()) > scheduleCronMax || len(times.wire.GetZone()) > scheduleZoneMax ||
+			checkText(name, times.wire.GetCron(), times.wire.GetZone()) != nil {
 			o.badSchedules = append(o.badSchedules, name)
 			return
 		}

@@ -160,6 +160,13 @@ func (o *options) send(ctx context.Context, conn grpc.ClientConnInterface, r *la
 	if err := checkSize(r, len(r.GetPayload())); err != nil {
 		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
+	texts := []string{r.GetName(), r.GetId()}
+	for name, value := range r.GetProperties() {
+		texts = append(texts, name, value)
+	}
+	if err := checkText(texts...); err != nil {
+		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
 	ctx, err := o.authorized(ctx)
 	if err != nil {
 		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)

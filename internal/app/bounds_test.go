@@ -2,6 +2,8 @@ package app
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -53,6 +55,24 @@ func TestAFrameOfMoreResultsThanThereCanBe(t *testing.T) {
 				t.Errorf("the other stream got %v, want its Pong", f)
 			}
 		})
+	}
+}
+
+// The page for authors of SDKs has the bounds of frames that are in force.
+func TestProtocolPageHasTheBoundsOfFrames(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sdk-protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("\n| First frame | %d KiB, and a Hello within", helloBytesMax>>10),
+		fmt.Sprintf("\n| Any later frame of the worker | %d MiB |\n", recvBytesMax>>20),
+		fmt.Sprintf("\n| Headers of the call | %d KiB |\n", headerBytesMax>>10),
+		fmt.Sprintf("\n| Workers of one router | `app.workers_max` (%d), else", DefaultConfig().WorkersMax),
+	} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("its section \"Limits\" lacks %q", want)
+		}
 	}
 }
 

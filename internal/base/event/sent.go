@@ -73,6 +73,10 @@ func SentMessageID(key Key, kind, id string) MessageID {
 
 // Check returns what is wrong with an event that an outsider wants to be published, at an instant in Unix milliseconds.
 func (s *Sent) Check(now int64, payload int, properties []Property) error {
+	most := SentPropertiesMax
+	if slices.ContainsFunc(properties, func(p Property) bool { return p.Name == "traceparent" }) {
+		most++ // SDKs add it, and not the sender
+	}
 	switch {
 	case s.Key == "" || len(s.Key) > KeyMax:
 		return fmt.Errorf("a key of %d bytes: want 1 to %d", len(s.Key), KeyMax)
@@ -82,7 +86,7 @@ func (s *Sent) Check(now int64, payload int, properties []Property) error {
 		return fmt.Errorf("due more than %d days from now", SentAfterMax/(24*time.Hour))
 	case payload > SentPayloadMax:
 		return fmt.Errorf("a payload of %d bytes: want at most %d", payload, SentPayloadMax)
-	case len(properties) > SentPropertiesMax:
+	case len(properties) > most:
 		return fmt.Errorf("%d properties: want at most %d", len(properties), SentPropertiesMax)
 	}
 	for _, p := range properties {

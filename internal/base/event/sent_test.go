@@ -101,6 +101,10 @@ func TestSentIsBounded(t *testing.T) {
 	if err := most.Check(now, event.SentPayloadMax, properties); err != nil {
 		t.Errorf("one at all of its bounds: %v", err)
 	}
+	// SDKs add the trace context of a sender that has one: it is none of the sender's properties.
+	if err := most.Check(now, event.SentPayloadMax, append(properties, event.Property{Name: "traceparent", Value: "00-1-2-01"})); err != nil {
+		t.Errorf("one at all of its bounds, with a trace: %v", err)
+	}
 	for name, test := range map[string]struct {
 		change     func(*event.Sent)
 		payload    int

@@ -101,6 +101,8 @@ public final class Event extends Inbox.Item {
     private volatile Cancellation cancellation;
     /** The handler has returned: the event is over, and another handler may work on the key. */
     private volatile boolean returned;
+    /** A report of its progress is queued. Written under the runner's lock. */
+    volatile boolean reports;
 
     Event(Frame frame, int from, int to) {
         this.frame = frame;

@@ -48,6 +48,9 @@ final class Stream {
     /** How long a receipt or a result waits to share a frame. */
     private static final long HOLD_MAX_NANOS = 200_000;
 
+    /** The least time between two Progress frames: a handler that reports with each row would leave no room for anything else. */
+    private static final long PROGRESS_EVERY_NANOS = 10_000_000;
+
     /** Bounds a Results frame, unless one reply is larger. The router takes 2 MiB. */
     private static final int RESULT_BYTES_MAX = 1 << 20;
 
@@ -70,7 +73,8 @@ final class Stream {
     private long told; // number of the newest Deliveries frame for which a receipt was sent
     private long sent; // number of the newest Results frame sent
     private long receipt; // number of the newest Results frame that the router has received
-    private Set<Long> ongoing = new HashSet<>();
+    private List<Event> ongoing = new ArrayList<>(0); // those with progress to be reported, each once
+    private long progressAt = System.nanoTime(); // when the next Progress may be sent
     private int checksInSilence;
     private long holding; // since when something has been pending to send; 0 if nothing is
     private int reasonBytesMax = REASON_BYTES_MAX;
@@ -409,7 +413,7 @@ final class Stream {
      * is held.
      */
     boolean tell(long now) {
-        if (inbox.draining() || !control.isEmpty()) {
+        if (inbox.draining() || !control.isEmpty() || progressDue()) {
             return true;
         }
         if (told == given && (receipt != sent || inbox.results.isEmpty())) {
@@ -492,11 +496,20 @@ final class Stream {
             return first.setReceipt(given).build();
         }
         holding = 0;
-        if (!ongoing.isEmpty()) {
-            told = given;
-            Set<Long> ids = ongoing;
-            ongoing = new HashSet<>();
-            return WorkRequest.newBuilder().setReceipt(given).setProgress(Progress.newBuilder().addAllDeliveryIds(ids)).build();
+        if (progressDue()) {
+            progressAt = System.nanoTime() + PROGRESS_EVERY_NANOS;
+            Progress.Builder progress = Progress.newBuilder();
+            for (Event event : ongoing) {
+                event.reports = false;
+                if (!event.hasReturned()) { // no report follows an answer
+                    progress.addDeliveryIds(event.id);
+                }
+            }
+            ongoing = new ArrayList<>(0);
+            if (progress.getDeliveryIdsCount() > 0) {
+                told = given;
+                return WorkRequest.newBuilder().setReceipt(given).setProgress(progress).build();
+            }
         }
         if (!inbox.results.isEmpty() && receipt == sent) {
             told = given;
@@ -529,14 +542,23 @@ final class Stream {
         return frame;
     }
 
-    /** Queues a Progress for an event. None follows its answer, which is queued under the same lock. */
+    /** Whether a Progress is to be sent now. Otherwise the next frame, or check of deadlines, looks again. The lock is held. */
+    private boolean progressDue() {
+        return !ongoing.isEmpty() && System.nanoTime() - progressAt >= 0;
+    }
+
+    /** Queues a Progress for an event. None follows its answer. */
     void progress(Event event) {
+        if (event.reports) {
+            return; // it is queued
+        }
         runner.lock.lock();
         try {
-            if (finished || event.hasReturned()) {
+            if (finished || event.reports || event.hasReturned()) {
                 return;
             }
-            ongoing.add(event.id);
+            event.reports = true;
+            ongoing.add(event);
         } finally {
             runner.lock.unlock();
         }

@@ -63,6 +63,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.logging.Level;
 import java.util.logging.Logger;
@@ -418,6 +419,50 @@ class SessionTest {
             writer.join();
             release.countDown();
             deliveries.forEach(delivery -> assertEquals(Outcome.Kind.DONE, delivery.outcome().kind()));
+            server.shutdownNow();
+        }
+    }
+
+    /** A handler that reports faster than frames are written holds up neither the results of others nor the thread that writes. */
+    @Test
+    void reportsWithoutEndLeaveRoomForResults() throws Exception {
+        int most = 500;
+        AtomicInteger reports = new AtomicInteger();
+        AtomicReference<Event> loud = new AtomicReference<>();
+        ClientInterceptor faster = new ClientInterceptor() {
+            @Override
+            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> method, CallOptions options, Channel next) {
+                return new SimpleForwardingClientCall<>(next.newCall(method, options)) {
+                    @Override
+                    public void sendMessage(Q frame) {
+                        super.sendMessage(frame);
+                        if (frame instanceof WorkRequest request && request.hasProgress() && reports.incrementAndGet() < most) {
+                            loud.get().progress(); // the next report is there before the sender looks again
+                        }
+                    }
+                };
+            }
+        };
+        String name = UUID.randomUUID().toString();
+        CountDownLatch running = new CountDownLatch(1);
+        CountDownLatch release = new CountDownLatch(1);
+        try (TestRouter router = new TestRouter()) {
+            Server server = InProcessServerBuilder.forName(name).addService(router.service()).build().start();
+            router.start(event -> {
+                if (event.key().equals("loud")) {
+                    loud.set(event);
+                    running.countDown();
+                    assertTrue(release.await(WAIT_SECONDS, TimeUnit.SECONDS));
+                } else {
+                    loud.get().progress();
+                }
+            }, options -> options.channels(() -> InProcessChannelBuilder.forName(name).intercept(faster).build()));
+            TestRouter.Delivery first = router.deliver(Event.of("loud"));
+            assertTrue(running.await(WAIT_SECONDS, TimeUnit.SECONDS));
+            assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("other")).outcome().kind());
+            assertTrue(reports.get() < most, reports + " frames went before the result");
+            release.countDown();
+            assertEquals(Outcome.Kind.DONE, first.outcome().kind());
             server.shutdownNow();
         }
     }
