@@ -135,7 +135,7 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 }
 
-// copies checks that events do not expire in the topics in which their copies wait. A message TTL of the events' own topics is the user's wish.
+// copies checks that events are not deleted in the topics in which their copies wait, and that retries are delayed. A message TTL of the events' own topics is the user's wish.
 func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 	const check = "copies"
 	cfg, found := d.cfg.Pulsar.Resolved(), len(d.findings)
@@ -161,9 +161,56 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 		case ttl < c.most:
 			d.warn(check, fmt.Sprintf(advice, c.topic), format, c.topic, seconds, c.wait)
 		}
+		d.evicts(ctx, admin, check, path, c.topic)
+		if c.topic == cfg.RetryTopic {
+			d.retriesWait(ctx, admin, check, path, c.topic)
+		}
 	}
 	if len(d.findings) == found {
-		d.ok(check, "no message TTL ends their wait")
+		d.ok(check, "no message TTL or backlog quota ends their wait")
+	}
+}
+
+// evicts checks that no backlog quota deletes what waits in a topic: its originals are acked.
+func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
+	var quotas map[string]struct {
+		Policy               string
+		LimitSize, LimitTime int64
+	}
+	if !d.policy(ctx, admin, path, "backlogQuotaMap", &quotas) {
+		return
+	}
+	for kind, q := range quotas {
+		limit := q.LimitSize
+		if kind == "message_age" {
+			limit = q.LimitTime
+		}
+		if q.Policy == "consumer_backlog_eviction" && limit > 0 {
+			d.fail(check, "exempt it: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
+				"the broker deletes the oldest messages of %s when it has many (%s of type %s): their events would be lost", topic, q.Policy, kind)
+		}
+	}
+}
+
+// retriesWait checks that the broker delays retries. Else they come back at once and use up their attempts, and one with a longer delay than is permitted is
+// refused.
+func (d *doctor) retriesWait(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
+	var delays *struct {
+		Active bool
+		Max    int64 `json:"maxDeliveryDelayInMillis"`
+	}
+	if !d.policy(ctx, admin, path, "delayedDelivery", &delays) || delays == nil {
+		return
+	}
+	advice := "pulsar-admin topics set-delayed-delivery " + topic + " --enable"
+	most := time.Duration(delays.Max) * time.Millisecond
+	switch usual := max(d.cfg.Retry.BackoffMax, d.cfg.Pulsar.Spill.DelayMax); {
+	case !delays.Active:
+		d.fail(check, advice, "the policy of %s forbids delays: retries come back at once, and use up retry.attempts_max", topic)
+	case most > 0 && most < usual:
+		d.fail(check, advice, "the policy of %s refuses delays of more than %v, and copies are delayed by up to %v (retry.backoff_max, pulsar.spill.delay_max): they would never be accepted", topic, most, usual)
+	case most > 0 && most < d.cfg.Retry.AfterMax:
+		d.warn(check, advice, "the policy of %s refuses delays of more than %v, and a handler may ask for %v (retry.after_max): such a copy would never be accepted", topic, most, d.cfg.Retry.AfterMax)
 	}
 }
 
@@ -226,6 +273,7 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 		return
 	}
 	d.timersExpire(ctx, admin, path, topic)
+	d.evicts(ctx, admin, check, path, topic)
 	var delays *struct {
 		Active bool
 		Max    int64 `json:"maxDeliveryDelayInMillis"`

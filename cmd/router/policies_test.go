@@ -30,6 +30,9 @@ func healthy() map[string]string {
 	return map[string]string{
 		retries + "/partitions": `{"partitions":0}`, retries + "/messageTTL": "0", parked + "/partitions": `{"partitions":0}`, parked + "/messageTTL": "", letters + "/partitions": `{"partitions":0}`, letters + "/messageTTL": "",
 		timers + "/partitions": `{"partitions":0}`, timers + "/messageTTL": "", timers + "/delayedDelivery": `{"tickTime":1000,"active":true,"maxDeliveryDelayInMillis":0}`,
+		timers + "/backlogQuotaMap":  `{"destination_storage":{"limitSize":-1,"policy":"consumer_backlog_eviction"},"message_age":{"limitSize":10737418240,"limitTime":-1,"policy":"consumer_backlog_eviction"}}`,
+		retries + "/backlogQuotaMap": `{}`, parked + "/backlogQuotaMap": `{}`, letters + "/backlogQuotaMap": `{}`,
+		retries + "/delayedDelivery":              `{"tickTime":1000,"active":true,"maxDeliveryDelayInMillis":0}`,
 		timers + "/stats":                         `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":5000}}}`,
 		"/admin/v2/brokers/version":               "4.0.8",
 		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
@@ -122,6 +125,13 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"expiry of late retries":            {retries + "/messageTTL", "1200", "", resultWarn, "expire after 1200 s, unhandled: an event waits there for its next attempt"},
 		"expiry of parked events":           {parked + "/messageTTL", "8640000", "", resultWarn, "a parked key's events wait there until the unpark"},
 		"expiry of dead letters":            {letters + "/messageTTL", "8640000", "", resultWarn, "dead letters wait there until somebody reads them"},
+		"eviction of retries":               {retries + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "their events would be lost"},
+		"eviction of old parked events":     {parked + "/backlogQuotaMap", `{"message_age":{"limitTime":3600,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "deletes the oldest messages"},
+		"eviction of dead letters":          {letters + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "their events would be lost"},
+		"eviction of timers":                {timers + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "their events would be lost"},
+		"retries at once":                   {retries + "/delayedDelivery", `{"active":false}`, "", resultFail, "retries come back at once"},
+		"short delays of retries":           {retries + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "refuses delays of more than 1m0s"},
+		"no long delays of retries":         {retries + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":600000}`, "", resultWarn, "a handler may ask for"},
 		"no delays":                         {timers + "/delayedDelivery", `{"active":false}`, "", resultFail, "forbids delays of 1h0m0s"},
 		"short delays":                      {timers + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "at most 60000 ms"},
 		"many timers":                       {timers + "/stats", `{"subscriptions":{"orders":{"msgBacklog":5001}}}`, "", resultWarn, "5001 timers wait on a topic partition; beyond 10000"},
@@ -156,6 +166,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		says := healthy()
 		delete(says, timers+"/partitions")
 		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
+		says["/admin/v2/namespaces/public/default/backlogQuotaMap"], says["/admin/v2/namespaces/public/default/delayedDelivery"] = "", ""
 		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultFail || !strings.Contains(unwell[0].Says, "timers would be lost") {
 			t.Errorf("found %+v", unwell)
 		}
@@ -164,6 +175,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		says := healthy()
 		delete(says, retries+"/partitions")
 		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
+		says["/admin/v2/namespaces/public/default/backlogQuotaMap"], says["/admin/v2/namespaces/public/default/delayedDelivery"] = "", ""
 		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Check != "copies" || unwell[0].Advice != "exempt it: pulsar-admin topics set-message-ttl persistent://public/default/orders-orders-RETRY -t 0" {
 			t.Errorf("found %+v", unwell)
 		}
@@ -198,7 +210,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 				delete(says, path)
 			}
 		}
-		for name, text := range map[string]string{"retention": "", "messageTTL": "60", "compactionThreshold": "", "backlogQuotaMap": ""} {
+		for name, text := range map[string]string{"retention": "", "messageTTL": "60", "compactionThreshold": "", "backlogQuotaMap": "", "delayedDelivery": ""} {
 			says["/admin/v2/namespaces/public/default/"+name] = text
 		}
 		unwell := examined(t, says)

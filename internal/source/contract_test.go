@@ -663,3 +663,68 @@ func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
 	}
 	m.Done(again...)
 }
+
+// A copy that the broker refuses for a while, here because of a policy, arrives when it is permitted, and is not sent over and over: the client
+// (v0.21.0) forgets a producer whose message was refused, so that no receipt reaches it any more.
+func TestPulsarRefusedCopyArrivesLater(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := sourcetest.Config(b.Topic(t, 0))
+	cfg.CopyTimeout, cfg.CopyBackoffMax = time.Second, 500*time.Millisecond
+	retry := source.RetryTopicName(cfg.Topics, cfg.Subscription)
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
+	fail := func() {
+		b.Publish(t, cfg.Topics[0], sourcetest.Message{Key: "k", Payload: "again"})
+		m.Settle(nil, []event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Failed, Detail: &event.Detail{Delay: 3 * time.Second, Attempts: 1}}})
+	}
+	fail()
+	m.Done(m.Take(1)...)
+	limitDelays(t, retry, 1000)
+	fail()
+	eventually.True(t, "copies fail", func() bool { return metric(t, reg, "ringfence_source_copy_failures_total") > 0 })
+	limitDelays(t, retry, 0)
+	m.Done(m.Take(1)...)
+	m.AwaitIdle()
+}
+
+// limitDelays sets the longest delay of a topic in milliseconds, 0: any.
+func limitDelays(t *testing.T, topic string, most int) {
+	t.Helper()
+	policy := map[string]any{"active": true, "tickTime": 100, "maxDeliveryDelayInMillis": most}
+	path := pulsaradmin.TopicPath(topic) + "/delayedDelivery"
+	pulsartest.Admin(t, http.MethodPost, path, policy, nil)
+	eventually.True(t, "the broker limits delays", func() bool {
+		var applied struct {
+			Max int `json:"maxDeliveryDelayInMillis"`
+		}
+		pulsartest.Admin(t, http.MethodGet, path+"?applied=true", nil, &applied)
+		return applied.Max == most
+	})
+}
+
+// A policy that lowers the allowance while the source reads is taken over: else the broker would stop at it before anything is spilled, and the
+// other keys would wait for the stuck one.
+func TestPulsarAllowanceIsLoweredLater(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	cfg := sourcetest.Config(topic)
+	cfg.AdminURL, cfg.DiscoverEvery, cfg.Spill.After = pulsartest.AdminURL(t), 200*time.Millisecond, 100*time.Millisecond
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(prometheus.NewRegistry())))
+	limitUnacked(t, topic, 20)
+	const stuck = 40
+	for i := range stuck {
+		b.Publish(t, topic, sourcetest.Message{Key: "stuck", Payload: fmt.Sprint(i)})
+	}
+	b.Publish(t, topic, sourcetest.Message{Key: "other", Payload: "x"})
+	var open []event.Message
+	for came := false; !came; {
+		e := m.Take(1)[0]
+		came = e.Key == "other"
+		open = append(open, e)
+	}
+	m.Done(open...)
+	eventually.True(t, "the copies have come, and nothing is open", func() bool {
+		m.Done(m.Take(m.Left())...)
+		return m.Stats().Unsettled == 0 && b.Unacked(t, topic, cfg.Subscription) == 0
+	})
+}

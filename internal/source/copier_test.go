@@ -332,7 +332,11 @@ type knowing struct {
 	closed int
 }
 
-func (k *knowing) limits(context.Context) (limits, bool, error) { return k.told, true, nil }
+func (k *knowing) limits(context.Context) (limits, bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.told, true, nil
+}
 
 func (k *knowing) close() { k.closed++ }
 
@@ -364,6 +368,43 @@ func TestCountingHasToFitTheBroker(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Policies may change the limits while the source reads.
+func TestLimitsOfTheBrokerAreFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+		broker := &knowing{fakeBroker: &fakeBroker{receipts: make(chan []Receipt)}, told: limits{unackedConsumer: 1000, unackedSubscription: 5000}}
+		src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
+			func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- src.Run(ctx, collector{}) }()
+		bound := func() int {
+			broker.mu.Lock()
+			defer broker.mu.Unlock()
+			return broker.bounds[len(broker.bounds)-1]
+		}
+		time.Sleep(cfg.DiscoverEvery - time.Second)
+		if got := bound(); got != 900 {
+			t.Errorf("the bound is %d at first", got)
+		}
+		broker.mu.Lock()
+		broker.told.unackedConsumer = 20
+		broker.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		src.mu.Lock()
+		pinned := src.ledger.spill.bounds.PinnedMax
+		src.mu.Unlock()
+		if got := bound(); got != 18 || pinned != 10 {
+			t.Errorf("the bound is %d, and %d events may be pinned, after the limit was lowered to 20", got, pinned)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A late verdict on an event of an earlier source settles nothing of a later one.

@@ -44,14 +44,22 @@ type outlet struct {
 	again   clock.Instant   // the earliest time of the next attempt
 	pauses  backoff.Backoff // between attempts
 
+	bytes atomic.Int64 // of copies that no producer has answered, including those that have timed out
+
 	mu       sync.Mutex
 	producer *sender // nil: none at present
 }
 
-// sender is a producer of the client with the bytes that it holds.
+// sender is a producer of the client.
 type sender struct {
 	pulsar.Producer
-	bytes atomic.Int64 // of copies that it has not answered, including those that have timed out
+	confirmed atomic.Int64 // the clock.Instant of the newest receipt, or when it was made
+}
+
+// silent reports whether no copy was confirmed for d. The client (v0.21.0) forgets a producer whose message the broker has refused, such as one for a
+// terminated topic or with a delay that a policy forbids: its messages still arrive, but no receipt reaches it, not even when the broker permits them again.
+func (s *sender) silent(d time.Duration) bool {
+	return clock.Now().Sub(clock.Instant(s.confirmed.Load())) >= d
 }
 
 // copyBytesMax bounds the bytes of unanswered copies of one topic; the last one may exceed
@@ -63,7 +71,7 @@ var errFull = errors.New("source: the client holds too many bytes of copies that
 func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	o := p.byTopic[c.topic]
 	producer, err := p.tryProducer(ctx, o)
-	if err == nil && producer.bytes.Load() >= copyBytesMax {
+	if err == nil && o.bytes.Load() >= copyBytesMax {
 		err = errFull
 	}
 	if err != nil {
@@ -80,16 +88,31 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	if c.eventTime != 0 {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
-	answer := pulsarsend.Within(p.cfg.CopyTimeout, done)
+	answer := pulsarsend.Within(p.cfg.CopyTimeout, func(err error) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.silent(p.cfg.CopyTimeout) {
+			p.replace(o, producer)
+		}
+		done(err)
+	})
 	weight := int64(len(c.payload))
-	producer.bytes.Add(weight)
+	o.bytes.Add(weight)
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-		producer.bytes.Add(-weight)
-		if pulsarsend.GaveUp(err) && o.drop(producer) {
-			_ = p.sdk.aside(producer.Close) // the goroutine that answers may itself be closing the client's producer; a closed sdk closes it anyway
+		o.bytes.Add(-weight)
+		if err == nil {
+			producer.confirmed.Store(int64(clock.Now()))
+		}
+		if pulsarsend.GaveUp(err) {
+			p.replace(o, producer)
 		}
 		answer(err)
 	})
+}
+
+// replace makes the next copy look for another producer, and closes this one.
+func (p *outlets) replace(o *outlet, given *sender) {
+	if o.drop(given) {
+		_ = p.sdk.aside(given.Close) // the goroutine that answers may itself be closing the client's producer; a closed sdk closes it anyway
+	}
 }
 
 // tryProducer returns the producer of an outlet. An attempt may take long to fail, so
@@ -139,6 +162,7 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.producer = &sender{Producer: made}
+	o.producer.confirmed.Store(int64(clock.Now()))
 	return o.producer, nil
 }
 

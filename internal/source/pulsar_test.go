@@ -217,6 +217,42 @@ func TestAProducerThatTheClientGaveUpIsMadeAnew(t *testing.T) {
 	}
 }
 
+// The client forgets a producer whose message the broker has refused, and answers none of its copies any more. Of a slow one others are confirmed.
+func TestASilentProducerIsMadeAnew(t *testing.T) {
+	for name, silent := range map[string]bool{"silent": true, "slow": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := &fakeProducer{answer: func(*pulsar.ProducerMessage, func(error)) {}}
+				producers := []*fakeProducer{first, answering(nil)}
+				p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+					made := producers[0]
+					producers = producers[1:]
+					return made, nil
+				}})
+				ends := make(chan error, 2)
+				send := func() {
+					p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends <- err })
+				}
+				send()
+				if silent {
+					p.outlets.byTopic[p.cfg.RetryTopic].producer.confirmed.Add(-int64(p.cfg.CopyTimeout))
+				}
+				if err := <-ends; !errors.Is(err, pulsarsend.ErrTimeout) {
+					t.Errorf("the first copy ended with %v", err)
+				}
+				synctest.Wait()
+				send()
+				if err := <-ends; (err == nil) != silent {
+					t.Errorf("the second copy ended with %v", err)
+				}
+				if closed := first.closed.Load() == 1; closed != silent {
+					t.Errorf("the first producer was closed %d times", first.closed.Load())
+				}
+			})
+		})
+	}
+}
+
 // The dead letter topic loses its subscription behind our back when it is deleted, and
 // when the subscription expires: it is looked after again, and no dead letter is sent
 // where nothing keeps it.

@@ -216,6 +216,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
 	}
 	group.Go(func() error { s.raise(ctx); return nil })
+	group.Go(func() error { s.followLimits(ctx, broker); return nil })
 	group.Go(func() error { s.spill(ctx); return nil })
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
@@ -270,11 +271,48 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
 		s.log.Info("the broker can ack single events of a batch: batch_index_acks at all members would pin fewer of them")
 	}
-	s.mu.Lock()
-	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
-	s.mu.Unlock()
+	s.limit(l)
 	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
 	return nil
+}
+
+// limit sets the broker's limits, and reports whether they are others than before.
+func (s *Source) limit(l limits) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.cfg.UnackedConsumerMax != l.unackedConsumer || s.cfg.UnackedSubscriptionMax != l.unackedSubscription
+	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
+	return changed
+}
+
+// followLimits asks for the broker's limits now and then: below a policy that has lowered them, the broker would stop sending before anything is
+// spilled, and all keys would wait for the stuck ones.
+func (s *Source) followLimits(ctx context.Context, broker connection) {
+	tick := time.NewTicker(s.cfg.DiscoverEvery)
+	defer tick.Stop()
+	failed := false
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		l, known, err := broker.limits(ctx)
+		switch {
+		case ctx.Err() != nil || err == nil && !known:
+			return
+		case err != nil:
+			if !failed { // said once, until it works again
+				s.log.Warn("cannot ask the broker for its limits; those known before stay", "error", err)
+			}
+		case s.limit(l):
+			s.mu.Lock()
+			s.share()
+			s.mu.Unlock()
+			s.log.Warn("the broker's limits have changed", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
+		}
+		failed = err != nil
+	}
 }
 
 // Drain stops reading for good, and waits until every event that was handed on is settled or
