@@ -97,8 +97,14 @@ type Pulsar struct {
 	client pulsar.Client // written before ready is closed
 
 	mu       sync.Mutex
-	producer pulsar.Producer // nil: none at present
-	stopped  bool            // no more calls that open something
+	producer *sender // nil: none at present
+	stopped  bool    // no more calls that open something
+}
+
+// sender is a producer of the client.
+type sender struct {
+	pulsar.Producer
+	receipts pulsarsend.Receipts
 }
 
 var _ Transport = (*Pulsar)(nil)
@@ -180,7 +186,9 @@ func (p *Pulsar) keepProducer(ctx context.Context) error {
 		if producer == nil {
 			break // ctx has ended
 		}
-		p.setProducer(producer)
+		made := &sender{Producer: producer}
+		made.receipts.Note()
+		p.setProducer(made)
 		ready()
 		select {
 		case <-ctx.Done():
@@ -206,7 +214,7 @@ func (p *Pulsar) producerOptions() pulsar.ProducerOptions {
 	}
 }
 
-func (p *Pulsar) setProducer(producer pulsar.Producer) {
+func (p *Pulsar) setProducer(producer *sender) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.producer = producer
@@ -223,16 +231,37 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		done(errNotConnected)
 		return
 	}
-	answer := pulsarsend.Within(p.cfg.SendTimeout, done)
+	answer := pulsarsend.Within(p.cfg.SendTimeout, func(err error) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.receipts.Silent(silentTimeouts*p.cfg.SendTimeout) {
+			p.giveUp(producer)
+		}
+		done(err)
+	})
 	// Another cluster has an order of its own: a record that is replicated there would stand at another place.
 	message := &pulsar.ProducerMessage{Payload: data, DisableReplication: true}
 	producer.SendAsync(context.Background(), message,
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err == nil {
+				producer.receipts.Note()
+			}
 			if pulsarsend.GaveUp(err) {
-				signal.Set(p.broken)
+				p.giveUp(producer)
 			}
 			answer(err)
 		})
+}
+
+// silentTimeouts is for how many send timeouts a producer may have no receipt. Mostly the broker is away then, and the client would reconnect by itself.
+const silentTimeouts = 4
+
+// giveUp makes Run replace a producer, once.
+func (p *Pulsar) giveUp(given *sender) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.producer == given {
+		p.producer = nil
+		signal.Set(p.broken)
+	}
 }
 
 // Tail implements [Transport].

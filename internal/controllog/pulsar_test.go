@@ -146,6 +146,23 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	}
 }
 
+// A record that the broker refuses, here because of a policy, does not keep the receipts from those after it: the client (v0.21.0) forgets a producer whose message
+// was refused.
+func TestPulsarGoesOnAfterARefusedRecord(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
+	appendOne(t, tr, "before")
+	policy := pulsaradmin.TopicPath(topic) + "/maxMessageSize"
+	pulsartest.Admin(t, http.MethodPost, policy, 1000, nil)
+	appended := func(bytes int) error {
+		done := make(chan error, 1)
+		tr.Append(make([]byte, bytes), func(err error) { done <- err })
+		return receiveWithin(t, done)
+	}
+	eventually.True(t, "the broker refuses a record", func() bool { return appended(2000) != nil })
+	eventually.True(t, "an append works again", func() bool { return appended(10) == nil })
+}
+
 // Without a broker that answers, Run waits for one, appends fail at once, and everything ends with the
 // context.
 func TestPulsarWithoutBroker(t *testing.T) {

@@ -53,13 +53,7 @@ type outlet struct {
 // sender is a producer of the client.
 type sender struct {
 	pulsar.Producer
-	confirmed atomic.Int64 // the clock.Instant of the newest receipt, or when it was made
-}
-
-// silent reports whether no copy was confirmed for d. The client (v0.21.0) forgets a producer whose message the broker has refused, such as one for a
-// terminated topic or with a delay that a policy forbids: its messages still arrive, but no receipt reaches it, not even when the broker permits them again.
-func (s *sender) silent(d time.Duration) bool {
-	return clock.Now().Sub(clock.Instant(s.confirmed.Load())) >= d
+	receipts pulsarsend.Receipts
 }
 
 // copyBytesMax bounds the bytes of unanswered copies of one topic; the last one may exceed
@@ -89,7 +83,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
 	answer := pulsarsend.Within(p.cfg.CopyTimeout, func(err error) {
-		if errors.Is(err, pulsarsend.ErrTimeout) && producer.silent(p.cfg.CopyTimeout) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.receipts.Silent(p.cfg.CopyTimeout) {
 			p.replace(o, producer)
 		}
 		done(err)
@@ -99,7 +93,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		o.bytes.Add(-weight)
 		if err == nil {
-			producer.confirmed.Store(int64(clock.Now()))
+			producer.receipts.Note()
 		}
 		if pulsarsend.GaveUp(err) {
 			p.replace(o, producer)
@@ -162,7 +156,7 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.producer = &sender{Producer: made}
-	o.producer.confirmed.Store(int64(clock.Now()))
+	o.producer.receipts.Note()
 	return o.producer, nil
 }
 

@@ -12,9 +12,12 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // NoTimeout is the SendTimeout of all producers: the client starts no such goroutine.
@@ -50,6 +53,20 @@ func Send(ctx context.Context, producer pulsar.Producer, message *pulsar.Produce
 func GaveUp(err error) bool {
 	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
+}
+
+// Receipts notes when a producer got its newest receipt. It is safe for concurrent use.
+//
+// The client (v0.21.0) forgets a producer whose message the broker has refused, such as one with a delay or a size that a policy forbids: its messages
+// still arrive, but no receipt reaches it, not even when the broker permits them again. [GaveUp] cannot see that. It must be closed and replaced, too.
+type Receipts struct{ newest atomic.Int64 }
+
+// Note says that there is a receipt, or a new producer.
+func (r *Receipts) Note() { r.newest.Store(int64(clock.Now())) }
+
+// Silent reports whether there was no receipt for d.
+func (r *Receipts) Silent(d time.Duration) bool {
+	return clock.Now().Sub(clock.Instant(r.newest.Load())) >= d
 }
 
 // Await makes a call of the client that takes no context and may hang, for as long as the

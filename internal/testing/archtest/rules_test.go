@@ -139,7 +139,7 @@ var arrows = map[string]arrow{
 	"internal/testing/sim":                    {anything, "drives the machines of whole clusters in one event loop"},
 	"internal/broker/pulsaradmin":             {nil, "calls of the admin API, for any caller"},
 	"internal/broker/pulsarlog":               {nil, "a logger in front of a logger"},
-	"internal/broker/pulsarsend":              {nil, "a timer in front of a callback, a context in front of a call, and a rule for final answers"},
+	"internal/broker/pulsarsend":              {[]string{"internal/base/clock"}, "a timer in front of a callback, a context in front of a call, and rules for producers that are lost"},
 	"internal/broker/pulsartest":              {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "only finds a broker for tests"},
 	"internal/broker/entries": {
 		[]string{"internal/broker/entries/pulsarpb", "internal/broker/entries/wire", "internal/broker/pulsarsend", "internal/base/clock", "internal/base/setting", "internal/telemetry/loglimit", "internal/netx/untrusted"},
