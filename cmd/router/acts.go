@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"os/user"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -225,8 +227,13 @@ func askKey(ctx context.Context, a *asker, key string, enough func([]report.KeyA
 // withoutActs names the members that do not know all acts.
 func withoutActs(m report.Members) []string {
 	all := []string{}
+	asked, newer := m.Cut()
+	if len(newer) > 0 {
+		all = append(all, fmt.Sprintf("%s is of an earlier version, and does not pass on whether these take acts: %s; ask one of them", asked, strings.Join(newer, ", ")))
+	}
 	for _, one := range m.Members {
 		switch {
+		case slices.Contains(newer, one.Name):
 		case one.Unnamed || one.Status != nil && one.Status.Mode != "strict":
 		case one.Status == nil:
 			all = append(all, one.Name+" does not answer: it is not known whether it keeps keys on hold")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -278,6 +279,47 @@ func tables(t *testing.T) string {
 	}))
 	t.Cleanup(server.Close)
 	return "--admin=" + server.URL
+}
+
+// formerMembers is the answer of a router of the former release (commit 07a84d18), m1, beside one of this version: it leaves out what it does not know of
+// the other's word.
+const formerMembers = `{"member":"m1","incarnation":"ac2f4371","position":"130:33","epoch":"130:22","members":[` +
+	`{"name":"m1","incarnation":"ac2f4371","address":"127.0.0.1:1","listed":true,"partitions":1974,"reach":"self","status":{"member":"m1","mode":"strict","phase":"fresh","listed":true,` +
+	`"checks":[{"name":"drain"},{"name":"member"},{"name":"application"},{"name":"lease"},{"name":"source"}],"gates":{},"events":{},"exclusivity":{"seconds":9.4}}},` +
+	`{"name":"m2","incarnation":"650877a9","address":"127.0.0.1:2","listed":true,"partitions":2119,"reach":"alive","status":{"member":"m2","mode":"strict","phase":"current","listed":true,` +
+	`"checks":[{"name":"drain"},{"name":"broker"},{"name":"claim"},{"name":"member"},{"name":"application"},{"name":"lease"},{"name":"source"}],"gates":{},"events":{},"exclusivity":{"seconds":2.5}}}],` +
+	`"disagreements":[]}`
+
+// TestAFormerRouterTellsLessOfOthers: a router of the former release does not pass on which schedules, acts and overlaps newer members know. A
+// command that asks it says so, and does not take what is missing for what there is.
+func TestAFormerRouterTellsLessOfOthers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/members":
+			_, _ = io.WriteString(w, formerMembers)
+		case r.URL.Path == "/v1/keys" && r.URL.Query().Get("key") == "":
+			http.Error(w, "say which key: /v1/keys?key=KEY, percent-encoded", http.StatusBadRequest)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	for command, want := range map[string]struct {
+		code          int
+		says, saysToo string
+		saysNot       string
+	}{
+		"schedules":   {code: exitOK, says: "m1 is of an earlier version, and does not pass on the schedules of m2: ask one of them", saysNot: "no application of the group declares"},
+		"members":     {code: exitOK, says: "m1 is of an earlier version, and does not pass on whether these take acts: m2", saysToo: "m1 takes no acts", saysNot: "m2 takes no acts"},
+		"exclusivity": {code: exitFailed, says: "m2: m1, which was asked, is of an earlier version, and does not pass on what the auditor of this member has found", saysToo: "UNKNOWN"},
+		"keys":        {code: exitFailed, says: "an older version of router", saysNot: "say which key"},
+		"acts":        {code: exitFailed, says: "an older version of router"},
+	} {
+		out, says, code := cli(t, command, "--admin="+server.URL)
+		if all := out + says; code != want.code || !strings.Contains(all, want.says) || !strings.Contains(all, want.saysToo) || want.saysNot != "" && strings.Contains(all, want.saysNot) {
+			t.Errorf("router %s exits with %d, want %d, and says:\n%s", command, code, want.code, all)
+		}
+	}
 }
 
 // TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -37,6 +38,9 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 		}
 		var k report.Keys
 		if err := a.get(cmd.Context(), "/v1/keys?"+question.Encode(), &k); err != nil {
+			if strings.HasPrefix(err.Error(), formerKeys) {
+				return errors.New("the router does not list keys: an older version of router")
+			}
 			return err
 		}
 		table := keysTable
@@ -63,6 +67,9 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 	cmd.Flags().IntVar(&limit, "limit", limit, fmt.Sprintf("list at most so many keys, 1 to %d", report.KeysLimitMax))
 	return cmd
 }
+
+// formerKeys is how a router of the former release answers, which tells of single keys only.
+const formerKeys = "say which key: /v1/keys?key=KEY"
 
 // keysQuestion is the query of a question about keys.
 func keysQuestion(which map[string]*bool, limit int) (url.Values, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -256,6 +257,7 @@ const unknown report.Verdict = "unknown"
 
 func judge(m report.Members) []judged {
 	all := []judged{}
+	asked, newer := m.Cut()
 	for _, one := range m.Members {
 		if one.Unnamed { // it owns nothing
 			continue
@@ -265,6 +267,9 @@ func judge(m report.Members) []judged {
 			verdict, reasons := one.Status.Verdict()
 			j.Verdict, j.Reasons = verdict, append([]string{}, reasons...) // in JSON a list, not null
 			j.Exclusivity, j.UncheckedWorkers = one.Status.Exclusivity, one.Status.UncheckedWorkers
+			if verdict == report.Kept && slices.Contains(newer, one.Name) {
+				j.Verdict, j.Reasons = unknown, []string{asked + ", which was asked, is of an earlier version, and does not pass on what the auditor of this member has found: ask this member"}
+			}
 		}
 		all = append(all, j)
 	}

@@ -50,9 +50,11 @@ func schedulesTable(p *page, all report.Schedules, now time.Time) {
 			s.Name, s.Times, cmp.Or(s.Owner, "-"), cmp.Or(s.LastRun, "-"), cmp.Or(s.Running, "-"), cmp.Or(s.Next, "-"), next, s.Missed, strconv.FormatUint(s.Covered, 10), s.DroppedWords(),
 		})
 	}
-	if len(rows) == 0 {
+	switch {
+	case len(rows) == 0 && len(all.Cut) > 0: // see below
+	case len(rows) == 0:
 		p.line("no application of the group declares a schedule")
-	} else {
+	default:
 		p.table([]string{"NAME", "TIMES", "OWNER", "LAST", "RUNNING", "NEXT", "", "MISSED", "COVERED", "NOT RUN"}, rows)
 	}
 	p.line("\n%s", toldBy(all.View))
@@ -63,6 +65,9 @@ func schedulesTable(p *page, all report.Schedules, now time.Time) {
 	}
 	if len(all.Silent) > 0 {
 		p.alarm("no answer from %s: schedules may be missing above", strings.Join(all.Silent, ", "))
+	}
+	if len(all.Cut) > 0 {
+		p.alarm("%s is of an earlier version, and does not pass on the schedules of %s: ask one of them", all.Member, strings.Join(all.Cut, ", "))
 	}
 	if all.Unshown > 0 {
 		p.alarm("%s not shown: a member lists %d at most", report.Plural(all.Unshown, "schedule"), report.SchedulesMax)

@@ -20,16 +20,20 @@ func TestReadFirst(t *testing.T) {
 		}
 	}
 	beat := ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: &ownership.Beat{Seq: 1}}
-	foreign := beat
+	later, foreign := beat, beat
+	later.LogVersion++ // what a downgrade leaves behind
 	foreign.Group = "other"
 	for name, test := range map[string]struct {
 		records []ownership.Record
 		want    bool
+		later   uint32
 	}{
-		"Hellos alone":         {[]ownership.Record{hello(group), hello(group)}, true},
-		"a member's Beat":      {[]ownership.Record{hello(group), beat, hello(group)}, false},
-		"another group's Beat": {[]ownership.Record{foreign, hello(group)}, true},
-		"a Beat after it":      {[]ownership.Record{hello(group), hello(group), beat}, true},
+		"Hellos alone":              {[]ownership.Record{hello(group), hello(group)}, true, 0},
+		"a member's Beat":           {[]ownership.Record{hello(group), beat, hello(group)}, false, 0},
+		"another group's Beat":      {[]ownership.Record{foreign, hello(group)}, true, 0},
+		"a Beat after it":           {[]ownership.Record{hello(group), hello(group), beat}, true, 0},
+		"a Beat of a later version": {[]ownership.Record{later, hello(group)}, true, ownership.LogVersionMax + 1},
+		"one after it":              {[]ownership.Record{hello(group), later}, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem := NewMem()
@@ -52,8 +56,8 @@ func TestReadFirst(t *testing.T) {
 			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
 			l.cfg.Group = group
 			l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: before})
-			if answer := <-got; !reflect.DeepEqual(answer, ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}, Told: told}) {
-				t.Errorf("got %+v, want virgin %v, told %v", answer, test.want, told)
+			if answer := <-got; !reflect.DeepEqual(answer, ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}, Told: told, Later: test.later}) {
+				t.Errorf("got %+v, want virgin %v, told %v, later %d", answer, test.want, told, test.later)
 			}
 		})
 	}

@@ -86,6 +86,7 @@ type progress struct {
 type head struct {
 	first, last event.Position // zero: none was read
 	told        ownership.Token
+	later       uint32 // the greatest log version of the group's records that this build does not read
 }
 
 // stretch is what was read of the records from the anchor on, in one attempt or several.
@@ -328,8 +329,14 @@ func (l *Log) readHead(ctx context.Context, eff ownership.ReadFirst, read *head)
 		virgin := !e.At.Before(eff.Before)
 		if enough = virgin || ownership.HoldsGroup(e.At, record); enough {
 			answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: read.first, Told: read.told}
+			if virgin {
+				answer.Later = read.later
+			}
 		}
 		read.last = e.At
+		if record.Group == l.cfg.Group && record.LogVersion > ownership.LogVersionMax {
+			read.later = max(read.later, record.LogVersion)
+		}
 		if h, ok := record.Body.(*ownership.Hello); ok {
 			read.told = max(read.told, h.Floor)
 		}

@@ -273,8 +273,12 @@ func (m *Machine) firstRead(in FirstRead) {
 		m.beginRow() // what is known of is perhaps a group that began after our Hellos, and whose records are still to be read
 		return
 	}
-	m.exitForSettings(fmt.Sprintf("the control topic holds no record of a group, and the subscription had one, with fencing tokens of generation %d: "+
-		"new ones could be lower. Is this the right control topic? If so, stop all routers of the group, set ownership.generation to %d or higher, and start them", had, had+1))
+	holds, is := "no record of a group", "Is this the right control topic? If so, stop"
+	if in.Later > 0 { // after a downgrade
+		holds, is = fmt.Sprintf("no record of a group but those in log version %d, and this router reads up to %d", in.Later, LogVersionMax), "Use a newer build, or stop"
+	}
+	m.exitForSettings(fmt.Sprintf("the control topic holds %s, and the subscription had one, with fencing tokens of generation %d: "+
+		"new ones could be lower. %s all routers of the group, set ownership.generation to %d or higher, and start them", holds, had, is, had+1))
 }
 
 // knowsOfGroup reports whether a group is known to have worked on the subscription.

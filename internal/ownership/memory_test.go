@@ -126,6 +126,7 @@ func TestColdStartOnAnEmptyLog(t *testing.T) {
 	}{
 		"the first group of all":            {answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3},
 		"another process had a group":       {answer: FirstRead{Virgin: true, HadGroup: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 1"},
+		"only records of a later version":   {answer: FirstRead{Virgin: true, HadGroup: true, First: Position{Ledger: 3}, Later: 4}, ledger: 3, exit: "no record of a group but those in log version 4, and this router reads up to 3,"},
 		"the topic was deleted":             {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 80}}, answer: FirstRead{Virgin: true, HadGroup: true, First: Position{Ledger: 4}}, ledger: 4},
 		"its metadata was lost":             {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 1"},
 		"the same, and the ledger rolled":   {memory: Memory{Floor: floor, Seen: Position{Ledger: 5, Entry: 1}}, answer: FirstRead{Virgin: true, First: Position{Ledger: 4}}, ledger: 6, exit: "ownership.generation to 1"},

@@ -87,6 +87,7 @@ type FirstRead struct {
 	Failed bool
 	First  Position // of the first record in the log
 	Told   Token    // the greatest Floor of the Hellos up to Before, if Virgin; 0: none
+	Later  uint32   // the greatest log version of the group's records up to Before that this build cannot read, if Virgin; 0: there are none
 
 	// HadGroup and HadGen are as in Config, as of now.
 	HadGroup bool

@@ -237,6 +237,24 @@ type Member struct {
 	Error       string  `json:"error,omitempty"`   // why it did not
 }
 
+// Cut returns the asked member, if it is of an earlier version, and the members of newer versions. The asked one passes on what it knows itself
+// of their words: schedules, acts, findings of the auditor and listeners are missing.
+func (m *Members) Cut() (asked string, newer []string) {
+	i := slices.IndexFunc(m.Members, func(one Member) bool { return one.Reach == ReachSelf && one.Status != nil })
+	if i < 0 || m.Members[i].Status.Visits != nil {
+		return "", nil
+	}
+	knows := func(c Check) bool {
+		return slices.ContainsFunc(m.Members[i].Status.Checks, func(own Check) bool { return own.Name == c.Name })
+	}
+	for _, one := range m.Members {
+		if one.Status != nil && slices.ContainsFunc(one.Status.Checks, func(c Check) bool { return !knows(c) }) {
+			newer = append(newer, one.Name)
+		}
+	}
+	return m.Members[i].Name, newer
+}
+
 // Partitions is every partition, as one member sees them.
 type Partitions struct {
 	View

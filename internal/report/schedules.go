@@ -35,6 +35,7 @@ type Schedules struct {
 
 	Schedules []GroupSchedule `json:"schedules"`
 	Silent    []string        `json:"silent,omitempty"` // members that did not answer, so that schedules may be missing here
+	Cut       []string        `json:"cut,omitempty"`    // members whose schedules the asked one does not pass on, see [Members.Cut]
 	Unshown   int             `json:"unshown,omitempty"`
 }
 
@@ -51,6 +52,7 @@ type GroupSchedule struct {
 // SchedulesOf merges what the members of a group know of their schedules.
 func SchedulesOf(m Members) Schedules {
 	all := Schedules{View: m.View, Schedules: []GroupSchedule{}}
+	_, all.Cut = m.Cut()
 	byName := map[string][]int{} // name → indexes of members
 	for i, one := range m.Members {
 		switch {
