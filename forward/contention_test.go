@@ -44,7 +44,7 @@ func BenchmarkContention(b *testing.B) {
 func TestFailuresOfRelayedEventsReachTheSink(t *testing.T) {
 	var sink attemptedSink
 	failures := []event.Verdict{{Handle: event.NewRelayedHandle(1, 0), Kind: event.Attempted}}
-	(&Pool{sink: &sink}).perform(&Moves{Attempted: failures})
+	(&Pool{sink: &sink}).perform(&Moves{Attempted: failures}, false)
 	if !slices.Equal(sink.got, failures) {
 		t.Errorf("it gets %+v, want %+v", sink.got, failures)
 	}

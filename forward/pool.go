@@ -79,6 +79,7 @@ type Pool struct {
 
 	unanswered []Unanswered
 	handover   handover
+	delivering map[event.Handle]*Cancel // guarded by mu: calls on their way to the local mailbox, each with the Cancel that waits until it is there; nil: none does
 
 	peersMu sync.Mutex
 	peers   map[Peer]*peer // peers with a goroutine, or about to get one
@@ -97,8 +98,9 @@ func NewPool(config Config, identity func() Identity, creds credentials.Transpor
 		table: NewTable(config),
 		moves: sync.Pool{New: func() any { return new(Moves) }},
 		due:   make(chan struct{}, 1), dueAt: clock.Forever,
-		handover: handover{idsMax: config.HandoverMax, queues: make(map[Peer][]event.Finished)},
-		peers:    make(map[Peer]*peer), listed: make(map[Peer]string),
+		handover:   handover{idsMax: config.HandoverMax, queues: make(map[Peer][]event.Finished)},
+		delivering: make(map[event.Handle]*Cancel),
+		peers:      make(map[Peer]*peer), listed: make(map[Peer]string),
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -141,21 +143,26 @@ func (p *Pool) step(call func(now clock.Instant, out *Moves)) {
 	now := p.now()
 	p.mu.Lock()
 	call(now, out)
+	calls := p.noteCalls(out)
 	sooner := p.table.Next().Before(p.dueAt)
 	p.mu.Unlock()
 	if sooner {
 		signal.Set(p.due)
 	}
-	p.perform(out)
+	p.perform(out, calls)
 	out.Reset()
 	p.moves.Put(out)
 }
 
-func (p *Pool) perform(out *Moves) {
+// perform performs the moves of one step. calls: there are some among those for the local mailbox.
+func (p *Pool) perform(out *Moves, calls bool) {
 	p.wake(out.Wake)
 	if len(out.Local) > 0 {
 		p.metrics.sentLocal.Add(float64(len(out.Local)))
 		p.sink.Deliver(out.Local)
+		if calls {
+			out.Cancel = p.delivered(out.Local, out.Cancel)
+		}
 	}
 	if len(out.Granted) > 0 { // first: one may have begun and ended in one frame
 		p.sink.Granted(out.Granted)
@@ -172,6 +179,40 @@ func (p *Pool) perform(out *Moves) {
 	if len(out.Renew) > 0 {
 		p.renew(out.Renew)
 	}
+}
+
+// noteCalls notes the calls that the local mailbox is about to get, and reports whether there are some. It keeps a Cancel of such a call for
+// [Pool.delivered]: another goroutine brings them there, and a Cancel that came first would find nothing. p.mu is held.
+func (p *Pool) noteCalls(out *Moves) (some bool) {
+	if len(p.delivering) > 0 {
+		out.Cancel = slices.DeleteFunc(out.Cancel, func(c Cancel) bool {
+			_, underWay := p.delivering[c.Handle]
+			if underWay = underWay && c.Peer == Local; underWay {
+				p.delivering[c.Handle] = &c
+			}
+			return underWay
+		})
+	}
+	for i := range out.Local {
+		if h := out.Local[i].Handle(); h.IsCall() {
+			p.delivering[h], some = nil, true
+		}
+	}
+	return some
+}
+
+// delivered appends the kept Cancels of calls that the local mailbox has got.
+func (p *Pool) delivered(events []event.Ref, cancels []Cancel) []Cancel {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range events {
+		h := events[i].Handle()
+		if c := p.delivering[h]; c != nil {
+			cancels = append(cancels, *c)
+		}
+		delete(p.delivering, h)
+	}
+	return cancels
 }
 
 // renew asks the owners of reservations for new permission.

@@ -3,6 +3,7 @@ package forward
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -452,6 +453,51 @@ func TestAnEndedReservationIsNotConfirmedHere(t *testing.T) {
 		}
 		a.pool.Settle(Local, nil, []event.Verdict{{Handle: ev.Handle, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied}}}})
 		a.await(1)
+	})
+}
+
+// slowMailbox gets its events late.
+type slowMailbox struct {
+	*node
+
+	asked, goOn chan struct{}
+	steps       []string
+}
+
+func (s *slowMailbox) Deliver([]event.Ref) {
+	close(s.asked)
+	<-s.goOn
+	s.steps = append(s.steps, "delivered")
+}
+
+func (s *slowMailbox) Cancel([]event.Handle) []event.Handle {
+	s.steps = append(s.steps, "cancelled")
+	return nil
+}
+
+// A caller may go while another goroutine brings its call to the local mailbox: a Cancel that came first would find nothing, and nobody would give back
+// a reservation that is granted then.
+func TestCancelComesBehindItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newNode(t, &pipes{}, 1, DefaultConfig(), bubbleClock())
+		slow := &slowMailbox{node: a, asked: make(chan struct{}), goOn: make(chan struct{})}
+		a.pool.sink = slow
+		a.pool.SetRoute(a.identity.Incarnation, fixedRoute{owners: []Peer{a.identity.Incarnation}, epoch: event.Position{Ledger: 1}})
+		ev := a.events(1, 1)[0]
+		ev.Handle, ev.ID = event.NewCallHandle(1), event.CallMessageID(ev.Key, "id", 0)
+		ev.Call = &event.Call{ID: "id", Reservation: true}
+		e := event.NewEntry(event.Message{Event: ev, Key: string(ev.Key)})
+		e.First, e.Fresh = ev.Handle, event.AllBits(1)
+		var holding sync.WaitGroup
+		holding.Go(func() { a.pool.Hold(e) })
+		<-slow.asked
+		a.pool.GiveUp(ev.Handle)
+		a.await(1) // its caller need not wait
+		close(slow.goOn)
+		holding.Wait()
+		if !slices.Equal(slow.steps, []string{"delivered", "cancelled"}) || len(a.pool.delivering) != 0 {
+			t.Errorf("the mailbox gets %v, and %d calls are on their way to it, want it delivered, then cancelled, and none", slow.steps, len(a.pool.delivering))
+		}
 	})
 }
 

@@ -401,7 +401,9 @@ func (s *Server) admit(w *session, name string) (suspended string, err error) {
 	for name == "" || s.hasWorker(name) { // its stream may be gone without our having noticed; and another may call itself worker#7
 		name = fmt.Sprintf("%s#%d", cmp.Or(name, "worker"), w.id)
 	}
+	w.mu.Lock() // the end of its stream may be logged meanwhile
 	w.name = name
+	w.mu.Unlock()
 	s.sessions[w.id] = w
 	if w.unchecked != "" { // written before, and never again
 		s.Metrics.unchecked.WithLabelValues(w.name, w.unchecked).Set(1)

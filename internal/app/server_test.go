@@ -384,6 +384,26 @@ func TestBadFramesHarmOnlyTheirStream(t *testing.T) {
 	}
 }
 
+// A Hello may come just when the wait for it ends. The race detector sees the name that is given then, and logged.
+func TestHelloAtTheEndOfItsTime(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.HelloTimeout = 300 * time.Millisecond })
+	w := r.dial()
+	eventually.True(t, "the stream is open", func() bool { return r.server.streams.Load() == 1 })
+	time.Sleep(100 * time.Millisecond) // real: its goroutines have begun
+	r.server.mu.Lock()
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{Worker: "late", MaxInFlight: 1}}})
+	time.Sleep(500 * time.Millisecond) // real: the time of the Hello has ended; to wait for the status would order the two for the detector
+	r.server.mu.Unlock()
+	if s := w.status(); s.Code() != codes.DeadlineExceeded {
+		t.Errorf("status = %v, want DeadlineExceeded", s)
+	}
+	eventually.True(t, "the worker is gone", func() bool {
+		r.boxes.mu.Lock()
+		defer r.boxes.mu.Unlock()
+		return len(r.boxes.gone) == 1
+	})
+}
+
 // garbage is sent as it is.
 type garbage string
 

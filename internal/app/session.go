@@ -104,10 +104,17 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
 		if log, due := s.refusals.Line(); due {
-			log.Warn("worker stream ended", "worker", w.name, "error", err)
+			log.Warn("worker stream ended", "worker", w.calledSoFar(), "error", err)
 		}
 	}
 	return err
+}
+
+// calledSoFar returns the name of the worker, "" before it has one: a Hello may come just when the wait for it ends.
+func (w *session) calledSoFar() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.name
 }
 
 // writeGrace is how long the last frame may take when a stream is over.

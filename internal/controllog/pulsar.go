@@ -254,7 +254,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 // silentTimeouts is for how many send timeouts a producer may have no receipt. Mostly the broker is away then, and the client would reconnect by itself.
 const silentTimeouts = 4
 
-// giveUp makes Run replace a producer, once.
+// giveUp makes Run replace a producer, once. Answers of an earlier one must not end the one that has taken its place.
 func (p *Pulsar) giveUp(given *sender) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,7 +45,7 @@ func DefaultConfig() Config {
 type Sender interface {
 	// Call sends a call. [Lane.Answered] gets its verdict, once.
 	Call(call *event.Event)
-	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one. A granted reservation with a ttl gets its own when an owner
+	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one, or another goroutine is just bringing it. A granted reservation with a ttl gets its own when an owner
 	// has confirmed that it knows, see [forward.Table.GiveUp].
 	GiveUp(call event.Handle)
 	// RenewReservation asks the owner of a reservation for new permission. [Lane.Renewed] gets the answer, if one comes.
@@ -251,7 +251,7 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	select {
 	case a := <-answers:
 		return a
-	default: // never
+	case <-time.After(OwnerGrace): // never
 		return Answer{Reply: event.Reply{Outcome: event.CallUnknown}, Text: "the call has no answer"}
 	}
 }

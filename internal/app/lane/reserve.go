@@ -108,12 +108,13 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	if a.Resume {
 		wait = max(wait, resumeWait)
 	}
-	// The owner's answer may come a little later, and decides whether the grant or the timeout was first.
-	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	l.sender.Call(&event.Event{
 		Handle: r.handle, ID: event.CallMessageID(a.Key, "reservation\x00"+a.ID, 0), Key: a.Key, Partition: partition.HashOf(string(a.Key)).Partition(),
 		Call: &event.Call{ID: a.ID, Deadline: l.now().Add(wait), Path: a.Path, Reservation: true, Resume: a.Resume, TTL: a.TTL},
 	})
+	// Behind Call, or the sender might hear that it is given up before it has it. The owner's answer may come a little later than the wait, and decides
+	// whether the grant or the timeout was first.
+	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	return r, nil
 }
 

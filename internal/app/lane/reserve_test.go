@@ -433,3 +433,59 @@ func TestGrantAfterGivingUp(t *testing.T) {
 		r.Forget()
 	})
 }
+
+// slowSender takes so long to send a call.
+type slowSender struct {
+	*keyOwner
+
+	takes time.Duration
+}
+
+func (s *slowSender) Call(call *event.Event) {
+	time.Sleep(s.takes)
+	s.keyOwner.Call(call)
+}
+
+func (s *slowSender) GiveUp(h event.Handle) {
+	if len(s.calls) > 0 { // else it is unknown
+		s.keyOwner.GiveUp(h)
+	}
+}
+
+// A wait does not end before its ask is sent: the owner would not be told that nobody waits, and would grant it to nobody.
+func TestWaitBeginsBehindTheAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newKeyOwner(1)
+		o.lane.sender = &slowSender{o, time.Second}
+		r := o.reserve(t, 0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(o.gone) != 1 || len(o.calls) != 1 {
+			t.Errorf("given up: %v of %d asks, want the one", o.gone, len(o.calls))
+		}
+		r.Forget()
+	})
+}
+
+// late brings the verdict on a call while it is given up, as the goroutine does that has just received it.
+type late struct{ *keyOwner }
+
+func (o *late) GiveUp(h event.Handle) {
+	go func() {
+		time.Sleep(time.Millisecond)
+		o.lane.Answered([]event.Verdict{{Handle: h, Kind: event.Answered, Detail: &event.Detail{Reply: &event.Reply{Outcome: event.CallReplied}}}})
+	}()
+}
+
+// A verdict that comes just when its call is given up counts.
+func TestAnswerOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newKeyOwner(1)
+		o.lane.sender = &late{o}
+		a, err := o.lane.Invoke(t.Context(), Request{Key: "k", Method: "m", Timeout: time.Second})
+		if err != nil || a.Outcome != event.CallReplied {
+			t.Errorf("%+v, %v, want the reply", a, err)
+		}
+		time.Sleep(time.Second)
+	})
+}

@@ -1,0 +1,81 @@
+package controllog
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// producing is a client that makes producers by a function of the test.
+type producing struct {
+	pulsar.Client
+	make func() pulsar.Producer
+}
+
+func (c *producing) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, error) {
+	return c.make(), nil
+}
+
+// heldProducer keeps the answers to its records for the test.
+type heldProducer struct {
+	pulsar.Producer
+	answers []func(error)
+	closed  bool
+}
+
+func (h *heldProducer) SendAsync(_ context.Context, m *pulsar.ProducerMessage, done func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	h.answers = append(h.answers, func(err error) { done(nil, m, err) })
+}
+
+func (h *heldProducer) Close() { h.closed = true }
+
+// The client fails all records of a producer that it has given up. Those that come late must not end the next producer.
+func TestLateAnswersOfALostProducerEndNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultPulsarConfig()
+		cfg.Topic = "persistent://public/default/log"
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, second := &heldProducer{}, &heldProducer{}
+		made := 0
+		p.client = &producing{make: func() pulsar.Producer {
+			made++
+			switch made {
+			case 1:
+				return first
+			case 2:
+				first.answers[1](pulsar.ErrTopicNotfound)
+				return second
+			}
+			return &heldProducer{}
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = p.keepProducer(ctx) })
+		synctest.Wait()
+		for range 2 {
+			p.Append([]byte("record"), func(error) {})
+		}
+		first.answers[0](pulsar.ErrTopicNotfound)
+		synctest.Wait()
+		if !first.closed || second.closed || made != 2 {
+			t.Errorf("after the first producer was lost, it is closed: %v, the second one: %v, and %d were made; want true, false and 2", first.closed, second.closed, made)
+		}
+		failed := false
+		p.Append([]byte("record"), func(err error) { failed = err != nil })
+		if failed || len(second.answers) != 1 {
+			t.Error("the second producer does not get the next record")
+		}
+		for _, answer := range second.answers {
+			answer(nil)
+		}
+		stop()
+		running.Wait()
+	})
+}
