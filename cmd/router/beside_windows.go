@@ -14,3 +14,6 @@ func signalGroup(*exec.Cmd, os.Signal) {}
 // terminateGroup ends an application at once: Windows has no signal that asks it to.
 func terminateGroup(cmd *exec.Cmd) { _ = cmd.Process.Kill() } // fails only if it has ended
 func killGroup(cmd *exec.Cmd)      { _ = cmd.Process.Kill() }
+
+// buryOrphans has nothing to do here: see that for Linux.
+func buryOrphans(<-chan struct{}) {}

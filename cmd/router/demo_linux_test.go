@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -103,5 +104,24 @@ func TestDemoEndsWithItsChildren(t *testing.T) {
 	}
 	if left := childrenOf(t, folder); len(left) > 0 {
 		t.Errorf("it left %v", left)
+	}
+}
+
+// TestDemoWithAFullDisk ends soon, with the reason: applications whose journals cannot be written handle nothing any more.
+func TestDemoWithAFullDisk(t *testing.T) {
+	t.Parallel()
+	cmd, _ := demoProcess(t, "--duration", "4s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "1000")
+	cmd.Args = append([]string{"sh", "-c", `ulimit -f 8; exec "$@"`, "sh"}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
+	var err error
+	if cmd.Path, err = exec.LookPath("sh"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	shown, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(shown), "file too large") {
+		t.Errorf("it ended with %v, want the reason in its output:\n%s", err, shown)
+	}
+	if took := time.Since(began); took > 45*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }

@@ -43,6 +43,7 @@ type pod struct {
 	endpoint string
 	sidecar  *podProcess
 	app      *podProcess
+	stderr   *os.File // of the next child; nil: its screen
 }
 
 // podProcess is a process that a supervisor has started.
@@ -96,6 +97,9 @@ func (p *pod) start(environ []string, arguments ...string) *podProcess {
 	c := &podProcess{Cmd: exec.Command(self, arguments...), shown: &screen{}, ended: make(chan struct{})}
 	c.Env = append(os.Environ(), environ...)
 	c.Stdout, c.Stderr = c.shown, c.shown
+	if p.stderr != nil {
+		c.Stderr = p.stderr
+	}
 	stdin, err := c.StdinPipe() // a child of the demo ends with it
 	if err != nil {
 		p.t.Fatal(err)

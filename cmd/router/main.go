@@ -18,6 +18,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/dev"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/telemetry"
 )
 
 // The exit codes, which supervisors and scripts may rely on.
@@ -46,7 +47,9 @@ func main() {
 	defer stop()
 	err := rootCommand().ExecuteContext(ctx)
 	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "router:", untrusted.Lines(err.Error()))
+		last := telemetry.NewOutput(os.Stderr)
+		fmt.Fprintln(last, "router:", untrusted.Lines(err.Error()))
+		last.Close(stderrPatience) // perhaps nobody reads it
 	}
 	os.Exit(exitCode(err))
 }

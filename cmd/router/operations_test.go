@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -52,6 +54,9 @@ func settings(t *testing.T) *config.Loaded {
 func metricsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	registry, log := telemetry.NewRegistry("test"), slog.New(slog.DiscardHandler)
+	output := telemetry.NewOutput(io.Discard)
+	defer output.Close(time.Second)
+	output.Register(registry)
 	cfg := settings(t).Config
 	listenerAuth, err := newListenerAuth(cfg, registry, log)
 	if err != nil {

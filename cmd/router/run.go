@@ -8,9 +8,11 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -183,9 +185,19 @@ func warnOfVariables(log *slog.Logger) {
 // servicesShownMax bounds the logged names of variables that look like settings but are not.
 const servicesShownMax = 10
 
+// stderrPatience is how long a process that ends waits for a reader of its standard error.
+const stderrPatience = time.Second
+
+// outliveLogReader keeps the process alive when the reader of its log has gone: writing then fails, instead of a death without a
+// drain. The signal is not ignored: what a process starts would inherit that.
+func outliveLogReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
 // run is the life of one member, from its listeners to the end of its drain.
 func run(ctx context.Context, cfg config.Config, b broker) error {
-	log, level, err := telemetry.NewLogger(os.Stderr, cfg.Log)
+	outliveLogReader()
+	output := telemetry.NewOutput(os.Stderr)
+	defer output.Close(stderrPatience)
+	log, level, err := telemetry.NewLogger(output, cfg.Log)
 	if err != nil {
 		return usageError{err}
 	}
@@ -204,6 +216,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Warn("lease clock", "error", slewableClock)
 	}
 	registry := telemetry.NewRegistry(version())
+	output.Register(registry)
 	l, err := openListeners(ctx, cfg)
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"pulsar: {spill: {after: 1m, delay_min: 10m}, copy_backoff_min: 1m}",
 		"key: {from: here}",
 		"app: {listen: a, socket_mode: rw, socket_owner: me, silence_max: 1s, ping_interval: 1s, deadline_margin: 1s}",
-		"app: {listen: '0.0.0.0:1'}", "app: {tls: {name: '*'}}", "app: {tls: {ca_file: a}}", "app: {tls: {cert_file: a}}", "peer: {tls: {name: '*'}}", "peer: {tls: {cert_file: a}}", "peer: {tls: {ca_file: a}}",
+		"app: {listen: '0.0.0.0:1'}", "app: {listen: 'unix:/" + strings.Repeat("s", 108) + "'}", "app: {tls: {name: '*'}}", "app: {tls: {ca_file: a}}", "app: {tls: {cert_file: a}}", "peer: {tls: {name: '*'}}", "peer: {tls: {cert_file: a}}", "peer: {tls: {ca_file: a}}",
 		"handler: {timeout: 1ms}",
 		"pulsar: {oauth2: {scope: s}}",
 		"peer: {listen: a, frame_bytes_max: 9MiB, dead_after: 1ms, reconnect_min: 1m, delay_min: 1m}",

@@ -41,6 +41,7 @@ func TestListenersThatAreRefused(t *testing.T) {
 		"a page on a socket":           {`admin: {listen: "unix:16653"}`, `admin.listen = "unix:16653", want HOST:PORT`},
 		"calls on a socket":            {`lane: {listen: "unix:16655"}`, `lane.listen = "unix:16655", want HOST:PORT`},
 		"debug page on a socket":       {`debug: {listen: "unix:16654"}`, `debug.listen = "unix:16654", want HOST:PORT`},
+		"a socket with a long path":    {`app: {listen: "unix:/run/` + strings.Repeat("x", 200) + `"}`, "want a path of at most 107 bytes"},
 		"no connections":               {`admin: {connections_max: 0}`, "admin.connections_max = 0"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,7 @@ var rules = slices.Concat([]rule{
 	{"key.from", nil, `message_key, property:NAME or json:PATH with at most 32 plain names in PATH: special characters need a backslash`, keyFromIsPlace},
 
 	{"app.listen", nil, "HOST:PORT or unix:PATH", appListenIsAddress},
+	{"app.listen", nil, "a path of at most 107 bytes, 103 on some systems: no socket has a longer one", appSocketIsShort},
 	{"app.listen", with("app.tls.name"), "a loopback address or unix:PATH, or app.tls set: other machines can reach it (docs/security.md)", appIsProtected},
 	{"app.socket_mode", nil, "permissions in octal such as 0660", socketModeIsOctal},
 	{"app.socket_owner", nil, "UID:GID, UID or :GID in numbers", socketOwnerIsNumeric},
@@ -337,6 +338,11 @@ func keyFromIsPlace(c *reader) bool {
 func appListenIsAddress(c *reader) bool {
 	_, ok := listen.UnixPath(c.App.Listen)
 	return ok || isAddress(c.App.Listen)
+}
+
+func appSocketIsShort(c *reader) bool {
+	path, _ := listen.UnixPath(c.App.Listen)
+	return len(path) <= listen.UnixPathBytesMax
 }
 
 func appIsProtected(c *reader) bool       { return !appListenIsAddress(c) || !c.appListener().Exposed }

@@ -63,11 +63,18 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 	level := new(slog.LevelVar)
 	level.Set(at)
 	options := &slog.HandlerOptions{Level: level}
-	if cfg.Format == "text" || cfg.Format == "auto" && isTerminal(w) {
-		return slog.New(slog.NewTextHandler(w, options)), level, nil
+	logger := func(w io.Writer, text bool) *slog.Logger {
+		if text {
+			return slog.New(slog.NewTextHandler(w, options))
+		}
+		options.ReplaceAttr = legibleDuration
+		return slog.New(slog.NewJSONHandler(w, options))
 	}
-	options.ReplaceAttr = legibleDuration
-	return slog.New(slog.NewJSONHandler(w, options)), level, nil
+	text := cfg.Format == "text" || cfg.Format == "auto" && isTerminal(w)
+	if o, ok := w.(*Output); ok {
+		o.setDirect(logger(o.to, text))
+	}
+	return logger(w, text), level, nil
 }
 
 // legibleDuration writes durations with their unit, as the text form does: a bare number of
@@ -80,6 +87,9 @@ func legibleDuration(_ []string, a slog.Attr) slog.Attr {
 }
 
 func isTerminal(w io.Writer) bool {
+	if o, behind := w.(*Output); behind {
+		w = o.to
+	}
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

@@ -101,6 +101,9 @@ func runApp(ctx context.Context, o AppOptions, stdout io.Writer, run func(contex
 			case <-ctx.Done():
 				return nil
 			case <-ticker.C:
+				if err := file.Err(); err != nil { // such as a full disk: nothing will be handled any more
+					return err
+				}
 				fmt.Fprintln(stdout, w.Over())
 			}
 		}

@@ -78,6 +78,13 @@ func (w *Writer) write(r record) error {
 	return w.broken
 }
 
+// Err returns why the journal takes no more records, nil as long as it does.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.broken
+}
+
 // Close closes the file. Every record has been written before.
 func (w *Writer) Close() error {
 	w.mu.Lock()

@@ -68,6 +68,9 @@ func UnixPath(address string) (path string, ok bool) {
 	return strings.TrimPrefix(path, "//"), ok && path != ""
 }
 
+// UnixPathBytesMax is the length of the longest path of a socket on this system, which has a zero byte after it.
+const UnixPathBytesMax = len(syscall.RawSockaddrUnix{}.Path) - 1
+
 // IsLocal reports whether an address can be reached only from this machine or its pod.
 func IsLocal(address string) bool {
 	if _, ok := UnixPath(address); ok {
@@ -85,6 +88,9 @@ func Listen(ctx context.Context, address string, socket Socket) (net.Listener, e
 	path, ok := UnixPath(address)
 	if !ok {
 		return config.Listen(ctx, "tcp", address)
+	}
+	if len(path) > UnixPathBytesMax { // the system calls it an invalid argument
+		return nil, fmt.Errorf("the path of the socket has %d bytes, want at most %d: %s", len(path), UnixPathBytesMax, path)
 	}
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err

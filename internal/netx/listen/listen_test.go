@@ -91,6 +91,25 @@ func TestStaleSocketsGiveWayAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestSocketsWithLongPaths: the longest path works, and the error of a longer one says what is wrong.
+func TestSocketsWithLongPaths(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the test's own folder has a long path
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, strings.Repeat("x", UnixPathBytesMax-len(dir)-1))
+	l, err := Listen(t.Context(), "unix:"+path, DefaultSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	_, err = Listen(t.Context(), "unix:"+path+"x", DefaultSocket())
+	if err == nil || !strings.Contains(err.Error(), "want at most") {
+		t.Errorf("a longer path: %v", err)
+	}
+}
+
 func TestSocketSettings(t *testing.T) {
 	for _, good := range []Socket{DefaultSocket(), {"0777", ":5"}, {"660", "7"}, {"0", "1:2"}} {
 		if err := errors.Join(good.CheckMode(), good.CheckOwner()); err != nil {
