@@ -55,6 +55,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		if redelivery, round := e.Rounds(); redelivery == 0 && round == 0 {
 			b.counters.Unrun++
 		}
+		out.known(e.Key(), id)
 		out.say(from, event.Done, nil)
 		return
 	}

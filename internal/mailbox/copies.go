@@ -20,7 +20,7 @@ import (
 type content = event.Content
 
 // ContentOf returns the digest of what a copy of an event shares with its original.
-func ContentOf(e *event.Event) (digest content) {
+func ContentOf(e *event.Event) (digest event.Content) {
 	h := sha256.New()
 	var n [8]byte
 	text := func(s string) {

@@ -443,8 +443,32 @@ func TestWaitingSentEventsAreTakenOut(t *testing.T) {
 			t.Errorf("content %q: done is %t, want %t", payload, got, done)
 		}
 		b.setAll(ownership.Open)
+		if got := slices.Equal(out.Known, []event.Known{{Key: "k", Event: e.ID}}); got != done || !done && len(out.Known) > 0 {
+			t.Errorf("content %q: known to have finished before are %+v", payload, out.Known)
+		}
 		if n := len(b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil)); (n == 0) != done {
 			t.Errorf("content %q: %d deliveries", payload, n)
+		}
+	}
+}
+
+// A copy of a timer that has finished is named, since schedules may wait for it; one of an event of a producer is not.
+func TestFurtherCopiesOfSentEventsAreNamed(t *testing.T) {
+	b := newCopyBox(t)
+	sent, _ := b.deliverSent("p")
+	for i, e := range []*event.Event{sent, sent, {Handle: 8, ID: event.MessageID{Ledger: 1, Entry: 1, Batch: -1}, Key: "k", Partition: ring.PartitionOf("k")}} {
+		var out Output
+		for range 2 {
+			b.Accept(0, Local, event.Position{}, event.RefsTo(e), &out)
+			for _, d := range b.Take(0, ownership.Lease{Until: clock.Forever - 1}, 1, 10, nil) {
+				b.Finish(0, []event.Result{{Delivery: d.ID, Kind: event.ResultDone}}, &out)
+			}
+		}
+		if want := []event.Known{{Key: "k", Event: sent.ID}, {Key: "k", Event: sent.ID}}; i < 2 && !slices.Equal(out.Known, want) || i == 2 && len(out.Known) > 0 {
+			t.Errorf("event %d: known to have finished before are %+v", i, out.Known)
+		}
+		if out.Reset(); len(out.Known) > 0 {
+			t.Error("Reset leaves them")
 		}
 	}
 }

@@ -37,6 +37,9 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 		o = outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r)
 	}
 	skip := b.takenBack(it.delivery)
+	if skip != nil && o.Kind == outcome.Retry && !b.skips.lease.MayDispatch(ownership.Open, now) {
+		skip = nil // another owner may run the event by now: whoever has the key next skips it
+	}
 	b.record(now, it, r, o, skip)
 	b.running--
 	it.delivery = 0

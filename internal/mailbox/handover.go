@@ -126,6 +126,7 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, copied bool, out *Output) {
 	}
 	a.remove(it)
 	b.counters.Duplicates++
+	out.known(a.key, it.id)
 	it.copied = copied // else its earlier owner vouches for the id
 	b.settleDone(now, it, out)
 	b.repayKey(a, out)

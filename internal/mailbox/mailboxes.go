@@ -242,7 +242,7 @@ func (m *Mailboxes) needLease(now clock.Instant, out *Output) {
 // lookWhoLeaves finds out whether shards still need the lease. The caller holds leasing.
 func (m *Mailboxes) lookWhoLeaves() {
 	m.leaving = false
-	m.each(func(b *Boxes) { m.leaving = m.leaving || len(b.skips.known)+len(b.parks) > 0 })
+	m.each(func(b *Boxes) { m.leaving = m.leaving || len(b.skips.known)+len(b.skips.running)+len(b.parks) > 0 })
 }
 
 // SetLease is [Boxes.SetLease]. While nothing is skipped or parked it takes no shard's mutex.

@@ -319,6 +319,9 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 	if final.FirstError == "" {
 		final.FirstError = o.Reason
 	}
+	if o.Kind == outcome.Retry && !r.leased {
+		e.takenBack = nil
+	}
 	if o.Kind != outcome.Ack && e.takenBack != nil {
 		if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
 			e.event.Attempts, e.event.Crashes, e.event.FirstError = o.Attempts, o.Crashes, final.FirstError

@@ -39,6 +39,8 @@ type Output struct {
 	TakeBack []event.DeliveryID
 	// Skipped are the ends of skips.
 	Skipped []event.Skipped
+	// Known names events that routers have published, and of which a copy was answered Done because they have finished before.
+	Known []event.Known
 	// Ended lists partitions to re-check: their gate was not open when a delivery on them
 	// ended. It is a hint: only the goroutine that moves gates may conclude from Busy that
 	// a partition is drained.
@@ -56,9 +58,11 @@ func (o *Output) Reset() {
 	}
 	clear(o.Credits)
 	clear(o.Skipped)
+	clear(o.Known)
 	*o = Output{
 		Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0],
 		TakeBack: o.TakeBack[:0], Skipped: o.Skipped[:0], Telling: o.Telling[:0],
+		Known: o.Known[:0],
 	}
 }
 
@@ -90,6 +94,13 @@ func (o *Output) say(to address, kind event.VerdictKind, detail *event.Detail) {
 	}
 	a := &o.Answers[len(o.Answers)-1]
 	a.To, a.Verdicts = to.sender, append(a.Verdicts[:0], v)
+}
+
+// known notes that a copy of an event has ended because the event has finished before.
+func (o *Output) known(key event.Key, id event.MessageID) {
+	if id.IsSent() {
+		o.Known = append(o.Known, event.Known{Key: key, Event: id})
+	}
 }
 
 // SenderGone drops a peer's stream as a recipient. Its events stay and are processed;

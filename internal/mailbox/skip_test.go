@@ -77,6 +77,43 @@ func TestSkipOfARunningEvent(t *testing.T) {
 	}
 }
 
+// TestSkipOfARunningEventWithoutALease: the next owner may run the event already, so it does not become a dead letter here, unless the application has given it
+// up: it waits until there is a lease, or goes to that owner.
+func TestSkipOfARunningEventWithoutALease(t *testing.T) {
+	for _, kind := range []event.ResultKind{event.ResultLost, event.ResultCancelled, event.ResultCrashed, event.ResultNotStarted} {
+		for name, back := range map[string]bool{"the lease comes back": true, "the partition has moved": false} {
+			t.Run(kind.String()+", "+name, func(t *testing.T) {
+				f := newFixture(t, nil)
+				e := f.event("k")
+				f.accept(Local, e)
+				d := f.takeOne()
+				f.SetLease(f.now, ownership.Lease{Until: f.now}, &f.out)
+				f.skip("k", 1)
+				for _, v := range f.finish(d, kind, "no") {
+					if v.Kind.Final() {
+						t.Fatalf("without a lease it is settled: %+v", v)
+					}
+				}
+				f.wantEnds()
+				if !back {
+					f.want(f.setGate(e.Partition, ownership.Closed), says(Local, 1, verdict{event.NotOwner, event.Detail{Epoch: event.Position{Ledger: 1, Entry: 6}}}))
+					f.wantEnds()
+					return
+				}
+				f.out.Reset()
+				f.SetLease(f.now, openLease, &f.out)
+				f.wantEnds(event.Skipped{Skip: skipOfEntry("k", 1)})
+			})
+		}
+	}
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("k"))
+	d := f.takeOne()
+	f.SetLease(f.now, ownership.Lease{Until: f.now}, &f.out)
+	f.skip("k", 1)
+	f.want(f.finish(d, event.ResultReject, "no"), letter(1, 1, "no"))
+}
+
 // TestSkipOfAWaitingEvent: it leaves its key at once wherever it stands, also on hold, or while its retry is not due; the others
 // stay in their order.
 func TestSkipOfAWaitingEvent(t *testing.T) {

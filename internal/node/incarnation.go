@@ -278,9 +278,10 @@ func newIncarnation() (inc ownership.Incarnation) {
 // SetGates implements dataPath.
 func (l *incarnation) SetGates(changes []ownership.GateChange) {
 	l.node.rollout.closing(changes)
+	l.node.schedules.opens(changes) // first: events that are skipped leave when a gate opens, firings among them
 	l.node.pipeline.SetGates(changes)
 	l.node.rollout.gates(clock.Now(), changes)
-	l.node.schedules.gates(changes)
+	l.node.schedules.closes(changes)
 }
 
 // Revoke implements dataPath.

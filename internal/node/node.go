@@ -227,7 +227,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	}
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
-		Began: began, Skipped: n.skipped, Letters: n.unparks.settled,
+		Began: began, Skipped: n.skipped, Known: n.schedules.known, Letters: n.unparks.settled,
 		Answered: func(verdicts []event.Verdict) { n.lane.Answered(verdicts) },
 		Renewed:  func(answers []event.Renewal) { n.lane.Renewed(answers) },
 		Ended:    n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,

@@ -35,12 +35,14 @@ type schedules struct {
 	mu      sync.Mutex
 	book    *schedule.Book
 	running map[event.DeliveryID]schedule.Firing
-	failing clock.Instant // since when no firing could be published; zero: the newest publication succeeded, or there was none
+	tenures map[ring.Partition]ownership.Token // of the open gates
+	failing clock.Instant                      // since when no firing could be published; zero: the newest publication succeeded, or there was none
 }
 
 func newSchedules(n *Node) *schedules {
 	s := &schedules{
 		node: n, changed: make(chan struct{}, 1), book: schedule.NewBook(), running: make(map[event.DeliveryID]schedule.Firing),
+		tenures: make(map[ring.Partition]ownership.Token),
 	}
 	s.metrics = newSchedulesMetrics(n.parts.Registry, s)
 	s.lines = loglimit.New(n.log, "schedules_not_published", unpublishedEvery, loglimit.NewMetrics(n.parts.Registry))
@@ -141,15 +143,39 @@ func (s *schedules) skipped(ends []event.Skipped) {
 	}
 }
 
-// gates notes which partitions this node owns.
-func (s *schedules) gates(changes []ownership.GateChange) {
+// known tells the book of the firings that have run before, at an earlier owner mostly: no further copy of them comes to it.
+func (s *schedules) known(events []event.Known) {
+	for i := range events {
+		s.mu.Lock()
+		over := s.book.Over(events[i].Key, events[i].Event)
+		s.mu.Unlock()
+		if over {
+			signal.Set(s.changed)
+		}
+	}
+}
+
+// opens notes the partitions that this node owns from now on. A gate that was open in the same tenure has let keys go, and nobody else has run a firing.
+func (s *schedules) opens(changes []ownership.GateChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := timeOfDay()
 	for i := range changes {
-		if c := &changes[i]; c.Gate == ownership.Open {
+		if c := &changes[i]; c.Gate == ownership.Open && (c.Token == 0 || s.tenures[c.Partition] != c.Token) {
+			s.tenures[c.Partition] = c.Token
 			s.book.Opened(now, c.Partition)
-		} else {
+		}
+	}
+	signal.Set(s.changed)
+}
+
+// closes notes the partitions that this node does not own any more.
+func (s *schedules) closes(changes []ownership.GateChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range changes {
+		if c := &changes[i]; c.Gate != ownership.Open {
+			delete(s.tenures, c.Partition)
 			s.book.Closed(c.Partition)
 		}
 	}

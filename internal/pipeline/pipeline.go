@@ -94,6 +94,9 @@ type Parts struct {
 	Judged func(admission.Judged)
 	// Skipped gets the ends of skips. It must be quick and not keep the slice. Nil: no one gets them.
 	Skipped func([]event.Skipped)
+	// Known gets the events that routers have published, and of which a copy ended because they have finished before. It must be quick and not keep the
+	// slice, nor the keys. Nil: no one gets them.
+	Known func([]event.Known)
 	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack]. It must be quick and not keep the slice. Nil: none come.
 	Letters func([]event.Verdict)
 	// Answered gets the verdicts on calls of [Pipeline.Call], also those that reservations have begun. It must be quick and not keep the slice.
@@ -113,6 +116,7 @@ type Pipeline struct {
 	Stages
 	ended    func([]ring.Partition)
 	skipped  func([]event.Skipped)                 // nil: none
+	known    func([]event.Known)                   // nil: none
 	letters  func([]event.Verdict)                 // nil: none
 	answered func([]event.Verdict)                 // nil: none
 	renewed  func([]event.Renewal)                 // nil: none
@@ -143,7 +147,7 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, letters: parts.Letters, answered: parts.Answered, renewed: parts.Renewed, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, known: parts.Known, letters: parts.Letters, answered: parts.Answered, renewed: parts.Renewed, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
@@ -223,6 +227,9 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	}
 	if len(out.Skipped) > 0 && p.skipped != nil {
 		p.skipped(out.Skipped)
+	}
+	if len(out.Known) > 0 && p.known != nil {
+		p.known(out.Known)
 	}
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])

@@ -9,6 +9,12 @@ type Skip struct {
 	Reason string   // who has decided it, why and by which act, as the dead letter has it
 }
 
+// Known is an event that a router has published, of which a further copy has ended here: it has finished before, here or at an earlier owner.
+type Known struct {
+	Key   Key
+	Event MessageID
+}
+
 // Skipped is the end of a skip at the owner of the key.
 type Skipped struct {
 	Skip

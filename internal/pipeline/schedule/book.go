@@ -525,9 +525,7 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 	case end.Settled:
 		l.status.LastRun = f.Time
 		if l.def.ID() == f.DefinitionID {
-			if l.ran = append(l.ran, f.Time); len(l.ran) > ranMax {
-				l.ran = slices.Delete(l.ran, 0, 1)
-			}
+			l.remember(f.Time)
 			l.newest = later(l.newest, f.Time)
 		}
 	case known:
@@ -556,6 +554,30 @@ func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
 	e.safe, e.entered, e.dead = true, true, true
 	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
 		l.want(now, successor, 0)
+	}
+}
+
+// Over says that an event of a key has finished before, mostly at an earlier owner, so that copies of it do not come here. If it is a firing that is waited for, it
+// is over: others need not wait until it comes, and it is not armed again. It reports whether it was one.
+func (b *Book) Over(key event.Key, message event.MessageID) bool {
+	name, ok := strings.CutPrefix(string(key), KeyOf(""))
+	l := b.schedules[name]
+	if !ok || l == nil || !l.has {
+		return false
+	}
+	i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message })
+	if i < 0 {
+		return false
+	}
+	l.remember(l.entries[i].at)
+	l.entries = slices.Delete(l.entries, i, i+1)
+	return true
+}
+
+// remember notes a firing that has run.
+func (l *line) remember(at time.Time) {
+	if l.ran = append(l.ran, at); len(l.ran) > ranMax {
+		l.ran = slices.Delete(l.ran, 0, 1)
 	}
 }
 

@@ -500,6 +500,34 @@ func TestAllRunsInOrder(t *testing.T) {
 	want(t, b.Arrive(noon.Add(LostMax), firing(t, d, second)), Enter, NoReason)
 }
 
+// A firing that an earlier owner has run, as a mailbox finds out when a copy of it comes, or the owner's word: none waits for it, and it is not armed again.
+func TestFiringOfAnEarlierOwnerIsOver(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All, Grace: time.Hour}
+	second := noon.Add(time.Minute)
+	b := opened(t, noon.Add(-1), d)
+	arms := b.Tick(noon.Add(-1))
+	b.Armed(noon.Add(-1), arms[0].ID, nil)
+	arm(b, noon)
+	arm(b, second)
+	want(t, b.Arrive(second, firing(t, d, second)), NotYet, Order)
+	key, id := event.Key(KeyOf(d.Name)), MessageID(d.Name, arms[0].ID)
+	b.Over("a", id)
+	b.Over(key, MessageID(d.Name, arms[0].ID+1))
+	b.Over(event.Key(KeyOf("b")), id)
+	want(t, b.Arrive(second, firing(t, d, second)), NotYet, Order)
+	b.Over(key, id)
+	b.Over(key, id)
+	want(t, b.Arrive(second, firing(t, d, noon)), Drop, Duplicate)
+	want(t, b.Arrive(second, firing(t, d, second)), Enter, NoReason)
+	for now := second; !now.After(second.Add(50 * time.Minute)); now = now.Add(time.Second) {
+		for _, at := range arm(b, now) {
+			if at.Equal(noon) {
+				t.Fatalf("a firing that is over is armed again %v later", now.Sub(second))
+			}
+		}
+	}
+}
+
 // All waits for a firing that failed until its retry is due, and as long as a broker may take to bring it; not for a dead letter, which comes again
 // only if somebody replays it.
 func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {

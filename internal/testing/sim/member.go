@@ -183,7 +183,7 @@ func (w *world) newMember(p *pod) *member {
 		m.firings = newFirings(m)
 		judge = m.firings
 	}
-	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Skipped: m.skipped, Letters: m.lettersSettled, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
+	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Skipped: m.skipped, Known: m.known, Letters: m.lettersSettled, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
 		m.app, err = app.New(appConfig(w.difficult), app.Identity{Node: p.name, Group: "g"}, app.Parts{
 			Boxes: made, Lease: made.Lease,
 			Workers: func(int) {}, Drain: func(string) {}, Schedules: judge,
@@ -383,9 +383,12 @@ func (m effects) SetGates(changes []ownership.GateChange) {
 		m.gates[c.Partition] = c
 		m.w.tracef("%s: gate of %d is %v, token %v, withheld %x", m.member, c.Partition, c.Gate, c.Token, c.Withheld)
 	}
+	if m.firings != nil {
+		m.firings.opens(changes)
+	}
 	m.pipeline.SetGates(changes)
 	if m.firings != nil {
-		m.firings.gates(changes)
+		m.firings.closes(changes)
 	}
 }
 

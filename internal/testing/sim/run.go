@@ -73,6 +73,10 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 			withActs(w)
 		case 3, 7:
 			withDifficultWorkers(w)
+		case 4: // together: most bugs are where two of them meet
+			w.spills = w.chance(0.5)
+			withActs(w)
+			withDifficultWorkers(w)
 		}
 	}
 	w.after(time.Second, w.watch)

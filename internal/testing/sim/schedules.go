@@ -151,11 +151,12 @@ type firings struct {
 	g       *agenda
 	book    *schedule.Book
 	running map[event.DeliveryID]schedule.Firing
+	tenures map[ring.Partition]ownership.Token
 	soon    bool
 }
 
 func newFirings(m *member) *firings {
-	s := &firings{m: m, g: m.w.agenda, book: schedule.NewBook(), running: map[event.DeliveryID]schedule.Firing{}}
+	s := &firings{m: m, g: m.w.agenda, book: schedule.NewBook(), running: map[event.DeliveryID]schedule.Firing{}, tenures: map[ring.Partition]ownership.Token{}}
 	s.look(0)
 	return s
 }
@@ -198,11 +199,29 @@ func (s *firings) arm(a schedule.Arm) {
 
 var errUnsent = errors.New("the broker does not answer")
 
-func (s *firings) gates(changes []ownership.GateChange) {
+// known does what internal/node's schedules do.
+func (m *member) known(events []event.Known) {
+	for _, e := range events {
+		if m.firings != nil {
+			m.firings.book.Over(e.Key, e.Event)
+		}
+	}
+}
+
+// opens and closes do what internal/node's schedules do.
+func (s *firings) opens(changes []ownership.GateChange) {
 	for _, c := range changes {
-		if c.Gate == ownership.Open {
+		if c.Gate == ownership.Open && s.tenures[c.Partition] != c.Token {
+			s.tenures[c.Partition] = c.Token
 			s.book.Opened(s.g.now(), c.Partition)
-		} else {
+		}
+	}
+}
+
+func (s *firings) closes(changes []ownership.GateChange) {
+	for _, c := range changes {
+		if c.Gate != ownership.Open {
+			delete(s.tenures, c.Partition)
 			s.book.Closed(c.Partition)
 		}
 	}
