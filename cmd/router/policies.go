@@ -379,8 +379,12 @@ func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settin
 	case !usable:
 	case !there && settings["allowAutoTopicCreation"] == "false":
 		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
-	case there:
-		if seconds, _ := d.ttl(ctx, admin, pulsaradmin.TopicPath(topic)); seconds > 0 {
+	default:
+		path := pulsaradmin.TopicPath(topic)
+		if !there {
+			path = namespaceOf(topic)
+		}
+		if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 {
 			d.warn(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
 				"records of %s expire after %d s: a router that starts later does not know older holds", topic, seconds)
 		}

@@ -147,6 +147,14 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("expiry of acts that are not there yet", func(t *testing.T) {
+		says := healthy()
+		delete(says, acts+"/partitions")
+		says["/admin/v2/namespaces/public/default/messageTTL"] = "3600"
+		if unwell := examined(t, says); len(unwell) != 1 || !strings.Contains(unwell[0].Says, "does not know older holds") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
 	t.Run("the longest retention", func(t *testing.T) {
 		says := healthy()
 		says[control+"/retention"] = `{"retentionTimeInMinutes":2147483647,"retentionSizeInMB":-1}`

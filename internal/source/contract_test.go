@@ -728,3 +728,29 @@ func TestPulsarAllowanceIsLoweredLater(t *testing.T) {
 		return m.Stats().Unsettled == 0 && b.Unacked(t, topic, cfg.Subscription) == 0
 	})
 }
+
+// The broker (4.0.8) counts entries as unacked for ever that an administrator has skipped, or that have expired, before they were acked. At its limit it would send
+// nothing any more.
+func TestPulsarGoesOnAfterSkippedEntries(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	const limit = 20
+	cfg := sourcetest.Config(topic)
+	cfg.UnackedConsumerMax = 2 * limit // else it would not hold so many
+	m := sourcetest.Start(t, b.Source(t, cfg))
+	limitUnacked(t, topic, limit)
+	for i := range limit - 1 {
+		b.Publish(t, topic, sourcetest.Message{Key: fmt.Sprint(i), Payload: "skipped"})
+	}
+	skipped := m.Take(limit - 1)
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/subscription/"+sourcetest.Subscription+"/skip_all", nil, nil)
+	for round := range 4 {
+		b.Publish(t, topic, sourcetest.Message{Key: "k", Payload: "next"})
+		m.Done(m.Take(1)...)
+		eventually.True(t, "it is acked", func() bool { return m.Stats().Unsettled == 0 || round == 0 && m.Stats().Unsettled == limit-1 })
+		if round == 0 {
+			m.Done(skipped...) // the cursor has passed them
+		}
+	}
+	eventually.True(t, "the broker counts nothing as unacked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+}

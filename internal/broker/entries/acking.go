@@ -150,6 +150,7 @@ func (c *Consumer) confirm(s *session, request uint64, err error) {
 	}
 	delete(s.receipts, request)
 	if err != nil {
+		s.doubtful = true
 		c.client.metrics.receiptsFailed.Add(float64(len(a.ids)))
 	}
 	c.settled = append(c.settled, receipt{a.ids, err})

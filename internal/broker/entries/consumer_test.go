@@ -2,12 +2,15 @@ package entries
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
 func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
@@ -33,6 +36,56 @@ func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
 		}
 		r.nothing()
 	})
+}
+
+// Brokers (4.0.8) count an entry as unacked for ever that has expired, or that an administrator has skipped, before it was acked. Once all is acked and nothing
+// comes, the broker is asked to count anew, once; not if it may not have an ack, whose entry would come again and again.
+func TestAnIdleBrokerCountsAnew(t *testing.T) {
+	for name, refuses := range map[string]bool{"confirmed": false, "refused": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				a := r.cluster.Broker("a:6650")
+				var all, some, refused atomic.Int64
+				a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+					switch {
+					case c.GetType() == pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES && len(c.RedeliverUnacknowledgedMessages.MessageIds) == 0:
+						all.Add(1)
+					case c.GetType() == pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES:
+						some.Add(1)
+					case c.GetType() == pulsarpb.BaseCommand_ACK && refuses && refused.Add(1) == 1:
+						l.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK_RESPONSE.Enum(), AckResponse: &pulsarpb.CommandAckResponse{
+							ConsumerId: c.GetAck().ConsumerId, RequestId: c.GetAck().RequestId, Error: pulsarpb.ServerError_NOT_ALLOWED_ERROR.Enum(), Message: new("no"),
+						}})
+						return true
+					}
+					return false
+				}
+				c := r.subscribe(func(s *Subscription) { s.UnackedMax, s.Receipt = 6, func([]wire.AckID, error) {} })
+				for range 2 {
+					r.publish(3)
+					got := r.receive(3)
+					r.ack(c, got[:2]...)
+					r.nothing()
+					before := all.Load()
+					r.ack(c, got[2])
+					r.nothing()
+					if n := all.Load() - before; n != map[bool]int64{false: 1}[refuses] || before > 1 {
+						t.Errorf("the broker was asked to count anew %d times, and %d times before", n, before)
+					}
+				}
+				before := all.Load()
+				r.publish(2)
+				r.ack(c, r.receive(2)...)
+				r.nothing()
+				if all.Load() != before {
+					t.Error("the broker was asked to count anew after few entries")
+				}
+				if some.Load() != 0 {
+					t.Error("the broker was asked for entries")
+				}
+			})
+		})
+	}
 }
 
 // A member that does not ack gets no more events than it may hold unacked, until it acks, or may hold more.

@@ -85,7 +85,7 @@ func (c *Consumer) report() {
 	}
 }
 
-// tick gives up overdue chunks and receipts.
+// tick gives up overdue chunks and receipts, and has an idle broker count anew.
 func (c *Consumer) tick(s *session) {
 	chunks := c.chunks.tick()
 	for left := chunks.GivenUp; len(left) > 0; {
@@ -113,6 +113,7 @@ func (c *Consumer) tick(s *session) {
 		}
 		s.receipts[request] = a
 	}
+	s.recount()
 	c.later()
 }
 

@@ -24,6 +24,9 @@ type session struct {
 	receipts map[uint64]awaited // by request
 	alone    alone
 	end      ending
+	came     bool // an entry, since the last tick
+	counted  int  // cost of the entries that have come since the broker was asked to count anew
+	doubtful bool // the broker did not confirm an ack
 }
 
 // ending holds the reason for the end of a session, and the next address of the consumer.
@@ -141,6 +144,8 @@ func (s *session) arrives(d *Delivered) bool {
 	if !s.permits.arrived(d.ID, d.Permits) {
 		return false
 	}
+	s.came = true
+	s.counted = min(s.counted+max(0, d.Permits), math.MaxInt/4)
 	m := s.consumer.client.metrics
 	m.permits.Sub(float64(d.Permits))
 	m.unacked.Add(float64(s.permits.unacked - before))
@@ -155,6 +160,19 @@ func (s *session) settled(ids ...wire.AckID) {
 		s.permits.acked(id)
 	}
 	s.consumer.client.metrics.unacked.Add(float64(s.permits.unacked - before))
+}
+
+// recount makes the broker count anew what is unacked, when nothing is and nothing comes. It (4.0.8) counts an entry for ever that was unacked when
+// the subscription's cursor passed it, because it has expired or an administrator has skipped it. At its limit it would send nothing any more. An entry that is
+// under way comes twice, as after a reconnect, so it is asked only if what has come could be half of the bound. One whose ack was refused would come again and
+// again. The caller holds the consumer's lock.
+func (s *session) recount() {
+	idle := !s.came && len(s.permits.costs) == 0 && len(s.receipts) == 0 && len(s.consumer.acks.ids) == 0
+	s.came = false
+	if idle && !s.doubtful && s.counted > 0 && 2*s.counted >= s.permits.unackedMax {
+		s.counted = 0
+		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliverAll(dst, s.id) })
+	}
 }
 
 // rest sends all permits that may be sent. The caller holds the consumer's lock.

@@ -103,6 +103,12 @@ func AppendRedeliver(dst []byte, consumer uint64, ids []ID) []byte {
 	return dst
 }
 
+// AppendRedeliverAll appends a frame that asks the broker to redeliver all unacked entries, and to count them anew.
+func AppendRedeliverAll(dst []byte, consumer uint64) []byte {
+	dst = appendPart(dst, pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES, sizeUint(consumer))
+	return appendUint(dst, 1, consumer)
+}
+
 // size returns the length of the MessageIdData. framed includes the tag and length of the field.
 func (a *AckID) size() int {
 	size := sizeUint(uint64(a.Ledger)) + sizeUint(uint64(a.Entry))

@@ -59,6 +59,10 @@ func TestAppendedCommandsUnmarshal(t *testing.T) {
 			ack.RequestId = &request
 		}
 		sameCommand(t, AppendAck(dst, consumer, request, acks), &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK.Enum(), Ack: ack})
+		sameCommand(t, AppendRedeliverAll(dst, consumer), &pulsarpb.BaseCommand{
+			Type:                            pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES.Enum(),
+			RedeliverUnacknowledgedMessages: &pulsarpb.CommandRedeliverUnacknowledgedMessages{ConsumerId: &consumer},
+		})
 		sameCommand(t, AppendRedeliver(dst, consumer, plain), &pulsarpb.BaseCommand{
 			Type:                            pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES.Enum(),
 			RedeliverUnacknowledgedMessages: &pulsarpb.CommandRedeliverUnacknowledgedMessages{ConsumerId: &consumer, MessageIds: wantPlain},
