@@ -354,7 +354,7 @@ func TestReservationsAreShown(t *testing.T) {
 					used[b.Setting] += b.Used
 				}
 			}
-			if sum.Waiting != 2 || sum.Running != 0 || sum.Reserved != 1 || used["lane.reservations_max"] != 2 || used["reservations of an owner"] != 2 || used["lane.calls_max"] != 3 || used["mailbox.calls_max"] != 3 {
+			if sum.Waiting != 2 || sum.Running != 0 || sum.Reserved != 1 || used["lane.reservations_max"] != 2 || used["reservations of an owner"] != 2 || used["lane.calls_max"] != 1 || used["mailbox.calls_max"] != 3 {
 				return fmt.Errorf("%+v, used %v", sum, used)
 			}
 		}

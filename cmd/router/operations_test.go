@@ -50,8 +50,8 @@ func settings(t *testing.T) *config.Loaded {
 	return loaded
 }
 
-// metricsOf returns the metrics that a router registers, each with the names of its labels.
-func metricsOf(t *testing.T) map[string][]string {
+// registered returns the registry of a router that has not begun.
+func registered(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry, log := telemetry.NewRegistry("test"), slog.New(slog.DiscardHandler)
 	output := telemetry.NewOutput(io.Discard)
@@ -71,6 +71,13 @@ func metricsOf(t *testing.T) map[string][]string {
 	if _, err := letterPages(cfg, broker{}, registry, log); err != nil {
 		t.Fatal(err)
 	}
+	return registry
+}
+
+// metricsOf returns the metrics that a router registers, each with the names of its labels.
+func metricsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	registry := registered(t)
 	descs := make(chan *prometheus.Desc, 1000)
 	registry.Describe(descs)
 	close(descs)
@@ -168,6 +175,48 @@ func TestQueriesNameWhatThereIs(t *testing.T) {
 	}
 }
 
+// TestAlertsSeeTheFirstTime: an alert about an increase names series that are there from the start, or the first increase is not seen.
+func TestAlertsSeeTheFirstTime(t *testing.T) {
+	families, err := registered(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := map[string][]map[string]string{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			series[family.GetName()] = append(series[family.GetName()], labels)
+		}
+	}
+	// Labels of the files that are configured, which Seen lets begin at 0; and a threshold far above 1.
+	elsewhere := []string{"ringfence_tls_reloads_total", "ringfence_listener_rejected_total"}
+	of := regexp.MustCompile(`increase\((\w+)(?:\{(\w+)=~?\\?"([^"\\]+)\\?"\})?\[`)
+	seen := 0
+	for where, expr := range queries(t) {
+		if !strings.HasPrefix(where, "alerts.yaml") {
+			continue
+		}
+		for _, m := range of.FindAllStringSubmatch(expr, -1) {
+			name, label := m[1], m[2]
+			seen++
+			if slices.Contains(elsewhere, name) {
+				continue
+			}
+			for _, value := range strings.Split(m[3], "|") {
+				if !slices.ContainsFunc(series[name], func(has map[string]string) bool { return has[label] == value }) {
+					t.Errorf("%s: %s{%s=%q} is not there from the start", where, name, label, value)
+				}
+			}
+		}
+	}
+	if seen < 20 {
+		t.Fatalf("only %d increases: this test does not see all of them", seen)
+	}
+}
+
 // TestMetricsAreDocumented: docs/reference.md has a row for every metric, and for no other.
 func TestMetricsAreDocumented(t *testing.T) {
 	page := read(t, referencePage)
@@ -249,5 +298,57 @@ func TestWarningsAreDocumented(t *testing.T) {
 	}
 	if found < 15 {
 		t.Fatalf("only %d warnings: this test does not see all of them", found)
+	}
+}
+
+// TestLimitedLinesAreDocumented: docs/reference.md names each source of lines that a rate limit holds back.
+func TestLimitedLinesAreDocumented(t *testing.T) {
+	page := read(t, referencePage)
+	source := regexp.MustCompile(`(?:loglimit\.New(?:Burst)?\(.*, "([a-z_]+[a-z])", \w+Every\b|limit\("([a-z_]+[a-z])")`)
+	found := 0
+	for _, root := range []string{"internal", "forward"} {
+		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			for _, name := range source.FindAllStringSubmatch(read(t, path), -1) {
+				found++
+				if name := name[1] + name[2]; !strings.Contains(page, "*"+name+"*") {
+					t.Errorf("docs/reference.md, `ringfence_log_suppressed_total`: the source *%s* is missing (%s)", name, filepath.ToSlash(path))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 15 {
+		t.Fatalf("only %d sources: this test does not see all of them", found)
+	}
+}
+
+// TestKindsOfOwnershipAreDocumented: docs/reference.md explains each kind of the warning `ownership`.
+func TestKindsOfOwnershipAreDocumented(t *testing.T) {
+	kinds := map[string]string{}
+	for _, kind := range regexp.MustCompile(`(Note\w+)\s+NoteKind = "(\w+)"`).FindAllStringSubmatch(read(t, "../../internal/ownership/step.go"), -1) {
+		kinds[kind[1]] = kind[2]
+	}
+	_, row, _ := strings.Cut(read(t, referencePage), "\n| `ownership` |")
+	row, _, _ = strings.Cut(row, "\n")
+	code := read(t, "../../internal/node/metrics.go")
+	_, code, _ = strings.Cut(code, "switch note.Kind {")
+	code, _, _ = strings.Cut(code, "attrs :=")
+	warned := 0
+	for _, one := range regexp.MustCompile(`(?s)case ([^:]+):([^:]*?)level = slog.LevelWarn`).FindAllStringSubmatch(code, -1) {
+		for _, name := range regexp.MustCompile(`ownership\.(Note\w+)`).FindAllStringSubmatch(one[1], -1) {
+			warned++
+			if kinds[name[1]] == "" || !strings.Contains(row, "`"+kinds[name[1]]+"`") {
+				t.Errorf("docs/reference.md, warning `ownership`: kind `%s` (%s) is missing", kinds[name[1]], name[1])
+			}
+		}
+	}
+	if warned < 10 {
+		t.Fatalf("only %d kinds: this test does not see all of them", warned)
 	}
 }

@@ -360,7 +360,7 @@
             group,
             'sum by (%s) (%s) / %s > %g' % [
               by,
-              inGroup('rate(%s[5m])' % one('ringfence_source_received_total', ['kind!="fresh"'])),
+              inGroup('rate(%s[5m])' % one('ringfence_source_received_total', ['kind=~"joined|repeated"'])),
               recorded('ringfence_source_received:rate5m'),
               c.thresholds.redeliveryRatio,
             ],

@@ -29,6 +29,7 @@ local grafana = import 'grafana.libsonnet';
           'retry topic': sum(rate('ringfence_source_retried_total')),
           spilled: sum(rate('ringfence_source_spilled_total')),
           'dead letter topic': sum(rate('ringfence_source_dead_lettered_total')),
+          'parking topic': sum(rate('ringfence_source_parked_total')),
         }),
         graph('Handler results', 'Deliveries that ended, by outcome.', 'ops', { '{{outcome}}': sum(rate('ringfence_mailbox_deliveries_total'), ['outcome']) }),
       ]),

@@ -16,7 +16,7 @@
           'ringfence_source_settled:rate5m',
           std.join('\n  + ', [
             sumOf('ringfence_source_%s_total' % end, '5m')
-            for end in ['acked', 'retried', 'dead_lettered', 'spilled']
+            for end in ['acked', 'retried', 'dead_lettered', 'parked', 'spilled']
           ])
         ),
         record('ringfence_mailbox_deliveries:rate5m', sumBy('outcome', 'ringfence_mailbox_deliveries_total', '5m')),

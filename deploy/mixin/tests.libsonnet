@@ -269,6 +269,7 @@ local cases = {
     quiet: [
       s('ringfence_source_received_total', a, '0+600x20', 'kind="fresh"'),
       s('ringfence_source_received_total', b, '0+50x20', 'kind="repeated"'),
+      s('ringfence_source_received_total', b, '0+600x20', 'kind="unreadable"'),  // encrypted or broken, and received once
     ],
     at: '18m',
     labels: atGroup,
@@ -444,5 +445,17 @@ assert std.set([alert.alert for alert in alerts]) == std.set(std.objectFields(ca
 {
   rule_files: ['alerts.yaml', 'rules.yaml'],
   evaluation_interval: '1m',
-  tests: std.flattenArrays([tests(alert) for alert in alerts]),
+  tests: std.flattenArrays([tests(alert) for alert in alerts]) + [{
+    name: 'each end of an event counts as settled',
+    interval: '1m',
+    input_series: oneGroup + [
+      s('ringfence_source_%s_total' % end, a, '0+60x20')
+      for end in ['acked', 'retried', 'dead_lettered', 'parked', 'spilled']
+    ],
+    promql_expr_test: [{
+      expr: 'group:ringfence_source_settled:rate5m',
+      eval_time: '15m',
+      exp_samples: [{ labels: 'group:ringfence_source_settled:rate5m{group="orders"}', value: 5 }],
+    }],
+  }],
 }

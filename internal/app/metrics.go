@@ -90,7 +90,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Streams that were ended by an error of the worker, by status code.",
 		}, []string{"code"}),
 	}
-	m.refused.WithLabelValues(codes.InvalidArgument.String()) // an increase is only seen from a count that was there before it
+	// An increase is only seen from a count that was there before it.
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted, codes.DeadlineExceeded} {
+		m.refused.WithLabelValues(code.String())
+	}
 	m.ignored.WithLabelValues("late")
 	return m
 }

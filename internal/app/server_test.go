@@ -29,6 +29,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -443,6 +444,23 @@ func TestTooManyWorkers(t *testing.T) {
 	r.wantWorkers(2)
 }
 
+// TestSurplusStreamsAreLogged: a stream beyond those that may be open without a Hello ends with a log line, as others that are refused.
+func TestSurplusStreamsAreLogged(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.WorkersMax, c.HelloTimeout = 1, time.Minute })
+	var lines bytes.Buffer
+	r.server.refusals = loglimit.New(slog.New(slog.NewTextHandler(&lines, nil)), "app_stream_ended", time.Hour, r.metrics.lines)
+	for range streamsPerWorker {
+		r.dial()
+	}
+	eventually.True(t, "the streams are open", func() bool { return r.server.streams.Load() == streamsPerWorker })
+	if s := r.dial().status(); s.Code() != codes.ResourceExhausted {
+		t.Fatalf("status = %v, want ResourceExhausted", s)
+	}
+	if got := lines.String(); !strings.Contains(got, `msg="worker stream ended"`) || !strings.Contains(got, "more than 4 streams") {
+		t.Errorf("log: %q", got)
+	}
+}
+
 // Thousands of silent streams are rejected, and a worker with work continues.
 func TestManyStreamsAtOnce(t *testing.T) {
 	r := newRig(t, func(c *Config) {
@@ -823,5 +841,22 @@ func TestWorkersHaveNamesOfTheirOwn(t *testing.T) {
 	r.wantWorkers(3)
 	if n := testutil.CollectAndCount(r.metrics.unchecked); n != 3 {
 		t.Errorf("%d series of three workers: %q", n, r.server.Unchecked())
+	}
+}
+
+// TestStreamsAreRefusedFromZero: the alert about them sees an increase, also the first, only of a count that was there before it.
+func TestStreamsAreRefusedFromZero(t *testing.T) {
+	r := newRig(t, nil)
+	there := testutil.CollectAndCount(r.metrics.refused)
+	for _, code := range []codes.Code{
+		codes.InvalidArgument,    // a violation of the protocol
+		codes.FailedPrecondition, // an SDK of a different version
+		codes.ResourceExhausted,  // app.workers_max
+		codes.DeadlineExceeded,   // app.silence_max and app.hello_timeout
+	} {
+		r.metrics.refused.WithLabelValues(code.String())
+	}
+	if all := testutil.CollectAndCount(r.metrics.refused); all != there {
+		t.Errorf("%d of %d codes of refused streams are counted from the start", there, all)
 	}
 }

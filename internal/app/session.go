@@ -93,7 +93,11 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	defer s.streams.Add(-1)
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
 		s.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String()).Inc()
-		return status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
+		err := status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
+		if log, due := s.refusals.Line(); due {
+			log.Warn("worker stream ended", "error", err)
+		}
+		return err
 	}
 	w := newSession(s)
 	written := make(chan error, 1)

@@ -34,7 +34,7 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
 		notes: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_ownership_notes_total",
 			Help: "Things that the ownership machine has reported, by kind.",
@@ -82,6 +82,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Ids of finished events that other members have handed over, by result: admitted and keyless (by a member of an older release) were taken in; unproven, not_owner, ahead, late and full were refused.",
 		}, []string{"result"}),
 	}
+	m.notes.WithLabelValues(string(ownership.NoteLeaseLapsed)) // an increase is only seen from a count that was there before it
+	return m
 }
 
 // watch exports the newest picture of the machine.

@@ -157,7 +157,7 @@ func (n *Node) visits() *report.Visits {
 		Bounds: []report.Bound{
 			{Setting: "mailbox.calls_max", Used: boxes.Visits, Max: n.cfg.Mailbox.CallsMax},
 			{Setting: "reservations of an owner", Used: boxes.Reserves, Max: mailbox.ReservationsMax},
-			{Setting: "lane.calls_max", Used: callers.Calls, Max: callers.CallsMax},
+			{Setting: "lane.calls_max", Used: callers.Unanswered, Max: callers.CallsMax},
 			{Setting: "lane.calls_bytes_max", Used: callers.Bytes, Max: callers.BytesMax},
 			{Setting: "lane.reservations_max", Used: callers.Reservations, Max: callers.ReservationsMax},
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -438,6 +439,46 @@ func (n *noting) subscribe(_ context.Context, s subscription) error {
 	defer n.mu.Unlock()
 	n.subscribed[s.topic] = s
 	return nil
+}
+
+// growing is a reader of a topic that gets partitions.
+type growing struct {
+	noting
+	partitionsNow int
+}
+
+func (g *growing) partitions(_ context.Context, topic string) (names []string, _ error) {
+	for i := range g.partitionsNow {
+		names = append(names, topic+"-partition-"+strconv.Itoa(i))
+	}
+	return names, nil
+}
+
+func (g *growing) fetchAhead(name string, queue int) {
+	s := g.subscribed[name]
+	s.queue = queue
+	g.subscribed[name] = s
+}
+
+// TestAddedPartitionsShareTheQueue: ReceiverQueueMax bounds what is fetched ahead of all partitions of a topic, those that were added too.
+func TestAddedPartitionsShareTheQueue(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription, cfg.Timers = []string{"t"}, "s", false
+	cfg = cfg.Resolved()
+	g := &growing{noting: noting{subscribed: map[string]subscription{}}}
+	d := &discovery{cfg: cfg, reader: g, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}}
+	for _, g.partitionsNow = range []int{1, 2, 3, 8, 16} {
+		if err := d.look(t.Context(), cfg.Topics[0]); err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, s := range g.subscribed {
+			sum += s.queue
+		}
+		if sum > cfg.ReceiverQueueMax || len(g.subscribed) != g.partitionsNow {
+			t.Errorf("%d events are fetched ahead of %d partitions, want %d at most", sum, len(g.subscribed), cfg.ReceiverQueueMax)
+		}
+	}
 }
 
 // A new subscription skips what lies in the topics of events, unless it is told otherwise, but no copy: that is an event that was acked.

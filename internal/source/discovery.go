@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -194,9 +195,17 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 	if topic == d.cfg.TimerTopic() {
 		queue = max(1, queue/timersQueueShare)
 	}
+	isRead := func(name string) bool { _, is := d.reading[name]; return is }
+	if added := slices.ContainsFunc(names, func(name string) bool { return !isRead(name) }); added { // all share the queue of their topic
+		for _, name := range names {
+			if isRead(name) {
+				d.reader.fetchAhead(name, queue)
+			}
+		}
+	}
 	var errs []error
 	for _, name := range names {
-		if _, known := d.reading[name]; known {
+		if isRead(name) {
 			continue
 		}
 		// All that it holds came after the subscription to its topic.

@@ -83,6 +83,17 @@ func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
 	return nil
 }
 
+// fetchAhead implements reader.
+func (r *entryReader) fetchAhead(name string, queue int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.consumers {
+		if c.Topic() == name {
+			c.SetPermits(queue)
+		}
+	}
+}
+
 // bound implements reader.
 func (r *entryReader) bound(unacked int) {
 	r.mu.Lock()

@@ -62,6 +62,24 @@ func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
 	})
 }
 
+// TestFetchesLessAhead: a topic partition that shares its queue with added ones gets no more than its part.
+func TestFetchesLessAhead(t *testing.T) {
+	inMemory(t, func(*Config) {}, func(r *rig) {
+		r.fetchAhead("another topic", 1)
+		r.fetchAhead(r.topic, 100)
+		for range 1000 {
+			r.cluster.Publish(r.topic, r.batch(1), 1)
+		}
+		r.take(1000)
+		synctest.Wait()
+		time.Sleep(time.Second) // permits go with acks, or a moment later
+		synctest.Wait()
+		if p := r.cluster.Permits(r.topic); !slices.Equal(p, []int{100}) {
+			t.Errorf("the broker has permits %v, want 100", p)
+		}
+	})
+}
+
 // TestATopicMovesToAnotherCluster: an entry of the new cluster with the id of an open one of the former cluster is another entry.
 func TestATopicMovesToAnotherCluster(t *testing.T) {
 	for _, counting := range []Counting{CountEntries, CountEvents} {

@@ -74,6 +74,7 @@ func (r *fakeReader) partitions(_ context.Context, topic string) ([]string, erro
 }
 
 func (r *fakeReader) subscribe(_ context.Context, s subscription) error { return r.attach(s) }
+func (r *fakeReader) fetchAhead(string, int)                            {}
 
 func (r *fakeReader) close() { r.closed++ }
 

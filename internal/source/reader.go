@@ -14,6 +14,8 @@ type reader interface {
 	partitions(ctx context.Context, topic string) ([]string, error)
 	// subscribe begins to read a topic partition. Its error is wrapped by the caller.
 	subscribe(ctx context.Context, s subscription) error
+	// fetchAhead changes how many events are fetched ahead of a topic partition that is read. It does not block.
+	fetchAhead(name string, queue int)
 	// receive, ack, bound and ends are as in connection.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	ack(a Ack) error

@@ -131,11 +131,11 @@ type Lane struct {
 
 // Stats is what the callers of this node wait for, and the bounds.
 type Stats struct {
-	Calls, CallsMax               int // calls without an answer, and reservations without an end
+	Calls                         int // calls without an answer, and reservations without an end
 	Bytes, BytesMax               int // of payloads
 	Reservations, ReservationsMax int // held or waited for
 	Refused                       uint64
-	Unanswered                    int // of Calls, those that are no reservations
+	Unanswered, CallsMax          int // of Calls, those that are no reservations
 }
 
 // Stats returns a snapshot.
@@ -278,7 +278,7 @@ func (l *Lane) enter(r *Request, w waiter) (serial uint64, no *Answer) {
 	case l.leaving && len(r.Path) == 0:
 		l.refuse(leavingGroup)
 		return 0, leavingAnswer()
-	case len(l.waiting) >= l.config.CallsMax:
+	case l.calls >= l.config.CallsMax: // reservations last long, and have a bound of their own
 		l.refuse(limitCalls)
 		return 0, &full
 	case !l.hasRoom(len(r.Payload)):

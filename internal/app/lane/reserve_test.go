@@ -282,6 +282,21 @@ func TestReservationsAreBounded(t *testing.T) {
 	r.Forget()
 }
 
+// TestReservationsTakeNoPlacesOfCalls: they have a bound of their own, and last for longer than calls.
+func TestReservationsTakeNoPlacesOfCalls(t *testing.T) {
+	o := newKeyOwner(2)
+	o.lane.config.CallsMax = 1
+	held := o.reserve(t, 0)
+	o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
+	if _, no := o.lane.enter(&Request{Key: "other"}, nil); no != nil {
+		t.Errorf("the only call beside a reservation: %+v", *no)
+	}
+	if _, no := o.lane.enter(&Request{Key: "other"}, nil); no == nil || no.Code != event.CodeOverloaded {
+		t.Errorf("the second call: %+v", no)
+	}
+	held.Forget()
+}
+
 // A holder that comes back has a place though others have taken its own: a refusal would end its reservation. These places are bounded, too.
 func TestResumeAtAFullRouter(t *testing.T) {
 	o := newKeyOwner(1)

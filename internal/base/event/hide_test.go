@@ -55,6 +55,37 @@ func TestKeysInJSONAreHidden(t *testing.T) {
 	}
 }
 
+// TestKeysInPayloadsHideNoLess: a payload that has the key in it is hidden to its end.
+func TestKeysInPayloadsHideNoLess(t *testing.T) {
+	const payload = "name=alice;id=42;pin=98765"
+	e := &Event{Key: "42", Payload: []byte(payload)}
+	got := e.HideIn("cannot read " + payload)
+	if strings.Contains(got, "98765") || strings.Contains(got, "42") {
+		t.Errorf("it is shown as %q", got)
+	}
+}
+
+// TestKeysOfOtherProgramsAreHidden: other languages write base64 without padding, hex in capitals, and JSON in ASCII.
+func TestKeysOfOtherProgramsAreHidden(t *testing.T) {
+	const key = "jürgen"
+	for _, text := range []string{
+		base64.RawStdEncoding.EncodeToString([]byte(key)), fmt.Sprintf("%X", key), `j\u00fcrgen`,
+	} {
+		if got, want := Key(key).HideIn("k="+text), "k=(key hidden)"; got != want {
+			t.Errorf("%s is shown as %q, want %q", text, got, want)
+		}
+	}
+}
+
+// hideRuns hides what a text has of a content alone.
+func hideRuns(text, content string) string {
+	marks := make([]mark, len(text))
+	if !markRuns(text, content, marks) {
+		return hiddenContent
+	}
+	return withoutMarked(text, marks)
+}
+
 // TestWorkIsBounded: a text and a payload that were made to take long are not compared to the end.
 func TestWorkIsBounded(t *testing.T) {
 	text := strings.Repeat("aaaaaa?", 1<<7)

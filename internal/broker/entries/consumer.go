@@ -35,7 +35,7 @@ type Subscription struct {
 	Consumer string
 	// Priority orders consumers with permits: the consumer with the lowest number gets entries first.
 	Priority int32
-	// Permits is the number of events that may wait in the queue, at least 1.
+	// Permits is the number of events that may wait in the queue, at least 1. SetPermits changes it.
 	Permits int
 	// UnackedMax is the number of events that may be unacked, whole entries counted as brokers do; 0: no bound. SetUnackedMax changes it.
 	// Those in the queue and those that the broker may still send count, too. A broker may exceed it by some entries.
@@ -179,6 +179,17 @@ func (c *Consumer) SetUnackedMax(events int) {
 	c.sub.UnackedMax = events
 	if c.session != nil {
 		c.session.permits.bound(events)
+	}
+	c.later()
+}
+
+// SetPermits changes the Permits of the subscription, at least 1. It does not block. Those beyond a smaller number do not return to the broker.
+func (c *Consumer) SetPermits(events int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sub.Permits = events
+	if c.session != nil {
+		c.session.permits.resize(events)
 	}
 	c.later()
 }

@@ -14,11 +14,12 @@ import (
 // could lead there.
 type permits struct {
 	queue      int             // events that may be unread, at least 1
+	queueMost  int             // the largest queue so far: the broker may have permits of that time
 	unackedMax int             // events that may be unacked; those that the broker may still send count, too
 	granted    int             // by FLOW commands, minus the cost of arrived entries
 	unread     int             // cost of the arrived entries that were not taken
 	entries    int             // number of these entries
-	owed       int             // cost of taken entries that no FLOW has returned yet
+	owed       int             // cost of taken entries that no FLOW has returned yet; below zero after a smaller queue
 	unacked    int             // cost of the arrived entries that were not acked, without their acked events
 	costs      map[wire.ID]int // of each of them
 }
@@ -28,9 +29,15 @@ type permits struct {
 const overrunMax = 1024
 
 func newPermits(queue, unackedMax int) permits {
-	p := permits{queue: queue, costs: make(map[wire.ID]int)}
+	p := permits{queue: queue, queueMost: queue, costs: make(map[wire.ID]int)}
 	p.bound(unackedMax)
 	return p
+}
+
+// resize changes the queue. The broker keeps the permits that it has; those beyond a smaller queue do not return to it.
+func (p *permits) resize(queue int) {
+	p.owed += queue - p.queue
+	p.queue, p.queueMost = queue, max(p.queueMost, queue)
 }
 
 // bound changes the bound of unacked events; 0: none.
@@ -46,7 +53,7 @@ func (p *permits) first() int {
 
 // arrived counts an entry, and reports whether the broker respects the permits. An entry that arrives again is unacked once.
 func (p *permits) arrived(id wire.ID, cost int) bool {
-	if p.entries >= p.queue+overrunMax {
+	if p.entries >= p.queueMost+overrunMax {
 		return false
 	}
 	p.entries++

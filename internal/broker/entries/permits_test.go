@@ -35,19 +35,25 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 			unackedNow -= open[i]
 			open[i] = 0
 		}
+		arrive := func(cost int) {
+			if !p.arrived(wire.ID{Entry: int64(len(open))}, cost) {
+				t.Fatal("entry within the permits is refused")
+			}
+			broker -= cost
+			unread, open = append(unread, cost), append(open, cost)
+			unackedNow += cost
+		}
+		resized := false
 		for range rapid.IntRange(0, 200).Draw(t, "steps") {
-			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
 			case 0, 1:
-				if broker <= 0 {
-					continue
+				if broker > 0 {
+					arrive(rapid.IntRange(0, 70).Draw(t, "cost"))
 				}
-				cost := rapid.IntRange(0, 70).Draw(t, "cost")
-				if !p.arrived(wire.ID{Entry: int64(len(open))}, cost) {
-					t.Fatal("entry within the permits is refused")
-				}
-				broker -= cost
-				unread, open = append(unread, cost), append(open, cost)
-				unackedNow += cost
+			case 7:
+				queue, resized = rapid.IntRange(1, 50).Draw(t, "other queue"), true
+				p.resize(queue)
+				give(p.rest())
 			case 2, 3:
 				if len(unread) > 0 {
 					take()
@@ -65,6 +71,9 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 			if len(unread) == 0 && broker < 1 && unackedMax == 0 {
 				t.Fatalf("all entries are taken, but the broker has %d permits", broker)
 			}
+		}
+		for resized && broker > 0 { // permits of a larger queue are used up
+			arrive(1)
 		}
 		for len(unread) > 0 {
 			take()
@@ -140,6 +149,29 @@ func TestPermitsBoundWhatABrokerSends(t *testing.T) {
 	}
 	if n != 10+overrunMax {
 		t.Errorf("%d entries are accepted while none is taken, want %d", n, 10+overrunMax)
+	}
+}
+
+// TestASmallerQueue: the broker keeps the permits that it has, gets no more until the smaller queue has room, and as many as that in the end.
+func TestASmallerQueue(t *testing.T) {
+	p := newPermits(2*overrunMax, 0)
+	broker, n := p.first(), 0
+	p.resize(10)
+	for ; broker > 0; broker-- { // all at once, before any is taken
+		if !p.arrived(wire.ID{Entry: int64(n)}, 1) {
+			t.Fatalf("entry %d is refused, for which there was a permit", n)
+		}
+		n++
+	}
+	for range n {
+		broker += p.taken(1)
+	}
+	if broker += p.rest(); broker != 10 {
+		t.Errorf("the broker has %d permits when all was taken, want 10", broker)
+	}
+	p.resize(25)
+	if broker += p.rest(); broker != 25 {
+		t.Errorf("the broker has %d permits of a larger queue, want 25", broker)
 	}
 }
 
