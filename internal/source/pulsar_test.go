@@ -234,10 +234,12 @@ func TestASilentProducerIsMadeAnew(t *testing.T) {
 				send := func() {
 					p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends <- err })
 				}
-				send()
-				if silent {
-					p.outlets.byTopic[p.cfg.RetryTopic].producer.receipts = pulsarsend.Receipts{} // none since the machine was started
+				if made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.cfg.RetryTopic]); err != nil {
+					t.Fatal(err)
+				} else if silent {
+					made.receipts = pulsarsend.Receipts{} // none since the machine was started
 				}
+				send()
 				if err := <-ends; !errors.Is(err, pulsarsend.ErrTimeout) {
 					t.Errorf("the first copy ended with %v", err)
 				}

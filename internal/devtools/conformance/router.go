@@ -536,6 +536,7 @@ func (s *stream) take(f *appv1.WorkRequest, now int64) (reply []*appv1.WorkRespo
 		if hold && len(s.answers) >= len(s.given) { // without a receipt a worker sends no further answer
 			s.holds = true
 		} else {
+			s.holds = false // this receipt is for the frame before, too: on a busy machine a delivery may have come just behind the last answer
 			reply = append(reply, &appv1.WorkResponse{Receipt: s.results})
 		}
 	case *appv1.WorkRequest_Progress:
