@@ -205,7 +205,7 @@ func TestAlertsSeeTheFirstTime(t *testing.T) {
 			if slices.Contains(elsewhere, name) {
 				continue
 			}
-			for _, value := range strings.Split(m[3], "|") {
+			for value := range strings.SplitSeq(m[3], "|") {
 				if !slices.ContainsFunc(series[name], func(has map[string]string) bool { return has[label] == value }) {
 					t.Errorf("%s: %s{%s=%q} is not there from the start", where, name, label, value)
 				}
