@@ -181,7 +181,9 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 	find("the event's move", is(report.StepMoved, drained))
 	find("the mailbox of the third owner", is(report.StepQueued, last))
 	third := find("the delivery at the third owner", is(report.StepDelivered, last))
+	from := next
 	answer := find("its answer", is(report.StepAnswered, last))
+	next = from // members' clocks differ by some microseconds, which is longer than the way home
 	end := find("the end", func(s *report.Step) bool { return s.Kind == report.StepSettled && s.Result == "acked" })
 	if taken.To != drained || handed.To != last || taken.Token >= handed.Token || answer.Result != "done" || end.Event != second.Event {
 		t.Errorf("moves %+v and %+v, answer %+v, end %+v", taken, handed, answer, end)
