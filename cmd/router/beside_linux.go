@@ -32,7 +32,7 @@ func ownGroup(cmd *exec.Cmd) (unlock func()) {
 const orphansEvery = 5 * time.Second
 
 // buryOrphans waits for processes that have lost their parent, until stop is closed, if this is the first process of a container. Such
-// processes become its children; when they end, nobody else waits for them, and the container runs out of process ids.
+// processes become its children; unless it waits for their ends, each keeps a process id of the container.
 func buryOrphans(stop <-chan struct{}) {
 	if os.Getpid() != 1 {
 		return

@@ -148,10 +148,8 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 		{d.cfg.Pulsar.ParkingTopic(), 0, math.MaxInt64, fmt.Sprintf("a parked key's events wait there until the unpark, acts.park_for (%v) or longer", d.cfg.Acts.ParkFor)},
 		{cfg.DeadLetterTopic, 0, math.MaxInt64, "dead letters wait there until somebody reads them, and are the memory of what was replayed"},
 	} {
-		path := pulsaradmin.TopicPath(c.topic)
-		if _, err := partitionsOfTopic(ctx, admin, path); pulsaradmin.IsNotFound(err) {
-			path = namespaceOf(c.topic)
-		}
+		_, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(c.topic))
+		path := policiesOf(c.topic, !pulsaradmin.IsNotFound(err))
 		const format, advice = "messages of %s expire after %d s, unhandled: %s", "exempt it: pulsar-admin topics set-message-ttl %s -t 0"
 		seconds, known := d.ttl(ctx, admin, path)
 		switch ttl := time.Duration(seconds) * time.Second; {
@@ -173,19 +171,12 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 
 // evicts checks that no backlog quota deletes what waits in a topic: its originals are acked.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
-	var quotas map[string]struct {
-		Policy               string
-		LimitSize, LimitTime int64
-	}
-	if !d.policy(ctx, admin, path, "backlogQuotaMap", &quotas) {
-		return
-	}
-	for kind, q := range quotas {
+	for kind, q := range d.quotas(ctx, admin, path) {
 		limit := q.LimitSize
 		if kind == "message_age" {
 			limit = q.LimitTime
 		}
-		if q.Policy == "consumer_backlog_eviction" && limit > 0 {
+		if q.Policy == evicting && limit > 0 {
 			d.fail(check, "exempt it: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
 				"the broker deletes the oldest messages of %s when it has many (%s of type %s): their events would be lost", topic, q.Policy, kind)
 		}
@@ -195,11 +186,8 @@ func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, pa
 // retriesWait checks that the broker delays retries. Else they come back at once and use up their attempts, and one with a longer delay than is permitted is
 // refused.
 func (d *doctor) retriesWait(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
-	var delays *struct {
-		Active bool
-		Max    int64 `json:"maxDeliveryDelayInMillis"`
-	}
-	if !d.policy(ctx, admin, path, "delayedDelivery", &delays) || delays == nil {
+	delays := d.delays(ctx, admin, path)
+	if delays == nil {
 		return
 	}
 	advice := "pulsar-admin topics set-delayed-delivery " + topic + " --enable"
@@ -212,6 +200,14 @@ func (d *doctor) retriesWait(ctx context.Context, admin pulsaradmin.Client, chec
 	case most > 0 && most < d.cfg.Retry.AfterMax:
 		d.warn(check, advice, "the policy of %s refuses delays of more than %v, and a handler may ask for %v (retry.after_max): such a copy would never be accepted", topic, most, d.cfg.Retry.AfterMax)
 	}
+}
+
+// policiesOf returns the path in the admin API of the policies that a topic has, or will have when it is made: those of its namespace.
+func policiesOf(topic string, there bool) string {
+	if there {
+		return pulsaradmin.TopicPath(topic)
+	}
+	return namespaceOf(topic)
 }
 
 // namespaceOf returns the path of a topic's namespace in the admin API.
@@ -274,11 +270,7 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 	}
 	d.timersExpire(ctx, admin, path, topic)
 	d.evicts(ctx, admin, check, path, topic)
-	var delays *struct {
-		Active bool
-		Max    int64 `json:"maxDeliveryDelayInMillis"`
-	}
-	if d.policy(ctx, admin, path, "delayedDelivery", &delays) && delays != nil && (!delays.Active || delays.Max > 0 && delays.Max < source.HopMax.Milliseconds()) {
+	if delays := d.delays(ctx, admin, path); delays != nil && (!delays.Active || delays.Max > 0 && delays.Max < source.HopMax.Milliseconds()) {
 		d.fail(check, "permit delays of an hour: pulsar-admin topics set-delayed-delivery "+topic+" --enable",
 			"the policy of %s forbids delays of %v (active: %t, at most %d ms)", topic, source.HopMax, delays.Active, delays.Max)
 	}
@@ -380,11 +372,7 @@ func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settin
 	case !there && settings["allowAutoTopicCreation"] == "false":
 		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
 	default:
-		path := pulsaradmin.TopicPath(topic)
-		if !there {
-			path = namespaceOf(topic)
-		}
-		if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 {
+		if seconds, _ := d.ttl(ctx, admin, policiesOf(topic, there)); seconds > 0 {
 			d.warn(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
 				"records of %s expire after %d s: a router that starts later does not know older holds", topic, seconds)
 		}
@@ -401,18 +389,15 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 	}
 	d.claims = nil
 	for _, p := range places {
-		path := pulsaradmin.TopicPath(p.Topic)
 		namespace := namespaceOf(p.Topic)
 		there, usable := d.logTopic(ctx, admin, check, p.Topic)
-		switch {
-		case !usable:
+		if !usable {
 			continue
-		case there:
-			d.claims = append(d.claims, p)
-		default:
-			path = namespace
 		}
-		if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 {
+		if there {
+			d.claims = append(d.claims, p)
+		}
+		if seconds, _ := d.ttl(ctx, admin, policiesOf(p.Topic, there)); seconds > 0 {
 			d.fail(check, "exempt it: pulsar-admin topics set-message-ttl "+p.Topic+" -t 0",
 				"records of %s expire after %d s: a group that is stopped for longer loses its subscription", p.Topic, seconds)
 		}
@@ -432,6 +417,35 @@ func (d *doctor) policy(ctx context.Context, admin pulsaradmin.Client, path, nam
 		return false
 	}
 	return true
+}
+
+// evicting is the policy of a backlog quota by which the broker deletes what nobody has acked.
+const evicting = "consumer_backlog_eviction"
+
+type quota struct {
+	Policy               string
+	LimitSize, LimitTime int64
+}
+
+// quotas asks for the backlog quotas of a topic, or of a namespace, by their type. There are none if the broker does not tell.
+func (d *doctor) quotas(ctx context.Context, admin pulsaradmin.Client, path string) (all map[string]quota) {
+	if !d.policy(ctx, admin, path, "backlogQuotaMap", &all) {
+		return nil
+	}
+	return all
+}
+
+type delayPolicy struct {
+	Active bool
+	Max    int64 `json:"maxDeliveryDelayInMillis"` // 0: any
+}
+
+// delays asks for the policy of delayed delivery of a topic, or of a namespace. It returns nil if there is none, or the broker does not tell.
+func (d *doctor) delays(ctx context.Context, admin pulsaradmin.Client, path string) (p *delayPolicy) {
+	if !d.policy(ctx, admin, path, "delayedDelivery", &p) {
+		return nil
+	}
+	return p
 }
 
 // ttl asks for the seconds after which the messages of a topic, or of a namespace, expire, 0 for never. known is false if the broker does not tell.
@@ -470,12 +484,9 @@ func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path stri
 	case known:
 		d.ok("message TTL", "none")
 	}
-	var quotas map[string]struct{ Policy string }
-	if d.policy(ctx, admin, path, "backlogQuotaMap", &quotas) {
-		for _, q := range quotas {
-			if q.Policy == "consumer_backlog_eviction" {
-				d.warn("backlog quota", "set the backlog quota of the control topic's namespace to producer_request_hold", "%s: the broker drops records when there are many", q.Policy)
-			}
+	for _, q := range d.quotas(ctx, admin, path) {
+		if q.Policy == evicting {
+			d.warn("backlog quota", "set the backlog quota of the control topic's namespace to producer_request_hold", "%s: the broker drops records when there are many", q.Policy)
 		}
 	}
 	var compaction *int64

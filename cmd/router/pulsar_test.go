@@ -46,20 +46,27 @@ func adminPage(t *testing.T) (server *httptest.Server, asked *[]string) {
 	return server, asked
 }
 
-// A token comes from an OAuth 2.0 server, for the clients and for the admin API.
-func TestOAuth2(t *testing.T) {
-	var secret, audience string
+// issuerOf is an OAuth 2.0 server that gives one token, and tells of each request for it.
+func issuerOf(t *testing.T, token string, seconds int64, asked func(*http.Request)) *httptest.Server {
+	t.Helper()
 	mux := http.NewServeMux()
 	issuer := httptest.NewServer(mux)
-	defer issuer.Close()
+	t.Cleanup(issuer.Close)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": issuer.URL, "token_endpoint": issuer.URL + "/token"})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
-		secret, audience = r.FormValue("client_secret"), r.FormValue("audience")
+		asked(r)
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "fresh", "token_type": "Bearer", "expires_in": 3600})
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": seconds})
 	})
+	return issuer
+}
+
+// A token comes from an OAuth 2.0 server, for the clients and for the admin API.
+func TestOAuth2(t *testing.T) {
+	var secret, audience string
+	issuer := issuerOf(t, "fresh", 3600, func(r *http.Request) { secret, audience = r.FormValue("client_secret"), r.FormValue("audience") })
 	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
 	d := authOf(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
 	provider := d.provider()
@@ -89,17 +96,7 @@ func TestOAuth2(t *testing.T) {
 // An issuer whose tokens never expire may say so in more seconds than a Duration holds: it is asked once all the same.
 func TestOAuth2TokenThatNeverExpires(t *testing.T) {
 	asked := 0
-	mux := http.NewServeMux()
-	issuer := httptest.NewServer(mux)
-	defer issuer.Close()
-	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": issuer.URL, "token_endpoint": issuer.URL + "/token"})
-	})
-	mux.HandleFunc("/token", func(w http.ResponseWriter, _ *http.Request) {
-		asked++
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "lasting", "token_type": "Bearer", "expires_in": int64(9_999_999_999)})
-	})
+	issuer := issuerOf(t, "lasting", 9_999_999_999, func(*http.Request) { asked++ })
 	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
 	own := newOAuth2(config.PulsarOAuth2{IssuerURL: issuer.URL, KeyFile: file})
 	for range 3 {

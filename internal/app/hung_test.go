@@ -26,13 +26,7 @@ func TestHungWorkers(t *testing.T) {
 		for size, payload := range map[string]int{"a small frame": 100, "a frame beyond its window": 2 << 20} {
 			t.Run(name+", "+size, func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, func(c *Config) { c.SilenceMax = time.Second })
-				w := r.connect(&appv1.Hello{MaxInFlight: 10})
-				r.wantWorkers(1)
-				w.ping(1)
-				w.recv() // Pong
-				e := &event.Event{Key: "k", Topic: "t", Payload: make([]byte, payload)}
-				r.fill(event.Delivery{ID: 10, Partition: 1, Key: 1, Token: 1, Turn: 1, Ref: event.RefTo(e), Size: uint32(payload + 100)})
+				r, w := newRigWithDelivery(t, payload)
 				time.Sleep(200 * time.Millisecond) // real: the frame is under way, and the worker reads nothing from here on
 				w.ping(2)
 				time.Sleep(200 * time.Millisecond) // real: its Pong, too

@@ -101,18 +101,25 @@ func TestSilentWorkerKeepsItsDeadline(t *testing.T) {
 	}
 }
 
+// newRigWithDelivery returns a rig with a short patience, and its worker, which is about to get a delivery of so many bytes, and has had nothing else but a Pong.
+func newRigWithDelivery(t *testing.T, payload int) (*rig, *worker) {
+	t.Helper()
+	r := newRig(t, func(c *Config) { c.SilenceMax = time.Second })
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	r.wantWorkers(1)
+	w.ping(1)
+	w.recv() // Pong
+	e := &event.Event{Key: "k", Topic: "t", Payload: make([]byte, payload)}
+	r.fill(event.Delivery{ID: 10, Partition: 1, Key: 1, Token: 1, Turn: 1, Ref: event.RefTo(e), Size: uint32(payload + 100)})
+	return r, w
+}
+
 // TestAWorkerThatReadsNothingIsCut: Pings alone are no sign of life. A worker whose reader hangs takes nothing, and its keys would wait for it for ever.
 func TestAWorkerThatReadsNothingIsCut(t *testing.T) {
 	for name, payload := range map[string]int{"a frame within its window": 100, "a frame beyond its window": 2 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, func(c *Config) { c.SilenceMax = time.Second })
-			w := r.connect(&appv1.Hello{MaxInFlight: 10})
-			r.wantWorkers(1)
-			w.ping(1)
-			w.recv() // Pong
-			e := &event.Event{Key: "k", Topic: "t", Payload: make([]byte, payload)}
-			r.fill(event.Delivery{ID: 10, Partition: 1, Key: 1, Token: 1, Turn: 1, Ref: event.RefTo(e), Size: uint32(payload + 100)})
+			r, w := newRigWithDelivery(t, payload)
 			for k, end := uint64(2), time.Now().Add(5*time.Second); len(r.workers) == 0; k++ { // it reads nothing from here on
 				if time.Now().After(end) {
 					t.Fatal("the worker still counts as one, and nobody knows that it takes nothing")

@@ -97,14 +97,8 @@ type Pulsar struct {
 	client pulsar.Client // written before ready is closed
 
 	mu       sync.Mutex
-	producer *sender // nil: none at present
-	stopped  bool    // no more calls that open something
-}
-
-// sender is a producer of the client.
-type sender struct {
-	pulsar.Producer
-	receipts pulsarsend.Receipts
+	producer *pulsarsend.Sender // nil: none at present
+	stopped  bool               // no more calls that open something
 }
 
 var _ Transport = (*Pulsar)(nil)
@@ -186,9 +180,7 @@ func (p *Pulsar) keepProducer(ctx context.Context) error {
 		if producer == nil {
 			break // ctx has ended
 		}
-		made := &sender{Producer: producer}
-		made.receipts.Note()
-		p.setProducer(made)
+		p.setProducer(pulsarsend.NewSender(producer))
 		ready()
 		select {
 		case <-ctx.Done():
@@ -214,7 +206,7 @@ func (p *Pulsar) producerOptions() pulsar.ProducerOptions {
 	}
 }
 
-func (p *Pulsar) setProducer(producer *sender) {
+func (p *Pulsar) setProducer(producer *pulsarsend.Sender) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.producer = producer
@@ -232,7 +224,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		return
 	}
 	answer := pulsarsend.Within(p.cfg.SendTimeout, func(err error) {
-		if errors.Is(err, pulsarsend.ErrTimeout) && producer.receipts.Silent(silentTimeouts*p.cfg.SendTimeout) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(silentTimeouts*p.cfg.SendTimeout) {
 			p.giveUp(producer)
 		}
 		done(err)
@@ -242,7 +234,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 	producer.SendAsync(context.Background(), message,
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 			if err == nil {
-				producer.receipts.Note()
+				producer.Received()
 			}
 			if pulsarsend.GaveUp(err) {
 				p.giveUp(producer)
@@ -255,7 +247,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 const silentTimeouts = 4
 
 // giveUp makes Run replace a producer, once. Answers of an earlier one must not end the one that has taken its place.
-func (p *Pulsar) giveUp(given *sender) {
+func (p *Pulsar) giveUp(given *pulsarsend.Sender) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.producer == given {

@@ -38,7 +38,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	}
 	skip := b.takenBack(it.delivery)
 	if skip != nil && o.Kind == outcome.Retry && !b.skips.lease.MayDispatch(ownership.Open, now) {
-		skip = nil // another owner may run the event by now: whoever has the key next skips it
+		skip = nil // another owner may run the event by now; the skip stays, for the next owner of the key
 	}
 	b.record(now, it, r, o, skip)
 	b.running--

@@ -155,7 +155,8 @@ func (s *schedules) known(events []event.Known) {
 	}
 }
 
-// opens notes the partitions that this node owns from now on. A gate that was open in the same tenure has let keys go, and nobody else has run a firing.
+// opens notes the partitions that this node owns from now on. A further change of an open gate in the same tenure releases withheld keys: no other node has run
+// a firing meanwhile.
 func (s *schedules) opens(changes []ownership.GateChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

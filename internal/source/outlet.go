@@ -47,13 +47,7 @@ type outlet struct {
 	bytes atomic.Int64 // of copies that no producer has answered, including those that have timed out
 
 	mu       sync.Mutex
-	producer *sender // nil: none at present
-}
-
-// sender is a producer of the client.
-type sender struct {
-	pulsar.Producer
-	receipts pulsarsend.Receipts
+	producer *pulsarsend.Sender // nil: none at present
 }
 
 // copyBytesMax bounds the bytes of unanswered copies of one topic; the last one may exceed
@@ -83,7 +77,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
 	answer := pulsarsend.Within(p.cfg.CopyTimeout, func(err error) {
-		if errors.Is(err, pulsarsend.ErrTimeout) && producer.receipts.Silent(p.cfg.CopyTimeout) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(p.cfg.CopyTimeout) {
 			p.replace(o, producer)
 		}
 		done(err)
@@ -93,7 +87,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		o.bytes.Add(-weight)
 		if err == nil {
-			producer.receipts.Note()
+			producer.Received()
 		}
 		if pulsarsend.GaveUp(err) {
 			p.replace(o, producer)
@@ -103,7 +97,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 }
 
 // replace makes the next copy look for another producer, and closes this one.
-func (p *outlets) replace(o *outlet, given *sender) {
+func (p *outlets) replace(o *outlet, given *pulsarsend.Sender) {
 	if o.drop(given) {
 		_ = p.sdk.aside(given.Close) // the goroutine that answers may itself be closing the client's producer; a closed sdk closes it anyway
 	}
@@ -111,7 +105,7 @@ func (p *outlets) replace(o *outlet, given *sender) {
 
 // tryProducer returns the producer of an outlet. An attempt may take long to fail, so
 // copies that come soon after a failure fail with the same error.
-func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
+func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
 	if o.failed != nil && clock.Now().Before(o.again) {
 		return nil, o.failed
 	}
@@ -126,7 +120,7 @@ func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
 
 // producer returns the producer of an outlet, created at first use, and again when the client
 // has given up on the last one.
-func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
+func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
 	o.mu.Lock()
 	present := o.producer
 	o.mu.Unlock()
@@ -155,14 +149,13 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.producer = &sender{Producer: made}
-	o.producer.receipts.Note()
+	o.producer = pulsarsend.NewSender(made)
 	return o.producer, nil
 }
 
 // drop makes the next copy look for another producer. It reports true to the first
 // that drops this one.
-func (o *outlet) drop(given *sender) bool {
+func (o *outlet) drop(given *pulsarsend.Sender) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.producer != given {

@@ -237,7 +237,7 @@ func TestASilentProducerIsMadeAnew(t *testing.T) {
 				if made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.cfg.RetryTopic]); err != nil {
 					t.Fatal(err)
 				} else if silent {
-					made.receipts = pulsarsend.Receipts{} // none since the machine was started
+					*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
 				}
 				send()
 				if err := <-ends; !errors.Is(err, pulsarsend.ErrTimeout) {

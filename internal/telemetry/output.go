@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 const (
@@ -84,7 +86,7 @@ func (o *Output) Write(text []byte) (int, error) {
 	o.bytes += len(text)
 	stuck := o.stuck
 	o.mu.Unlock()
-	o.rouse()
+	signal.Set(o.wake)
 	if stuck {
 		return len(text), nil
 	}
@@ -98,13 +100,6 @@ func (o *Output) Write(text []byte) (int, error) {
 		o.mu.Unlock()
 	}
 	return len(text), nil
-}
-
-func (o *Output) rouse() {
-	select {
-	case o.wake <- struct{}{}:
-	default: // it is awake
-	}
 }
 
 // run writes the lines of the queue, until it is empty after Close.
@@ -147,7 +142,7 @@ func (o *Output) Close(patience time.Duration) {
 	o.mu.Lock()
 	o.closing = true
 	o.mu.Unlock()
-	o.rouse()
+	signal.Set(o.wake)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

@@ -55,18 +55,29 @@ func GaveUp(err error) bool {
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
 }
 
-// Receipts notes when a producer got its newest receipt. It is safe for concurrent use.
+// Sender is a producer with the time of its newest receipt.
 //
 // The client (v0.21.0) forgets a producer whose message the broker has refused, such as one with a delay or a size that a policy forbids: its messages
 // still arrive, but no receipt reaches it, not even when the broker permits them again. [GaveUp] cannot see that. It must be closed and replaced, too.
-type Receipts struct{ newest atomic.Int64 }
+type Sender struct {
+	pulsar.Producer
 
-// Note says that there is a receipt, or a new producer.
-func (r *Receipts) Note() { r.newest.Store(int64(clock.Now())) }
+	newest atomic.Int64
+}
 
-// Silent reports whether there was no receipt for d.
-func (r *Receipts) Silent(d time.Duration) bool {
-	return clock.Now().Sub(clock.Instant(r.newest.Load())) >= d
+// NewSender returns the sender of a producer that was made now.
+func NewSender(p pulsar.Producer) *Sender {
+	s := &Sender{Producer: p}
+	s.Received()
+	return s
+}
+
+// Received notes a receipt. It may be called concurrently.
+func (s *Sender) Received() { s.newest.Store(int64(clock.Now())) }
+
+// Silent reports whether there was no receipt for d. It may be called concurrently.
+func (s *Sender) Silent(d time.Duration) bool {
+	return clock.Now().Sub(clock.Instant(s.newest.Load())) >= d
 }
 
 // Await makes a call of the client that takes no context and may hang, for as long as the

@@ -537,19 +537,18 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 // Skip says that an operator has skipped an event of a key. If it is a firing, it is a dead letter, so it is not armed again: it enters if the letter is
 // replayed.
 func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
-	name, ok := strings.CutPrefix(string(key), KeyOf(""))
-	l := b.schedules[name]
-	if !ok || l == nil || !l.has {
+	l, e := b.entryOf(key, message)
+	if l == nil {
 		return
-	}
-	var e *entry
-	if i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message }); i >= 0 {
-		e = &l.entries[i]
-	} else if at, ok := l.timeOf(now, message); ok { // it came to an earlier owner, or was armed by one
-		e = l.want(now, at, 0)
 	}
 	if e == nil {
-		return
+		at, ok := l.timeOf(now, message) // it came to an earlier owner, or was armed by one
+		if !ok {
+			return
+		}
+		if e = l.want(now, at, 0); e == nil {
+			return
+		}
 	}
 	e.safe, e.entered, e.dead = true, true, true
 	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
@@ -560,18 +559,28 @@ func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
 // Over says that an event of a key has finished before, mostly at an earlier owner, so that copies of it do not come here. If it is a firing that is waited for, it
 // is over: others need not wait until it comes, and it is not armed again. It reports whether it was one.
 func (b *Book) Over(key event.Key, message event.MessageID) bool {
+	l, e := b.entryOf(key, message)
+	if e == nil {
+		return false
+	}
+	at := e.at
+	l.remember(at)
+	l.remove(at)
+	return true
+}
+
+// entryOf returns the schedule whose firings have a key, nil if none is declared, and its entry of the firing with a message id, nil if it has none.
+func (b *Book) entryOf(key event.Key, message event.MessageID) (*line, *entry) {
 	name, ok := strings.CutPrefix(string(key), KeyOf(""))
 	l := b.schedules[name]
 	if !ok || l == nil || !l.has {
-		return false
+		return nil, nil
 	}
 	i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message })
 	if i < 0 {
-		return false
+		return l, nil
 	}
-	l.remember(l.entries[i].at)
-	l.entries = slices.Delete(l.entries, i, i+1)
-	return true
+	return l, &l.entries[i]
 }
 
 // remember notes a firing that has run.

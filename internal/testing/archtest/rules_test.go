@@ -91,7 +91,7 @@ var arrows = map[string]arrow{
 		slices.Concat(words, stages, []string{"internal/history", "internal/controllog", "internal/controllog/act", "internal/membership", "internal/pipeline", "internal/audit", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
 		"joins the Config structs of all packages, and uses nothing else of them but checks of values",
 	},
-	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting"}, "formats and exports, independent of the content"},
+	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting", "internal/base/signal"}, "formats and exports, independent of the content"},
 	"internal/telemetry/otlptest":   {nil, "reads the spans of a test, and knows the protocol alone"},
 	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows the values that it is given"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report", "internal/base/clock", "internal/netx/untrusted"}, "shows the reports of members"},
