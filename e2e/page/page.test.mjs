@@ -112,7 +112,8 @@ if (process.env.PICTURES) {
 		for (const [width, height] of [[1280, 800], [390, 844]]) {
 			const tab = await visit(width, height);
 			await withToken(tab);
-			await tab.until("no member of a busy machine is late", () => !document.querySelector("#problems").innerText.includes("Member silent"));
+			await tab.until("no member of a busy machine is late", () => !document.querySelector("#problems").innerText.includes("Member silent") &&
+				!document.querySelector("#worst-note").textContent.includes("no answer in time"));
 			const seen = await tab.run(() => [...document.querySelectorAll("#problems li")].map((item) => ({
 				text: item.innerText.replaceAll("\n", " "), red: getComputedStyle(item.querySelector("b")).color, bottom: item.getBoundingClientRect().bottom + scrollY,
 			})));
