@@ -79,16 +79,6 @@ var (
 	ErrRefused = errors.New("refused")
 )
 
-// Keys are the mailboxes of a member, for which a Keeper holds and parks keys and skips events. The calls come from one goroutine, one at a time.
-type Keys interface {
-	HoldKeys(keys []event.Key)
-	ReleaseKeys(keys []event.Key)
-	SkipEvents(skips []event.Skip)
-	UnskipEvents(skips []event.Skip)
-	// ParkKeys changes what becomes of the events of keys; with NotParked a park or an unpark has ended.
-	ParkKeys(parks []event.Park)
-}
-
 // Keeper follows the acts topic of a group and appends to it. Its methods are safe for concurrent use.
 type Keeper struct {
 	cfg     Config
@@ -100,12 +90,9 @@ type Keeper struct {
 	metrics *Metrics
 	read    chan struct{} // closed when the topic was read to its end for the first time
 
-	held  map[event.Key]struct{} // what the mailboxes know; of Run's goroutine
-	skips map[skipped]event.Skip // the same
-	parks map[event.Key]event.Park
-
-	lapsed int           // keys whose park has expired, when Run's goroutine last looked
-	ended  chan struct{} // cap 1: ends has changed
+	effects Effects       // of Run's goroutine
+	lapsed  int           // keys whose park has expired, when Run's goroutine last looked
+	ended   chan struct{} // cap 1: ends has changed
 
 	mu        sync.Mutex
 	fold      Fold
@@ -121,8 +108,7 @@ func New(cfg Config, member string, open func() (controllog.Transport, error), w
 	k := &Keeper{
 		cfg: cfg, member: member, open: open, wall: wall, metrics: metrics,
 		log:  log.With("component", "act"),
-		read: make(chan struct{}), held: map[event.Key]struct{}{},
-		skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}, ended: make(chan struct{}, 1), ends: map[ID]*ending{},
+		read: make(chan struct{}), ended: make(chan struct{}, 1), ends: map[ID]*ending{},
 		why: errors.New("not read yet"), waiting: map[ID]chan Result{},
 	}
 	k.lines = loglimit.NewBurst(k.log, "acts", lineEvery, lineBurst, metrics.lines)
@@ -379,7 +365,7 @@ func (k *Keeper) Run(ctx context.Context, keys Keys) error {
 func (k *Keeper) lost(ctx context.Context, why error, pause time.Duration, keys Keys) {
 	k.setTransport(nil, why)
 	k.metrics.readers.WithLabelValues("lost").Inc()
-	k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", len(k.held))
+	k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", k.effects.Held())
 	k.wait(ctx, pause, keys)
 }
 
@@ -401,99 +387,27 @@ func (k *Keeper) setTransport(t controllog.Transport, why error) {
 	k.transport, k.why = t, why
 }
 
-// settle makes the mailboxes hold the keys that are held now, and no other. It returns when to look again.
+// settle makes the mailboxes go by the acts that have an effect now. It returns when to look again.
 func (k *Keeper) settle(keys Keys) time.Duration {
 	now := k.wall()
 	k.mu.Lock()
-	want := k.fold.Keys(now)
-	skips, parks := k.fold.Skips(now), k.fold.Parks(now)
-	lapsed := k.fold.LapsedParks(now)
+	active, lapsed := k.fold.Active(now), k.fold.LapsedParks(now)
 	next, expires := k.fold.Next(now)
-	var added, removed []event.Key
-	for key := range k.held {
-		if _, held := k.fold.Held(key, now); !held {
-			removed = append(removed, key)
-		}
-	}
 	k.mu.Unlock()
-	for _, key := range want {
-		if _, held := k.held[key]; !held {
-			added = append(added, key)
-			k.held[key] = struct{}{}
-		}
-	}
-	for _, key := range removed {
-		delete(k.held, key)
-	}
-	if len(added) > 0 {
-		keys.HoldKeys(added) // before the end of a park, and the release behind its beginning: no event runs in between
-	}
-	k.settleSkips(keys, skips)
-	k.settleParks(keys, parks, lapsed)
-	if len(removed) > 0 {
-		keys.ReleaseKeys(removed)
+	if released := k.effects.Become(active, keys); released > 0 {
 		if log, due := k.lines.Line(); due {
-			log.Info("keys are not held any more: released or expired", "keys", len(removed), "held_keys", len(k.held))
+			log.Info("keys are not held any more: released or expired", "keys", released, "held_keys", k.effects.Held())
 		}
-	}
-	if !expires {
-		return lookEvery
-	}
-	return max(time.Millisecond, min(lookEvery, next.Sub(now)))
-}
-
-// settleSkips makes the mailboxes skip these events, and no other.
-func (k *Keeper) settleSkips(keys Keys, want []event.Skip) {
-	var added, removed []event.Skip
-	wanted := make(map[skipped]struct{}, len(want))
-	for _, s := range want {
-		name := skipped{s.Key, s.Event}
-		wanted[name] = struct{}{}
-		if known, is := k.skips[name]; !is || known.Act != s.Act {
-			added = append(added, s)
-			k.skips[name] = s
-		}
-	}
-	for name, s := range k.skips {
-		if _, still := wanted[name]; !still {
-			removed = append(removed, s)
-			delete(k.skips, name)
-		}
-	}
-	if len(removed) > 0 {
-		keys.UnskipEvents(removed)
-	}
-	if len(added) > 0 {
-		keys.SkipEvents(added)
-	}
-}
-
-// settleParks makes the mailboxes park these keys, and no other.
-func (k *Keeper) settleParks(keys Keys, want []event.Park, lapsed int) {
-	var changed []event.Park
-	wanted := make(map[event.Key]struct{}, len(want))
-	for _, p := range want {
-		wanted[p.Key] = struct{}{}
-		if k.parks[p.Key] != p {
-			changed = append(changed, p)
-			k.parks[p.Key] = p
-		}
-	}
-	for key, p := range k.parks {
-		if _, still := wanted[key]; !still {
-			p.State = event.NotParked
-			changed = append(changed, p)
-			delete(k.parks, key)
-		}
-	}
-	if len(changed) > 0 {
-		keys.ParkKeys(changed)
 	}
 	if lapsed > k.lapsed {
 		k.log.Warn("a park or an unpark has expired before its end was told: letters of the key may be left in the parking topic, and its newer events run before them; router unpark KEY runs what is left",
 			"keys", lapsed)
 	}
 	k.lapsed = lapsed
+	if !expires {
+		return lookEvery
+	}
+	return max(time.Millisecond, min(lookEvery, next.Sub(now)))
 }
 
 func newID() (id ID) {
@@ -639,11 +553,11 @@ func (v *visit) reachedEnd(transport controllog.Transport) {
 	v.settle(v.keys)
 	v.setTransport(transport, nil)
 	if isClosed(v.read) {
-		v.log.Info("acts topic readable again", "held_keys", len(v.held))
+		v.log.Info("acts topic readable again", "held_keys", v.effects.Held())
 		return
 	}
 	close(v.read)
-	v.log.Info("acts topic read", "held_keys", len(v.held))
+	v.log.Info("acts topic read", "held_keys", v.effects.Held())
 }
 
 func isClosed(c <-chan struct{}) bool {

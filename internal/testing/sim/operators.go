@@ -3,7 +3,6 @@ package sim
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -185,9 +184,10 @@ type keeper struct {
 	ahead   time.Duration // of its wall clock
 	due     time.Duration // when it looks again whether acts expire; 0: not
 
-	held  map[event.Key]bool
-	skips map[skipName]event.Skip
-	parks map[event.Key]event.Park
+	effects act.Effects
+	held    map[event.Key]bool // what the mailboxes were told
+	skips   map[skipName]bool
+	parks   map[event.Key]event.Park
 
 	back     map[event.Key]*comeback
 	waiting  map[event.Handle]func(event.Verdict)
@@ -212,7 +212,7 @@ func newKeeper(m *member) *keeper {
 		return nil
 	}
 	k := &keeper{
-		m: m, a: m.w.acts, ahead: m.w.between(-2*time.Second, 2*time.Second), held: map[event.Key]bool{}, skips: map[skipName]event.Skip{}, parks: map[event.Key]event.Park{},
+		m: m, a: m.w.acts, ahead: m.w.between(-2*time.Second, 2*time.Second), held: map[event.Key]bool{}, skips: map[skipName]bool{}, parks: map[event.Key]event.Park{},
 		back: map[event.Key]*comeback{}, waiting: map[event.Handle]func(event.Verdict){}, copying: map[event.Key]int{}, brings: map[event.MessageID]int{}, unparked: map[event.Key]int{},
 	}
 	k.read()
@@ -241,33 +241,10 @@ func (k *keeper) read() {
 	})
 }
 
-// settle does what act.Keeper.settle does.
+// settle makes the mailboxes go by the acts in effect, and looks again when the first of them expires, as act.Keeper does.
 func (k *keeper) settle() {
-	now, p := k.now(), k.m.pipeline
-	want := k.fold.Keys(now)
-	var added, removed []event.Key
-	for key := range k.held {
-		if !slices.Contains(want, key) {
-			removed = append(removed, key)
-			delete(k.held, key)
-		}
-	}
-	for _, key := range want {
-		if !k.held[key] {
-			added = append(added, key)
-			k.held[key] = true
-		}
-	}
-	slices.Sort(added)
-	slices.Sort(removed)
-	if len(added) > 0 {
-		p.HoldKeys(added)
-	}
-	k.settleSkips(k.fold.Skips(now))
-	k.settleParks(k.fold.Parks(now))
-	if len(removed) > 0 {
-		p.ReleaseKeys(removed)
-	}
+	now := k.now()
+	k.effects.Become(k.fold.Active(now), k)
 	if next, ok := k.fold.Next(now); ok {
 		at := k.m.w.now + next.Sub(now) + time.Millisecond
 		if k.due == 0 || at < k.due {
@@ -282,61 +259,47 @@ func (k *keeper) settle() {
 	}
 }
 
-func (k *keeper) settleSkips(want []event.Skip) {
-	slices.SortFunc(want, bySkip)
-	var added, removed []event.Skip
-	wanted := map[skipName]bool{}
-	for _, s := range want {
-		name := skipName{s.Key, s.Event}
-		wanted[name] = true
-		if known, is := k.skips[name]; !is || known.Act != s.Act {
-			added = append(added, s)
-			k.skips[name] = s
-		}
+// A keeper is the act.Keys of its member: it passes the calls on, and knows for the checks what its mailboxes were told.
+
+func (k *keeper) HoldKeys(keys []event.Key) {
+	for _, key := range keys {
+		k.held[key] = true
 	}
-	for name, s := range k.skips {
-		if !wanted[name] {
-			removed = append(removed, s)
-			delete(k.skips, name)
-		}
-	}
-	slices.SortFunc(removed, bySkip)
-	if len(removed) > 0 {
-		k.m.pipeline.UnskipEvents(removed)
-	}
-	if len(added) > 0 {
-		k.m.pipeline.SkipEvents(added)
-	}
+	k.m.pipeline.HoldKeys(keys)
 }
 
-func bySkip(a, b event.Skip) int { return strings.Compare(a.Event.String(), b.Event.String()) }
+func (k *keeper) ReleaseKeys(keys []event.Key) {
+	for _, key := range keys {
+		delete(k.held, key)
+	}
+	k.m.pipeline.ReleaseKeys(keys)
+}
 
-func (k *keeper) settleParks(want []event.Park) {
-	var changed []event.Park
-	wanted := map[event.Key]bool{}
-	for _, p := range want {
-		wanted[p.Key] = true
-		if k.parks[p.Key] != p {
-			changed = append(changed, p)
-			k.parks[p.Key] = p
-		}
+func (k *keeper) SkipEvents(skips []event.Skip) {
+	for _, s := range skips {
+		k.skips[skipName{s.Key, s.Event}] = true
 	}
-	for key, p := range k.parks {
-		if !wanted[key] {
-			p.State = event.NotParked
-			changed = append(changed, p)
-			delete(k.parks, key)
-		}
+	k.m.pipeline.SkipEvents(skips)
+}
+
+func (k *keeper) UnskipEvents(skips []event.Skip) {
+	for _, s := range skips {
+		delete(k.skips, skipName{s.Key, s.Event})
 	}
-	slices.SortFunc(changed, func(a, b event.Park) int { return strings.Compare(string(a.Key), string(b.Key)) })
-	if len(changed) == 0 {
-		return
-	}
-	k.m.pipeline.ParkKeys(changed)
-	for _, p := range changed {
+	k.m.pipeline.UnskipEvents(skips)
+}
+
+func (k *keeper) ParkKeys(parks []event.Park) {
+	k.m.pipeline.ParkKeys(parks)
+	for _, p := range parks {
+		k.parks[p.Key] = p
 		delete(k.back, p.Key)
-		if p.State == event.ParkEnds {
+		switch p.State {
+		case event.ParkEnds:
 			k.back[p.Key] = &comeback{park: p, unsaid: map[*letter]bool{}}
+		case event.NotParked:
+			delete(k.parks, p.Key)
+		case event.ParkOn:
 		}
 	}
 	k.lookLater()
@@ -607,7 +570,7 @@ func (k *keeper) checkBegun(d *event.Delivery) {
 	if k.held[key] {
 		w.fail("%s begins %v of %s, which is held", k.m, d.MessageID(), string(key))
 	}
-	if _, skipped := k.skips[skipName{key, d.MessageID()}]; skipped {
+	if k.skips[skipName{key, d.MessageID()}] {
 		w.fail("%s begins %v of %s, which is skipped", k.m, d.MessageID(), string(key))
 	}
 	switch k.parks[key].State {
