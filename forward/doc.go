@@ -31,7 +31,8 @@
 //	relay.go    third members, for owners that cannot be reached
 //	record.go   an entry of which events are held, and what few events have besides
 //	queue.go    where these events are: queued or sent, by lane, or waiting
-//	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
+//	pool.go     Pool: a Table behind a mutex, and the peers that it has
+//	peer.go     the outbound stream to a peer: events out, verdicts in
 //	server.go   Server: inbound streams of peers (events in, verdicts out)
 //	link.go     the part that both ends of a stream share: receipts, pings, timeouts
 //	hello.go    Hello frames and their checks
