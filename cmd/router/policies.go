@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -35,9 +36,12 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
 	d.copies(ctx, admin)
+	d.missingTopics(ctx, admin, settings)
+	d.missingSubscriptions(ctx, admin, settings)
 	d.ackHoles(ctx, admin, settings)
 	d.timers(ctx, admin, settings)
-	d.controlTopic(ctx, admin, settings)
+	d.controlTopic(ctx, admin)
+	d.inactive(ctx, admin, settings)
 	d.claimsTopics(ctx, admin)
 	d.actsTopic(ctx, admin, settings)
 }
@@ -169,6 +173,111 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 	}
 }
 
+// makesTopics reports whether the broker creates a topic at its first use, by the policy of its namespace or else by its own setting. It does if it does not tell.
+func makesTopics(ctx context.Context, admin pulsaradmin.Client, topic string, settings map[string]string) bool {
+	var policy struct{ AllowAutoTopicCreation *bool }
+	if err := admin.Call(ctx, http.MethodGet, namespaceOf(topic)+"/autoTopicCreation", nil, &policy); err == nil && policy.AllowAutoTopicCreation != nil {
+		return *policy.AllowAutoTopicCreation
+	}
+	return settings["allowAutoTopicCreation"] != "false"
+}
+
+// missingTopics checks that routers get the topics without which events cannot be settled. The doctor speaks elsewhere of those of timers and acts.
+func (d *doctor) missingTopics(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	cfg := d.cfg.Pulsar.Resolved()
+	lacks := map[string]string{
+		cfg.RetryTopic:      "nothing is consumed",
+		cfg.DeadLetterTopic: "events that are to be dead letters stay unsettled",
+		cfg.ParkingTopic():  "events of parked keys stay unsettled",
+	}
+	if modeOf(d.cfg) != node.Gossip {
+		lacks[d.cfg.ControlTopic()] = "no member starts"
+	}
+	if places, err := claimedBy(d.cfg); err == nil { // else claimsTopics tells
+		for _, p := range places {
+			lacks[p.Topic] = "no member starts"
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(lacks)) {
+		if _, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic)); pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings) {
+			d.fail("missing topic", "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: %s", topic, lacks[topic])
+		}
+	}
+}
+
+// missingSubscriptions checks that routers get their subscriptions, of logs the one that keeps their records.
+func (d *doctor) missingSubscriptions(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const anchor = "__anchor"
+	cfg := d.cfg.Pulsar.Resolved()
+	needs := map[string]string{
+		cfg.RetryTopic: cfg.Subscription, cfg.DeadLetterTopic: cfg.DeadLetterSubscription, cfg.ParkingTopic(): cfg.DeadLetterSubscription,
+	}
+	var events []string
+	for _, topic := range cfg.Topics {
+		events = append(events, source.FullTopicName(topic))
+		needs[source.FullTopicName(topic)] = cfg.Subscription
+	}
+	if cfg.Timers {
+		needs[cfg.TimerTopic()] = cfg.Subscription
+	}
+	if modeOf(d.cfg) != node.Gossip {
+		needs[d.cfg.ControlTopic()] = anchor
+		if d.cfg.Acts.Enabled {
+			needs[d.cfg.ActsTopic()] = anchor
+		}
+	}
+	if places, err := claimedBy(d.cfg); err == nil { // else claimsTopics tells
+		for _, p := range places {
+			needs[p.Topic] = anchor
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(needs)) {
+		path := pulsaradmin.TopicPath(topic)
+		partitions, err := partitionsOfTopic(ctx, admin, path)
+		var policy struct{ AllowAutoSubscriptionCreation *bool }
+		if err := admin.Call(ctx, http.MethodGet, policiesOf(topic, err == nil)+"/autoSubscriptionCreation?applied=true", nil, &policy); err != nil || policy.AllowAutoSubscriptionCreation == nil {
+			policy.AllowAutoSubscriptionCreation = new(settings["allowAutoSubscriptionCreation"] != "false")
+		}
+		if *policy.AllowAutoSubscriptionCreation {
+			continue
+		}
+		call := path + "/stats"
+		if partitions > 0 {
+			call = path + "/partitioned-stats?perPartition=false"
+		}
+		var stats topicStats
+		if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil && !pulsaradmin.IsNotFound(err) {
+			continue // what a role may not see is no fault; topic tells of it
+		}
+		if _, there := stats.Subscriptions[needs[topic]]; !there {
+			from := "earliest"
+			if slices.Contains(events, topic) && !cfg.FromEarliest {
+				from = "latest"
+			}
+			d.fail("missing subscription", "pulsar-admin topics create-subscription -s "+needs[topic]+" -m "+from+" "+topic,
+				"%s has no subscription %s, and the broker creates none: routers cannot use the topic", topic, needs[topic])
+		}
+	}
+}
+
+// rates checks that the broker does not hold back the records of the control topic.
+func (d *doctor) rates(ctx context.Context, admin pulsaradmin.Client, path, topic string) {
+	for _, name := range []string{"dispatchRate", "subscriptionDispatchRate", "publishRate"} {
+		var rate struct {
+			DispatchThrottlingRateInMsg, DispatchThrottlingRateInByte int64
+			PublishThrottlingRateInMsg, PublishThrottlingRateInByte   int64
+		}
+		if err := admin.Call(ctx, http.MethodGet, path+"/"+name+"?applied=true", nil, &rate); err != nil {
+			continue
+		}
+		messages, bytes := max(rate.DispatchThrottlingRateInMsg, rate.PublishThrottlingRateInMsg), max(rate.DispatchThrottlingRateInByte, rate.PublishThrottlingRateInByte)
+		if messages > 0 || bytes > 0 {
+			d.warn("control topic", "exempt "+topic+": each member sends several records a second, and reads those of all",
+				"the policy %s limits it to %d records and %d bytes a second (0 or less: any): members whose records come late lose their leases, or never join", name, messages, bytes)
+		}
+	}
+}
+
 // evicts checks that no backlog quota deletes what waits in a topic: its originals are acked.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
 	for kind, q := range d.quotas(ctx, admin, path) {
@@ -257,7 +366,7 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 	}
 	partitions, err := partitionsOfTopic(ctx, admin, path)
 	switch {
-	case pulsaradmin.IsNotFound(err) && settings["allowAutoTopicCreation"] == "false":
+	case pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings):
 		d.warn(check, "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: timers, schedules and Send will not work", topic)
 		return
 	case pulsaradmin.IsNotFound(err):
@@ -320,7 +429,7 @@ func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name
 }
 
 // controlTopic checks that the broker keeps every record for as long as members may need it.
-func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client) {
 	topic := d.cfg.ControlTopic()
 	there, usable := d.logTopic(ctx, admin, "control topic", topic)
 	if !usable {
@@ -332,9 +441,28 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, set
 	}
 	d.retention(ctx, admin, path)
 	d.expiry(ctx, admin, path)
-	if settings["brokerDeleteInactiveTopicsEnabled"] == "true" && settings["brokerDeleteInactiveTopicsMode"] != "delete_when_no_subscriptions" {
-		d.warn("inactive topics", "set brokerDeleteInactiveTopicsMode=delete_when_no_subscriptions, or brokerDeleteInactiveTopicsEnabled=false",
-			"the broker deletes topics whose consumers are gone: the group would begin anew, and wait")
+	d.rates(ctx, admin, path, topic)
+}
+
+// inactive checks that topics stay while the group is stopped and has nothing left to read: with a topic its subscription would go.
+func (d *doctor) inactive(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const harmless = "delete_when_no_subscriptions"
+	var affected []string
+	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
+		topic = source.FullTopicName(topic)
+		_, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		policy := struct {
+			InactiveTopicDeleteMode string
+			DeleteWhileInactive     bool
+		}{settings["brokerDeleteInactiveTopicsMode"], settings["brokerDeleteInactiveTopicsEnabled"] == "true"}
+		_ = admin.Call(ctx, http.MethodGet, policiesOf(topic, err == nil)+"/inactiveTopicPolicies?applied=true", nil, &policy) // else the broker's setting counts
+		if policy.DeleteWhileInactive && policy.InactiveTopicDeleteMode != harmless {
+			affected = append(affected, topic)
+		}
+	}
+	if len(affected) > 0 {
+		d.warn("inactive topics", "set the delete mode to "+harmless+" (brokerDeleteInactiveTopicsMode, or pulsar-admin namespaces set-inactive-topic-policies), or turn the deletion off",
+			"the broker deletes topics whose consumers are gone (%s): the group would begin anew, and wait; and events that are published while it is stopped would have no subscription, and may be lost", strings.Join(affected, ", "))
 	}
 }
 
@@ -369,7 +497,7 @@ func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settin
 	there, usable := d.logTopic(ctx, admin, check, topic)
 	switch {
 	case !usable:
-	case !there && settings["allowAutoTopicCreation"] == "false":
+	case !there && !makesTopics(ctx, admin, topic, settings):
 		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
 	default:
 		if seconds, _ := d.ttl(ctx, admin, policiesOf(topic, there)); seconds > 0 {

@@ -117,6 +117,9 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"another group's":                   {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
 		"compaction":                        {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
 		"eviction":                          {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
+		"inactive topics of a namespace":    {events + "/inactiveTopicPolicies", `{"inactiveTopicDeleteMode":"delete_when_subscriptions_caught_up","maxInactiveDurationSeconds":60,"deleteWhileInactive":true}`, "", resultWarn, "deletes topics whose consumers are gone (persistent://public/default/orders)"},
+		"rate of readers":                   {control + "/dispatchRate", `{"dispatchThrottlingRateInMsg":1,"dispatchThrottlingRateInByte":-1}`, "", resultWarn, "dispatchRate limits it to 1 records"},
+		"rate of writers":                   {control + "/publishRate", `{"publishThrottlingRateInMsg":-1,"publishThrottlingRateInByte":1000}`, "", resultWarn, "and 1000 bytes a second"},
 		"inactive topics":                   {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
 		"holes in acks":                     {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
 		"expiry of timers":                  {timers + "/messageTTL", "3600", "", resultFail, "timers would be lost"},
@@ -209,6 +212,42 @@ func TestDoctorOfPolicies(t *testing.T) {
 		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoTopicCreation":"false"}`
 		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultWarn || unwell[0].Advice != "pulsar-admin topics create persistent://public/default/orders-orders-TIMER" {
 			t.Errorf("found %+v", unwell)
+		}
+	})
+	t.Run("no topics for copies, and the namespace creates none", func(t *testing.T) {
+		for topic, want := range map[string]string{
+			"orders-orders-RETRY": "nothing is consumed", "orders-orders-DLQ": "dead letters stay unsettled", "orders-orders-PARKED": "parked keys stay unsettled",
+			"orders-orders-TIMER": "timers, schedules and Send will not work", "__acts-orders": "router hold will not work", "__ringfence-claims": "no member starts",
+		} {
+			says := healthy()
+			delete(says, "/admin/v2/persistent/public/default/"+topic+"/partitions")
+			for _, name := range []string{"messageTTL", "backlogQuotaMap", "delayedDelivery"} {
+				says["/admin/v2/namespaces/public/default/"+name] = ""
+			}
+			says["/admin/v2/namespaces/public/default/autoTopicCreation"] = `{"allowAutoTopicCreation":false}`
+			if unwell := examined(t, says); len(unwell) != 1 || !strings.Contains(unwell[0].Says, want) || !strings.HasPrefix(unwell[0].Advice, "pulsar-admin topics create persistent://public/default/"+topic) {
+				t.Errorf("without %s: found %+v", topic, unwell)
+			}
+			says["/admin/v2/namespaces/public/default/autoTopicCreation"] = `{"allowAutoTopicCreation":true}`
+			says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoTopicCreation":"false"}`
+			if unwell := examined(t, says); len(unwell) != 0 {
+				t.Errorf("a namespace that creates %s though the broker would not: found %+v", topic, unwell)
+			}
+		}
+	})
+	t.Run("no subscriptions, and none is created", func(t *testing.T) {
+		says := healthy()
+		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoSubscriptionCreation":"false"}`
+		says[claims+"/stats"] = `{"subscriptions":{"__anchor":{}}}`
+		says[retries+"/autoSubscriptionCreation"] = `{"allowAutoSubscriptionCreation":true}`
+		var missing []string
+		for _, f := range examined(t, says) {
+			missing = append(missing, strings.TrimPrefix(f.Advice, "pulsar-admin topics create-subscription -s "))
+		}
+		const m = " -m earliest persistent://public/default/"
+		want := []string{"__anchor" + m + "__acts-orders", "__anchor" + m + "__ring-orders", "ringfence" + m + "orders-orders-DLQ", "ringfence" + m + "orders-orders-PARKED"}
+		if !slices.Equal(missing, want) {
+			t.Errorf("found %q, want %q", missing, want)
 		}
 	})
 	t.Run("no topics yet", func(t *testing.T) {

@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -415,6 +416,52 @@ func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
 	m.AwaitIdle()
 	if kept := pulsartest.Stats(t, letters, cfg.DeadLetterSubscription).Backlog; kept != 1 {
 		t.Errorf("%d dead letters are kept, want 1", kept)
+	}
+}
+
+// A dead letter topic that is deleted, and made again by the client as it reconnects, keeps the letters that come before the subscription is looked
+// after the next time: without one they are lost as soon as the topic is unused.
+func TestPulsarDeadLetterTopicIsDeletedAndMadeAgain(t *testing.T) {
+	pulsartest.SkipUnderRace(t)
+	b := newPulsarBroker(t)
+	for _, partitions := range []int{0, 2} {
+		cfg := sourcetest.Config(b.Topic(t, 0))
+		letters := source.DeadLetterTopicName(cfg.Topics, cfg.Subscription)
+		path := pulsaradmin.TopicPath(letters)
+		if partitions > 0 {
+			path += "/partitions"
+			pulsartest.Admin(t, http.MethodPut, path, partitions, nil)
+		}
+		m := sourcetest.Start(t, b.Source(t, cfg))
+		reject := func() {
+			for range 2 * max(1, partitions) {
+				b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "no use"})
+				m.Settle(nil, []event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Rejected}})
+			}
+			m.AwaitIdle()
+		}
+		reject()
+		pulsartest.Admin(t, http.MethodDelete, path+"?force=true", nil, nil)
+		if partitions > 0 {
+			pulsartest.Admin(t, http.MethodPut, path, partitions, nil)
+		}
+		reject()
+		if kept, want := pulsartest.Stats(t, letters, cfg.DeadLetterSubscription).Backlog, 2*max(1, partitions); kept < want {
+			t.Errorf("of %d dead letters %d are kept, with %d partitions", want, kept, partitions)
+		}
+	}
+}
+
+// A broker that permits no more consumers does not have consumers of another type: the error says what to raise, and passes when another member stops.
+func TestPulsarPermitsNoMoreConsumers(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := withoutAutoTopics(t)
+	namespace := strings.TrimSuffix(strings.TrimPrefix(cfg.Topics[0], "persistent://"), "/orders")
+	pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/maxConsumersPerSubscription", 1, nil)
+	sourcetest.Start(t, b.Source(t, cfg))
+	err := b.Source(t, cfg).Run(t.Context(), sourcetest.Sink(func(context.Context, []event.Message) {}))
+	if err == nil || errors.Is(err, source.ErrSubscriptionType) || !strings.Contains(err.Error(), "raise maxConsumersPerSubscription") {
+		t.Errorf("Run = %v, want that more consumers are to be permitted", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
@@ -18,7 +19,13 @@ type outgoingEvent struct {
 	hop     bool        // the next copy of an event of the timer topic that is not due yet
 	answer  func(error) // of a new event for the timer topic, which is sent once; nil: it is not that
 	done    func()      // of an event that is not in the ledger: called when its copy is safe; nil: it is
+
+	late *atomic.Bool // a copy that had timed out was confirmed after all; nil: none was sent yet
 }
+
+// isSafe reports whether an earlier copy was confirmed after it had timed out. A topic that takes in few copies, as by a publish rate, confirms many
+// so late: if that did not count, each would be sent over and over, behind its own duplicates.
+func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
 
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
@@ -119,8 +126,13 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		clear(landed)
 
 		sent := 0
+		var safe []landing
 		for ; sent < len(waiting) && flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil; sent++ {
 			if out := waiting[sent]; s.stillNeeded(c, &out, sink) {
+				if out.isSafe() {
+					safe = append(safe, landing{outgoingEvent: out})
+					continue
+				}
 				flying++
 				flyingBytes += out.weight()
 				s.sendCopy(ctx, c, out, broker)
@@ -129,6 +141,9 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		rest := copy(waiting, waiting[sent:])
 		clear(waiting[rest:])
 		waiting = waiting[:rest]
+		if len(safe) > 0 {
+			s.settleLanded(safe, sink)
+		}
 	}
 }
 
@@ -139,7 +154,16 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	if !s.isDead(&out) {
 		copied.seal(s.keysOfCopies())
 	}
+	if out.late == nil {
+		out.late = new(atomic.Bool)
+	}
+	over := false
 	broker.send(ctx, copied, func(err error) {
+		if over {
+			out.late.Store(true)
+			return
+		}
+		over = true
 		end(err)
 		s.mu.Lock()
 		ended := s.ended
@@ -222,6 +246,9 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 		l := &landed[i]
 		if l.answer != nil { // it is not in the ledger, and not sent again
 			continue
+		}
+		if l.isSafe() {
+			l.err = nil
 		}
 		if l.err != nil {
 			if l.spilled {

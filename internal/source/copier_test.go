@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -29,6 +30,8 @@ type fakeBroker struct {
 	most   int        // most copies at a time
 	copies []outgoing // all that were sent
 	bounds []int      // of unacked events, as they were set
+
+	outlets *outlets // if it is set, copies take this way
 }
 
 func (f *fakeBroker) bound(unacked int) {
@@ -60,10 +63,14 @@ func (*fakeBroker) ends(context.Context) ([]End, bool, error)    { return nil, f
 
 func (*fakeBroker) close() {}
 
-func (f *fakeBroker) send(_ context.Context, c outgoing, done func(error)) {
+func (f *fakeBroker) send(ctx context.Context, c outgoing, done func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sent[c.topic]++
+	if f.outlets != nil {
+		f.outlets.send(ctx, c, done)
+		return
+	}
 	f.copies = append(f.copies, c)
 	f.bytes += len(c.payload)
 	f.most = max(f.most, f.bytes)
@@ -172,6 +179,36 @@ func TestTopicsForCopiesDoNotWaitForEachOther(t *testing.T) {
 		}
 		if open := src.Stats().Unsettled; open != 0 {
 			t.Errorf("%d events are unsettled", open)
+		}
+	})
+}
+
+// A topic that takes in few copies, as by a publish rate, confirms them later than CopyTimeout when many are under way. Such a confirmation counts:
+// else each copy would be sent again and again behind its own duplicates, and none would ever be safe.
+func TestCopiesThatAreConfirmedLateAreSafe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 100
+		src, broker, handles := runFake(t, events, func(*event.Event) {}, func(*Config) {})
+		var queue []func(error) // of the client, and of the socket
+		broker.outlets = fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+			return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { queue = append(queue, done) }}, nil
+		}}).outlets
+		settleAll(src, event.Failed, handles)
+		for seconds := 0; src.Stats().Unsettled > 0; seconds++ {
+			if seconds == 1000 {
+				t.Fatalf("%d of %d events are open, and %d copies were sent", src.Stats().Unsettled, events, broker.sentTo(src.cfg.RetryTopic))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if len(queue) > 0 {
+				first := queue[0]
+				queue = queue[1:]
+				first(nil)
+			}
+			synctest.Wait()
+		}
+		if n := broker.sentTo(src.cfg.RetryTopic); n > 4*events {
+			t.Errorf("%d copies were sent of %d events", n, events)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,17 @@ type outlet struct {
 
 	mu       sync.Mutex
 	producer *pulsarsend.Sender // nil: none at present
+	ledgers  map[int32]int64    // by topic partition, of receipts after which a kept topic had its subscription
+	unsure   []receipt          // those that wait for the subscription
+	looking  bool               // a goroutine looks for it
+	doubted  bool               // it could not be made: nothing is sent before it is there
+	later    bool               // a timer will look, since there was a receipt after it was last known to be there
+}
+
+// receipt is one of a topic that is kept.
+type receipt struct {
+	id     pulsar.MessageID
+	answer func(error)
 }
 
 // copyBytesMax bounds the bytes of unanswered copies of one topic; the last one may exceed
@@ -82,9 +94,14 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		}
 		done(err)
 	})
+	end := func(err error) {
+		if !answer(err) && err == nil {
+			done(nil) // the copy is safe, though it counts as failed
+		}
+	}
 	weight := int64(len(c.payload))
 	o.bytes.Add(weight)
-	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+	producer.SendAsync(ctx, message, func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		o.bytes.Add(-weight)
 		if err == nil {
 			producer.Received()
@@ -92,8 +109,91 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		if pulsarsend.GaveUp(err) {
 			p.replace(o, producer)
 		}
-		answer(err)
+		if o.keep && err == nil && id != nil {
+			p.kept(o, receipt{id, end})
+			return
+		}
+		end(err)
 	})
+}
+
+// kept answers a receipt when the topic certainly had its subscription after it. The client takes up with a topic that was deleted and made again, and
+// with added topic partitions, and does not tell: a ledger that is new shows both. The broker calls us, so nothing here may wait.
+func (p *outlets) kept(o *outlet, r receipt) {
+	o.mu.Lock()
+	known := o.ledgers[r.id.PartitionIdx()] == r.id.LedgerID()
+	begins := !known && !o.looking
+	if known {
+		p.lookLater(o)
+	} else {
+		o.unsure, o.looking = append(o.unsure, r), true
+	}
+	o.mu.Unlock()
+	switch {
+	case known:
+		r.answer(nil)
+	case begins:
+		if err := p.sdk.aside(func() { p.assure(o) }); err != nil {
+			for batch := o.takeUnsure(); len(batch) > 0; batch = o.takeUnsure() {
+				answerAll(batch, err)
+			}
+		}
+	}
+}
+
+// lookLater creates the subscription in keepEvery, if it was deleted alone and no other copy comes by then. It is called under the outlet's mutex.
+func (p *outlets) lookLater(o *outlet) {
+	if o.later {
+		return
+	}
+	o.later = true
+	time.AfterFunc(keepEvery, func() {
+		_ = p.sdk.aside(func() {
+			err := p.attachKeeper(o)
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.later = false; err != nil {
+				p.lookLater(o)
+			}
+		})
+	})
+}
+
+// assure creates the subscription for the receipts that wait for it: their entries stay until then, as the newest ledger of a topic does.
+func (p *outlets) assure(o *outlet) {
+	for {
+		batch := o.takeUnsure()
+		if len(batch) == 0 {
+			return
+		}
+		err := p.attachKeeper(o)
+		o.mu.Lock()
+		if o.doubted = err != nil; !o.doubted {
+			if o.ledgers == nil {
+				o.ledgers = make(map[int32]int64)
+			}
+			for _, r := range batch {
+				o.ledgers[r.id.PartitionIdx()] = r.id.LedgerID()
+			}
+		}
+		o.mu.Unlock()
+		answerAll(batch, err)
+	}
+}
+
+// takeUnsure takes the receipts that wait. If there are none, nobody looks any more.
+func (o *outlet) takeUnsure() []receipt {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	batch := o.unsure
+	o.unsure, o.looking = nil, len(batch) > 0
+	return batch
+}
+
+func answerAll(batch []receipt, err error) {
+	for _, r := range batch {
+		r.answer(err)
+	}
 }
 
 // replace makes the next copy look for another producer, and closes this one.
@@ -122,9 +222,10 @@ func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*pulsarsend.Sende
 // has given up on the last one.
 func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
 	o.mu.Lock()
-	present := o.producer
+	present, doubted := o.producer, o.doubted
+	o.doubted = false
 	o.mu.Unlock()
-	if present == nil {
+	if present == nil || doubted {
 		o.checked = 0 // the topic may be another one
 	}
 	if o.keep {
@@ -176,25 +277,29 @@ func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 	if o.checked != 0 && now.Sub(o.checked) < keepEvery {
 		return nil
 	}
-	options := pulsar.ConsumerOptions{
+	attach := func() (struct{}, error) { return struct{}{}, p.attachKeeper(o) }
+	if _, err := await(ctx, p.sdk, attach, func(struct{}) {}); err != nil {
+		return err
+	}
+	o.checked = now
+	return nil
+}
+
+// attachKeeper is the call of the client for it.
+func (p *outlets) attachKeeper(o *outlet) error {
+	consumer, err := p.sdk.client.Subscribe(pulsar.ConsumerOptions{
 		Topic:                       o.topic,
 		SubscriptionName:            p.cfg.DeadLetterSubscription,
 		Type:                        pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		ReceiverQueueSize:           1,
+	})
+	if err == nil {
+		consumer.Close()
+		return nil
 	}
-	attach := func() (struct{}, error) {
-		consumer, err := p.sdk.client.Subscribe(options)
-		if err == nil {
-			consumer.Close()
-		}
-		return struct{}{}, err
+	if strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
+		return nil
 	}
-	if _, err := await(ctx, p.sdk, attach, func(struct{}) {}); err != nil {
-		if !errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
-			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, o.topic, err)
-		}
-	}
-	o.checked = now
-	return nil
+	return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, o.topic, err)
 }

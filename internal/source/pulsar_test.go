@@ -545,6 +545,81 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 	})
 }
 
+// numbered is a producer whose receipts have ids of one ledger.
+type numbered struct {
+	pulsar.Producer
+	ledger int64
+	sent   int
+}
+
+func (n *numbered) SendAsync(_ context.Context, m *pulsar.ProducerMessage, done func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	n.sent++
+	done(pulsar.NewMessageID(n.ledger, 0, -1, 0), m, nil)
+}
+
+// A dead letter is safe when the topic has its subscription after it: at once if the topic may be another one, and else by and by, though no other letter
+// follows.
+func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards the next two
+		var attached int
+		var fails error
+		looks := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return attached
+		}
+		fail := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			fails = err
+		}
+		producer := &numbered{ledger: 7}
+		p := fakeLink(&fakeClient{
+			produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return producer, nil },
+			subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				attached++
+				return &fakeConsumer{}, fails
+			},
+		})
+		letter := func(want error, often int) {
+			t.Helper()
+			synctest.Wait()
+			before, end := looks(), make(chan error, 1)
+			p.send(t.Context(), outgoing{topic: p.cfg.DeadLetterTopic}, func(err error) { end <- err })
+			if err := <-end; !errors.Is(err, want) || looks()-before != often {
+				t.Errorf("a letter ended with %v, and its subscription was looked for %d times, want %v and %d", err, looks()-before, want, often)
+			}
+		}
+		letter(nil, 2) // before the producer is made, and in its first ledger
+		letter(nil, 0)
+		before := looks()
+		time.Sleep(10 * keepEvery)
+		synctest.Wait()
+		if looks() != before+1 {
+			t.Errorf("it was looked for %d times after the last letter, want once", looks()-before)
+		}
+		broken := errors.New("broken")
+		producer.ledger = 9
+		fail(broken)
+		letter(broken, 1)
+		synctest.Wait()
+		sent := producer.sent
+		letter(broken, 1)
+		if producer.sent != sent {
+			t.Error("a letter was sent to a topic that has no subscription")
+		}
+		synctest.Wait()
+		fail(nil)
+		p.outlets.byTopic[p.cfg.DeadLetterTopic].again = 0
+		letter(nil, 2)
+		letter(nil, 0)
+		time.Sleep(keepEvery)
+	})
+}
+
 // The holes of the worst topic partition are published, and asked for once a minute.
 func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	var asked atomic.Int32

@@ -68,6 +68,10 @@ func hint(err error) string {
 // subscribeError identifies an error by the broker's text. The broker's code for it,
 // ConsumerBusy, is not available as a value from pulsar-client-go.
 func subscribeError(topic, subscription string, err error) error {
+	if strings.Contains(err.Error(), "max consumers") { // ConsumerBusy as well; it passes when another member stops
+		return fmt.Errorf("source: subscription %q on %s: the broker permits no more consumers; raise maxConsumersPerSubscription and maxConsumersPerTopic, of the topic, its namespace and the broker, "+
+			"to at least the number of routers (%w)", subscription, topic, err)
+	}
 	if strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy") {
 		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
 			subscription, topic, ErrSubscriptionType, err)

@@ -53,8 +53,8 @@ type connection interface {
 	// ends returns the ends of the topic partitions, and false when the broker cannot be
 	// asked. Any goroutine may call it.
 	ends(ctx context.Context) ([]End, bool, error)
-	// send calls done once, from any goroutine, possibly before it returns. It never waits for
-	// another topic.
+	// send calls done once, from any goroutine, possibly before it returns, and after a timeout once more, without an error,
+	// if the broker confirms the copy after all. It never waits for another topic.
 	send(ctx context.Context, c outgoing, done func(error))
 	// close returns all unacked entries to the broker.
 	close()

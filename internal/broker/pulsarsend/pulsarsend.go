@@ -28,14 +28,21 @@ const NoTimeout time.Duration = -1
 var ErrTimeout = errors.New("pulsar: the broker has not answered in time")
 
 // Within adds a timeout to done: done is called once, with the answer that the client
-// passes to the returned function, or with [ErrTimeout] after d.
-func Within(d time.Duration, done func(error)) (answer func(error)) {
+// passes to the returned function, or with [ErrTimeout] after d. The function reports whether
+// the answer was in time; otherwise done has returned from its call with ErrTimeout.
+func Within(d time.Duration, done func(error)) (answer func(error) (inTime bool)) {
 	var once sync.Once
-	finish := func(err error) { once.Do(func() { done(err) }) }
+	finish := func(err error) (first bool) {
+		once.Do(func() {
+			first = true
+			done(err)
+		})
+		return first
+	}
 	timer := time.AfterFunc(d, func() { finish(ErrTimeout) })
-	return func(err error) {
+	return func(err error) bool {
 		timer.Stop()
-		finish(err)
+		return finish(err)
 	}
 }
 
