@@ -3,6 +3,7 @@ package controllog
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/ringfence/router/internal/base/event"
 )
@@ -64,6 +65,9 @@ var (
 
 	// ErrReaderLost says that a reader broke and that its place must be read again.
 	ErrReaderLost = errors.New("controllog: reader lost")
+
+	// ErrReplaced says that the log lacks a record that was read from it: it was deleted, truncated or restored. Only [Whole] finds it out.
+	ErrReplaced = fmt.Errorf("%w: the log lacks the record that was read last: it was deleted, truncated or restored", ErrReaderLost)
 
 	errNotConnected = errors.New("controllog: not connected")
 	errBusy         = errors.New("controllog: too many records under way")

@@ -15,6 +15,9 @@ import (
 // The reader of Pulsar's client reconnects by itself, and drops the record that waits for its caller at that moment if another one is queued.
 // So a record that is not the next entry of the same ledger is passed on only after a second reader, opened at the record before, has it as the next one too.
 // A topic with few records has one in each ledger, so the first reader reads on for some time, and the second one checks all of that.
+//
+// The client also goes on by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if readers opened at the newest
+// record do not have it, or if a position falls and the log ends before it.
 func Whole(t Transport, log *slog.Logger) Transport { return whole{t, log} }
 
 type whole struct {
@@ -30,10 +33,20 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 	opened = sync.OnceFunc(opened)
 	for {
 		reading, stop := context.WithCancel(ctx)
-		p.doubts = false
+		p.doubts, p.begun = false, false
 		err := w.Transport.Tail(reading, p.from, prefetch, opened, func(e Entry) {
 			switch {
-			case reading.Err() != nil || p.take(e):
+			case reading.Err() != nil:
+			case e.At.Before(p.last) && !p.fell:
+				p.fell = true
+				if p.replaced = w.endsBefore(reading, p.last); p.replaced {
+					stop()
+					return
+				}
+				p.take(e)
+			case p.take(e):
+			case p.replaced:
+				stop()
 			case len(p.ahead) == 1:
 				time.AfterFunc(aheadFor, stop)
 			case len(p.ahead) == aheadMax:
@@ -42,11 +55,28 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 		})
 		again := reading.Err() != nil && ctx.Err() == nil
 		stop()
-		if !again {
+		switch {
+		case again && p.replaced:
+			return ErrReplaced
+		case !again:
 			return err
 		}
 	}
 }
+
+// endsBefore reports whether the log is known to end before a position.
+func (w whole) endsBefore(ctx context.Context, at event.Position) bool {
+	ctx, stop := context.WithTimeout(ctx, endMax)
+	defer stop()
+	end, err := w.End(ctx)
+	return err == nil && end.Entry >= 0 && end.Before(at)
+}
+
+// endMax bounds how long the log is asked for its end when a position falls, as it does at each reconnect that repeats records.
+const endMax = 5 * time.Second
+
+// lacksMax is how many readers in a row may begin without the record at which they were opened: one of them may have missed it.
+const lacksMax = 2
 
 // Bounds of what a reader reads on from a record in doubt.
 const (
@@ -62,10 +92,17 @@ type passage struct {
 	doubts bool             // this reader is in doubt: it only fills ahead
 	record func(Entry)
 	log    *slog.Logger
+
+	begun    bool // this reader has had a record
+	lacks    int  // readers in a row that were opened at last and did not have it
+	fell     bool // a position before last was seen since last was
+	replaced bool // it is another log
 }
 
 // take takes a record. It returns false if another reader has to show first whether one is missing before it.
 func (p *passage) take(e Entry) bool {
+	first := !p.begun
+	p.begun = true
 	switch {
 	case p.doubts:
 		if p.ahead[len(p.ahead)-1] != e.At {
@@ -73,7 +110,12 @@ func (p *passage) take(e Entry) bool {
 		}
 		return false
 	case e.At == p.last:
+		p.lacks, p.fell = 0, false
 		return true // the first record of a reader opened there
+	case first && !p.last.IsZero() && p.last.Before(e.At):
+		p.lacks++
+		p.ahead, p.doubts, p.replaced = []event.Position{e.At}, true, p.lacks == lacksMax
+		return false
 	}
 	p.noteMissed(e.At)
 	switch {
@@ -86,7 +128,7 @@ func (p *passage) take(e Entry) bool {
 		return false
 	}
 	if p.last.Before(e.At) { // a position that falls is the caller's to judge
-		p.from, p.last = e.At, e.At
+		p.from, p.last, p.fell = e.At, e.At, false
 	}
 	p.record(e)
 	return true

@@ -99,12 +99,6 @@ func (v *visit) tellEnds(transport controllog.Transport) {
 			v.log.Error("the end of an act is not recorded", "act", r.Of.String(), "error", err)
 			continue
 		}
-		transport.Append(data, func(err error) {
-			result := "ok"
-			if err != nil {
-				result = "failed" // it is appended again
-			}
-			v.metrics.appends.WithLabelValues(result).Inc()
-		})
+		v.appendOnly(transport, data)
 	}
 }

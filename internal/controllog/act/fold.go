@@ -1,6 +1,7 @@
 package act
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"maps"
@@ -23,7 +24,7 @@ const (
 	Skipping  Result = "skipping"  // the event is skipped from now on
 	Parking   Result = "parking"   // the key is parked from now on, or its park is this one now
 	Unparking Result = "unparking" // the key's letters come back from now on
-	Already   Result = "already"   // the event was skipped, or the key's letters came back, already: no effect
+	Already   Result = "already"   // the event was skipped, or the key's letters came back, already, or the act stands in the topic twice: no effect
 	Ended     Result = "ended"     // it tells the end of a skip or of an unpark
 	NoSkip    Result = "no_skip"   // it tells the end of a skip or unpark that is not known, or has an end: no effect
 	Marked    Result = "marked"    // a mark: no effect
@@ -93,6 +94,9 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 		return r, f.ended(r)
 	}
 	p := placed{Record: r, at: at}
+	if f.again(p) {
+		return r, Already
+	}
 	f.note(p)
 	switch r.Kind {
 	case Release:
@@ -104,6 +108,78 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 	case Hold, Mark, Skipped, Unparked:
 	}
 	return r, f.hold(p)
+}
+
+// again reports whether the act of a record is known, and notes where its newest record is.
+func (f *Fold) again(p placed) (known bool) {
+	same := func(q placed) bool { return q.ID == p.ID && q.Kind == p.Kind && q.Key == p.Key }
+	if i := slices.IndexFunc(f.list, same); i >= 0 {
+		q := f.list[i]
+		q.at, known = p.at, true
+		f.list = append(slices.Delete(f.list, i, i+1), q) // in the order of positions
+	}
+	known = move(f.holds, p.Key, same, p.at) || known
+	known = move(f.parks, p.Key, same, p.at) || known
+	return move(f.skips, skipped{p.Key, p.Event}, same, p.at) || known
+}
+
+// move notes a new position of a record of a map, if it is the same.
+func move[K comparable](in map[K]placed, name K, same func(placed) bool, at event.Position) bool {
+	q, known := in[name]
+	if !known || !same(q) {
+		return false
+	}
+	q.at = at
+	in[name] = q
+	return true
+}
+
+// Restart makes the Fold take records from the first one on again, as the topic is another one now. The acts that it knows stay as they are: their
+// records have no effect again, and [Fold.Missing] returns those that have none.
+func (f *Fold) Restart() {
+	f.last, f.read = event.Position{}, false
+	for i := range f.list {
+		f.list[i].at = event.Position{}
+	}
+	all := func(placed) bool { return true }
+	for key := range f.holds {
+		move(f.holds, key, all, event.Position{})
+	}
+	for name := range f.skips {
+		move(f.skips, name, all, event.Position{})
+	}
+	for key := range f.parks {
+		move(f.parks, key, all, event.Position{})
+	}
+}
+
+// Missing returns the acts with an effect at an instant, the parks and unparks without an end, and the releases of holds that are back, which have no
+// record since [Fold.Restart]; oldest first.
+func (f *Fold) Missing(now time.Time) (missing []Record) {
+	look := func(p placed, always bool) {
+		if p.at.IsZero() && (always || activeAt(p.Record, now)) {
+			missing = append(missing, p.Record)
+		}
+	}
+	for _, h := range f.holds {
+		look(h, false)
+	}
+	for _, s := range f.skips {
+		look(s, false)
+	}
+	for _, p := range f.parks {
+		look(p, true) // letters may be left
+	}
+	for _, h := range f.list { // an earlier state of the topic has the hold, and lacks its release
+		if _, held := f.holds[h.Key]; held || h.Kind != Hold || h.at.IsZero() || !activeAt(h.Record, now) {
+			continue
+		}
+		if i := slices.IndexFunc(f.list, func(r placed) bool { return r.Kind == Release && r.Key == h.Key && r.at.IsZero() }); i >= 0 {
+			missing = append(missing, f.list[i].Record)
+		}
+	}
+	slices.SortFunc(missing, func(a, b Record) int { return cmp.Or(a.At.Compare(b.At), bytes.Compare(a.ID[:], b.ID[:])) })
+	return missing
 }
 
 func (f *Fold) skip(p placed) Result {
@@ -322,7 +398,7 @@ func (p placed) shown(active bool) Shown {
 	return s
 }
 
-func newestFirst(a, b placed) int { return comparePositions(b.at, a.at) }
+func newestFirst(a, b placed) int { return cmp.Or(comparePositions(b.at, a.at), b.At.Compare(a.At)) }
 
 // Keys returns the keys that are held at an instant, in any order.
 func (f *Fold) Keys(now time.Time) []event.Key {
@@ -399,7 +475,7 @@ func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok b
 			upTo, ok = p.at, true
 		}
 	}
-	return upTo, ok
+	return upTo, ok && !upTo.IsZero() // the records of acts from before a Restart are gone
 }
 
 // Last returns the position of the newest record that was read, and whether there is one.

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
@@ -65,6 +67,9 @@ const (
 	trimEvery  = time.Hour
 	lineEvery  = time.Second // between log lines about acts: any writer of the topic can cause them
 	lineBurst  = 20
+
+	againWithin = 2 * time.Second // in which a member begins to write acts again, by chance: the others need not
+	againMost   = 32              // acts that it writes again at a time
 )
 
 // Errors of acts.
@@ -94,6 +99,9 @@ type Keeper struct {
 	lapsed  int           // keys whose park has expired, when Run's goroutine last looked
 	ended   chan struct{} // cap 1: ends has changed
 
+	restart bool                 // the topic is another one: it is read from its first record again
+	again   map[ID]clock.Instant // acts that the topic has lost: when they were written again
+
 	mu        sync.Mutex
 	fold      Fold
 	transport controllog.Transport // nil: none at present
@@ -108,7 +116,7 @@ func New(cfg Config, member string, open func() (controllog.Transport, error), w
 	k := &Keeper{
 		cfg: cfg, member: member, open: open, wall: wall, metrics: metrics,
 		log:  log.With("component", "act"),
-		read: make(chan struct{}), ended: make(chan struct{}, 1), ends: map[ID]*ending{},
+		read: make(chan struct{}), ended: make(chan struct{}, 1), ends: map[ID]*ending{}, again: map[ID]clock.Instant{},
 		why: errors.New("not read yet"), waiting: map[ID]chan Result{},
 	}
 	k.lines = loglimit.NewBurst(k.log, "acts", lineEvery, lineBurst, metrics.lines)
@@ -352,6 +360,7 @@ func (k *Keeper) Run(ctx context.Context, keys Keys) error {
 	for ctx.Err() == nil {
 		v := &visit{Keeper: k, keys: keys}
 		if err := v.run(ctx); ctx.Err() == nil {
+			k.restart = k.restart || errors.Is(err, controllog.ErrReplaced)
 			if v.caughtUp {
 				pauses.Reset()
 			}
@@ -420,7 +429,8 @@ type visit struct {
 	*Keeper
 
 	keys     Keys
-	caughtUp bool // the fold covers the topic up to the start of the visit, or later
+	caughtUp bool          // the fold covers the topic up to the start of the visit, or later
+	againAt  clock.Instant // when this member may write acts again
 }
 
 func (v *visit) run(ctx context.Context) error {
@@ -446,6 +456,12 @@ func (v *visit) run(ctx context.Context) error {
 // follow reads the topic: at first from its first record, later from the newest one that was read.
 func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport controllog.Transport) error {
 	from := controllog.First
+	if v.restart {
+		v.mu.Lock()
+		v.fold.Restart()
+		v.mu.Unlock()
+		v.restart = false
+	}
 	if last, some := v.fold.Last(); some { // written by this goroutine alone
 		from = last
 	}
@@ -473,6 +489,9 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 	if err != nil {
 		return err
 	}
+	if last, some := v.fold.Last(); some && end.Entry >= 0 && end.Before(last) {
+		return controllog.ErrReplaced
+	}
 	v.setTransport(transport, errors.New("not read to its end yet"))
 	var mark chan error
 	if end.Entry < 0 { // it is empty, or does not tell: a record that is read back shows that the end was reached
@@ -486,10 +505,11 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 			return nil
 		})
 	}
-	return v.loop(ctx, loopInputs{entries: entries, lost: lost, mark: mark, end: end, transport: transport, group: group})
+	return v.loop(ctx, loopInputs{from: from, entries: entries, lost: lost, mark: mark, end: end, transport: transport, group: group})
 }
 
 type loopInputs struct {
+	from      event.Position // of the first record
 	entries   <-chan controllog.Entry
 	lost      <-chan error
 	mark      <-chan error // the answer to the mark; nil: there is none
@@ -506,10 +526,12 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 	trim := time.NewTicker(trimEvery)
 	defer trim.Stop()
 	trimming := make(chan struct{}, 1)
+	begun, _ := v.fold.Last()
 	for {
 		if last, some := v.fold.Last(); !v.caughtUp && in.end.Entry >= 0 && some && !last.Before(in.end) {
 			v.reachedEnd(in.transport)
 			late.Stop()
+			look.Reset(0)
 		}
 		select {
 		case <-ctx.Done():
@@ -517,9 +539,14 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 		case err := <-in.lost:
 			return err
 		case e := <-in.entries:
+			if in.from != controllog.First && e.At != in.from {
+				return controllog.ErrReplaced
+			}
+			in.from = controllog.First // it was there
 			v.apply(e)
 		case err := <-in.mark:
 			if err != nil {
+				v.restart = true // it may stand where records were read before
 				return err
 			}
 			in.mark = nil
@@ -538,10 +565,12 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 			default: // the one before is not answered
 			}
 		case <-late.C:
+			last, _ := v.fold.Last()
+			v.restart = last == begun // and else the next visit reads on
 			return fmt.Errorf("it was not read to its end within %v", answerMax)
 		}
 		if v.caughtUp {
-			look.Reset(v.settle(v.keys))
+			look.Reset(min(v.settle(v.keys), v.writeAgain(in.transport)))
 			v.tellEnds(in.transport)
 		}
 	}
@@ -552,6 +581,10 @@ func (v *visit) reachedEnd(transport controllog.Transport) {
 	v.caughtUp = true
 	v.settle(v.keys)
 	v.setTransport(transport, nil)
+	v.againAt = clock.Now().Add(mathrand.N(againWithin))
+	if missing := len(v.fold.Missing(v.wall())); missing > 0 {
+		v.log.Warn("acts topic has lost records of acts that have an effect; writing them again", "acts", missing)
+	}
 	if isClosed(v.read) {
 		v.log.Info("acts topic readable again", "held_keys", v.effects.Held())
 		return
@@ -567,6 +600,44 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// writeAgain appends the acts that a topic which was deleted, truncated or restored lacks, for members that start later. Each keeps its id: another
+// record of it has no effect. It returns when to look again.
+func (v *visit) writeAgain(transport controllog.Transport) time.Duration {
+	missing := v.fold.Missing(v.wall()) // written by this goroutine alone
+	if len(missing) == 0 {
+		clear(v.again)
+		return lookEvery
+	}
+	now := clock.Now()
+	if now.Before(v.againAt) {
+		return max(time.Millisecond, v.againAt.Sub(now))
+	}
+	for _, r := range missing[:min(len(missing), againMost)] {
+		if at, written := v.again[r.ID]; written && now.Sub(at) < answerMax {
+			continue
+		}
+		v.again[r.ID] = now
+		data, err := Encode(r)
+		if err != nil {
+			v.log.Error("an act is not written again", "act", r.ID.String(), "error", err)
+			continue
+		}
+		v.appendOnly(transport, data)
+	}
+	return lookEvery
+}
+
+// appendOnly appends a record that is appended again if it is not read back.
+func (v *visit) appendOnly(transport controllog.Transport, data []byte) {
+	transport.Append(data, func(err error) {
+		result := "ok"
+		if err != nil {
+			result = "failed"
+		}
+		v.metrics.appends.WithLabelValues(result).Inc()
+	})
 }
 
 // apply takes one record, reports it, and answers the act that waits for it.

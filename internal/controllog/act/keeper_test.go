@@ -794,3 +794,78 @@ func TestNoKeyRunsBetweenTwoActs(t *testing.T) {
 		})
 	}
 }
+
+// TestActsOutlastTheirTopic: if the topic is deleted or restored while members run, they write the acts that have an effect again, so that a
+// member which starts later knows them, too, and later acts reach all members.
+func TestActsOutlastTheirTopic(t *testing.T) {
+	for name, c := range map[string]struct {
+		next event.Position
+		kept int // records that are left
+	}{
+		"deleted":               {event.Position{Ledger: 100}, 0},
+		"metadata lost":         {event.Position{Ledger: 1}, 0},
+		"restored from earlier": {event.Position{Ledger: 3}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := controllog.NewMem()
+			log.Restore(event.Position{Ledger: 3})
+			open := func() (controllog.Transport, error) { return log, nil }
+			a, b := startKeeper(t, "a", open, nil), startKeeper(t, "b", open, nil)
+			a.ready(t)
+			b.ready(t)
+			act := func(what string, do func(context.Context, Order) (Record, Result, error), key event.Key) {
+				t.Helper()
+				eventually.NoError(t, eventually.Most, what, func() error {
+					_, _, err := do(t.Context(), order(key))
+					return err
+				})
+			}
+			act("hold", a.Hold, "gone") // with the marks of a and b, all that an earlier state has
+			act("hold", a.Hold, "held")
+			act("release", b.Release, "gone")
+			act("park", b.Park, "parked")
+			skip := order("k")
+			skip.Event, skip.named = event.MessageID{Ledger: 7, Entry: 3, Batch: -1, TopicPartition: -1}, true
+			if _, _, err := a.Skip(t.Context(), skip); err != nil {
+				t.Fatal(err)
+			}
+			eventually.True(t, "b knows all", func() bool { return b.boxes.holds("held") && len(b.boxes.skipping()) == 1 })
+			kept := readAll(t, log)[:c.kept]
+			log.Restore(c.next)
+			for _, e := range kept {
+				log.Put(e.Data)
+			}
+			d := startKeeper(t, "d", open, nil)
+			eventually.True(t, "a member that starts later knows the acts", func() bool {
+				return d.boxes.holds("held") && len(d.boxes.skipping()) == 1 && d.boxes.park("parked").State == event.ParkOn
+			})
+			eventually.True(t, "what was released is not held again", func() bool { return !d.boxes.holds("gone") })
+			if a.boxes.holds("gone") || b.boxes.holds("gone") {
+				t.Error("what was released is held again")
+			}
+			act("release", d.Release, "held")
+			act("hold", d.Hold, "later")
+			for _, k := range []*keeper{a, b, d} {
+				eventually.True(t, "later acts reach "+k.member, func() bool { return k.boxes.holds("later") && !k.boxes.holds("held") })
+			}
+		})
+	}
+}
+
+// readAll returns the records of a log.
+func readAll(t *testing.T, log *controllog.Mem) (all []controllog.Entry) {
+	t.Helper()
+	end, err := log.End(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, done := context.WithCancel(t.Context())
+	defer done()
+	_ = log.Tail(ctx, controllog.First, 1, func() {}, func(e controllog.Entry) { // ends by done
+		if all = append(all, e); e.At == end {
+			done()
+		}
+	})
+	return all
+}

@@ -494,6 +494,30 @@ func TestLostClaims(t *testing.T) {
 	}
 }
 
+// Pulsar's client goes on by itself in a topic that was deleted and made again, or restored: then, too, one group alone may hold a subscription.
+func TestClaimsTopicIsReplacedUnderItsReader(t *testing.T) {
+	for name, next := range map[string]event.Position{"deleted": {Ledger: 100}, "metadata lost": {Ledger: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, log := fragileSite()
+			log.Restore(event.Position{Ledger: 3})
+			places := s.places("", "s")
+			a := s.claim(t, group("a"), places)
+			if err := a.outcome(t); err != nil {
+				t.Fatal(err)
+			}
+			log.Restore(next)
+			b := s.claim(t, group("b"), places)
+			if err := b.outcome(t); err != nil {
+				return // the first group was faster
+			}
+			if err := a.end(t); !errors.Is(err, ErrTaken) {
+				t.Errorf("two groups hold the subscription; the first one: %v", err)
+			}
+		})
+	}
+}
+
 // holey is a log of which one reader misses the record of one release, as Pulsar's client does at a reconnect.
 type holey struct {
 	*controllog.Mem
