@@ -39,9 +39,13 @@ func actsOn(name string, log controllog.Transport, change func(*act.Config)) fun
 type handledKeys struct {
 	mu     sync.Mutex
 	events map[string][]string
+	stuck  atomic.Pointer[chan struct{}] // handlers that begin wait for it, if it is set
 }
 
 func (h *handledKeys) handle(_ context.Context, e *client.Event) error {
+	if stuck := h.stuck.Load(); stuck != nil {
+		<-*stuck
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events[e.Key] = append(h.events[e.Key], string(e.Payload))

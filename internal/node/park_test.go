@@ -20,6 +20,7 @@ import (
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/history"
+	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -281,6 +282,121 @@ func TestUnparkOfALetterWithAFalseID(t *testing.T) {
 	if got, want := h.of("k"), []string{"event-0", "false", "event-2"}; !slices.Equal(got, want) {
 		t.Errorf("%v were handled, want %v", got, want)
 	}
+}
+
+// parkEach parks keys with one event each.
+func (g *group) parkEach(a *member, order act.Order, keys []string) {
+	g.t.Helper()
+	for _, key := range keys {
+		order.Key = event.Key(key)
+		if _, _, err := a.Acts().Park(g.t.Context(), order); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	before := a.boxes.Stats().Parked
+	g.publishKeys(keys...)
+	g.eventually("the events are parked", func() error {
+		parking := 0
+		for _, key := range keys {
+			parking += a.parking(event.Key(key))
+		}
+		if s := a.boxes.Stats(); int(s.Parked-before) != len(keys) || parking != 0 {
+			return fmt.Errorf("%d are", s.Parked-before)
+		}
+		return nil
+	})
+}
+
+// manyKeys returns as many keys as letters come back of at a time.
+func manyKeys() (keys []string) {
+	for i := range unparkKeysMax {
+		keys = append(keys, fmt.Sprint("many-", i))
+	}
+	return keys
+}
+
+// TestUnparkBesideHeldKeys: unparked keys that are on hold as well do not keep the letters of another key from coming back.
+func TestUnparkBesideHeldKeys(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, h, order := g.startParked()
+	many := manyKeys()
+	g.parkEach(a, order, many)
+	for _, key := range many {
+		order.Key = event.Key(key)
+		if _, _, err := a.Acts().Hold(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(2 * unparkCalm) // whatever comes back of them has done so
+	order.Key = "k"
+	if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.eventually("the letter of the key that is not on hold is handled", func() error {
+		if len(h.of("k")) == 0 {
+			return fmt.Errorf("it waits as %+v", a.parkOf("k"))
+		}
+		return nil
+	})
+	if p := a.parkOf("many-0"); p == nil || p.Waits != waitsForHold {
+		t.Errorf("the unpark of a key on hold waits as %+v", p)
+	}
+	for _, key := range many {
+		order.Key = event.Key(key)
+		if _, _, err := a.Acts().Release(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("the letters of the others are handled", func() error {
+		for _, key := range many {
+			if len(h.of(key)) != 1 {
+				return fmt.Errorf("%s waits as %+v", key, a.parkOf(event.Key(key)))
+			}
+		}
+		return nil
+	})
+}
+
+// TestUnparkBesideStuckKeys: unparked keys whose handlers are stuck keep the letters of another key waiting for one slice only.
+func TestUnparkBesideStuckKeys(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, h, order := g.startParked()
+	a.unparks.slice = 500 * time.Millisecond
+	release := make(chan struct{})
+	defer close(release)
+	many := manyKeys()
+	g.parkEach(a, order, many)
+	h.stuck.Store(&release)
+	for _, key := range many {
+		order.Key = event.Key(key)
+		if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("all of them run", func() error {
+		for _, key := range many {
+			if s := a.boxes.Inspect(event.Key(key)); s.Wait != mailbox.WaitHandler {
+				return fmt.Errorf("%s waits as %+v", key, s)
+			}
+		}
+		return nil
+	})
+	h.stuck.Store(nil)
+	order.Key = "k"
+	if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+		t.Fatal(err)
+	}
+	g.eventually("the letter of the other key is handled", func() error {
+		if len(h.of("k")) == 0 {
+			return fmt.Errorf("it waits as %+v", a.parkOf("k"))
+		}
+		return nil
+	})
 }
 
 // unackable is a reading of the parking topic whose acks fail.

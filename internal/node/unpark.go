@@ -26,7 +26,7 @@ import (
 
 // Bounds of what a member brings back from the parking topic.
 const (
-	unparkKeysMax    = 8                      // at a time; further ones wait
+	unparkKeysMax    = 8                      // at a time; further ones wait, but not for late ones
 	unparkLettersMax = 1000                   // that are read ahead, of all keys together
 	unparkBytesMax   = 32 << 20               // of these; the newest is beyond it
 	unparkSlice      = 20 * time.Second       // for which a member keeps others from reading the parking topic
@@ -35,6 +35,9 @@ const (
 	unparkPauseMax   = 5 * time.Second        // between two attempts to read the topic
 )
 
+// waitsForHold is why no letter of a key on hold comes back: it would only take the place of another key's.
+const waitsForHold = "the key is on hold"
+
 // unparks brings the letters of unparked keys back: those of the keys that this member owns, one at a time of each key, in the order
 // of their fences. A letter stays in the parking topic until its event has come to its end, so whatever happens to this member, the next
 // owner goes on with it.
@@ -42,6 +45,7 @@ type unparks struct {
 	node    *Node
 	read    func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error)
 	changed chan struct{} // cap 1
+	slice   time.Duration // unparkSlice
 
 	mu      sync.Mutex
 	keys    map[event.Key]*comeback // of all unparked keys
@@ -55,6 +59,9 @@ type comeback struct {
 	park   event.Park
 	calm   clock.Instant                // since when each member does its part; 0: one does not
 	busy   bool                         // letters are being handled
+	late   bool                         // the slice of the busy one has ended, and its newest letter still waits or runs
+	ahead  []*source.ParkedLetter       // that are to be handled in this slice
+	weight int                          // bytes of the letter that is being handled
 	ended  bool                         // no letter was left
 	count  uint64                       // letters that were handled
 	waits  string                       // why no letter comes; "": one does
@@ -63,7 +70,7 @@ type comeback struct {
 
 func newUnparks(n *Node) *unparks {
 	return &unparks{
-		node: n, changed: make(chan struct{}, 1), keys: map[event.Key]*comeback{}, waiting: map[event.Handle]chan event.Verdict{},
+		node: n, changed: make(chan struct{}, 1), slice: unparkSlice, keys: map[event.Key]*comeback{}, waiting: map[event.Handle]chan event.Verdict{},
 		read: func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
 			return n.parts.Parking.Read(ctx, each)
 		},
@@ -158,21 +165,31 @@ func (u *unparks) idle(ctx context.Context, some bool) {
 	}
 }
 
-// mine returns unparked keys that this member owns and that nothing is done for, and whether there are unparked keys at all.
+// mine returns unparked keys that this member owns and that nothing is done for, and whether there are unparked keys at all. Late keys have one
+// letter each, and take the place of no other key, unless these are too many bytes: their handlers may be stuck.
 func (u *unparks) mine() (mine []*comeback, some bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	busy := 0
+	busy, late, weight := 0, 0, 0
 	for _, c := range u.keys {
-		if c.busy {
+		switch {
+		case c.late:
+			late++
+			weight += c.weight
+		case c.busy:
 			busy++
 		}
+	}
+	if weight > unparkBytesMax {
+		busy += late
 	}
 	for _, c := range u.keys {
 		switch {
 		case c.busy || c.ended:
 		case u.node.boxes.Inspect(c.park.Key).Gate != ownership.Open:
 			c.calm, c.waits = 0, ""
+		case u.isOnHold(c.park.Key):
+			c.calm, c.waits = 0, waitsForHold
 		case len(mine)+busy >= unparkKeysMax:
 			c.waits = fmt.Sprintf("the letters of %d other keys come first", unparkKeysMax)
 		default:
@@ -180,6 +197,15 @@ func (u *unparks) mine() (mine []*comeback, some bool) {
 		}
 	}
 	return mine, len(u.keys) > 0
+}
+
+// isOnHold reports whether a key waits for its release.
+func (u *unparks) isOnHold(key event.Key) bool {
+	if u.node.parts.Acts == nil {
+		return false
+	}
+	_, is := u.node.parts.Acts.Held(key)
+	return is
 }
 
 // say sets why no letter comes.
@@ -316,9 +342,9 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	for _, l := range handled {
 		u.acked(chosen.byKey[l.Event.Key], l, from.ack(l))
 	}
-	slice := time.NewTimer(unparkSlice)
+	slice := time.NewTimer(u.slice)
 	defer slice.Stop()
-	until := clock.Now().Add(unparkSlice)
+	until := clock.Now().Add(u.slice)
 	var now sync.WaitGroup
 	for _, c := range keys {
 		letters := chosen.letters[c]
@@ -327,12 +353,12 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 			continue
 		}
 		u.mu.Lock()
-		c.busy = true
+		c.busy, c.ahead = true, letters
 		u.mu.Unlock()
 		running.Add(1)
 		now.Go(func() {
 			defer running.Done()
-			u.handle(ctx, c, letters, from, until)
+			u.handle(ctx, c, from, until)
 		})
 	}
 	ended := make(chan struct{})
@@ -340,6 +366,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	select {
 	case <-ended:
 	case <-slice.C: // a letter runs: it is acked later
+		u.late(keys)
 	case <-ctx.Done():
 	}
 	removed, err := from.outcome()
@@ -347,6 +374,28 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		err = fmt.Errorf("letters that were handled cannot be removed from the parking topic: %w", err)
 	}
 	return further || removed > 0, err
+}
+
+// late notes that the slice of keys has ended. Of those that are still busy only the letter that waits or runs is kept.
+func (u *unparks) late(keys []*comeback) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, c := range keys {
+		c.late, c.ahead = c.busy, nil
+	}
+}
+
+// next returns the next letter of a key that is to be handled, nil if there is none.
+func (u *unparks) next(c *comeback) *source.ParkedLetter {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(c.ahead) == 0 {
+		return nil
+	}
+	l := c.ahead[0]
+	c.ahead[0], c.ahead = nil, c.ahead[1:]
+	c.weight = l.Event.Bytes()
+	return l
 }
 
 // end ends an unpark without letters, unless it has lost its calm, and reports whether it has. again says that acks may have failed: the next look is
@@ -380,12 +429,12 @@ func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
 	}
 }
 
-// handle handles letters of a key, one after the other. Letters of one event are handled once: those of one id and one content, since a producer of the
+// handle handles the letters of a key that were read, one after the other. Letters of one event are handled once: those of one id and one content, since a producer of the
 // retry topic can give a copy the id of any event.
-func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.ParkedLetter, from *reading, until clock.Instant) {
+func (u *unparks) handle(ctx context.Context, c *comeback, from *reading, until clock.Instant) {
 	defer func() {
 		u.mu.Lock()
-		c.busy = false
+		c.busy, c.late, c.ahead, c.weight = false, false, nil, 0
 		u.mu.Unlock()
 		signal.Set(u.changed)
 	}()
@@ -394,7 +443,7 @@ func (u *unparks) handle(ctx context.Context, c *comeback, letters []*source.Par
 		what event.Content
 	}
 	done := map[name]bool{}
-	for _, l := range letters {
+	for l := u.next(c); l != nil; l = u.next(c) {
 		id := name{l.Event.ID, mailbox.ContentOf(l.Event)}
 		if !done[id] {
 			u.mu.Lock()

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import queue
 import random
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +24,7 @@ import ringfence
 from ringfence import ArgumentError, Event, Fence, KeyLost, NotReserved
 from ringfence.clock import RAW, LeaseClock, system_clock
 from ringfence.lane.v1 import lane_pb2 as pb
-from ringfence.reservation import RENEWALS_MAX, Permission
+from ringfence.reservation import RENEWALS_MAX, Holder, Permission
 
 WAIT = 30.0
 LEASE = 1.5  # seconds of the routers here
@@ -521,6 +522,72 @@ def test_a_release_is_told_on_the_next_stream(sent: bool, style: str) -> None:
 
     with Lender(serve) as router:
         asyncio.run(main())
+
+
+def granting(s: Stream) -> Iterator[pb.ReserveResponse]:
+    yield s.granted(60)
+    yield from s.keep(60)
+
+
+def test_a_signal_handler_may_release_while_a_release_begins() -> None:
+    """The handler of a signal runs in the main thread, between any two instructions of it: here between any two lines of the release."""
+
+    def main(r: ringfence.Reservation, line: int) -> None:
+        lines: list[int] = []
+
+        def interrupt(frame: Any, what: str, _: object) -> Any:
+            if what == "line":
+                lines.append(frame.f_lineno)
+                if len(lines) == line:
+                    sys.settrace(None)
+                    r.release()
+            return interrupt
+
+        sys.settrace(lambda frame, _what, _arg: interrupt if frame.f_code is Holder.release.__code__ else None)
+        try:
+            r.release()
+        finally:
+            sys.settrace(None)
+
+    for line in range(1, 6):
+        with Lender(granting) as router:
+            r = router.lane.reserve("k")
+            thread = threading.Thread(target=main, args=(r, line), daemon=True)
+            thread.start()
+            thread.join(2 * LATE)
+            assert not thread.is_alive(), f"interrupted before line {line} it waits for itself"
+            assert router.released.is_set()
+            assert not r.is_lost
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_release_from_another_loop_returns(ended: bool) -> None:
+    """Whether the loop in which the reservation began still runs or was closed."""
+    with Lender(granting) as router:
+        begun: queue.SimpleQueue[ringfence.AsyncReservation] = queue.SimpleQueue()
+        stay = threading.Event()
+
+        async def first() -> None:
+            begun.put(await router.lane.reserve_async("k"))
+            while not ended and not stay.is_set():
+                await asyncio.sleep(0.01)
+
+        thread = threading.Thread(target=lambda: asyncio.run(first()), daemon=True)
+        thread.start()
+        r = begun.get(timeout=WAIT)
+        if ended:
+            thread.join(WAIT)
+
+        async def second() -> None:
+            until = time.monotonic() + LATE
+            await asyncio.wait_for(asyncio.gather(r.release(), r.release()), 2 * LATE)
+            await asyncio.wait_for(r.release(), 2 * LATE)
+            assert time.monotonic() < until, "nothing but the end of the wait has woken this loop"
+
+        asyncio.run(second())
+        assert router.released.is_set()
+        stay.set()
+        thread.join(WAIT)
 
 
 def test_a_release_that_cannot_be_told_ends_with_the_permission(style: str) -> None:

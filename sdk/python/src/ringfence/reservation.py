@@ -183,19 +183,21 @@ class Holder:
         ttl_ms = min(math.ceil(ttl * 1000), _TTL_MS_MAX)
         self._ask = pb.Ask(key=key, id=secrets.token_bytes(_ID_BYTES), wait_ms=round(wait * 1000), path=path, raw_clock=RAW, ttl_ms=ttl_ms)
         self._permission = Permission(ttl)
-        self._lock = threading.Lock()  # guards cause, and released
+        # No lock guards these: the handler of a signal may release in the middle of a call of its own thread, and then waits for the holder's.
         self._released = False
+        self._told = False  # the holder's thread will see the release
+        self._lost_once = threading.Lock()  # taken by the call that tells the loss
         self._link: _Link | None = None  # the newest
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (link, frame), (link, None), or None: release
         threading.Thread(target=self._run, name="ringfence-reservation", daemon=True).start()
 
     def release(self) -> None:
         """Ends the reservation, or the wait for it. It does not block."""
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        self._news.put(None)
+        if self._told:
+            return
+        self._released = True
+        self._news.put(None)  # a second one changes nothing
+        self._told = True
 
     def overdue(self) -> bool:
         """Whether the permission has passed, by the clock."""
@@ -203,11 +205,11 @@ class Holder:
 
     def lose(self, cause: str) -> None:
         """Tells the application that the key is lost, unless it has released it."""
-        with self._lock:
-            if self.cause is not None or self._released:
-                return
-            self.cause = cause
-        self._on_lost()
+        if self.cause is not None or self._released:
+            return
+        self.cause = cause
+        if self._lost_once.acquire(blocking=False):
+            self._on_lost()
 
     @property
     def released(self) -> bool:
@@ -335,6 +337,8 @@ class Holder:
                 self.lose("its permission has passed")
                 return
             if news is None:
+                if releasing:
+                    continue
                 releasing = True
                 link.send(pb.ReserveRequest(release=pb.Release()))
             elif news and news[0] is link:
@@ -478,6 +482,38 @@ class Reservation(_Held):
         self.release()
 
 
+class _Over:
+    """The end of a reservation, which coroutines of any loop wait for: the loop that began may be closed by then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the others
+        self._is = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        with self._lock:
+            self._is = True
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            try:
+                future.get_loop().call_soon_threadsafe(self._wake, future)
+            except RuntimeError:  # the loop was closed: nobody waits
+                pass
+
+    @staticmethod
+    def _wake(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    async def wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._is:
+                return
+            self._waiting.append(future)
+        await future
+
+
 class AsyncReservation(_Held):
     """Is :class:`Reservation` for coroutines.
 
@@ -490,7 +526,7 @@ class AsyncReservation(_Held):
         self._begun = False
         self.lost = asyncio.Event()
         """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
-        self._over = asyncio.Event()
+        self._over = _Over()
 
     def __await__(self) -> Generator[Any, None, AsyncReservation]:
         return self._begin().__await__()
@@ -518,7 +554,7 @@ class AsyncReservation(_Held):
             if not begun.done():
                 begun.set_result(failure)
 
-        self._holder = self._start(begun=lambda failure: tell(answer, failure), lost=lambda: tell(self.lost.set), ended=lambda: tell(self._over.set))
+        self._holder = self._start(begun=lambda failure: tell(answer, failure), lost=lambda: tell(self.lost.set), ended=self._over.set)
         try:
             failure = await begun
         except asyncio.CancelledError:
@@ -531,6 +567,6 @@ class AsyncReservation(_Held):
 
     async def release(self) -> None:
         """Ends the reservation, and waits until its owner knows, at most as long as it would last without a renewal: if the connection is broken,
-        it is made again for that. Further calls do nothing but wait."""
+        it is made again for that. Further calls do nothing but wait. It may be called in another event loop than the one that began."""
         self._holder.release()
         await self._over.wait()
