@@ -18,7 +18,7 @@ type Config struct {
 	// DeadAfter is how long a peer may be silent before its stream is broken.
 	DeadAfter time.Duration `above:"0"`
 	// HelloTimeout is how long a connection and its Hello may take.
-	HelloTimeout time.Duration `above:"0"`
+	HelloTimeout time.Duration `min:"100ms"`
 	// ReconnectMin is the first pause after a stream broke. It doubles up to ReconnectMax.
 	ReconnectMin time.Duration `above:"0"`
 	// ReconnectMax is the longest pause between two attempts to connect.

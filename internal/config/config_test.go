@@ -455,3 +455,27 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
+
+// Each of these values was accepted, and then ended the router, or left it running without handling anything.
+func TestValuesThatCannotWorkAreRefused(t *testing.T) {
+	for _, given := range []string{
+		"control_log.first_timeout=1ns",   // no attempt reads anything: no cold start
+		"control_log.prefetch=2147483647", // out of memory
+		"gossip.gossip_nodes=2147483647",  // a panic of memberlist
+		"gossip.leave_timeout=20s",        // longer than a stage may take to stop: exit code 3 after a complete drain
+		"ownership.hello_every=1ms",       // each own Hello comes back too late for a cold start
+		"ownership.hello_every=24h",       // no second Hello
+		"ownership.hello_lost_after=1ms",  // the reader is replaced before a Hello comes back
+		"ownership.lost_after=200ms",      // ends incarnations before a Beat comes back
+		"peer.hello_timeout=1ns",          // no stream between members
+		"pulsar.copies_max=2147483647",    // out of memory at the first copy
+		"pulsar.copy_timeout=1ns",         // each copy counts as failed and is sent again, forever
+	} {
+		name, value, _ := strings.Cut(given, "=")
+		variable := config.EnvPrefix + strings.ToUpper(strings.ReplaceAll(name, ".", "__")) + "=" + value
+		_, err := config.Load(config.Sources{Environ: with(variable)})
+		if err == nil || !strings.Contains(err.Error(), name+" = "+value+", want ") {
+			t.Errorf("%s: %v", given, err)
+		}
+	}
+}

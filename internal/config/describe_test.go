@@ -167,7 +167,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"debug: {listen: '0.0.0.0:1'}",
 		"lane: {listen: a, tls: {cert_file: a}}", "lane: {listen: '0.0.0.0:1', tls: {key_file: a}}",
 		"ownership: {lease: 1500us, beat_every: 1s, beat_spacing: 2s, guard: 1s, drain_timeout: 1h, lost_after: 1h}",
-		"ownership: {lost_after: 30s, anchor_behind: 1m}",
+		"ownership: {lost_after: 30s, anchor_behind: 1m}", "ownership: {lost_after: 5s}",
 		"control_log: {namespace: a, beats_max: 16, first_timeout: 5s}",
 		"mailbox: {shards: 4000, window_bytes_max: 128, calls_max: 3999}",
 		"{retry: {backoff_min: 1h}, acts: {hold_for: 2h, hold_for_max: 1h}}",

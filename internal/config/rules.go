@@ -112,6 +112,7 @@ var rules = slices.Concat([]rule{
 	lessThan("ownership.beat_spacing", 1, "ownership.beat_every"),
 	lessThan("ownership.guard", 0.5, "ownership.lease"),
 	lessThan("ownership.drain_timeout", 1, "drain.timeout"),
+	moreThan("ownership.lost_after", 1, "ownership.reopen_after"),
 	atLeast("ownership.anchor_behind", 2, "ownership.lost_after"),
 	{"ownership.anchor_behind", nil, fmt.Sprintf("at least %v: a reservation may be promised until %v after its record, which a group that begins anew reads from the anchor on", ownership.AnchorBehindMin(), ownership.PromiseMax), anchorKeepsPromises},
 	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},

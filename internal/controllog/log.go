@@ -29,13 +29,13 @@ const (
 type Config struct {
 	Group string `from:"node.group"` // whose records are read and written
 
-	BeatsMax   int `min:"1"` // most Beats in flight; a further one fails at once, since a Beat that waits is useless
-	AppendsMax int `min:"2"` // most records of any kind in flight
-	Prefetch   int `min:"2"` // most records that the reader prefetches
+	BeatsMax   int `min:"1"`              // most Beats in flight; a further one fails at once, since a Beat that waits is useless
+	AppendsMax int `min:"2"`              // most records of any kind in flight
+	Prefetch   int `min:"2" max:"100000"` // most records that the reader prefetches
 
-	CheckTimeout  time.Duration `above:"0"` // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
-	AnchorTimeout time.Duration `above:"0"` // timeout of a move of the anchor
-	FirstTimeout  time.Duration `above:"0"` // longest attempt to read the log before a cold start; the next one goes on where it ended
+	CheckTimeout  time.Duration `above:"0"`   // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
+	AnchorTimeout time.Duration `above:"0"`   // timeout of a move of the anchor
+	FirstTimeout  time.Duration `min:"100ms"` // longest attempt to read the log before a cold start; the next one goes on where it ended
 }
 
 // DefaultConfig returns the protocol's defaults, without a group.

@@ -79,3 +79,28 @@ func TestLateAnswersOfALostProducerEndNoOther(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// refusing is a client like Pulsar's: with an error it returns a nil pointer of its own type, which is not equal to nil.
+type refusing struct {
+	pulsar.Client
+	refused func()
+}
+
+func (c *refusing) CreateProducer(pulsar.ProducerOptions) (pulsar.Producer, error) {
+	c.refused()
+	return (*heldProducer)(nil), errNotConnected
+}
+
+func TestAStopWhileNoProducerCanBeMade(t *testing.T) {
+	cfg := DefaultPulsarConfig()
+	cfg.Topic = "persistent://public/default/log"
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	p.client = &refusing{refused: stop}
+	if err := p.keepProducer(ctx); err != nil || p.isReady() {
+		t.Errorf("keepProducer = %v, ready: %v; want nil and false", err, p.isReady())
+	}
+}

@@ -170,8 +170,11 @@ func (p *Pulsar) keepProducer(ctx context.Context) error {
 	ready := sync.OnceFunc(func() { close(p.ready) })
 	for ctx.Err() == nil {
 		var producer pulsar.Producer
-		err := p.insist(ctx, "producer", func() (err error) {
-			producer, err = p.client.CreateProducer(p.producerOptions())
+		err := p.insist(ctx, "producer", func() error {
+			made, err := p.client.CreateProducer(p.producerOptions())
+			if err == nil { // else made is a nil pointer of the client's type, which is no nil
+				producer = made
+			}
 			return err
 		})
 		if err != nil {

@@ -65,10 +65,10 @@ type Timing struct {
 	RemovedBackoff time.Duration `above:"0"` // delay before a removed member joins again; doubled by each further removal
 	RemovedMax     time.Duration `above:"0"` // longest delay after a removal
 
-	HelloEvery     time.Duration `above:"0"` // interval between two attempts to join
-	HelloSlow      time.Duration `above:"0"` // interval between two attempts to join an active group, or without an application
-	HelloLostAfter time.Duration `above:"0"` // time without reading an own Hello back, after which the reader is replaced
-	SnapDelay      time.Duration `above:"0"` // delay before a Snap, times the rank of the member
+	HelloEvery     time.Duration `min:"100ms" max:"1m"` // interval between two attempts to join
+	HelloSlow      time.Duration `above:"0"`            // interval between two attempts to join an active group, or without an application
+	HelloLostAfter time.Duration `min:"100ms"`          // time without reading an own Hello back, after which the reader is replaced
+	SnapDelay      time.Duration `above:"0"`            // delay before a Snap, times the rank of the member
 
 	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated with a longer one
 	ReopenAfter  time.Duration `above:"0"` // time without reading an own Beat back, after which the reader is replaced

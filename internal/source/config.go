@@ -99,9 +99,9 @@ type Config struct {
 	// CopiesMax is the greatest number of unconfirmed copies to one topic; they are fewer if
 	// they reach 32 MiB together. The retry topic and the dead letter topic do not wait for each
 	// other.
-	CopiesMax int `min:"1"`
+	CopiesMax int `min:"1" max:"100000"`
 	// CopyTimeout is the time after which a copy that the broker did not confirm counts as failed.
-	CopyTimeout time.Duration `above:"0"`
+	CopyTimeout time.Duration `min:"100ms"`
 	// CopyBackoffMin and CopyBackoffMax bound the wait before failed copies are
 	// sent again; it doubles from one to the other.
 	CopyBackoffMin time.Duration `above:"0"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -549,5 +550,15 @@ func TestNamesOfTopicPartitions(t *testing.T) {
 		if base, got := splitPartition(name); got != want || (want < 0) != (base == name) {
 			t.Errorf("%s is partition %d of %s, want %d", name, got, base, want)
 		}
+	}
+}
+
+func TestALargeBatchMaxTakesNoMemoryInAdvance(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	runFake(t, 1, func(*event.Event) {}, func(c *Config) { c.BatchMax = 4 << 20 })
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
+		t.Errorf("%d MiB for one event", took>>20)
 	}
 }

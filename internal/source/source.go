@@ -378,8 +378,8 @@ func (s *Source) Stats() Stats {
 // read is the reader's goroutine.
 func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	defer close(s.stopped)
-	receipts := make([]Receipt, 0, s.cfg.BatchMax)
-	batch := make([]*event.Entry, 0, s.cfg.BatchMax)
+	var receipts []Receipt // they grow as they are needed: BatchMax may be any number
+	var batch []*event.Entry
 	for {
 		room := s.waitForRoom(ctx)
 		if ctx.Err() != nil {
