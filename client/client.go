@@ -87,13 +87,14 @@ func (r *runner) connect(ctx context.Context) {
 	// The router is on this machine, so a short delay is cheap and finds a restarted router soon.
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	for ctx.Err() == nil {
+		begun := r.clock.Now()
 		worked, away, err := r.runStream(ctx)
 		if ctx.Err() != nil {
 			r.disconnected(nil)
 			return
 		}
 		r.disconnected(err)
-		if worked {
+		if worked && r.clock.Now().Sub(begun) >= delays.Max { // a router may end each session right after its Welcome
 			delays.Reset()
 		}
 		pause := max(min(away, awayMax), backoff.Jitter(delays.Next(), rand.Uint64())) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it

@@ -366,6 +366,38 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
+// A handler that goes on after it has lost its key takes no place from those of the next stream.
+func TestLostHandlerHoldsUpNoOtherEvent(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Key == "stuck" {
+			close(started)
+			<-release
+		}
+		return nil
+	}, client.WithMaxInFlight(1))
+	defer close(release)
+	d := r.Deliver(&client.Event{Key: "stuck"})
+	<-started
+	r.Disconnect()
+	r.Expire()
+	if got := d.Outcome(); got.Kind != clienttest.Lost {
+		t.Fatalf("outcome = %v, want lost", got)
+	}
+	for i := range 5 { // the broken stream may have taken one
+		other := r.Deliver(&client.Event{Key: fmt.Sprint("other ", i)})
+		select {
+		case <-other.Over():
+			if got := other.Outcome(); got.Kind == clienttest.Done {
+				return
+			}
+		case <-time.After(time.Second):
+		}
+	}
+	t.Error("no event of another key was handled, want one that is")
+}
+
 func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex

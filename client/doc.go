@@ -60,6 +60,6 @@
 // # Concurrency
 //
 // Run blocks. Handlers run in at most [WithMaxInFlight] goroutines, which are started as
-// needed and reused. An [Event] belongs to its handler until the handler returns; its
+// needed and reused; one whose handler goes on after it was cancelled does not count. An [Event] belongs to its handler until the handler returns; its
 // methods are safe for concurrent use.
 package client

@@ -206,6 +206,34 @@ func TestGoAwayDelaysTheNextSession(t *testing.T) {
 	})
 }
 
+// A router that ends each session right after its Welcome is not asked twenty times a second, minute after minute.
+func TestSessionsThatDoNotLastAreFurtherAndFurtherApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		var sessions atomic.Int32
+		listener := bufconn.Listen(1 << 16)
+		server := grpc.NewServer()
+		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+			sessions.Add(1)
+			if err := welcome(s, 1); err != nil {
+				return err
+			}
+			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{}}})
+			return status.Error(codes.Unavailable, "the router stops")
+		}})
+		var running sync.WaitGroup
+		defer running.Wait()
+		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
+		defer server.Stop()
+		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
+			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		if got := sessions.Load(); got < 30 || got > 70 {
+			t.Errorf("%d sessions in a minute, want one in 1 to 2 s", got)
+		}
+	})
+}
+
 // A router that has a wrong idea of the time keeps no worker away for weeks.
 func TestGoAwayDelaysTheNextSessionByAMinuteAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -40,6 +40,7 @@ type runner struct {
 	parked  int
 	pool    int
 	running int
+	late    int  // of these, those that were cancelled for good: they take no place from others
 	waking  bool // a woken goroutine has not taken the lock yet; it will wake the next
 	retired bool
 }
@@ -97,10 +98,18 @@ func (r *runner) wakeOne() {
 	case r.parked > 0:
 		r.waking = true
 		r.work.Signal()
-	case r.pool < r.maxInFlight:
+	case r.pool < r.maxInFlight+min(r.late, r.pool):
 		r.waking = true
 		r.pool++
 		r.handlers.Go(r.handle)
+	}
+}
+
+// leftLate notes that so many running handlers were cancelled for good, and lets others start in their places. The lock is held.
+func (r *runner) leftLate(n int) {
+	if n > 0 {
+		r.late += n
+		r.wakeOne()
 	}
 }
 
@@ -149,6 +158,9 @@ func (r *runner) next(ended *Event, result *event.Result, began time.Duration) (
 		r.waking = false
 	}
 	for {
+		if r.pool-r.late > r.maxInFlight { // its handler was late, and another goroutine is in its place
+			return nil, 0
+		}
 		if r.live != nil {
 			if e := r.live.inbox.Take(now); e != nil {
 				r.running++
@@ -172,6 +184,9 @@ func (r *runner) next(ended *Event, result *event.Result, began time.Duration) (
 // answer gives the result of an event to its stream. The lock is held.
 func (r *runner) answer(e *Event, result *event.Result) {
 	r.running--
+	if e.run.stream.inbox.Lost(&e.run.item) {
+		r.late--
+	}
 	e.run.stream.inbox.End(&e.run.item, result)
 }
 

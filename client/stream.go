@@ -243,7 +243,9 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 // check returns the running deliveries whose deadline has passed: their handlers must be
 // cancelled. The lock is held.
 func (s *stream) check() (lost []*Event) {
-	return s.inbox.Check(s.runner.clock.Now(), nil)
+	lost = s.inbox.Check(s.runner.clock.Now(), nil)
+	s.runner.leftLate(len(lost))
+	return lost
 }
 
 // overdue reports whether the deadline of a running delivery has passed, and then cancels all
@@ -330,6 +332,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost = s.inbox.Pong(s.runner.clock.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
+		s.runner.leftLate(len(lost))
 		if until, all := s.inbox.Shared(); all {
 			s.sure.Store(int64(until))
 		}
@@ -379,6 +382,7 @@ func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
 	}
 	if single := setOf(r.GetDeliveryIds()); len(single) > 0 {
 		slow = s.inbox.Cut(func(it *inbox.Item[Event]) bool { return single[uint64(it.ID)] }, nil)
+		s.runner.leftLate(len(slow))
 	}
 	return slow
 }

@@ -180,6 +180,9 @@ func (b *Inbox[T]) Check(now clock.Instant, dst []*T) []*T {
 // Newest returns the deadline of the deliveries that are not revoked.
 func (b *Inbox[T]) Newest() clock.Instant { return b.newest }
 
+// Lost reports whether a delivery runs that was cancelled for good.
+func (b *Inbox[T]) Lost(it *Item[T]) bool { return it.list == &b.lost }
+
 // Shared reports whether all deliveries that have started share the deadline of those that
 // are not revoked, which it returns. It never moves back.
 func (b *Inbox[T]) Shared() (deadline clock.Instant, all bool) {

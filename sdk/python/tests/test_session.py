@@ -137,6 +137,16 @@ def test_a_go_away_keeps_the_worker_away_for_a_minute_at_most(caplog: pytest.Log
     assert "dialing again in 60.00 s" in caplog.text
 
 
+def test_sessions_that_do_not_last_are_further_and_further_apart(caplog: pytest.LogCaptureFixture) -> None:
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    work = aborts(grpc.StatusCode.UNAVAILABLE, welcomes=True)
+    with Server(work) as server, ringfence.Worker(lambda event: None, server.endpoint, hooks=ringfence.Hooks(disconnected=ends.put)):
+        for _ in range(6):
+            ends.get(timeout=WAIT)
+    pauses = [float(text.split()[0]) for text in caplog.text.split("dialing again in ")[1:]]
+    assert pauses[4] >= 0.4, pauses
+
+
 def test_no_router_and_no_token(tmp_path: pathlib.Path) -> None:
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     hooks = ringfence.Hooks(disconnected=ends.put)

@@ -114,6 +114,7 @@ def fail(error: BaseException) -> Body:
         pytest.param(fail(RetryAfter(90, "busy")), Outcome("retry", 90, "busy"), id="its own delay"),
         pytest.param(fail(Reject("not JSON")), Outcome("reject", 0, "not JSON"), id="reject"),
         pytest.param(fail(SystemExit("exit")), Outcome("retry", 0, "SystemExit: exit"), id="an attempt to exit"),
+        pytest.param(fail(GeneratorExit("closed")), Outcome("retry", 0, "GeneratorExit: closed"), id="the end of a generator"),
         pytest.param(fail(ValueError("é" * 2000)), Outcome("retry", 0, "ValueError: " + "é" * 506), id="a long reason"),
         pytest.param(fail(ValueError("\udcff")), Outcome("retry", 0, "ValueError: ?"), id="a reason that is not UTF-8"),
     ],

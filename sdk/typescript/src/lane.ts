@@ -1,5 +1,6 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
+import { onAbort } from "./abort.js";
 import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
 import { CallError, MaybeSentError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
@@ -203,13 +204,13 @@ export class Lane {
     return new Promise((resolve, reject) => {
       const giveUp = publishBy(this.#client, token, request, withinMs, (failure, response) => {
         this.#open.delete(giveUp);
-        signal?.removeEventListener("abort", giveUp);
+        forget();
         if (failure === undefined) resolve(response);
         else if (this.#closed && failure.code === codes.CANCELLED) reject(new MaybeSentError(closedText, { cause: failure }));
         else reject(failure);
       });
       this.#open.add(giveUp);
-      signal?.addEventListener("abort", giveUp, { once: true });
+      const forget = onAbort(signal, giveUp);
     });
   };
 
@@ -264,7 +265,7 @@ export class Lane {
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
       const call = this.#client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
         this.#open.delete(cancel);
-        signal?.removeEventListener("abort", cancel);
+        forget();
         if (signal?.aborted && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", textOf(signal.reason), 0, { cause: signal.reason }));
         else if (this.#closed && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", closedText, 0, { cause: failure }));
         else if (failure !== null) reject(notAnswered(failure));
@@ -272,7 +273,7 @@ export class Lane {
       });
       const cancel = () => call.cancel();
       this.#open.add(cancel);
-      signal?.addEventListener("abort", cancel, { once: true });
+      const forget = onAbort(signal, cancel);
     });
   }
 

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import { status as codes, type ClientDuplexStream, type StatusObject } from "@grpc/grpc-js";
+import { onAbort } from "./abort.js";
 import type { Clock } from "./clock.js";
 import { KeyLostError, NotReservedError, textOf } from "./errors.js";
 import { Fence } from "./event.js";
@@ -143,6 +144,7 @@ export class Holder implements Cancellable {
   async begin(): Promise<void> {
     const { signal, waitMs } = this.#asking;
     let timer: NodeJS.Timeout | undefined;
+    let forget = () => {};
     const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
     this.#askedAt = this.#opener.clock.now();
     const late = () => this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
@@ -150,13 +152,13 @@ export class Holder implements Cancellable {
       await new Promise<void>((resolve, reject) => {
         this.#begun = { resolve, reject };
         timer = setTimeout(() => (this.#granted ? (timer = setTimeout(late, beginMax)) : late()), waitMs + grace);
-        signal?.addEventListener("abort", giveUp, { once: true });
+        forget = onAbort(signal, giveUp);
         if (signal?.aborted) giveUp();
         else this.#open(false);
       });
     } finally {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", giveUp);
+      forget();
     }
   }
 

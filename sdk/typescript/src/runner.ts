@@ -52,6 +52,7 @@ export class Runner implements SessionUser {
   #gaveUp = false;
   #connecting = false; // the loop of connections has not ended
   #delay = delayMin;
+  #opened = 0; // when the newest session was opened
   #pause: NodeJS.Timeout | undefined; // before the next stream
   #ticks: NodeJS.Timeout | undefined;
   readonly #ends: NodeJS.Timeout[] = [];
@@ -169,6 +170,7 @@ export class Runner implements SessionUser {
 
   #open(): void {
     const session = new Session(this);
+    this.#opened = performance.now();
     this.#live = session;
     this.#sessions.add(session);
     session.open((events) => this.#connect(readToken(this.settings.tokenFile), { frame: (bytes) => events.frame(bytes), end: (status) => events.end(status) }));
@@ -185,7 +187,7 @@ export class Runner implements SessionUser {
     const reason = error ?? new RingfenceError("broken", "the router closed the stream");
     this.#tellDisconnected(reason);
     if (this.#stopping) return; // the hook has stopped the worker, and stop has told the rest
-    if (welcomed) this.#delay = delayMin;
+    if (welcomed && performance.now() - this.#opened >= delayMax) this.#delay = delayMin; // a router may end each session right after its Welcome
     // The jitter keeps the workers of one router apart.
     const again = Math.max(Math.min(awayMs, awayMax), this.#delay * (1 - Math.random() / 2));
     this.#delay = Math.min(2 * this.#delay, delayMax);

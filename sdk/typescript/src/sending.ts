@@ -1,6 +1,7 @@
 /** Publishing events that come back when they are due: the timers of handlers, and what a lane sends. */
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { status as codes } from "@grpc/grpc-js";
+import { onAbort } from "./abort.js";
 import { MaybeSentError, NotSentError, RingfenceError } from "./errors.js";
 import { messageIdOf, type LeasedEvent, type MessageId } from "./event.js";
 import { SendRequestSchema, SendResponseSchema, type SendRequest } from "./gen/ringfence/lane/v1/lane_pb.js";
@@ -78,11 +79,11 @@ export class Pauses {
     await new Promise<void>((resolve) => {
       const end = () => {
         clearTimeout(timer);
-        signal?.removeEventListener("abort", end);
+        forget();
         resolve();
       };
       const timer = setTimeout(end, pause);
-      signal?.addEventListener("abort", end, { once: true });
+      const forget = onAbort(signal, end);
     });
     return true;
   }

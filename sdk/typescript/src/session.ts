@@ -1,3 +1,4 @@
+import { onAbort } from "./abort.js";
 import type { Clock } from "./clock.js";
 import { UptimeClock } from "./clock.js";
 import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
@@ -369,11 +370,11 @@ export class Session implements EventOwner {
         return;
       }
       const giveUp = wire.publish(token, request, withinMs, (failure, response) => {
-        signal?.removeEventListener("abort", giveUp);
+        forget();
         if (failure === undefined) resolve(response);
         else reject(failure);
       });
-      signal?.addEventListener("abort", giveUp, { once: true });
+      const forget = onAbort(signal, giveUp);
     });
   };
 

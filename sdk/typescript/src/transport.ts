@@ -1,3 +1,4 @@
+import type { Socket } from "node:net";
 import { Client, credentials, Metadata, type ChannelCredentials, type ChannelOptions, type StatusObject } from "@grpc/grpc-js";
 import type { TlsOptions } from "./options.js";
 import { sendPath } from "./sending.js";
@@ -40,6 +41,9 @@ const frameMax = 72 << 20;
 /** Lets the router send ahead this many bytes; Node's default of 64 KiB would take a round trip for each. */
 const windowBytes = 4 << 20;
 
+/** How long the socket of a stream on which the router has said nothing stays open after its end, in milliseconds. */
+const lingerMax = 1000;
+
 const path = "/ringfence.app.v1.AppService/Work";
 const none = new Uint8Array(0);
 const unchanged = (frame: Buffer): Buffer => frame;
@@ -53,12 +57,14 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
     "grpc-node.flow_control_window": windowBytes,
   };
   return (token, events) => {
-    const client = new Client(endpoint, channelCredentials(tls), options);
+    const sockets = new Set<Socket>();
+    const client = new Client(endpoint, noting(channelCredentials(tls), sockets), options);
     const metadata = new Metadata();
     if (token !== "") metadata.set("authorization", `Bearer ${token}`);
     const call = client.makeBidiStreamRequest<Buffer, Buffer>(path, unchanged, unchanged, metadata);
     let over = false;
     call.on("data", (frame: Buffer) => {
+      sockets.clear();
       if (!over) events.frame(frame);
     });
     call.on("error", () => {}); // the status says the same, and comes also without an error
@@ -66,6 +72,7 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
       if (over) return;
       over = true;
       client.close();
+      if (sockets.size > 0) setTimeout(() => sockets.forEach((socket) => socket.destroy()), lingerMax).unref();
       events.end(status);
     });
     return {
@@ -75,6 +82,24 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
       publish: (tokenNow, request, withinMs, answered) => publishBy(client, tokenNow, request, withinMs, answered),
     };
   };
+}
+
+/**
+ * Notes the sockets of connections that are made with these credentials. gRPC closes none on which the router has said nothing yet: a router that is
+ * frozen would cost the application a file with each attempt.
+ */
+function noting(of: ChannelCredentials, sockets: Set<Socket>): ChannelCredentials {
+  const create = of._createSecureConnector.bind(of);
+  of._createSecureConnector = (...all) => {
+    const connector = create(...all);
+    const connect = connector.connect.bind(connector);
+    connector.connect = (socket) => {
+      sockets.add(socket);
+      return connect(socket);
+    };
+    return connector;
+  };
+  return of;
 }
 
 /** Makes a Send: see Wire.publish. The client must not be closed. */

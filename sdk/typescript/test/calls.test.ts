@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -268,6 +269,23 @@ describe("a lane", () => {
     const call = lane.invoke("k", "do", "", { signal: abort.signal, timeoutMs: 30_000 });
     await assert.rejects(call, { outcome: "unknown", text: "enough" });
     await assert.rejects(lane.invoke("k", "do", "", { signal: abort.signal }), { outcome: "not_run", text: "enough" });
+  });
+
+  it("makes many calls with one signal without a warning of Node", async (t) => {
+    const router = testRouter(t);
+    await router.start(nothing, { calls: { do: async (_, signal) => untilAborted(signal) } });
+    const lane = await laneTo(t, await router.serve());
+    const warnings: string[] = [];
+    const warned = (warning: Error) => void warnings.push(warning.name);
+    process.on("warning", warned);
+    t.after(() => void process.off("warning", warned));
+    const abort = new AbortController();
+    const calls = Array.from({ length: 20 }, (_, n) => lane.invoke(`k${n}`, "do", "", { signal: abort.signal, timeoutMs: 30_000 }));
+    const ends = Promise.all(calls.map((call) => assert.rejects(call, { text: "enough" })));
+    setTimeout(() => abort.abort(new Error("enough")), 50);
+    await ends;
+    assert.deepEqual(warnings, []);
+    assert.equal(getEventListeners(abort.signal, "abort").length, 0);
   });
 
   it("ends its calls when it closes: they may have run", async (t) => {

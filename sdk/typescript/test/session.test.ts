@@ -341,6 +341,19 @@ describe("session", () => {
     await script.end();
   });
 
+  it("waits longer and longer for a router that ends each session right after its Welcome", async () => {
+    const script = new Script();
+    await script.start(() => {});
+    for (let n = 1; n <= 5; n++) {
+      await script.until(() => script.streams.length === n);
+      script.streams.at(-1)!.welcome();
+      script.streams.at(-1)!.end(14, "bye");
+    }
+    const pauses = script.log.flatMap(({ message, fields }) => (message === "no stream to the router" ? [Number(fields.again_in_ms)] : []));
+    assert.ok(pauses.length === 5 && pauses[4]! >= 400, pauses.join());
+    await script.end();
+  });
+
   it("stays away for a minute at most", async () => {
     const script = new Script();
     const stream = await script.start(() => {});

@@ -1,13 +1,16 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { ServerCredentials } from "@grpc/grpc-js";
 import { run, type Options } from "../src/index.js";
 import { testRouter, type TestRouter } from "../src/testing/index.js";
+import { grpcConnect } from "../src/transport.js";
 import { deferred } from "./script.js";
 
 const silent = { info() {}, warn() {}, error() {} };
@@ -73,6 +76,24 @@ describe("gRPC", () => {
     await handles(router);
   });
 
+  /** A listener that accepts connections and never says a word, as that of a frozen router. */
+  async function leavesNoSocket(t: { after(f: () => void): void }, tls?: Options["tls"]): Promise<void> {
+    const accepted = deferred<Socket>();
+    const frozen = createServer((socket) => accepted.resolve(socket.on("error", () => {}).resume())).listen(0, "127.0.0.1");
+    await once(frozen, "listening");
+    t.after(() => frozen.close());
+    const ended = deferred<unknown>();
+    const wire = grpcConnect(`127.0.0.1:${(frozen.address() as AddressInfo).port}`, tls)("", { frame() {}, end: ended.resolve });
+    const socket = await accepted.promise;
+    t.after(() => void socket.destroy());
+    await sleep(100); // gRPC has begun to speak HTTP/2
+    wire.cancel();
+    await ended.promise;
+    if (!socket.closed) await once(socket, "close", { signal: AbortSignal.timeout(10_000) });
+  }
+
+  it("leaves no socket behind to a router that never says a word", (t) => leavesNoSocket(t));
+
   it("connects again when the stream breaks", async (t) => {
     const router = testRouter(t);
     const lost = deferred<unknown>();
@@ -95,6 +116,7 @@ describe("gRPC", () => {
     assert.equal(await refused.promise, "unreachable");
     worker(t, endpoint, () => {}, { tls });
     await handles(router);
+    await leavesNoSocket(t, tls);
   });
 
   it("warns of an endpoint that is reached without TLS", async () => {

@@ -317,9 +317,9 @@ class LoopPool:
                 steps.event = event
                 try:
                     await handler(event)
-                except GeneratorExit:  # the application has closed its loop
-                    raise
                 except BaseException as error:
+                    if steps.closed:  # the application has closed its loop
+                        raise
                     answer = self._answer(event, error)
                     ending = isinstance(error, asyncio.CancelledError)
                 else:
@@ -389,6 +389,7 @@ class _Steps(Coroutine[Any, Any, None]):
         self.task: asyncio.Task[None] | None = None
         self.event: Event | None = None  # whose handler runs
         self.turn = 0  # when the loop gave the task its turn
+        self.closed = False  # nothing may wait any more
 
     def send(self, value: None) -> Any:
         self.turn = self._fast()
@@ -405,6 +406,7 @@ class _Steps(Coroutine[Any, Any, None]):
         return waits
 
     def close(self) -> None:
+        self.closed = True
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, None]:

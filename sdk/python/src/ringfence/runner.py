@@ -118,13 +118,14 @@ class Runner:
         pause = PAUSE_MIN
         try:
             while not self._stopping.is_set():
+                begun = time.monotonic()
                 stream, error = self._run_stream()
                 if self._stopping.is_set():
                     self._disconnected(None)
                     return
                 self._disconnected(error)
-                if stream is not None and stream.welcomed:
-                    pause = PAUSE_MIN
+                if stream is not None and stream.welcomed and time.monotonic() - begun >= PAUSE_MAX:
+                    pause = PAUSE_MIN  # a router may end each session right after its Welcome
                 delay = max(min(stream.away, AWAY_MAX) if stream is not None else 0.0, pause * random.uniform(0.5, 1))
                 pause = min(2 * pause, PAUSE_MAX)
                 log.warning(

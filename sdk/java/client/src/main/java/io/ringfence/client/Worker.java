@@ -267,6 +267,7 @@ public final class Worker implements AutoCloseable {
         Duration delay = BACKOFF_MIN;
         while (stopped.getCount() > 0) {
             boolean worked = false;
+            long begun = System.nanoTime();
             Duration away = Duration.ZERO;
             RingfenceException why;
             Stream stream = null;
@@ -301,7 +302,7 @@ public final class Worker implements AutoCloseable {
                 return;
             }
             options.disconnected(runner, why);
-            if (worked) {
+            if (worked && System.nanoTime() - begun >= BACKOFF_MAX.toNanos()) { // a router may end each session right after its Welcome
                 delay = BACKOFF_MIN;
             }
             // The router is on this machine: a short delay is cheap and finds a restarted router soon. The jitter keeps the

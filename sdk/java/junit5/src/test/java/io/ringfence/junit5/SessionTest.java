@@ -308,6 +308,28 @@ class SessionTest {
         }
     }
 
+    /** A router that ends each session right after its Welcome is not asked twenty times a second. */
+    @Test
+    void sessionsThatDoNotLastAreFurtherAndFurtherApart() throws Exception {
+        BlockingQueue<Long> pauses = new LinkedBlockingQueue<>();
+        TestLog log = new TestLog((line, thrown, parameters) -> {
+            if (line.startsWith("no stream")) {
+                pauses.add(((Number) parameters[2]).longValue());
+            }
+        });
+        OneThing router = new OneThing(out -> {
+            out.onNext(welcome(1));
+            fails(Status.UNAVAILABLE).accept(out);
+        });
+        try (Running running = Running.beside(router, options -> options.logger(log))) {
+            for (int i = 0; i < 4; i++) {
+                take(pauses);
+            }
+            long fifth = take(pauses);
+            assertTrue(fifth >= 400, fifth + " ms");
+        }
+    }
+
     /** A worker beside a router in memory. */
     private record Running(Server server, Worker worker) implements AutoCloseable {
         static Running beside(BindableService router, Consumer<Worker.Builder> options) throws IOException {
