@@ -20,6 +20,9 @@ var errViolated = errors.New("the control log contradicts itself: see above")
 // errUnjudged makes the exit code tell of a log that holds nothing to judge by.
 var errUnjudged = errors.New("the control log has no record from which its state follows: nothing was checked")
 
+// errNoGroup makes the exit code tell of a group that has no control log.
+var errNoGroup = errors.New("no router of this group has ever run here")
+
 // errLater makes the exit code tell of a log that goes on in a format that this build does not read.
 var errLater = errors.New("the control log goes on in a later version: see above")
 
@@ -52,11 +55,7 @@ goes on in a version that this build cannot read.`,
 			if err != nil {
 				return err
 			}
-			transport, err := logs.control(loaded.ControlTopic())
-			if err != nil {
-				return err
-			}
-			audited, err := auditLog(ctx, transport, loaded.Node.Group)
+			audited, err := logs.audit(ctx, loaded.Config)
 			if err != nil {
 				return err
 			}
@@ -83,6 +82,21 @@ type auditedLog struct {
 	Checked    ownership.Checked     `json:"checked"`
 	Violations int                   `json:"violations"`
 	First      []ownership.Violation `json:"first_violations"` // at most 10
+}
+
+// audit replays the control log of the group of these settings.
+func (g groupLogs) audit(ctx context.Context, cfg config.Config) (auditedLog, error) {
+	topic := cfg.ControlTopic()
+	if missing, err := g.missing(ctx, topic); err != nil {
+		return auditedLog{}, err
+	} else if missing {
+		return auditedLog{}, fmt.Errorf("%w: there is no topic %s; is node.group = %q the name of the group?", errNoGroup, topic, cfg.Node.Group)
+	}
+	transport, err := g.control(topic)
+	if err != nil {
+		return auditedLog{}, err
+	}
+	return auditLog(ctx, transport, cfg.Node.Group)
 }
 
 // auditLog replays a control log.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
@@ -35,6 +37,18 @@ func newClaims(cfg config.Config, b broker, registry *prometheus.Registry, log *
 	c.Optional = modeOf(cfg) == node.Gossip
 	open := func(topic string) (controllog.Transport, error) { return b.claims(topic, log) }
 	return claim.New(c, open, log, claim.NewMetrics(registry)), nil
+}
+
+// topicExists reports whether there is a topic, without creating it.
+func topicExists(ctx context.Context, auth *pulsarAuth, topic string, log *slog.Logger) (bool, error) {
+	cfg := entries.DefaultConfig()
+	cfg.URL = auth.settings.URL
+	client, err := entries.New(cfg, auth.access(), entries.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	return client.Exists(ctx, topic)
 }
 
 // claimsAt returns the log of a claims topic.

@@ -51,8 +51,8 @@ func groupShowCommand() *cobra.Command {
 		Short: "Show which group holds the subscription, the retry topic and the control topic of these settings",
 		Long: `Show which group holds the subscription on each topic, and the control topic, of these
 settings; with which settings, and which of them differ; and up to which generation fencing
-tokens were given out. It reads the claims topics of the namespaces, and makes one that is
-not there yet.`,
+tokens were given out. It reads the claims topics of the namespaces; where there is none, no
+group has claimed anything yet.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := load(cmd, file)
@@ -122,6 +122,7 @@ type groupLogs struct {
 	claims  func(topic string) (controllog.Transport, error)
 	control func(topic string) (controllog.Transport, error)
 	alive   time.Duration
+	exists  func(ctx context.Context, topic string) (bool, error) // nil: they all do. To open a log creates its topic
 }
 
 // openGroupLogs first checks that the broker accepts the router's credentials.
@@ -138,12 +139,26 @@ func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 		return groupLogs{}, err
 	}
 	open := func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }
-	return groupLogs{claims: open, control: open, alive: aliveTimeout}, nil
+	exists := func(ctx context.Context, topic string) (bool, error) { return topicExists(ctx, auth, topic, log) }
+	return groupLogs{claims: open, control: open, alive: aliveTimeout, exists: exists}, nil
+}
+
+// missing reports whether the topic of a log is not there.
+func (g groupLogs) missing(ctx context.Context, topic string) (bool, error) {
+	if g.exists == nil {
+		return false, nil
+	}
+	there, err := g.exists(ctx, topic)
+	if err != nil {
+		return false, fmt.Errorf("whether there is a topic %s is not known: %w", topic, err)
+	}
+	return !there, nil
 }
 
 // shownClaim is the status of one resource.
 type shownClaim struct {
-	Topic       string            `json:"topic"` // the claims topic
+	Topic       string            `json:"topic"`                   // the claims topic
+	Missing     bool              `json:"topic_missing,omitempty"` // there is no such claims topic, so no group of its namespace has claimed anything
 	Resource    string            `json:"resource"`
 	Held        string            `json:"held"` // no holder, this group, or another group
 	Released    bool              `json:"released,omitempty"`
@@ -187,12 +202,20 @@ func (g groupLogs) show(ctx context.Context, cfg config.Config) ([]shownClaim, e
 func (g groupLogs) showPlaces(ctx context.Context, places []claim.Place, ours identity.Identity) ([]shownClaim, error) {
 	var all []shownClaim
 	for _, p := range places {
-		fold, err := g.look(ctx, p.Topic, func(*claim.Fold) (*claim.Record, error) { return nil, nil })
+		missing, err := g.missing(ctx, p.Topic)
 		if err != nil {
 			return nil, err
 		}
+		fold := new(claim.Fold)
+		if !missing {
+			if fold, err = g.look(ctx, p.Topic, func(*claim.Fold) (*claim.Record, error) { return nil, nil }); err != nil {
+				return nil, err
+			}
+		}
 		for _, resource := range p.Resources {
-			all = append(all, shownClaimOf(p, resource, fold.State(resource), ours))
+			c := shownClaimOf(p, resource, fold.State(resource), ours)
+			c.Missing = missing
+			all = append(all, c)
 		}
 	}
 	return all, nil
@@ -246,7 +269,12 @@ func showClaims(p *page, claims []shownClaim) {
 		rows = append(rows, []string{c.Resource, held, tokens})
 	}
 	p.table([]string{"RESOURCE", "HELD BY", "FENCING TOKENS"}, rows)
+	missing := ""
 	for _, c := range claims {
+		if c.Missing && c.Topic != missing { // claims are listed by their topics
+			missing = c.Topic
+			p.alarm("there is no topic %s: no router has started with claims in that namespace; are pulsar.topics and node.group as the group has them?", c.Topic)
+		}
 		for _, d := range c.Differences {
 			p.alarm("%s: %s", c.Resource, identity.Difference(d))
 		}

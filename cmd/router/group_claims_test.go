@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -188,5 +189,35 @@ func TestGroupReleaseSaysSo(t *testing.T) {
 	m := newMemGroupLogs()
 	if err := m.release(t.Context(), ours, releaseOptions{}, fullDisk{}); !errors.Is(err, errFull) {
 		t.Errorf("%v, want %v", err, errFull)
+	}
+}
+
+// TestNoTopicIsCreatedByAQuestion: of a mistyped group, router audit and router group show say that it is not there, and open no log of it.
+func TestNoTopicIsCreatedByAQuestion(t *testing.T) {
+	m := newMemGroupLogs()
+	var broken error
+	m.exists = func(context.Context, string) (bool, error) { return false, broken }
+	ours := settings(t).Config
+	if _, err := m.audit(t.Context(), ours); !errors.Is(err, errNoGroup) || !strings.Contains(err.Error(), "there is no topic persistent://public/default/__ring-orders;") || exitCode(err) != exitFailed {
+		t.Errorf("audit: %v", err)
+	}
+	claims, err := m.show(t.Context(), ours)
+	if err != nil || len(claims) == 0 || !claims[0].Missing || claims[0].Held != heldByNobody {
+		t.Errorf("group show: %+v, %v", claims, err)
+	}
+	var text bytes.Buffer
+	showClaims(&page{out: &text}, claims)
+	if n := strings.Count(text.String(), "there is no topic "+claims[0].Topic); n != 1 {
+		t.Errorf("the page says %d times that there is no such topic:\n%s", n, text.String())
+	}
+	if len(m.logs) != 0 {
+		t.Errorf("%d topics are created", len(m.logs))
+	}
+	broken = errors.New("away")
+	if _, err := m.audit(t.Context(), ours); !errors.Is(err, broken) || errors.Is(err, errNoGroup) {
+		t.Errorf("audit without an answer: %v", err)
+	}
+	if _, err := m.show(t.Context(), ours); !errors.Is(err, broken) {
+		t.Errorf("group show without an answer: %v", err)
 	}
 }

@@ -273,14 +273,38 @@ func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, e
 			return end, err
 		}
 		last, err := b.firstFrom(ctx, topic, end)
-		if err != nil || last != nil && last.PublishTime().Before(since) {
+		switch {
+		case err != nil:
 			return end, err
-		}
-		if start, err = b.before(ctx, topic, since); err != nil {
-			return end, err
+		case last == nil || !last.PublishTime().Before(since):
+			if start, err = b.before(ctx, topic, since); err != nil {
+				return end, err
+			}
+		default: // a seek would find nothing either: brokers look at the last message first
+			if hides, err := b.hides(ctx, topic, end, since); err != nil || !hides {
+				return end, err
+			}
 		}
 	}
 	return b.read(ctx, topic, start, each)
+}
+
+// tailMax is the number of entries at the end of a topic partition among which one has to be new, if there is a new message at all. Producers claim the times, so
+// the last message may seem old while those before it are not.
+const tailMax = 100
+
+// hides reports whether a last message that was published before a time stands behind one that was not, among those of the last entries of its ledger.
+func (b *Broker) hides(ctx context.Context, topic string, end Place, since time.Time) (bool, error) {
+	_, err := b.read(ctx, topic, Place{end.Ledger, max(0, end.Entry-tailMax+1)}, func(m pulsar.Message) error {
+		if m.PublishTime().Before(since) {
+			return nil
+		}
+		return errStop
+	})
+	if errors.Is(err, errStop) {
+		return true, nil
+	}
+	return false, err
 }
 
 // before returns the place of a message published before a time, with few messages between, or the

@@ -15,6 +15,7 @@ import (
 type records struct {
 	attempts *history.Attempts
 	hot      *hotkeys.Sketch // of the window that has begun
+	hotSince clock.Instant   // when it began: what ran before counts in the window before
 	times    Times
 	fences   map[event.DeliveryID]event.Fence // of running deliveries under earlier tokens of their partitions
 }
@@ -32,7 +33,7 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 	}
 	a := it.actor
 	took := now.Sub(a.since)
-	b.records.hot.Add(a.id, took)
+	b.records.hot.Add(a.id, now.Sub(max(a.since, b.records.hotSince)))
 	b.records.times.Handled.Add(took)
 	if it.attempts == 0 && it.crashes == 0 {
 		b.records.times.Queued.Add(a.since.Sub(it.cohort.at))
@@ -141,6 +142,23 @@ func (b *Boxes) actorOf(key ring.KeyHash) *actor {
 		a = a.inPart.next
 	}
 	return a
+}
+
+// addRunning adds to the sketch of a window the parts of it in which handlers ran that run still. It is one step, as list is.
+func (b *Boxes) addRunning(from int, sketch *hotkeys.Sketch, begin, end clock.Instant) (next int) {
+	if b.records == nil || b.running == 0 {
+		return 0
+	}
+	last := min(from+listAtOnce, b.actors.places())
+	for place := from; place < last; place++ {
+		if a := b.actors.at(uint32(place)); a.part != nil && a.running != nil && a.since < end {
+			sketch.AddTime(a.id, end.Sub(max(a.since, begin)))
+		}
+	}
+	if last == b.actors.places() {
+		return 0
+	}
+	return last
 }
 
 // nameAll adds the names of keys that have events here.

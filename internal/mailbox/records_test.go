@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -186,5 +187,42 @@ func TestHotKeysAndTimes(t *testing.T) {
 	m.CountHotKeys()
 	if keys, r := m.HotKeys(), m.Rates(); len(keys) != 0 || r.Done != 0 {
 		t.Errorf("after a window without events: %+v, %+v", keys, r)
+	}
+}
+
+// A handler that runs for several windows counts in each of them for the part that it ran there, and its event when it ends.
+func TestAHandlerThatRunsOnIsHot(t *testing.T) {
+	m := newRemembering(t)
+	for range 3000 { // the running key is not in the first step of the walk
+		m.accept(event.Key(fmt.Sprint("waits ", m.id)))
+	}
+	waiting := m.Take(openLease, 1, 3000, nil)
+	m.accept("slow")
+	d := m.takeOne()
+	for _, one := range waiting {
+		m.finish(one, event.Result{Kind: event.ResultDone})
+	}
+	hot := func() (busy, rate float64) {
+		t.Helper()
+		m.CountHotKeys()
+		for _, k := range m.HotKeys() {
+			if k.Hash == ring.HashOf("slow") {
+				return k.Busy, k.Rate
+			}
+		}
+		t.Errorf("the key is none of %d hot ones", len(m.HotKeys()))
+		return 0, 0
+	}
+	for range 2 {
+		m.now = m.now.Add(HotEvery)
+		if busy, rate := hot(); busy < 0.999 || busy > 1.001 || rate != 0 {
+			t.Errorf("while its handler runs it is busy %v, at %v events a second; want 1 and 0", busy, rate)
+		}
+	}
+	m.now = m.now.Add(HotEvery / 2)
+	m.finish(d, event.Result{Kind: event.ResultDone})
+	m.now = m.now.Add(HotEvery / 2)
+	if busy, rate := hot(); busy < 0.499 || busy > 0.501 || rate != 0.1 {
+		t.Errorf("in the window in which it ends it is busy %v, at %v events a second; want 0.5 and 0.1", busy, rate)
 	}
 }

@@ -14,10 +14,12 @@ import (
 // Remember makes the mailboxes keep a history of their deliveries and find hot keys. It must be
 // called before any other method.
 func (m *Mailboxes) Remember(c history.Config) {
-	m.each(func(b *Boxes) {
-		b.records = &records{attempts: c.NewAttempts(len(m.shards)), hot: new(hotkeys.Sketch), fences: make(map[event.DeliveryID]event.Fence)}
-	})
 	m.hot.since = m.now()
+	m.each(func(b *Boxes) {
+		b.records = &records{
+			attempts: c.NewAttempts(len(m.shards)), hot: new(hotkeys.Sketch), hotSince: m.hot.since, fences: make(map[event.DeliveryID]event.Fence),
+		}
+	})
 }
 
 // History returns the attempts of a key, those that are open last, and from when on all of them
@@ -83,7 +85,8 @@ func (m *Mailboxes) CountHotKeys() {
 	h := &m.hot
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	length := m.now().Sub(h.since)
+	begin, end := h.since, m.now()
+	length := end.Sub(begin)
 	if length < HotEvery {
 		return
 	}
@@ -96,15 +99,19 @@ func (m *Mailboxes) CountHotKeys() {
 			counters = counters.add(b.counters)
 			if b.records != nil {
 				sketch, b.records.hot = b.records.hot, sketch
+				b.records.hotSince = end
 			}
 		})
+		for next, more := 0, true; more; more = next > 0 {
+			m.shards[i].with(func(b *Boxes) { next = b.addRunning(next, sketch, begin, end) })
+		}
 		top := sketch.Top(hotkeys.TopMax) // not behind the lock: it sorts
 		m.shards[i].with(func(b *Boxes) { b.nameAll(top, names) })
 		counts = append(counts, top...)
 	}
 	h.windows.Add(length, counts)
 	h.rates, h.before = counters.since(h.before, length), counters
-	h.since, h.names = h.since.Add(length), names
+	h.since, h.names = end, names
 }
 
 // since returns the rates in a window at whose begin there were other counters.

@@ -814,7 +814,7 @@ func (b *Boxes) recordVisit(now clock.Instant, it *item, r *event.Result, o outc
 	}
 	a := it.actor
 	took := now.Sub(a.since)
-	b.records.hot.Add(a.id, took)
+	b.records.hot.Add(a.id, now.Sub(max(a.since, b.records.hotSince)))
 	b.records.times.Handled.Add(took)
 	end := history.Answered
 	switch {

@@ -23,7 +23,7 @@ func (n *Node) keepActs(ctx context.Context) error {
 			return nil
 		}
 	}
-	return n.parts.Acts.Run(ctx, actKeys{n.pipeline, n.unparks})
+	return n.parts.Acts.Run(ctx, actKeys{n.pipeline, n.unparks, n.schedules})
 }
 
 // awaitActs blocks until the acts are read, for a bounded time: before that this node joins no group, so that it does

@@ -143,6 +143,16 @@ func (s *schedules) skipped(ends []event.Skipped) {
 	}
 }
 
+// stop tells the book that an operator's act stops keys, or does not any more.
+func (s *schedules) stop(keys []event.Key, why schedule.Stop, stops bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		s.book.Stop(timeOfDay(), key, why, stops)
+	}
+	signal.Set(s.changed)
+}
+
 // known tells the book of the firings that have run before, at an earlier owner mostly: no further copy of them comes to it.
 func (s *schedules) known(events []event.Known) {
 	for i := range events {

@@ -19,6 +19,8 @@ import (
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
@@ -327,3 +329,26 @@ func (handlerFunc) Enabled(context.Context, slog.Level) bool        { return tru
 func (f handlerFunc) Handle(_ context.Context, r slog.Record) error { f(r); return nil }
 func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f handlerFunc) WithGroup(string) slog.Handler                 { return f }
+
+// TestHeldScheduleIsNotPublishedAgain: a firing that waits because its key is on hold runs once after the release, and no copy of it is published meanwhile.
+func TestHeldScheduleIsNotPublishedAgain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	f := &fired{runs: map[string]int{}, by: map[string]int{}}
+	m := g.startWith("a", nil, actsOn("a", controllog.NewMem(), nil))
+	g.serve(m, done, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithSchedule("once", client.At(time.Now().Add(9*time.Second)), f.handler("once")))
+	g.ready(m)
+	key := event.Key(schedule.KeyOf("once"))
+	if _, _, err := m.Acts().Hold(t.Context(), act.Order{Key: key, By: "alice", From: "127.0.0.1:1", Reason: "poison pill"}); err != nil {
+		t.Fatal(err)
+	}
+	g.waitsOnHold(key, 1, m)
+	time.Sleep(2*schedule.UnseenMax + time.Second)
+	if n := m.schedules.counts().Rearmed; n != 0 {
+		t.Errorf("%d copies are published while the key is on hold", n)
+	}
+	if _, _, err := m.Acts().Release(t.Context(), act.Order{Key: key, By: "alice", From: "127.0.0.1:1", Reason: "nothing"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "it runs", func() bool { runs, _ := f.count(); return runs == 1 })
+}

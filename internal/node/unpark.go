@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/pipeline/schedule"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
@@ -81,13 +82,29 @@ func newUnparks(n *Node) *unparks {
 type actKeys struct {
 	*pipeline.Pipeline
 
-	unparks *unparks
+	unparks   *unparks
+	schedules *schedules
+}
+
+// HoldKeys implements act.Keys.
+func (k actKeys) HoldKeys(keys []event.Key) {
+	k.Pipeline.HoldKeys(keys)
+	k.schedules.stop(keys, schedule.OnHold, true)
+}
+
+// ReleaseKeys implements act.Keys.
+func (k actKeys) ReleaseKeys(keys []event.Key) {
+	k.Pipeline.ReleaseKeys(keys)
+	k.schedules.stop(keys, schedule.OnHold, false)
 }
 
 // ParkKeys implements act.Keys.
 func (k actKeys) ParkKeys(parks []event.Park) {
 	k.Pipeline.ParkKeys(parks) // first: its other events wait before a letter comes
 	k.unparks.set(parks)
+	for i := range parks {
+		k.schedules.stop([]event.Key{parks[i].Key}, schedule.Parked, parks[i].State != event.NotParked)
+	}
 }
 
 func (u *unparks) set(parks []event.Park) {

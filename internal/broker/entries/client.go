@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,13 @@ type Client struct {
 	conns     map[slot]*dialing
 	shares    map[slot]int // number of topic partitions
 	consumers map[*Consumer]struct{}
+	topics    map[string]*known // by the name without the partition
+}
+
+// known is what a client knows of a topic.
+type known struct {
+	partitions int    // in the cluster of the client's URL, by its newest answer
+	moved      *seeds // of the cluster that the topic has moved to; nil: it has not
 }
 
 // troubleEvery is the interval of log lines about failing subscriptions: all topic partitions of a broker fail with it.
@@ -67,6 +75,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines),
 		auth:    newCredentials(access.Auth, cfg.ConnectTimeout),
 		conns:   make(map[slot]*dialing), shares: make(map[slot]int), consumers: make(map[*Consumer]struct{}),
+		topics: make(map[string]*known),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
@@ -125,16 +134,30 @@ func (c *Client) Close() {
 const partitionsMax = 100_000
 
 // Partitions returns the names of the topic's partitions, or the name of the topic if it has none. It retries temporary failures until the
-// OperationTimeout.
+// OperationTimeout. Of a topic that has moved to another cluster, they are those there, and those that were left behind.
 func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error) {
-	n := 0
+	n, before := 0, c.topic(topic)
+	from := before.moved
+	if from == nil {
+		from = c.seeds
+	}
 	err := c.retry(ctx, func(ctx context.Context) (err error) {
-		n, err = c.partitionsOf(ctx, topic)
+		n, err = c.partitionsOf(ctx, from, topic)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	left := n
+	if from != c.seeds {
+		once, cancel := context.WithTimeoutCause(ctx, c.cfg.OperationTimeout, errNoAnswer)
+		defer cancel()
+		if left, err = c.partitionsOf(once, c.seeds, topic); err != nil {
+			left = before.partitions // that cluster may have ended
+		}
+		n = max(n, left)
+	}
+	c.learn(topic, func(k *known) { k.partitions = left })
 	if n == 0 {
 		return []string{topic}, nil
 	}
@@ -145,8 +168,52 @@ func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error)
 	return names, nil
 }
 
-func (c *Client) partitionsOf(ctx context.Context, topic string) (int, error) {
-	k, err := c.seeds.connect(ctx, c)
+// topic returns what is known of a topic.
+func (c *Client) topic(name string) known {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.topics[name]; k != nil {
+		return *k
+	}
+	return known{}
+}
+
+// learn changes what is known of a topic.
+func (c *Client) learn(name string, change func(*known)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.topics[name] == nil {
+		c.topics[name] = new(known)
+	}
+	change(c.topics[name])
+}
+
+// seedsOf returns where to begin with a topic partition: in the cluster that its topic has moved to, if the former one does not have it. That one says itself
+// when nothing is left of a topic partition.
+func (c *Client) seedsOf(topic string) *seeds {
+	base, number := splitPartition(topic)
+	if k := c.topic(base); k.moved != nil && number >= k.partitions {
+		return k.moved
+	}
+	return c.seeds
+}
+
+// splitPartition splits the name of a topic partition; the number is -1 if there is none.
+func splitPartition(topic string) (base string, number int) {
+	const mark = "-partition-"
+	at := strings.LastIndex(topic, mark)
+	if at < 0 {
+		return topic, -1
+	}
+	number, err := strconv.Atoi(topic[at+len(mark):])
+	if err != nil || number < 0 {
+		return topic, -1
+	}
+	return topic[:at], number
+}
+
+func (c *Client) partitionsOf(ctx context.Context, from *seeds, topic string) (int, error) {
+	k, err := from.connect(ctx, c)
 	if err != nil {
 		return 0, err
 	}

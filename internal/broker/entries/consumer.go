@@ -82,7 +82,7 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared)
 	}
 	consumer := &Consumer{
-		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
+		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seedsOf(sub.Topic),
 		chunks: newChunks(c.cfg, c.metrics, c.now),
 	}
 	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)

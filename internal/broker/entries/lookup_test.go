@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
@@ -185,4 +186,42 @@ func TestLookupOfNonsense(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExists: the question creates no topic and leaves no consumer behind.
+func TestExists(t *testing.T) {
+	bubble(t, func(r *rig) {
+		b := r.cluster.Broker("a:6650")
+		there := map[string]bool{topicName: true, "parts-partition-0": true}
+		b.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			s := c.GetSubscribe()
+			switch {
+			case c.GetType() == pulsarpb.BaseCommand_PARTITIONED_METADATA:
+				t.Error("the broker is asked for partitions, which creates a topic where topics are created with partitions")
+			case s != nil && s.GetTopic() == "refused":
+				l.Refuse(s.GetRequestId(), pulsarpb.ServerError_AUTHORIZATION_ERROR, "no")
+				return true
+			case s == nil || there[s.GetTopic()]:
+			case s.GetForceTopicCreation() || s.GetDurable():
+				t.Errorf("it creates %s, or a subscription", s.GetTopic())
+			default:
+				l.Refuse(s.GetRequestId(), pulsarpb.ServerError_TOPIC_NOT_FOUND, "Topic does not exist")
+				return true
+			}
+			return false
+		}
+		client := r.open()
+		for topic, want := range map[string]bool{topicName: true, "parts": true, "nothing": false} {
+			if got, err := client.Exists(r.Context(), topic); got != want || err != nil {
+				t.Errorf("%s exists: %v, %v, want %v", topic, got, err, want)
+			}
+		}
+		if got, err := client.Exists(r.Context(), "refused"); got || err == nil {
+			t.Errorf("a topic that one may not read exists: %v, %v, want an error", got, err)
+		}
+		synctest.Wait()
+		if left := r.cluster.Permits(topicName); len(left) != 0 {
+			t.Errorf("%d consumers are left", len(left))
+		}
+	})
 }

@@ -363,3 +363,21 @@ func TestLastIDOfARealBroker(t *testing.T) {
 		t.Errorf("the last id is %v: %v, want %v", last, err, d.ID)
 	}
 }
+
+// TestExistsAtABroker: a real broker creates no topic for the question, and knows those that are there.
+func TestExistsAtABroker(t *testing.T) {
+	c := realClient(t)
+	plain, parted := pulsartest.Topic(t, 0), pulsartest.Topic(t, 2)
+	reader, err := pulsartest.Client(t).CreateReader(pulsar.ReaderOptions{Topic: plain, StartMessageID: pulsar.LatestMessageID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	for range 2 { // the first question would have created it
+		for topic, want := range map[string]bool{plain: true, parted: true, plain + "-mistyped": false} {
+			if got, err := c.Exists(t.Context(), topic); got != want || err != nil {
+				t.Errorf("%s exists: %v, %v, want %v", topic, got, err, want)
+			}
+		}
+	}
+}

@@ -179,6 +179,10 @@ func (c *Consumer) leave(s *session) ending {
 	clear(s.receipts)
 	c.session = nil
 	c.mu.Unlock()
+	if e.seeds != nil {
+		base, _ := splitPartition(c.sub.Topic)
+		c.client.learn(base, func(k *known) { k.moved = e.seeds })
+	}
 	c.sub.Queue.drop(s)
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -242,6 +243,69 @@ func TestATopicMigrates(t *testing.T) {
 		if r.receive(1); lookups.Load() != 2 {
 			t.Errorf("other cluster was asked %d times after a reconnect", lookups.Load())
 		}
+	})
+}
+
+// Partitions that are added to a topic which has moved to another cluster are found and read there; one of the former cluster that was not read yet is still read
+// there first. The former cluster may end.
+func TestPartitionsOfATopicThatMigrated(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var link *fakebroker.Link
+		var consumer uint64
+		a := r.cluster.Broker("a:6650")
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
+				link, consumer = l, c.GetSubscribe().GetConsumerId()
+			}
+			return false
+		}
+		other := fakebroker.New()
+		defer other.Close()
+		defer func() { r.client.Close() }()
+		other.Broker("green:6650")
+		r.access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			if address == "green:6650" {
+				return other.Dial(ctx, address)
+			}
+			return r.cluster.Dial(ctx, address)
+		}
+		part := func(n int) string { return topicName + "-partition-" + strconv.Itoa(n) }
+		partitions := func(want int) {
+			t.Helper()
+			names, err := r.client.Partitions(r.Context(), topicName)
+			if err != nil || len(names) != want || names[want-1] != part(want-1) {
+				t.Errorf("partitions %v, %v, want %d", names, err, want)
+			}
+		}
+		read := func(n int, in *fakebroker.Cluster) {
+			t.Helper()
+			r.subscribe(func(s *Subscription) { s.Topic = part(n) })
+			synctest.Wait()
+			if len(in.Permits(part(n))) != 1 {
+				t.Errorf("partition %d is read in another cluster", n)
+			}
+		}
+		r.cluster.Partition(topicName, 2)
+		r.open()
+		partitions(2)
+		read(0, r.cluster)
+		other.Partition(topicName, 2)
+		link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
+			ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(), BrokerServiceUrl: new("pulsar://green"),
+		}})
+		synctest.Wait()
+		r.cluster.Partition(topicName, 3)
+		partitions(3)
+		read(1, r.cluster)
+		read(2, r.cluster)
+		other.Partition(topicName, 5)
+		partitions(5)
+		read(3, other)
+		a.Kill()
+		partitions(5)
+		read(4, other)
+		other.Publish(part(4), fakebroker.Message("x"), 1)
+		r.receive(1)
 	})
 }
 

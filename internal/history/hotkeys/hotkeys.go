@@ -77,14 +77,22 @@ func (s *Sketch) Add(key ring.KeyHash, took time.Duration) {
 	at, _ := often.at(key)
 	often.keys[at] = key
 	often.counts[at]++
+	*s.timed(key, took)++
+}
 
+// AddTime counts time of a handler whose event is not over.
+func (s *Sketch) AddTime(key ring.KeyHash, took time.Duration) { s.timed(key, took) }
+
+// timed counts the time of a handler, and returns its counter.
+func (s *Sketch) timed(key ring.KeyHash, took time.Duration) *uint64 {
 	long := s.byTime.of(key)
 	at, found := long.at(key)
 	if !found {
 		long.keys[at] = key
 		long.counts[at] &^= eventMask
 	}
-	long.counts[at] += uint64(max(1, took.Microseconds()))<<eventBits + 1
+	long.counts[at] += uint64(max(1, took.Microseconds())) << eventBits
+	return &long.counts[at]
 }
 
 // Peek loads what Add will need, so that the cache misses of many events overlap. The result is of

@@ -121,6 +121,7 @@ type Book struct {
 	names     []string // sorted
 	opened    map[partition.ID]time.Time
 	underway  map[uint64]*flight
+	stopped   map[string]Stop // by the name of the schedule, for those whose key is stopped
 	counts    Counts
 }
 
@@ -168,6 +169,7 @@ type entry struct {
 	seen     bool // it came here, and waits with its sender
 	entered  bool // it was in the lane and was not settled, and is retried as an event is; or it was skipped by an operator: it is not armed again
 	dead     bool // it is a dead letter: no other waits for it
+	owed     bool // it follows one that was skipped: until it is safe it is armed without the gate, too, since nothing else leads a later owner to it
 	lastSeen time.Time
 	returns  time.Duration // from lastSeen until its retry is due
 	tried    time.Time     // when it was wanted, failed, or became safe
@@ -187,7 +189,7 @@ type window struct {
 
 // NewBook returns a Book without schedules and with all gates closed.
 func NewBook() *Book {
-	return &Book{schedules: map[string]*line{}, opened: map[partition.ID]time.Time{}, underway: map[uint64]*flight{}}
+	return &Book{schedules: map[string]*line{}, opened: map[partition.ID]time.Time{}, underway: map[uint64]*flight{}, stopped: map[string]Stop{}}
 }
 
 // Declare replaces the schedules of a worker. Of workers that declare a name differently, the one
@@ -272,7 +274,8 @@ func (b *Book) Opened(now time.Time, p partition.ID) {
 	b.opened[p] = now
 	for _, l := range b.schedules {
 		if l.partition == p {
-			l.entries, l.window, l.newest = nil, window{}, time.Time{}
+			l.entries = slices.DeleteFunc(l.entries, func(e entry) bool { return !e.owed || e.safe })
+			l.window, l.newest = window{}, time.Time{}
 		}
 	}
 	for _, f := range b.underway {
@@ -301,16 +304,19 @@ func (b *Book) Tick(now time.Time) []Arm {
 		if l.since.After(now) { // the clock was ahead
 			l.since = now
 		}
-		switch {
-		case !l.has && !l.runs && now.Sub(l.since) >= GraceDefault:
+		if !l.has && !l.runs && now.Sub(l.since) >= GraceDefault {
 			delete(b.schedules, name)
 			b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
 			continue
-		case !b.owned(l):
-			continue
 		}
-		b.follow(now, l)
+		owned := b.owned(l)
+		if owned {
+			b.follow(now, l)
+		}
 		for _, e := range l.entries {
+			if !owned && !l.owes(now, &e) {
+				continue
+			}
 			if e.safe || b.underway[e.id] != nil || !elapsed(now, e.tried, e.wait) {
 				continue
 			}
@@ -326,6 +332,15 @@ func (b *Book) Tick(now time.Time) []Arm {
 		wanted = append(wanted, o.arm)
 	}
 	return wanted
+}
+
+// owes reports whether a firing is armed without the gate.
+func (l *line) owes(now time.Time, e *entry) bool {
+	if !e.owed || e.safe {
+		return false
+	}
+	_, dropped := l.dropped(now, e.at)
+	return !dropped
 }
 
 // follow brings the entries of l up to date: the next firing is one of them, those that no longer
@@ -356,7 +371,7 @@ func (b *Book) follow(now time.Time, l *line) {
 			i = -1 // an earlier one may have been added
 			continue
 		}
-		if e.safe && !e.entered && !now.Before(l.due(at).Add(UnseenMax)) && elapsed(now, e.tried, max(e.wait, UnseenMax)) {
+		if e.safe && !e.entered && b.stopped[l.name] == 0 && !now.Before(l.due(at).Add(UnseenMax)) && elapsed(now, e.tried, max(e.wait, UnseenMax)) {
 			e.safe, e.tried, e.wait = false, now, 0
 			b.counts.Rearmed++
 			l.status.Rearmed++
@@ -552,7 +567,41 @@ func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
 	}
 	e.safe, e.entered, e.dead = true, true, true
 	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
-		l.want(now, successor, 0)
+		if next := l.want(now, successor, 0); next != nil {
+			next.owed = true
+		}
+	}
+}
+
+// Stop is why an operator's act keeps the events of a key from running.
+type Stop uint8
+
+// The reasons. A key can have both.
+const (
+	OnHold Stop = 1 << iota
+	Parked      // also while its letters come back
+)
+
+// Stop says that an act stops a key, or does not any more. Its firings come, and wait in the lane or are parked without a word to the Book: they are not armed
+// again until it ends, and then only if they do not come.
+func (b *Book) Stop(now time.Time, key event.Key, why Stop, stops bool) {
+	name, ok := strings.CutPrefix(string(key), KeyOf(""))
+	before := b.stopped[name]
+	switch {
+	case !ok:
+	case stops:
+		b.stopped[strings.Clone(name)] = before | why
+	case before == why:
+		delete(b.stopped, name)
+		if l := b.schedules[name]; l != nil {
+			for i := range l.entries {
+				if e := &l.entries[i]; e.safe {
+					e.tried, e.wait = now, 0
+				}
+			}
+		}
+	case before != 0:
+		b.stopped[name] = before &^ why
 	}
 }
 
@@ -625,6 +674,11 @@ func (b *Book) Next(now time.Time) time.Time {
 			at(l.since.Add(GraceDefault))
 		}
 		if !b.owned(l) {
+			for _, e := range l.entries {
+				if l.owes(now, &e) && b.underway[e.id] == nil && len(b.underway) < ArmsMax {
+					at(after(now, e.tried, e.wait))
+				}
+			}
 			continue
 		}
 		switch a := now.Add(-l.def.Offset()); {
@@ -638,7 +692,7 @@ func (b *Book) Next(now time.Time) time.Time {
 			switch {
 			case e.seen:
 				at(after(now, e.lastSeen, LostMax))
-			case e.entered:
+			case e.entered, e.safe && b.stopped[name] != 0:
 			case b.underway[e.id] != nil:
 			case e.safe && due.After(now):
 				at(due.Add(UnseenMax))

@@ -285,6 +285,46 @@ func TestSkipOfAFiringOfAnEarlierOwner(t *testing.T) {
 	}
 }
 
+// An owner that is deposed before it has armed what follows a skipped firing arms it nevertheless: nothing in the topic leads a later owner to it.
+func TestSuccessorOfASkippedFiringIsArmedWithoutTheGate(t *testing.T) {
+	all := Definition{Name: "a", Every: time.Minute, Missed: All}
+	now := noon.Add(10 * time.Minute)
+	p, key := partition.Of(KeyOf("a")), event.Key(KeyOf("a"))
+	skipped := noon.Add(5 * time.Minute)
+	id := MessageID("a", FiringID(parse(t, all), skipped))
+	for name, again := range map[string]bool{"it owns it no more": false, "it owns it again": true} {
+		b := opened(t, now, all)
+		b.Skip(now, key, id)
+		b.Closed(p)
+		want := []time.Time{skipped.Add(time.Minute)}
+		if again {
+			b.Opened(now, p)
+			want = append(want, now.Add(time.Minute))
+		}
+		if at := b.Next(now); !at.Equal(now) {
+			t.Errorf("%s: next = %v, want now", name, at)
+		}
+		arms := b.Tick(now)
+		for i := range arms {
+			b.Armed(now, arms[i].ID, errors.New("away"))
+		}
+		if len(arms) != len(want) || !arms[0].Time.Equal(want[0]) {
+			t.Fatalf("%s: it arms %+v, want %v", name, arms, want)
+		}
+		if at := b.Next(now); !at.After(now) {
+			t.Errorf("%s: after a failure it is tried at once", name)
+		}
+		wantTimes(t, arm(b, now.Add(retryLast)), want...)
+		if again {
+			continue
+		}
+		wantTimes(t, arm(b, now.Add(time.Hour)))
+		if at := b.Next(now.Add(time.Hour)); !at.IsZero() {
+			t.Errorf("%s: there is something to do at %v", name, at)
+		}
+	}
+}
+
 func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	b := opened(t, noon, minutely)
 	arm(b, noon)
@@ -304,6 +344,43 @@ func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	}
 	wantTimes(t, arm(b, due.Add(2*UnseenMax)))      // the second time it is given longer
 	wantTimes(t, arm(b, due.Add(3*UnseenMax)), due) // 10 s
+}
+
+// While an operator holds or has parked the key of a schedule, a firing that has come waits there, or is a letter: a copy would join it, or be another letter.
+// It is armed again if it has not come some time after that.
+func TestFiringOfAStoppedKeyIsNotArmedAgain(t *testing.T) {
+	slow := Definition{Name: "s", Every: 12 * time.Hour, Grace: 3 * time.Hour}
+	b := opened(t, noon.Add(-1), slow)
+	key := event.Key(KeyOf("s"))
+	next := noon.Add(12 * time.Hour)
+	wantTimes(t, arm(b, noon.Add(-1)), noon)
+	b.Stop(noon, "another key", OnHold, true)
+	b.Stop(noon, key, OnHold, true)
+	wantTimes(t, arm(b, noon), next)
+	quiet := func(from, to time.Time) {
+		t.Helper()
+		for now := from; now.Before(to); now = now.Add(time.Second) {
+			wantTimes(t, arm(b, now))
+			if at := b.Next(now); !at.After(now) {
+				t.Fatalf("at %v there is something to do at %v", now, at)
+			}
+		}
+	}
+	quiet(noon, noon.Add(time.Hour))
+	b.Stop(noon.Add(time.Hour), key, Parked, true)
+	b.Stop(noon.Add(time.Hour), key, OnHold, false)
+	quiet(noon.Add(time.Hour), noon.Add(2*time.Hour))
+	end := noon.Add(2 * time.Hour)
+	b.Stop(end, key, Parked, false)
+	b.Stop(end, key, Parked, false)
+	wantTimes(t, arm(b, end.Add(UnseenMax-1)))
+	if at := b.Next(end); !at.Equal(end.Add(UnseenMax)) {
+		t.Errorf("next = %v, want %v", at, end.Add(UnseenMax))
+	}
+	wantTimes(t, arm(b, end.Add(UnseenMax)), noon)
+	if len(b.stopped) != 0 {
+		t.Errorf("stopped = %v", b.stopped)
+	}
 }
 
 // Publications that fail are tried again, with growing delays; another's success shows in between.

@@ -266,6 +266,7 @@ func (k *keeper) HoldKeys(keys []event.Key) {
 		k.held[key] = true
 	}
 	k.m.pipeline.HoldKeys(keys)
+	k.m.firings.stop(keys, schedule.OnHold, true)
 }
 
 func (k *keeper) ReleaseKeys(keys []event.Key) {
@@ -273,6 +274,7 @@ func (k *keeper) ReleaseKeys(keys []event.Key) {
 		delete(k.held, key)
 	}
 	k.m.pipeline.ReleaseKeys(keys)
+	k.m.firings.stop(keys, schedule.OnHold, false)
 }
 
 func (k *keeper) SkipEvents(skips []event.Skip) {
@@ -293,6 +295,7 @@ func (k *keeper) ParkKeys(parks []event.Park) {
 	k.m.pipeline.ParkKeys(parks)
 	for _, p := range parks {
 		k.parks[p.Key] = p
+		k.m.firings.stop([]event.Key{p.Key}, schedule.Parked, p.State != event.NotParked)
 		delete(k.back, p.Key)
 		switch p.State {
 		case event.ParkEnds:
@@ -561,10 +564,15 @@ func (k *keeper) checkParked() {
 	}
 }
 
+// promised reports whether a former owner has promised a reservation, of which its holder may not have heard.
+func (m *member) promised(d *event.Delivery) bool {
+	return slices.Contains(m.gates[d.Partition].Reserved, ownership.ReservedKey{Key: ring.HashOf(string(d.Ref.Key())), ID: ownership.ReservationOf(d.MessageID())})
+}
+
 // checkBegun: nothing begins that an act forbids which this member has read.
 func (k *keeper) checkBegun(d *event.Delivery) {
 	w, key := k.m.w, d.Ref.Key()
-	if call := d.Call(); call != nil && call.Reservation && (call.Resume || w.reservings[d.MessageID()].turn != nil) {
+	if call := d.Call(); call != nil && call.Reservation && (call.Resume || w.reservings[d.MessageID()].turn != nil || k.m.promised(d)) {
 		return // its turn goes on
 	}
 	if k.held[key] {

@@ -208,6 +208,16 @@ func (m *member) known(events []event.Known) {
 	}
 }
 
+// stop does what internal/node's schedules do; nil: no schedules.
+func (s *firings) stop(keys []event.Key, why schedule.Stop, stops bool) {
+	if s == nil {
+		return
+	}
+	for _, key := range keys {
+		s.book.Stop(s.g.now(), key, why, stops)
+	}
+}
+
 // opens and closes do what internal/node's schedules do.
 func (s *firings) opens(changes []ownership.GateChange) {
 	for _, c := range changes {

@@ -1,0 +1,134 @@
+package deadletter
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// timedClient is a client of one topic partition, whose messages have the times that their producers claim.
+type timedClient struct {
+	pulsar.Client
+	times []time.Time
+	read  int
+}
+
+type timedMessage struct {
+	fakeMessage
+	at time.Time
+}
+
+func (m timedMessage) PublishTime() time.Time { return m.at }
+
+func (c *timedClient) id(i int) fakeID {
+	return fakeOf(1, int64(i), 0, 1).id
+}
+
+// CreateReader implements pulsar.Client.
+func (c *timedClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	next := len(c.times)
+	switch {
+	case o.StartMessageID == pulsar.EarliestMessageID():
+		next = 0
+	case o.StartMessageIDInclusive:
+		next = int(o.StartMessageID.EntryID())
+	}
+	return &timedReader{client: c, next: next}, nil
+}
+
+type timedReader struct {
+	pulsar.Reader
+	client *timedClient
+	next   int
+}
+
+func (*timedReader) Close() {}
+
+// GetLastMessageID implements pulsar.Reader.
+func (r *timedReader) GetLastMessageID() (pulsar.MessageID, error) {
+	return r.client.id(len(r.client.times) - 1), nil
+}
+
+// Next implements pulsar.Reader.
+func (r *timedReader) Next(ctx context.Context) (pulsar.Message, error) {
+	if r.next >= len(r.client.times) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	m := timedMessage{fakeMessage{id: r.client.id(r.next)}, r.client.times[r.next]}
+	r.next++
+	r.client.read++
+	return m, nil
+}
+
+// SeekByTime seeks as brokers do: the first and the last message decide, else a binary search for the newest one before the time.
+func (r *timedReader) SeekByTime(t time.Time) error {
+	times := r.client.times
+	before := func(i int) bool { return times[i].Before(t) }
+	switch last := len(times) - 1; {
+	case !before(0):
+		r.next = 0
+	case before(last):
+		r.next = last + 1
+	default:
+		low, high := 0, last
+		for low+1 < high {
+			if mid := (low + high) / 2; before(mid) {
+				low = mid
+			} else {
+				high = mid
+			}
+		}
+		r.next = high
+	}
+	return nil
+}
+
+// TestALastMessageThatClaimsToBeOldHidesNothing: of a topic partition whose last message has an old time, a read from a time on shows what was published since;
+// one without such messages is not read.
+func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		since := now.Add(-time.Hour)
+		cfg := DefaultConfig()
+		for name, c := range map[string]struct {
+			recent, claim int // how many of the newest messages were published since then, and how many behind them claim to be old
+
+		}{
+			"as it should be":       {500, 0},
+			"the last one":          {500, 1},
+			"as many as are looked": {500, tailMax - 1},
+			"nothing since":         {0, 1000},
+		} {
+			client := &timedClient{}
+			for i := range 3000 {
+				client.times = append(client.times, now.Add(-24*time.Hour).Add(time.Duration(i)*time.Second))
+			}
+			var want []int64
+			for range c.recent {
+				want = append(want, int64(len(client.times)))
+				client.times = append(client.times, now.Add(-time.Minute))
+			}
+			for range c.claim {
+				client.times = append(client.times, now.Add(-48*time.Hour))
+			}
+			var got []int64
+			_, err := New(cfg, client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
+				if m.PublishTime().After(since) {
+					got = append(got, m.ID().EntryID())
+				}
+				return nil
+			})
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: it reads %d of %d events published since then: %v", name, len(got), len(want), err)
+			}
+			if most := len(client.times) + 2*tailMax; client.read > 2*most || c.recent == 0 && client.read > 2*tailMax+1 {
+				t.Errorf("%s: it reads %d of %d messages", name, client.read, len(client.times))
+			}
+		}
+	})
+}
