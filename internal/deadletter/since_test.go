@@ -97,7 +97,6 @@ func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
 		cfg := DefaultConfig()
 		for name, c := range map[string]struct {
 			recent, claim int // how many of the newest messages were published since then, and how many behind them claim to be old
-
 		}{
 			"as it should be":       {500, 0},
 			"the last one":          {500, 1},

@@ -19,6 +19,7 @@ func (t *told) SkipEvents(s []event.Skip)    { t.note("skip", len(s)) }
 func (t *told) UnskipEvents(s []event.Skip)  { t.note("unskip", len(s)) }
 func (t *told) ParkKeys(parks []event.Park)  { t.note("park", parks) }
 func (t *told) note(what string, of any)     { t.calls = append(t.calls, fmt.Sprint(what, " ", of)) }
+
 func (t *told) since(t2 *testing.T, want ...string) {
 	t2.Helper()
 	if !slices.Equal(t.calls, want) {

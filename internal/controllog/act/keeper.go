@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
@@ -581,7 +581,8 @@ func (v *visit) reachedEnd(transport controllog.Transport) {
 	v.caughtUp = true
 	v.settle(v.keys)
 	v.setTransport(transport, nil)
-	v.againAt = clock.Now().Add(mathrand.N(againWithin))
+	chance := newID()
+	v.againAt = clock.Now().Add(time.Duration(binary.LittleEndian.Uint64(chance[:]) % uint64(againWithin)))
 	if missing := len(v.fold.Missing(v.wall())); missing > 0 {
 		v.log.Warn("acts topic has lost records of acts that have an effect; writing them again", "acts", missing)
 	}
