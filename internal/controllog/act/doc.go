@@ -19,7 +19,9 @@
 //
 //	record.go   records to bytes and back, and their bounds     (pure)
 //	fold.go     Fold: records in, held keys and the list out    (pure)
-//	keeper.go   Keeper: follows the topic, appends acts, lets holds expire
+//	effects.go  Effects: what of the acts the mailboxes go by   (pure)
+//	keeper.go   Keeper: answers operators, appends acts, lets holds expire
+//	visit.go    one reader of the topic, until it is lost
 //	ends.go     the ends of skips and unparks at this member, on their way to the topic
 //	http.go     the pages of the admin endpoint
 //	metrics.go

@@ -217,7 +217,7 @@ var pureFolders = []pure{
 	{dir: "internal/ownership"},
 	{dir: "internal/ownership/inbox"},
 	{dir: "internal/ownership/driver"},
-	{dir: "internal/controllog/act", impure: []string{"keeper.go", "ends.go", "http.go"}},
+	{dir: "internal/controllog/act", impure: []string{"keeper.go", "visit.go", "ends.go", "http.go"}},
 	{dir: "internal/controllog/claim", impure: []string{"keeper.go", "read.go"}},
 	{dir: "internal/mailbox", impure: []string{"mailboxes.go", "metrics.go", "remember.go"}},
 	{dir: "internal/mailbox/admission"},
