@@ -76,6 +76,7 @@ type peer struct {
 	applied Position      // the newest that it ever applied
 	lists   []listing     // the peers that it reports as unreachable
 	reach   Reach         // by our own transport
+	asked   Position      // propose.go: of its lost proposal to leave; zero: none
 	prefix  prefixDoubt   // prefix.go
 }
 
@@ -311,6 +312,7 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 		if r.rec.Inc == m.cfg.Inc {
 			m.emit(Note{Kind: NoteEpochLost, At: r.at, Reason: err.Error()})
 		}
+		m.noteAsked(r, e)
 		return
 	}
 	m.keepView(r.at)
@@ -435,6 +437,9 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	p.at, p.beat, p.heard = r.at, b, r.when
 	if p.applied.Before(b.Applied) {
 		p.applied = b.Applied
+	}
+	if b.Ready && !b.Applied.Before(p.asked) {
+		p.asked = Position{}
 	}
 	p.note(r.when, b.Unreachable)
 	if r.rec.Inc == m.cfg.Inc {

@@ -64,10 +64,41 @@ func (m *Machine) wantsOut() bool {
 	return m.leaving || !m.app && m.due(m.appGone.Add(m.cfg.Timing.AppAbsence))
 }
 
+// noteAsked remembers that a member wants out: its proposal to leave was lost to another one. The next proposal takes it along, whoever makes
+// it. Else each of many that leave at once would need an epoch of its own, and all would compete for each of them.
+func (m *Machine) noteAsked(r read, e *Epoch) {
+	n := m.state.node(r.rec.Inc)
+	if n == nil || !m.state.IsMember(n.Inc) || slices.Contains(e.Members, n.Inc) {
+		return
+	}
+	if e.Prev.Before(n.Since) {
+		return // of an earlier membership of the same incarnation
+	}
+	m.peer(n.Inc).asked = r.at
+}
+
+// asksOut reports whether a member has asked to leave and wants no partitions. One that is not heard is judged by its silence.
+func (m *Machine) asksOut(n *Node) bool {
+	p := m.peers[n.Inc]
+	return p != nil && !p.asked.IsZero() && m.seenFresh(n) && !p.beat.Ready
+}
+
+// turnToLeave is how much longer than a member that leaves alone this one waits before it proposes once more: any proposal of those before it by name
+// takes it along. The first proposal goes out at once, whoever else leaves.
+func (m *Machine) turnToLeave() time.Duration {
+	place := 0
+	for i, inc := range m.state.Members {
+		if n := m.state.member(i); inc != m.cfg.Inc && n.Name < m.cfg.Name && m.asksOut(n) {
+			place++
+		}
+	}
+	return time.Duration(place) * m.cfg.Timing.RankDelay
+}
+
 // removed begins the back-off of a member that others have removed.
 func (m *Machine) removed(r read) {
-	if m.wantsOut() || r.rec.Inc == m.cfg.Inc {
-		return // as it wishes, or did when it proposed this
+	if m.wantsOut() || r.rec.Inc == m.cfg.Inc || !m.peer(m.cfg.Inc).asked.IsZero() {
+		return // as it wishes, or did when it proposed this or asked for it
 	}
 	t := &m.cfg.Timing
 	if r.when.Sub(m.joinedAt) > t.RemovedMax {
@@ -152,11 +183,11 @@ func (m *Machine) propose() {
 		m.wanted = m.now
 	}
 	t := &m.cfg.Timing
-	wait := time.Duration(m.rank()) * t.RankDelay
+	wait, spacing := time.Duration(m.rank())*t.RankDelay, t.ProposeSpacing
 	if m.wantsOut() {
-		wait = 0
+		wait, spacing = 0, spacing+m.turnToLeave()
 	}
-	if !m.due(m.wanted.Add(wait)) || m.proposedAt != 0 && !m.due(m.proposedAt.Add(t.ProposeSpacing)) {
+	if !m.due(m.wanted.Add(wait)) || m.proposedAt != 0 && !m.due(m.proposedAt.Add(spacing)) {
 		return
 	}
 	m.proposedAt = m.now
@@ -346,6 +377,8 @@ func (m *Machine) mustGo(n *Node, named []Incarnation) string {
 		}
 	case m.silent(n):
 		return "silent"
+	case m.asksOut(n):
+		return "leave"
 	case slices.Contains(named, n.Inc) && m.votedOut(n):
 		return "unreachable"
 	}

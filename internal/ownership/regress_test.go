@@ -72,12 +72,13 @@ func TestBeatOfBeforeARemovalAsksForNothing(t *testing.T) {
 // before it joins again.
 func TestOwnLeaveIsNoRemoval(t *testing.T) {
 	for name, c := range map[string]struct {
-		app, own, want bool
+		app, own, asked, want bool
 	}{
 		"others' epoch":                       {app: true, want: true},
 		"its own, the application is back":    {app: true, own: true},
 		"its own, the application is missing": {own: true},
 		"others' epoch, it wants out":         {},
+		"others' epoch, it had asked":         {app: true, asked: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := quietWorld(t, 2, DefaultTiming(), 1).procs[0].m
@@ -86,9 +87,65 @@ func TestOwnLeaveIsNoRemoval(t *testing.T) {
 			if c.own {
 				by = m.cfg.Inc
 			}
+			if c.asked {
+				m.peer(m.cfg.Inc).asked = m.state.Cur
+			}
 			m.removed(read{at: m.state.Cur, rec: Record{Inc: by}, when: m.now})
 			if m.votedOff != c.want {
 				t.Errorf("it takes itself for removed by others: %t, want %t", m.votedOff, c.want)
+			}
+		})
+	}
+}
+
+// TestLostProposalToLeaveIsARequest: whose proposal to leave was lost is taken along by others, unless it wants partitions again, or had asked
+// in an earlier membership.
+func TestLostProposalToLeaveIsARequest(t *testing.T) {
+	node := Incarnation{0xF}
+	for name, c := range map[string]struct {
+		ready, ask, old, back, remains bool
+		left                           bool
+	}{
+		"it asked":                           {ask: true, left: true},
+		"it only lacks an application":       {},
+		"it asked, and its Beat is ready":    {ask: true, ready: true},
+		"it asked before it was a member":    {ask: true, old: true},
+		"it asked, and its application came": {ask: true, back: true},
+		"it lost a proposal to remain":       {ask: true, remains: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := quietWorld(t, 3, DefaultTiming(), 1)
+			w.brief = true
+			m := w.procs[0].m
+			beat := func(ready bool) {
+				w.hear(node, &Beat{Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: ready})
+			}
+			before := m.state.Cur
+			w.hear(node, &Hello{Node: Node{Name: "node", Inc: node, Lease: 2 * time.Second}, HashID: "h", Partitions: simPartitions})
+			for range 4 {
+				beat(true)
+			}
+			if !m.state.IsMember(node) {
+				t.Fatal("it never became a member: this proves nothing")
+			}
+			lost := &Epoch{Prev: m.state.Cur, Members: []Incarnation{m.cfg.Inc}, Table: make([]uint16, simPartitions+1)}
+			if c.old {
+				lost.Prev = before
+			}
+			if c.remains {
+				lost.Members = append(lost.Members, node)
+			}
+			if c.ask {
+				w.hear(node, lost)
+			}
+			if c.back {
+				beat(true)
+			}
+			for range 5 {
+				beat(c.ready)
+			}
+			if left := !m.state.IsMember(node); left != c.left {
+				t.Errorf("it was taken out: %t, want %t", left, c.left)
 			}
 		})
 	}

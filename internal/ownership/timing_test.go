@@ -170,6 +170,43 @@ func TestHandoffIsNotTimed(t *testing.T) {
 	}
 }
 
+// TestManyLeaveAtOnce: members that leave at the same moment, or lose their applications, need an epoch each for their first proposals and a few for all
+// of them together, and not one after another.
+func TestManyLeaveAtOnce(t *testing.T) {
+	for _, many := range []int{1, 2, 10, 20} {
+		for name, in := range map[string]Input{"leave": Leave{}, "app": AppReady{}} {
+			t.Run(fmt.Sprint(many, name), func(t *testing.T) {
+				w := quietWorld(t, 5, DefaultTiming(), many+1)
+				w.idle = true // no handler runs
+				w.runUntil(w.now + time.Second)
+				epochs, last, from := 0, w.now, w.now
+				w.landed = func(_ Position, r Record) {
+					if _, ok := r.Body.(*Epoch); ok {
+						epochs, last = epochs+1, w.now
+					}
+				}
+				for _, p := range w.procs[1:] {
+					p.step(in)
+				}
+				if in == (AppReady{}) {
+					from += w.timing.AppAbsence
+				}
+				w.runUntil(w.now + 20*time.Second)
+				if got := len(w.procs[0].m.state.Members); got != 1 || w.failure != "" {
+					t.Fatalf("%d members: %s %s", got, w.unrest(), w.failure)
+				}
+				t.Logf("%d proposals in %v", epochs, last-from)
+				if most := many + many/5 + 3; many == 1 && epochs != 1 || epochs > most {
+					t.Errorf("%d epochs were proposed, want at most %d", epochs, most)
+				}
+				if last-from > time.Second || many == 1 && last-from > 50*time.Millisecond {
+					t.Errorf("the last proposal came after %v", last-from)
+				}
+			})
+		}
+	}
+}
+
 // TestNothingMovesWithoutAFault: handlers of any length and bursts of Beats remove no member.
 func TestNothingMovesWithoutAFault(t *testing.T) {
 	for seed := range uint64(10) {
