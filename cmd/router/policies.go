@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/source"
 )
@@ -200,9 +201,24 @@ func (d *doctor) missingTopics(ctx context.Context, admin pulsaradmin.Client, se
 	}
 	for _, topic := range slices.Sorted(maps.Keys(lacks)) {
 		if _, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic)); pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings) {
-			d.fail("missing topic", "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: %s", topic, lacks[topic])
+			const check, says = "missing topic", "%s is not there, and the broker creates no topics: %s"
+			advice := "pulsar-admin topics create " + topic
+			if d.canDoWithout(topic) {
+				d.warn(check, advice, says, topic, goesOn)
+				continue
+			}
+			d.fail(check, advice, says, topic, lacks[topic])
 		}
 	}
+}
+
+// goesOn is what routers do that cannot use a topic of claims that are optional.
+const goesOn = "routers start late, and without claims"
+
+// canDoWithout reports whether a topic is one of claims, and these are optional.
+func (d *doctor) canDoWithout(topic string) bool {
+	places, err := claimedBy(d.cfg)
+	return err == nil && modeOf(d.cfg) == node.Gossip && slices.ContainsFunc(places, func(p claim.Place) bool { return p.Topic == topic })
 }
 
 // missingSubscriptions checks that routers get their subscriptions, of logs the one that keeps their records.
@@ -254,8 +270,13 @@ func (d *doctor) missingSubscriptions(ctx context.Context, admin pulsaradmin.Cli
 			if slices.Contains(events, topic) && !cfg.FromEarliest {
 				from = "latest"
 			}
-			d.fail("missing subscription", "pulsar-admin topics create-subscription -s "+needs[topic]+" -m "+from+" "+topic,
-				"%s has no subscription %s, and the broker creates none: routers cannot use the topic", topic, needs[topic])
+			const check, says = "missing subscription", "%s has no subscription %s, and the broker creates none: %s"
+			advice := "pulsar-admin topics create-subscription -s " + needs[topic] + " -m " + from + " " + topic
+			if d.canDoWithout(topic) {
+				d.warn(check, advice, says, topic, needs[topic], goesOn)
+				continue
+			}
+			d.fail(check, advice, says, topic, needs[topic], "routers cannot use the topic")
 		}
 	}
 }

@@ -66,6 +66,9 @@ func examined(t *testing.T, says map[string]string, args ...string) []finding {
 		if arg == "batch_index_acks" {
 			d.cfg.Pulsar.BatchIndexAcks = true
 		}
+		if arg == "gossip" {
+			d.cfg.Ownership.Mode = config.ModeGossip
+		}
 		if arg == "no timers" {
 			d.cfg.Pulsar.Timers = false
 		}
@@ -248,6 +251,19 @@ func TestDoctorOfPolicies(t *testing.T) {
 		want := []string{"__anchor" + m + "__acts-orders", "__anchor" + m + "__ring-orders", "ringfence" + m + "orders-orders-DLQ", "ringfence" + m + "orders-orders-PARKED"}
 		if !slices.Equal(missing, want) {
 			t.Errorf("found %q, want %q", missing, want)
+		}
+	})
+	t.Run("no claims with ownership.mode gossip", func(t *testing.T) {
+		says := healthy()
+		delete(says, claims+"/partitions")
+		delete(says, claims+"/stats")
+		for name, want := range map[string]string{"allowAutoTopicCreation": "is not there", "allowAutoSubscriptionCreation": "has no subscription __anchor"} {
+			says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","` + name + `":"false"}`
+			for _, f := range examined(t, says, "gossip") {
+				if strings.Contains(f.Says, "__ringfence-claims") && (f.Result != resultWarn || !strings.Contains(f.Says, want) || !strings.HasSuffix(f.Says, "without claims")) {
+					t.Errorf("found %+v, and routers start without claims", f)
+				}
+			}
 		}
 	})
 	t.Run("no topics yet", func(t *testing.T) {

@@ -121,7 +121,8 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 // with added topic partitions, and does not tell: a ledger that is new shows both. The broker calls us, so nothing here may wait.
 func (p *outlets) kept(o *outlet, r receipt) {
 	o.mu.Lock()
-	known := o.ledgers[r.id.PartitionIdx()] == r.id.LedgerID()
+	ledger, known := o.ledgers[r.id.PartitionIdx()]
+	known = known && ledger == r.id.LedgerID()
 	begins := !known && !o.looking
 	if known {
 		p.lookLater(o)

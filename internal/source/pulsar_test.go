@@ -574,7 +574,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
 			defer mu.Unlock()
 			fails = err
 		}
-		producer := &numbered{ledger: 7}
+		producer := &numbered{ledger: 0} // the first one of a new cluster
 		p := fakeLink(&fakeClient{
 			produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return producer, nil },
 			subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {

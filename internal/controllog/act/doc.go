@@ -19,6 +19,7 @@
 //
 //	record.go   records to bytes and back, and their bounds     (pure)
 //	fold.go     Fold: records in, held keys and the list out    (pure)
+//	restore.go  Fold, when the topic has lost records           (pure)
 //	effects.go  Effects: what of the acts the mailboxes go by   (pure)
 //	keeper.go   Keeper: answers operators, appends acts, lets holds expire
 //	visit.go    one reader of the topic, until it is lost

@@ -1,7 +1,6 @@
 package act
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"maps"
@@ -56,6 +55,9 @@ type Fold struct {
 	list  []placed             // the newest records but marks and ends, in their order
 	last  event.Position
 	read  bool // last is a position
+	count uint64
+
+	repeats bool // an act stands in the topic twice, or did
 
 	forgotten []time.Time // the latest ends of acts that the list has forgotten, ascending; at most forgottenMax
 }
@@ -65,9 +67,12 @@ type placed struct {
 	Record
 
 	at      event.Position
-	end     End    // of a skip or unpark; 0: not told
-	endedBy string // the member that has told it
-	told    string // its words
+	number  uint64         // in the order in which acts were first read
+	end     End            // of a skip or unpark; 0: not told
+	endedBy string         // the member that has told it
+	told    string         // its words
+	ending  Record         // that has told it
+	endAt   event.Position // of its newest record
 }
 
 // skipped names an event that is skipped.
@@ -91,10 +96,12 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 	case r.Kind == Mark:
 		return r, Marked
 	case r.Kind.tells():
-		return r, f.ended(r)
+		return r, f.ended(r, at)
 	}
-	p := placed{Record: r, at: at}
+	f.count++
+	p := placed{Record: r, at: at, number: f.count}
 	if f.again(p) {
+		f.redo(p)
 		return r, Already
 	}
 	f.note(p)
@@ -108,78 +115,6 @@ func (f *Fold) Apply(at event.Position, data []byte) (Record, Result) {
 	case Hold, Mark, Skipped, Unparked:
 	}
 	return r, f.hold(p)
-}
-
-// again reports whether the act of a record is known, and notes where its newest record is.
-func (f *Fold) again(p placed) (known bool) {
-	same := func(q placed) bool { return q.ID == p.ID && q.Kind == p.Kind && q.Key == p.Key }
-	if i := slices.IndexFunc(f.list, same); i >= 0 {
-		q := f.list[i]
-		q.at, known = p.at, true
-		f.list = append(slices.Delete(f.list, i, i+1), q) // in the order of positions
-	}
-	known = move(f.holds, p.Key, same, p.at) || known
-	known = move(f.parks, p.Key, same, p.at) || known
-	return move(f.skips, skipped{p.Key, p.Event}, same, p.at) || known
-}
-
-// move notes a new position of a record of a map, if it is the same.
-func move[K comparable](in map[K]placed, name K, same func(placed) bool, at event.Position) bool {
-	q, known := in[name]
-	if !known || !same(q) {
-		return false
-	}
-	q.at = at
-	in[name] = q
-	return true
-}
-
-// Restart makes the Fold take records from the first one on again, as the topic is another one now. The acts that it knows stay as they are: their
-// records have no effect again, and [Fold.Missing] returns those that have none.
-func (f *Fold) Restart() {
-	f.last, f.read = event.Position{}, false
-	for i := range f.list {
-		f.list[i].at = event.Position{}
-	}
-	all := func(placed) bool { return true }
-	for key := range f.holds {
-		move(f.holds, key, all, event.Position{})
-	}
-	for name := range f.skips {
-		move(f.skips, name, all, event.Position{})
-	}
-	for key := range f.parks {
-		move(f.parks, key, all, event.Position{})
-	}
-}
-
-// Missing returns the acts with an effect at an instant, the parks and unparks without an end, and the releases of holds that are back, which have no
-// record since [Fold.Restart]; oldest first.
-func (f *Fold) Missing(now time.Time) (missing []Record) {
-	look := func(p placed, always bool) {
-		if p.at.IsZero() && (always || activeAt(p.Record, now)) {
-			missing = append(missing, p.Record)
-		}
-	}
-	for _, h := range f.holds {
-		look(h, false)
-	}
-	for _, s := range f.skips {
-		look(s, false)
-	}
-	for _, p := range f.parks {
-		look(p, true) // letters may be left
-	}
-	for _, h := range f.list { // an earlier state of the topic has the hold, and lacks its release
-		if _, held := f.holds[h.Key]; held || h.Kind != Hold || h.at.IsZero() || !activeAt(h.Record, now) {
-			continue
-		}
-		if i := slices.IndexFunc(f.list, func(r placed) bool { return r.Kind == Release && r.Key == h.Key && r.at.IsZero() }); i >= 0 {
-			missing = append(missing, f.list[i].Record)
-		}
-	}
-	slices.SortFunc(missing, func(a, b Record) int { return cmp.Or(a.At.Compare(b.At), bytes.Compare(a.ID[:], b.ID[:])) })
-	return missing
 }
 
 func (f *Fold) skip(p placed) Result {
@@ -225,17 +160,21 @@ func (f *Fold) park(p placed) Result {
 }
 
 // ended notes the end of a skip or of an unpark, if none is known.
-func (f *Fold) ended(r Record) Result {
+func (f *Fold) ended(r Record, at event.Position) Result {
 	of := Skip
 	if r.Kind == Unparked {
 		of = Unpark
 	}
 	result := NoSkip
 	note := func(p *placed) bool {
-		if p.Kind != of || p.ID != r.Of || p.Key != r.Key || p.end != 0 {
+		if p.Kind != of || p.ID != r.Of || p.Key != r.Key {
 			return false
 		}
-		p.end, p.endedBy, result = r.End, r.By, Ended
+		p.endAt = at
+		if p.end != 0 {
+			return false
+		}
+		p.end, p.endedBy, p.ending, result = r.End, r.By, r, Ended
 		if of == Unpark {
 			p.told = r.Reason
 		}

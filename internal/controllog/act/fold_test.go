@@ -209,6 +209,66 @@ func TestFoldMatchesTheReference(t *testing.T) {
 
 // TestFoldIsBounded: there are no more holds than HeldLimit and no more listed records than listMax; holds that have
 // expired make room.
+// TestAnActThatIsWrittenAgainDoesNotUndoALaterOne: a member that writes an act again may not have read yet that it is over. Its record then stands behind the
+// later one, and a member that starts now knows no better.
+func TestAnActThatIsWrittenAgainDoesNotUndoALaterOne(t *testing.T) {
+	soon := noon.Add(time.Second)
+	hold, longer, release := record(Hold, "k", noon, time.Hour), record(Hold, "k", soon, 2*time.Hour), record(Release, "k", soon, 0)
+	park, unpark := record(Park, "k", noon, time.Hour), record(Unpark, "k", soon, time.Hour)
+	skip := skipRecord("k", 3, noon, time.Hour)
+	for name, c := range map[string]struct{ before, after []Record }{
+		"a release":                          {[]Record{hold}, []Record{release, hold}},
+		"a release, from an earlier state":   {[]Record{hold, release}, []Record{hold}},
+		"a longer hold":                      {[]Record{hold}, []Record{longer, hold}},
+		"an unpark":                          {[]Record{park}, []Record{unpark, park}},
+		"an unpark that has ended":           {[]Record{park}, []Record{unpark, unparkedRecord(unpark), park}},
+		"its end, from an earlier state":     {[]Record{park, unpark, unparkedRecord(unpark)}, []Record{park}},
+		"its end, which was lost":            {[]Record{park, unpark, unparkedRecord(unpark)}, []Record{park, unpark}},
+		"the end of a skip that is not over": {[]Record{skip, endRecord(skip, EndDone)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var old, fresh Fold
+			for i, r := range c.before {
+				old.Apply(event.Position{Ledger: 1, Entry: int64(i)}, encoded(t, r))
+			}
+			old.Restart()
+			at := event.Position{Ledger: 10}
+			read := func(r Record) {
+				for _, f := range []*Fold{&old, &fresh} {
+					f.Apply(at, encoded(t, r))
+				}
+				at.Entry++
+			}
+			for _, r := range c.after {
+				read(r)
+			}
+			now := noon.Add(time.Minute)
+			for rounds := 0; len(old.Missing(now)) > 0; rounds++ {
+				if rounds == 5 {
+					t.Fatalf("acts are written again and again: %v", old.Missing(now))
+				}
+				for _, r := range old.Missing(now) {
+					read(r)
+				}
+			}
+			effects := func(f *Fold) string {
+				held, _ := f.Held("k", now)
+				skips := f.SkipsOf("k", now)
+				for i := range skips {
+					skips[i].Active = true
+				}
+				return fmt.Sprint(held.ID, f.Parks(now), skips)
+			}
+			if want, got := effects(&old), effects(&fresh); got != want {
+				t.Errorf("a member that started later goes by %s, and the others by %s", got, want)
+			}
+			if more := fresh.Missing(now); len(more) > 0 {
+				t.Errorf("it would write again %v", more)
+			}
+		})
+	}
+}
+
 func TestFoldIsBounded(t *testing.T) {
 	var f Fold
 	at := event.Position{Ledger: 1}

@@ -97,6 +97,7 @@ type Keeper struct {
 
 	restart bool                 // the topic is another one: it is read from its first record again
 	again   map[ID]clock.Instant // acts that the topic has lost: when they were written again
+	answers []func()             // to acts of this member that were read back, for when the mailboxes go by them
 
 	mu        sync.Mutex
 	fold      Fold
@@ -370,8 +371,19 @@ func (k *Keeper) Run(ctx context.Context, keys Keys) error {
 func (k *Keeper) lost(ctx context.Context, why error, pause time.Duration, keys Keys) {
 	k.setTransport(nil, why)
 	k.metrics.readers.WithLabelValues("lost").Inc()
-	k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", k.effects.Held())
+	if errors.Is(why, controllog.ErrReplaced) && k.isTrimmed() {
+		k.log.Info("records of the acts topic that were read are old, and gone; reading it again", "held_keys", k.effects.Held())
+	} else {
+		k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", k.effects.Held())
+	}
 	k.wait(ctx, pause, keys)
+}
+
+// isTrimmed reports whether members let the broker delete all records that were read.
+func (k *Keeper) isTrimmed() bool {
+	last, some := k.fold.Last() // written by this goroutine alone
+	upTo, old := k.fold.Old(k.wall(), k.cfg.KeepFor)
+	return some && old && !upTo.Before(last)
 }
 
 // wait lets holds expire meanwhile.

@@ -172,6 +172,10 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 func (v *visit) reachedEnd(transport controllog.Transport) {
 	v.caughtUp = true
 	v.settle(v.keys)
+	for _, answer := range v.answers {
+		answer() // there is room
+	}
+	v.answers = nil
 	v.setTransport(transport, nil)
 	chance := newID()
 	v.againAt = clock.Now().Add(time.Duration(binary.LittleEndian.Uint64(chance[:]) % uint64(againWithin)))
@@ -249,8 +253,12 @@ func (v *visit) apply(e controllog.Entry) {
 	waits := v.waiting[r.ID]
 	delete(v.waiting, r.ID)
 	v.mu.Unlock()
-	if waits != nil {
+	switch {
+	case waits == nil:
+	case v.caughtUp || r.Kind == Mark: // a mark shows that the end is reached
 		waits <- result
+	default:
+		v.answers = append(v.answers, func() { waits <- result })
 	}
 	if v.caughtUp || result == Malformed || result == Later { // earlier acts were reported when they were done
 		v.report(e.At, r, result)

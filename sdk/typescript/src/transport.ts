@@ -88,10 +88,12 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
  * Notes the sockets of connections that are made with these credentials. gRPC closes none on which the router has said nothing yet: a router that is
  * frozen would cost the application a file with each attempt.
  */
-function noting(of: ChannelCredentials, sockets: Set<Socket>): ChannelCredentials {
+export function noting(of: ChannelCredentials, sockets: Set<Socket>): ChannelCredentials {
+  if (typeof of._createSecureConnector !== "function") return of; // it is not for applications: another version may lack it
   const create = of._createSecureConnector.bind(of);
   of._createSecureConnector = (...all) => {
     const connector = create(...all);
+    if (typeof connector?.connect !== "function") return connector;
     const connect = connector.connect.bind(connector);
     connector.connect = (socket) => {
       sockets.add(socket);

@@ -7,10 +7,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { ServerCredentials } from "@grpc/grpc-js";
+import { credentials, ServerCredentials } from "@grpc/grpc-js";
 import { run, type Options } from "../src/index.js";
 import { testRouter, type TestRouter } from "../src/testing/index.js";
-import { grpcConnect } from "../src/transport.js";
+import { grpcConnect, noting } from "../src/transport.js";
 import { deferred } from "./script.js";
 
 const silent = { info() {}, warn() {}, error() {} };
@@ -93,6 +93,14 @@ describe("gRPC", () => {
   }
 
   it("leaves no socket behind to a router that never says a word", (t) => leavesNoSocket(t));
+
+  it("works with another version of gRPC, whose credentials are made otherwise", () => {
+    const plain = credentials.createInsecure();
+    for (const other of [{ _createSecureConnector: undefined }, { _createSecureConnector: () => ({}) }, { _createSecureConnector: () => undefined }]) {
+      const of = noting(Object.assign(Object.create(plain), other), new Set());
+      of._createSecureConnector?.({ path: "" }, {});
+    }
+  });
 
   it("connects again when the stream breaks", async (t) => {
     const router = testRouter(t);
