@@ -3,9 +3,12 @@ package controllog
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -17,7 +20,7 @@ import (
 // A topic with few records has one in each ledger, so the first reader reads on for some time, and the second one checks all of that.
 //
 // The client also goes on by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if readers opened at the newest
-// record do not have it, or if a position falls and the log ends before it.
+// record do not have it, or if a position falls and the log ends before it. Such a topic is empty, and may stay so: a reader is opened there every lookEvery.
 func Whole(t Transport, log *slog.Logger) Transport { return whole{t, log} }
 
 type whole struct {
@@ -31,8 +34,21 @@ type whole struct {
 func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error {
 	p := passage{from: from, record: record, log: w.log}
 	opened = sync.OnceFunc(opened)
+	looking, end := context.WithCancel(ctx)
+	var look sync.WaitGroup
+	defer look.Wait()
+	defer end()
+	lost := make(chan struct{}) // a look has found that the log lacks the newest record
+	look.Go(func() { w.look(looking, &p.newest, lost) })
 	for {
 		reading, stop := context.WithCancel(ctx)
+		look.Go(func() {
+			select {
+			case <-lost:
+				stop()
+			case <-reading.Done():
+			}
+		})
 		p.doubts, p.begun = false, false
 		err := w.Transport.Tail(reading, p.from, prefetch, opened, func(e Entry) {
 			switch {
@@ -56,13 +72,60 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 		again := reading.Err() != nil && ctx.Err() == nil
 		stop()
 		switch {
-		case again && p.replaced:
+		case again && (p.replaced || isClosed(lost)):
 			return ErrReplaced
 		case !again:
 			return err
 		}
 	}
 }
+
+// look closes lost when the log does not have the newest record any more, and has no later one for the reader.
+func (w whole) look(ctx context.Context, newest *atomic.Pointer[event.Position], lost chan<- struct{}) {
+	for lacks := 0; lacks < lacksMax; {
+		pause := backoff.Jitter(lookEvery, rand.Uint64()) //nolint:forbidigo,gosec // the other members look, too; nothing else depends on it
+		if lacks == 0 && backoff.Sleep(ctx, pause) != nil {
+			return
+		}
+		last := newest.Load()
+		if last != nil && w.lacks(ctx, *last) && newest.Load() == last {
+			lacks++
+		} else {
+			lacks = 0
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+	close(lost)
+}
+
+// lacks reports whether a reader that is opened at a record begins with another one, or has none.
+func (w whole) lacks(ctx context.Context, at event.Position) bool {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	opened, has := false, false
+	_ = w.Transport.Tail(reading, at, 2, func() { // ends by stop, or proves nothing
+		opened = true
+		time.AfterFunc(endMax, stop)
+	}, func(e Entry) {
+		has = has || e.At == at
+		stop()
+	})
+	return opened && !has && reading.Err() != nil && ctx.Err() == nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// lookEvery is the longest time between two looks whether the log still has the newest record.
+const lookEvery = time.Minute
 
 // endsBefore reports whether the log is known to end before a position.
 func (w whole) endsBefore(ctx context.Context, at event.Position) bool {
@@ -92,6 +155,8 @@ type passage struct {
 	doubts bool             // this reader is in doubt: it only fills ahead
 	record func(Entry)
 	log    *slog.Logger
+
+	newest atomic.Pointer[event.Position] // last, for the looks
 
 	begun    bool // this reader has had a record
 	lacks    int  // readers in a row that were opened at last and did not have it
@@ -128,7 +193,9 @@ func (p *passage) take(e Entry) bool {
 		return false
 	}
 	if p.last.Before(e.At) { // a position that falls is the caller's to judge
-		p.from, p.last, p.fell = e.At, e.At, false
+		at := e.At
+		p.from, p.last, p.fell = at, at, false
+		p.newest.Store(&at)
 	}
 	p.record(e)
 	return true

@@ -2,11 +2,14 @@ package controllog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -178,4 +181,47 @@ func TestWholeFromLatest(t *testing.T) {
 	}
 	done()
 	reading.Wait()
+}
+
+// TestWholeOfSilentLog: a topic that was deleted and made again is empty, and nobody may ever write to it. A reader that waits there finds it out. One of
+// a log that is only quiet goes on.
+func TestWholeOfSilentLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Mem)
+		want   error
+	}{
+		"quiet":    {func(*Mem) {}, context.Canceled},
+		"unloaded": {(*Mem).Roll, context.Canceled},
+		"deleted":  {func(m *Mem) { m.Restore(event.Position{Ledger: 100}) }, ErrReplaced},
+		"restored": {func(m *Mem) { m.Restore(event.Position{Ledger: 1}); m.Put(nil) }, ErrReplaced},
+		"trimmed":  {func(m *Mem) { m.Roll(); m.Forget(event.Position{Ledger: 4}) }, ErrReplaced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := NewMem()
+				log.Restore(event.Position{Ledger: 3})
+				log.Put(nil)
+				log.Put(nil)
+				ctx, done := context.WithCancel(t.Context())
+				defer done()
+				ended := make(chan error, 1)
+				go func() { ended <- Whole(log, quiet()).Tail(ctx, First, 10, func() {}, func(Entry) {}) }()
+				time.Sleep(time.Hour)
+				c.change(log)
+				time.Sleep(2 * time.Minute)
+				if c.want == context.Canceled {
+					done()
+				}
+				synctest.Wait()
+				select {
+				case err := <-ended:
+					if !errors.Is(err, c.want) {
+						t.Errorf("it ended with %v, want %v", err, c.want)
+					}
+				default:
+					t.Error("it waits for ever")
+				}
+			})
+		})
+	}
 }

@@ -23,10 +23,11 @@ type beats struct {
 }
 
 type sentBeat struct {
-	seq    uint64
-	at     clock.Instant // before Send: the only instant that a lease may count from
-	done   bool          // the log answered
-	failed bool          // with an error: it may have landed all the same
+	seq     uint64
+	at      clock.Instant // before Send: the only instant that a lease may count from
+	applied Position      // that it tells
+	done    bool          // the log answered
+	failed  bool          // with an error: it may have landed all the same
 }
 
 // readBack returns when a Beat was sent and forgets it with all earlier ones.
@@ -77,7 +78,7 @@ func (m *Machine) beat() {
 	}
 	m.beats.seq++
 	m.beats.at, m.beats.ready, m.beats.changed = m.now, m.ready(), false
-	m.beats.sent = append(m.beats.sent, sentBeat{seq: m.beats.seq, at: m.now})
+	m.beats.sent = append(m.beats.sent, sentBeat{seq: m.beats.seq, at: m.now, applied: m.tail.last})
 	if len(m.beats.sent) > beatsSentMax {
 		m.beats.sent = slices.Delete(m.beats.sent, 0, 1)
 	}

@@ -415,6 +415,10 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 // then, if it is our own, the lease (rule 2).
 func (m *Machine) applyBeat(r read, b *Beat) {
 	b = m.bounded(r, b)
+	if m.isCopys(r, b) {
+		m.lost("another process runs as this incarnation: it has sent a Beat that this one has not; was a virtual machine copied, or set back to a snapshot?")
+		return
+	}
 	if m.diverged(r, b) {
 		m.lost(fmt.Sprintf("log diverged: %v has another epoch %v", r.rec.Inc, b.Cur))
 		return
@@ -448,6 +452,15 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	}
 	m.noteBusy(r.rec.Inc, b)
 	m.moveDeadlines(r, b)
+}
+
+// isCopys reports whether a Beat of our own incarnation is not ours but that of a copy of this process. It must set no lease: it was sent at another time.
+// A copy whose Beats are the same as ours is found out as soon as one of them differs.
+func (m *Machine) isCopys(r read, b *Beat) bool {
+	if r.rec.Inc != m.cfg.Inc {
+		return false
+	}
+	return b.Seq > m.beats.seq || slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool { return s.seq == b.Seq && s.applied != b.Applied })
 }
 
 // bounded returns a Beat without the nodes that no member would still name as unreachable. Each of them is compared with all of the Beat before.

@@ -103,6 +103,20 @@ func TestWhatEndsAMachine(t *testing.T) {
 		"a Genesis that is not valid": {func(w *world, p *proc) {
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table[1:]})
 		}, ""},
+		"a Beat of its own that it has not sent": {func(w *world, p *proc) { // another process of this incarnation has: a copy of the virtual machine
+			w.hear(p.inc, &Beat{Seq: p.m.beats.seq + 3, Applied: p.m.tail.last, Cur: p.m.state.Cur, ViewHash: p.m.state.ViewHash})
+		}, "lost"},
+		"a Beat of its own of the same number, with another content": {func(w *world, p *proc) {
+			w.outage = w.now + 3*time.Second
+			applied := p.m.tail.last
+			w.runUntil(w.now + 2*time.Second)
+			seq := p.m.beats.seq
+			w.outage = 0
+			w.hear(p.inc, &Beat{Seq: seq, Applied: Position{Ledger: applied.Ledger, Entry: applied.Entry - 1}, Cur: p.m.state.Cur, ViewHash: p.m.state.ViewHash})
+		}, "lost"},
+		"a Beat of its own twice": {func(w *world, p *proc) {
+			w.hear(p.inc, &Beat{Seq: p.m.beats.seq - 1, Applied: p.m.tail.last, Cur: p.m.state.Cur, ViewHash: p.m.state.ViewHash})
+		}, ""},
 		"a hole": {func(w *world, p *proc) {
 			w.next.Entry++
 			w.hear(foreign, &Beat{})
@@ -289,9 +303,9 @@ func TestOwnBeatReadBack(t *testing.T) {
 	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
 	start := m.now.Add(time.Minute)
 	sent := func(seq uint64) clock.Instant { return start.Add(time.Duration(seq-100) * 100 * time.Millisecond) }
-	m.beats.sent = nil
+	m.beats.sent, m.beats.seq = nil, 104
 	for seq := uint64(101); seq <= 104; seq++ {
-		m.beats.sent = append(m.beats.sent, sentBeat{seq: seq, at: sent(seq)})
+		m.beats.sent = append(m.beats.sent, sentBeat{seq: seq, at: sent(seq), applied: m.tail.last})
 	}
 	at := m.tail.last
 	hear := func(inc Incarnation, seq uint64, draining Set, when clock.Instant) {
@@ -323,7 +337,7 @@ func TestOwnBeatReadBack(t *testing.T) {
 	for what, c := range map[string]struct {
 		inc Incarnation
 		seq uint64
-	}{"a duplicate": {m.cfg.Inc, 102}, "an earlier one": {m.cfg.Inc, 101}, "one that was never sent": {m.cfg.Inc, 999}, "one of another incarnation": {other, 103}} {
+	}{"a duplicate": {m.cfg.Inc, 102}, "an earlier one": {m.cfg.Inc, 101}, "one of another incarnation": {other, 103}} {
 		hear(c.inc, c.seq, SetOf(), when.Add(100*time.Millisecond))
 		if got := leases(); len(got) > 0 || m.lease != until || m.fresh != sent(102) || m.ownRead != when || !m.listed.Has(3) || m.gates.recheck || len(m.beats.sent) != 2 {
 			t.Errorf("%s: leases %+v, lease until %v, confirmed from %v on, read at %v, on their way %+v", what, got, m.lease, m.fresh, m.ownRead, m.beats.sent)

@@ -133,8 +133,9 @@ func TestOneFaultyBeatEndsNobody(t *testing.T) {
 			w.brief = true
 			m, liar := w.procs[0].m, w.procs[1]
 			for seq := range uint64(c.beats) {
+				liar.m.beats.seq = 1000 + seq // or it would take them for those of a copy of itself
 				lie := &Beat{
-					Seq: 1000 + seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true,
+					Seq: liar.m.beats.seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true,
 					Draining: liar.m.draining(), Acquired: liar.m.acquired(), PrefixHash: 1,
 				}
 				for range c.copies {

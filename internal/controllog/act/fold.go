@@ -396,7 +396,7 @@ func comparePositions(a, b event.Position) int {
 }
 
 // Old returns the position up to which no record is needed any more at an instant: each has been without an effect
-// for longer than keep. ok is false if there is no such position.
+// for longer than keep, and the newest record stays. ok is false if there is no such position.
 func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok bool) {
 	before := now.Add(-keep)
 	// An act from a wrong clock has no effect, and keeps nothing: its time will not come for as long as acts last. Whose clock is wrong a later
@@ -410,7 +410,7 @@ func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok b
 		if needed(p.Until) {
 			break
 		}
-		if !isFar(p.Until) {
+		if !isFar(p.Until) && p.at != f.last { // the newest record stays: without it the topic looks as if it was made anew
 			upTo, ok = p.at, true
 		}
 	}

@@ -572,6 +572,10 @@ func TestTrim(t *testing.T) {
 	if _, _, err := k.Hold(t.Context(), order("k")); err != nil {
 		t.Fatal(err)
 	}
+	end, _ := log.End(t.Context())
+	if _, _, err := k.Release(t.Context(), order("other")); err != nil { // its record stays, as the newest one
+		t.Fatal(err)
+	}
 	v := &visit{Keeper: k.Keeper, keys: k.boxes}
 	v.trim(t.Context(), log)
 	if log.upTo != (event.Position{}) {
@@ -579,7 +583,7 @@ func TestTrim(t *testing.T) {
 	}
 	k.watch.advance(k.cfg.KeepFor + 2*time.Hour)
 	v.trim(t.Context(), log)
-	if end, _ := log.End(t.Context()); log.upTo != end {
+	if log.upTo != end {
 		t.Errorf("records up to %v may go, want %v", log.upTo, end)
 	}
 }
@@ -677,8 +681,10 @@ func TestTrimDelaysNoAct(t *testing.T) {
 		k.ready(t)
 		o := order("k")
 		o.For = time.Minute
-		if _, _, err := k.Hold(t.Context(), o); err != nil {
-			t.Fatal(err)
+		for range 2 { // the newest record stays
+			if _, _, err := k.Hold(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
 		}
 		k.watch.advance(k.cfg.KeepFor + time.Hour)
 		time.Sleep(trimEvery + time.Second)
@@ -946,4 +952,36 @@ func readAll(t *testing.T, log *controllog.Mem) (all []controllog.Entry) {
 		}
 	})
 	return all
+}
+
+// trimmed is a log that has lost all records that it might lose, as a broker does after a rollover.
+type trimmed struct{ *controllog.Mem }
+
+func (m trimmed) MoveAnchor(_ context.Context, to event.Position) error {
+	m.Roll()
+	m.Forget(event.Position{Ledger: to.Ledger, Entry: to.Entry + 1})
+	return nil
+}
+
+// TestATrimmedTopicIsNotReplaced: a topic from which old acts were deleted, and where nobody acts any more, is not taken for one that was made again.
+func TestATrimmedTopicIsNotReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := trimmed{controllog.NewMem()}
+		k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+		defer k.stop()
+		k.ready(t)
+		for _, key := range []event.Key{"a", "b"} {
+			if _, _, err := k.Hold(t.Context(), order(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.watch.advance(k.cfg.KeepFor + 2*time.Hour)
+		time.Sleep(3 * trimEvery)
+		if left := len(readAll(t, log.Mem)); left != 1 {
+			t.Errorf("%d records are left, want the newest one", left)
+		}
+		if lost := testutil.ToFloat64(k.metrics.readers.WithLabelValues("lost")); lost > 0 {
+			t.Errorf("%v readers were lost", lost)
+		}
+	})
 }
