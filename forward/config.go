@@ -20,7 +20,7 @@ type Config struct {
 	// HelloTimeout is how long a connection and its Hello may take.
 	HelloTimeout time.Duration `min:"100ms"`
 	// ReconnectMin is the first pause after a stream broke. It doubles up to ReconnectMax.
-	ReconnectMin time.Duration `above:"0"`
+	ReconnectMin time.Duration `min:"10ms"`
 	// ReconnectMax is the longest pause between two attempts to connect.
 	ReconnectMax time.Duration `above:"0"`
 

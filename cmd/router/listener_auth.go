@@ -48,7 +48,7 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 		e.appCreds = listen.ServerCredentials("app", store.Server(t.Name), e.metrics, log)
 	}
 	if t := cfg.Peer.TLS; t.Enabled() {
-		store, err := mtls.Open("peer", t.Files(), e.tls, log)
+		store, err := mtls.OpenAlike("peer", t.Files(), t.Name, e.tls, log)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("peer.tls: %w", err)}
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -27,6 +28,9 @@ func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Re
 		attrs = append(attrs, slog.Int(p.Name, p.Bytes))
 	}
 	log.Info("memory bound", "bytes", sum, slog.Group("parts", attrs...))
+	if limit := debug.SetMemoryLimit(-1); int64(sum) > limit {
+		log.Warn("the memory bound is above GOMEMLIMIT: raise that, or lower the settings of the largest parts", "bytes", sum, "limit", limit)
+	}
 }
 
 // memoryBound is the bound of a node plus the memory that callers of its gRPC listeners can

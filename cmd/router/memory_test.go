@@ -2,10 +2,14 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/node"
@@ -41,6 +45,24 @@ func TestDeploymentsHaveMemoryForTheBound(t *testing.T) {
 		}
 		if !strings.Contains(text, named) {
 			t.Errorf("%s does not name the memory bound, %s", file, named)
+		}
+	}
+}
+
+// A router with less memory than its settings may take says so at its start.
+func TestMemoryBoundAboveTheLimit(t *testing.T) {
+	loaded, err := config.Load(config.Sources{File: settingsFile(t, least)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := debug.SetMemoryLimit(-1)
+	defer debug.SetMemoryLimit(before)
+	for limit, want := range map[int64]bool{1 << 30: true, 4 << 30: false} {
+		debug.SetMemoryLimit(limit)
+		var log strings.Builder
+		noteMemoryBound(nodeConfigOf(loaded.Config), loaded.Pulsar.Config, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+		if got := strings.Contains(log.String(), "above GOMEMLIMIT"); got != want {
+			t.Errorf("with a limit of %d it warns: %t, want %t", limit, got, want)
 		}
 	}
 }

@@ -459,23 +459,74 @@ func TestIdentity(t *testing.T) {
 // Each of these values was accepted, and then ended the router, or left it running without handling anything.
 func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 	for _, given := range []string{
+		"control_log.anchor_timeout=1ns",  // the log is never trimmed
 		"control_log.first_timeout=1ns",   // no attempt reads anything: no cold start
 		"control_log.prefetch=2147483647", // out of memory
+		"gossip.gossip_interval=1ns",      // a whole core, for nothing
 		"gossip.gossip_nodes=2147483647",  // a panic of memberlist
+		"gossip.join_backoff_min=1ns",     // a whole core while no seed answers, if join_backoff_max is as short
 		"gossip.leave_timeout=20s",        // longer than a stage may take to stop: exit code 3 after a complete drain
-		"ownership.hello_every=1ms",       // each own Hello comes back too late for a cold start
-		"ownership.hello_every=24h",       // no second Hello
-		"ownership.hello_lost_after=1ms",  // the reader is replaced before a Hello comes back
-		"ownership.lost_after=200ms",      // ends incarnations before a Beat comes back
-		"peer.hello_timeout=1ns",          // no stream between members
-		"pulsar.copies_max=2147483647",    // out of memory at the first copy
-		"pulsar.copy_timeout=1ns",         // each copy counts as failed and is sent again, forever
+		"gossip.probe_interval=1ms",       // living members are taken for dead all the time
+		"gossip.probe_interval=1h",        // with the multiples below, more than a Duration holds
+		"gossip.rejoin_interval=1ns",      // most of a core
+		"gossip.stream_timeout=1ns",       // no member is ever reached
+		"gossip.suspicion_max_mult=20000000",
+		"gossip.suspicion_mult=20000000", // overflows: a suspect is dead at once, or never
+		"ownership.check_timeout=1ns",    // no check is answered: the first new ledger of the control log stops the member
+		"ownership.hello_every=1ms",      // each own Hello comes back too late for a cold start
+		"ownership.hello_every=24h",      // no second Hello
+		"ownership.hello_slow=1ns",       // Hellos as fast as the broker takes them, while there is no application
+		"ownership.hello_slow=24h",       // no second Hello to an active group
+		"ownership.hello_lost_after=1ms", // the reader is replaced before a Hello comes back
+		"ownership.lost_after=200ms",     // ends incarnations before a Beat comes back
+		"peer.hello_timeout=1ns",         // no stream between members
+		"peer.reconnect_min=1ns",         // attempts and log lines without a pause, if reconnect_max is as short
+		"pulsar.close_timeout=20s",       // longer than a stage may take to stop
+		"pulsar.copies_max=2147483647",   // out of memory at the first copy
+		"pulsar.copy_backoff_min=1ns",    // copies that fail are sent again without a pause, if copy_backoff_max is as short
+		"pulsar.discover_every=1ns",      // the broker is asked without a pause
+		"pulsar.copy_timeout=1ns",        // each copy counts as failed and is sent again, forever
 	} {
 		name, value, _ := strings.Cut(given, "=")
 		variable := config.EnvPrefix + strings.ToUpper(strings.ReplaceAll(name, ".", "__")) + "=" + value
 		_, err := config.Load(config.Sources{Environ: with(variable)})
 		if err == nil || !strings.Contains(err.Error(), name+" = "+value+", want ") {
 			t.Errorf("%s: %v", given, err)
+		}
+	}
+}
+
+// Nobody can be reached at any of these. Gossip looks no name of a port up, and the others were dialed again and again.
+func TestAddressesThatCannotBeDialedAreRefused(t *testing.T) {
+	for variable, value := range map[string]string{
+		"GOSSIP__SEEDS": "a:1,b:99999", "gossip__seeds": "dns+a:http", "Gossip__Seeds": "a:0",
+		"PULSAR__URL": "pulsar://a:1,b:99999", "pulsar__url": "pulsar+ssl://a:b c", "Pulsar__Url": "pulsar://a:0",
+		"PULSAR__ADMIN_URL": "http://a:99999", "NODE__ADVERTISE_IP": "0.0.0.0", "node__advertise_ip": "224.0.0.1",
+	} {
+		environ := with(config.EnvPrefix+variable+"="+value, config.EnvPrefix+"GOSSIP__ADVERTISE=192.0.2.1:16652")
+		_, err := config.Load(config.Sources{Environ: environ})
+		name := strings.ReplaceAll(strings.ToLower(variable), "__", ".")
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s = %q, want ", name, value)) {
+			t.Errorf("%s=%s: %v", variable, value, err)
+		}
+	}
+	good := with("RINGFENCE__GOSSIP__SEEDS=a:1,dns+b:65535,[::1]:1", "RINGFENCE__PULSAR__URL=pulsar://a,b:6650,[::1]:1/", "RINGFENCE__PULSAR__ADMIN_URL=https://a")
+	if _, err := config.Load(config.Sources{Environ: good}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file would say 8 where a variable with the same text says 10.
+func TestNumbersWithALeadingZeroAreRefused(t *testing.T) {
+	for _, text := range []string{"010", "0100", "-010", "0_10"} {
+		_, err := config.Load(config.Sources{File: yamlFile(t, "mailbox: {depth_max: "+text+"}\n"), Environ: with()})
+		if err == nil || !strings.Contains(err.Error(), "mailbox.depth_max = "+text+", which is octal") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"0", "0x10", "0b10", "0o10", "10"} {
+		if _, err := config.Load(config.Sources{File: yamlFile(t, "prove: {peer_port: "+text+"}\n"), Environ: with()}); err != nil {
+			t.Error(err)
 		}
 	}
 }

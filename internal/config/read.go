@@ -370,6 +370,9 @@ func setFrom(f setting.Field, value *yaml.Node) (complaint string) {
 		if f.Kind() == setting.Text || f.Kind() == setting.Hidden || list { // 0600 is 384 for other readers of YAML
 			return fmt.Sprintf("= %s, which is not text in YAML: put it in quotes", visible(f, text))
 		}
+		if octal := strings.TrimLeft(text, "+-"); tag == "!!int" && len(octal) > 1 && octal[0] == '0' && !strings.ContainsAny(octal[1:2], "xXoObB") {
+			return fmt.Sprintf("= %.100s, which is octal in some YAML and decimal in other: leave the leading 0 out", text)
+		}
 		var n int64
 		if tag == "!!int" && value.Decode(&n) == nil {
 			text = fmt.Sprint(n) // for 1_000 or 0x10

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ var rules = slices.Concat([]rule{
 	{"node.group", nil, fmt.Sprintf("at most %d bytes", membership.GroupBytesMax), groupIsLabel},
 	{"node.group", nil, "a name without /, which is part of the names of topics", groupIsNoPath},
 	{"node.name", nil, "1 to 253 letters, digits, dots, hyphens and underscores", nameIsPlain},
-	{"node.advertise_ip", nil, "an IP address", advertiseIPIsAddress},
+	{"node.advertise_ip", nil, "an IP address that other members can dial", advertiseIPIsAddress},
 
 	{"pulsar.url", nil, "pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", pulsarURLIsOfPulsar},
 	{"pulsar.admin_url", nil, "http://HOST:PORT or https://HOST:PORT", adminURLIsOfWeb},
@@ -86,7 +87,7 @@ var rules = slices.Concat([]rule{
 	{"gossip.listen", with("gossip.encryption_keys", "gossip.encryption_keys_file", "gossip.verify_incoming", "gossip.insecure"), "a loopback address, or gossip.encryption_keys_file set (docs/security.md) with gossip.verify_incoming true, or gossip.insecure true if the network alone keeps other machines away: they could pose as members", gossipIsProtected},
 	{"gossip.advertise", nil, "the IP:PORT that other members dial", gossipAdvertiseIsDialable},
 	{"gossip.advertise", with("gossip.listen"), "an IP:PORT, since gossip.listen has no address to dial", gossipHasAddress},
-	{"gossip.seeds", nil, "addresses HOST:PORT or dns+HOST:PORT", seedsAreAddresses},
+	{"gossip.seeds", nil, "addresses HOST:PORT or dns+HOST:PORT, with PORT in numbers", seedsAreAddresses},
 	{"gossip.encryption_keys", nil, "keys in base64 with commas, each of 16, 24 or 32 bytes", gossipKeysAreKeys},
 	emptyIf("gossip.encryption_keys_file", "gossip.encryption_keys"),
 	{"gossip.verify_incoming", with("gossip.verify_outgoing"), "false while gossip.verify_outgoing is false: members would drop each other's gossip", gossipIsTaken},
@@ -277,7 +278,8 @@ func groupIsLabel(c *reader) bool  { return len(c.Node.Group) <= membership.Grou
 func groupIsNoPath(c *reader) bool { return !strings.Contains(c.Node.Group, "/") }
 func nameIsPlain(c *reader) bool   { return untrusted.Name(c.Node.Name) == nil }
 func advertiseIPIsAddress(c *reader) bool {
-	return c.Node.AdvertiseIP == "" || net.ParseIP(c.Node.AdvertiseIP) != nil
+	ip := net.ParseIP(c.Node.AdvertiseIP)
+	return c.Node.AdvertiseIP == "" || ip != nil && !ip.IsUnspecified() && !ip.IsMulticast()
 }
 
 func pulsarURLIsOfPulsar(c *reader) bool {
@@ -285,18 +287,31 @@ func pulsarURLIsOfPulsar(c *reader) bool {
 	hosts, encrypted := strings.CutPrefix(hosts, tlsScheme)
 	hosts, _, _ = strings.Cut(hosts, "/")
 	return plain != encrypted && !slices.ContainsFunc(strings.Split(hosts, ","), func(host string) bool {
-		return host == "" || strings.HasPrefix(host, ":") // a dialer would take that for this machine
+		if host == "" || strings.HasPrefix(host, ":") { // a dialer would take that for this machine
+			return true
+		}
+		broker, err := url.Parse("pulsar://" + host[strings.LastIndex(host, "@")+1:]) // another rule is about users
+		return err != nil || !portIsDialable(broker)
 	})
+}
+
+// portIsDialable reports whether a URL has no port, or one that a host can have.
+func portIsDialable(u *url.URL) bool { return u.Port() == "" || isPort(u.Port()) }
+
+// isPort reports whether a text is the number of a port that can be dialed.
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
 }
 
 func adminURLIsOfWeb(c *reader) bool {
 	admin, err := url.Parse(c.Pulsar.AdminURL)
-	return c.Pulsar.AdminURL == "" || err == nil && (admin.Scheme == "http" || admin.Scheme == "https") && admin.Hostname() != ""
+	return c.Pulsar.AdminURL == "" || err == nil && (admin.Scheme == "http" || admin.Scheme == "https") && admin.Hostname() != "" && portIsDialable(admin)
 }
 
 func issuerURLIsHTTPS(c *reader) bool {
 	issuer, err := url.Parse(c.Pulsar.Oauth2.IssuerURL)
-	return !c.Pulsar.Oauth2.enabled() || err == nil && issuer.Scheme == "https" && issuer.Host != ""
+	return !c.Pulsar.Oauth2.enabled() || err == nil && issuer.Scheme == "https" && issuer.Host != "" && portIsDialable(issuer)
 }
 
 func pulsarTLSIsUsed(c *reader) bool {
@@ -379,7 +394,7 @@ func gossipHasAddress(c *reader) bool {
 func seedsAreAddresses(c *reader) bool {
 	return !slices.ContainsFunc(c.Gossip.Seeds, func(seed string) bool {
 		host, port, err := net.SplitHostPort(strings.TrimPrefix(seed, "dns+"))
-		return err != nil || host == "" || port == ""
+		return err != nil || host == "" || !isPort(port) // gossip knows no names of ports
 	})
 }
 

@@ -34,7 +34,7 @@ type Config struct {
 	Prefetch   int `min:"2" max:"100000"` // most records that the reader prefetches
 
 	CheckTimeout  time.Duration `above:"0"`   // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
-	AnchorTimeout time.Duration `above:"0"`   // timeout of a move of the anchor
+	AnchorTimeout time.Duration `min:"100ms"` // timeout of a move of the anchor
 	FirstTimeout  time.Duration `min:"100ms"` // longest attempt to read the log before a cold start; the next one goes on where it ended
 }
 

@@ -38,18 +38,18 @@ type Config struct {
 	// Turn them off only while a group changes over to encryption.
 	VerifyIncoming, VerifyOutgoing bool
 
-	ProbeInterval    time.Duration `above:"0"`          // interval between two probes, each of one member
-	ProbeTimeout     time.Duration `above:"0"`          // timeout of a direct probe; less than ProbeInterval
-	SuspicionMult    int           `min:"1"`            // time for a suspect to refute the suspicion, in probe intervals (times the log of the group's size)
-	SuspicionMaxMult int           `min:"1"`            // factor by which that time may grow while no other member confirms the suspicion
-	GossipInterval   time.Duration `above:"0"`          // interval between two rounds of gossip
-	GossipNodes      int           `min:"1" max:"1000"` // members gossiped to in each interval
-	AwarenessMax     int           `min:"1"`            // greatest factor by which a member that is itself in trouble slows its probes
-	StreamTimeout    time.Duration `above:"0"`          // timeout of a TCP connection
+	ProbeInterval    time.Duration `min:"100ms" max:"1m"` // interval between two probes, each of one member
+	ProbeTimeout     time.Duration `above:"0"`            // timeout of a direct probe; less than ProbeInterval
+	SuspicionMult    int           `min:"1" max:"1000"`   // time for a suspect to refute the suspicion, in probe intervals (times the log of the group's size)
+	SuspicionMaxMult int           `min:"1" max:"1000"`   // factor by which that time may grow while no other member confirms the suspicion
+	GossipInterval   time.Duration `min:"10ms"`           // interval between two rounds of gossip
+	GossipNodes      int           `min:"1" max:"1000"`   // members gossiped to in each interval
+	AwarenessMax     int           `min:"1"`              // greatest factor by which a member that is itself in trouble slows its probes
+	StreamTimeout    time.Duration `min:"100ms"`          // timeout of a TCP connection
 
-	JoinBackoffMin time.Duration `above:"0"`          // first delay between attempts to reach a seed; it doubles up to JoinBackoffMax
+	JoinBackoffMin time.Duration `min:"10ms"`         // first delay between attempts to reach a seed; it doubles up to JoinBackoffMax
 	JoinBackoffMax time.Duration `above:"0"`          // longest delay between attempts to reach a seed
-	RejoinInterval time.Duration `above:"0"`          // interval between attempts to reach known members that gossip lacks
+	RejoinInterval time.Duration `min:"100ms"`        // interval between attempts to reach known members that gossip lacks
 	RejoinsMax     int           `min:"1"`            // addresses tried in one attempt to reach known members
 	LeaveTimeout   time.Duration `above:"0" max:"5s"` // time for the announcement of a departure
 

@@ -66,15 +66,15 @@ type Timing struct {
 	RemovedMax     time.Duration `above:"0"` // longest delay after a removal
 
 	HelloEvery     time.Duration `min:"100ms" max:"1m"` // interval between two attempts to join
-	HelloSlow      time.Duration `above:"0"`            // interval between two attempts to join an active group, or without an application
+	HelloSlow      time.Duration `min:"100ms" max:"1m"` // interval between two attempts to join an active group, or without an application
 	HelloLostAfter time.Duration `min:"100ms"`          // time without reading an own Hello back, after which the reader is replaced
 	SnapDelay      time.Duration `above:"0"`            // delay before a Snap, times the rank of the member
 
-	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated with a longer one
-	ReopenAfter  time.Duration `above:"0"` // time without reading an own Beat back, after which the reader is replaced
-	LostAfter    time.Duration `above:"0"` // time without reading an own Beat back, after which the incarnation ends
-	AnchorEvery  time.Duration `min:"1s"`  // interval between two moves of the anchor, up to which the broker may trim the control log
-	AnchorBehind time.Duration `above:"0"` // age of the position that the anchor is moved to
+	CheckTimeout time.Duration `min:"100ms"` // timeout of a contiguity check, which is then repeated with a longer one
+	ReopenAfter  time.Duration `above:"0"`   // time without reading an own Beat back, after which the reader is replaced
+	LostAfter    time.Duration `above:"0"`   // time without reading an own Beat back, after which the incarnation ends
+	AnchorEvery  time.Duration `min:"1s"`    // interval between two moves of the anchor, up to which the broker may trim the control log
+	AnchorBehind time.Duration `above:"0"`   // age of the position that the anchor is moved to
 }
 
 // DefaultTiming moves a dead member's partitions in about two seconds.

@@ -388,7 +388,7 @@ func (m *Machine) startCold() {
 	if j.genesis != 0 && !m.due(j.genesis.Add(t.HelloLostAfter)) {
 		return
 	}
-	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= t.HelloEvery {
+	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= max(t.HelloEvery, t.HelloLostAfter) {
 		return // with a row that is too old, the next Hello will do
 	}
 	if !m.mayBegin() {

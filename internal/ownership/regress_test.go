@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -260,4 +261,78 @@ func TestContiguityCheckAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAGroupBeginsOnASlowBroker: a broker that brings a record back more slowly than Hellos are due, but in time for leases, lets routers begin a group, alone
+// or together. Each Hello then comes back when the next one is due already.
+func TestAGroupBeginsOnASlowBroker(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		for _, back := range []time.Duration{450 * time.Millisecond, 600 * time.Millisecond, 900 * time.Millisecond} {
+			t.Run(fmt.Sprint(n, " routers ", back), func(t *testing.T) {
+				for seed := range uint64(10) {
+					if took := beginsAfter(n, seed, back); took > 15*time.Second {
+						t.Fatalf("seed %d: no group of all after %v", seed, took)
+					}
+				}
+			})
+		}
+	}
+}
+
+// beginsAfter returns how long routers with the default times take to begin a group of all on a log that brings each record back after some time.
+func beginsAfter(n int, seed uint64, back time.Duration) time.Duration {
+	type due struct {
+		at clock.Instant
+		in Input
+	}
+	start := clock.Instant(time.Hour)
+	now, end := start, Position{Ledger: 3, Entry: 50}
+	var machines []*Machine
+	inputs := make([][]due, n)
+	for i := range n {
+		cfg := memoryConfig()
+		cfg.Seed, cfg.Name, cfg.Inc = seed*100+uint64(i), fmt.Sprint("n", i), Incarnation{byte(i + 1)}
+		machines = append(machines, New(cfg))
+		inputs[i] = []due{{now, AppReady{true}}}
+	}
+	var landing []due // RecordRead, without the reader
+	step := func(i int, in Input) {
+		for _, e := range machines[i].Step(now, in) {
+			switch e := e.(type) {
+			case OpenReader:
+				inputs[i] = append(inputs[i], due{now, ReaderOpened{Reader: e.Reader}})
+			case ReadFirst:
+				inputs[i] = append(inputs[i], due{now.Add(back), FirstRead{Read: e.Read, Virgin: true, First: Position{Ledger: 3, Entry: 50}}})
+			case Append:
+				landing = append(landing, due{now.Add(back / 2), RecordRead{Record: e.Record}})
+			}
+		}
+	}
+	for ; now.Sub(start) < time.Minute; now = now.Add(5 * time.Millisecond) {
+		for ; len(landing) > 0 && landing[0].at <= now; landing = landing[1:] {
+			record := landing[0].in.(RecordRead)
+			record.At = end
+			end.Entry++
+			for i, m := range machines {
+				record.Reader = m.tail.reader
+				inputs[i] = append(inputs[i], due{now.Add(back / 2), record})
+			}
+		}
+		began := 0
+		for i, m := range machines {
+			for len(inputs[i]) > 0 && inputs[i][0].at <= now {
+				in := inputs[i][0].in
+				inputs[i] = inputs[i][1:]
+				step(i, in)
+			}
+			step(i, Tick{})
+			if m.state != nil && len(m.state.Members) == n {
+				began++
+			}
+		}
+		if began == n {
+			break
+		}
+	}
+	return now.Sub(start)
 }

@@ -37,7 +37,7 @@ type Config struct {
 
 	// DiscoverEvery is the interval at which the broker is asked for added topic partitions. A
 	// new one is read from its beginning.
-	DiscoverEvery time.Duration `above:"0"`
+	DiscoverEvery time.Duration `min:"100ms"`
 
 	// BatchMax is the number of events that are handed to the sink at once. Entries are handed on whole, so the last one may
 	// exceed it.
@@ -104,10 +104,10 @@ type Config struct {
 	CopyTimeout time.Duration `min:"100ms"`
 	// CopyBackoffMin and CopyBackoffMax bound the wait before failed copies are
 	// sent again; it doubles from one to the other.
-	CopyBackoffMin time.Duration `above:"0"`
+	CopyBackoffMin time.Duration `min:"10ms"`
 	CopyBackoffMax time.Duration `above:"0"`
 	// CloseTimeout is how long the last acks may take when Run ends.
-	CloseTimeout time.Duration `above:"0"`
+	CloseTimeout time.Duration `above:"0" max:"4s"`
 }
 
 // DefaultConfig returns all but Topics and Subscription.

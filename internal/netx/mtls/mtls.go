@@ -69,6 +69,16 @@ type material struct {
 
 // Open reads the files. listener is their label in metrics and in the log.
 func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*Store, error) {
+	return open(listener, files, func(material) error { return nil }, metrics, log)
+}
+
+// OpenAlike is [Open] for a listener whose two sides are alike: name is to be in the own certificate, too. It warns of one that the others
+// will refuse, as far as the own CA file and clock tell. Without the warning, only the others would know.
+func OpenAlike(listener string, files Files, name string, metrics *Metrics, log *slog.Logger) (*Store, error) {
+	return open(listener, files, func(m material) error { return m.refused(name) }, metrics, log)
+}
+
+func open(listener string, files Files, refused func(material) error, metrics *Metrics, log *slog.Logger) (*Store, error) {
 	if (files.CertFile == "") != (files.KeyFile == "") {
 		return nil, fmt.Errorf("mtls: %s: a certificate and its key go together: only one of the two files is set", listener)
 	}
@@ -80,17 +90,31 @@ func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*St
 	if files.CAFile != "" {
 		paths = append(paths, files.CAFile)
 	}
-	value, err := reload.Open(paths, files.parse, func(err error) {
+	var refusal error // of the newest own certificate; calls of the two functions never overlap
+	warn := func() {
+		if refusal != nil {
+			log.Warn("the others will refuse the own certificate", "error", refusal)
+		}
+	}
+	value, err := reload.Open(paths, func(contents [][]byte) (material, error) {
+		m, err := files.parse(contents)
+		if err == nil {
+			refusal = refused(m)
+		}
+		return m, err
+	}, func(err error) {
 		metrics.Reloaded(listener, err)
 		if err != nil {
 			log.Warn("certificate files cannot be used", "error", err)
 			return
 		}
 		log.Info("certificate files taken over")
+		warn()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mtls: %s: %w", listener, err)
 	}
+	warn()
 	s := &Store{value: value}
 	metrics.Seen(listener)
 	if files.CertFile != "" {
@@ -120,6 +144,27 @@ func (f Files) parse(contents [][]byte) (material, error) {
 		}
 	}
 	return m, nil
+}
+
+// refused says why a side with the same CAs and clock refuses the own certificate as one for name; nil: it does not.
+func (m material) refused(name string) error {
+	if m.certificate == nil {
+		return nil
+	}
+	chain := []*x509.Certificate{m.certificate.Leaf}
+	for _, raw := range m.certificate.Certificate[1:] {
+		between, err := x509.ParseCertificate(raw)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, between)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := m.verify(chain, name, usage); err != nil {
+			return fmt.Errorf("it%w", err)
+		}
+	}
+	return nil
 }
 
 // begin is how a block of PEM begins.
@@ -250,18 +295,24 @@ func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKey
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("mtls: the other side shows no certificate")
 	}
-	leaf, between := state.PeerCertificates[0], x509.NewCertPool()
-	for _, c := range state.PeerCertificates[1:] {
+	if err := s.value.Get().verify(state.PeerCertificates, name, usage); err != nil {
+		return fmt.Errorf("mtls: the certificate of the other side%w", err)
+	}
+	return nil
+}
+
+// verify checks a certificate and its intermediates. Its errors go on from the words "the certificate".
+func (m material) verify(chain []*x509.Certificate, name string, usage x509.ExtKeyUsage) error {
+	leaf, between := chain[0], x509.NewCertPool()
+	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: s.value.Get().roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
-	})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
-		return fmt.Errorf("mtls: the certificate of the other side: %w", err)
+		return fmt.Errorf(": %w", err)
 	}
 	if !isFor(leaf, name) {
-		return fmt.Errorf("mtls: the certificate of the other side is for %s, not for %s", names(leaf), name)
+		return fmt.Errorf(" is for %s, not for %s", names(leaf), name)
 	}
 	return nil
 }

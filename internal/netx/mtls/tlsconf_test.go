@@ -276,3 +276,45 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the metrics are %v", got)
 	}
 }
+
+// A member whose own certificate the others will refuse says why, at its start and when the certificate is replaced: only the others would see it otherwise.
+func TestOwnCertificateThatTheOthersWillRefuse(t *testing.T) {
+	ca, both := tlstest.NewCA(t), []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for name, test := range map[string]struct {
+		pair tlstest.Pair
+		want string // "": it says nothing
+	}{
+		"good":              {ca.Issue(t, "orders"), ""},
+		"ended":             {ca.IssueFor(t, -time.Minute, both, "orders"), "expired"},
+		"of another CA":     {tlstest.NewCA(t).Issue(t, "orders"), "unknown authority"},
+		"for servers alone": {ca.IssueFor(t, time.Hour, both[:1], "orders"), "incompatible key usage"},
+		"for clients alone": {ca.IssueFor(t, time.Hour, both[1:], "orders"), "incompatible key usage"},
+		"of another name":   {ca.Issue(t, "bills"), "it is for bills, not for orders"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits
+			said := func(text string) bool {
+				return strings.Contains(text, "the others will refuse the own certificate") && strings.Contains(text, test.want)
+			}
+			open := func(pair tlstest.Pair, log *bytes.Buffer) *mtls.Store {
+				s, err := mtls.OpenAlike("peer", filesOf(ca, pair), "orders", mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(log, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			var log bytes.Buffer
+			if open(test.pair, &log); said(log.String()) != (test.want != "") {
+				t.Errorf("at the start it says %q, want %q", log.String(), test.want)
+			}
+			log.Reset()
+			first := ca.Issue(t, "orders")
+			s := open(first, &log)
+			first.Replace(t, test.pair)
+			time.Sleep(reload.Interval)
+			if s.Certificate(); said(log.String()) != (test.want != "") {
+				t.Errorf("after the change it says %q, want %q", log.String(), test.want)
+			}
+		})
+	}
+}
