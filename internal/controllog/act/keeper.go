@@ -371,19 +371,8 @@ func (k *Keeper) Run(ctx context.Context, keys Keys) error {
 func (k *Keeper) lost(ctx context.Context, why error, pause time.Duration, keys Keys) {
 	k.setTransport(nil, why)
 	k.metrics.readers.WithLabelValues("lost").Inc()
-	if errors.Is(why, controllog.ErrReplaced) && k.isTrimmed() {
-		k.log.Info("records of the acts topic that were read are old, and gone; reading it again", "held_keys", k.effects.Held())
-	} else {
-		k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", k.effects.Held())
-	}
+	k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", k.effects.Held())
 	k.wait(ctx, pause, keys)
-}
-
-// isTrimmed reports whether members let the broker delete all records that were read.
-func (k *Keeper) isTrimmed() bool {
-	last, some := k.fold.Last() // written by this goroutine alone
-	upTo, old := k.fold.Old(k.wall(), k.cfg.KeepFor)
-	return some && old && !upTo.Before(last)
 }
 
 // wait lets holds expire meanwhile.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -585,54 +584,6 @@ func TestTrim(t *testing.T) {
 	v.trim(t.Context(), log)
 	if log.upTo != end {
 		t.Errorf("records up to %v may go, want %v", log.upTo, end)
-	}
-}
-
-// TestATrimIsNoLoss: when the newest record that was read is gone since members let it go, nobody has deleted or restored the topic.
-func TestATrimIsNoLoss(t *testing.T) {
-	for name, c := range map[string]struct {
-		later time.Duration
-		alarm bool
-	}{
-		"records that are old":  {DefaultConfig().KeepFor + 2*time.Hour, false},
-		"records that are new":  {time.Minute, true},
-		"and others behind old": {DefaultConfig().KeepFor - time.Hour, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			log := controllog.NewMem()
-			var mu sync.Mutex
-			var lines strings.Builder
-			w := &watch{now: noon}
-			k := &keeper{boxes: &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}}, watch: w}
-			open := func() (controllog.Transport, error) { return log, nil }
-			k.Keeper = New(DefaultConfig(), "a", open, w.read, slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				return lines.Write(line)
-			}), &slog.HandlerOptions{Level: slog.LevelWarn})), NewMetrics(prometheus.NewRegistry()))
-			ctx, stop := context.WithCancel(t.Context())
-			var running sync.WaitGroup
-			defer running.Wait()
-			defer stop()
-			running.Go(func() { _ = k.Run(ctx, k.boxes) })
-			k.ready(t)
-			o := order("k")
-			o.For = time.Minute
-			if _, _, err := k.Hold(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
-			w.advance(c.later)
-			log.Roll()
-			log.Forget(event.Position{Ledger: math.MaxInt64})
-			if _, _, err := k.Hold(t.Context(), order("later")); err != nil || !k.boxes.holds("later") {
-				t.Fatal(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if alarm := strings.Contains(lines.String(), "deleted, truncated or restored"); alarm != c.alarm {
-				t.Errorf("the log says that the topic was deleted or restored: %v, want %v\n%s", alarm, c.alarm, lines.String())
-			}
-		})
 	}
 }
 
