@@ -41,7 +41,7 @@ func healthy() map[string]string {
 		events + "/maxUnackedMessagesOnConsumer":  "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
 		control + "/partitions": `{"partitions":0}`, control + "/retention": `{"retentionTimeInMinutes":1440,"retentionSizeInMB":-1}`,
 		claims + "/partitions": `{"partitions":0}`, claims + "/messageTTL": "", "/admin/v2/namespaces/public/default/subscriptionExpirationTime": "0",
-		acts + "/partitions": `{"partitions":0}`, acts + "/messageTTL": "",
+		acts + "/partitions": `{"partitions":0}`, acts + "/messageTTL": "", acts + "/backlogQuotaMap": `{}`, claims + "/backlogQuotaMap": `{}`,
 		control + "/messageTTL": "", control + "/compactionThreshold": "0", control + "/backlogQuotaMap": `{}`,
 	}
 }
@@ -142,6 +142,13 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"short delays":                      {timers + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "at most 60000 ms"},
 		"many timers":                       {timers + "/stats", `{"subscriptions":{"orders":{"msgBacklog":5001}}}`, "", resultWarn, "5001 timers wait on a topic partition; beyond 10000"},
 		"timers of a topic with partitions": {timers + "/partitions", `{"partitions":2}`, "", resultWarn, "Topic not found"},
+		"eviction of claims":                {claims + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "a group would lose its subscription"},
+		"eviction of acts":                  {acts + "/backlogQuotaMap", `{"message_age":{"limitTime":60,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "would not know older holds"},
+		"no Shared":                         {events + "/subscriptionTypesEnabled", `["Failover","Exclusive"]`, "", resultFail, "orders permits no subscriptions of the type Shared (only Failover, Exclusive)"},
+		"one producer":                      {letters + "/maxProducers", "1", "", resultFail, "maxProducersPerTopic permits 1 on persistent://public/default/orders-orders-DLQ"},
+		"one consumer":                      {events + "/maxConsumersPerSubscription", "1", "", resultFail, "maxConsumersPerSubscription permits 1"},
+		"few subscriptions":                 {control + "/maxSubscriptionsPerTopic", "2", "", resultFail, "two routers need 4"},
+		"small copies":                      {retries + "/maxMessageSize", "1000", "", resultFail, "refuses messages of more than 1000 bytes"},
 		"not an administrator":              {runtime, "not JSON", "", resultWarn, "does not show its configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,6 +160,41 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("limits of the namespace, and of a topic that may have more", func(t *testing.T) {
+		says := healthy()
+		says["/admin/v2/namespaces/public/default/maxSubscriptionsPerTopic"] = "1"
+		says[claims+"/maxSubscriptionsPerTopic"], says[acts+"/maxSubscriptionsPerTopic"] = "0", "50"
+		if unwell := examined(t, says); len(unwell) != 1 || !strings.Contains(unwell[0].Says, "__ring-orders") {
+			t.Errorf("found %+v, want the control topic", unwell)
+		}
+	})
+	t.Run("subscription types of the broker", func(t *testing.T) {
+		says := healthy()
+		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","subscriptionTypesEnabled":"[Shared, Failover]"}`
+		says["/admin/v2/namespaces/public/default/subscriptionTypesEnabled"] = "[]"
+		unwell := examined(t, says)
+		for _, f := range unwell {
+			if f.Result != resultFail || !strings.Contains(f.Says, "no subscriptions of the type Exclusive (only Shared, Failover)") {
+				t.Errorf("found %+v", f)
+			}
+		}
+		if len(unwell) != 5 { // dead letters, parked events, and three logs
+			t.Errorf("found %+v", unwell)
+		}
+	})
+	t.Run("enforced schemas", func(t *testing.T) {
+		for topic, want := range map[string]result{events: resultWarn, retries: resultFail} {
+			says := healthy()
+			says[topic+"/schemaValidationEnforced"] = "true"
+			if unwell := examined(t, says); len(unwell) != 0 {
+				t.Errorf("%s without a schema: found %+v", topic, unwell)
+			}
+			says[strings.Replace(topic, "/persistent/", "/schemas/", 1)+"/schema"] = `{"type":"JSON"}`
+			if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != want || !strings.Contains(unwell[0].Says, "schema that is enforced") {
+				t.Errorf("%s with a schema: found %+v", topic, unwell)
+			}
+		}
+	})
 	t.Run("expiry of acts that are not there yet", func(t *testing.T) {
 		says := healthy()
 		delete(says, acts+"/partitions")

@@ -123,6 +123,7 @@ type broker struct {
 func throughPulsar(cfg config.Config) broker {
 	var auth *pulsarAuth
 	var absent []string
+	begun := new(source.Begun)
 	return broker{
 		letters: true,
 		fault:   func(ctx context.Context) error { return auth.brokerFault(ctx, cfg) },
@@ -138,7 +139,7 @@ func throughPulsar(cfg config.Config) broker {
 			return nil // a broker that does not answer may come
 		},
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			access := source.Access{Client: auth.options(), Entries: auth.access(), Admin: auth.adminClient()}
+			access := source.Access{Client: auth.options(), Entries: auth.access(), Admin: auth.adminClient(), Begun: begun}
 			access.Client.Logger = pulsarlog.New(log)
 			return source.NewPulsar(from, access, metrics, log)
 		},

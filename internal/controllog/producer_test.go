@@ -2,10 +2,13 @@ package controllog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -103,4 +106,28 @@ func TestAStopWhileNoProducerCanBeMade(t *testing.T) {
 	if err := p.keepProducer(ctx); err != nil || p.isReady() {
 		t.Errorf("keepProducer = %v, ready: %v; want nil and false", err, p.isReady())
 	}
+}
+
+// A topic that is missing is said by name with a remedy, and not twice a second.
+func TestAMissingTopicIsSaidWithARemedy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		cfg := DefaultPulsarConfig()
+		cfg.Topic = "persistent://public/default/log"
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+		defer cancel()
+		tries := 0
+		_ = p.insist(ctx, "look-up", func() error {
+			tries++
+			return errors.New("TopicNotFound")
+		})
+		lines := strings.Count(said.String(), "\n")
+		if lines < 1 || lines > 3 || tries < 20 || !strings.Contains(said.String(), "pulsar-admin topics create persistent://public/default/log") {
+			t.Errorf("%d attempts are told in %d lines: %s", tries, lines, said.String())
+		}
+	})
 }

@@ -14,6 +14,7 @@ import (
 	pulsarbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
@@ -408,6 +409,8 @@ func (p *Pulsar) connected(ctx context.Context) error {
 // insist tries until it works, ctx ends (then it returns nil) or the error is fatal.
 func (p *Pulsar) insist(ctx context.Context, what string, try func() error) error {
 	policy := p.backoff()
+	var said string
+	var saidAt clock.Instant
 	for ctx.Err() == nil {
 		err := try()
 		if err == nil {
@@ -419,10 +422,24 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if err := p.named(err); p.cfg.DeniedIsFinal && !p.isReady() && errors.Is(err, ErrDenied) {
 			return err
 		}
-		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
+		if now := clock.Now(); err.Error() != said || now.Sub(saidAt) >= sameErrorEvery {
+			said, saidAt = err.Error(), now
+			p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", p.advised(err))
+		}
 		_ = backoff.Sleep(ctx, policy.Next()) // ctx ends the loop
 	}
 	return nil
+}
+
+// sameErrorEvery is the interval at which an error is logged that stays the same.
+const sameErrorEvery = 10 * time.Second
+
+// advised adds a remedy to the error of a topic that is missing and that the broker does not create.
+func (p *Pulsar) advised(err error) error {
+	if !strings.Contains(err.Error(), "TopicNotFound") {
+		return err
+	}
+	return fmt.Errorf("%w; the broker does not create the topic: pulsar-admin topics create %s, in a namespace that exists", err, p.cfg.Topic)
 }
 
 func (p *Pulsar) isReady() bool {

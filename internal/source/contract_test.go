@@ -394,6 +394,42 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	}
 }
 
+// A source that begins with the next event misses none of a topic that was deleted under an earlier source of the process: nobody told their producers to wait.
+func TestPulsarDeletedTopicComesBack(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := withoutAutoTopics(t)
+	cfg.FromEarliest = false
+	access := source.Access{Client: pulsartest.Options(t), Begun: new(source.Begun)}
+	run := func(ctx context.Context, got func(batch []event.Message)) (*source.Source, <-chan error) {
+		src, ended := source.NewPulsar(cfg, access, sourcetest.NewMetrics(), sourcetest.Quiet()), make(chan error, 1)
+		go func() {
+			ended <- src.Run(ctx, sourcetest.Sink(func(_ context.Context, batch []event.Message) { got(batch) }))
+		}()
+		select {
+		case <-src.Ready():
+		case <-time.After(30 * time.Second):
+			t.Fatal("the source did not get ready")
+		}
+		return src, ended
+	}
+	_, ended := run(t.Context(), func([]event.Message) {})
+	deleteTopic(t, cfg.Topics[0])
+	<-ended
+	createTopic(t, cfg.Topics[0])
+	b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "meanwhile"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	came := make(chan struct{}, 1)
+	_, ended = run(ctx, func([]event.Message) { came <- struct{}{} })
+	select {
+	case <-came:
+	case <-time.After(10 * time.Second):
+		t.Error("the event was skipped")
+	}
+	cancel()
+	<-ended
+}
+
 // A dead letter topic that is deleted takes dead letters again when it is back, and has
 // a subscription that keeps them.
 func TestPulsarDeadLetterTopicComesBack(t *testing.T) {

@@ -27,13 +27,37 @@ type discovery struct {
 
 	// Of start, and of the goroutine after it.
 	reading      map[string]struct{} // names of topic partitions
-	holesAsked   clock.Instant       // see noteHoles
-	holesUnknown bool                // the newest question was not answered
+	begun        *Begun
+	holesAsked   clock.Instant // see noteHoles
+	holesUnknown bool          // the newest question was not answered
 
 	timersErr atomic.Pointer[error] // why the timer topic is not read; nil: it is
 
 	cancel  context.CancelFunc // nil until the goroutine runs
 	running sync.WaitGroup
+}
+
+// Begun has the topic partitions that this process has subscribed to, with one source or another. Their subscription should be there: if it was
+// deleted, a new one begins with the oldest entry, since the next one would skip those in between. There are as many as topic partitions.
+type Begun struct {
+	mu    sync.Mutex
+	names map[string]struct{}
+}
+
+func (b *Begun) add(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.names == nil {
+		b.names = make(map[string]struct{})
+	}
+	b.names[name] = struct{}{}
+}
+
+func (b *Begun) has(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, has := b.names[name]
+	return has
 }
 
 // topics returns the topics that must be read.
@@ -98,7 +122,7 @@ func (d *discovery) start(ctx context.Context) error {
 			}
 			d.reading[name] = struct{}{}
 			group.Go(func() error {
-				return d.subscribe(groupCtx, subscription{topic: name, earliest: earliest, queue: d.queueFor(len(names))})
+				return d.subscribe(groupCtx, subscription{topic: name, earliest: earliest || d.begun.has(name), queue: d.queueFor(len(names))})
 			})
 		}
 	}
@@ -152,6 +176,7 @@ func (d *discovery) subscribe(ctx context.Context, s subscription) error {
 	if err := d.reader.subscribe(ctx, s); err != nil {
 		return subscribeError(s.topic, d.cfg.Subscription, err)
 	}
+	d.begun.add(s.topic)
 	return nil
 }
 

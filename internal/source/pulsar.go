@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,8 @@ type Access struct {
 	Entries entries.Access
 	// Admin makes the calls to the admin API, if the settings name one; nil is http.DefaultClient.
 	Admin *http.Client
+	// Begun is shared by the sources of a process that read one after the other; nil: this one is alone.
+	Begun *Begun
 }
 
 // NewPulsar returns a source that reads from a Pulsar cluster.
@@ -40,6 +43,7 @@ func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger)
 		}
 		reader.bound(unackedMax)
 		p := newPulsarConnection(cfg, reader, new(sdk), access.Admin, metrics, logger)
+		p.discovery.begun = cmp.Or(access.Begun, p.discovery.begun)
 		return p, p.open(ctx, access.Client)
 	})
 }
@@ -59,7 +63,7 @@ func newPulsarConnection(
 ) *pulsarConnection {
 	return &pulsarConnection{
 		cfg: cfg, admin: admin, sdk: client, reader: reader, outlets: newOutlets(cfg, client),
-		discovery: &discovery{cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{})},
+		discovery: &discovery{cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{}), begun: new(Begun)},
 	}
 }
 

@@ -27,7 +27,8 @@ type Subscription struct {
 	// Name is the name of the subscription, which is created if it does not exist.
 	Name string
 	Type Type
-	// FromEarliest makes a new subscription begin with the oldest entry instead of the next entry.
+	// FromEarliest makes a new subscription begin with the oldest entry instead of the next entry. It counts at the first time only: if the
+	// subscription is deleted later, the next one begins with the oldest entry in any case, so that none is skipped.
 	FromEarliest bool
 	// Properties are set on a new subscription.
 	Properties map[string]string
@@ -66,6 +67,8 @@ type Consumer struct {
 	settled []receipt
 	over    error // ErrClosed or a LostError; nil while it runs
 	seeds   *seeds
+
+	position positionAt // before which all entries were acked, when the broker was asked last
 }
 
 // receipt is the broker's answer to acks.
@@ -158,6 +161,7 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.session = s
+	c.sub.FromEarliest = true // from now on entries could be skipped
 	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
 	c.chunks.begin(s)
 	c.flush()
@@ -238,22 +242,32 @@ func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 		case s == nil:
 			return errNotSubscribed
 		}
-		id := c.client.ids.Add(1)
-		answer, err := s.conn.request(ctx, id, &pulsarpb.BaseCommand{
-			Type:             pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID.Enum(),
-			GetLastMessageId: &pulsarpb.CommandGetLastMessageId{ConsumerId: &s.id, RequestId: &id},
-		})
-		if err != nil {
-			return err
-		}
-		r := answer.GetGetLastMessageIdResponse()
-		if r == nil {
-			return s.conn.refusal("last id of "+c.sub.Topic, answer)
-		}
-		last = wire.ID{Ledger: int64(r.GetLastMessageId().GetLedgerId()), Entry: int64(r.GetLastMessageId().GetEntryId())}
-		return nil
+		r, err := s.lastIDs(ctx)
+		last = idOf(r.GetLastMessageId())
+		return err
 	})
 	return last, err
+}
+
+// lastIDs asks for the last entry of the topic partition, and for the position of the subscription.
+func (s *session) lastIDs(ctx context.Context) (*pulsarpb.CommandGetLastMessageIdResponse, error) {
+	id := s.consumer.client.ids.Add(1)
+	answer, err := s.conn.request(ctx, id, &pulsarpb.BaseCommand{
+		Type:             pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID.Enum(),
+		GetLastMessageId: &pulsarpb.CommandGetLastMessageId{ConsumerId: &s.id, RequestId: &id},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := answer.GetGetLastMessageIdResponse()
+	if r == nil {
+		return nil, s.conn.refusal("last id of "+s.consumer.sub.Topic, answer)
+	}
+	return r, nil
+}
+
+func idOf(m *pulsarpb.MessageIdData) wire.ID {
+	return wire.ID{Ledger: int64(m.GetLedgerId()), Entry: int64(m.GetEntryId())}
 }
 
 // Close sends the last acks and closes the consumer; unacked entries go back to the broker. It waits for the broker, at most for

@@ -381,3 +381,69 @@ func TestExistsAtABroker(t *testing.T) {
 		}
 	}
 }
+
+// TestASubscriptionIsDeletedUnderItsConsumer: a consumer that began with the next entry misses nothing when its subscription, or the whole topic, is
+// deleted and events are published before it is back. It tells of a subscription that begins anew, and that is set back.
+func TestASubscriptionIsDeletedUnderItsConsumer(t *testing.T) {
+	for name, test := range map[string]struct {
+		method, what string
+		body         any
+		told         bool
+	}{
+		"the subscription is deleted":  {http.MethodDelete, "/subscription/s?force=true", nil, true},
+		"the topic is deleted":         {http.MethodDelete, "?force=true", nil, false}, // its events are gone: none comes again
+		"the subscription is set back": {http.MethodPost, "/subscription/s/resetcursor/1", nil, true},
+		"the topic moves":              {http.MethodPut, "/unload", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			topic := pulsartest.Topic(t, 0)
+			var log said
+			c, q := realClient(t), NewQueue()
+			c.log = slog.New(slog.NewTextHandler(&log, nil))
+			c.cfg.BackoffMin, c.cfg.BackoffMax = 2*time.Second, 2*time.Second // time to publish
+			produce(t, pulsar.ProducerOptions{Topic: topic}, "earlier")
+			sub := Subscription{Topic: topic, Name: "s", Type: Shared, Permits: 10, Queue: q}
+			if _, err := c.Subscribe(t.Context(), sub); err != nil {
+				t.Fatal(err)
+			}
+			produce(t, pulsar.ProducerOptions{Topic: topic}, "before")
+			if err := receiveFor(t, q, nil)[0].Ack(); err != nil {
+				t.Fatal(err)
+			}
+			eventually.True(t, "the event is acked", func() bool { backlog, _ := statsOf(t, topic, "s"); return backlog == 0 })
+			pulsartest.Admin(t, test.method, pulsaradmin.TopicPath(topic)+test.what, test.body, nil)
+			produce(t, pulsar.ProducerOptions{Topic: topic}, "meanwhile")
+			for got := ""; got != "meanwhile"; {
+				for _, d := range receiveFor(t, q, nil) {
+					got = events(t, d)[0]
+				}
+			}
+			tells := func() bool {
+				return strings.Contains(log.String(), "went back") && strings.Contains(log.String(), topic)
+			}
+			if test.told {
+				eventually.True(t, "it is told", tells)
+			} else if time.Sleep(time.Second); tells() {
+				t.Errorf("told %s", log.String())
+			}
+		})
+	}
+}
+
+// said keeps log lines.
+type said struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines.String()
+}

@@ -53,6 +53,9 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	defer ticker.Stop()
 	lasting := time.NewTimer(cfg.BackoffMax)
 	defer lasting.Stop()
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	c.client.work.Go(func() { c.follow(following, s) })
 	for {
 		select {
 		case <-c.wake:

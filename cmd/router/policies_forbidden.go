@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/source"
+)
+
+// uses tells how routers use a topic, as far as policies may forbid it.
+type uses struct {
+	types                               []string // of subscriptions
+	producers, consumers, subscriptions int      // of two members, as there are in a rolling update; 0: none of its own
+	sent                                bool     // routers send to it while they run
+}
+
+// usesOf returns how the routers of the settings use their topics.
+func usesOf(cfg config.Config) map[string]uses {
+	pulsar := cfg.Pulsar.Resolved()
+	read := uses{types: []string{"Shared"}, consumers: 2}
+	copied := uses{types: []string{"Shared"}, consumers: 2, producers: 2, sent: true}
+	kept := uses{types: []string{"Exclusive"}, producers: 2, sent: true}
+	logged := uses{types: []string{"Exclusive", "Failover"}, producers: 2, consumers: 4, subscriptions: 4, sent: true} // the anchor, a reader of each, and one that looks for the end
+	all := map[string]uses{pulsar.RetryTopic: copied, pulsar.DeadLetterTopic: kept, pulsar.ParkingTopic(): kept}
+	for _, topic := range pulsar.Topics {
+		all[source.FullTopicName(topic)] = read
+	}
+	if pulsar.Timers {
+		all[pulsar.TimerTopic()] = copied
+	}
+	if modeOf(cfg) != node.Gossip {
+		all[cfg.ControlTopic()] = logged
+		if cfg.Acts.Enabled {
+			all[cfg.ActsTopic()] = logged
+		}
+	}
+	if places, err := claimedBy(cfg); err == nil { // else claimsTopics tells
+		for _, p := range places {
+			all[p.Topic] = logged
+		}
+	}
+	return all
+}
+
+// forbidden checks that no policy forbids what routers do with their topics. What the broker does not tell counts as permitted.
+func (d *doctor) forbidden(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	all := usesOf(d.cfg)
+	for _, topic := range slices.Sorted(maps.Keys(all)) {
+		use := all[topic]
+		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		there := err == nil
+		if there {
+			d.schema(ctx, admin, topic, use)
+		}
+		if there && use.sent {
+			d.sizes(ctx, admin, topic, settings)
+		}
+		d.types(ctx, admin, topic, there, use, settings)
+		for _, l := range []struct {
+			ofTopic, ofNamespace string
+			need                 int
+		}{
+			{"maxProducers", "maxProducersPerTopic", use.producers},
+			{"maxConsumers", "maxConsumersPerTopic", use.consumers},
+			{"maxConsumersPerSubscription", "maxConsumersPerSubscription", min(2, use.consumers)},
+			{"maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", use.subscriptions},
+		} {
+			var most int
+			if !policyOf(ctx, admin, topic, there, l.ofTopic, l.ofNamespace, &most) {
+				most, _ = strconv.Atoi(settings[l.ofNamespace])
+			}
+			if most > 0 && most < l.need {
+				d.fail("limits", "raise it for each router of the group: pulsar-admin namespaces, "+l.ofNamespace,
+					"%s permits %d on %s (%s): two routers need %d, and the second one waits", l.ofNamespace, most, topic, partitioned(partitions), l.need)
+			}
+		}
+	}
+}
+
+// policyOf asks for the policy of a topic, or else of its namespace. It reports false if neither has it, or the broker does not tell.
+func policyOf(ctx context.Context, admin pulsaradmin.Client, topic string, there bool, ofTopic, ofNamespace string, answer any) bool {
+	paths := []string{namespaceOf(topic) + "/" + ofNamespace}
+	if there {
+		paths = append([]string{pulsaradmin.TopicPath(topic) + "/" + ofTopic}, paths...)
+	}
+	for _, path := range paths {
+		var said json.RawMessage
+		if err := admin.Call(ctx, http.MethodGet, path, nil, &said); err != nil || len(said) == 0 {
+			continue
+		}
+		switch string(said) {
+		case "null", "[]", "{}": // not set
+			continue
+		}
+		return json.Unmarshal(said, answer) == nil
+	}
+	return false
+}
+
+// types checks that the broker permits the subscriptions that routers make.
+func (d *doctor) types(ctx context.Context, admin pulsaradmin.Client, topic string, there bool, use uses, settings map[string]string) {
+	var permitted []string
+	if !policyOf(ctx, admin, topic, there, "subscriptionTypesEnabled", "subscriptionTypesEnabled", &permitted) {
+		if permitted = strings.FieldsFunc(settings["subscriptionTypesEnabled"], func(c rune) bool { return strings.ContainsRune("[], ", c) }); len(permitted) == 0 {
+			return
+		}
+	}
+	for _, needed := range use.types {
+		if !slices.Contains(permitted, needed) {
+			d.fail("subscription types", "permit them: pulsar-admin topics set-subscription-types-enabled "+topic+" --types Exclusive,Shared,Failover",
+				"%s permits no subscriptions of the type %s (only %s), which routers need", topic, needed, strings.Join(permitted, ", "))
+		}
+	}
+}
+
+// schema checks that a topic accepts messages without a schema, as all are that routers send.
+func (d *doctor) schema(ctx context.Context, admin pulsaradmin.Client, topic string, use uses) {
+	var enforced bool
+	if err := admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/schemaValidationEnforced?applied=true", nil, &enforced); err != nil || !enforced {
+		return
+	}
+	if err := admin.Call(ctx, http.MethodGet, strings.Replace(topic, "persistent://", "schemas/", 1)+"/schema", nil, nil); err != nil {
+		return // a topic without a schema accepts them
+	}
+	const advice = "pulsar-admin topics set-schema-validation-enforce --disable "
+	if use.sent {
+		d.fail("schema", advice+topic+", or delete its schema", "%s has a schema that is enforced, and what routers send has none: it is refused", topic)
+	} else {
+		d.warn("schema", advice+topic+" before router replay or router deadletters send", "%s has a schema that is enforced, and dead letters that are sent again have none: they are refused", topic)
+	}
+}
+
+// sizes checks that a topic accepts what its broker accepts: copies are cut into chunks of that size.
+func (d *doctor) sizes(ctx context.Context, admin pulsaradmin.Client, topic string, settings map[string]string) {
+	var most int
+	usual, err := strconv.Atoi(settings["maxMessageSize"])
+	if err != nil {
+		usual = 5 << 20
+	}
+	if policyOf(ctx, admin, topic, true, "maxMessageSize", "maxMessageSize", &most) && most > 0 && most < usual {
+		d.fail("message size", "pulsar-admin topics remove-max-message-size "+topic,
+			"%s refuses messages of more than %d bytes, and routers send up to the %d of the broker: a larger one would never be accepted", topic, most, usual)
+	}
+}

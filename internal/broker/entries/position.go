@@ -1,0 +1,55 @@
+package entries
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// positionAt is the position of a subscription at a broker: all entries up to it were acked.
+type positionAt struct {
+	cluster uint64
+	id      wire.ID
+	known   bool
+}
+
+// positionEvery is the interval at which a broker is asked for the position of a subscription.
+const positionEvery = time.Minute
+
+// follow asks for the position of the subscription at the begin of a session, and from time to time. A position goes back when the subscription was deleted
+// and made again, or set back, or when a broker ends: nothing else shows that.
+func (c *Consumer) follow(ctx context.Context, s *session) {
+	ticker := time.NewTicker(positionEvery)
+	defer ticker.Stop()
+	for {
+		asked, cancel := context.WithTimeoutCause(ctx, c.client.cfg.OperationTimeout, errNoAnswer)
+		r, err := s.lastIDs(asked)
+		cancel()
+		if id := r.GetConsumerMarkDeletePosition(); err == nil && id != nil { // brokers before Pulsar 2.8 do not tell
+			c.stands(positionAt{cluster: s.cluster, id: idOf(id), known: true})
+		}
+		select {
+		case <-ticker.C:
+		case <-s.ended:
+			return
+		case <-s.conn.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stands notes the position, and tells if it is before the last one.
+func (c *Consumer) stands(now positionAt) {
+	c.mu.Lock()
+	before := c.position
+	c.position = now
+	c.mu.Unlock()
+	if before.known && before.cluster == now.cluster && cmp.Or(cmp.Compare(now.id.Ledger, before.id.Ledger), cmp.Compare(now.id.Entry, before.id.Entry)) < 0 {
+		c.client.log.Warn("the position of the subscription went back: events that were settled are delivered again",
+			"topic", c.sub.Topic, "subscription", c.sub.Name, "before", before.id, "now", now.id)
+	}
+}
