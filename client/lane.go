@@ -27,7 +27,7 @@ import (
 // Lane calls handlers of keys, through one router of the group: see [Dial]. Its methods are safe for concurrent use.
 type Lane struct {
 	options options
-	conn    *grpc.ClientConn
+	conn    *connections
 	service lanev1.LaneServiceClient
 }
 
@@ -44,9 +44,11 @@ func Dial(endpoint string, opts ...Option) (*Lane, error) {
 		return nil, err
 	}
 	r.endpoint = at
-	conn, err := r.dialRouter(grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
-	}))
+	conn, err := newConnections(r.options.clock.Now, func() (*grpc.ClientConn, error) {
+		return r.dialRouter(grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
+		}))
+	})
 	if err != nil {
 		return nil, refusal(err)
 	}

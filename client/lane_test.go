@@ -66,6 +66,51 @@ func laneTo(t *testing.T, router lanev1.LaneServiceServer, options ...grpc.Serve
 	return lane
 }
 
+// TestCallsOnADeadConnection: nothing ends the connection. The first call over it ends by its deadline, the next one uses another.
+func TestCallsOnADeadConnection(t *testing.T) {
+	t.Parallel()
+	listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+	lanev1.RegisterLaneServiceServer(server, new(reader))
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	conns := make(chan *mutable, 10)
+	lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := listener.DialContext(ctx)
+		m := &mutable{Conn: conn}
+		conns <- m
+		return m, err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lane.Close() }()
+	invoke := func() error {
+		_, err := lane.Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(300*time.Millisecond))
+		return err
+	}
+	send := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, err := lane.Send(ctx, "k", nil)
+		return err
+	}
+	for name, call := range map[string]func() error{"Invoke": invoke, "Send": send} {
+		if err := call(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		(<-conns).gone.Store(true)
+		if err := call(); err == nil {
+			t.Errorf("%s over a dead connection has an answer", name)
+		}
+		if err := call(); err != nil {
+			t.Errorf("%s after it: %v", name, err)
+		}
+	}
+	if n := len(conns); n != 1 {
+		t.Errorf("%d connections are left, want 1", n)
+	}
+}
+
 // TestTooLargeRequestsAreNotSent: gRPC answers what is larger than a router reads with the status that means "again", so it must not get there.
 func TestTooLargeRequestsAreNotSent(t *testing.T) {
 	t.Parallel()

@@ -83,6 +83,10 @@ const (
 	coverFirst        = 4 * time.Millisecond  // the first one then; each further one is twice as long
 )
 
+// unheardMax bounds the renewals of a covered reservation in a row without any answer: when the next one is due, the connection is given up, and half of the ttl
+// is left. A live one has no time for that.
+const unheardMax = 2
+
 // openGrace is how long a stream is waited for, beside the wait for the key. An attempt to connect takes a second.
 const openGrace = 5 * time.Second
 
@@ -220,6 +224,10 @@ type holding struct {
 	frames chan *lanev1.ReserveResponse
 	end    context.CancelFunc
 	err    error // why frames is closed
+
+	granted bool          // the owner has answered on it; before, it may be waited for in silence
+	unheard int           // renewals since the newest frame
+	since   clock.Instant // when the first of them was sent
 }
 
 // newStream returns a stream that is not open yet, and its context.
@@ -318,6 +326,7 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 		case <-late.C:
 			s.release()
 			s.drain()
+			s.lane.conn.silent(s.asked)
 			return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: "the router has not answered in time"}
 		case <-renewals.C:
 			if !granted {
@@ -337,7 +346,7 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 				}
 			}
 			if f.GetGranted() != nil && !granted {
-				granted = true
+				granted, s.granted = true, true
 				late.Reset(beginMax)
 				if s.ttl > 0 {
 					renewals.Reset(pauses.Next())
@@ -442,7 +451,15 @@ func (r *Reservation) keep(s *holding) {
 				return
 			}
 		case <-renewals.C:
-			if released != nil {
+			switch {
+			case released == nil:
+			case s.ttl > 0 && s.granted && s.unheard >= unheardMax:
+				r.lane.conn.silent(s.since)
+				s.end() // its frames end, too
+			default:
+				if s.unheard++; s.unheard == 1 {
+					s.since = r.lane.options.clock.Now()
+				}
 				s.renew()
 			}
 		case <-redial:
@@ -468,6 +485,7 @@ func (r *Reservation) keep(s *holding) {
 			}
 			next = nil
 		case f, ok := <-s.frames:
+			s.granted, s.unheard = s.granted || f.GetGranted() != nil, 0
 			switch {
 			case !ok: // the stream broke; the reservation goes on until its deadline
 				s.frames, redial = nil, time.After(again.Next())

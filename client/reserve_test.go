@@ -35,6 +35,30 @@ type lender struct {
 	cut     bool          // no connection can be made any more
 	frozen  time.Duration // by which the lease clock is ahead of the timers, as in a process that has just thawed
 	begun   time.Time
+	conns   []*mutable
+}
+
+// mutable is a connection whose other end can go without a word.
+type mutable struct {
+	net.Conn
+
+	gone atomic.Bool
+}
+
+func (m *mutable) Write(p []byte) (int, error) {
+	if m.gone.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
+}
+
+// mute makes all connections that there are go without a word.
+func (l *lender) mute() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, conn := range l.conns {
+		conn.gone.Store(true)
+	}
 }
 
 // lending is the router's end of one stream.
@@ -102,7 +126,15 @@ func lend(t *testing.T, serve func(s *lending) error, test func(t *testing.T, la
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-			return listener.DialContext(ctx)
+			conn, err := listener.DialContext(ctx)
+			if err != nil {
+				return nil, err
+			}
+			mutable := &mutable{Conn: conn}
+			l.mu.Lock()
+			l.conns = append(l.conns, mutable)
+			l.mu.Unlock()
+			return mutable, nil
 		}))
 		if err != nil {
 			t.Fatal(err)
@@ -259,6 +291,57 @@ func TestReservationAfterALongWait(t *testing.T) {
 			t.Errorf("it was given after %v", took)
 		}
 		lostAfter(t, r, begun, 20*time.Second+lease)
+	})
+}
+
+// TestReservationOnADeadConnection: nothing ends the connection. With a ttl there is time to renew by another one.
+func TestReservationOnADeadConnection(t *testing.T) {
+	t.Parallel()
+	const ttl = 12 * time.Second
+	lend(t, func(s *lending) error {
+		if err := s.grant(time.Second); err != nil {
+			return err
+		}
+		for {
+			f, err := s.Recv()
+			if err != nil {
+				return nil //nolint:nilerr // the holder has given it up
+			}
+			switch {
+			case f.GetRelease() != nil:
+				return s.over("released", "")
+			case f.GetRenew() != nil:
+				err = s.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{K: f.GetRenew().GetK(), RemainingNs: int64(ttl), Covered: true}}})
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+		r, err := lane.Reserve(t.Context(), "user-1", client.WithTTL(ttl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.mute()
+		time.Sleep(ttl + time.Second)
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("it is lost: %v", context.Cause(r.Context()))
+		}
+		r.Release()
+		l.mute()
+		if _, err := lane.Reserve(t.Context(), "user-1"); !errors.Is(err, client.ErrNotReserved) {
+			t.Errorf("a reservation over a dead connection: %v", err)
+		}
+		again, err := lane.Reserve(t.Context(), "user-1")
+		if err != nil {
+			t.Fatalf("the next one: %v", err)
+		}
+		again.Release()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.conns) != 3 {
+			t.Errorf("%d connections, want 3", len(l.conns))
+		}
 	})
 }
 

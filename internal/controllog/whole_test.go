@@ -209,7 +209,7 @@ func TestWholeOfSilentLog(t *testing.T) {
 				time.Sleep(time.Hour)
 				c.change(log)
 				time.Sleep(2 * time.Minute)
-				if c.want == context.Canceled {
+				if errors.Is(c.want, context.Canceled) {
 					done()
 				}
 				synctest.Wait()

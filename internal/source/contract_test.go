@@ -414,7 +414,7 @@ func TestPulsarDeletedTopicComesBack(t *testing.T) {
 	}
 	_, ended := run(t.Context(), func([]event.Message) {})
 	deleteTopic(t, cfg.Topics[0])
-	<-ended
+	t.Logf("the first source ended: %v", <-ended)
 	createTopic(t, cfg.Topics[0])
 	b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "meanwhile"})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -427,7 +427,7 @@ func TestPulsarDeletedTopicComesBack(t *testing.T) {
 		t.Error("the event was skipped")
 	}
 	cancel()
-	<-ended
+	t.Logf("the second source ended: %v", <-ended)
 }
 
 // A dead letter topic that is deleted takes dead letters again when it is back, and has

@@ -593,9 +593,7 @@ func TestAnActIsAnsweredWhenItHasItsEffect(t *testing.T) {
 	k := New(DefaultConfig(), "a", nil, func() time.Time { return noon }, slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
 	hold, mark := record(Hold, "k", noon, time.Hour), record(Mark, "", noon, 0)
 	answers := map[ID]chan Result{hold.ID: make(chan Result, 1), mark.ID: make(chan Result, 1)}
-	for id, answer := range answers {
-		k.waiting[id] = answer
-	}
+	maps.Copy(k.waiting, answers)
 	v := &visit{Keeper: k, keys: boxes}
 	v.apply(controllog.Entry{At: event.Position{Ledger: 1}, Data: encoded(t, hold)})
 	if len(answers[hold.ID]) > 0 && !boxes.holds("k") {
@@ -611,10 +609,6 @@ func TestAnActIsAnsweredWhenItHasItsEffect(t *testing.T) {
 		t.Errorf("at the end of the topic the hold has no answer, or no effect")
 	}
 }
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(line []byte) (int, error) { return w(line) }
 
 type anchored struct {
 	*controllog.Mem

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from mute import Mute
 
 import ringfence
 from ringfence import ArgumentError, Call, CallError, CallFailure, CallHandler, Event
@@ -420,6 +421,37 @@ def test_a_call_in_a_crowd(style: str) -> None:
         assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
     assert len(seen) == 20
     assert seen[0].timeout_ms > seen[-1].timeout_ms > 1000, "its time is not longer for that"
+
+
+def test_a_router_that_is_far(style: str) -> None:
+    """An attempt to connect takes a few round trips, and on a busy machine longer."""
+
+    def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
+        return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
+
+    with LaneServer(answer) as server, Mute(server.endpoint, delay=0.25) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+        assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
+
+
+def test_a_dead_connection(style: str) -> None:
+    """Nothing ends it: the first call over it ends by its deadline, the next one uses another."""
+
+    def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
+        return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
+
+    with LaneServer(answer) as server, Mute(server.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+        for _ in range(2):
+            assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
+            proxy.mute()
+            with pytest.raises(CallError) as caught:
+                invoke(style, lane, "k", "do", timeout=0.2)
+            assert caught.value.outcome == "unknown"
+        assert invoke(style, lane, "k", "do", timeout=2.0) == b"r"
+        proxy.mute()
+        with pytest.raises(ringfence.MaybeSent):
+            lane.send("k", timeout=0.2)
+        assert invoke(style, lane, "k", "do", timeout=2.0) == b"r"
+        assert proxy.count == 4
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
+from mute import Mute
 
 import ringfence
 from ringfence import ArgumentError, Event, Fence, KeyLost, NotReserved
@@ -226,7 +227,8 @@ class Lender:
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         method: Any = grpc.stream_stream_rpc_method_handler(self._reserve, pb.ReserveRequest.FromString, pb.ReserveResponse.SerializeToString)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("ringfence.lane.v1.LaneService", {"Reserve": method})])
-        self.lane = ringfence.Lane(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}", **options)
+        self.endpoint = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.lane = ringfence.Lane(self.endpoint, **options)
         self._server.start()
 
     def _reserve(self, requests: Iterator[pb.ReserveRequest], context: grpc.ServicerContext) -> Iterator[pb.ReserveResponse]:
@@ -462,6 +464,35 @@ def test_a_ttl_outlasts_the_owner_of_the_key(style: str) -> None:
             assert 12_000 >= asks[1].wait_ms > asks[2].wait_ms > 1000
 
     asyncio.run(main())
+
+
+def test_a_ttl_outlasts_a_dead_connection(style: str) -> None:
+    """Nothing ends it. There is time to renew by another one."""
+    ttl = 6.0
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        for request in s.requests:
+            if request.HasField("release"):
+                yield s.over("released", "")
+                return
+            yield s.renewed(request.renew.k, ttl, covered=True)
+
+    async def check() -> None:
+        with Lender(serve) as router, Mute(router.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+            async with reserve(style, lane, ttl=ttl) as held:
+                proxy.mute()
+                assert not await held.lost(ttl + 0.5)
+                assert not router.streams.get(timeout=WAIT).ask.resume
+                assert router.streams.get(timeout=WAIT).ask.resume
+            assert router.released.is_set()
+            proxy.mute()
+            with pytest.raises(NotReserved, match="unreachable"):
+                await asyncio.to_thread(lane.reserve, "user-1")
+            async with reserve(style, lane, wait=1.0):
+                pass
+
+    asyncio.run(check())
 
 
 def test_a_ttl_is_renewed_seldom() -> None:

@@ -1,3 +1,4 @@
+import type { Socket } from "node:net";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
 import { onAbort } from "./abort.js";
@@ -10,7 +11,7 @@ import { readToken, settingsOf, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
-import { channelCredentials, channelOptions, publishBy } from "./transport.js";
+import { channelCredentials, channelOptions, destroyLater, noting, publishBy } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
 
 const path = "/ringfence.lane.v1.LaneService/Invoke";
@@ -89,6 +90,16 @@ export interface SendOptions {
   signal?: AbortSignal;
 }
 
+/** One client of gRPC, and what was heard by it. */
+interface Connection {
+  client: Client;
+  sockets: Set<Socket>;
+  /** When it was made, or the newest answer or frame came: by performance.now(). */
+  heardAt: number;
+  /** Its calls, Sends and reservations that are under way. */
+  open: number;
+}
+
 /**
  * Calls handlers of keys, reserves keys, and sends events, through one router of the group. It connects with the first call, and again whenever the connection breaks.
  *
@@ -96,7 +107,8 @@ export interface SendOptions {
  *     const reply = await lane.invoke("user-7", "charge", Buffer.from("4200"), { id: "order-8" });
  */
 export class Lane {
-  readonly #client: Client;
+  readonly #connect: () => Connection;
+  #connection: Connection; // of what begins now; earlier ones live as long as their calls
   readonly #tokenFile: string;
   readonly #traces: Traces | false | undefined;
   readonly #clock: () => Clock; // read by reservations alone
@@ -118,10 +130,48 @@ export class Lane {
     this.#tokenFile = settings.tokenFile;
     this.#traces = options.traces;
     const { tls } = options;
-    // Without a bound for what is received: its status would look like a refusal of the router.
-    this.#client = new Client(settings.endpoint, channelCredentials(tls), {
-      ...channelOptions(tls), "grpc.max_receive_message_length": -1, "grpc.initial_reconnect_backoff_ms": 50, "grpc.max_reconnect_backoff_ms": 2000,
-    });
+    this.#connect = () => {
+      const sockets = new Set<Socket>();
+      // Without a bound for what is received: its status would look like a refusal of the router.
+      const client = new Client(settings.endpoint, noting(channelCredentials(tls), sockets), {
+        ...channelOptions(tls), "grpc.max_receive_message_length": -1, "grpc.initial_reconnect_backoff_ms": 50, "grpc.max_reconnect_backoff_ms": 2000,
+        "grpc.use_local_subchannel_pool": 1,
+      });
+      return { client, sockets, heardAt: performance.now(), open: 0 };
+    };
+    this.#connection = this.#connect();
+  }
+
+  /** Returns the connection for what begins now. Call the function at its end. */
+  #use(): [connection: Connection, ended: () => void] {
+    const connection = this.#connection;
+    connection.open++;
+    return [connection, () => {
+      connection.open--;
+      if (connection !== this.#connection && connection.open === 0) this.#end(connection);
+    }];
+  }
+
+  #end({ client, sockets }: Connection): void {
+    client.close();
+    destroyLater(sockets);
+  }
+
+  /**
+   * Replaces the connection if nothing was heard on it since an instant from which on it should have been: its other end may be gone without a word, and
+   * gRPC would wait for a quarter of an hour, or for ever while it connects. What is under way on the old one goes on.
+   */
+  #silent(since: number): void {
+    const old = this.#connection;
+    if (this.#closed || old.heardAt >= since) return;
+    this.#connection = this.#connect();
+    if (old.open === 0) this.#end(old);
+  }
+
+  /** Notes how a call has ended on a connection that was begun then. */
+  #told(connection: Connection, begun: number, failure: { code: number } | null | undefined): void {
+    if (failure?.code === codes.DEADLINE_EXCEEDED) this.#silent(begun);
+    else if (failure?.code !== codes.CANCELLED) connection.heardAt = performance.now();
   }
 
   /**
@@ -131,7 +181,7 @@ export class Lane {
   close(): void {
     this.#closed = true;
     for (const end of this.#open) end(); // first: the client's close would give calls without a connection another status
-    this.#client.close();
+    this.#end(this.#connection);
   }
 
   /**
@@ -202,7 +252,11 @@ export class Lane {
     }
     if (this.#closed) throw new NotSentError(closedText);
     return new Promise((resolve, reject) => {
-      const giveUp = publishBy(this.#client, token, request, withinMs, (failure, response) => {
+      const [connection, ended] = this.#use();
+      const begun = performance.now();
+      const giveUp = publishBy(connection.client, token, request, withinMs, (failure, response) => {
+        this.#told(connection, begun, failure);
+        ended();
         this.#open.delete(giveUp);
         forget();
         if (failure === undefined) resolve(response);
@@ -236,7 +290,7 @@ export class Lane {
       throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
     }
     const end = () => holder.close(closedText);
-    const opener = { clock, open: () => this.#stream(), ended: () => this.#open.delete(end) };
+    const opener = { clock, open: () => this.#stream(), silent: (since: number) => this.#silent(since), ended: () => this.#open.delete(end) };
     const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path: pathOf(caller), signal });
     this.#open.add(end);
     await holder.begin();
@@ -253,7 +307,11 @@ export class Lane {
       throw new NotReservedError("", textOf(err), 0, { cause: err });
     }
     const same = (frame: Buffer): Buffer => frame;
-    return this.#client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, same, same, metadata);
+    const [connection, ended] = this.#use();
+    const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, same, same, metadata);
+    stream.on("data", () => void (connection.heardAt = performance.now()));
+    stream.on("status", ended);
+    return stream;
   }
 
   #invoke(request: InvokeRequest, metadata: Metadata, withinMs: number, signal: AbortSignal | undefined): Promise<InvokeResponse> {
@@ -263,7 +321,11 @@ export class Lane {
     return new Promise((resolve, reject) => {
       const same = (frame: Buffer): Buffer => frame;
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
-      const call = this.#client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+      const [connection, ended] = this.#use();
+      const begun = performance.now();
+      const call = connection.client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+        this.#told(connection, begun, failure);
+        ended();
         this.#open.delete(cancel);
         forget();
         if (signal?.aborted && failure?.code === codes.CANCELLED) reject(new CallError("unknown", "", textOf(signal.reason), 0, { cause: signal.reason }));

@@ -24,6 +24,12 @@ const beginMax = 10_000;
 const coverMin = 4;
 const coverMax = 50;
 
+/**
+ * So many renewals of a covered reservation in a row without any frame, and the connection is given up when the next one is due: half of the ttl is left. A
+ * live one has no time for that.
+ */
+const unheardMax = 2;
+
 /** How long a stream stays open after its last frame of this side, in milliseconds. */
 const releaseMax = 500;
 
@@ -49,6 +55,8 @@ export interface Opener {
   readonly clock: Clock;
   /** Opens a stream. It does not wait. @throws NotReservedError */
   open(): Stream;
+  /** Says that nothing was heard since an instant of performance.now(): the next stream needs another connection. */
+  silent(since: number): void;
   /** Called when no stream follows: it is over, was refused, or is lost. */
   ended(): void;
 }
@@ -131,6 +139,9 @@ export class Holder implements Cancellable {
   #redialAt: Instant = Infinity;
   #pauseMs = 0;
   #coverMs = coverMin;
+  #answered = false; // the owner has granted it on the present stream; before, it may be waited for in silence
+  #unheard = 0; // renewals since the newest frame
+  #unheardSince = 0; // by performance.now(): when the first of them, or the first ask, was sent
   #released: Promise<void> | undefined;
   #over: (() => void) | undefined; // after a release: ends the wait for it
 
@@ -147,7 +158,11 @@ export class Holder implements Cancellable {
     let forget = () => {};
     const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
     this.#askedAt = this.#opener.clock.now();
-    const late = () => this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
+    this.#unheardSince = performance.now();
+    const late = () => {
+      if (!this.#granted) this.#opener.silent(this.#unheardSince);
+      this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
+    };
     try {
       await new Promise<void>((resolve, reject) => {
         this.#begun = { resolve, reject };
@@ -213,6 +228,8 @@ export class Holder implements Cancellable {
       return this.#broke(err);
     }
     this.#stream = stream;
+    this.#answered = false;
+    this.#unheard = 0;
     this.#redialAt = Infinity;
     stream.on("data", (bytes: Buffer) => {
       if (stream !== this.#stream) return;
@@ -262,6 +279,7 @@ export class Holder implements Cancellable {
     const k = this.#permission.renew(clock.sent());
     if (this.#begun !== undefined) this.#coverMs = Math.min(2 * this.#coverMs, coverMax);
     this.#schedule(clock.now() + this.#every);
+    if (this.#unheard++ === 0) this.#unheardSince = performance.now();
     this.#send({ case: "renew", value: { k } });
   }
 
@@ -280,6 +298,7 @@ export class Holder implements Cancellable {
 
   #hear({ frame }: ReserveResponse): void {
     this.#crowded = undefined;
+    this.#unheard = 0;
     if (frame.case === "over") {
       const { code, text, retryAfterMs } = frame.value;
       this.#over?.();
@@ -297,6 +316,7 @@ export class Holder implements Cancellable {
     const now = this.#opener.clock.now();
     if (frame.case === "renewed") this.#permission.renewed(frame.value.k, Number(frame.value.remainingNs) / 1e6, now, frame.value.covered);
     if (frame.case === "granted") {
+      this.#answered = true;
       this.#permission.granted(Number(frame.value.remainingNs) / 1e6, now);
       // A former owner that does not know yet that it is one answers with its own fence, and no permission.
       const fence = new Fence(frame.value.token, frame.value.turn);
@@ -323,7 +343,18 @@ export class Holder implements Cancellable {
     }
     if (this.cause !== undefined) return;
     if (now >= this.#redialAt) this.#open(true);
-    else if (now >= this.#renewAt && this.#redialAt === Infinity) this.#renew();
+    else if (now >= this.#renewAt && this.#redialAt === Infinity) {
+      if (this.#asking.ttlMs > 0 && this.#answered && this.#unheard >= unheardMax && this.#begun === undefined) this.#quit();
+      else this.#renew();
+    }
+  }
+
+  /** Gives up a stream on which nothing comes any more, and its connection. */
+  #quit(): void {
+    this.#unheard = 0;
+    this.#opener.silent(this.#unheardSince);
+    this.#stream?.cancel();
+    this.#broke(new NotReservedError("unreachable", "the router does not answer"));
   }
 
   /** The stream has ended, or could not be opened. A reservation that is held goes on until its deadline. */

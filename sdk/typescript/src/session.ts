@@ -5,7 +5,7 @@ import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./code
 import { CallerGoneError, HandlerTimeoutError, KeyLostError, NotSentError, refusal, RingfenceError, textOf } from "./errors.js";
 import type { EventOwner, LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
-import { Inbox, type DeliveryId, type Item } from "./inbox.js";
+import { Inbox, type Item } from "./inbox.js";
 import { readToken, type Session as Described, type Settings } from "./options.js";
 import type { Publish } from "./sending.js";
 import type { Status, Wire } from "./transport.js";
@@ -41,6 +41,12 @@ const resultBytesMax = 1 << 20;
  * take all deadlines with them.
  */
 const startsMax = 5;
+
+/**
+ * The least time between two Progress frames, in milliseconds: a handler that reports with each row would fill the memory with them while the router
+ * reads nothing, since the stream takes all that is written.
+ */
+const progressEvery = 10;
 
 /** How the session ended. */
 export interface SessionEnd {
@@ -83,7 +89,8 @@ export class Session implements EventOwner {
   #told = 0; // number of the newest Deliveries frame for which a receipt was sent
   #sent = 0; // number of the newest Results frame sent
   #receipt = 0; // number of the newest Results frame that the router has received
-  readonly #ongoing = new Set<DeliveryId>(); // progress to be reported
+  readonly #ongoing = new Set<LeasedEvent>(); // progress to be reported
+  #progressAt = -Infinity; // when the next Progress may be sent
   #pingMs = pingDefault;
   #pings: NodeJS.Timeout | undefined;
   #silence = 0; // since the newest frame, in milliseconds of ticks
@@ -266,12 +273,17 @@ export class Session implements EventOwner {
    */
   tell(): void {
     if (this.#flushing || this.#over || this.#starting) return;
-    if (this.#told === this.#given && this.#ongoing.size === 0 && !this.#canAnswer && !this.inbox.draining && this.#user.settings.hooks.window === undefined) return;
+    if (this.#told === this.#given && !this.#progressDue && !this.#canAnswer && !this.inbox.draining && this.#user.settings.hooks.window === undefined) return;
     this.#flushing = true;
     queueMicrotask(() => {
       this.#flushing = false;
       this.#flush();
     });
+  }
+
+  /** Whether a Progress is to be sent now. Otherwise what is sent next, or the check of deadlines, looks again. */
+  get #progressDue(): boolean {
+    return this.#ongoing.size > 0 && performance.now() >= this.#progressAt;
   }
 
   get #canAnswer(): boolean {
@@ -280,10 +292,14 @@ export class Session implements EventOwner {
 
   #flush(): void {
     if (this.#over || this.#closing) return;
-    if (this.#ongoing.size > 0) {
-      this.#send(encodeRequest(this.#given, { case: "progress", value: { deliveryIds: Array.from(this.#ongoing, BigInt) } }));
-      this.#told = this.#given;
+    if (this.#progressDue) {
+      const deliveryIds = [...this.#ongoing].filter((event) => event.list !== undefined).map((event) => BigInt(event.id)); // none follows its answer
       this.#ongoing.clear();
+      if (deliveryIds.length > 0) {
+        this.#progressAt = performance.now() + progressEvery;
+        this.#send(encodeRequest(this.#given, { case: "progress", value: { deliveryIds } }));
+        this.#told = this.#given;
+      }
     }
     if (this.#canAnswer) {
       const { results } = this.inbox;
@@ -382,7 +398,7 @@ export class Session implements EventOwner {
     this.ask(event);
     if (event.cause !== undefined) throw event.cause;
     if (this.#over || event.list === undefined) return;
-    this.#ongoing.add(event.id);
+    this.#ongoing.add(event);
     this.tell();
   }
 

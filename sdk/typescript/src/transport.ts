@@ -72,7 +72,7 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
       if (over) return;
       over = true;
       client.close();
-      if (sockets.size > 0) setTimeout(() => sockets.forEach((socket) => socket.destroy()), lingerMax).unref();
+      destroyLater(sockets);
       events.end(status);
     });
     return {
@@ -97,11 +97,17 @@ export function noting(of: ChannelCredentials, sockets: Set<Socket>): ChannelCre
     const connect = connector.connect.bind(connector);
     connector.connect = (socket) => {
       sockets.add(socket);
+      socket.once("close", () => sockets.delete(socket));
       return connect(socket);
     };
     return connector;
   };
   return of;
+}
+
+/** Closes sockets that are still open in a moment: what was written before goes out first. */
+export function destroyLater(sockets: ReadonlySet<Socket>): void {
+  if (sockets.size > 0) setTimeout(() => sockets.forEach((socket) => socket.destroy()), lingerMax).unref();
 }
 
 /** Makes a Send: see Wire.publish. The client must not be closed. */

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { getEventListeners } from "node:events";
+import { getEventListeners, once } from "node:events";
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -19,7 +19,7 @@ import { pathOf } from "../src/lane.js";
 import { payloadMax, requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { xxh64 } from "../src/xxh64.js";
-import { deferred, hostile, withoutFields } from "./script.js";
+import { deferred, hostile, mute, withoutFields } from "./script.js";
 
 const nothing = () => {};
 
@@ -269,6 +269,35 @@ describe("a lane", () => {
     const call = lane.invoke("k", "do", "", { signal: abort.signal, timeoutMs: 30_000 });
     await assert.rejects(call, { outcome: "unknown", text: "enough" });
     await assert.rejects(lane.invoke("k", "do", "", { signal: abort.signal }), { outcome: "not_run", text: "enough" });
+  });
+
+  /** A connection whose other end is gone without a word: it ends by no status, and TCP gives up after a quarter of an hour. */
+  it("uses a new connection after a call in which nothing was heard", async (t) => {
+    const router = testRouter(t);
+    await router.start(nothing, { calls: { do: (call) => Buffer.from(call.payload) } });
+    const proxy = await mute(t, await router.serve());
+    const lane = await laneTo(t, proxy.endpoint);
+    const briefly = { timeoutMs: 300 };
+    await lane.invoke("k", "do");
+    proxy.mute();
+    await assert.rejects(lane.invoke("k", "do", "", briefly), { outcome: "unknown" });
+    assert.equal(String(await lane.invoke("k", "do", "x")), "x");
+    proxy.mute();
+    await assert.rejects(lane.send("k", "", briefly), { name: "MaybeSentError" });
+    assert.equal(String(await lane.invoke("k", "do", "y")), "y");
+  });
+
+  it("connects again when the first connection meets a router that says nothing, and leaves no socket behind", async (t) => {
+    const router = testRouter(t);
+    await router.start(nothing, { calls: { do: (call) => Buffer.from(call.payload) } });
+    const proxy = await mute(t, await router.serve());
+    proxy.muteNext = true;
+    const lane = await laneTo(t, proxy.endpoint);
+    await assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 300 }), { name: "CallError" });
+    proxy.muteNext = false;
+    assert.equal(String(await lane.invoke("k", "do", "x")), "x");
+    lane.close();
+    for (const socket of proxy.accepted) if (!socket.closed) await once(socket, "close", { signal: AbortSignal.timeout(10_000) });
   });
 
   it("makes many calls with one signal without a warning of Node", async (t) => {

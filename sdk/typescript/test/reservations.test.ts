@@ -12,7 +12,7 @@ import { Fence, KeyLostError, Lane, NotReservedError, RingfenceError, type Event
 import { Permission, renewalsMax } from "../src/permission.js";
 import { testRouter } from "../src/testing/index.js";
 import { randomly } from "./randomly.js";
-import { deferred } from "./script.js";
+import { deferred, mute } from "./script.js";
 
 describe("the permission of a holder", () => {
   it("counts from the ask", () => {
@@ -174,7 +174,7 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
   const streams: Lending[] = [];
   const server = new Server();
   const same = (frame: Buffer): Buffer => frame;
-  const state = { streams, releases: 0, ends: 0, server, lane: undefined as unknown as Lane };
+  const state = { streams, releases: 0, ends: 0, server, endpoint: "", lane: undefined as unknown as Lane };
   server.addService(
     { reserve: { path: "/ringfence.lane.v1.LaneService/Reserve", requestStream: true, responseStream: true, requestSerialize: same, requestDeserialize: same, responseSerialize: same, responseDeserialize: same } },
     {
@@ -215,7 +215,8 @@ async function lender(t: { after(end: () => void): void }, serve: (s: Lending) =
     },
   );
   const port = await new Promise<number>((resolve, reject) => server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (err, bound) => (err ? reject(err) : resolve(bound))));
-  state.lane = new Lane(`127.0.0.1:${port}`, options);
+  state.endpoint = `127.0.0.1:${port}`;
+  state.lane = new Lane(state.endpoint, options);
   t.after(() => {
     state.lane.close();
     server.forceShutdown();
@@ -254,6 +255,27 @@ describe("a reservation", () => {
     await r.release();
     assert.equal(router.releases, 1);
     assert.deepEqual([r.signal.aborted, r.signal.reason.name], [true, "AbortError"]);
+  });
+
+  /** With a ttl it lives on long enough to be renewed by another connection, however silent the old one is. */
+  it("uses a new connection if nothing is heard", async (t) => {
+    const router = await lender(t, (s) => {
+      s.renewed = (k) => s.renew(k, 6000, true);
+      s.grant();
+    });
+    const proxy = await mute(t, router.endpoint);
+    const lane = new Lane(proxy.endpoint);
+    t.after(() => lane.close());
+    const r = await lane.reserve("user-1", { ttl: 6000 });
+    proxy.mute();
+    await sleep(6500);
+    assert.equal(r.signal.aborted, false);
+    assert.deepEqual(router.streams.map((s) => s.ask.resume), [false, true]);
+    await r.release();
+    assert.equal(router.releases, 1);
+    proxy.mute();
+    await assert.rejects(lane.reserve("user-1"), { code: "unreachable" });
+    await (await lane.reserve("user-1", { wait: 1000 })).release();
   });
 
   it("is released at the end of its block", async (t) => {

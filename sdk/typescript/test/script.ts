@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 import { afterEach } from "node:test";
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../src/clock.js";
@@ -185,6 +187,32 @@ export class Script {
       check();
     });
   }
+}
+
+/** A proxy to an endpoint that can stop to forward, on the connections that there are or on the next ones, and closes none. */
+export async function mute(t: { after(close: () => void): void }, endpoint: string) {
+  const [accepted, dialed]: Socket[][] = [[], []];
+  const at = endpoint.lastIndexOf(":");
+  const proxy = {
+    accepted: accepted!, endpoint: "", muteNext: false,
+    mute: () => {
+      for (const socket of [...accepted!, ...dialed!]) socket.unpipe().resume();
+    },
+  };
+  const server = createServer((near) => {
+    accepted!.push(near.on("error", () => {}));
+    if (proxy.muteNext) return void near.resume();
+    const far = connect(Number(endpoint.slice(at + 1)), endpoint.slice(0, at)).on("error", () => {});
+    dialed!.push(far);
+    near.pipe(far).pipe(near);
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  proxy.endpoint = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  t.after(() => {
+    server.close();
+    for (const socket of [...accepted!, ...dialed!]) socket.destroy();
+  });
+  return proxy;
 }
 
 /** Resolves when all promises that can resolve without a timer or a socket have done so. */

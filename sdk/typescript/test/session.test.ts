@@ -192,8 +192,27 @@ describe("session", () => {
     assert.deepEqual(told(), [[2n, 1n]]);
     for (let i = 0; i < 1000; i++) started[0]!.progress();
     started[1]!.progress();
-    await settled();
+    await script.until(() => told().length > 1);
     assert.deepEqual(told(), [[2n, 1n], [1n, 2n]]);
+    await script.end();
+  });
+
+  it("sends a few frames of progress, also when a handler reports with each turn of the loop", async () => {
+    const script = new Script();
+    const { handler, started } = hanging();
+    const stream = await script.start(handler);
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1);
+    await settled();
+    const begun = performance.now();
+    for (let i = 0; i < 2000; i++) {
+      started[0]!.progress();
+      await settled();
+    }
+    const most = 2 + (performance.now() - begun) / 10;
+    const frames = stream.cases.filter((of) => of === "progress").length;
+    assert.ok(frames >= 1 && frames <= most, `${frames} frames, want at most ${most}`);
     await script.end();
   });
 

@@ -17,6 +17,7 @@ from ringfence.call import TIMEOUT_DEFAULT, TOO_LARGE, Call
 from ringfence.errors import ArgumentError, CallError, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.connections import Connections
 from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
@@ -40,7 +41,7 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),  # the router is on this machine, or reached by mutual TLS
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # how long an attempt to connect may take at least
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
@@ -79,10 +80,8 @@ class Lane:
         if token_file is not None:
             options["token_file"] = token_file
         self._settings = check(endpoint, options)
-        self._channel = dial(self._settings, _CHANNEL_OPTIONS)
-        self._invoke: grpc.UnaryUnaryMultiCallable[pb.InvokeRequest, pb.InvokeResponse] = self._channel.unary_unary(
-            METHOD, pb.InvokeRequest.SerializeToString, pb.InvokeResponse.FromString
-        )
+        self._channel = Connections(functools.partial(dial, self._settings, _CHANNEL_OPTIONS))
+        self._invoke = self._channel.unary_unary(METHOD, pb.InvokeRequest.SerializeToString, pb.InvokeResponse.FromString)
         self._reserve = self._channel.stream_stream(RESERVE, pb.ReserveRequest.SerializeToString, pb.ReserveResponse.FromString)
         self._sender = Sender(self._settings, self._channel)
 
@@ -232,7 +231,7 @@ class Lane:
         """Returns what starts a holder of a key."""
         check_seconds("wait", wait)
         check_seconds("ttl", ttl)
-        return functools.partial(Holder, self._settings, self._reserve, _bytes(key), wait, ttl, path_of(caller))
+        return functools.partial(Holder, self._settings, self._reserve, self._channel.silent, _bytes(key), wait, ttl, path_of(caller))
 
     def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
         """Sends a call, and returns gRPC's future of its response."""

@@ -13,6 +13,7 @@ import queue
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ RELEASE_MAX = 0.5
 """Seconds that the router's last frame is waited for when the wait for a key is given up."""
 PAUSE_MIN, PAUSE_MAX = 0.02, 0.5
 """Seconds before the next stream when one breaks: doubled from the first to the second value."""
+UNHEARD_MAX = 2
+"""Renewals of a covered reservation in a row without any frame: when the next one is due, the connection is given up, and half of the ttl is
+left. A live one has no time for that."""
 RENEWALS_MAX = 64
 """Renewals without an answer that are remembered."""
 
@@ -162,6 +166,7 @@ class Holder:
         self,
         settings: Settings,
         call: Callable[..., Any],
+        silent: Callable[[float], None],
         key: bytes,
         wait: float,
         ttl: float,
@@ -171,13 +176,15 @@ class Holder:
         lost: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """begun is called once, with None or why there is no reservation; lost at most once after that; ended last, by the thread."""
+        """silent is called with an instant of time.monotonic since which nothing was heard.
+
+        begun is called once, with None or why there is no reservation; lost at most once after that; ended last, by the thread."""
         self.fence = Fence(0, 0)
         self.cause: str | None = None
         """Why it is lost; None before."""
         self._settings = settings
         self._clock = settings.clock
-        self._stream = call
+        self._stream, self._silent = call, silent
         self._wait = wait
         self._begun, self._on_lost, self._ended = begun, lost, ended
         ttl_ms = min(math.ceil(ttl * 1000), _TTL_MS_MAX)
@@ -279,7 +286,7 @@ class Holder:
 
     def _await(self, link: _Link, left: _Ticks) -> bool:
         """Waits so long for the grant, and then for permission to begin. Returns False if it was released before."""
-        granted = False
+        granted, asked = False, time.monotonic()
         renewal = _Ticks(self._clock, math.inf)
         pause, pause_max = (COVER_MIN, COVER_MAX) if self._ask.ttl_ms else (RENEW_EVERY, RENEW_EVERY)
         while True:
@@ -288,6 +295,8 @@ class Holder:
             except queue.Empty:
                 if left.seconds() <= 0:
                     link.send(pb.ReserveRequest(release=pb.Release()))
+                    if not granted:
+                        self._silent(asked)
                     raise NotReserved("unreachable", "the router has not answered in time") from None
                 if renewal.seconds() <= 0:
                     pause = min(2 * pause, pause_max)
@@ -328,6 +337,8 @@ class Holder:
         renewal = _Ticks(self._clock, self._permission.every)
         redial: _Ticks | None = None
         pause = 0.0
+        answered = True  # the owner has granted it on the present stream; before, it may be waited for in silence
+        unheard, since = 0, 0.0  # renewals since the newest frame, and when the first of them was sent
         while True:
             try:
                 news = self._next(min(CHECK_EVERY, max(renewal.seconds(), RENEW_LEAST)))
@@ -343,6 +354,8 @@ class Holder:
                 link.send(pb.ReserveRequest(release=pb.Release()))
             elif news and news[0] is link:
                 frame = news[1]
+                unheard = 0
+                answered = answered or (frame is not None and frame.HasField("granted"))
                 if frame is None:  # the stream broke; the reservation goes on until its deadline
                     pause = min(max(2 * pause, PAUSE_MIN), PAUSE_MAX)
                     redial = _Ticks(self._clock, pause)
@@ -366,6 +379,7 @@ class Holder:
                 try:
                     link.end()
                     link = self._link = self._open()
+                    answered, unheard = False, 0
                 except NotReserved:
                     if releasing:  # the lane was closed, or has no token
                         return
@@ -373,6 +387,13 @@ class Holder:
                     redial = _Ticks(self._clock, pause)
             if redial is None and not releasing and renewal.seconds() <= 0:
                 renewal = _Ticks(self._clock, self._permission.every)
+                if self._ask.ttl_ms and answered and unheard >= UNHEARD_MAX:
+                    unheard = 0
+                    self._silent(since)
+                    link.end()  # its end is the next of the news
+                    continue
+                unheard += 1
+                since = time.monotonic() if unheard == 1 else since
                 self._renew(link)
 
     def _say_release(self, link: _Link) -> None:

@@ -18,6 +18,7 @@ from ringfence.lane.v1 import lane_pb2 as pb
 
 if TYPE_CHECKING:
     from ringfence.handlers import Handler
+    from ringfence.connections import Connections
     from ringfence.options import Settings
 
 METHOD = "/ringfence.lane.v1.LaneService/Send"
@@ -90,11 +91,9 @@ class Pauses:
 class Sender:
     """Sends over one channel."""
 
-    def __init__(self, settings: Settings, channel: grpc.Channel) -> None:
+    def __init__(self, settings: Settings, channel: grpc.Channel | Connections) -> None:
         self._settings = settings
-        self._call: grpc.UnaryUnaryMultiCallable[pb.SendRequest, pb.SendResponse] = channel.unary_unary(
-            METHOD, pb.SendRequest.SerializeToString, pb.SendResponse.FromString
-        )
+        self._call: Any = channel.unary_unary(METHOD, pb.SendRequest.SerializeToString, pb.SendResponse.FromString)
 
     def begin(self, request: pb.SendRequest, timeout: float = TIMEOUT_DEFAULT) -> Any:
         """Sends a request, and returns gRPC's future of its response. Raises NotSent if that cannot even be tried."""

@@ -20,6 +20,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.function.LongConsumer;
 import java.util.function.Supplier;
 
 /**
@@ -44,6 +45,12 @@ final class Holder {
     private static final long COVER_MIN = Duration.ofMillis(4).toNanos();
     private static final long COVER_MAX = Duration.ofMillis(50).toNanos();
 
+    /**
+     * So many renewals of a covered reservation in a row without any frame, and the connection is given up when the next one is due: half of the ttl is left.
+     * A live one has no time for that.
+     */
+    private static final int UNHEARD_MAX = 2;
+
     private static final int ID_BYTES = 16;
     private static final String UNREACHABLE = "unreachable";
     private static final String PASSED = "its permission has passed";
@@ -60,6 +67,7 @@ final class Holder {
     private final LeaseClock clock;
     private final Logger log;
     private final Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams; // throws NotReservedException
+    private final LongConsumer silent; // takes an instant of System.nanoTime since which nothing was heard
     private final Ask.Builder ask;
     private final Duration wait;
     private final Permission permission;
@@ -76,10 +84,12 @@ final class Holder {
     private String why; // it is lost; null: it is not
     private boolean released;
 
-    Holder(LeaseClock clock, Logger log, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, Ask.Builder ask, Duration wait, Duration ttl) {
+    Holder(LeaseClock clock, Logger log, Supplier<ClientCall<ReserveRequest, ReserveResponse>> streams, LongConsumer silent, Ask.Builder ask, Duration wait,
+            Duration ttl) {
         this.clock = clock;
         this.log = log;
         this.streams = streams;
+        this.silent = silent;
         this.wait = wait;
         this.permission = new Permission(ttl.toNanos());
         byte[] id = new byte[ID_BYTES];
@@ -213,6 +223,7 @@ final class Holder {
     /** Waits until an instant for the grant, and then for permission to begin. Returns false if it was released before. */
     private boolean await(long until) throws InterruptedException {
         long end = until;
+        long asked = System.nanoTime();
         boolean granted = false;
         long renewAt = 0;
         long pause = hasTtl() ? COVER_MIN : Permission.RENEW_MOST;
@@ -245,6 +256,9 @@ final class Holder {
             }
             if (now - end >= 0) {
                 link.send(RELEASE);
+                if (!granted) {
+                    silent.accept(asked);
+                }
                 throw new NotReservedException(UNREACHABLE, "the router has not answered in time", Duration.ZERO, null);
             }
             if (granted && now - renewAt >= 0) {
@@ -288,6 +302,9 @@ final class Holder {
         boolean broken = false;
         long redialAt = 0;
         long pause = 0;
+        boolean answered = true; // the owner has granted it on the present stream; before, it may be waited for in silence
+        int unheard = 0; // renewals since the newest frame
+        long since = 0; // when the first of them was sent
         while (true) {
             News next = next(Math.min(Stream.CHECK_EVERY.toNanos(), Math.max(renewAt - clock.now(), Permission.RENEW_LEAST)));
             if (lost() != null || permission.isOverdue(clock.now())) {
@@ -302,6 +319,8 @@ final class Holder {
                 pause = Math.min(Math.max(2 * pause, PAUSE_MIN), PAUSE_MAX);
                 redialAt = clock.now() + pause;
             } else if (next.link == link && next.frame != null) {
+                unheard = 0;
+                answered |= next.frame.hasGranted();
                 if (next.frame.hasOver()) {
                     Over told = next.frame.getOver();
                     lose(told.getText().isEmpty() ? told.getCode() : told.getText());
@@ -328,6 +347,8 @@ final class Holder {
                     ask.setResume(true).setWaitMs(hasTtl() ? Duration.ofNanos(leftNanos()).toMillis() : 0);
                     link = new Link();
                     broken = false;
+                    answered = false;
+                    unheard = 0;
                 } catch (NotReservedException e) {
                     if (releasing) { // the lane was closed, or has no token
                         return;
@@ -338,6 +359,13 @@ final class Holder {
             }
             if (!broken && !releasing && now - renewAt >= 0) {
                 renewAt = now + permission.every();
+                if (hasTtl() && answered && unheard >= UNHEARD_MAX) {
+                    unheard = 0;
+                    silent.accept(since);
+                    link.end(); // its end is the next of the news
+                    continue;
+                }
+                since = unheard++ == 0 ? System.nanoTime() : since;
                 renew();
             }
         }

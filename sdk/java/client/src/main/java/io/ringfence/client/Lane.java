@@ -48,13 +48,13 @@ public final class Lane implements AutoCloseable {
 
     private final Worker.Builder options;
     private final Supplier<ManagedChannel> channels;
-    private final ManagedChannel channel;
+    private final Connections channel;
     private final Sender sender;
 
     private Lane(Worker.Builder options, Supplier<ManagedChannel> channels) {
         this.options = options;
         this.channels = channels;
-        this.channel = channels.get();
+        this.channel = new Connections(channels);
         this.sender = new Sender(channel, options, ForkJoinPool.commonPool());
     }
 
@@ -254,7 +254,16 @@ public final class Lane implements AutoCloseable {
             }
         }
 
+        /** Makes an attempt. What it throws, as an interceptor may, goes to the caller: there is nobody else in a thread of the pool. */
         void attempt() {
+            try {
+                begin();
+            } catch (Throwable e) {
+                reply.completeExceptionally(new CallException(Outcome.UNKNOWN, "", e.toString(), Duration.ZERO, e));
+            }
+        }
+
+        private void begin() {
             if (reply.isDone()) {
                 return;
             }
@@ -415,7 +424,7 @@ public final class Lane implements AutoCloseable {
      */
     public Reservation reserve(byte[] key, ReserveOptions options) {
         Ask.Builder ask = Ask.newBuilder().setKey(ByteString.copyFrom(key)).addAllPath(pathOf(options.caller));
-        Holder holder = new Holder(this.options.clock, this.options.logger, this::reservation, ask, options.wait, options.ttl);
+        Holder holder = new Holder(this.options.clock, this.options.logger, this::reservation, channel::silent, ask, options.wait, options.ttl);
         try {
             holder.start().get();
             return new Reservation(holder);

@@ -162,7 +162,16 @@ final class Sender {
             }
         }
 
+        /** Makes an attempt. What it throws, as an interceptor may, goes to the caller: there is nobody else in a thread of the pool. */
         void attempt() {
+            try {
+                begin();
+            } catch (Throwable e) {
+                id.completeExceptionally(new MaybeSentException(e.toString(), e));
+            }
+        }
+
+        private void begin() {
             if (id.isDone()) {
                 return;
             }

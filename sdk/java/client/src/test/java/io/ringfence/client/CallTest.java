@@ -3,14 +3,19 @@ package io.ringfence.client;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
 import io.grpc.Context;
 import io.grpc.Contexts;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
 import io.grpc.Server;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
@@ -39,6 +44,7 @@ import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -150,7 +156,7 @@ class CallTest {
         private final Server server;
         final Lane lane;
 
-        Routed(Path tokenFile, Function<InvokeRequest, Object> answer) throws Exception {
+        Routed(Path tokenFile, Function<InvokeRequest, Object> answer, ClientInterceptor... interceptors) throws Exception {
             String name = "lane-" + UUID.randomUUID();
             server = InProcessServerBuilder.forName(name).intercept(new ServerInterceptor() {
                 @Override
@@ -173,7 +179,7 @@ class CallTest {
                     }
                 }
             }).build().start();
-            ManagedChannel channel = InProcessChannelBuilder.forName(name).build();
+            ManagedChannel channel = InProcessChannelBuilder.forName(name).intercept(interceptors).build();
             lane = Lane.builder().channels(() -> channel).tokenFile(tokenFile).dial();
         }
 
@@ -223,6 +229,35 @@ class CallTest {
             Thread.sleep(200);
             assertEquals(asked, router.requests.size(), "it asks on");
         }
+    }
+
+    /** Whatever an attempt throws in a thread of the pool, its caller learns of it: nobody else would. */
+    @Test
+    void anAttemptThatThrows() throws Exception {
+        for (int bad : new int[] {1, 3}) {
+            AtomicInteger count = new AtomicInteger();
+            try (Routed router = new Routed(null, request -> Status.RESOURCE_EXHAUSTED, throwsAt(bad, count))) {
+                CompletableFuture<byte[]> reply = router.lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE);
+                ExecutionException failed = assertThrows(ExecutionException.class, () -> reply.get(WAIT_SECONDS, TimeUnit.SECONDS));
+                CallException failure = assertInstanceOf(CallException.class, failed.getCause());
+                assertEquals(Outcome.UNKNOWN, failure.outcome());
+                assertTrue(failure.getMessage().contains("an agent failed"), failure.getMessage());
+            }
+            assertEquals(bad, count.get());
+        }
+    }
+
+    /** An interceptor that throws at the nth attempt, as one of an agent may. */
+    static ClientInterceptor throwsAt(int bad, AtomicInteger count) {
+        return new ClientInterceptor() {
+            @Override
+            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> method, io.grpc.CallOptions options, Channel next) {
+                if (count.incrementAndGet() == bad) {
+                    throw new IllegalStateException("an agent failed");
+                }
+                return next.newCall(method, options);
+            }
+        };
     }
 
     /** gRPC answers what is larger than a router reads with the status that means "again". */

@@ -452,7 +452,7 @@ class ReservationTest {
     void anErrorIsNoSilence() {
         Holder holder = new Holder(LeaseClock.system(), System.getLogger("test"), () -> {
             throw new NoClassDefFoundError("planted");
-        }, Ask.newBuilder(), Duration.ZERO, Duration.ZERO);
+        }, since -> { }, Ask.newBuilder(), Duration.ZERO, Duration.ZERO);
         ExecutionException failure = assertThrows(ExecutionException.class, () -> holder.start().get(WAIT_SECONDS, TimeUnit.SECONDS));
         assertTrue(failure.getCause() instanceof NotReservedException && failure.getMessage().contains("planted"), failure.getMessage());
         assertNotNull(holder.lost());

@@ -1,9 +1,11 @@
 package io.ringfence.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.ClientInterceptor;
 import io.grpc.Context;
 import io.grpc.Contexts;
 import io.grpc.ManagedChannel;
@@ -28,6 +30,7 @@ import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -49,7 +52,7 @@ class SendTest {
         final Lane lane;
 
         /** The nth answer, from 1, is a status, the text of an id, or none at all. */
-        Router(Path tokenFile, IntFunction<Object> answer) throws Exception {
+        Router(Path tokenFile, IntFunction<Object> answer, ClientInterceptor... interceptors) throws Exception {
             String name = "send-" + UUID.randomUUID();
             server = InProcessServerBuilder.forName(name).intercept(new ServerInterceptor() {
                 @Override
@@ -71,7 +74,7 @@ class SendTest {
                     }
                 }
             }).build().start();
-            ManagedChannel channel = InProcessChannelBuilder.forName(name).build();
+            ManagedChannel channel = InProcessChannelBuilder.forName(name).intercept(interceptors).build();
             lane = Lane.builder().channels(() -> channel).tokenFile(tokenFile).dial();
         }
 
@@ -116,6 +119,21 @@ class SendTest {
         }
         try (Router router = new Router(null, n -> "9223372036854775807:2:-1:3")) {
             assertEquals(new MessageId(Long.MAX_VALUE, 2, 3, -1), router.lane.send("k", NOTHING, SendOptions.NONE));
+        }
+    }
+
+    /** As of a call. */
+    @Test
+    void anAttemptThatThrows() throws Exception {
+        for (int bad : new int[] {1, 3}) {
+            AtomicInteger count = new AtomicInteger();
+            try (Router router = new Router(null, n -> Status.RESOURCE_EXHAUSTED, CallTest.throwsAt(bad, count))) {
+                CompletableFuture<MessageId> id = router.lane.sendAsync("k".getBytes(StandardCharsets.UTF_8), NOTHING, SendOptions.NONE);
+                ExecutionException failed = assertThrows(ExecutionException.class, () -> id.get(WAIT_SECONDS, TimeUnit.SECONDS));
+                MaybeSentException failure = assertInstanceOf(MaybeSentException.class, failed.getCause());
+                assertTrue(failure.getMessage().contains("an agent failed"), failure.getMessage());
+            }
+            assertEquals(bad, count.get());
         }
     }
 

@@ -1,0 +1,138 @@
+package io.ringfence.client;
+
+import io.grpc.CallOptions;
+import io.grpc.ClientCall;
+import io.grpc.ConnectivityState;
+import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
+import io.grpc.ForwardingClientCallListener.SimpleForwardingClientCallListener;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+
+/**
+ * The channel of a lane. Its connection is replaced when a request has ended by its deadline, or a reservation is not renewed, and nothing was heard meanwhile:
+ * the other end may be gone without a word, and TCP would wait for a quarter of an hour. What is under way on the old one goes on.
+ */
+final class Connections extends ManagedChannel {
+    /** An old connection takes calls for so long: one may be just beginning. */
+    private static final long LINGER_SECONDS = 1;
+
+    private final Supplier<ManagedChannel> channels;
+
+    // Guarded by this.
+    private Connection connection;
+    private final Set<ManagedChannel> old = new HashSet<>();
+    private boolean closed;
+
+    /** One connection. */
+    private static final class Connection {
+        final ManagedChannel channel;
+        volatile long heard = System.nanoTime(); // when it was made, or the newest message came
+
+        Connection(ManagedChannel channel) {
+            this.channel = channel;
+        }
+    }
+
+    Connections(Supplier<ManagedChannel> channels) {
+        this.channels = channels;
+        this.connection = new Connection(channels.get());
+    }
+
+    private synchronized Connection connection() {
+        return connection;
+    }
+
+    /** Replaces the connection if nothing was heard on it since an instant of System.nanoTime from which on it should have been. */
+    void silent(long since) {
+        synchronized (this) {
+            if (closed || connection.heard - since >= 0 || !(channels instanceof Channels)) { // that of a test can be made once
+                return;
+            }
+            ManagedChannel before = connection.channel;
+            connection = new Connection(channels.get());
+            old.removeIf(ManagedChannel::isTerminated);
+            old.add(before);
+            CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, ForkJoinPool.commonPool()).execute(before::shutdown);
+        }
+    }
+
+    @Override
+    public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> method, CallOptions options) {
+        Connection of = connection();
+        long begun = System.nanoTime();
+        return new SimpleForwardingClientCall<>(of.channel.newCall(method, options)) {
+            @Override
+            public void start(Listener<R> listener, Metadata headers) {
+                super.start(new SimpleForwardingClientCallListener<>(listener) {
+                    @Override
+                    public void onMessage(R message) {
+                        of.heard = System.nanoTime();
+                        super.onMessage(message);
+                    }
+
+                    @Override
+                    public void onClose(Status status, Metadata trailers) {
+                        if (status.getCode() == Status.Code.DEADLINE_EXCEEDED) {
+                            silent(begun);
+                        } else if (!status.isOk() && status.getCode() != Status.Code.CANCELLED) { // before OK came a message
+                            of.heard = System.nanoTime();
+                        }
+                        super.onClose(status, trailers);
+                    }
+                }, headers);
+            }
+        };
+    }
+
+    @Override
+    public String authority() {
+        return connection().channel.authority();
+    }
+
+    @Override
+    public ConnectivityState getState(boolean connect) {
+        return connection().channel.getState(connect);
+    }
+
+    @Override
+    public void resetConnectBackoff() {
+        connection().channel.resetConnectBackoff();
+    }
+
+    @Override
+    public ManagedChannel shutdown() {
+        return shutdownNow();
+    }
+
+    @Override
+    public synchronized ManagedChannel shutdownNow() {
+        closed = true;
+        connection.channel.shutdownNow();
+        old.forEach(ManagedChannel::shutdownNow);
+        old.clear();
+        return this;
+    }
+
+    @Override
+    public boolean isShutdown() {
+        return connection().channel.isShutdown();
+    }
+
+    @Override
+    public boolean isTerminated() {
+        return connection().channel.isTerminated();
+    }
+
+    @Override
+    public boolean awaitTermination(long timeout, TimeUnit unit) throws InterruptedException {
+        return connection().channel.awaitTermination(timeout, unit);
+    }
+}

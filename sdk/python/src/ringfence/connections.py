@@ -1,0 +1,165 @@
+"""The connection of a lane, which is replaced when nothing is heard on it any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from ringfence.errors import SessionError
+
+
+class _Connection:
+    """One channel."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.heard = time.monotonic()
+        """When it was made, or the newest answer or frame came."""
+        self.open = 0
+        """Requests and streams that are under way."""
+
+
+class Connections:
+    """Is a channel for the few methods that a lane has.
+
+    Its channel is replaced when a request has ended by its deadline, or a reservation is not renewed, and nothing was heard meanwhile: the other
+    end may be gone without a word, and TCP would wait for a quarter of an hour. What is under way on the old one goes on.
+    """
+
+    def __init__(self, dial: Callable[[], grpc.Channel]) -> None:
+        self._dial = dial
+        self._lock = threading.Lock()  # guards the others, and the fields of all connections
+        self._connection = _Connection(dial())
+        self._old: set[_Connection] = set()
+        self._closed = False
+
+    def unary_unary(self, method: str, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]) -> _Unary:
+        return _Unary(self, method, serialize, deserialize)
+
+    def stream_stream(self, method: str, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]) -> Callable[..., _Stream]:
+        def begin(requests: Iterator[Any], metadata: Any) -> _Stream:
+            connection = self.begin()
+            try:
+                call: Any = connection.channel.stream_stream(method, serialize, deserialize)(requests, metadata=metadata)
+            except BaseException:
+                self.ended(connection)
+                raise
+            return _Stream(self, connection, call)
+
+        return begin
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            connections = [self._connection, *self._old]
+            self._old.clear()
+        for connection in connections:
+            connection.channel.close()
+
+    def silent(self, since: float) -> None:
+        """Replaces the channel if nothing was heard on it since an instant of time.monotonic from which on it should have been."""
+        with self._lock:
+            old = self._connection
+            if self._closed or old.heard >= since:
+                return
+            try:
+                self._connection = _Connection(self._dial())
+            except SessionError:  # a file of the option tls is gone
+                return
+            self._old.add(old)
+            self._end_unused(old)
+
+    def begin(self) -> _Connection:
+        with self._lock:
+            self._connection.open += 1
+            return self._connection
+
+    def ended(self, connection: _Connection) -> None:
+        with self._lock:
+            connection.open -= 1
+            self._end_unused(connection)
+
+    def _end_unused(self, connection: _Connection) -> None:
+        """The lock is held."""
+        if connection.open == 0 and connection in self._old:
+            self._old.remove(connection)
+            # This may be a thread of the channel, for which close would wait.
+            threading.Thread(target=connection.channel.close, name="ringfence-close", daemon=True).start()
+
+
+class _Unary:
+    """One method."""
+
+    def __init__(self, connections: Connections, method: str, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]) -> None:
+        self._connections, self._of = connections, (method, serialize, deserialize)
+
+    def future(self, request: Any, timeout: float, metadata: Any) -> _Answer:
+        connection, begun = self._connections.begin(), time.monotonic()
+        try:
+            method: Any = connection.channel.unary_unary(*self._of)
+            return _Answer(self._connections, connection, begun, method.future(request, timeout=timeout, metadata=metadata))
+        except BaseException:
+            self._connections.ended(connection)
+            raise
+
+
+class _Answer:
+    """gRPC's future of a response. Whoever learns of its end finds that the channel was replaced, if it must be."""
+
+    def __init__(self, connections: Connections, connection: _Connection, begun: float, future: Any) -> None:
+        self._connections, self._connection, self._begun, self._future = connections, connection, begun, future
+        self._looked = False
+        future.add_done_callback(self._settle)
+
+    def _settle(self, _: object) -> None:
+        self._look()
+        self._connections.ended(self._connection)
+
+    def _look(self) -> None:
+        """Notes how it ended. The second time would be too late: another request may have begun since."""
+        now = time.monotonic()
+        if self._looked:
+            return
+        self._looked = True
+        code = self._future.code()
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._connections.silent(self._begun)
+        elif code != grpc.StatusCode.CANCELLED:
+            self._connection.heard = max(self._connection.heard, now)
+
+    def result(self) -> Any:
+        try:
+            return self._future.result()
+        finally:
+            if self._future.done():  # not if the wait was interrupted
+                self._look()
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        self._future.add_done_callback(function)
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+
+class _Stream:
+    """gRPC's call of a stream."""
+
+    def __init__(self, connections: Connections, connection: _Connection, call: Any) -> None:
+        self._connections, self._connection, self._call = connections, connection, call
+        if not call.add_callback(self._settle):
+            self._settle()
+
+    def _settle(self) -> None:
+        self._connections.ended(self._connection)
+
+    def __iter__(self) -> Iterator[Any]:
+        for frame in self._call:
+            self._connection.heard = time.monotonic()
+            yield frame
+
+    def cancel(self) -> None:
+        self._call.cancel()
