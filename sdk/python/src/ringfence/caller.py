@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from ringfence.call import TIMEOUT_DEFAULT, TOO_LARGE, Call
+from ringfence.connections import Connections
 from ringfence.errors import ArgumentError, CallError, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
-from ringfence.connections import Connections
 from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds

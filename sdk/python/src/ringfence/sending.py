@@ -17,8 +17,8 @@ from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 
 if TYPE_CHECKING:
-    from ringfence.handlers import Handler
     from ringfence.connections import Connections
+    from ringfence.handlers import Handler
     from ringfence.options import Settings
 
 METHOD = "/ringfence.lane.v1.LaneService/Send"
