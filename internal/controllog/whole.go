@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // Whole returns a transport whose Tail misses no record that the log has. It is for readers that do not check positions
@@ -72,7 +73,7 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 		again := reading.Err() != nil && ctx.Err() == nil
 		stop()
 		switch {
-		case again && (p.replaced || isClosed(lost)):
+		case again && (p.replaced || signal.IsClosed(lost)):
 			return ErrReplaced
 		case !again:
 			return err
@@ -113,15 +114,6 @@ func (w whole) lacks(ctx context.Context, at event.Position) bool {
 		stop()
 	})
 	return opened && !has && reading.Err() != nil && ctx.Err() == nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // lookEvery is the longest time between two looks whether the log still has the newest record.

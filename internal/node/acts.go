@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/report"
 )
@@ -41,7 +42,7 @@ func (n *Node) awaitActs(ctx context.Context) bool {
 		case <-n.parts.Acts.Read():
 			return true
 		case <-patience.C:
-			if !isClosed(n.parts.Acts.Read()) { // a drain may have outlasted the patience
+			if !signal.IsClosed(n.parts.Acts.Read()) { // a drain may have outlasted the patience
 				n.log.Error("taking part without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
 			}
 			return true

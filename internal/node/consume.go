@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )
@@ -95,7 +96,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	running.Go(func() { n.noteConsuming(reading, src) })
 	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) || !slices.Equal(topics, n.topicsToConsume()) })
 	if s.isDraining() {
-		n.waitUntil(reading, s.handedOver, func() bool { return !isClosed(s.left) && n.appIsGone() })
+		n.waitUntil(reading, s.handedOver, func() bool { return !signal.IsClosed(s.left) && n.appIsGone() })
 	}
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")

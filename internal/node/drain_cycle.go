@@ -34,19 +34,10 @@ func newDrainCycle() *drainCycle {
 }
 
 // isDraining reports whether a drain was asked for.
-func (s *drainCycle) isDraining() bool { return isClosed(s.draining) }
+func (s *drainCycle) isDraining() bool { return signal.IsClosed(s.draining) }
 
 // isDrained reports whether that drain has come to its end.
-func (s *drainCycle) isDrained() bool { return isClosed(s.drained) }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+func (s *drainCycle) isDrained() bool { return signal.IsClosed(s.drained) }
 
 // next blocks until the next cycle has begun. It returns false if ctx ends first.
 func (s *drainCycle) next(ctx context.Context) bool {
@@ -177,14 +168,14 @@ func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 // unfinished names the open part of a drain, "" if only the handover of finished ids is left.
 func (n *Node) unfinished(s *drainCycle) string {
 	var lacks []string
-	left, unsettled := isClosed(s.left), n.Unsettled()
+	left, unsettled := signal.IsClosed(s.left), n.Unsettled()
 	if !left {
 		status := n.Status()
 		lacks = append(lacks, fmt.Sprintf("it has not left the group: %d partitions are not released", status.Open+status.Draining))
 	}
 	switch {
-	case isClosed(s.settled):
-	case left && !isClosed(s.handedOver): // the subscription waits for nothing else
+	case signal.IsClosed(s.settled):
+	case left && !signal.IsClosed(s.handedOver): // the subscription waits for nothing else
 	case unsettled > 0:
 		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
 	case left: // before it leaves, it consumes for other owners
@@ -210,19 +201,19 @@ func (n *Node) DrainWaits() string {
 func (n *Node) drainWaits(s *drainCycle) string {
 	held := n.heldEvents()
 	switch {
-	case !isClosed(s.left) && held.Running > 0:
+	case !signal.IsClosed(s.left) && held.Running > 0:
 		return report.Plural(held.Running, "handler") + " still running"
-	case !isClosed(s.left):
+	case !signal.IsClosed(s.left):
 		status := n.Status()
 		if status.Open+status.Waiting+status.Draining == 0 {
 			return "the control log has not recorded yet that it has left"
 		}
 		return report.Plural(status.Open+status.Waiting+status.Draining, "partition") + " not released yet"
-	case !isClosed(s.handedOver):
+	case !signal.IsClosed(s.handedOver):
 		return "the next owners of its keys have not taken the ids of finished events yet"
 	case held.Unsettled > 0:
 		return report.Plural(held.Unsettled, "event") + " not settled yet"
-	case isClosed(s.settled):
+	case signal.IsClosed(s.settled):
 		return report.Plural(n.lane.Stats().Unanswered, "call") + " of its callers not answered yet"
 	}
 	return "the subscription is not closed yet"

@@ -20,6 +20,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/app/lane"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/source"
@@ -129,7 +130,7 @@ func (g *group) consumers(want int) {
 func (g *group) closes(what string, c <-chan struct{}) {
 	g.t.Helper()
 	g.eventually(what, func() error {
-		if !isClosed(c) {
+		if !signal.IsClosed(c) {
 			return errors.New("not yet")
 		}
 		return nil
@@ -296,8 +297,8 @@ func TestLifecycleDrained(t *testing.T) {
 	}
 	workAtB()
 	g.consumers(2) // it continues to consume, for other owners: prefetched events must not wait for its handler
-	if quick.has(next) || isClosed(drained) || a.Workers() != 1 {
-		t.Errorf("while a handler runs: its key's next event was handled: %v, drained: %v, workers: %d", quick.has(next), isClosed(drained), a.Workers())
+	if quick.has(next) || signal.IsClosed(drained) || a.Workers() != 1 {
+		t.Errorf("while a handler runs: its key's next event was handled: %v, drained: %v, workers: %d", quick.has(next), signal.IsClosed(drained), a.Workers())
 	}
 
 	slow.release()
@@ -307,8 +308,8 @@ func TestLifecycleDrained(t *testing.T) {
 	if !quick.has(next) || a.Unsettled() != 0 {
 		t.Errorf("the next owner has handled the key: %v; unsettled: %d", quick.has(next), a.Unsettled())
 	}
-	if again := a.Drain(); !isClosed(again) || isClosed(a.ended) {
-		t.Errorf("a second drain is over: %v; the process has ended: %v", isClosed(again), isClosed(a.ended))
+	if again := a.Drain(); !signal.IsClosed(again) || signal.IsClosed(a.ended) {
+		t.Errorf("a second drain is over: %v; the process has ended: %v", signal.IsClosed(again), signal.IsClosed(a.ended))
 	}
 	a.stop()
 	<-a.ended
@@ -382,7 +383,7 @@ func drainHandsOverBeforeTheSubscriptionEnds(t testing.TB, g *group) {
 	lacking := make(chan string, 1) // what b lacked when a's subscription ended
 	closing := sync.OnceFunc(func() {
 		text := ""
-		if ids := a.boxes.Stats().WindowIDs; ids > 0 || !isClosed(a.pool.HandedOver()) {
+		if ids := a.boxes.Stats().WindowIDs; ids > 0 || !signal.IsClosed(a.pool.HandedOver()) {
 			text = fmt.Sprintf("%d ids of finished events were not sent, or sent ids were not received", ids)
 		}
 		lacking <- text
@@ -513,8 +514,8 @@ func TestLifecycleUndrained(t *testing.T) {
 	g.startApp(a)
 	g.startApp(b)
 	g.ready(a, b)
-	if begun, err := a.Undrain(); err != nil || !isClosed(begun) {
-		t.Errorf("nothing was drained: %v, %v", isClosed(begun), err)
+	if begun, err := a.Undrain(); err != nil || !signal.IsClosed(begun) {
+		t.Errorf("nothing was drained: %v, %v", signal.IsClosed(begun), err)
 	}
 	stopLoad := g.load(200)
 	const work = 300 * time.Millisecond // several events of every key
@@ -540,7 +541,7 @@ func TestLifecycleUndrained(t *testing.T) {
 	if report := g.check(); report.Handoff.Count == 0 {
 		t.Errorf("no key moved between the members: this run proved nothing: %+v", report)
 	}
-	if isClosed(a.ended) {
+	if signal.IsClosed(a.ended) {
 		t.Errorf("a has ended: %v", a.err)
 	}
 }
@@ -581,13 +582,13 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Drain() // wins: it came last
-	if isClosed(drained) || isClosed(begun) {
-		t.Fatalf("a handler runs; drained: %v, came back: %v", isClosed(drained), isClosed(begun))
+	if signal.IsClosed(drained) || signal.IsClosed(begun) {
+		t.Fatalf("a handler runs; drained: %v, came back: %v", signal.IsClosed(drained), signal.IsClosed(begun))
 	}
 	slow.release()
 	g.closes("drained", drained)
 	g.fails(a.Probes().Ready, "drain member lease")
-	if isClosed(begun) {
+	if signal.IsClosed(begun) {
 		t.Error("it came back though it was to drain")
 	}
 	if begun, err = a.Undrain(); err != nil {

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -194,18 +195,9 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-p.callers.Ending(r):
 		}
 		pause.Stop()
-		if ctx.Err() != nil || over(p.callers.Ending(r)) {
+		if ctx.Err() != nil || signal.IsClosed(p.callers.Ending(r)) {
 			return
 		}
-	}
-}
-
-func over(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

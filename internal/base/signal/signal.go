@@ -1,4 +1,4 @@
-// Package signal wakes a goroutine that waits on a channel of capacity one.
+// Package signal wakes a goroutine that waits on a channel of capacity one, and tells whether a channel is closed.
 //
 // The channel carries no data: the receiver looks at the state that the sender has
 // changed. Pending signals merge into one.
@@ -10,5 +10,15 @@ func Set(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
+	}
+}
+
+// IsClosed reports whether c, on which nothing is sent, is closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
@@ -381,7 +382,7 @@ func (k *Keeper) wait(ctx context.Context, pause time.Duration, keys Keys) {
 		step := min(pause, lookEvery)
 		_ = backoff.Sleep(ctx, step) // ctx ends the loop
 		pause -= step
-		if isClosed(k.read) { // before, the fold may lack a release
+		if signal.IsClosed(k.read) { // before, the fold may lack a release
 			k.settle(keys)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -510,7 +511,7 @@ func (b *breakable) Tail(ctx context.Context, from event.Position, prefetch int,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	broken := b.now()
-	if isClosed(broken) {
+	if signal.IsClosed(broken) {
 		return errBroken
 	}
 	stop := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/ring"
 )
@@ -182,21 +183,12 @@ func (v *visit) reachedEnd(transport controllog.Transport) {
 	if missing := len(v.fold.Missing(v.wall())); missing > 0 {
 		v.log.Warn("acts topic has lost records of acts that have an effect; writing them again", "acts", missing)
 	}
-	if isClosed(v.read) {
+	if signal.IsClosed(v.read) {
 		v.log.Info("acts topic readable again", "held_keys", v.effects.Held())
 		return
 	}
 	close(v.read)
 	v.log.Info("acts topic read", "held_keys", v.effects.Held())
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // writeAgain appends the acts that a topic which was deleted, truncated or restored lacks, for members that start later. Each keeps its id: another

@@ -272,7 +272,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 	return nil
 }
 
-func (p *place) isHeld() bool { return isClosed(p.held) }
+func (p *place) isHeld() bool { return signal.IsClosed(p.held) }
 
 // hold notes that this group holds its resources here.
 func (p *place) hold(v *Verdict) {
@@ -493,7 +493,7 @@ func (v *visit) consider(endKnown bool) error {
 	gen, began := k.generation()
 	missing := !verdict.Held() || verdict.Extends || v.due || began && !(verdict.AllBegan && verdict.GenLeast >= gen)
 	if !v.caughtUp { // only a record of our own, when it is read, tells that the end was reached
-		if !isClosed(v.turn) {
+		if !signal.IsClosed(v.turn) {
 			return nil
 		}
 		return v.write(gen, began)
@@ -509,7 +509,7 @@ func (v *visit) consider(endKnown bool) error {
 		v.owned = true
 		v.hold(&verdict)
 	}
-	if !missing || !isClosed(v.turn) || !isClosed(k.all) {
+	if !missing || !signal.IsClosed(v.turn) || !signal.IsClosed(k.all) {
 		return nil
 	}
 	if v.owned && len(verdict.Free) > 0 && v.appending == nil && !v.unread && !v.paused {
@@ -573,12 +573,3 @@ func (e *TakenError) Error() string {
 
 // resourcesShown is how many resources an error or a line names.
 const resourcesShown = 5
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -605,7 +606,7 @@ func TestOptionalPatience(t *testing.T) {
 	if err := a.outcome(t); err != nil {
 		t.Fatal(err)
 	}
-	if isClosed(strict.Held()) || strict.Check() == nil {
+	if signal.IsClosed(strict.Held()) || strict.Check() == nil {
 		t.Error("a keeper that is not optional continues, too")
 	}
 }
