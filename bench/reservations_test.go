@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -64,6 +65,7 @@ func (p pretended) lock(context.Context, string) (held, error) {
 	}
 	return held{fence: fence, release: func(context.Context) error {
 		p.mutex.Unlock()
+		runtime.Gosched() // on a busy machine one goroutine would have all turns
 		if p.planted == "lost" {
 			return client.ErrKeyLost
 		}

@@ -21,22 +21,28 @@ import (
 type holding struct {
 	mu       sync.Mutex
 	released chan struct{}
+	running  int
 	cut      int
 }
 
 func (h *holding) handle(ctx context.Context, _ *client.Event) error {
 	h.mu.Lock()
 	released := h.released
+	h.running++
 	h.mu.Unlock()
+	var err error
 	select {
 	case <-released:
-		return nil
 	case <-ctx.Done():
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.cut++
-		return ctx.Err()
+		err = ctx.Err()
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running--
+	if err != nil {
+		h.cut++
+	}
+	return err
 }
 
 // hold makes the handlers that begin from now on wait for the release.
@@ -110,8 +116,10 @@ func rolloutIsReported(t testing.TB, g *group) {
 			for _, m := range all() {
 				sum += m.boxes.Stats().Running
 			}
-			if sum != n {
-				return fmt.Errorf("%d run", sum)
+			app.mu.Lock()
+			defer app.mu.Unlock()
+			if sum != n || app.running != n { // a delivery that has not begun is taken back, and does not count
+				return fmt.Errorf("%d are delivered, and %d run", sum, app.running)
 			}
 			return nil
 		})
