@@ -53,11 +53,15 @@ final class Connections extends ManagedChannel {
     /** Replaces the connection if nothing was heard on it since an instant of System.nanoTime from which on it should have been. */
     void silent(long since) {
         synchronized (this) {
-            if (closed || connection.heard - since >= 0 || !(channels instanceof Channels)) { // that of a test can be made once
+            if (closed || connection.heard - since >= 0) {
                 return;
             }
             ManagedChannel before = connection.channel;
-            connection = new Connection(channels.get());
+            ManagedChannel next = channels.get();
+            if (next == before) { // there is no other
+                return;
+            }
+            connection = new Connection(next);
             old.removeIf(ManagedChannel::isTerminated);
             old.add(before);
             CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, ForkJoinPool.commonPool()).execute(before::shutdown);
