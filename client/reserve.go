@@ -316,7 +316,6 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 	renewals := time.NewTicker(renewEvery)
 	defer renewals.Stop()
 	pauses := backoff.Backoff{Min: coverFirst, Max: coverEvery}
-	granted := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -329,7 +328,7 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 			s.lane.conn.silent(s.asked)
 			return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: "the router has not answered in time"}
 		case <-renewals.C:
-			if !granted {
+			if !s.granted {
 				continue
 			}
 			s.renew()
@@ -345,8 +344,8 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 					Kind: ErrNotReserved, Code: over.GetCode(), Text: over.GetText(), RetryAfter: time.Duration(over.GetRetryAfterMs()) * time.Millisecond,
 				}
 			}
-			if f.GetGranted() != nil && !granted {
-				granted, s.granted = true, true
+			if f.GetGranted() != nil && !s.granted {
+				s.granted = true
 				late.Reset(beginMax)
 				if s.ttl > 0 {
 					renewals.Reset(pauses.Next())

@@ -34,9 +34,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
 	d.copies(ctx, admin)
-	d.missingTopics(ctx, admin, settings)
-	d.missingSubscriptions(ctx, admin, settings)
-	d.forbidden(ctx, admin, settings)
+	d.usable(ctx, admin, settings)
 	d.ackHoles(ctx, admin, settings)
 	d.timers(ctx, admin, settings)
 	d.controlTopic(ctx, admin)

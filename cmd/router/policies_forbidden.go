@@ -15,8 +15,14 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// uses tells how routers use a topic, as far as policies may forbid it.
+// uses tells how routers use a topic.
 type uses struct {
+	subscription string // of the routers, or the one that keeps what is in the topic
+	from         string // where it begins
+	lack         string // what is missing without the topic; "": the doctor speaks elsewhere of that
+	optional     bool   // routers go on without it
+
+	// What policies may forbid.
 	types                               []string // of subscriptions
 	producers, consumers, subscriptions int      // of two members, as there are in a rolling update; 0: none of its own
 	sent                                bool     // routers send to it while they run
@@ -24,63 +30,89 @@ type uses struct {
 
 // usesOf returns how the routers of the settings use their topics.
 func usesOf(cfg config.Config) map[string]uses {
+	const earliest, anchor = "earliest", "__anchor"
 	pulsar := cfg.Pulsar.Resolved()
-	read := uses{types: []string{"Shared"}, consumers: 2}
-	copied := uses{types: []string{"Shared"}, consumers: 2, producers: 2, sent: true}
-	kept := uses{types: []string{"Exclusive"}, producers: 2, sent: true}
-	logged := uses{types: []string{"Exclusive", "Failover"}, producers: 2, consumers: 4, subscriptions: 4, sent: true} // the anchor, a reader of each, and one that looks for the end
-	all := map[string]uses{pulsar.RetryTopic: copied, pulsar.DeadLetterTopic: kept, pulsar.ParkingTopic(): kept}
+	read := uses{subscription: pulsar.Subscription, from: earliest, types: []string{"Shared"}, consumers: 2}
+	copied, events := read, read
+	copied.producers, copied.sent = 2, true
+	if !pulsar.FromEarliest {
+		events.from = "latest"
+	}
+	kept := uses{subscription: pulsar.DeadLetterSubscription, from: earliest, types: []string{"Exclusive"}, producers: 2, sent: true}
+	logged := uses{ // consumers: the anchor, a reader of each, and one that looks for the end
+		subscription: anchor, from: earliest, types: []string{"Exclusive", "Failover"}, producers: 2, consumers: 4, subscriptions: 4, sent: true,
+	}
+	without := func(u uses, lack string) uses {
+		u.lack = lack
+		return u
+	}
+	all := map[string]uses{
+		pulsar.RetryTopic:      without(copied, "nothing is consumed"),
+		pulsar.DeadLetterTopic: without(kept, "events that are to be dead letters stay unsettled"),
+		pulsar.ParkingTopic():  without(kept, "events of parked keys stay unsettled"),
+	}
 	for _, topic := range pulsar.Topics {
-		all[source.FullTopicName(topic)] = read
+		all[source.FullTopicName(topic)] = events
 	}
 	if pulsar.Timers {
 		all[pulsar.TimerTopic()] = copied
 	}
-	if modeOf(cfg) != node.Gossip {
-		all[cfg.ControlTopic()] = logged
+	gossip := modeOf(cfg) == node.Gossip
+	if !gossip {
+		all[cfg.ControlTopic()] = without(logged, "no member starts")
 		if cfg.Acts.Enabled {
 			all[cfg.ActsTopic()] = logged
 		}
 	}
 	if places, err := claimedBy(cfg); err == nil { // else claimsTopics tells
 		for _, p := range places {
-			all[p.Topic] = logged
+			claims := without(logged, "no member starts")
+			claims.optional = gossip
+			all[p.Topic] = claims
 		}
 	}
 	return all
 }
 
-// forbidden checks that no policy forbids what routers do with their topics. What the broker does not tell counts as permitted.
-func (d *doctor) forbidden(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+// usable checks that routers can use their topics: that these and their subscriptions are there, or are created, and that no policy forbids the rest.
+func (d *doctor) usable(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	all := usesOf(d.cfg)
 	for _, topic := range slices.Sorted(maps.Keys(all)) {
 		use := all[topic]
 		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
-		there := err == nil
-		if there {
-			d.schema(ctx, admin, topic, use)
+		if use.lack != "" && pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings) {
+			d.missingTopic(topic, use)
 		}
-		if there && use.sent {
-			d.sizes(ctx, admin, topic, settings)
+		d.missingSubscription(ctx, admin, topic, partitions, err == nil, use, settings)
+		d.forbidden(ctx, admin, topic, partitions, err == nil, use, settings)
+	}
+}
+
+// forbidden checks that no policy forbids what routers do with a topic. What the broker does not tell counts as permitted.
+func (d *doctor) forbidden(ctx context.Context, admin pulsaradmin.Client, topic string, partitions int, there bool, use uses, settings map[string]string) {
+	if there {
+		d.schema(ctx, admin, topic, use)
+	}
+	if there && use.sent {
+		d.sizes(ctx, admin, topic, settings)
+	}
+	d.types(ctx, admin, topic, there, use, settings)
+	for _, l := range []struct {
+		ofTopic, ofNamespace string
+		need                 int
+	}{
+		{"maxProducers", "maxProducersPerTopic", use.producers},
+		{"maxConsumers", "maxConsumersPerTopic", use.consumers},
+		{"maxConsumersPerSubscription", "maxConsumersPerSubscription", min(2, use.consumers)},
+		{"maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", use.subscriptions},
+	} {
+		var most int
+		if !policyOf(ctx, admin, topic, there, l.ofTopic, l.ofNamespace, &most) {
+			most, _ = strconv.Atoi(settings[l.ofNamespace])
 		}
-		d.types(ctx, admin, topic, there, use, settings)
-		for _, l := range []struct {
-			ofTopic, ofNamespace string
-			need                 int
-		}{
-			{"maxProducers", "maxProducersPerTopic", use.producers},
-			{"maxConsumers", "maxConsumersPerTopic", use.consumers},
-			{"maxConsumersPerSubscription", "maxConsumersPerSubscription", min(2, use.consumers)},
-			{"maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", use.subscriptions},
-		} {
-			var most int
-			if !policyOf(ctx, admin, topic, there, l.ofTopic, l.ofNamespace, &most) {
-				most, _ = strconv.Atoi(settings[l.ofNamespace])
-			}
-			if most > 0 && most < l.need {
-				d.fail("limits", "raise it for each router of the group: pulsar-admin namespaces, "+l.ofNamespace,
-					"%s permits %d on %s (%s): two routers need %d, and the second one waits", l.ofNamespace, most, topic, partitioned(partitions), l.need)
-			}
+		if most > 0 && most < l.need {
+			d.fail("limits", "raise it for each router of the group: pulsar-admin namespaces, "+l.ofNamespace,
+				"%s permits %d on %s (%s): two routers need %d, and the second one waits", l.ofNamespace, most, topic, partitioned(partitions), l.need)
 		}
 	}
 }

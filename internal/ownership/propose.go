@@ -64,8 +64,8 @@ func (m *Machine) wantsOut() bool {
 	return m.leaving || !m.app && m.due(m.appGone.Add(m.cfg.Timing.AppAbsence))
 }
 
-// noteAsked remembers that a member wants out: its proposal to leave was lost to another one. The next proposal takes it along, whoever makes
-// it. Else each of many that leave at once would need an epoch of its own, and all would compete for each of them.
+// noteAsked notes the request of a member whose proposal to leave lost against another one. The next proposal of any member removes it. Else each of
+// many that leave at once would need an epoch of its own, and all would compete for each of them.
 func (m *Machine) noteAsked(r read, e *Epoch) {
 	n := m.state.node(r.rec.Inc)
 	if n == nil || !m.state.IsMember(n.Inc) || slices.Contains(e.Members, n.Inc) {
@@ -84,7 +84,7 @@ func (m *Machine) asksOut(n *Node) bool {
 }
 
 // turnToLeave is how much longer than a member that leaves alone this one waits before it proposes once more: any proposal of those before it by name
-// takes it along. The first proposal goes out at once, whoever else leaves.
+// removes it, too. The first proposal goes out at once, also when others leave.
 func (m *Machine) turnToLeave() time.Duration {
 	place := 0
 	for i, inc := range m.state.Members {

@@ -108,7 +108,7 @@ class _Unary:
 
 
 class _Answer:
-    """gRPC's future of a response. Whoever learns of its end finds that the channel was replaced, if it must be."""
+    """gRPC's future of a response. Its end is told only after a silent channel was replaced."""
 
     def __init__(self, connections: Connections, connection: _Connection, begun: float, future: Any) -> None:
         self._connections, self._connection, self._begun, self._future = connections, connection, begun, future

@@ -162,7 +162,7 @@ final class Sender {
             }
         }
 
-        /** Makes an attempt. What it throws, as an interceptor may, goes to the caller: there is nobody else in a thread of the pool. */
+        /** Makes an attempt. An exception of it, as of an interceptor, completes the future: a thread of the pool would drop it. */
         void attempt() {
             try {
                 begin();

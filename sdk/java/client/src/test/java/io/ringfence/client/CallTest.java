@@ -231,7 +231,7 @@ class CallTest {
         }
     }
 
-    /** Whatever an attempt throws in a thread of the pool, its caller learns of it: nobody else would. */
+    /** An exception of an attempt in a thread of the pool completes the future. */
     @Test
     void anAttemptThatThrows() throws Exception {
         for (int bad : new int[] {1, 3}) {
