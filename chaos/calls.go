@@ -16,7 +16,7 @@ const (
 	callPrefix = "call:"
 )
 
-// answer is what became of a call, as its caller knows it.
+// answer is the outcome of a call, as its caller knows it.
 type answer string
 
 // The answers. The first five are the outcomes of a router.

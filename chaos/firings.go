@@ -97,7 +97,7 @@ func timersOf(event string, share float64) []time.Duration {
 	return after
 }
 
-// sent is what became of an event that a caller has published with Send.
+// sent records the end of an event that a caller has published with Send.
 type sent string
 
 // What became of them.
@@ -178,7 +178,7 @@ const (
 	answerTolerance = 2 * time.Second       // after its end, in which a result may be under way when its owner becomes a victim
 )
 
-// firingRun is what the judge knows of a run's schedules, timers and clocks.
+// firingRun holds the judge's data about a run's schedules, timers and clocks.
 type firingRun struct {
 	schedules []schedule.Definition
 	share     float64 // of the events, which set timers

@@ -32,9 +32,9 @@ type Call struct {
 // After is [Event.After]: the timer is published before the caller gets its reply.
 func (c *Call) After(d time.Duration, name string, payload []byte) { c.event.After(d, name, payload) }
 
-// CallHandler answers one call. ctx is cancelled when the key is lost, with the cause [ErrKeyLost], when the caller waits no longer, with
-// [ErrCallerGone], and when the handler takes longer than the router's handler.timeout, with [ErrHandlerTimeout]: then the caller is told that the call
-// may have run. An error fails the call: the router does not try it again. The caller gets its text, and the code of a [CallFailure].
+// CallHandler answers one call. ctx is cancelled with the cause [ErrKeyLost] when the key is lost, with [ErrCallerGone] when the caller stops
+// waiting, and with [ErrHandlerTimeout] when the handler takes longer than the router's handler.timeout: then the caller is told that the call
+// may have run. An error fails the call: the router does not retry it. The caller gets its text, and the code of a [CallFailure].
 // A reply of more than 1 MiB fails the call.
 type CallHandler func(ctx context.Context, c *Call) (reply []byte, err error)
 
@@ -54,7 +54,7 @@ func WithCall(method string, handler CallHandler) Option {
 	}
 }
 
-// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller waits no longer. The result of
+// ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller has stopped waiting. The result of
 // the handler is then discarded.
 var ErrCallerGone = errors.New("client: the caller waits no longer")
 

@@ -19,7 +19,7 @@ type Handler func(ctx context.Context, e *Event) error
 // Interceptor returns a handler that does something before or after it calls next: it may
 // change the context, the error, or decide not to call next. [Run] calls each interceptor once,
 // so its setup is shared by all events; the handlers it returns are called from many goroutines
-// at once.
+// concurrently.
 type Interceptor func(next Handler) Handler
 
 // Run connects to the router at endpoint (host:port, unix:///path, or "" for the value of
@@ -29,7 +29,7 @@ type Interceptor func(next Handler) Handler
 // When ctx ends, Run requests no more events, waits for the running handlers, delivers their
 // results, and returns nil, or an [*Error] of the kind [ErrDrainTimeout] if handlers ignored
 // even the cancellation after the drain grace. All other errors are of the kind [ErrArgument],
-// and Run returns them at once, joined if there are several.
+// and Run returns them before it connects, joined if there are several.
 func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) error {
 	o := defaults()
 	for _, opt := range opts {

@@ -2,7 +2,7 @@
 // between a router and the application beside it.
 //
 // A handler is a function. [Run] calls it for the events of a key one by one, and for
-// many keys at once; no two handlers of one key run at the same time, on any machine of
+// many keys in parallel; no two handlers of one key run at the same time, on any machine of
 // the group.
 //
 //	err := client.Run(ctx, "", func(ctx context.Context, e *client.Event) error {
@@ -60,6 +60,6 @@
 // # Concurrency
 //
 // Run blocks. Handlers run in at most [WithMaxInFlight] goroutines, which are started as
-// needed and reused; one whose handler goes on after it was cancelled does not count. An [Event] belongs to its handler until the handler returns; its
+// needed and reused; one whose handler continues after its cancellation does not count. An [Event] belongs to its handler until the handler returns; its
 // methods are safe for concurrent use.
 package client

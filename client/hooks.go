@@ -10,7 +10,7 @@ import (
 // skipped. A hook must neither block nor panic: events and Pings wait for it.
 type Hooks struct {
 	// Started is called before all interceptors and the handler of an event, in the
-	// handler's goroutine. Many calls may run at once.
+	// handler's goroutine. Many calls may run concurrently.
 	Started func(e *Event)
 	// Finished is called once for each Started, in the same goroutine.
 	Finished func(e *Event, r Result)

@@ -93,14 +93,14 @@ const openGrace = 5 * time.Second
 // beginMax is how long permission to begin is waited for after the grant.
 const beginMax = 10 * time.Second
 
-// releaseGrace is how long the router's answer to the release of what Reserve does not return is waited for.
+// releaseGrace bounds the wait for the router's answer to the release of a reservation that Reserve does not return.
 const releaseGrace = 500 * time.Millisecond
 
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
-// [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up; with [WithTTL], only if no
-// owner can be reached for so long. It lasts an hour at most at one owner.
+// [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up. With [WithTTL] it is
+// lost only if no owner can be reached for the ttl. It lasts an hour at most at one owner.
 // Stop working when the context ends, and pass the fence to your database with every write. The error is a [*CallError] of the kind
-// [ErrNotReserved]. When ctx ends first, Reserve returns up to half a second later, since it releases what it may have.
+// [ErrNotReserved]. When ctx ends first, Reserve returns up to half a second later, since it releases a reservation that may have been granted.
 //
 // A router takes some 100 calls and reservations at a time on one connection. Beyond them the code is [CodeOverloaded]: use a further Lane.
 //
@@ -194,23 +194,23 @@ func (c reservedContext) Err() error {
 	return c.Context.Err()
 }
 
-// Fence is greater than that of any earlier delivery, call or reservation of the key. That of a reservation with a ttl grows when the key has another
-// owner; the earlier one is as good.
+// Fence is greater than that of any earlier delivery, call or reservation of the key. The fence of a reservation with a ttl grows when the key
+// gets another owner; the earlier fence is valid until your database has seen the greater one.
 func (r *Reservation) Fence() Fence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fence
 }
 
-// Until is how long the reservation lasts if it is not renewed any more, by the clock of this machine.
+// Until returns the time at which the reservation ends if no further renewal succeeds, by the clock of this machine.
 func (r *Reservation) Until() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Now().Add(r.until.Sub(r.lane.options.clock.Now())) //nolint:forbidigo // wall time, for the caller
 }
 
-// Release ends the reservation and waits until its owner knows, at most for as long as the reservation would have lasted without a renewal:
-// if the connection is broken, it is made again for that. Context ends at once. Further calls do nothing but wait.
+// Release ends the reservation and waits until its owner has confirmed that, at most for as long as the reservation would have lasted without
+// a renewal. If the connection is broken, Release connects again. Context ends immediately. Further calls only wait.
 func (r *Reservation) Release() {
 	r.tellReleased()
 	<-r.ended

@@ -39,7 +39,7 @@ func Every(period time.Duration) Times {
 // At returns a single time.
 func At(t time.Time) Times { return Times{&appv1.Schedule{AtMs: t.UnixMilli()}} }
 
-// MissedPolicy is what becomes of firings that did not run in time, because no member lived or an earlier one took too long.
+// MissedPolicy decides about firings that did not run in time, because no member was running or an earlier firing took too long.
 type MissedPolicy int32
 
 // The policies.

@@ -18,7 +18,7 @@ import (
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
-// Timer is what an event has that a router published: one that a handler has set with [Event.After], or that was published with [Lane.Send].
+// Timer describes an event that a router published: one that a handler has set with [Event.After], or that was published with [Lane.Send].
 type Timer struct {
 	// Name is the name that the sender gave it, "" for none.
 	Name string
@@ -42,12 +42,12 @@ type timers struct {
 	err error
 }
 
-// After sets a timer: the handler gets an event of the same key, with this payload and a [Timer] of this name, when so much time has passed, on whichever
-// member owns the key then. Timers are durable: when the handler has returned nil, they are published, and only then the event counts as done. If the handler
-// fails, they are dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before.
+// After sets a timer: after d the handler gets an event of the same key, with this payload and a [Timer] of this name, at the owner of the key at that
+// time. Timers are durable: when the handler has returned nil, they are published, and only then does the event count as done. If the handler
+// fails, they are dropped. If it runs again for the same event, the n-th timer of the new run counts as the n-th of the earlier run.
 //
-// A time that has passed, as time.Until may give it when a handler runs again, is due at once. A timer cannot be cancelled: let its handler look whether
-// it is still wanted. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than 366 days, or more than [TimersMax] timers fail the
+// A timer with d of 0 or less, as time.Until may return when a handler runs again, is due immediately. A timer cannot be cancelled: let its handler
+// check whether it is still needed. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than 366 days, or more than [TimersMax] timers fail the
 // event. Call it before the handler returns, from one goroutine.
 func (e *Event) After(d time.Duration, name string, payload []byte) {
 	if e.run.timers == nil {
@@ -112,7 +112,7 @@ func WithSendAfter(d time.Duration) SendOption {
 	return func(r *lanev1.SendRequest) { r.AfterMs, r.AtMs = uint64(max(0, d.Milliseconds())), 0 }
 }
 
-// WithSendAt makes the event due at a time. One in the past is due at once.
+// WithSendAt makes the event due at a time. A time in the past is due immediately.
 func WithSendAt(t time.Time) SendOption {
 	return func(r *lanev1.SendRequest) { r.AfterMs, r.AtMs = 0, max(1, t.UnixMilli()) }
 }

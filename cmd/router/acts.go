@@ -288,8 +288,8 @@ func parkCommand() *cobra.Command {
 		Long: `Send the events of a key to the parking topic, in their order, until an unpark or for a time.
 
 A delivery that already runs finishes, and its result counts. All other events of the key, and
-retries of that one, go to the parking topic, those that come later, too: they are no open events
-any more, however long it takes to fix the bug. Other keys do not wait. router unpark brings them
+retries of that one, go to the parking topic, and so do later events: they no longer count as open,
+however long it takes to fix the bug. Other keys do not wait. router unpark brings them
 back. The park outlasts moves of the key and the death of its owner. If it ends by itself, after
 --for, the events stay in the parking topic, and later ones run before them. The act is written to
 the group's acts topic, with who, when and why: see router acts.
@@ -323,10 +323,10 @@ func unparkCommand() *cobra.Command {
 
 The owner of the key reads them, and handles one after the other in the order in which they would
 have run without the park. Other events of the key wait behind them, as on hold. A letter leaves the
-parking topic when its event has come to its end; so the next owner goes on where a killed one was.
+parking topic when its event has ended, so the next owner continues where a killed one stopped.
 The unpark ends when no letter of the key is left, and by itself after --for: then letters stay in
-the parking topic, and later events run before them. It brings back what an expired park has left,
-too. The act is written to the group's acts topic, with who, when and why, and with its end: see
+the parking topic, and later events run before them. It also brings back the letters of an expired
+park. The act is written to the group's acts topic, with who, when and why, and with its end: see
 router acts.
 
 The command prints the state of the key at its owner, which tells what the letters wait for. The
@@ -423,15 +423,15 @@ func skipCommand() *cobra.Command {
 		Short: "Send one event of a key to the dead letter topic: the one that runs, or is first",
 		Long: `Send one event of a key to the dead letter topic: the one that runs, or is first.
 
-An event that runs is taken back: its handler is cancelled, and the key waits for its answer, or
-for its deadline. If the handler has done the event, it is done, and no dead letter. An event that
-waits leaves at once, even if the key is on hold.
+If the event runs, its handler is cancelled, and the key waits for the handler's answer or for the
+deadline. If the handler still succeeds, the event is done and does not become a dead letter. An
+event that waits leaves immediately, even if the key is on hold.
 
-The router finds out which event that is, unless --event names it by its message id, as router
+The router selects the event, unless --event names it by its message id, as router
 locate and router keys show it. A skip concerns this one event, and stays in effect for
-acts.skip_for, whatever becomes of the owner. While it does, the command without --event skips no
+acts.skip_for, even if the owner changes. During that time the command without --event skips no
 second event of the key. The act is written to the group's acts topic, with who, when and why, and
-with what became of the event: see router acts.
+with the end of the event: see router acts.
 
 The exit code is 1 if nothing was there to skip, or the owner does not know the skip.`,
 		Args: oneArg("KEY"),

@@ -40,7 +40,7 @@ func collectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Measure overlaps of handlers that Ringfence does not run: a router that only audits",
-		Long: `Take reports of when handlers ran from processes that wrap theirs in client.Audit, and tell
+		Long: `Take reports of when handlers ran from processes that wrap theirs in client.Audit, and count
 how often two handlers of one key ran at the same time: today's Redis locks, KEY_SHARED or
 FAILOVER, before Ringfence is adopted (docs/audit.md).
 

@@ -48,8 +48,8 @@ func lintCommand() *cobra.Command {
 		Use:   "lint",
 		Short: "Check settings without starting a router; print every error",
 		Long: `Check settings without starting anything, as ` + "`router run`" + ` would read them: from flags,
-the environment and a file. It tells everything that is wrong at once, and what would
-be right. The exit code is 2 if anything is.`,
+the environment and a file. It reports all errors together, each with what to write
+instead. The exit code is 2 if there are any.`,
 	}, func(cmd *cobra.Command, loaded *config.Loaded) error {
 		said := 0
 		for _, s := range loaded.Settings() {

@@ -217,7 +217,7 @@ func lettersListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List dead letters that are neither replayed nor purged",
 		Long: `List the dead letters that wait on the subscription of the dead letter topic. It consumes
-nothing. Everything in a letter is what its producer wrote, which need not be a router.`,
+nothing. All contents of a letter come from its producer, which may not be a router.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, b *deadletter.Broker, _ deadletter.Config) error {
 		if limit < 0 || limit > lettersShownMax {

@@ -26,7 +26,7 @@ application beside each, and events.
 Without --pulsar, events are generated: {"number":12,"user":"user-2","turn":2}, with
 the user as the key. Each failure of an event is a line with its key, attempt and
 reason, and so is each event that goes to the dead letter topic. An application that
-ends is started again, unless it ends at once five times in a row before any event was
+ends is started again, unless it ends immediately five times in a row before any event was
 handled: then this ends with an error. Ctrl-C drains: the members leave in order, and
 what was accepted is finished; a second one ends at once.`
 

@@ -35,7 +35,7 @@ const (
 func groupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "group",
-		Short: "Say which group a subscription belongs to, and end that",
+		Short: "Show which group a subscription belongs to, or release the subscription",
 		Args:  requireSubcommand, RunE: requireSubcommand,
 	}
 	cmd.AddCommand(groupShowCommand(), groupReleaseCommand())
@@ -89,12 +89,12 @@ func groupReleaseCommand() *cobra.Command {
 		Use:   "release",
 		Short: "End the claim of a group that was stopped, so that one with other settings can take its place",
 		Long: `End the claim of a group that was stopped, so that one with other settings can take its
-place. It refuses while members write to the control topic, and if the group that holds the
-claim has other settings than these.
+place. It refuses while members write to the control topic, and if the settings of the group
+that holds the claim differ from these.
 
-Routers that still run end with exit code 5 when their claim is released by force. What
-fencing tokens were given out stays known: a new control topic needs a higher
-ownership.generation.`,
+Routers that still run end with exit code 5 when their claim is released by force. The
+claims topic remembers which fencing tokens were given out: a new control topic needs a
+higher ownership.generation.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := load(cmd, file)

@@ -33,7 +33,7 @@ func historyCommand() *cobra.Command {
   settled    its consumer node acked it, or ended it with a copy in another topic
 
 Members remember the newest events, and those of keys that failed longest, up to
-history.bytes_max. What a member knew that was killed is lost. Times are those of each
+history.bytes_max. The memory of a member that was killed is lost. Times are those of each
 member's machine.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {

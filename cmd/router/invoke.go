@@ -24,8 +24,8 @@ const (
 const invokeHelp = `Call a handler of a key, and print its reply.
 
 The handler is the one that the worker of the key has registered for METHOD. It runs at the
-owner of the key, when no event and no other call of the key does (docs/lane.md). The reply
-goes to standard output as it is; without one the reason goes to standard error.
+owner of the key, while no event and no other call of the key runs (docs/lane.md). The reply
+goes to standard output unchanged; without a reply the reason goes to standard error.
 
 Without --id the call runs at most once. With --id it runs at least once within its timeout,
 and a repeat with the same key and id gets the reply of the first one.

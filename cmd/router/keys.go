@@ -23,10 +23,10 @@ func keysCommand() *cobra.Command {
 		Short: "Show the keys of the group that have events, the worst first, and why they wait",
 		Long: `Show the keys of the group that have events, the worst first, and why they wait.
 
-The worst key is the one whose events have been there longest, all of them together: one
-that is stuck, that fails again and again, or that gets more events than its handler can
-do. WAITS FOR is as in router locate; further words are places of events that a member has
-received and that no mailbox has yet.
+The worst key is the one whose events have waited longest in total: a key that is stuck,
+that fails again and again, or that gets more events than its handler can handle. WAITS FOR
+is as in router locate; further words are places of events that a member has received and
+that no mailbox has yet.
 
 Keys are named to callers with the admin token, or with log.keys: reveal; all others get
 their hashes. Each member lists at most --limit keys; the rest is counted.`,
@@ -179,7 +179,7 @@ func keyRow(k *report.ListedKey) []string {
 	}
 }
 
-// shownKey is the name of a key, or what there is instead.
+// shownKey returns the name of a key, or its hash.
 func shownKey(k *report.ListedKey) string {
 	if k.KeyBase64 != "" {
 		return "base64:" + k.KeyBase64

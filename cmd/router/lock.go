@@ -26,13 +26,13 @@ const lockHelp = `Hold a key while a command runs, as flock(1) does with a file:
 meanwhile, and no other reservation of it is granted (docs/lane.md).
 
 COMMAND runs in a process group of its own, with RINGFENCE_KEY, RINGFENCE_FENCING_TOKEN,
-RINGFENCE_TURN and RINGFENCE_FENCE in its environment. If the key is lost, the group gets SIGTERM
-as soon as that is foreseen, and SIGKILL before the permission ends: by this process, or by a
-watchdog if this one is killed or stopped. With --ttl 30s the key is not lost with its owner: the
-command goes on if the next owner is found within 30 s; but if this process dies without a release, the key
-is free only after 30 s. What COMMAND leaves running in its group is killed
-before the key is free. Signals are passed on, but for that of Ctrl-Z: a COMMAND that is stopped would
-hold the key.
+RINGFENCE_TURN and RINGFENCE_FENCE in its environment. When the loss of the key is foreseen, the
+group gets SIGTERM, and then SIGKILL before the permission ends: from this process, or from a
+watchdog if this process is killed or stopped. With --ttl 30s the key is not lost with its owner:
+the command continues if the next owner is found within 30 s. But if this process dies without a
+release, the key is free only after 30 s. Processes that COMMAND leaves running in its group are
+killed before the key is free. Signals are passed on, except that of Ctrl-Z: a COMMAND that is
+stopped would hold the key.
 
 The exit code is that of COMMAND, 128 and the number of the signal that ended it, or
   2    the command line is wrong

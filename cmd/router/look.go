@@ -208,16 +208,16 @@ func exclusivityCommand() *cobra.Command {
 since each member was started. The verdict on a member is
   kept          nothing has
   at risk       a handler may have outlived its permission, which the router cannot see:
-                the fencing token lets the sink refuse what it wrote (docs/sinks.md)
+                the fence lets the sink refuse its writes (docs/sinks.md)
   broken        the live auditor has found handlers of one key that ran at the same time,
                 or an assertion of the router did not hold: a bug
   not promised  ownership.mode is gossip
 
-OVERLAPS tells how many pairs of handlings overlapped, of how many that were compared, and
-how many could not be (docs/audit.md).
+OVERLAPS counts the pairs of handlings that overlapped, the handlings that were compared, and
+those that could not be compared (docs/audit.md).
 
-Workers are named whose SDK does not declare that it passes router conformance. That
-does not change the verdict.
+The output names workers whose SDK does not declare that it passes router conformance.
+They do not change the verdict.
 
 The exit code is 1 if the verdict on any member is not kept, a member does not answer, or
 nobody was judged.`,

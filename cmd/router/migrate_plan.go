@@ -36,7 +36,7 @@ type migrationStep struct {
 	Check string `json:"check,omitempty"` // before the next step
 }
 
-// concern is what is in the way, or can go wrong.
+// concern is an obstacle or a risk of the move.
 type concern struct {
 	What   string `json:"what"`
 	Remedy string `json:"remedy"`

@@ -27,7 +27,7 @@ func (d *doctor) missingTopic(topic string, use uses) {
 	d.fail(check, advice, says, topic, use.lack)
 }
 
-// goesOn is what routers do that cannot use a topic of claims that are optional.
+// goesOn describes the behaviour of routers that cannot use an optional claims topic.
 const goesOn = "routers start late, and without claims"
 
 // missingSubscription checks that routers get their subscription, of a log the one that keeps its records.

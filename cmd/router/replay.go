@@ -23,12 +23,12 @@ func replayCommand() *cobra.Command {
 		Long: `Send events that the group's topics still hold again, to the topic of each. Without --yes it only
 counts.
 
-A replayed event is a new event behind all others: handlers see it after newer events of its key, and
-several events of a key in the order of their topic partition. Replay only into handlers that can
-take old events, or hold the keys' producers meanwhile.
+A replayed event is a new event behind all others: handlers see it after newer events of its key.
+Several replayed events of a key keep the order of their topic partition. Replay only into handlers
+that can handle old events, or stop the keys' producers meanwhile.
 
-An event is sent once by all replays of one name (--run, by default derived from the selection), also
-if a command is interrupted or run twice: see docs/deadletters.md.`,
+All replays with the same name (--run, by default derived from the selection) together send an event
+once, even if a command is interrupted or run twice: see docs/deadletters.md.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, b *deadletter.Broker, cfg deadletter.Config) error {
 		options, err := act.options()

@@ -134,8 +134,8 @@ func ringDiffCommand() *cobra.Command {
 		Use:   "diff [MEMBER...]",
 		Short: "Compare the rings of all members, or of the named ones",
 		Long: `Compare the rings of all members, or of the named ones:
-each partition of which not all name the same owner under the same fencing token.
-Members read the control log one by one, so for a moment after each change they differ.
+the partitions for which the members do not name the same owner and fencing token.
+Each member reads the control log on its own, so for a moment after each change they differ.
 
 The exit code is 1 if they do.`,
 	}, func(cmd *cobra.Command, names []string, a *asker, o *outputForm) error {
@@ -280,10 +280,10 @@ func ringSimulateCommand() *cobra.Command {
   --members +new,-router-0    these two changes
   --members a,b,c             these and nobody else
 
-A move is unavoidable if its owner leaves or its new owner comes, and collateral if both
-stay: the price of the bound on everybody's load (ring.load). It begins at the present
-table of the group that is asked, or, with --from, at that of a new group of these names,
-without asking anybody. The ring.* settings are read as for the router.`,
+A move is unavoidable if the old owner leaves or the new owner joins, and collateral if both
+remain: the cost of the bound on each member's load (ring.load). The simulation starts from
+the current table of the queried group or, with --from, from the table of a new group of these
+names, without a query. The ring.* settings are read as for the router.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		settings, err := config.Read(config.Sources{File: a.file, Environ: os.Environ()})

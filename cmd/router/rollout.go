@@ -23,11 +23,11 @@ func rolloutCommand() *cobra.Command {
 A rollout is moves with less than %v between them. Of each move:
   PAUSE       no key of the moved partitions waited longer because of it; after a kill since the last sign of the owner
   ANSWERED    handlers that ran when their partition moved away, and were answered
-  CUT         such that were cancelled, or gave no answer: their event is delivered a second time
+  CUT         those that were cancelled, or gave no answer: their event is delivered a second time
   UNANSWERED  events that a killed owner had and had not answered: those whose handler had begun are delivered a second time
 
-Each member tells what it saw, and a member that leaves hands over what it knows to the others. What a killed
-member knew is lost, which the report says. Times are those of each member's machine.`, report.RolloutGap),
+Each member reports what it saw, and a member that leaves hands its reports over to the others. The
+reports of a killed member are lost; the output says so. Times are those of each member's machine.`, report.RolloutGap),
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		if last < 1 || last > report.RolloutsMax {

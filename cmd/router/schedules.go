@@ -18,9 +18,9 @@ func schedulesCommand() *cobra.Command {
 		Long: `Show the schedules that the group's applications declare: when each ran last and runs
 next, who owns it, and what it missed. Times are UTC.
 
-LAST is the newest time that ran to its end since its owner owns it, and RUNNING the one
-that runs now. COVERED counts earlier times for which a later one ran (missed: latest),
-and NOT RUN the firings that did not run, by reason:
+LAST is the newest time whose run has ended since the current owner took over the
+schedule, and RUNNING the time that runs now. COVERED counts earlier times for which a
+later one ran (missed: latest), and NOT RUN the firings that did not run, by reason:
   superseded    a newer time came, and ran for it
   skipped       it was more than a minute late (missed: skip)
   too_late      it was later than its grace

@@ -222,7 +222,7 @@ func (m *member) Owner(p ring.Partition) (*report.Member, int64) {
 	return &report.Member{Name: one.name, Incarnation: one.view().Incarnation, Address: one.listener.Addr().String()}, 4194304 + int64(p)
 }
 
-// listed is what a member says of one of its keys.
+// listed is a member's entry for one of its keys.
 func (m *member) listed(i int) report.ListedKey {
 	key := m.keys[i]
 	healed, held, _ := m.group.state(key)

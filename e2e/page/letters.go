@@ -20,7 +20,7 @@ type letters struct {
 	all []*deadletter.AskedLetter
 }
 
-// hostilePayload is what a producer may have sent, and a router has made printable.
+// hostilePayload is a payload that a producer may have sent, as a router makes it printable.
 const hostilePayload = `<script>document.title='broken'</script>\x1b[2J` + "\n" + `{"total": 12}`
 
 func newLetters(now time.Time) *letters {

@@ -1,6 +1,6 @@
-// Package killed is what the examples share whose processes are killed while they work: a group of routers and applications on this machine, with a
-// broker in memory, and a database that compares fences. The routers and the applications are processes, and die by SIGKILL. The database and the
-// broker live in processes that nobody kills.
+// Package killed runs a group for the examples that kill processes: routers and applications on this machine, an in-memory broker, and a
+// database that compares fences. Routers and applications are processes, and die by SIGKILL. Database and broker run in processes that are
+// never killed.
 package killed
 
 import (

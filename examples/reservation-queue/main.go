@@ -1,6 +1,6 @@
-// Command reservation-queue is an example of a queue whose items are reserved, one at a time each, by the clerk that has time for it: clerks
-// in several processes look for open items, reserve one, work on it, and close it. Each item is a key. Its clerk is alone with it, beside
-// other clerks and beside the handler of the key's events; if he dies, the next one gets it within two seconds.
+// Command reservation-queue is an example of a work queue: clerks in several processes look for open items, reserve one, work on it, and
+// close it. Each item is a key. While a clerk holds it, no other clerk and no handler of the key's events works on it. If the clerk's
+// process dies, another clerk gets the item within two seconds.
 //
 //	go run ./cmd/router dev -- go run ./examples/reservation-queue
 //

@@ -84,7 +84,7 @@ func rowOf[T any](b *books, key string, row []byte) (v T) {
 	return v
 }
 
-// result is what has become of all orders.
+// result holds the ends of all orders.
 type result struct {
 	paid, expired, refused, late int
 	left, sold                   map[string]int

@@ -1,14 +1,14 @@
-// Command saga is an example of work in several steps at several keys, of which all happen or none: an order reserves stock, waits for its payment, and
-// then takes the stock or gives it back.
+// Command saga is an example of a transaction over several keys: an order reserves stock, waits for its payment, and then takes the stock
+// or gives it back.
 //
 //	order-7  ─ placed ─▶ reserving ──▶ open ─ paid ───▶ paying ───▶ paid
 //	                         │          └──── expire ──▶ expiring ─▶ expired
 //	                         └─▶ refused
 //	sku-3                 reserve                        commit or cancel
 //
-// Order and stock are keys, so each of them is handled by one handler at a time, wherever that is. The order calls the handlers of the stock, by an id for
-// each step, so that a step that is repeated changes nothing. Where the order stands is in its row, written with the fence of the handler. That the
-// payment has not come in time is a timer of the order's key.
+// Order and stock are keys, so one handler at a time works on each, in whichever process. The order calls the handlers of the stock, with an id
+// for each step, so that a repeated step changes nothing. The state of the order is in its row, written with the fence of the handler. A timer of
+// the order's key fires if the payment has not come in time.
 //
 //	go run ./examples/saga
 //

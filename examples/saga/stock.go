@@ -14,7 +14,7 @@ type stock struct {
 	Taken map[string]*portion // by order
 }
 
-// portion is what an order has of it.
+// portion holds an order's share of a kind of goods.
 type portion struct {
 	Quantity int
 	State    string
@@ -29,7 +29,7 @@ const (
 	outOf     = "out of stock"
 )
 
-// demand is what the calls of a kind of goods carry.
+// demand is the payload of calls of a kind of goods.
 type demand struct {
 	Order    string
 	Quantity int

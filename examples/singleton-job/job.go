@@ -17,7 +17,7 @@ const (
 	takes = 2500 * time.Millisecond // the work
 )
 
-// row is what the database has of a job: its newest run.
+// row holds the newest run of a job in the database.
 type row struct {
 	Time   time.Time // of the schedule
 	Missed int       // earlier times for which it runs, too

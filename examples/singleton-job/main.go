@@ -1,10 +1,10 @@
-// Command singleton-job is an example of jobs that run at their times once in the whole group, whichever process lives: three processes declare the same
-// three jobs in their code, and each run of a job happens in one of them.
+// Command singleton-job is an example of scheduled jobs that run once in the whole group: three processes declare the same three jobs in their
+// code, and each run of a job happens in one of them, whichever is alive.
 //
 //	go run ./examples/singleton-job
 //
 // starts three routers with an application beside each, prints every run, and kills the application of a run now and then, or its router, or both: another one takes over.
-// Once it kills all of them, and times are missed. It ends with an error if two runs of a job were under way at once, if a time did not run, or if one ran twice without a kill
+// Once it kills all of them, so that runs are missed. It ends with an error if two runs of a job were under way at once, if a time did not run, or if one ran twice without a kill
 // in between. job.go is the application, and the rest kills and checks.
 package main
 

@@ -24,7 +24,7 @@ type runs struct {
 	outage bool // there was one
 }
 
-// history is what a job has done.
+// history holds the runs of a job.
 type history struct {
 	running *attempt // nil: none
 	times   []*attempt

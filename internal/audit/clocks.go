@@ -8,7 +8,7 @@ type Trip struct {
 	There      time.Duration // of the answering member, in between
 }
 
-// Clock is what a process says about its clocks at one moment.
+// Clock is a process's statement about its clocks at one moment.
 type Clock struct {
 	ID     ClockID       // of Boot
 	Boot   time.Duration // CLOCK_BOOTTIME, which NTP steers

@@ -1,8 +1,8 @@
 // Package audit judges whether handlers of one key have overlapped, from the times at which they began and ended.
 //
 // It is pure: no goroutine, clock, lock or log line. [Auditor] compares the handlings of each key that it is told of,
-// from any process, in any order. [Remote] turns instants of another machine into those of this one, with the
-// uncertainty that two clocks leave. [Inversions] counts how often the events of a key began in another order than that
+// from any process, in any order. [Remote] converts instants of another machine to the clock of this one, with the
+// uncertainty that remains between two clocks. [Inversions] counts how often the events of a key began in another order than that
 // of their topic partition.
 //
 // # Verdicts

@@ -19,7 +19,7 @@ type Prove struct {
 	ForMax     time.Duration `min:"10s" max:"24h"`       // longest proof
 	RateMax    int           `min:"1" max:"100000"`      // most events per second that this router publishes in a proof
 	KeysMax    int           `min:"1" max:"1000000"`     // most keys of a proof
-	RecordsMax int           `min:"1000" max:"10000000"` // most records, of some 100 bytes each, that wait for the command; when half of them do, this router publishes no more
+	RecordsMax int           `min:"1000" max:"10000000"` // most records, of about 100 bytes each, that wait for the command; at half of that this router stops publishing
 
 	PeerPort   int `min:"0" max:"65535"` // port of the second router's peer.listen; 0: any free one
 	GossipPort int `min:"0" max:"65535"` // port of the second router's gossip.listen; 0: any free one
@@ -30,7 +30,7 @@ func DefaultProve() Prove {
 	return Prove{ForMax: time.Hour, RateMax: 1000, KeysMax: 10_000, RecordsMax: 200_000}
 }
 
-// ProofSuffixBytes is what the group of a proof adds to the name of its group.
+// ProofSuffixBytes is the length of the suffix that a proof adds to the name of its group.
 const ProofSuffixBytes = len("-prove-000000")
 
 func proveFitsGroup(c *reader) bool {

@@ -76,7 +76,7 @@ type Log struct {
 	first   progress
 }
 
-// progress is what attempts of ReadFirst have read. An attempt that is under way has it for itself.
+// progress holds the records that attempts of ReadFirst have read. Only the running attempt uses it.
 type progress struct {
 	head    head
 	stretch *stretch // nil: none was read

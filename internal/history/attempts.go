@@ -6,7 +6,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// End is what became of an event that was in a mailbox.
+// End is the last known state of an event at a mailbox.
 type End uint8
 
 // The ends.

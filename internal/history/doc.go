@@ -18,8 +18,8 @@ import "unsafe"
 // Config bounds the history of one member.
 type Config struct {
 	// BytesMax bounds the memory for the history of keys, which `router history` shows. It
-	// holds about 5,000 events for each MiB, and events that failed as long as 1,000 of them
-	// for each MiB last.
+	// holds about 5,000 events for each MiB; a quarter of it is reserved for keys that failed, about
+	// 1,000 events for each MiB.
 	BytesMax int `unit:"bytes" min:"1MiB"`
 }
 

@@ -217,7 +217,7 @@ func (j *Journeys) Times() Durations {
 	return j.times
 }
 
-// Told is what Journeys know about one key.
+// Told holds the records of Journeys about one key.
 type Told struct {
 	Journeys []Journey
 	Moves    []Move        // of its partition

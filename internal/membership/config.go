@@ -19,7 +19,7 @@ type Config struct {
 	Name  string `from:"node.name"`  // stable across restarts, unique in the group
 
 	Listen    string // ip:port for both UDP and TCP; port 0: any free one
-	Advertise string // ip:port that other members dial; "": Listen. Needed if Listen is an unspecified address other than 0.0.0.0
+	Advertise string // ip:port that other members dial; "": the address of gossip.listen. Needed if that is an unspecified address other than 0.0.0.0
 
 	// Seeds are the addresses of members to contact first: host:port, or dns+host:port for a
 	// name with the addresses of several members. All are resolved again at each attempt.

@@ -344,7 +344,7 @@ func (a *auditing) missOwners() {
 	}
 }
 
-// audited is what the auditor has found, for reports; nil if it is off.
+// audited returns the auditor's findings, for reports; nil if it is off.
 func (n *Node) audited() *report.Audit {
 	if n.audit == nil {
 		return nil

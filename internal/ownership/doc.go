@@ -17,7 +17,7 @@
 //	state.go    the replicated state, and the effect of each record on it: the same on every member
 //	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
 //	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
-//	takenover.go  owners from whom others have taken partitions over without their word
+//	takenover.go  owners that have not read that others took over their partitions
 //	beat.go     when a Beat is sent, and its content (rule 1)
 //	propose.go  proposals of epochs: by whom, with which members, when
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST

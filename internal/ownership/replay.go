@@ -40,7 +40,7 @@ type span struct {
 	start, dep Position
 }
 
-// lastBeat is what the next Beat of an incarnation is compared with.
+// lastBeat holds the data with which the next Beat of an incarnation is compared.
 type lastBeat struct {
 	seq      uint64
 	applied  Position

@@ -54,7 +54,7 @@ func (s *Step) order() int {
 	return slices.Index(stepOrder, s.Kind)
 }
 
-// History is what happened to one key, by all members that answer.
+// History holds the records of one key, from all members that answer.
 type History struct {
 	View
 	Hash      string   `json:"hash"`
@@ -73,7 +73,7 @@ type Reach struct {
 	Since  time.Time `json:"since"` // since the start of the member, if it has forgotten nothing
 }
 
-// HistoryAt is what happened to one key at one member.
+// HistoryAt holds the records of one key at one member.
 type HistoryAt struct {
 	View
 	Error string    `json:"error,omitempty"` // why this member told nothing; nothing below counts then

@@ -75,7 +75,7 @@ type Status struct {
 	SchedulesUnshown int `json:"schedules_unshown,omitempty"` // beyond SchedulesMax
 }
 
-// Acts is what a member knows of the acts of operators on single keys.
+// Acts holds a member's knowledge of the acts of operators on single keys.
 type Acts struct {
 	HeldKeys int    `json:"held_keys"`              // of the group
 	Skips    *int   `json:"skips,omitempty"`        // in effect in the group; nil: a version that does not skip events
@@ -185,7 +185,7 @@ type Exclusivity struct {
 	Audit *Audit `json:"audit,omitempty"` // nil: the live auditor is off, or the version has none
 }
 
-// Audit is what the live auditor of a member has found.
+// Audit holds the findings of a member's live auditor.
 type Audit struct {
 	Handlings uint64            `json:"handlings"`           // compared with the others of their key
 	Overlaps  uint64            `json:"overlaps"`            // pairs of handlers of one key that ran at the same time
@@ -329,7 +329,7 @@ type KeyAt struct {
 	Held []Held `json:"held,omitempty"`
 }
 
-// Reservation is what a member knows of the holder of a key. The key has been held for KeyAt.Seconds.
+// Reservation holds a member's knowledge of the holder of a key. The key has been held for KeyAt.Seconds.
 type Reservation struct {
 	Token int64   `json:"token,string"` // with Turn the fence that the holder shows to databases
 	Turn  uint64  `json:"turn,string"`
@@ -345,7 +345,7 @@ type Waiting struct {
 	Callers int     `json:"callers"`          // that wait for its answer
 }
 
-// Hold is what keeps a key waiting because an operator wants it.
+// Hold is an operator's act that keeps a key waiting.
 type Hold struct {
 	By     string    `json:"by"` // in their own words
 	Via    string    `json:"via"`
@@ -354,7 +354,7 @@ type Hold struct {
 	Until  time.Time `json:"until"`
 }
 
-// Park is what sends the events of a key to the parking topic, or brings them back from it.
+// Park is an operator's act that sends the events of a key to the parking topic, or brings them back from it.
 type Park struct {
 	ID string `json:"id"` // of the act
 	Hold

@@ -27,7 +27,7 @@ const (
 	moveReportBytes = reportBytesMax * 3 / 4 // of those in a member's answer
 )
 
-// MoveWord is what one member saw of one move: of a record of the control log that gave partitions other owners.
+// MoveWord is one member's report of one move: of a record of the control log that gave partitions other owners.
 type MoveWord struct {
 	Member      string    `json:"member"`
 	Incarnation string    `json:"incarnation"`
@@ -74,7 +74,7 @@ func (w *MoveWord) Clip() {
 	w.From = w.From[:min(len(w.From), moveFromMax)]
 }
 
-// MoveWords is what is known of moves by member and move, in the order of their coming.
+// MoveWords holds the reports of moves by member and move, in the order of their arrival.
 type MoveWords []MoveWord
 
 // Add adds words, and replaces those of the same member about the same move. It keeps the newest [MoveWordsMax].
@@ -119,7 +119,7 @@ func DecodeMoves(text []byte) (MoveWords, error) {
 	return words, nil
 }
 
-// RolloutAt is what one member knows of moves: its own words, and those that members that left have handed over.
+// RolloutAt holds one member's reports of moves: its own, and those that members that left have handed over.
 type RolloutAt struct {
 	View
 	Error string    `json:"error,omitempty"` // why this member told nothing; nothing below counts then
@@ -139,14 +139,14 @@ func (at *RolloutAt) Bound() {
 	}
 }
 
-// Rollouts is what moves of partitions did, by all members that answer.
+// Rollouts holds the effects of moves of partitions, from all members that answer.
 type Rollouts struct {
 	View
 	Rollouts []Rollout `json:"rollouts"` // the newest first
 	Silent   []string  `json:"silent,omitempty"`
 }
 
-// MoveSum is what moves did, by the words of all members.
+// MoveSum sums up the effects of moves, from the reports of all members.
 type MoveSum struct {
 	Partitions int     `json:"partitions"` // that got another owner
 	Waiting    int     `json:"waiting"`    // such that a key still waits for an earlier owner
@@ -186,7 +186,7 @@ type RolloutMove struct {
 	Unknown []string   `json:"unknown,omitempty"`
 }
 
-// RolloutMember is what a rollout did to the members of one name.
+// RolloutMember holds the effects of a rollout on the members of one name.
 type RolloutMember struct {
 	Name   string `json:"name"`
 	Left   int    `json:"left"`   // how often it left as planned

@@ -28,7 +28,7 @@ type Config struct {
 	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
 	DeadLetterTopic string `agree:"true"`
 	// Timers makes this router read the timer topic, which is named after the retry topic, and lets its applications set timers, send events and
-	// declare schedules; otherwise these are refused. If the topic cannot be read, events are not concerned.
+	// declare schedules; otherwise these are refused. If the topic cannot be read, events are not affected.
 	Timers bool
 	// DeadLetterSubscription is the name of a subscription that is created on the dead letter
 	// topic before the first copy, because a topic without a subscription deletes messages at
@@ -92,8 +92,8 @@ type Config struct {
 	// retry topic counts as a copy only if one of the keys has signed it; otherwise it is an
 	// event of its own. All members need the same keys. "": copies are not signed.
 	CopyKeysFile string
-	// CopyUnsigned accepts unsigned copies beside CopyKeysFile: while keys are introduced, and
-	// as long as earlier copies are waiting.
+	// CopyUnsigned accepts unsigned copies although CopyKeysFile is set: use it while keys are
+	// introduced, as long as earlier copies are waiting.
 	CopyUnsigned bool
 
 	// CopiesMax is the greatest number of unconfirmed copies to one topic; they are fewer if
@@ -106,7 +106,7 @@ type Config struct {
 	// sent again; it doubles from one to the other.
 	CopyBackoffMin time.Duration `min:"10ms"`
 	CopyBackoffMax time.Duration `above:"0"`
-	// CloseTimeout is how long the last acks may take when Run ends.
+	// CloseTimeout is how long the last acks may take when the router stops reading.
 	CloseTimeout time.Duration `above:"0" max:"4s"`
 }
 

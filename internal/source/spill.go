@@ -20,7 +20,7 @@ type Spill struct {
 	// the limit is open: the newer events of the key are spilled.
 	KeyShareMax float64 `above:"0" max:"1"`
 	// After is how long an event is open, at least, before it is spilled because its entry pins
-	// many others, or because of its key's share. Events whose entry pins many also have as long again as the rest of the entry took.
+	// many others, or because of its key's share. An event whose entry pins many is first given as much additional time as the rest of the entry took.
 	After time.Duration `above:"0"`
 	// StuckAfter is the age at which any open event is spilled.
 	StuckAfter time.Duration `above:"0"`

@@ -3,7 +3,7 @@
 //
 // The page itself ([Page.Handlers]) is a constant document with its script and style. The script
 // asks for a [snapshot]: JSON whose words and severities are ready for display, of bounded
-// length. It comes as a stream of server-sent events, and else by polling.
+// length. It comes as a stream of server-sent events, or by polling if there is no stream.
 //
 //	report.Group ─▶ look ─▶ newSnapshot (pure) ─▶ JSON ─▶ page.js, which sets texts and nothing else
 //

@@ -94,7 +94,7 @@ func (r *Request) check() error {
 
 const traceparentMax = 256
 
-// Answer is what became of a call.
+// Answer is the outcome of a call.
 type Answer struct {
 	event.Reply
 	Text       string        // why there is no reply

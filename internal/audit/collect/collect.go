@@ -1,5 +1,5 @@
 // Package collect is the collector behind `router audit collect`: it takes reports of handlings whose exclusivity another
-// system provides, such as a Redis lock or a Pulsar subscription, and tells how often they overlapped.
+// system provides, such as a Redis lock or a Pulsar subscription, and reports how often they overlapped.
 //
 // # Concurrency
 //
@@ -144,7 +144,7 @@ func add(a, b exchange.Waits) exchange.Waits {
 // sum adds counters, which others report, without an overflow.
 func sum(a, b uint64) uint64 { return a + min(b, math.MaxUint64-a) }
 
-// Report is what a Collector has found.
+// Report holds the findings of a Collector.
 type Report struct {
 	Application    string            `json:"application"`
 	Seconds        float64           `json:"seconds"` // from the first report of handlings to the newest

@@ -41,7 +41,7 @@ const (
 // Incarnation names one process lifetime; the zero one is none.
 type Incarnation [16]byte
 
-// Report is what one process says about its handlings.
+// Report is one process's report of its handlings.
 type Report struct {
 	Group, Member   string
 	Incarnation, To Incarnation

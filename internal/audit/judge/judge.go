@@ -1,5 +1,5 @@
 // Package judge runs an [audit.Auditor]: it takes handlings from this process and from others, counts what the comparison
-// finds in metrics, and says each overlap in a log line, with both sides.
+// finds in metrics, and logs each overlap with both sides.
 //
 // # Concurrency
 //
@@ -239,7 +239,7 @@ func (j *Judge) Counts() audit.Counts {
 	return j.auditor.Counts()
 }
 
-// State is what a Judge has found.
+// State holds the findings of a Judge.
 type State struct {
 	audit.Counts
 	Unheard uint64

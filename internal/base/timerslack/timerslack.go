@@ -1,9 +1,9 @@
 // Package timerslack lets the kernel wake the threads of a process a little late.
 //
-// Go's runtime has a thread of its own, sysmon, that looks every 20 µs for threads that are long in a system call, and takes their processors away. In a
-// process with small batches of work it runs a thousand times a second and more, and what it takes away costs two further switches of threads. It cannot be told to look
-// less often, but it sleeps by the kernel's timers: with a timer slack of a millisecond it looks every millisecond, and all timers of the process may be that
-// late (ADR 0054).
+// Go's runtime has a thread of its own, sysmon, that looks every 20 µs for threads in a long system call, and takes their processors away. In a
+// process with small batches of work it runs a thousand times a second and more, and each processor that it takes costs two more thread switches.
+// Its interval cannot be set, but it sleeps by the kernel's timers: with a timer slack of a millisecond it looks every millisecond, and all timers
+// of the process may be that late (ADR 0054).
 package timerslack
 
 import "time"

@@ -44,7 +44,7 @@ type Client struct {
 	topics    map[string]*known // by the name without the partition
 }
 
-// known is what a client knows of a topic.
+// known holds a client's data about a topic.
 type known struct {
 	partitions int    // in the cluster of the client's URL, by its newest answer
 	moved      *seeds // of the cluster that the topic has moved to; nil: it has not

@@ -20,7 +20,7 @@ import (
 
 // Config of a [Keeper].
 type Config struct {
-	Enabled bool // operators may act on single keys of the group, by a topic __acts-<group> beside the control topic
+	Enabled bool // operators may act on single keys of the group, through a topic __acts-<group> beside the control topic
 
 	// HoldFor is how long a key is held if the operator names no duration.
 	HoldFor time.Duration `above:"0" max:"720h"`
@@ -28,7 +28,7 @@ type Config struct {
 	HoldForMax time.Duration `above:"0" max:"720h"`
 	// HeldMax is the most keys that are held at a time: this router refuses further holds.
 	HeldMax int `min:"1" max:"1024"`
-	// SkipFor is how long a skip stays in effect: for so long its event becomes a dead letter wherever it turns up.
+	// SkipFor is how long a skip stays in effect: until then its event becomes a dead letter, whichever member owns the key.
 	SkipFor time.Duration `above:"0" max:"720h"`
 	// SkipsMax is the most skips that are in effect at a time: this router refuses further ones.
 	SkipsMax int `min:"1" max:"1024"`
@@ -37,7 +37,7 @@ type Config struct {
 	// ParkedMax is the most keys that are parked, or come back, at a time: this router refuses further ones.
 	ParkedMax int `min:"1" max:"1024"`
 	// StartWait is how long a router waits at its start for the acts topic to be read; then it takes
-	// part without the holds that it has not read, and says so.
+	// part without the holds that it has not read, and logs that.
 	StartWait time.Duration `min:"0s"`
 	// KeepFor is how long the acts topic keeps records of acts that have no effect any more.
 	KeepFor time.Duration `above:"0"`
@@ -186,7 +186,7 @@ func (k *Keeper) List() []Shown {
 	return k.fold.List(k.wall())
 }
 
-// Order is what an operator asks for.
+// Order is the request of an operator.
 type Order struct {
 	Key    event.Key
 	By     string        // who, in their own words

@@ -31,7 +31,7 @@ const (
 // errVersion says that a record is of a later format.
 var errVersion = errors.New("act: another version")
 
-// Kind is what an operator did to a key.
+// Kind is the kind of an act on a key.
 type Kind uint8
 
 // The kinds.
@@ -78,7 +78,7 @@ func (k Kind) tells() bool { return k == Skipped || k == Unparked }
 // lasts reports whether acts of a kind have an effect for a time.
 func (k Kind) lasts() bool { return k == Hold || k == Skip || k == Park || k == Unpark }
 
-// End is what became of the event of a skip, or of an unpark.
+// End is the end of a skipped event, or of an unpark.
 type End uint8
 
 // The ends.

@@ -1,5 +1,5 @@
-// Package ends carries what becomes of events from a member to the process that shows it to the
-// user of `router dev` or `router demo`.
+// Package ends carries the ends and failures of events from a member to the process that shows
+// them to the user of `router dev` or `router demo`.
 //
 // The member writes a [Record] as one line of JSON on its standard output for each failure of the
 // application, and for each batch of events that have come to their end. It writes keys and the

@@ -1,5 +1,5 @@
-// Package greet tells a listener that the caller of a gRPC stream is no stranger: the bounds for unauthenticated callers of
-// package listen end for its connection.
+// Package greet tells a listener that the caller of a gRPC stream has authenticated: the bounds that package listen sets for
+// unauthenticated callers no longer apply to its connection.
 package greet
 
 import (
@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Greeted ends the bounds for strangers of the connection that ctx is of. Without a listener that has such bounds, as in tests, it does
-// nothing.
+// Greeted lifts the bounds for unauthenticated callers from the connection of ctx. Without a listener that has such bounds, as in tests,
+// it does nothing.
 func Greeted(ctx context.Context) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {

@@ -88,7 +88,7 @@ func (r Reason) String() string {
 	return "invalid"
 }
 
-// Verdict is what becomes of a firing that arrived.
+// Verdict is the decision about a firing that arrived.
 //
 //exhaustive:enforce
 type Verdict uint8

@@ -85,7 +85,7 @@ type Definition struct {
 	parsed *parsed
 }
 
-// parsed is what is computed from a definition, once. It is never changed.
+// parsed holds values that are computed from a definition, once. It is never changed.
 type parsed struct {
 	cron   *cron
 	id     uint64

@@ -8,8 +8,8 @@
 // # Times
 //
 // A schedule has a cron expression, a period or one instant. The expression is parsed by
-// robfig/cron; the times are computed here, because that library's skip a firing whose time a
-// change of the clocks leaves out, and repeat one whose time comes twice. Here:
+// robfig/cron; the times are computed here, because that library skips a firing at a time that a
+// change of the clocks leaves out, and repeats one at a time that comes twice. Here:
 //
 //   - Fixed hours ("30 2 * * *", "0 9-17 * * *") go by the civil clock. A time that the clocks skip
 //     fires when the skipped hour is over, and a time that comes twice fires the first time.
@@ -21,8 +21,8 @@
 // # Firings
 //
 // A firing is a message in a topic whose messages are delayed. The owner of the schedule's key arms it, that is
-// publishes it, one occurrence ahead; equal ids make all copies of a firing one. What the topic holds is the
-// only durable state, so [Book] knows nothing that an owner after it cannot do without.
+// publishes it, one occurrence ahead; equal ids make all copies of a firing one. The topic holds the
+// only durable state: a new owner starts with an empty [Book].
 //
 // # Invariants
 //

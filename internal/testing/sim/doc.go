@@ -25,12 +25,12 @@
 // Callers on the hosts of the routers make calls, about as many as batches are published: half of
 // them with an id, which some repeat, at the same node or another one, while the first is under way
 // or later; with timeouts from 50 ms to 20 s, and some give up sooner. A call without an id must run
-// at most once; one whose callers were all told that it has not run, never; and each caller gets one
-// outcome that the handlers bear out. In some runs every third router is of a release without calls,
+// at most once; a call must never run if all its callers were told that it has not run; and each caller gets
+// one outcome that agrees with what the handlers did. In some runs every third router is of a release without calls,
 // and every ninth worker has no handlers of calls.
 //
 // Some features are in a part of the seeds only. Modulo 4: 2 has operators, who hold, release, skip, park and unpark, and nothing may begin
-// that an act forbids which the member has read; in 3 workers drain, handlers have a timeout, some of them hang, and some events kill their worker; in even ones the broker says where its topic
+// that an act forbids, once the member has read the act; in 3 workers drain, handlers have a timeout, some of them hang, and some events kill their worker; in even ones the broker says where its topic
 // ends. Modulo 3: in 1 it takes acks of single events. TestClockJumps breaks the assumption about clocks.
 //
 // Not simulated: trimming of the acts topic, the claims topic (a router knows the claims as of the start of its

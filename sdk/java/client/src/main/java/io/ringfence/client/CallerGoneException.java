@@ -1,6 +1,6 @@
 package io.ringfence.client;
 
-/** The caller waits no longer for the call that the handler answers. What the handler then returns is told to nobody. */
+/** The caller of the call that the handler answers has stopped waiting. The result of the handler reaches nobody. */
 public final class CallerGoneException extends HandlerCancelledException {
     private static final long serialVersionUID = 1;
 

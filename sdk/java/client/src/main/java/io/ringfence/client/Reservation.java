@@ -63,7 +63,7 @@ public final class Reservation implements AutoCloseable {
     }
 
     /**
-     * Returns when the reservation ends if it is renewed no more. For planning only.
+     * Returns the time at which the reservation ends if no further renewal succeeds. For planning only.
      *
      * @return the instant, not in the future if the key is lost or was released
      */
