@@ -47,6 +47,7 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	if err = errors.Join(err, badHandler, o.validate()); err != nil {
 		return err
 	}
+	o.warnOfPlainText(at)
 	r := newRunner(ctx, at, handler, o)
 	r.connect(ctx)
 	r.clock.Ended()

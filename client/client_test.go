@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -758,6 +759,53 @@ func TestRunRefusesBadArguments(t *testing.T) {
 				t.Errorf("Run = %v, want an error about %s", err, test.says)
 			}
 		})
+	}
+}
+
+// A connection to another machine without TLS is logged, by Run and by Dial, as the other SDKs do.
+func TestConnectionsWithoutTLSAreLogged(t *testing.T) {
+	run := func(endpoint string, opts ...client.Option) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // it must not dial
+		return client.Run(ctx, endpoint, done, opts...)
+	}
+	dial := func(endpoint string, opts ...client.Option) error {
+		lane, err := client.Dial(endpoint, opts...)
+		if err == nil {
+			err = lane.Close()
+		}
+		return err
+	}
+	piped := client.WithDialer(func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed })
+	tests := []struct {
+		endpoint string
+		option   client.Option
+		warns    bool
+	}{
+		{"router.example:16650", nil, true},
+		{"10.1.2.3:16650", nil, true},
+		{"127.0.0.2:16650", nil, false},
+		{"[::1]:16650", nil, false},
+		{"localhost:16650", nil, false},
+		{":16650", nil, false},
+		{"unix:///router.sock", nil, false},
+		{"router.example:16650", client.WithTLS(new(tls.Config)), false},
+		{"router.example:16650", piped, false}, // it may encrypt
+	}
+	for _, test := range tests {
+		for name, call := range map[string]func(string, ...client.Option) error{"Run": run, "Dial": dial} {
+			var log bytes.Buffer
+			opts := []client.Option{client.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}
+			if test.option != nil {
+				opts = append(opts, test.option)
+			}
+			if err := call(test.endpoint, opts...); err != nil {
+				t.Fatal(err)
+			}
+			if warns := strings.Contains(log.String(), "without TLS: use WithTLS"); warns != test.warns {
+				t.Errorf("%s to %s: warns = %v, want %v: %s", name, test.endpoint, warns, test.warns, log.String())
+			}
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ type Lane struct {
 }
 
 // Dial returns a Lane through the router at endpoint, which is as for [Run]. It connects with the first call, and again whenever the
-// connection breaks. Of the options, WithDialer, WithTLS and WithTokenFile count. Errors are of the kind [ErrArgument].
+// connection breaks. Of the options, WithDialer, WithLogger, WithTLS and WithTokenFile count. Errors are of the kind [ErrArgument].
 func Dial(endpoint string, opts ...Option) (*Lane, error) {
 	r := &runner{options: defaults()}
 	for _, opt := range opts {
@@ -44,6 +44,7 @@ func Dial(endpoint string, opts ...Option) (*Lane, error) {
 		return nil, err
 	}
 	r.endpoint = at
+	r.options.warnOfPlainText(at)
 	conn, err := newConnections(r.options.clock.Now, func() (*grpc.ClientConn, error) {
 		return r.dialRouter(grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,

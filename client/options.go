@@ -52,6 +52,7 @@ type options struct {
 	tracer       trace.Tracer                  // nil: no spans
 	propagator   propagation.TextMapPropagator // nil: no trace context
 	dial         func(ctx context.Context, network, address string) (net.Conn, error)
+	ownDialer    bool // of WithDialer: it may encrypt
 	tls          *tls.Config
 	tokenFile    string // "": no token
 	clock        leaseClock
@@ -94,7 +95,7 @@ func WithDrainGrace(d time.Duration) Option { return func(o *options) { o.drainG
 // over in order. It suits an application that ends with its Run.
 func WithLeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
 
-// WithLogger sets the log for connections, panics and lost keys; slog.Default by default.
+// WithLogger sets the log for connections, those without TLS to another machine included, panics and lost keys; slog.Default by default.
 // The SDK never logs a key or a payload.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
@@ -126,7 +127,7 @@ func WithTraces(provider trace.TracerProvider, propagator propagation.TextMapPro
 
 // WithDialer sets the function that dials the router.
 func WithDialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
-	return func(o *options) { o.dial = dial }
+	return func(o *options) { o.dial, o.ownDialer = dial, true }
 }
 
 // WithTLS encrypts the connection, for a router on another machine. The router requires a
@@ -165,6 +166,15 @@ type systemClock struct{}
 func (systemClock) Now() clock.Instant    { return clock.Now() }
 func (systemClock) Renewed(clock.Instant) {}
 func (systemClock) Ended()                {}
+
+// warnOfPlainText logs that what is sent and received leaves this machine without TLS, if it does.
+func (o *options) warnOfPlainText(at endpoint) {
+	host, _, _ := net.SplitHostPort(at.address) //nolint:errcheck // parseEndpoint has split it
+	if o.tls != nil || o.ownDialer || at.network == "unix" || host == "" || host == "localhost" || net.ParseIP(host).IsLoopback() {
+		return
+	}
+	o.log.Warn("the connection leaves this machine without TLS: use WithTLS", "endpoint", at.address)
+}
 
 // token reads the token, "" if there is none.
 func (o *options) token() (string, error) {

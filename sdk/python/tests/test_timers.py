@@ -20,7 +20,7 @@ import ringfence
 from ringfence import ArgumentError, Call, Event, MaybeSent, MessageID, NotSent
 from ringfence.event import TIMER_AFTER_MAX, TIMER_NAME_MAX, TIMER_PAYLOAD_MAX, TIMERS_MAX
 from ringfence.lane.v1 import lane_pb2 as pb
-from ringfence.sending import PAYLOAD_MAX, REQUEST_MAX
+from ringfence.sending import PAYLOAD_MAX, REQUEST_MAX, Sender
 from ringfence.testing import Outcome, Router
 
 WAIT = 30.0
@@ -273,10 +273,49 @@ def test_a_lane_sends(ringfence_router: Router, style: str) -> None:
     assert event.timer is not None and event.timer.name == "mine"
 
 
+def test_a_lane_sends_at_once_what_is_due_in_the_past(ringfence_router: Router, style: str) -> None:
+    with ringfence.Lane(ringfence_router.endpoint) as lane:
+        for after in (-0.5, -5, float("-inf"), datetime.timedelta(days=-400)):
+            send(style, lane, "k", after=after)
+    assert [sent.after for sent in ringfence_router.sent] == [0, 0, 0, 0]
+
+
+def test_a_timer_is_refused_when_the_handler_has_returned(ringfence_router: Router, style: str) -> None:
+    seen: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    ringfence_router.start(styled(style, seen.put))
+    assert ringfence_router.deliver("k").outcome().kind == "done"
+    with pytest.raises(ringfence.Cancelled, match="the handler has returned"):
+        seen.get(timeout=WAIT).after(0)
+
+
+def test_a_timer_is_refused_while_others_are_published(ringfence_router: Router, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the handler has left behind is told that nobody would publish its timer."""
+    late: list[BaseException] = []
+    begin = Sender.begin
+
+    def begins(sender: Sender, request: pb.SendRequest, *more: Any) -> Any:
+        with pytest.raises(ringfence.Cancelled, match="the handler has returned") as raised:
+            events[0].after(0, "too late")
+        late.append(raised.value)
+        return begin(sender, request, *more)
+
+    events: list[Event] = []
+
+    def handle(event: Event) -> None:
+        events.append(event)
+        event.after(0, "in time")
+
+    monkeypatch.setattr(Sender, "begin", begins)
+    ringfence_router.start(styled(style, handle))
+    assert ringfence_router.deliver("k").outcome().kind == "done"
+    assert [sent.name for sent in ringfence_router.sent] == ["in time"]
+    assert len(late) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"after": -1}, "after = -1"),
+        ({"after": float("nan")}, "after = nan"),
         ({"after": float("inf")}, "after = inf"),
         ({"after": "1"}, "after = '1'"),
         ({"after": 1, "at": datetime.datetime.now(datetime.timezone.utc)}, "want one of them"),

@@ -81,7 +81,7 @@ export class CallError extends Error {
   constructor(
     readonly outcome: CallOutcome,
     /**
-     * failed: the code of the handler's CallFailure, else "". not_run: timeout, overloaded, no_handler, cycle, parked, too_large or
+     * failed: the code of the handler's CallFailure, else "". not_run: timeout, overloaded, no_handler, cycle, parked, too_large, leaving or
      * unreachable; "" if the router refused the request.
      */
     readonly code = "",
@@ -101,8 +101,8 @@ export class NotReservedError extends Error {
 
   constructor(
     /**
-     * timeout: it was not free in time. Else overloaded, cycle, parked, unreachable, not_exclusive (the routers' ownership.mode is gossip), or lost
-     * (granted, and over before it could begin); "" if the router refused the request.
+     * timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is gossip),
+     * not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); "" if the router refused the request.
      */
     readonly code: string,
     /** Why, in words. */

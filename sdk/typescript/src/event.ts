@@ -1,9 +1,12 @@
 import type { Arrival } from "./call.js";
-import { RingfenceError } from "./errors.js";
+import { KeyLostError, RingfenceError } from "./errors.js";
 import { Item, type DeliveryId, type Kind } from "./inbox.js";
 import { checkedTimer, timersMax, type SetTimer } from "./sending.js";
 import { signalOf, type Cancellable } from "./signal.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
+
+/** Why what a handler has left behind must stop. */
+export const handlerReturned = "the handler has returned";
 
 /** Pulsar's id of an event, the same through all retries. */
 export interface MessageId {
@@ -82,7 +85,8 @@ export interface Event {
   readonly leaseUntil: Date;
   /**
    * Aborts when the key is lost: the same signal as the second argument of the handler. Its `aborted`
-   * reads the lease clock, so ask it before a write that must not be late.
+   * reads the lease clock, so ask it before a write that must not be late. Once the handler has returned `aborted` is true, for what it has left
+   * behind: another handler may work on the key then.
    */
   readonly signal: AbortSignal;
   /**
@@ -98,7 +102,7 @@ export interface Event {
    * dropped. If it runs again for the same event, the n-th timer of that run is the same one as the n-th of the run before. A timer
    * cannot be cancelled: let its handler look whether it is still wanted. Call it before the handler returns, or its promise resolves.
    * @throws RingfenceError with the code "argument" for more than 366 days, a name of more than 128 bytes or that is not printable, a payload of
-   * more than 1 MiB, and more than 100 timers of one event.
+   * more than 1 MiB, and more than 100 timers of one event. KeyLostError if the handler has returned: the timer is not set.
    */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
 }
@@ -227,6 +231,8 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   readonly timer: Timer | undefined;
   /** That the handler has set. @internal */
   timers: SetTimer[] | undefined = undefined;
+  /** Its handler has returned: it can set no more timers, since nobody would publish them. @internal */
+  returned = false;
   /** Of a call whose handler has returned. @internal */
   reply: Uint8Array | undefined = undefined;
 
@@ -358,6 +364,7 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   }
 
   after(afterMs: number, name = "", payload: string | Uint8Array = ""): void {
+    if (this.returned) throw new KeyLostError(handlerReturned);
     const timer = checkedTimer(afterMs, name, payload);
     if ((this.timers?.length ?? 0) >= timersMax) throw new RingfenceError("argument", `more than ${timersMax} timers of one event`, "after");
     (this.timers ??= []).push(timer);

@@ -7,7 +7,7 @@ import { systemClock, type Clock } from "./clock.js";
 import { CallError, MaybeSentError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
 import { LeasedEvent, type Event, type MessageId } from "./event.js";
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
-import { readToken, settingsOf, type Options } from "./options.js";
+import { readToken, settingsOf, warnOfPlainText, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
@@ -74,7 +74,7 @@ export interface ReserveOptions {
 
 /** Options of one event that is sent. */
 export interface SendOptions {
-  /** In how many milliseconds it is due, at most 366 days; not together with `at`. */
+  /** In how many milliseconds it is due, at most 366 days; less than 0: at once. Not together with `at`. */
   afterMs?: number;
   /** When it is due; in the past: at once. */
   at?: Date;
@@ -126,6 +126,7 @@ export class Lane {
     }
     const { clock, ...rest } = options as LaneOptions & { clock?: Clock }; // the clock is for tests
     const settings = settingsOf(endpoint === undefined ? rest : { ...rest, endpoint });
+    warnOfPlainText(settings);
     this.#clock = () => clock ?? systemClock((text) => settings.logger.warn(text, {}));
     this.#tokenFile = settings.tokenFile;
     this.#traces = options.traces;
@@ -232,12 +233,12 @@ export class Lane {
     const wrong = (text: string, argument: string) => new RingfenceError("argument", text, argument);
     if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw wrong(`timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
     if (afterMs !== undefined && at !== undefined) throw wrong("afterMs and at: want one of them", "at");
-    if (afterMs !== undefined && !(afterMs >= 0 && afterMs <= timerAfterMax)) throw wrong(`afterMs is ${afterMs}, want 0 to ${timerAfterMax} milliseconds`, "afterMs");
+    if (afterMs !== undefined && !(afterMs <= timerAfterMax)) throw wrong(`afterMs is ${afterMs}, want at most ${timerAfterMax} milliseconds`, "afterMs");
     if (at !== undefined && Number.isNaN(at.getTime())) throw wrong("at is no valid date", "at");
     const traceparent = await this.#traceparent();
     const request = create(SendRequestSchema, {
       key: Buffer.from(key), payload: Buffer.from(payload), name, id, properties: traceparent === "" ? properties : { traceparent, ...properties },
-      afterMs: BigInt(Math.floor(afterMs ?? 0)), atMs: at === undefined ? 0n : BigInt(Math.max(1, at.getTime())),
+      afterMs: BigInt(Math.max(0, Math.floor(afterMs ?? 0))), atMs: at === undefined ? 0n : BigInt(Math.max(1, at.getTime())),
     });
     if (signal?.aborted) throw new NotSentError(textOf(signal.reason), { cause: signal.reason });
     return send(this.#publish, request, timeoutMs, signal);

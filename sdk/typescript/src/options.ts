@@ -194,6 +194,12 @@ export function targetOf(endpoint: string): string | undefined {
   return tcp && Number(tcp[2]) >= 1 && Number(tcp[2]) <= 65_535 ? endpoint : undefined;
 }
 
+/** Logs that what is sent and received leaves this machine without TLS, if it does. */
+export function warnOfPlainText({ endpoint, logger, options }: Settings): void {
+  if (options.connect !== undefined || options.tls !== undefined || isLocal(endpoint)) return;
+  logger.warn("the connection leaves this machine without TLS: set the option tls", { endpoint });
+}
+
 /** Whether a connection to a target of targetOf does not leave this machine. */
 export function isLocal(target: string): boolean {
   return /^(unix:|localhost:|127\.\d+\.\d+\.\d+:|\[::1\]:)/.test(target);

@@ -4,7 +4,7 @@ import { CallFailure, DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError
 import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
-import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
+import { readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf, warnOfPlainText } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
@@ -76,9 +76,7 @@ export class Runner implements SessionUser {
       throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
     }
     this.#connect = options.connect ?? grpcConnect(settings.endpoint, options.tls);
-    if (options.connect === undefined && options.tls === undefined && !isLocal(settings.endpoint)) {
-      settings.logger.warn("the connection leaves this machine without TLS: set the option tls", { endpoint: settings.endpoint });
-    }
+    warnOfPlainText(settings);
   }
 
   /** Works until it is stopped. Resolves when all handlers have ended and the router has their answers. */
@@ -271,6 +269,7 @@ export class Runner implements SessionUser {
 
   /** Answers an event whose handler has succeeded, even after it was cancelled: when its timers are published, if it has set any. */
   done(event: LeasedEvent): void {
+    event.returned = true;
     if (event.timers === undefined) {
       this.#finish(event, Kind.Done, 0, "", undefined);
       return;
@@ -283,6 +282,7 @@ export class Runner implements SessionUser {
 
   /** Answers an event whose handler has thrown, whatever that is. What a handler throws after its cancellation is not a failure. */
   failed(event: LeasedEvent, thrown: unknown): void {
+    event.returned = true;
     if (event.cause !== undefined) {
       this.#finish(event, Kind.Cancelled, 0, "", thrown);
     } else if (isA(thrown, NoHandler)) {

@@ -3,7 +3,7 @@ import type { Clock } from "./clock.js";
 import { UptimeClock } from "./clock.js";
 import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
 import { CallerGoneError, HandlerTimeoutError, KeyLostError, NotSentError, refusal, RingfenceError, textOf } from "./errors.js";
-import type { EventOwner, LeasedEvent } from "./event.js";
+import { handlerReturned, type EventOwner, type LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type Item } from "./inbox.js";
 import { readToken, type Session as Described, type Settings } from "./options.js";
@@ -358,13 +358,15 @@ export class Session implements EventOwner {
   }
 
   /**
-   * Compares the deadline of a delivery with the clock, when a handler asks whether it is cancelled. After its answer its
-   * deadline does not move any more, so what the handler has left behind learns of the end, too.
+   * Compares the deadline of a delivery with the clock, when a handler asks whether it is cancelled. With its answer the event is over: another
+   * handler may work on the key, and what this one has left behind must write nothing.
    */
   ask(event: LeasedEvent): void {
-    if (event.cause !== undefined || this.#user.clock.now() < this.inbox.deadline(event)) return;
-    if (event.list !== undefined) this.check();
-    else this.cancel(event, new KeyLostError());
+    if (event.cause !== undefined) return;
+    if (event.list === undefined) {
+      event.cause = new KeyLostError(handlerReturned); // not logged: the handler was not cancelled
+      event.controller?.abort(event.cause);
+    } else if (this.#user.clock.now() >= this.inbox.deadline(event)) this.check();
   }
 
   leaseUntil(event: LeasedEvent): Date {

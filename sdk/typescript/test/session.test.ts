@@ -234,18 +234,23 @@ describe("session", () => {
     await script.end();
   });
 
-  it("aborts the signal of a handler that has ended once its deadline has passed", async () => {
+  it("tells what a handler has left behind that its event is over, though the lease goes on", async () => {
     const script = new Script();
-    let signal: AbortSignal | undefined;
-    const stream = await script.start((_, its) => void (signal = its));
+    const events: Event[] = [];
+    const stream = await script.start((event) => {
+      assert.equal(event.signal.aborted, false);
+      events.push(event);
+      if (events.length === 2) throw new Error("it fails");
+    });
     stream.welcome();
     stream.pong(1000);
-    stream.deliver(1);
+    stream.deliver(1, 2);
     await settled();
-    assert.equal(signal!.aborted, false);
-    stream.pong(60_000); // moves the deadlines of handlers that run
-    script.clock.at += 1000;
-    assert.equal(signal!.aborted, true);
+    assert.deepEqual(kindsOf(stream), [[1, "DONE"], [2, "RETRY"]]);
+    for (const event of events) {
+      assert.equal(event.signal.aborted, true);
+      for (const call of [() => event.signal.throwIfAborted(), () => event.progress(), () => event.after(0)]) assert.throws(call, { name: "KeyLostError", message: /the handler has returned/ });
+    }
     await script.end();
   });
 

@@ -61,6 +61,22 @@ function laneTo(t: Context, endpoint: string, options: LaneOptions = {}): Lane {
 }
 
 describe("a timer", () => {
+  it("is refused once the handler has returned, also while others are published", async (t) => {
+    const asked = deferred<void>();
+    const told = deferred<void>();
+    const router = odd(t, () => (asked.resolve(), told.promise));
+    let event: Event | undefined;
+    await router.start((it) => (event ??= it).after(0, "in time"));
+    const delivery = router.deliver({ key: "k" });
+    await asked.promise;
+    assert.equal(event!.signal.aborted, false);
+    assert.throws(() => event!.after(0, "too late"), { name: "KeyLostError", message: /the handler has returned/ });
+    told.resolve();
+    assert.equal((await delivery.outcome()).kind, "done");
+    assert.deepEqual(router.sent.map((one) => one.name), ["in time"]);
+    assert.throws(() => event!.after(0), { name: "KeyLostError", message: /the handler has returned/ });
+  });
+
   it("is published before its event is done, and comes back", async (t) => {
     const router = testRouter(t);
     const got: Event[] = [];
@@ -227,6 +243,13 @@ describe("what a lane sends", () => {
     assert.deepEqual([seen[0]!.property("a"), seen[0]!.timer!.name, String(seen[0]!.messageId)], ["1", "mine", String(ids[0])]);
   });
 
+  it("is due at once after a time that has passed", async (t) => {
+    const router = testRouter(t);
+    const lane = laneTo(t, await router.serve());
+    for (const afterMs of [-0.5, -5000, -Infinity]) await lane.send("k", "", { afterMs });
+    assert.deepEqual(router.sent.map((one) => one.afterMs), [0, 0, 0]);
+  });
+
   it("is sent again while the router refuses it unread, until its time is up", async (t) => {
     const router = odd(t, crowded(20));
     await laneTo(t, await router.serve()).send("k", "", { timeoutMs: wait });
@@ -323,7 +346,7 @@ describe("what a lane sends", () => {
     const lane = new Lane("127.0.0.1:1");
     await assert.rejects(lane.send("k"), { name: "NotSentError" });
     const bad: [SendOptions, string][] = [
-      [{ afterMs: -1 }, "afterMs"], [{ afterMs: NaN }, "afterMs"], [{ afterMs: Infinity }, "afterMs"], [{ afterMs: 1, at: new Date() }, "at"], [{ at: new Date(NaN) }, "at"], [{ timeoutMs: 0 }, "timeoutMs"],
+      [{ afterMs: NaN }, "afterMs"], [{ afterMs: Infinity }, "afterMs"], [{ afterMs: 1, at: new Date() }, "at"], [{ at: new Date(NaN) }, "at"], [{ timeoutMs: 0 }, "timeoutMs"],
     ];
     for (const [options, argument] of bad) await assert.rejects(lane.send("k", "", options), { name: "RingfenceError", code: "argument", argument });
     lane.close();

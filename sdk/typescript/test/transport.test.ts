@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { credentials, ServerCredentials } from "@grpc/grpc-js";
-import { run, type Options } from "../src/index.js";
+import { Lane, run, type Options } from "../src/index.js";
 import { testRouter, type TestRouter } from "../src/testing/index.js";
 import { grpcConnect, noting } from "../src/transport.js";
 import { deferred } from "./script.js";
@@ -133,5 +133,13 @@ describe("gRPC", () => {
     stop.abort();
     await run(() => {}, { endpoint: "router.example:16650", signal: stop.signal, logger: { ...silent, warn: (message, fields) => warned.push(message, fields.endpoint) } });
     assert.match(String(warned[0]), /without TLS: set the option tls/);
+  });
+
+  it("warns of a lane without TLS to another machine, too", (t) => {
+    const written = t.mock.method(process.stderr, "write", () => true);
+    for (const endpoint of ["router.example:16650", "127.0.0.1:16650"]) new Lane(endpoint).close();
+    const lines = written.mock.calls.map((call) => String(call.arguments[0])).filter((line) => line.includes("without TLS"));
+    written.mock.restore();
+    assert.deepEqual(lines, ["ringfence: warn: the connection leaves this machine without TLS: set the option tls endpoint=router.example:16650\n"]);
   });
 });

@@ -166,7 +166,7 @@ class Lane:
         """Publishes an event of a key, and returns its id when the broker has it. It blocks.
 
         The handler of the key's events gets it, with an :attr:`Event.timer` of this name: at once, ``after`` some seconds, or ``at`` a time with a
-        time zone; at most 366 days from now. It needs no producer, and no rights of the application at the broker.
+        time zone; at most 366 days from now, and at once if that has passed. It needs no producer, and no rights of the application at the broker.
 
         Another event with the same key and ``id``, of up to 256 bytes, counts as the same, as long as the owner of the key remembers it.
         The payload has at most 1 MiB. There may be 64 ``properties``. ``timeout`` is in seconds; an attempt that is under way then has one more.

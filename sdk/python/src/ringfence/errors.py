@@ -82,7 +82,7 @@ class CallError(Error):
         and its reply is no longer known."""
         self.code = code
         """failed: the code of the handler's :class:`CallFailure`, else empty. not_run: timeout, overloaded, no_handler, cycle, parked,
-        too_large or unreachable; empty if the router refused the request."""
+        too_large, leaving or unreachable; empty if the router refused the request."""
         self.text = text
         """Why, in words."""
         self.retry_after = retry_after
@@ -106,8 +106,9 @@ class NotReserved(Error):
     def __init__(self, code: str, text: str = "", retry_after: float = 0.0) -> None:
         super().__init__(f"the key is not reserved{code and f' ({code})'}{text and f': {text}'}")
         self.code = code
-        """timeout: it was not free in time. Else overloaded, cycle, parked, unreachable, not_exclusive (the routers' ownership.mode is gossip), or
-        lost (granted, and over before it could begin); empty if the router refused the request."""
+        """timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is
+        gossip), not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); empty if the router refused the
+        request."""
         self.text = text
         """Why, in words."""
         self.retry_after = retry_after

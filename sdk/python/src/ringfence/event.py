@@ -82,6 +82,10 @@ TIMER_PAYLOAD_MAX = 1 << 20
 """Bytes of a timer's payload."""
 
 
+RETURNED = Cancelled("the handler has returned")
+"""The cause of events whose handler has returned: for a thread or a task of the handler's that goes on and asks."""
+
+
 class _Set(NamedTuple):
     """A timer that a handler has set."""
 
@@ -169,6 +173,7 @@ class Event(Item):
     _reply: bytes = b""
     # Of events whose handlers set timers.
     _timers: list[_Set] | None = None
+    _timers_taken = False  # the handler has returned, and they are being published
     _give_up: Callable[[], None] | None = None  # frees the thread that publishes them
 
     def __init__(
@@ -291,8 +296,11 @@ class Event(Item):
         cannot be cancelled: let its handler look whether it is still wanted.
 
         A delay of less than 0 is 0. Raises ArgumentError for more than 366 days, a name of more than 128 bytes or that is not printable, a
-        payload of more than 1 MiB, and more than 100 timers of one event. Call it before the handler returns, from one thread.
+        payload of more than 1 MiB, and more than 100 timers of one event. Call it before the handler returns, from one thread: afterwards it raises
+        Cancelled, and the timer is not set.
         """
+        if self._cause is RETURNED or self._timers_taken:
+            raise Cancelled(*RETURNED.args)
         timer = _Set.of(delay, name, payload)
         if self._timers is None:
             self._timers = []

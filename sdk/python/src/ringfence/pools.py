@@ -16,17 +16,13 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.clock import boot_ns
-from ringfence.errors import Cancelled
-from ringfence.event import Event
+from ringfence.event import RETURNED, Event
 from ringfence.handlers import AsyncHandler, PlainHandler, answer_of, reply_of
 from ringfence.inbox import NOT_STARTED, Answer, Inbox
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
     from ringfence.stream import Stream
-
-RETURNED = Cancelled("the handler has returned")
-"""The cause of events whose handler has returned: for a thread of the handler's that goes on and asks."""
 
 SLICE_NS = 1_000_000
 """Nanoseconds for which handlers that do not wait run one after the other before other tasks of the loop get their turn."""

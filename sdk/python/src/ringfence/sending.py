@@ -199,9 +199,9 @@ def due(after: float | datetime.timedelta | None, at: datetime.datetime | None) 
             raise ArgumentError(f"at = {at!r}, want a datetime with a time zone")
         return Due(at_ms=max(1, math.floor(at.timestamp() * 1000)))
     seconds = after.total_seconds() if isinstance(after, datetime.timedelta) else 0.0 if after is None else after
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-        raise ArgumentError(f"after = {after!r}, want a number of seconds of at least 0, or a timedelta")
-    return Due(after_ms=min(int(seconds * 1000), (1 << 64) - 1))
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds < math.inf:
+        raise ArgumentError(f"after = {after!r}, want a number of seconds, or a timedelta")
+    return Due(after_ms=min(int(max(0, seconds) * 1000), (1 << 64) - 1))
 
 
 def request_of(
@@ -252,7 +252,8 @@ def with_timers(handler: Handler) -> Handler:
 
 
 def _requests(event: Event) -> list[pb.SendRequest]:
-    """Returns the requests for the timers of an event. Their ids are the same in every run."""
+    """Returns the requests for the timers of an event, which can set no more. Their ids are the same in every run."""
+    event._timers_taken = True
     return [
         pb.SendRequest(key=event.key, payload=timer.payload, name=timer.name, after_ms=timer.after_ms, id=f"after/{event.message_id}/{n}")
         for n, timer in enumerate(event._timers or ())

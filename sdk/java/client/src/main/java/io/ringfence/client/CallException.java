@@ -54,7 +54,7 @@ public final class CallException extends RuntimeException {
      * Returns the code.
      *
      * @return FAILED: that of the handler's {@link CallFailureException}, else empty. NOT_RUN: timeout, overloaded, no_handler, cycle,
-     *     parked, too_large or unreachable; empty if the router refused the request
+     *     parked, too_large, leaving or unreachable; empty if the router refused the request
      */
     public String code() {
         return code;

@@ -240,6 +240,7 @@ public final class Lane implements AutoCloseable {
         private final Pauses pauses;
         private final CompletableFuture<byte[]> reply = new CompletableFuture<>();
         private volatile ClientCall<InvokeRequest, InvokeResponse> call;
+        private volatile Attempt attempt; // the newest
 
         Invoking(InvokeRequest.Builder request, Pauses pauses) {
             this.request = request;
@@ -282,9 +283,10 @@ public final class Lane implements AutoCloseable {
                 channel.resetConnectBackoff(); // gRPC's own pause grows to two minutes
             }
             Duration left = pauses.left();
+            attempt = new Attempt();
             // Not in the thread that reads: what the application does with the reply must not hold up others.
             io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(ForkJoinPool.commonPool())
-                    .withDeadlineAfter(left.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS);
+                    .withDeadlineAfter(left.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS).withStreamTracerFactory(attempt);
             call = MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(LaneServiceGrpc.getInvokeMethod(), within, channel);
             ClientCalls.asyncUnaryCall(call, request.setTimeoutMs(Math.max(1, left.toMillis())).build(), this);
             giveUp(); // if it was cancelled meanwhile
@@ -303,7 +305,7 @@ public final class Lane implements AutoCloseable {
                 CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, ForkJoinPool.commonPool()).execute(this::attempt);
                 return;
             }
-            reply.completeExceptionally(notAnswered(status, failure));
+            reply.completeExceptionally(notAnswered(status, failure, attempt));
         }
 
         @Override
@@ -474,14 +476,14 @@ public final class Lane implements AutoCloseable {
     }
 
     /** The exception for a call that the router has not answered. */
-    private static CallException notAnswered(Status status, Throwable failure) {
+    private static CallException notAnswered(Status status, Throwable failure, Attempt attempt) {
         String text = Stream.text(status);
         return switch (status.getCode()) {
             case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED -> new CallException(Outcome.NOT_RUN, "", text, Duration.ZERO, failure);
             case RESOURCE_EXHAUSTED -> new CallException(Outcome.NOT_RUN, OVERLOADED, text, Duration.ZERO, failure);
-            case UNAVAILABLE -> Sender.neverSent(status) ? new CallException(Outcome.NOT_RUN, UNREACHABLE, text, Duration.ZERO, failure)
+            default -> attempt.neverSent(status)
+                    ? new CallException(Outcome.NOT_RUN, attempt.foundNoRoom() ? OVERLOADED : UNREACHABLE, text, Duration.ZERO, failure)
                     : new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
-            default -> new CallException(Outcome.UNKNOWN, "", text, Duration.ZERO, failure);
         };
     }
 

@@ -23,8 +23,8 @@ public final class NotReservedException extends RuntimeException {
     /**
      * Returns the code.
      *
-     * @return timeout: it was not free in time. Else overloaded, cycle, parked, unreachable, not_exclusive (the routers' ownership.mode is
-     *     gossip), or lost (granted, and over before it could begin); empty if the router refused the request
+     * @return timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is
+     *     gossip), not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); empty if the router refused the request
      */
     public String code() {
         return code;

@@ -433,11 +433,17 @@ final class Runner {
         if (verdict instanceof RejectException) {
             event.kind = ResultKind.REJECT;
         } else if (verdict instanceof RetryAfterException retry) {
-            event.afterMs = event.arrival == null ? retry.delay().toMillis() : 0; // a call is not tried again
+            event.afterMs = event.arrival == null ? milliseconds(retry.delay()) : 0; // a call is not tried again
         } else if (event.arrival != null) {
             event.code = Call.codeOf(verdict);
         }
         return verdict != null;
+    }
+
+    /** Rounds up, so that a short delay does not become 0, which asks for the router's own. */
+    private static long milliseconds(Duration delay) {
+        long whole = delay.toMillis();
+        return whole < Long.MAX_VALUE && delay.compareTo(Duration.ofMillis(whole)) > 0 ? whole + 1 : whole;
     }
 
     /** Returns the first RejectException, RetryAfterException or CallFailureException among an exception and its causes, or null. */

@@ -13,9 +13,6 @@ import io.grpc.stub.StreamObserver;
 import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.SendRequest;
 import io.ringfence.client.proto.SendResponse;
-import java.io.FileNotFoundException;
-import java.net.ConnectException;
-import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -52,7 +49,6 @@ final class Sender {
     /** As long as a handler has its key. */
     private static final Duration EVER = Duration.ofDays(10_000);
 
-    private static final int CAUSES_MAX = 16;
     private static final Pattern MESSAGE_ID = Pattern.compile("(\\d{1,19}):(\\d{1,19}):(-?\\d{1,9}):(-?\\d{1,9})");
 
     private final ManagedChannel channel;
@@ -106,20 +102,6 @@ final class Sender {
         return headers;
     }
 
-    /** Whether a request failed because there was no connection for it. */
-    static boolean neverSent(Status status) {
-        if (status.getCode() != Status.Code.UNAVAILABLE) {
-            return false;
-        }
-        Throwable at = status.getCause();
-        for (int i = 0; at != null && i < CAUSES_MAX; i++, at = at.getCause()) {
-            if (at instanceof ConnectException || at instanceof UnknownHostException || at instanceof FileNotFoundException) {
-                return true;
-            }
-        }
-        return false;
-    }
-
     /**
      * What is wrong with the bytes of a payload and of its request, null if nothing is. gRPC would refuse a larger one with the status of a router that
      * has taken nothing in, and it would be made again and again.
@@ -148,6 +130,7 @@ final class Sender {
         private final Pauses pauses;
         private final CompletableFuture<MessageId> id = new CompletableFuture<>();
         private volatile ClientCall<SendRequest, SendResponse> call;
+        private volatile Attempt attempt; // the newest
 
         Sending(SendRequest request, Pauses pauses) {
             this.request = request;
@@ -191,8 +174,9 @@ final class Sender {
             }
             Duration left = pauses.left();
             long within = (left.compareTo(TIMEOUT_DEFAULT) < 0 ? left : TIMEOUT_DEFAULT).plus(GRACE).toMillis();
+            attempt = new Attempt();
             call = MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(LaneServiceGrpc.getSendMethod(),
-                    CallOptions.DEFAULT.withExecutor(executor).withDeadlineAfter(within, TimeUnit.MILLISECONDS), channel);
+                    CallOptions.DEFAULT.withExecutor(executor).withDeadlineAfter(within, TimeUnit.MILLISECONDS).withStreamTracerFactory(attempt), channel);
             ClientCalls.asyncUnaryCall(call, request, this);
             giveUp(); // if it was cancelled meanwhile
         }
@@ -220,7 +204,7 @@ final class Sender {
             String text = Stream.text(status);
             boolean refused = switch (status.getCode()) {
                 case INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED, FAILED_PRECONDITION, RESOURCE_EXHAUSTED -> true;
-                default -> neverSent(status);
+                default -> attempt.neverSent(status);
             };
             id.completeExceptionally(refused ? new NotSentException(text, failure) : new MaybeSentException(text, failure));
         }

@@ -21,8 +21,10 @@ import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
 import io.grpc.ServerInterceptor;
 import io.grpc.Status;
+import io.grpc.TlsChannelCredentials;
 import io.grpc.inprocess.InProcessChannelBuilder;
 import io.grpc.inprocess.InProcessServerBuilder;
+import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
 import io.grpc.stub.StreamObserver;
 import io.ringfence.client.CallException.Outcome;
 import io.ringfence.client.proto.Deliveries;
@@ -33,6 +35,11 @@ import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.ResultKind;
 import io.ringfence.client.proto.WorkRequest;
 import io.ringfence.client.proto.WorkResponse;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -354,6 +361,57 @@ class CallTest {
             }
             lane.close();
             assertEquals("the lane was closed", assertThrows(CallException.class, () -> lane.invoke("k", "do", NOTHING)).text());
+        }
+    }
+
+    /** A connection that no attempt has made, in time or at all: nothing was sent, whatever the reason is. */
+    @Test
+    void withoutAConnectionACallHasNotRun() throws Exception {
+        SendOptions send = SendOptions.NONE.timeout(Duration.ofMillis(100));
+        try (ServerSocket mute = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+                ServerSocket plain = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Thread answers = new Thread(() -> {
+                try {
+                    while (true) {
+                        try (Socket socket = plain.accept()) {
+                            socket.getOutputStream().write("no TLS at all\n".getBytes(StandardCharsets.US_ASCII));
+                        }
+                    }
+                } catch (IOException closed) { // the end of the test
+                    return;
+                }
+            });
+            answers.setDaemon(true);
+            answers.start();
+            Map<Integer, Lane.Builder> lanes = Map.of(mute.getLocalPort(), Lane.builder(), plain.getLocalPort(), Lane.builder().tls(TlsChannelCredentials.create()));
+            for (Map.Entry<Integer, Lane.Builder> one : lanes.entrySet()) {
+                try (Lane lane = one.getValue().endpoint("127.0.0.1:" + one.getKey()).dial()) {
+                    CallException failure = assertThrows(CallException.class, () -> lane.invoke("k", "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMillis(100))));
+                    assertEquals(List.of(Outcome.NOT_RUN, "unreachable"), List.of(failure.outcome(), failure.code()), failure.getMessage());
+                    assertThrows(NotSentException.class, () -> lane.send("k", NOTHING, send));
+                }
+            }
+        }
+    }
+
+    /** A call that has waited in vain for room on its connection was not sent. */
+    @Test
+    void withoutRoomOnTheConnectionACallHasNotRun() throws Exception {
+        CountDownLatch first = new CountDownLatch(1);
+        Server server = NettyServerBuilder.forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0)).maxConcurrentCallsPerConnection(1)
+                .addService(new LaneServiceGrpc.LaneServiceImplBase() {
+                    @Override
+                    public void invoke(InvokeRequest request, StreamObserver<InvokeResponse> out) {
+                        first.countDown(); // and never answers
+                    }
+                }).build().start();
+        try (Lane lane = Lane.dial("127.0.0.1:" + server.getPort())) {
+            lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMinutes(5)));
+            assertTrue(first.await(WAIT_SECONDS, TimeUnit.SECONDS));
+            CallException failure = assertThrows(CallException.class, () -> lane.invoke("k", "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMillis(100))));
+            assertEquals(List.of(Outcome.NOT_RUN, "overloaded"), List.of(failure.outcome(), failure.code()), failure.getMessage());
+        } finally {
+            server.shutdownNow();
         }
     }
 }

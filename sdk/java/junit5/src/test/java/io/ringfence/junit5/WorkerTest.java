@@ -153,6 +153,12 @@ class WorkerTest {
                 "RETRY after " + Long.MAX_VALUE + ": for ever", event -> {
                     throw new RetryAfterException(ChronoUnit.FOREVER.getDuration(), "for ever");
                 },
+                "RETRY after 1: soon", event -> { // 0 would be the router's back-off
+                    throw new RetryAfterException(Duration.ofNanos(1), "soon");
+                },
+                "RETRY after 2: about", event -> {
+                    throw new RetryAfterException(Duration.ofNanos(1_000_001), "about");
+                },
                 "RETRY after 0: io.ringfence.junit5.WorkerTest$Odd: odd", event -> {
                     throw new Odd();
                 },

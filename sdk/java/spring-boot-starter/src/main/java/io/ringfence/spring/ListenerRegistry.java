@@ -124,7 +124,8 @@ final class ListenerRegistry implements BeanPostProcessor, Handler {
     public void handle(Event event) throws Exception {
         Listener listener = byTopic.getOrDefault(event.topic(), forOthers); // no listener is added once events come
         if (listener == null) {
-            throw new IllegalStateException("no @RingfenceListener for the topic " + event.topic());
+            throw new IllegalStateException("no @RingfenceListener for the topic " + event.topic()
+                    + (event.timer().isPresent() ? ": timers come to a method that names no topics" : ""));
         }
         Object[] arguments = new Object[listener.arguments.length];
         for (int i = 0; i < arguments.length; i++) {

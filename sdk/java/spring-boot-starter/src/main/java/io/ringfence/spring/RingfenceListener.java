@@ -29,7 +29,7 @@ public @interface RingfenceListener {
      * Names the topics whose events the method gets.
      *
      * @return full names, such as persistent://public/default/orders. Empty for the events of all topics that no other
-     *     listener names
+     *     listener names, and for timers and what a lane has sent, whose topic is the routers' own
      */
     String[] topics() default {};
 }

@@ -6,10 +6,12 @@ import io.ringfence.client.Call;
 import io.ringfence.client.Event;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RetryAfterException;
+import io.ringfence.client.Timer;
 import io.ringfence.junit5.Outcome;
 import io.ringfence.junit5.RingfenceTest;
 import io.ringfence.junit5.TestRouter;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -127,6 +129,15 @@ class RingfenceAutoConfigurationTest {
     void aTopicWithoutAListenerIsRetried(TestRouter router) {
         application(router).withBean(OnlyOrders.class).run(context ->
                 assertThat(router.deliver(Event.of("a").topic(TEXTS)).outcome().reason()).contains("no @RingfenceListener for the topic " + TEXTS));
+    }
+
+    /** The topic of a timer is the routers' own, which no listener names: the reason says where timers come to. */
+    @Test
+    void aTimerWithoutAListenerForAllTopicsSaysSo(TestRouter router) {
+        application(router).withBean(OnlyOrders.class).run(context -> {
+            Outcome timer = router.deliver(Event.of("a").topic(ORDERS + "-s-TIMER").timer(new Timer("expire", Instant.EPOCH))).outcome();
+            assertThat(timer.reason()).contains("timers come to a method that names no topics");
+        });
     }
 
     static class Slow {
