@@ -378,6 +378,7 @@ await_health() {
 		fi
 		sleep 0.25
 	done
+	say "it had ${RINGFENCE_PULSAR_WAIT:-120} s: RINGFENCE_PULSAR_WAIT gives it more, on a busy machine"
 	return 1
 }
 

@@ -55,7 +55,7 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("%s needs a subcommand: %s", cmd.CommandPath(), strings.Join(verbs, "|"))}
+		return usageError{fmt.Errorf("%s needs a subcommand: %s; see `%s --help`", cmd.CommandPath(), strings.Join(verbs, "|"), cmd.CommandPath())}
 	}
 	cmd.SuggestionsMinimumDistance = editsMax
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {

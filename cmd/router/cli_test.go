@@ -322,6 +322,24 @@ func TestAFormerRouterTellsLessOfOthers(t *testing.T) {
 	}
 }
 
+// The tables in the documents have the columns that the commands print.
+func TestDocumentedTables(t *testing.T) {
+	header := regexp.MustCompile(`(?m)^[A-Z]{4,} .*$`)
+	columns := func(text string) string { return strings.Join(strings.Fields(header.FindString(text)), " ") }
+	shown := map[string]string{}
+	for _, b := range blocksOf(t, "../../docs/cli.md") {
+		if command, out, ok := strings.Cut(strings.TrimPrefix(b.text, "$ router "), "\n"); ok {
+			shown[command] = columns(out)
+		}
+	}
+	for command, golden := range map[string]string{"members": "members", "exclusivity": "exclusivity", "ring simulate --members +2": "ring-simulate"} {
+		want := columns(read(t, filepath.Join("testdata", golden+".golden")))
+		if got := shown[command]; want == "" || got != want {
+			t.Errorf("router %s prints\n%s\nand docs/cli.md shows\n%s", command, want, got)
+		}
+	}
+}
+
 // TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
@@ -334,18 +352,20 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		code int
 		says string
 	}{
-		"no command":       {nil, exitUsage, "router needs a subcommand: "},
-		"unknown command":  {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
-		"unknown verb":     {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
-		"no verb":          {[]string{"config"}, exitUsage, "router config needs a subcommand: example|lint|print|schema"},
-		"unknown shell":    {[]string{"completion", "nushell"}, exitUsage, "there is no router completion nushell; there are bash, fish, powershell, zsh"},
-		"a shell too many": {[]string{"completion", "bash", "zsh"}, exitUsage, "router completion bash takes no argument"},
-		"no shell":         {[]string{"completion"}, exitUsage, "router completion needs a subcommand: bash|fish|powershell|zsh"},
-		"help on nothing":  {[]string{"help", "mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
-		"help on no verb":  {[]string{"help", "ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
-		"help on a verb":   {[]string{"help", "ring", "show"}, exitOK, ""},
-		"misspelt command": {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
-		"unknown flag":     {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
+		"no command":        {nil, exitUsage, "; see `router --help`"},
+		"unknown command":   {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
+		"unknown verb":      {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
+		"no verb":           {[]string{"config"}, exitUsage, "router config needs a subcommand: example|lint|print|schema"},
+		"unknown shell":     {[]string{"completion", "nushell"}, exitUsage, "there is no router completion nushell; there are bash, fish, powershell, zsh"},
+		"a shell too many":  {[]string{"completion", "bash", "zsh"}, exitUsage, "router completion bash takes no argument"},
+		"no shell":          {[]string{"completion"}, exitUsage, "router completion needs a subcommand: bash|fish|powershell|zsh"},
+		"no settings":       {[]string{"doctor"}, exitUsage, "\nno file with settings was named: use --config FILE"},
+		"file without flag": {[]string{"run", "router.yaml"}, exitUsage, `unexpected argument "router.yaml"; the application's command comes after --, a file with settings after --config`},
+		"help on nothing":   {[]string{"help", "mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
+		"help on no verb":   {[]string{"help", "ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
+		"help on a verb":    {[]string{"help", "ring", "show"}, exitOK, ""},
+		"misspelt command":  {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
+		"unknown flag":      {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
 		"port in use": {
 			[]string{"run", "--node.group", "g", "--pulsar.topics", "t", "--pulsar.subscription", "s", "--peer.insecure=true", "--gossip.insecure=true", "--node.advertise_ip", "127.0.0.1", "--app.listen", occupied(t)},
 			exitFailed, "address already in use; does another router run here?",

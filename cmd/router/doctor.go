@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -117,6 +118,9 @@ func (d *doctor) page(p *page) {
 
 func (d *doctor) examine(ctx context.Context) {
 	d.ok("settings", "group %s, member %s", d.cfg.Node.Group, d.cfg.Node.Name)
+	for _, v := range config.MisspelledVariables(os.Environ()) {
+		d.warn("settings", "set "+v.Want, "%s is ignored: settings have two underscores", v.Variable)
+	}
 	if modeOf(d.cfg) == node.Gossip {
 		d.warn("mode", "set ownership.mode to strict, unless this is meant", "%s", node.NotExclusive)
 	}

@@ -73,6 +73,33 @@ exit 0
 		`^dev +\| 4 done, 4 dead-lettered, 0 pending$`)
 }
 
+// What router dev says about looking at its group works as it is written, and names the keys.
+func TestDevNamesKeysToItsUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs four processes for 10 s")
+	}
+	t.Parallel()
+	cmd, shown, _ := devProcess(t, "--members", "1", "--keys", "1", "--rate", "20", "--exec", "sleep 2")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	shown.has(t, " ready: ")
+	admin := regexp.MustCompile(`--admin \S+`).FindString(shown.String())
+	eventually.NoError(t, time.Minute, "the key has its name", func() error {
+		out, says, _ := cli(t, append([]string{"keys"}, strings.Fields(admin)...)...)
+		if !strings.Contains(out, "user-1 ") {
+			return errors.New(out + says)
+		}
+		return nil
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v\n%s", err, shown)
+	}
+}
+
 // An application that ends at once again and again ends the run, with a reason.
 func TestDevGivesUpOnAnApplicationThatNeverStarts(t *testing.T) {
 	if testing.Short() {
@@ -196,7 +223,7 @@ func TestMembersWarnOfMisspelledVariablesAlone(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for range 3 { // a busy machine gives warnings of its own
-		cmd, shown, _ := devProcess(t, "--members", "2", "--rate", "100", "--events", "1", "--exec", "true", "--set", "log.level=warn")
+		cmd, shown, _ := devProcess(t, "--members", "2", "--rate", "100", "--events", "1", "--exec", "true", "--set", "log.level=warn", "--set", "log.keys=hide")
 		cmd.Env = append(cmd.Env, "RINGFENCE_PULSAR_TOPICS=a,b")
 		if err := cmd.Run(); err != nil {
 			t.Fatalf("%v\n%s", err, shown)

@@ -161,7 +161,7 @@ func keysNotes(p *page, k report.Keys) {
 		p.line("%d are not listed: --limit lists up to %d", k.Cut, report.KeysLimitMax)
 	}
 	if !k.Named {
-		p.line("keys are shown as hashes: ask with the admin token for their names")
+		p.line("keys are shown as hashes: with the admin token (--token-file), or with log.keys: reveal at the routers, they have names")
 	}
 	p.line("%s", toldBy(k.View))
 	for _, silent := range k.Silent {

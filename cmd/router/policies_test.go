@@ -391,6 +391,7 @@ func TestAccessAdvice(t *testing.T) {
 
 // TestDoctorOfNothing: without a broker the doctor reports the missing parts with advice.
 func TestDoctorOfNothing(t *testing.T) {
+	t.Setenv("RINGFENCE_PULSAR_ADMIN_URL", "http://elsewhere:8080")
 	out, says, code := cli(t, "doctor", "--node.group", "orders", "--pulsar.topics", "orders", "--pulsar.subscription", "orders",
 		"--pulsar.url", "pulsar://127.0.0.1:1", "--gossip.seeds", "127.0.0.1:16652,dns+nobody.invalid:16652",
 		"--app.listen", freeAddress(t), "--peer.listen", freeAddress(t), "--gossip.listen", freeAddress(t),
@@ -398,7 +399,7 @@ func TestDoctorOfNothing(t *testing.T) {
 	if code != exitFailed || says != "not everything is well: see above" {
 		t.Errorf("exit code %d: %s", code, says)
 	}
-	for _, want := range []string{"ok    settings", "  clock              ", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {
+	for _, want := range []string{"ok    settings", "warn  settings           RINGFENCE_PULSAR_ADMIN_URL is ignored", "set RINGFENCE__PULSAR__ADMIN_URL\n", "  clock              ", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}

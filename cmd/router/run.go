@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -78,7 +79,7 @@ SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH go to the application.`,
 // besideArgs takes a command only after --, so that a misplaced word is not started as one.
 func besideArgs(cmd *cobra.Command, arguments []string) error {
 	if before := cmd.ArgsLenAtDash(); before > 0 || before < 0 && len(arguments) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q; the application's command comes after --", arguments[0])}
+		return usageError{fmt.Errorf("unexpected argument %q; the application's command comes after --, a file with settings after --config", arguments[0])}
 	}
 	return nil
 }
@@ -86,6 +87,9 @@ func besideArgs(cmd *cobra.Command, arguments []string) error {
 func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 	loaded, err := config.Load(config.Sources{File: file, Environ: os.Environ(), Flags: cmd.Flags()})
 	if err != nil {
+		if file == "" && cmd.Flags().Lookup("config") != nil && strings.Contains(err.Error(), "is not set") {
+			err = fmt.Errorf("%w\nno file with settings was named: use --config FILE", err)
+		}
 		return nil, usageError{err}
 	}
 	return loaded, nil

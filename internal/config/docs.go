@@ -92,7 +92,7 @@ var docs = map[string]string{
 	"lane.tls.key_file":               "Private key of the certificate, in PEM.",
 	"lane.token_file":                 "The file with the token that callers by HTTP must send as Authorization: Bearer TOKEN; it is read again when it changes. Empty: no token is required. A caller can run every handler of every key.",
 	"log.format":                      "Json, text, or auto: text on a terminal, else json.",
-	"log.keys":                        "Hide or reveal events' keys, which may be personal data, in log lines and spans.",
+	"log.keys":                        "Hide or reveal events' keys, which may be personal data, in log lines and spans, and to all who may read the admin endpoint.",
 	"log.level":                       "Lowest level that is logged: debug, info, warn or error.",
 	"mailbox.bytes_max":               "bytes_max bounds the bytes of all events in mailboxes, with 256 bytes of overhead for each. Each shard has an equal part of at least 9 MiB, and holds at most 1<<20 events.",
 	"mailbox.calls_max":               "calls_max bounds all calls that wait or run, each shard an equal part.",

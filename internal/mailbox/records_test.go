@@ -151,8 +151,8 @@ func TestFencesOfEarlierTenures(t *testing.T) {
 	})
 }
 
-// A key whose handler runs all the time is the hottest of the last window, with its name while
-// it has events; handler times, waits and rates are counted.
+// A key whose handler runs all the time is the hottest of the last window, with its name once
+// it had events at the end of one; handler times, waits and rates are counted.
 func TestHotKeysAndTimes(t *testing.T) {
 	m := newRemembering(t)
 	for range 10 {
@@ -182,6 +182,13 @@ func TestHotKeysAndTimes(t *testing.T) {
 	queued, _, _ := times.Queued.Histogram()
 	if handled != 20 || queued != 20 || sum < 9.9 || sum > 20 {
 		t.Errorf("%d handled in %v s, %d waited", handled, sum, queued)
+	}
+	last := m.takeOne()
+	m.now = m.now.Add(HotEvery)
+	m.finish(last, event.Result{Kind: event.ResultDone})
+	m.CountHotKeys()
+	if keys := m.HotKeys(); len(keys) != 1 || !keys[0].Named || keys[0].Name != "hot" {
+		t.Errorf("without an event at the end of the window: %+v", keys)
 	}
 	m.now = m.now.Add(HotEvery)
 	m.CountHotKeys()

@@ -63,7 +63,7 @@ const HotEvery = 10 * time.Second
 type HotKey struct {
 	hotkeys.Key
 
-	Name  event.Key // if it had events here when the window ended
+	Name  event.Key // if it had events here at the end of a window since it became hot
 	Named bool
 }
 
@@ -110,6 +110,11 @@ func (m *Mailboxes) CountHotKeys() {
 		counts = append(counts, top...)
 	}
 	h.windows.Add(length, counts)
+	for _, k := range h.windows.Keys() { // a key that just now has no event keeps the name that it had
+		if name, had := h.names[k.Hash]; had {
+			names[k.Hash] = name
+		}
+	}
 	h.rates, h.before = counters.since(h.before, length), counters
 	h.since, h.names = end, names
 }

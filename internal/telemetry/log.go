@@ -18,7 +18,7 @@ import (
 type LogConfig struct {
 	Level  string `words:"debug,info,warn,error"` // lowest level that is logged: debug, info, warn or error
 	Format string `words:"auto,json,text"`        // json, text, or auto: text on a terminal, else json
-	Keys   string `words:"hide,reveal"`           // hide or reveal events' keys, which may be personal data, in log lines and spans
+	Keys   string `words:"hide,reveal"`           // hide or reveal events' keys, which may be personal data, in log lines and spans, and to all who may read the admin endpoint
 }
 
 // The values of LogConfig.Keys.

@@ -51,3 +51,21 @@ echo "$n looks, $dead times dead"
 	}
 	t.Logf("%s", out)
 }
+
+// TestABrokerThatTakesLongerSaysHowToWait: tools/pulsar.sh names the setting when a broker that lives is not healthy in time.
+func TestABrokerThatTakesLongerSaysHowToWait(t *testing.T) {
+	script, err := os.ReadFile("../../../tools/pulsar.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(script), "\nawait_health() {\n")
+	body, _, ended := strings.Cut(rest, "\n}\n")
+	if !found || !ended {
+		t.Fatal("tools/pulsar.sh has no await_health")
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", "say() { echo \"$*\"; }\nhealthy() { return 1; }\nbroker_alive() { return 0; }\nawait_health() {\n"+body+"\n}\nawait_health handle host 1 || echo \"gives $?\"")
+	cmd.Env = append(os.Environ(), "RINGFENCE_PULSAR_WAIT=0")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "it had 0 s: RINGFENCE_PULSAR_WAIT gives it more, on a busy machine\ngives 1\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

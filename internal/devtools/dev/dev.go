@@ -248,6 +248,7 @@ func (s *session) plan() error {
 		}
 		if s.options.Pulsar == "" {
 			settings.Topics = []string{topic}
+			settings.LogKeys = "reveal" // they are generated
 		}
 		file := filepath.Join(s.dir, m.node+".yaml")
 		if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {

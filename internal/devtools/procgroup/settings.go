@@ -19,6 +19,7 @@ type Settings struct {
 	Admin        string
 	Seeds        []string // Gossip of others
 	LogLevel     string   // "": the default
+	LogKeys      string   // "": the default
 }
 
 // YAML returns the file that `router run --config` takes.
@@ -33,10 +34,10 @@ gossip:     {listen: %q, seeds: [%s]}
 admin:      {listen: %q}
 debug:      {listen: "127.0.0.1:0"}
 ownership:  {profile: fast}
-log:        {level: %q}
+log:        {level: %q, keys: %q}
 `, s.Group, s.Name,
 		cmp.Or(s.Pulsar, "pulsar://127.0.0.1:6650"), quoted(s.Topics), s.Subscription,
-		s.Namespace, s.App, s.Gossip, quoted(s.Seeds), s.Admin, cmp.Or(s.LogLevel, "info"))
+		s.Namespace, s.App, s.Gossip, quoted(s.Seeds), s.Admin, cmp.Or(s.LogLevel, "info"), cmp.Or(s.LogKeys, "hide"))
 }
 
 func quoted(list []string) string {
