@@ -440,7 +440,7 @@ func TestChartSharesTheTokenOfWorkers(t *testing.T) {
 				t.Errorf("%s: container %s has it mounted: %v", name, c.Name, mounted)
 			}
 		}
-		if volume := strings.Contains(string(rendered), "- name: ringfence-app-token\n          secret:\n            secretName: orders-app\n"); volume != (test.file != "") {
+		if volume := strings.Contains(string(rendered), "- name: ringfence-app-token\n          secret:\n            secretName: \"orders-app\"\n"); volume != (test.file != "") {
 			t.Errorf("%s: the pod has the volume: %v", name, volume)
 		}
 	}

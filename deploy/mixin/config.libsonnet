@@ -5,8 +5,9 @@
 
     // The group of a series: the label that tells it, and what gives that label to a series
     // by its job and instance. Whoever has such a label on all series needs no join: ''.
+    // A pod that gets the address of an earlier one has its instance, while Prometheus still has the series of both.
     groupLabel: 'group',
-    groupJoin: ' * on (job, instance) group_left (group) ringfence_node_info',
+    groupJoin: ' * on (job, instance) group_left (group) max by (job, instance, group) (ringfence_node_info)',
 
     // Where the runbooks and the dashboards are.
     runbookURL: 'https://github.com/ringfence/router/blob/main/docs/alerts.md',
@@ -19,6 +20,7 @@
       clockRate: 0.01,  // not a setting: by how much clocks may differ
       lease: 2,  // ownership.lease, in seconds
       unsettledMax: 20000,  // pulsar.unsettled_max
+      unsettledBytesMax: 256 * 1024 * 1024,  // pulsar.unsettled_bytes_max
       pinnedMax: 25000,  // pulsar.spill.pinned_max
       mailboxBytesMax: 256 * 1024 * 1024,  // mailbox.bytes_max
       windowBytesMax: 32 * 1024 * 1024,  // mailbox.window_bytes_max

@@ -36,7 +36,7 @@ local grafana = import 'grafana.libsonnet';
       row('Waiting', [
         graph('Oldest open event', 'Since it was received.', 's', perRouter(one('ringfence_source_oldest_unsettled_seconds')), c.thresholds.oldestEvent),
         graph('Open events', 'Received and unfinished. At the limit, reading stops.', 'short', perRouter(one('ringfence_source_unsettled')), c.limits.unsettledMax),
-        graph("The broker's allowance", 'Share of the unacked events that the broker allows. At 1 the broker stops sending.', 'percentunit', perRouter(one('ringfence_source_allowance_used_ratio')), 0.9),
+        graph("The broker's allowance", 'Share of the unacked events that the broker allows. A router takes 0.9 at most.', 'percentunit', perRouter(one('ringfence_source_allowance_used_ratio')), 0.75),
         graph('Pinned and spilled', 'Settled events that open events of their batches keep unacked, and open events waiting to be spilled.', 'short', {
           'pinned {{instance}}': one('ringfence_source_pinned_events'),
           'spilling {{instance}}': one('ringfence_source_spilling'),

@@ -187,6 +187,7 @@ local cases = {
   RingfenceGossipUnhealthy: {
     fires: [s('ringfence_membership_health_score', a, '2x20')],
     quiet: [s('ringfence_membership_health_score', a, '2x6 0 2x12')],
+    also: { 'a router that has just begun': [s('ringfence_membership_health_score', a, '_x14 2x5')] },
     at: '15m',
   },
   RingfencePeerUnreachable: {
@@ -240,10 +241,10 @@ local cases = {
     value: '12m 0s',
   },
   RingfenceUnsettledAtLimit: {
-    fires: [s('ringfence_source_unsettled', a, '19000x15')],
-    quiet: [s('ringfence_source_unsettled', a, '17000x15')],
+    fires: [s('ringfence_source_unsettled', a, '19000x15'), s('ringfence_source_unsettled_bytes', a, '19000000x15')],
+    firesToo: { 'by large events': [s('ringfence_source_unsettled', a, '600x15'), s('ringfence_source_unsettled_bytes', a, '260000000x15')] },
+    quiet: [s('ringfence_source_unsettled', a, '17000x15'), s('ringfence_source_unsettled_bytes', a, '200000000x15')],
     at: '12m',
-    value: '19000',
   },
   RingfencePinnedEventsHigh: {
     fires: [s('ringfence_source_pinned_events', a, '30000x15')],
@@ -251,9 +252,10 @@ local cases = {
     value: '30000',
   },
   RingfenceAllowanceNearlyUsed: {
-    fires: [s('ringfence_source_allowance_used_ratio', a, '0.95x10')],
-    quiet: [s('ringfence_source_allowance_used_ratio', a, '0.8x10')],
-    value: '95%',
+    fires: [s('ringfence_source_allowance_used_ratio', a, '0.8x20')],
+    quiet: [s('ringfence_source_allowance_used_ratio', a, '0.7x20')],
+    at: '15m',
+    value: '80%',
   },
   RingfenceSpilling: {
     fires: [s('ringfence_source_spilled_total', a, '0+30x30')],
@@ -313,7 +315,7 @@ local cases = {
     value: '821',
   },
   RingfenceSchedulesNotPublished: {
-    fires: [s('ringfence_schedule_arms_total', a, '0+2x15', 'result="failed"')],
+    fires: [s('ringfence_schedule_arms_total', a, '0+2x6 _ _ 18+2x6', 'result="failed"')],  // and two scrapes failed
     quiet: [  // one that failed when the router began, and many that did not
       s('ringfence_schedule_arms_total', a, '0 1x15', 'result="failed"'),
       s('ringfence_schedule_arms_total', a, '0+2x15', 'result="confirmed"'),
@@ -423,15 +425,19 @@ local tests(alert) =
     input_series: series + (if std.length([one for one in series if std.startsWith(one.series, 'ringfence_node_info')]) > 0 then [] else oneGroup),
     alert_rule_test: [{ eval_time: std.get(case, 'at', '9m'), alertname: alert.alert, exp_alerts: expected }],
   };
+  local fired = [{
+    exp_labels: alert.labels + std.get(case, 'labels', atMember),
+    exp_annotations: {
+      [name]: expanded(alert.annotations[name], case)
+      for name in std.objectFields(alert.annotations)
+    },
+  }];
   [
-    test('fires', case.fires, [{
-      exp_labels: alert.labels + std.get(case, 'labels', atMember),
-      exp_annotations: {
-        [name]: expanded(alert.annotations[name], case)
-        for name in std.objectFields(alert.annotations)
-      },
-    }]),
+    test('fires', case.fires, fired),
     test('keeps quiet', case.quiet, []),
+  ] + [
+    test('fires ' + how, case.firesToo[how], fired)
+    for how in std.objectFields(std.get(case, 'firesToo', {}))
   ] + [
     test('keeps quiet: ' + why, case.also[why], [])
     for why in std.objectFields(std.get(case, 'also', {}))
@@ -456,6 +462,18 @@ assert std.set([alert.alert for alert in alerts]) == std.set(std.objectFields(ca
       expr: 'group:ringfence_source_settled:rate5m',
       eval_time: '15m',
       exp_samples: [{ labels: 'group:ringfence_source_settled:rate5m{group="orders"}', value: 5 }],
+    }],
+  }, {
+    name: 'a pod with the address of an earlier one is of its group',
+    interval: '1m',
+    input_series: [
+      info(a + ', pod="%s"' % pod, 'orders')
+      for pod in ['old', 'new']
+    ] + [s('ringfence_ownership_open_partitions', a, '4093x20', 'pod="%s"' % pod) for pod in ['old', 'new']],
+    promql_expr_test: [{
+      expr: 'group:ringfence_ownership_open_partitions:sum',
+      eval_time: '5m',
+      exp_samples: [{ labels: 'group:ringfence_ownership_open_partitions:sum{group="orders"}', value: 4093 }],
     }],
   }],
 }

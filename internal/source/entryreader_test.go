@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,6 +79,45 @@ func TestFetchesLessAhead(t *testing.T) {
 		synctest.Wait()
 		if p := r.cluster.Permits(r.topic); !slices.Equal(p, []int{100}) {
 			t.Errorf("the broker has permits %v, want 100", p)
+		}
+	})
+}
+
+// TestReadingStopsAboveTheAlert: when unacked events end the reading, their share of the allowance is above the threshold of the alert about it.
+func TestReadingStopsAboveTheAlert(t *testing.T) {
+	alerts, err := os.ReadFile("../../deploy/mixin/rendered/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	threshold := regexp.MustCompile(`ringfence_source_allowance_used_ratio > ([0-9.]+)`).FindSubmatch(alerts)
+	if threshold == nil {
+		t.Fatal("no alert compares ringfence_source_allowance_used_ratio")
+	}
+	above, err := strconv.ParseFloat(string(threshold[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inMemory(t, func(c *Config) { c.UnackedConsumerMax = 1000 }, func(r *rig) {
+		r.bound(r.cfg.unackedMax(1, rampSteps))
+		const topic = "persistent://public/default/bounded"
+		if err := r.subscribe(r.Context(), subscription{topic: topic, earliest: true, queue: 400}); err != nil {
+			r.Fatal(err)
+		}
+		for range 2000 {
+			r.cluster.Publish(topic, r.batch(1), 1)
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+		defer cancel()
+		unacked := 0
+		for ctx.Err() == nil {
+			got, err := r.receive(ctx, nil)
+			if err != nil && ctx.Err() == nil {
+				r.Fatal(err)
+			}
+			unacked += len(got)
+		}
+		if used := float64(unacked) / float64(r.cfg.allowance(1)); used <= above || used > 0.9 {
+			r.Errorf("reading stops at %.2f of the allowance, and the alert is about more than %g", used, above)
 		}
 	})
 }

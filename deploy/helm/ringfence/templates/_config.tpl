@@ -105,7 +105,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ include "ringfence.fullname" . }}-router
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
 data:
@@ -122,7 +122,7 @@ apiVersion: v1
 kind: Service
 metadata:
   name: {{ include "ringfence.fullname" . }}-gossip
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
 spec:
@@ -150,8 +150,8 @@ spec:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ include "ringfence.fullname" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "ringfence.fullname" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
 spec:
@@ -166,8 +166,8 @@ spec:
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  name: {{ include "ringfence.fullname" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "ringfence.fullname" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
 spec:
@@ -237,8 +237,8 @@ spec:
 apiVersion: monitoring.coreos.com/v1
 kind: PodMonitor
 metadata:
-  name: {{ include "ringfence.fullname" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "ringfence.fullname" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
     {{- with .Values.ringfence.podMonitor.labels }}

@@ -39,7 +39,7 @@ apiVersion: v1
 kind: Secret
 metadata:
   name: {{ .secret }}
-  namespace: {{ $namespace }}
+  namespace: {{ $namespace | quote }}
   labels:
     {{- include "ringfence.labels" .root | nindent 4 }}
 type: Opaque
@@ -47,7 +47,7 @@ data:
   {{- if $found }}
   {{- toYaml $found.data | nindent 2 }}
   {{- else }}
-  {{ .key }}: {{ randBytes 32 | b64enc }}
+  {{ .key | quote }}: {{ randBytes 32 | b64enc }}
   {{- end }}
 {{- end -}}
 
@@ -70,7 +70,7 @@ apiVersion: cert-manager.io/v1
 kind: Certificate
 metadata:
   name: {{ include "ringfence.fullname" . }}-peer-tls
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "ringfence.labels" . | nindent 4 }}
 spec:
@@ -85,9 +85,9 @@ spec:
   duration: {{ $tls.issuer.duration }}
   issuerRef:
     {{- with $tls.issuer }}
-    name: {{ .name }}
-    kind: {{ .kind }}
-    group: {{ .group }}
+    name: {{ .name | quote }}
+    kind: {{ .kind | quote }}
+    group: {{ .group | quote }}
     {{- end }}
 {{- end -}}
 

@@ -1,6 +1,7 @@
 {{/* The item for `initContainers` of your pod. */}}
 {{- define "ringfence.sidecar" -}}
 {{- $v := .Values.ringfence -}}
+{{- include "ringfence.checkMemory" . -}}
 - name: ringfence
   image: {{ include "ringfence.image" . | quote }}
   imagePullPolicy: {{ $v.image.pullPolicy }}
@@ -17,8 +18,12 @@
           fieldPath: status.podIP
     - name: GOMEMLIMIT
       value: {{ $v.goMemLimit | quote }}
+    {{- $theirs := list }}
+    {{- range $v.extraEnv }}{{ $theirs = append $theirs .name }}{{ end }}
+    {{- if not (has "GOGC" $theirs) }}
     - name: GOGC
       value: "400"
+    {{- end }}
     {{- with $v.drain.token }}
     - name: RINGFENCE__ADMIN__DRAIN_TOKEN
       value: {{ . | quote }}
@@ -27,8 +32,8 @@
     - name: {{ $name }}
       valueFrom:
         secretKeyRef:
-          name: {{ $ref.name }}
-          key: {{ $ref.key }}
+          name: {{ $ref.name | quote }}
+          key: {{ $ref.key | quote }}
     {{- end }}
     {{- with $v.extraEnv }}
     {{- toYaml . | nindent 4 }}
@@ -69,6 +74,23 @@
     {{- with $v.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* Fails if the memory limit would end the router before Go begins to collect harder. */}}
+{{- define "ringfence.checkMemory" -}}
+{{- $v := .Values.ringfence -}}
+{{- with (default dict $v.resources.limits).memory -}}
+{{- if le (include "ringfence.bytes" (toString .) | float64) (include "ringfence.bytes" $v.goMemLimit | float64) -}}
+{{- fail (printf "ringfence.goMemLimit is %s, and ringfence.resources.limits.memory %v: set goMemLimit to nine tenths of the limit (docs/install.md, Memory)" $v.goMemLimit .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The bytes of a quantity of Kubernetes or of GOMEMLIMIT. */}}
+{{- define "ringfence.bytes" -}}
+{{- $unit := regexFind "[A-Za-z]*$" . -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (trimSuffix $unit . | float64) (get $units (trimSuffix "B" $unit)) -}}
 {{- end -}}
 
 {{/*
@@ -125,7 +147,7 @@ httpGet:
 {{- range $folder, $secret := include "ringfence.secretMounts" . | fromYaml }}
 - name: ringfence-{{ $folder }}
   secret:
-    secretName: {{ $secret }}
+    secretName: {{ $secret | quote }}
 {{- end }}
 {{- with .Values.ringfence.extraVolumes }}
 {{ toYaml . }}
