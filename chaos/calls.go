@@ -63,16 +63,34 @@ type callCounts struct {
 	RanAgain int            `json:"ran_again"`       // calls with an id whose handler was started more than once
 
 	// The broken promises.
-	OnceAgain    int      `json:"once_again"`    // calls without an id whose handler was started twice
-	UnrunReplies int      `json:"unrun_replies"` // answers of a handler that no journal has: replied, failed or done_before
-	RunNotRun    int      `json:"run_not_run"`   // calls without an id that have run, though their caller heard that they never would
-	WrongReplies int      `json:"wrong_replies"` // replies of another call
-	Strange      int      `json:"strange"`       // handlings of calls that nobody made
-	Examples     []string `json:"broken,omitempty"`
+	OnceAgain    int `json:"once_again"`    // calls without an id whose handler was started twice
+	UnrunReplies int `json:"unrun_replies"` // answers of a handler that no journal has: replied, failed or done_before
+	RunNotRun    int `json:"run_not_run"`   // calls without an id that have run, though their caller heard that they never would
+	WrongReplies int `json:"wrong_replies"` // replies of another call
+	Strange      int `json:"strange"`       // handlings of calls that nobody made
+	examples
 }
 
-// callExamplesMax bounds the examples of broken promises.
-const callExamplesMax = 10
+// examples are the first broken promises of one kind.
+type examples struct {
+	Examples []string `json:"broken,omitempty"`
+}
+
+const examplesMax = 10
+
+func (e *examples) example(format string, args ...any) {
+	if len(e.Examples) < examplesMax {
+		e.Examples = append(e.Examples, fmt.Sprintf(format, args...))
+	}
+}
+
+// broken counts a promise that is broken.
+func (e *examples) broken(n *int, is bool, format string, args ...any) {
+	if is {
+		*n++
+		e.example(format, args...)
+	}
+}
 
 // handlings are those of one call in the journals.
 type handlings struct {
@@ -145,33 +163,21 @@ func (c *callCounts) judge(name string, made callMade, h *handlings) {
 	if made.once {
 		c.Once++
 	}
-	broken := func(n *int, is bool, format string, args ...any) {
-		if is {
-			*n++
-			c.example(format, args...)
-		}
-	}
-	broken(&c.OnceAgain, made.once && h.started > 1, "%s has no id, and was started %d times", name, h.started)
-	broken(&c.RunNotRun, made.once && made.answer == notRun && h.started > 0, "%s was started, and its caller heard that it never would be (%s)", name, made.code)
+	c.broken(&c.OnceAgain, made.once && h.started > 1, "%s has no id, and was started %d times", name, h.started)
+	c.broken(&c.RunNotRun, made.once && made.answer == notRun && h.started > 0, "%s was started, and its caller heard that it never would be (%s)", name, made.code)
 	if !made.once && h.started > 1 {
 		c.RanAgain++
 	}
 	switch made.answer {
 	case replied:
 		isFence := func(f event.Fence) bool { return f.String() == made.reply }
-		broken(&c.UnrunReplies, len(h.done) == 0, "%s was replied to, and no journal has a handling that was done", name)
-		broken(&c.WrongReplies, len(h.done) > 0 && !slices.ContainsFunc(h.done, isFence), "%s has the reply %q, and was done under %v", name, made.reply, h.done)
+		c.broken(&c.UnrunReplies, len(h.done) == 0, "%s was replied to, and no journal has a handling that was done", name)
+		c.broken(&c.WrongReplies, len(h.done) > 0 && !slices.ContainsFunc(h.done, isFence), "%s has the reply %q, and was done under %v", name, made.reply, h.done)
 	case doneBefore:
-		broken(&c.UnrunReplies, len(h.done) == 0, "%s was done before, and no journal has a handling that was done", name)
+		c.broken(&c.UnrunReplies, len(h.done) == 0, "%s was done before, and no journal has a handling that was done", name)
 	case failed:
-		broken(&c.UnrunReplies, h.started == 0, "%s has failed, and no journal has a start", name)
+		c.broken(&c.UnrunReplies, h.started == 0, "%s has failed, and no journal has a start", name)
 	case notRun, unknown, givenUp:
-	}
-}
-
-func (c *callCounts) example(format string, args ...any) {
-	if len(c.Examples) < callExamplesMax {
-		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
 	}
 }
 

@@ -135,13 +135,13 @@ type firingCounts struct {
 	LatenessMS map[string]spread `json:"lateness_ms"` // of first runs: calm, kill if the owner of the schedule was killed, planned, else fault
 
 	// The broken promises.
-	Unrun    int      `json:"unrun"`   // times that did not run, and had to
-	Early    int      `json:"early"`   // runs before their time
-	Late     int      `json:"late"`    // runs later than their policy permits, without a fault
-	Stalled  int      `json:"stalled"` // times whose first run came long after their time and after the last fault
-	Twice    int      `json:"twice"`   // runs of a time that was done, and whose owner was no victim since
-	Strange  int      `json:"strange"`
-	Examples []string `json:"broken,omitempty"`
+	Unrun   int `json:"unrun"`   // times that did not run, and had to
+	Early   int `json:"early"`   // runs before their time
+	Late    int `json:"late"`    // runs later than their policy permits, without a fault
+	Stalled int `json:"stalled"` // times whose first run came long after their time and after the last fault
+	Twice   int `json:"twice"`   // runs of a time that was done, and whose owner was no victim since
+	Strange int `json:"strange"`
+	examples
 
 	names int // of all that were done
 }
@@ -158,12 +158,12 @@ type timerCounts struct {
 	LatenessMS map[string]spread `json:"lateness_ms"` // of first handlings, from the end of the one that set it and its time on
 
 	// The broken promises.
-	Unrun    int      `json:"unrun"` // set or sent, and never done
-	Early    int      `json:"early"`
-	Twice    int      `json:"twice"`
-	Strange  int      `json:"strange"`  // that nobody has set
-	NotSent  int      `json:"not_sent"` // whose sender heard that they were not published
-	Examples []string `json:"broken,omitempty"`
+	Unrun   int `json:"unrun"` // set or sent, and never done
+	Early   int `json:"early"`
+	Twice   int `json:"twice"`
+	Strange int `json:"strange"`  // that nobody has set
+	NotSent int `json:"not_sent"` // whose sender heard that they were not published
+	examples
 
 	names int
 }
@@ -512,32 +512,6 @@ func (j *firingJudge) timers() *timerCounts {
 		c.LatenessMS[class] = d.spread()
 	}
 	return c
-}
-
-func (c *firingCounts) broken(n *int, is bool, format string, args ...any) {
-	if is {
-		*n++
-		c.example(format, args...)
-	}
-}
-
-func (c *firingCounts) example(format string, args ...any) {
-	if len(c.Examples) < callExamplesMax {
-		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
-	}
-}
-
-func (c *timerCounts) broken(n *int, is bool, format string, args ...any) {
-	if is {
-		*n++
-		c.example(format, args...)
-	}
-}
-
-func (c *timerCounts) example(format string, args ...any) {
-	if len(c.Examples) < callExamplesMax {
-		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
-	}
 }
 
 // String tells the firings in one line.

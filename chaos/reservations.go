@@ -36,11 +36,11 @@ type reservationCounts struct {
 	Codes    map[string]int `json:"codes,omitempty"`
 
 	// The broken promises.
-	Twice    int      `json:"twice"`    // names that were granted twice, or both granted and refused
-	Backward int      `json:"backward"` // grants with a fence that was not greater than that of each earlier handling of the key
-	Early    int      `json:"early"`    // handlings that began before the newest deadline of a reservation of the key that had no end, also if its holder was dead
-	Overdue  int      `json:"overdue"`  // of holders that were not stopped, and went on after their deadline
-	Examples []string `json:"broken,omitempty"`
+	Twice    int `json:"twice"`    // names that were granted twice, or both granted and refused
+	Backward int `json:"backward"` // grants with a fence that was not greater than that of each earlier handling of the key
+	Early    int `json:"early"`    // handlings that began before the newest deadline of a reservation of the key that had no end, also if its holder was dead
+	Overdue  int `json:"overdue"`  // of holders that were not stopped, and went on after their deadline
+	examples
 }
 
 // overdueMax is how long after its deadline a holder may write its end on a busy machine, if it was not stopped.
@@ -125,7 +125,7 @@ func (j *reservationJudge) visit(s journal.Step) error {
 func (j *reservationJudge) overdue(s journal.Step, r *reserved) {
 	if r.deadline != 0 && s.At.After(r.deadline.Add(overdueMax)) && !j.stopped(s.File, r.deadline, s.At) {
 		j.counts.Overdue++
-		j.example("%s went on for %v after its deadline", r.name, s.At.Sub(r.deadline))
+		j.counts.example("%s went on for %v after its deadline", r.name, s.At.Sub(r.deadline))
 	}
 }
 
@@ -137,7 +137,7 @@ func (j *reservationJudge) begin(here at, s journal.Step) {
 	}
 	if r := j.holding[s.Key]; r != nil && s.At.Before(r.deadline) {
 		j.counts.Early++
-		j.example("%s began %v before the deadline of %s", s.Event, r.deadline.Sub(s.At), r.name)
+		j.counts.example("%s began %v before the deadline of %s", s.Event, r.deadline.Sub(s.At), r.name)
 	}
 	if !isReservation(s.Event) {
 		return
@@ -156,7 +156,7 @@ func (j *reservationJudge) begin(here at, s journal.Step) {
 	j.name(s.Event)
 	if known && !before.Before(fence) && !j.stopped(s.File, s.At.Add(-journal.WakeMax), s.At) {
 		j.counts.Backward++
-		j.example("%s was granted with the fence %v after %v", s.Event, fence, before)
+		j.counts.example("%s was granted with the fence %v after %v", s.Event, fence, before)
 	}
 }
 
@@ -164,7 +164,7 @@ func (j *reservationJudge) begin(here at, s journal.Step) {
 func (j *reservationJudge) name(name string) {
 	if j.names[name] {
 		j.counts.Twice++
-		j.example("%s had two answers", name)
+		j.counts.example("%s had two answers", name)
 	}
 	j.names[name] = true
 }
@@ -172,12 +172,6 @@ func (j *reservationJudge) name(name string) {
 // stopped reports whether the process of a journal stood still at some time between two instants.
 func (j *reservationJudge) stopped(file int, from, until clock.Instant) bool {
 	return slices.ContainsFunc(j.files[file].Stops, func(s journal.Stop) bool { return s.From.Before(until) && from.Before(s.Until) })
-}
-
-func (j *reservationJudge) example(format string, args ...any) {
-	if len(j.counts.Examples) < callExamplesMax {
-		j.counts.Examples = append(j.counts.Examples, fmt.Sprintf(format, args...))
-	}
 }
 
 // String tells the reservations in one line.

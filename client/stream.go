@@ -5,23 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"net"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership/inbox"
 	"github.com/ringfence/router/internal/wire/appwire"
@@ -159,38 +153,6 @@ func (s *stream) failure(err, cut error) error {
 		return &Error{Kind: ErrBroken, Err: err}
 	}
 	return refusal(err)
-}
-
-func (r *runner) dialRouter(more ...grpc.DialOption) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///router", append(more,
-		r.credentials(),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := r.dial(ctx, r.endpoint.network, r.endpoint.address)
-			if errors.Is(err, fs.ErrPermission) {
-				err = fmt.Errorf("%w: the router's app.socket_mode and app.socket_owner set the permissions of its socket", err)
-			}
-			return conn, err
-		}),
-		grpc.WithDisableRetry(), // Run reconnects by itself, so gRPC need not keep sent frames
-		grpc.WithReadBufferSize(socketBufferSize),
-		grpc.WithWriteBufferSize(socketBufferSize),
-		grpc.WithInitialWindowSize(windowSize),
-		grpc.WithInitialConnWindowSize(windowSize),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),
-	)...)
-}
-
-// credentials returns TLS credentials if WithTLS is set. Without it the connection does not
-// leave this machine.
-func (r *runner) credentials() grpc.DialOption {
-	if r.tls == nil {
-		return grpc.WithTransportCredentials(insecure.NewCredentials())
-	}
-	config := r.tls.Clone()
-	if host, _, err := net.SplitHostPort(r.endpoint.address); err == nil && config.ServerName == "" {
-		config.ServerName = host
-	}
-	return grpc.WithTransportCredentials(credentials.NewTLS(config))
 }
 
 // begin makes s the stream whose deliveries start.
@@ -393,88 +355,6 @@ func setOf[T comparable](values []T) map[T]bool {
 		set[v] = true
 	}
 	return set
-}
-
-// slab is the number of events, or of properties, in one allocation. A long-running handler
-// keeps its whole slab in memory, so a slab is smaller than a frame. Events fill slabBytes,
-// which is one of the allocator's size classes.
-const (
-	slabBytes = 8 << 10
-	slab      = slabBytes / int(unsafe.Sizeof(Event{}))
-)
-
-// arrivals builds events from the deliveries of a frame while the frame is decoded.
-type arrivals struct {
-	stream     *stream
-	events     []*Event
-	left       int        // about as many more events follow
-	unused     []Event    // the rest of the newest slab
-	properties []Property // the used part of the newest slab of properties
-}
-
-var _ appwire.Receiver = (*arrivals)(nil)
-
-// Begin implements appwire.Receiver.
-func (a *arrivals) Begin(deliveries int) {
-	a.reset()
-	a.left = deliveries
-}
-
-// reset drops the events.
-func (a *arrivals) reset() {
-	clear(a.events)
-	a.events, a.left = a.events[:0], 0
-}
-
-// Deliver implements appwire.Receiver.
-func (a *arrivals) Deliver(d *appwire.Delivery) {
-	if len(a.unused) == 0 {
-		a.unused = make([]Event, min(slab, max(1, a.left)))
-	}
-	e := &a.unused[0]
-	a.unused = a.unused[1:]
-	a.left--
-	a.events = append(a.events, e)
-	e.Properties = a.propertiesOf(d)
-	a.stream.fill(e, d)
-}
-
-// propertiesOf copies the properties of a delivery.
-func (a *arrivals) propertiesOf(d *appwire.Delivery) []Property {
-	n := len(d.Properties)
-	if n == 0 {
-		return nil
-	}
-	if cap(a.properties)-len(a.properties) < n {
-		a.properties = make([]Property, 0, max(slab, n))
-	}
-	first := len(a.properties)
-	for _, p := range d.Properties {
-		a.properties = append(a.properties, Property(p))
-	}
-	return a.properties[first : first+n : first+n]
-}
-
-func (s *stream) fill(e *Event, d *appwire.Delivery) {
-	e.Key, e.Payload, e.Topic = d.Key, d.Payload, d.Topic
-	e.ID = MessageID{Ledger: d.Ledger, Entry: d.Entry, Batch: int(d.Batch), TopicPartition: int(d.TopicPartition)}
-	e.PublishTime = time.UnixMilli(d.PublishTime)
-	if d.EventTime != 0 {
-		e.EventTime = time.UnixMilli(d.EventTime)
-	}
-	e.Attempt, e.Redelivery = int(d.Attempt), int(d.Redelivery)
-	e.Fence, e.FencingToken = Fence{Token: d.Token, Turn: d.Turn}, d.Token
-	if d.SchemaVersion != "" {
-		e.SchemaVersion = []byte(d.SchemaVersion)
-	}
-	if d.Call != nil {
-		s.fillCall(e, d.Call)
-	}
-	if d.Timer != nil {
-		fillTimer(e, d.Timer)
-	}
-	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
-	e.run.stream, e.run.generation = s, d.Generation
 }
 
 // notify wakes the sender.

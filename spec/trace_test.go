@@ -299,16 +299,11 @@ type history struct {
 
 const micro = int64(time.Microsecond)
 
-// inOrder compares two positions of one log.
-func inOrder(a, b event.Position) int {
-	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
-}
-
 // historyOf looks at the steps for partition p.
 func (tr *trace) historyOf(p ring.Partition) *history {
 	f := &history{partition: p, counts: map[string]int{}}
 	var items []event.Position // content of the model's log
-	positions := slices.SortedFunc(maps.Keys(tr.log), inOrder)
+	positions := slices.SortedFunc(maps.Keys(tr.log), event.Position.Compare)
 	lands := map[event.Position]string{}
 	sent := map[string]int{}
 	owner, cur, gen := "", 0, 0
@@ -338,7 +333,7 @@ func (tr *trace) historyOf(p ring.Partition) *history {
 		f.cur, f.gen = append(f.cur, cur), append(f.gen, gen)
 	}
 	index := func(at event.Position) (through int, exact bool) { // how many items stand up to there
-		i, found := slices.BinarySearchFunc(items, at, inOrder)
+		i, found := slices.BinarySearchFunc(items, at, event.Position.Compare)
 		if found {
 			i++
 		}
@@ -454,7 +449,7 @@ func truth(b bool) string { return strings.ToUpper(fmt.Sprint(b)) }
 // byChanges returns all partitions, those first whose owners and gates changed most often.
 func (tr *trace) byChanges() []ring.Partition {
 	var changes []int
-	positions := slices.SortedFunc(maps.Keys(tr.tables), inOrder)
+	positions := slices.SortedFunc(maps.Keys(tr.tables), event.Position.Compare)
 	var before table
 	for _, at := range positions {
 		now := tr.tables[at]

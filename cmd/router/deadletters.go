@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +99,7 @@ type actFlags struct {
 
 func (f *actFlags) addTo(cmd *cobra.Command, maximum int) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do it; without this flag the command only says what it would do")
-	cmd.Flags().StringVar(&f.by, "by", whoActs(), "who, for the audit trail: what is proven is only that they had the credentials of pulsar.url")
+	cmd.Flags().StringVar(&f.by, "by", account(), "who, for the audit trail: what is proven is only that they had the credentials of pulsar.url")
 	cmd.Flags().StringVar(&f.why, "reason", "", "why, for the audit trail; required with --yes")
 	cmd.Flags().IntVar(&f.max, "max", maximum, "most events of one command")
 	cmd.Flags().BoolVar(&f.duplicates, "accept-duplicates", false, "go on if it cannot be known whether the last batch of an interrupted replay was sent: its events may be sent twice")
@@ -122,18 +121,6 @@ func (f *actFlags) options() (o deadletter.Options, err error) {
 		return o, usageError{fmt.Errorf("--reason and --by have at most %d bytes", propertyShownMax)}
 	}
 	return deadletter.Options{Who: f.by, Why: f.why, Rate: f.rate, Max: f.max, DryRun: !f.yes, AcceptDuplicates: f.duplicates}, nil
-}
-
-// whoActs returns user@host, as this machine has them.
-func whoActs() string {
-	name, host := "unknown", "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
 }
 
 // acting is a command that works on the dead letters or topics of a group.

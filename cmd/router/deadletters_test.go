@@ -216,7 +216,7 @@ func TestDeadLetterCommands(t *testing.T) {
 		t.Errorf("a dry run says:\n%s", dry)
 	}
 	done := run(exitOK, "deadletters", "purge", "--id="+id, "--yes", "--reason=a test")
-	for _, want := range []string{"1 removed", "purge of dead letters by " + whoActs() + ", because: a test", `"msg":"act"`, `"step":"ended"`, `"purged":1`} {
+	for _, want := range []string{"1 removed", "purge of dead letters by " + account() + ", because: a test", `"msg":"act"`, `"step":"ended"`, `"purged":1`} {
 		if !strings.Contains(done, want) {
 			t.Errorf("a purge has no %q:\n%s", want, done)
 		}
@@ -250,7 +250,7 @@ func TestDeadLetterCommands(t *testing.T) {
 		t.Errorf("a second one says:\n%s", again)
 	}
 	acts := run(exitOK, "deadletters", "acts", "--limit=3")
-	for _, want := range []string{"replay of events", "replay of dead letters", "3 sent", "4 sent", whoActs(), "a test", "1 older act", "-REPLAYS"} {
+	for _, want := range []string{"replay of events", "replay of dead letters", "3 sent", "4 sent", account(), "a test", "1 older act", "-REPLAYS"} {
 		if !strings.Contains(acts, want) {
 			t.Errorf("the acts have no %q:\n%s", want, acts)
 		}

@@ -172,7 +172,12 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 
 // evicts checks that no backlog quota deletes what is in a topic: neither the anchor of a log nor the originals of copies keep it then.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic, lost string) {
-	for kind, q := range d.quotas(ctx, admin, path) {
+	var all map[string]struct { // by the type of the quota
+		Policy               string
+		LimitSize, LimitTime int64
+	}
+	d.policy(ctx, admin, path, "backlogQuotaMap", &all)
+	for kind, q := range all {
 		limit := q.LimitSize
 		if kind == "message_age" {
 			limit = q.LimitTime
@@ -332,19 +337,6 @@ func (d *doctor) policy(ctx context.Context, admin pulsaradmin.Client, path, nam
 
 // evicting is the policy of a backlog quota by which the broker deletes what nobody has acked.
 const evicting = "consumer_backlog_eviction"
-
-type quota struct {
-	Policy               string
-	LimitSize, LimitTime int64
-}
-
-// quotas asks for the backlog quotas of a topic, or of a namespace, by their type. There are none if the broker does not tell.
-func (d *doctor) quotas(ctx context.Context, admin pulsaradmin.Client, path string) (all map[string]quota) {
-	if !d.policy(ctx, admin, path, "backlogQuotaMap", &all) {
-		return nil
-	}
-	return all
-}
 
 type delayPolicy struct {
 	Active bool

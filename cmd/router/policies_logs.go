@@ -167,11 +167,7 @@ func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path stri
 	case known:
 		d.ok("message TTL", "none")
 	}
-	for _, q := range d.quotas(ctx, admin, path) {
-		if q.Policy == evicting {
-			d.warn("backlog quota", "set the backlog quota of the control topic's namespace to producer_request_hold", "%s: the broker drops records when there are many", q.Policy)
-		}
-	}
+	d.evicts(ctx, admin, "backlog quota", path, d.cfg.ControlTopic(), "a member that was away could not follow the log")
 	var compaction *int64
 	if d.policy(ctx, admin, path, "compactionThreshold", &compaction) {
 		if compaction != nil && *compaction > 0 {

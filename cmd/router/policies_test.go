@@ -119,7 +119,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"expiry of the anchor":              {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that are unused for 60 minutes"},
 		"another group's":                   {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
 		"compaction":                        {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
-		"eviction":                          {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
+		"eviction":                          {control + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "a member that was away could not follow the log"},
 		"inactive topics of a namespace":    {events + "/inactiveTopicPolicies", `{"inactiveTopicDeleteMode":"delete_when_subscriptions_caught_up","maxInactiveDurationSeconds":60,"deleteWhileInactive":true}`, "", resultWarn, "deletes topics whose consumers are gone (persistent://public/default/orders)"},
 		"rate of readers":                   {control + "/dispatchRate", `{"dispatchThrottlingRateInMsg":1,"dispatchThrottlingRateInByte":-1}`, "", resultWarn, "dispatchRate limits it to 1 records"},
 		"rate of writers":                   {control + "/publishRate", `{"publishThrottlingRateInMsg":-1,"publishThrottlingRateInByte":1000}`, "", resultWarn, "and 1000 bytes a second"},

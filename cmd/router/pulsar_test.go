@@ -25,15 +25,6 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
-func authOf(t *testing.T, settings config.Pulsar) *pulsarAuth {
-	t.Helper()
-	d, err := newPulsarAuth(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
 // adminPage is an admin API that records the tokens of its requests.
 func adminPage(t *testing.T) (server *httptest.Server, asked *[]string) {
 	t.Helper()
@@ -68,7 +59,7 @@ func TestOAuth2(t *testing.T) {
 	var secret, audience string
 	issuer := issuerOf(t, "fresh", 3600, func(r *http.Request) { secret, audience = r.FormValue("client_secret"), r.FormValue("audience") })
 	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
-	d := authOf(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
+	d := authTo(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
 	provider := d.provider()
 	if err := provider.Init(); err != nil {
 		t.Fatal(err)
@@ -126,7 +117,7 @@ func TestIssuerThatHangs(t *testing.T) {
 	t.Parallel()
 	server, asked := adminPage(t)
 	server.Start()
-	d := authOf(t, hangingIssuer(t, server.Listener.Addr().String()))
+	d := authTo(t, hangingIssuer(t, server.Listener.Addr().String()))
 	admin := d.adminClient()
 	call := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -179,7 +170,7 @@ func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
 // The token of a file is that of the moment.
 func TestTokenFileIsReadAgain(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
-	provider := authOf(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file}).provider()
+	provider := authTo(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file}).provider()
 	for _, want := range []string{"one", "two"} {
 		write(t, file, want+"\n")
 		if token, err := provider.GetData(); err != nil || string(token) != want {
@@ -191,7 +182,7 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 // A file that becomes bad changes nothing; one that is bad at the start ends it.
 func TestTokenFileThatBecomesBad(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
-	d := authOf(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file})
+	d := authTo(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file})
 	provider := d.provider()
 	for name, spoil := range map[string]func() error{
 		"empty":    func() error { return os.WriteFile(file, []byte("\n"), 0o600) },
@@ -233,7 +224,7 @@ func TestAdminAPIThroughTLS(t *testing.T) {
 		"without certificates": {config.PulsarTLS{CAFile: ca.File}, "certificate required"},
 	} {
 		*asked = nil
-		d := authOf(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: c.tls})
+		d := authTo(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: c.tls})
 		_, err := (pulsaradmin.Client{URL: server.URL, HTTP: d.adminClient()}).Do(t.Context(), http.MethodGet, "x", nil)
 		switch {
 		case c.want == "" && (err != nil || len(*asked) != 1 || (*asked)[0] != "Bearer hush"):
@@ -257,7 +248,7 @@ func TestTokenFollowsRedirects(t *testing.T) {
 	first.TLS = ca.ClientConfig(t, "", ca.Issue(t, "127.0.0.1"))
 	first.StartTLS()
 	defer first.Close()
-	client := pulsaradmin.Client{URL: first.URL, HTTP: authOf(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: config.PulsarTLS{CAFile: ca.File}}).adminClient()}
+	client := pulsaradmin.Client{URL: first.URL, HTTP: authTo(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: config.PulsarTLS{CAFile: ca.File}}).adminClient()}
 
 	to = inTLS.URL
 	if _, err := client.Do(t.Context(), http.MethodGet, "x", nil); err != nil || len(*heard) != 1 || (*heard)[0] != "Bearer hush" {
@@ -310,10 +301,10 @@ func (timeout) Temporary() bool { return true }
 // The reader of entries gets the credentials of the other clients: each client has a provider of its own, and each connection the TLS of
 // the moment.
 func TestAccessOfTheReaderOfEntries(t *testing.T) {
-	if access := authOf(t, config.Pulsar{URL: "pulsar://x:1"}).access(); access.Auth != nil || access.TLS != nil {
+	if access := authTo(t, config.Pulsar{URL: "pulsar://x:1"}).access(); access.Auth != nil || access.TLS != nil {
 		t.Errorf("access in the clear and without credentials is %+v", access)
 	}
-	access := authOf(t, config.Pulsar{URL: "pulsar://x:1", Token: "secret"}).access()
+	access := authTo(t, config.Pulsar{URL: "pulsar://x:1", Token: "secret"}).access()
 	if err := access.Auth.Init(); err != nil {
 		t.Fatal(err)
 	}
@@ -323,9 +314,9 @@ func TestAccessOfTheReaderOfEntries(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	settings := config.Pulsar{URL: "pulsar+ssl://x:1"}
 	settings.TLS.CAFile = ca.File
-	byHost := authOf(t, settings).access().TLS()
+	byHost := authTo(t, settings).access().TLS()
 	settings.TLS.Name = "broker.test"
-	byName := authOf(t, settings).access().TLS()
+	byName := authTo(t, settings).access().TLS()
 	if byHost.InsecureSkipVerify || byHost.RootCAs == nil || byName.VerifyConnection == nil {
 		t.Errorf("TLS by host is %+v, by name %+v", byHost, byName)
 	}

@@ -277,7 +277,7 @@ func referToTopics(s *controllogv1.State) {
 func encodeReservations(b *ownership.Reservations) (*controllogv1.Reservations, error) {
 	out := &controllogv1.Reservations{Seq: b.Seq, Applied: encodePosition(b.Applied)}
 	for _, t := range b.Take {
-		ttl, err := encodeTTL(t.TTL)
+		ttl, err := encodeMillis("ttl", t.TTL)
 		if err != nil {
 			return nil, err
 		}
@@ -292,7 +292,7 @@ func encodeReservations(b *ownership.Reservations) (*controllogv1.Reservations, 
 func encodeReserved(list []ownership.Reserved) ([]*controllogv1.Reserved, error) {
 	out := make([]*controllogv1.Reserved, 0, len(list))
 	for _, r := range list {
-		ttl, err := encodeTTL(r.TTL)
+		ttl, err := encodeMillis("ttl", r.TTL)
 		if err != nil {
 			return nil, err
 		}
@@ -303,15 +303,6 @@ func encodeReserved(list []ownership.Reserved) ([]*controllogv1.Reserved, error)
 		out = append(out, one)
 	}
 	return out, nil
-}
-
-// encodeTTL refuses to round, as encodeLease does.
-func encodeTTL(d time.Duration) (uint32, error) {
-	ms := d / time.Millisecond
-	if d%time.Millisecond != 0 || ms < 0 || ms > math.MaxUint32 {
-		return 0, fmt.Errorf("ttl of %v is not a number of milliseconds", d)
-	}
-	return uint32(ms), nil
 }
 
 func encodeNodes(nodes []ownership.Node) ([]*controllogv1.Node, error) {
@@ -327,7 +318,7 @@ func encodeNodes(nodes []ownership.Node) ([]*controllogv1.Node, error) {
 }
 
 func encodeNode(n ownership.Node) (*controllogv1.Node, error) {
-	lease, err := encodeLease(n.Lease)
+	lease, err := encodeMillis("lease", n.Lease)
 	return &controllogv1.Node{
 		Name: n.Name, Inc: n.Inc[:], LeaseMs: lease,
 		GrpcAddr: n.GRPCAddr, GossipAddr: n.GossipAddr, Since: encodePosition(n.Since),
@@ -335,12 +326,12 @@ func encodeNode(n ownership.Node) (*controllogv1.Node, error) {
 	}, err
 }
 
-// encodeLease refuses to round: a lease that others take for shorter than it is
+// encodeMillis refuses to round: a lease that others take for shorter than it is
 // would let two members act.
-func encodeLease(d time.Duration) (uint32, error) {
+func encodeMillis(what string, d time.Duration) (uint32, error) {
 	ms := d / time.Millisecond
 	if d%time.Millisecond != 0 || ms < 0 || ms > math.MaxUint32 {
-		return 0, fmt.Errorf("lease of %v is not a number of milliseconds", d)
+		return 0, fmt.Errorf("%s of %v is not a number of milliseconds", what, d)
 	}
 	return uint32(ms), nil
 }
@@ -431,7 +422,7 @@ func encodePending(pending [][]ownership.Tenure) ([]*controllogv1.Pending, error
 	}
 	out := make([]*controllogv1.Pending, 0, len(tenures))
 	for i, t := range tenures {
-		lease, err := encodeLease(t.lease)
+		lease, err := encodeMillis("lease", t.lease)
 		if err != nil {
 			return nil, err
 		}
@@ -570,7 +561,7 @@ func (d *decoder) reservations(b *controllogv1.Reservations) *ownership.Reservat
 	}
 	for _, t := range b.GetTake() {
 		out.Take = append(out.Take, ownership.Take{
-			KeyAt: d.keyAt(t.GetPartition(), t.GetKey()), ID: d.reservationID(t.GetId()), TTL: decodeTTL(t.GetTtlMs()),
+			KeyAt: d.keyAt(t.GetPartition(), t.GetKey()), ID: d.reservationID(t.GetId()), TTL: decodeMillis(t.GetTtlMs()),
 		})
 	}
 	for _, k := range b.GetDrop() {
@@ -586,7 +577,7 @@ func (d *decoder) reserved(list []*controllogv1.Reserved) []ownership.Reserved {
 	}
 	var out []ownership.Reserved
 	for _, r := range list {
-		one := ownership.Reserved{KeyAt: d.keyAt(r.GetPartition(), r.GetKey()), TTL: decodeTTL(r.GetTtlMs()), At: d.position(r.GetAt())}
+		one := ownership.Reserved{KeyAt: d.keyAt(r.GetPartition(), r.GetKey()), TTL: decodeMillis(r.GetTtlMs()), At: d.position(r.GetAt())}
 		if len(r.GetIds()) > reservedIDsMax {
 			d.fail("a key with %d reservations", len(r.GetIds()))
 			return nil
@@ -613,8 +604,6 @@ func (d *decoder) reservationID(id []byte) (out ownership.ReservationID) {
 	copy(out[:], id)
 	return out
 }
-
-func decodeTTL(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // identity reads settings; none is the unknown identity.
 func (d *decoder) identity(settings []*controllogv1.Setting) identity.Identity {
@@ -666,7 +655,7 @@ func (d *decoder) stateNodes(s *controllogv1.State) []ownership.Node {
 
 func (d *decoder) node(n *controllogv1.Node) ownership.Node {
 	return ownership.Node{
-		Name: n.GetName(), Inc: d.someInc(n.GetInc()), Lease: decodeLease(n.GetLeaseMs()),
+		Name: n.GetName(), Inc: d.someInc(n.GetInc()), Lease: decodeMillis(n.GetLeaseMs()),
 		GRPCAddr: n.GetGrpcAddr(), GossipAddr: n.GetGossipAddr(), Since: d.position(n.GetSince()),
 		Topics: d.topics(n.GetTopics()), PublicKey: d.publicKey(n.GetPublicKey()), LogVersion: n.GetLogVersion(),
 	}
@@ -695,7 +684,7 @@ func (d *decoder) publicKey(key []byte) string {
 	return string(key)
 }
 
-func decodeLease(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
+func decodeMillis(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // position reads a position; none is the zero position.
 func (d *decoder) position(p *controllogv1.Position) event.Position {
@@ -787,7 +776,7 @@ func (d *decoder) pending(pending []*controllogv1.Pending, partitions int) [][]o
 	out, room := make([][]ownership.Tenure, partitions), pendingMax
 	for _, one := range pending {
 		t := ownership.Tenure{
-			Lease: decodeLease(one.GetLeaseMs()), Start: d.position(one.GetStart()), Dep: d.position(one.GetDep()),
+			Lease: decodeMillis(one.GetLeaseMs()), Start: d.position(one.GetStart()), Dep: d.position(one.GetDep()),
 		}
 		if len(one.GetInc()) > 0 { // none: ANY
 			t.Inc = d.someInc(one.GetInc())

@@ -511,7 +511,7 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 		Reserved: some(t, reserved, "reserved"), LastTake: positions.Draw(t, "last take"),
 	}
 	epochs := rapid.SliceOfNDistinct(positions, 3, 3, func(p event.Position) event.Position { return p }).Draw(t, "epochs")
-	slices.SortFunc(epochs, byTime)
+	slices.SortFunc(epochs, event.Position.Compare)
 	tenures := make([]ownership.Tenure, len(epochs)) // one for each epoch, in their order, as the state has them
 	for i := range tenures {
 		tenures[i] = ownership.Tenure{Lease: leases.Draw(t, "lease"), Start: positions.Draw(t, "start"), Dep: epochs[i]}
@@ -530,10 +530,6 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 		}
 	}
 	return &ownership.Snap{ForHello: positions.Draw(t, "for hello"), State: s, TopicRefs: rapid.Bool().Draw(t, "topic refs")}
-}
-
-func byTime(a, b event.Position) int {
-	return byPosition(Entry{At: a}, Entry{At: b})
 }
 
 // TestCrowdedRecordsAreNotDecoded: decoded, each of these records, which a broker takes, has fifty times its bytes and more, at all members at once.

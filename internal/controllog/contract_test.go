@@ -70,7 +70,7 @@ func oneOrder(t *testing.T, s site) {
 			t.Error("two readers saw different orders")
 		}
 	}
-	if !slices.IsSortedFunc(want, byPosition) {
+	if !slices.IsSortedFunc(want, func(a, b Entry) int { return a.At.Compare(b.At) }) {
 		t.Error("positions are not in the order of reading")
 	}
 	seen := make(map[string]bool)
@@ -327,15 +327,5 @@ func memSite(*testing.T) site {
 }
 
 func sameEntry(a, b Entry) bool { return a.At == b.At && string(a.Data) == string(b.Data) }
-
-func byPosition(a, b Entry) int {
-	switch {
-	case a.At.Before(b.At):
-		return -1
-	case b.At.Before(a.At):
-		return 1
-	}
-	return 0
-}
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

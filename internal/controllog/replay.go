@@ -15,6 +15,7 @@ import (
 
 const (
 	replayPrefetch = 1000
+	replayEndMax   = 30 * time.Second
 	// replayIdleMax is how long Replay waits for the next record of a log that does not tell where it ends, or whose end does not come.
 	replayIdleMax = 5 * time.Second
 )
@@ -29,18 +30,11 @@ func Replay(ctx context.Context, transport Transport, group string, visit func(a
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return transport.Run(ctx) })
 	tasks.Go(func() error {
-		entries, opened := make(chan Entry), make(chan struct{})
-		tasks.Go(func() error {
-			return transport.Tail(ctx, First, replayPrefetch, func() { close(opened) }, func(e Entry) {
-				select {
-				case entries <- e:
-				case <-ctx.Done():
-				}
+		return Read(ctx, transport, First, replayPrefetch, replayEndMax, func(ctx context.Context, end event.Position, entries <-chan Entry) error {
+			return replay(ctx, end, entries, func(e Entry) {
+				record, _ := Decode(group, e.Data)
+				visit(e.At, record, SumOf(e.Data))
 			})
-		})
-		return replay(ctx, transport, opened, entries, func(e Entry) {
-			record, _ := Decode(group, e.Data)
-			visit(e.At, record, SumOf(e.Data))
 		})
 	})
 	err := tasks.Wait()
@@ -53,16 +47,7 @@ func Replay(ctx context.Context, transport Transport, group string, visit func(a
 	return err
 }
 
-func replay(ctx context.Context, transport Transport, opened <-chan struct{}, entries <-chan Entry, visit func(Entry)) error {
-	select {
-	case <-opened:
-	case <-ctx.Done():
-		return nil // the caller reports the reason
-	}
-	end, err := transport.End(ctx)
-	if err != nil {
-		return fmt.Errorf("controllog: replay: %w", err)
-	}
+func replay(ctx context.Context, end event.Position, entries <-chan Entry, visit func(Entry)) error {
 	idle := time.NewTimer(replayIdleMax)
 	defer idle.Stop()
 	for last := (event.Position{}); end.Entry < 0 || last.Before(end); {

@@ -37,7 +37,8 @@
 // handover.go passes those of finished events from owner to owner, and copies.go tells
 // events apart that claim one id. actor.go has the queue of a key, ages.go the age of the
 // oldest event, unpin.go bounds the frames that waiting events keep in memory, and
-// prefetch.go overlaps cache misses. slab.go, index.go and queue.go are containers.
+// prefetch.go overlaps cache misses. visits.go has calls and reservations, visitors.go their queue beside the events of a key, reservations.go the
+// grants and the holders that come back, and replies.go the answers to repeats. slab.go, index.go and queue.go are containers.
 //
 // # What a call costs
 //

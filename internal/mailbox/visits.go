@@ -50,20 +50,6 @@ const (
 
 func (it *item) has(m visitMarks) bool { return it.marks&m != 0 }
 
-// visitors are the visits of a key.
-type visitors struct {
-	head, tail *item // queue of those that wait, oldest first
-	n          int32 // length of the queue
-	inTurn     uint8 // number of visits that ran since the last event
-}
-
-// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper, which has room for twice as many, always has some
-// for the next one: the events of a key would wait behind a reservation without room.
-const ReservationsMax = 512
-
-// visitsInTurn is how many visits of a key run in a row while an event of it could.
-const visitsInTurn = 8
-
 // gone is the sender of an item after its last caller has given up.
 const gone Sender = math.MaxUint64 - 1
 
@@ -159,54 +145,12 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 	b.refileVisited(now, a, out)
 }
 
-// reservesMax bounds the reservations. Holders that come back find as much room again.
-func (b *Boxes) reservesMax(comesBack bool) int {
-	most := max(1, ReservationsMax/b.shards)
-	if comesBack {
-		return 2 * most
-	}
-	return most
-}
-
-// resumeBytesMax is more than a reservation weighs with the longest key, id and path. A larger one is of no router, and finds room as a call does.
-const resumeBytesMax = event.KeyMax + 2<<10
-
-// resumeMax is how long a holder may wait for the gate of its key to open, and for another one to let go: longer than any promise lasts.
-const resumeMax = 2 * event.TTLMost
-
 // withDeadline returns a call that waits for longer.
 func withDeadline(e *event.Event, deadline clock.Instant) event.Ref {
 	later, longer := *e, *e.Call
 	longer.Deadline = deadline
 	later.Call = &longer
 	return event.RefTo(&later)
-}
-
-// mayResume reports whether a reservation that was granted before may go on here, as far as is known: only one that is covered outlives its
-// owner, and its key waits for it.
-func mayResume(p *part, key ring.KeyHash, id event.MessageID, call *event.Call) bool {
-	if call.TTL == 0 || p.gate == ownership.Waiting {
-		return call.TTL != 0
-	}
-	holder, found := p.holderOf(key)
-	return found && holder == ownership.ReservationOf(id)
-}
-
-// resuming returns the visit for which its key waits, nil if it is not here. Nothing else of the key may run.
-func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
-	if !a.visited || a.part.gate != ownership.Open || len(a.part.awaited) == 0 || a.part.withholds(a.key) {
-		return nil
-	}
-	holder, found := a.part.holderOf(a.id)
-	if !found || holder == (ownership.ReservationID{}) {
-		return nil
-	}
-	return b.visits.of[a].first(now, func(it *item) bool { return it.isReservation() && ownership.ReservationOf(it.id) == holder })
-}
-
-// endResumes ends the waiting visits of a key that only wanted to resume, and cannot.
-func (b *Boxes) endResumes(a *actor, out *Output) {
-	b.endVisits(a, event.Answered, over, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
 }
 
 // parkVisits ends the waiting visits of a parked key. Holders that come back wait on: a refusal means to them that the key is lost, while a park leaves
@@ -230,9 +174,6 @@ func (b *Boxes) endVisits(a *actor, kind event.VerdictKind, detail *event.Detail
 		it = next
 	}
 }
-
-// SetCovers says whether reservations can be covered.
-func (b *Boxes) SetCovers(covers bool) { b.visits.covers = covers }
 
 // refuseVisit answers a call or a reservation beyond a bound.
 func (b *Boxes) refuseVisit(from address, out *Output) {
@@ -369,166 +310,6 @@ func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, o
 	}
 }
 
-// comeBack moves a reservation, held or waiting, to another address: knowledge of its secret id proves the holder. The former address is
-// told that the reservation is over there.
-func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
-	b.counters.Joined++
-	delete(b.visits.by, it.first)
-	if it.first != from && !b.isGone(it.first) {
-		out.say(it.first, event.Answered, over)
-		b.tell(it.first, out)
-	}
-	it.first = from
-	b.visits.by[from] = it.place
-	if fence, runs := b.visits.fences[it.place]; runs {
-		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
-		return
-	}
-	if it.delivery != 0 {
-		b.visits.moved[it.place] = struct{}{}
-	}
-	b.waitUntil(now, it, call.Deadline, out)
-}
-
-// repeatAnswer answers a call that was done before.
-func (b *Boxes) repeatAnswer(to address, id event.MessageID, out *Output) {
-	if r := b.visits.replies.known[id]; r != nil {
-		out.say(to, event.Answered, &event.Detail{Reply: r})
-		return
-	}
-	out.say(to, event.Done, nil)
-}
-
-func (b *Boxes) visitorsOf(a *actor) *visitors {
-	v := b.visits.of[a]
-	if v == nil {
-		v = new(visitors)
-		b.visits.of[a], a.visited = v, true
-	}
-	return v
-}
-
-func (v *visitors) pushBack(it *item) {
-	if v.tail == nil {
-		v.head = it
-	} else {
-		v.tail.next = it
-	}
-	v.tail = it
-	v.n++
-}
-
-func (v *visitors) pushFront(it *item) {
-	it.next, v.head = v.head, it
-	if v.tail == nil {
-		v.tail = it
-	}
-	v.n++
-}
-
-// remove removes a visit from any place of the queue.
-func (v *visitors) remove(it *item) {
-	var before *item
-	for at := v.head; at != it; at = at.next {
-		before = at
-	}
-	if before == nil {
-		v.head = it.next
-	} else {
-		before.next = it.next
-	}
-	if v.tail == it {
-		v.tail = before
-	}
-	it.next = nil
-	v.n--
-}
-
-// isReservation reports whether a visit is one.
-func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
-
-// workerOf returns the worker of what runs next of a key: the keeper if it is a reservation.
-func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
-	if b.resuming(now, a) != nil {
-		a.workers = noWorkers
-		return &b.visits.keeper
-	}
-	if a.visited {
-		alone := len(b.workers.all) == 0 // nothing else could run: reservations wait for no turn of an event, or of a call before them
-		if v := b.visits.of[a]; alone || !b.eventMay(now, a) || v.inTurn < visitsInTurn {
-			if it := v.first(now, func(it *item) bool { return !alone || it.isReservation() }); it != nil && it.isReservation() {
-				a.workers = noWorkers
-				return &b.visits.keeper
-			}
-		}
-	}
-	if a.workers != b.workers.generation {
-		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
-	}
-	return a.worker
-}
-
-// noWorkers is no generation of workers: the key is given one anew when it needs one.
-const noWorkers = 1<<32 - 1
-
-// first returns the first visit whose time is not up, and that is wanted.
-func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
-	for it := v.head; it != nil; it = it.next {
-		if wanted(it) && it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
-			return it
-		}
-	}
-	return nil
-}
-
-// eventMay reports whether the first event of a key need not wait for its retry.
-func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
-	return a.head != nil && !a.heldUntil.After(now)
-}
-
-// refileVisited files a key again whose visits have changed, unless it runs.
-func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
-	if a.running == nil {
-		b.dequeueWaiting(a)
-		b.enqueue(now, a, out)
-	}
-}
-
-// nextOfBoth is next for a key with visits that wait. The keeper gets reservations alone, and all other workers none.
-func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) *item {
-	if !a.part.mayRun(a.key) {
-		it := b.resuming(now, a)
-		if it == nil || w.id != event.Keeper {
-			return nil
-		}
-		v.remove(it)
-		return it
-	}
-	eventMay, keeper := b.eventMay(now, a) && w.id != event.Keeper, w.id == event.Keeper
-	if !eventMay || v.inTurn < visitsInTurn {
-		if it := v.first(now, func(it *item) bool { return it.isReservation() == keeper }); it != nil {
-			v.remove(it)
-			v.inTurn = min(v.inTurn+1, visitsInTurn)
-			return it
-		}
-	}
-	if !eventMay {
-		return nil
-	}
-	v.inTurn, a.heldUntil = 0, 0
-	return a.popFront()
-}
-
-// putOff files a key that was ready and has nothing that may run: its visits' time is up, which Tick finds, and its event waits for its retry.
-func (b *Boxes) putOff(now clock.Instant, a *actor) {
-	a.wait, a.since = WaitNothing, now
-	if a.head != nil && a.heldUntil.After(now) {
-		var out Output // the retry was in Next before
-		a.wait = WaitRetry
-		b.hold(a, &out)
-	}
-}
-
 // expireVisits ends the visits with a passed deadline: waiting ones as not run; running calls are taken back.
 func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 	if b.visits.soonest.After(now) {
@@ -637,74 +418,6 @@ func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out
 	b.repayAll(out)
 }
 
-// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from the holder's asking: one
-// that has asked from another place since the delivery was taken may have done so after the permission was computed, and gets none.
-func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
-	b.call++
-	it := b.find(id)
-	if it == nil || !it.visit {
-		return
-	}
-	if _, moved := b.visits.moved[it.place]; moved {
-		delete(b.visits.moved, it.place)
-		g.Remaining = 0
-	}
-	b.visits.fences[it.place] = g.Fence
-	b.counters.Granted++
-	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
-}
-
-// Renewable returns the delivery of a reservation that a sender has here and that runs, 0 if there is none. Nothing may be answered to a renewal of
-// one that is over before the verdict that says so is on its way: telling says that it may not be.
-func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
-	at := address{from, call}
-	if place, here := b.visits.by[at]; here {
-		if _, runs := b.visits.fences[place]; runs {
-			id = b.items.at(place).delivery
-		}
-	}
-	return id, b.visits.telling[at] > 0
-}
-
-// tell names the final verdict on a reservation in the output, until it is on its way.
-func (b *Boxes) tell(to address, out *Output) {
-	if b.isGone(to) {
-		return
-	}
-	b.visits.telling[to]++
-	out.Telling = append(out.Telling, Telling{to.sender, to.handle})
-}
-
-// endRelease is for the end of a reservation that was cancelled: if it had ended in another way already, its Cancel has freed nothing, and its
-// sender is told after all.
-func (b *Boxes) endRelease(it *item, r *event.Result) {
-	to, released := b.visits.release[it.place]
-	if !released {
-		return
-	}
-	delete(b.visits.release, it.place)
-	b.told(to)
-	if r.Kind != event.ResultDone && it.first.sender == gone {
-		it.first = to
-	}
-}
-
-// Told says that verdicts are on their way that an output has named.
-func (b *Boxes) Told(all []Telling) {
-	for _, t := range all {
-		b.told(address{t.To, t.Call})
-	}
-}
-
-func (b *Boxes) told(to address) {
-	switch n := b.visits.telling[to]; {
-	case n > 1:
-		b.visits.telling[to] = n - 1
-	case n == 1:
-		delete(b.visits.telling, to)
-	}
-}
-
 // leave removes a sender of an item. It reports whether none is left.
 func (it *item) leave(from address) (none bool) {
 	others := it.joined()
@@ -764,46 +477,6 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 	if p.gate != ownership.Open {
 		b.outlived(r.Kind)
 		out.Ended = append(out.Ended, p.number)
-	}
-}
-
-// remember keeps the id of a call that was done, and its reply, for repeats.
-func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
-	if it.span == noSpan || it.isReservation() { // that is over, and may be made anew
-		return
-	}
-	p := it.actor.part
-	b.window.add(now, p.number, b.spans.at(it.span), it.bit)
-	if !p.ours() {
-		b.late = append(b.late, b.window.end-1)
-		p.leaves = b.window.end
-	}
-	b.visits.replies.add(it.id, r)
-}
-
-// replies are the replies of calls that were done, the newest ones.
-type replies struct {
-	bytesMax, bytes int
-	known           map[event.MessageID]*event.Reply
-	order           []event.MessageID // oldest first
-}
-
-// replyBytes is the overhead of a reply.
-const replyBytes = 256
-
-func (t *replies) add(id event.MessageID, r *event.Reply) {
-	if old := t.known[id]; old != nil { // its id was forgotten, and the call ran again
-		t.bytes += len(r.Payload) - len(old.Payload)
-		t.known[id] = r
-	} else {
-		t.known[id] = r
-		t.order = append(t.order, id)
-		t.bytes += replyBytes + len(r.Payload)
-	}
-	for t.bytes > t.bytesMax && len(t.order) > 0 {
-		t.bytes -= replyBytes + len(t.known[t.order[0]].Payload)
-		delete(t.known, t.order[0])
-		t.order = t.order[1:]
 	}
 }
 

@@ -16,6 +16,8 @@
 //	record.go   the six records of the control log
 //	state.go    the replicated state, and the effect of each record on it: the same on every member
 //	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
+//	peers.go    when the other members were heard
+//	status.go   pictures of a machine
 //	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
 //	takenover.go  owners that have not read that others took over their partitions
 //	beat.go     when a Beat is sent, and its content (rule 1)

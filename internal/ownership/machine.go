@@ -1,21 +1,14 @@
 package ownership
 
 import (
-	"bytes"
-	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/ring"
 )
 
 // acceptedMax bounds the accepted epochs that are kept to compare views with.
 const acceptedMax = 1024
-
-// peersMax bounds the incarnations that are followed; the oldest are dropped.
-const peersMax = 1024
 
 // Machine is one incarnation of one member. It is not safe for concurrent use.
 type Machine struct {
@@ -65,25 +58,6 @@ type view struct {
 type counted struct {
 	at         Position
 	sent, read clock.Instant
-}
-
-// peer is this node's knowledge of an incarnation, itself included.
-type peer struct {
-	came    clock.Instant // when its Hello or another first trace of it was read; zero: never
-	heard   clock.Instant // when its newest Beat was read
-	at      Position      // of its newest Beat
-	beat    *Beat         // its newest; nil: none
-	applied Position      // the newest that it ever applied
-	lists   []listing     // the peers that it reports as unreachable
-	reach   Reach         // by our own transport
-	asked   Position      // propose.go: of its lost proposal to leave; zero: none
-	prefix  prefixDoubt   // prefix.go
-}
-
-// listing is an unbroken run of Beats that name inc as unreachable.
-type listing struct {
-	inc         Incarnation
-	first, last clock.Instant // when they were read
 }
 
 // New returns the machine of a new incarnation. cfg must be valid.
@@ -194,73 +168,6 @@ func (m *Machine) due(t clock.Instant) bool {
 func (m *Machine) isFresh() bool { return m.state != nil && m.now.Before(m.lease) }
 
 func (m *Machine) isMember() bool { return m.state != nil && m.state.IsMember(m.cfg.Inc) }
-
-// peer returns the entry of inc, and creates it if there is none.
-func (m *Machine) peer(inc Incarnation) *peer {
-	p := m.peers[inc]
-	if p == nil {
-		if len(m.peers) >= peersMax {
-			m.forgetPeers()
-		}
-		p = &peer{}
-		m.peers[inc] = p
-	}
-	return p
-}
-
-// forgetPeers drops the incarnations that the log has forgotten, or never knew, and that were not heard for a minute. If
-// nearly all were, it drops the half that was not heard for longest. heardBase takes their place, so that no deadline gets earlier.
-func (m *Machine) forgetPeers() {
-	var unknown []Incarnation
-	for inc := range m.peers { // sorted below
-		known := inc == m.cfg.Inc
-		if m.state != nil && !known {
-			_, known = m.state.Node(inc)
-		}
-		if !known {
-			unknown = append(unknown, inc)
-		}
-	}
-	slices.SortFunc(unknown, func(a, b Incarnation) int {
-		return cmp.Or(cmp.Compare(m.peers[a].heard, m.peers[b].heard), bytes.Compare(a[:], b[:]))
-	})
-	for i, inc := range unknown {
-		p := m.peers[inc]
-		if i >= len(unknown)/2 && !p.heard.Add(time.Minute).Before(m.now) {
-			break
-		}
-		m.heardBase = max(m.heardBase, p.heard)
-		delete(m.peers, inc)
-	}
-	m.forgetSilent()
-}
-
-// heard returns the instant at which the newest Beat of inc was read (rule 4).
-func (m *Machine) heard(inc Incarnation) clock.Instant {
-	if p := m.peers[inc]; p != nil {
-		return max(p.heard, m.heardBase)
-	}
-	return m.heardBase
-}
-
-// forgetSilent drops from beating the nodes that were not heard for the longest lease. The log
-// remembers hundreds of departed nodes: the checks of every Step cover only nodes that may be
-// alive.
-func (m *Machine) forgetSilent() {
-	m.beating = slices.DeleteFunc(m.beating, func(inc Incarnation) bool {
-		p := m.peers[inc]
-		return p == nil || !m.now.Before(p.heard.Add(LeaseMax))
-	})
-}
-
-// seenFresh reports whether n's newest Beat was heard less than its lease ago.
-func (m *Machine) seenFresh(n *Node) bool {
-	if n.Inc == m.cfg.Inc {
-		return m.isFresh()
-	}
-	p := m.peers[n.Inc]
-	return p != nil && p.beat != nil && m.now.Before(p.heard.Add(n.Lease))
-}
 
 // apply takes the next record of a gap-free log, read at r.when, into the state.
 func (m *Machine) apply(r read) {
@@ -541,23 +448,6 @@ func (m *Machine) count(c counted) {
 	}
 }
 
-// note records the peers that this peer cannot reach.
-func (p *peer) note(when clock.Instant, unreachable []Incarnation) {
-	lists := make([]listing, 0, len(unreachable))
-	for _, inc := range unreachable {
-		l := listing{inc: inc, first: when, last: when}
-		if i := p.listing(inc); i >= 0 {
-			l.first = p.lists[i].first
-		}
-		lists = append(lists, l)
-	}
-	p.lists = lists
-}
-
-func (p *peer) listing(inc Incarnation) int {
-	return slices.IndexFunc(p.lists, func(l listing) bool { return l.inc == inc })
-}
-
 // keepView remembers the epoch that was just accepted, to compare views.
 func (m *Machine) keepView(at Position) {
 	m.accepted = append(m.accepted, view{at, m.state.ViewHash})
@@ -574,9 +464,7 @@ func (m *Machine) diverged(r read, b *Beat) bool {
 	if !m.base.Before(b.Cur) || !b.Cur.Before(r.at) {
 		return false
 	}
-	i, ok := slices.BinarySearchFunc(m.accepted, b.Cur, func(v view, at Position) int {
-		return comparePositions(v.at, at)
-	})
+	i, ok := slices.BinarySearchFunc(m.accepted, b.Cur, func(v view, at Position) int { return v.at.Compare(at) })
 	return !ok || m.accepted[i].hash != b.ViewHash
 }
 
@@ -610,107 +498,4 @@ func (m *Machine) end(reason string, last Effect) {
 	m.next = clock.Forever
 	m.emit(SetLease{}) // permits nothing
 	m.emit(last)
-}
-
-// Phase is the state of a node in the group.
-type Phase string
-
-// The phases of a node.
-const (
-	Joining Phase = "joining" // no state yet
-	Stale   Phase = "stale"   // state, no lease
-	Current Phase = "current" // state and a valid lease; member or not
-	Leaving Phase = "leaving"
-	Ended   Phase = "left" // lost, exited or left
-)
-
-// Status is a picture of a machine, for health and the admin page.
-type Status struct {
-	Phase    Phase
-	Member   bool
-	Ready    bool // as our Beats say it
-	Lease    clock.Instant
-	Applied  Position // newest record taken in
-	Cur      Position
-	Gen      uint32
-	Open     int // gates
-	Waiting  int
-	Draining int
-	Pending  int         // partitions, of anybody, with a tenure that is not proven dead
-	Withheld int         // keys of partitions with an open gate that wait for an earlier owner's delivery
-	Covered  int         // turns of reservations at this owner that are covered
-	Awaited  int         // keys of partitions with an open gate that wait for the holder of a covered reservation
-	Reserved int         // keys of the group with a covered reservation, by the log
-	Rival    Incarnation // a member that sends Beats under our name; zero: none is known
-	Full     bool        // this node is ready, and the group has no place for another member
-}
-
-// Status returns the picture at time now.
-func (m *Machine) Status(now clock.Instant) Status {
-	st := Status{
-		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
-		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
-		Full: m.groupFull(),
-	}
-	if rival := m.knownRival(); rival != nil {
-		st.Rival = rival.Inc
-	}
-	for _, keys := range m.gates.withheld { // a sum: the order does not matter
-		st.Withheld += len(keys)
-	}
-	st.Awaited = len(m.covers.until)
-	for _, t := range m.covers.turns { // a count
-		if !t.at.IsZero() {
-			st.Covered++
-		}
-	}
-	if m.state != nil {
-		st.Reserved = len(m.state.Reserved)
-		st.Cur, st.Gen, st.Pending = m.state.Cur, m.state.Gen, m.state.pending.Len()
-	}
-	switch {
-	case m.over:
-		st.Phase = Ended
-	case m.state == nil:
-		st.Phase = Joining
-	case m.leaving:
-		st.Phase = Leaving
-	case now.Before(m.lease):
-		st.Phase = Current
-	default:
-		st.Phase = Stale
-	}
-	return st
-}
-
-// State returns the replicated state, nil while there is none. It belongs to the machine:
-// callers must not write to it, and it is valid until the next Step.
-func (m *Machine) State() *State { return m.state }
-
-// Gate returns the gate of p.
-func (m *Machine) Gate(p ring.Partition) Gate { return m.gates.gate(p) }
-
-// Stopped reports whether this node has closed its gates for good, because it leaves and no
-// node can take its partitions. None of them opens again.
-func (m *Machine) Stopped() bool { return m.gates.stopped }
-
-// Blocker is one reason why a gate waits.
-type Blocker struct {
-	Inc      Incarnation   // whose tenure; zero: any, from before a Genesis
-	Start    Position      // of the tenure
-	Deadline clock.Instant // when it is over if nothing more is heard; an own Beat must confirm it then
-}
-
-// Why lists the reasons why a partition waits; Running means that a delivery of our own earlier
-// tenure runs.
-func (m *Machine) Why(p ring.Partition) (blockers []Blocker, running bool) {
-	if m.state == nil {
-		return nil, m.gates.running.Has(p)
-	}
-	for _, t := range m.state.Pending[p] {
-		if !m.provenOver(t) {
-			blockers = append(blockers, Blocker{t.Inc, t.Start, t.deadline})
-		}
-	}
-	return blockers, m.gates.running.Has(p)
 }

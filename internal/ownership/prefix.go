@@ -45,7 +45,7 @@ func (p *prefixes) at(at Position) (hash uint64, ok bool) {
 	if len(p.list) == 0 || at.Before(p.list[0].at) {
 		return 0, false
 	}
-	i, found := slices.BinarySearchFunc(p.list, at, func(v view, at Position) int { return comparePositions(v.at, at) })
+	i, found := slices.BinarySearchFunc(p.list, at, func(v view, at Position) int { return v.at.Compare(at) })
 	if !found {
 		return 0, true
 	}

@@ -291,7 +291,7 @@ func (m *Machine) withRoom(joiners []Node, gone []Incarnation) []Node {
 	if len(joiners) <= room {
 		return joiners
 	}
-	slices.SortStableFunc(joiners, func(a, b Node) int { return comparePositions(a.Since, b.Since) })
+	slices.SortStableFunc(joiners, func(a, b Node) int { return a.Since.Compare(b.Since) })
 	return slices.DeleteFunc(joiners, func(j Node) bool {
 		if o := m.memberNamed(j.Name); o != nil && !slices.Contains(gone, o.Inc) {
 			return false
@@ -479,7 +479,7 @@ func (m *Machine) joiners() []Node {
 		}
 	}
 	slices.SortFunc(list, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), comparePositions(a.Since, b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
+		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Since.Compare(b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
 	})
 	return slices.CompactFunc(list, func(a, b Node) bool { return a.Name == b.Name }) // the first of a name
 }

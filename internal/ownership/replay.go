@@ -378,7 +378,7 @@ func (r *Replay) pendingTenures() (n int) {
 
 // knows checks what a Beat says of the log up to the position that its sender had read.
 func (r *Replay) knows(b *Beat) string {
-	i, found := slices.BinarySearchFunc(r.views, b.Applied, func(v view, at Position) int { return comparePositions(v.at, at) })
+	i, found := slices.BinarySearchFunc(r.views, b.Applied, func(v view, at Position) int { return v.at.Compare(at) })
 	if !found {
 		i--
 	}

@@ -370,7 +370,7 @@ func (s *State) forget() {
 		}
 	}
 	slices.SortFunc(strangers, func(a, b Node) int {
-		return cmp.Or(comparePositions(a.Since, b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
+		return cmp.Or(a.Since.Compare(b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
 	})
 	gone := strangers[:len(strangers)-strangersMax]
 	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool {
@@ -483,10 +483,6 @@ func (s *State) formers() (all []Former) {
 		}
 	}
 	return all
-}
-
-func comparePositions(a, b Position) int {
-	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
 }
 
 // digest collects the input of a hash, each part with its length.

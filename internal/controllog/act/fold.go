@@ -337,7 +337,7 @@ func (p placed) shown(active bool) Shown {
 	return s
 }
 
-func newestFirst(a, b placed) int { return cmp.Or(comparePositions(b.at, a.at), b.At.Compare(a.At)) }
+func newestFirst(a, b placed) int { return cmp.Or(b.at.Compare(a.at), b.At.Compare(a.At)) }
 
 // Keys returns the keys that are held at an instant, in any order.
 func (f *Fold) Keys(now time.Time) []event.Key {
@@ -389,10 +389,6 @@ func (f *Fold) List(now time.Time) []Shown {
 		}
 	}
 	return shown
-}
-
-func comparePositions(a, b event.Position) int {
-	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
 }
 
 // Old returns the position up to which no record is needed any more at an instant: each has been without an effect

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,38 +57,22 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 	if last, some := v.fold.Last(); some { // written by this goroutine alone
 		from = last
 	}
-	entries, opened, lost := make(chan controllog.Entry), make(chan struct{}), make(chan error, 1)
-	group.Go(func() error {
-		lost <- transport.Tail(ctx, from, prefetch, sync.OnceFunc(func() { close(opened) }), func(e controllog.Entry) {
-			select {
-			case entries <- e:
-			case <-ctx.Done():
-			}
-		})
-		return nil
-	})
 	v.metrics.readers.WithLabelValues("opened").Inc()
-	select {
-	case <-opened:
-	case err := <-lost:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-	asking, done := context.WithTimeout(ctx, answerMax)
-	end, err := transport.End(asking)
-	done()
-	if err != nil {
-		return err
-	}
-	if last, some := v.fold.Last(); some && end.Entry >= 0 && end.Before(last) {
+	return controllog.Read(ctx, transport, from, prefetch, answerMax, func(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
+		return v.begin(ctx, loopInputs{from: from, entries: entries, end: end, transport: transport, group: group})
+	})
+}
+
+// begin prepares the loop.
+func (v *visit) begin(ctx context.Context, in loopInputs) error {
+	if last, some := v.fold.Last(); some && in.end.Entry >= 0 && in.end.Before(last) {
 		return controllog.ErrReplaced
 	}
-	v.setTransport(transport, errors.New("not read to its end yet"))
-	var mark chan error
-	if end.Entry < 0 { // it is empty, or does not tell: a record that is read back shows that the end was reached
-		mark = make(chan error, 1)
-		group.Go(func() error {
+	v.setTransport(in.transport, errors.New("not read to its end yet"))
+	if in.end.Entry < 0 { // it is empty, or does not tell: a record that is read back shows that the end was reached
+		mark := make(chan error, 1)
+		in.mark = mark
+		in.group.Go(func() error {
 			marking, done := context.WithTimeout(ctx, answerMax)
 			defer done()
 			now := v.wall()
@@ -98,13 +81,12 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 			return nil
 		})
 	}
-	return v.loop(ctx, loopInputs{from: from, entries: entries, lost: lost, mark: mark, end: end, transport: transport, group: group})
+	return v.loop(ctx, in)
 }
 
 type loopInputs struct {
 	from      event.Position // of the first record
 	entries   <-chan controllog.Entry
-	lost      <-chan error
 	mark      <-chan error // the answer to the mark; nil: there is none
 	end       event.Position
 	transport controllog.Transport
@@ -129,8 +111,6 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-in.lost:
-			return err
 		case e := <-in.entries:
 			if in.from != controllog.First && e.At != in.from {
 				return controllog.ErrReplaced

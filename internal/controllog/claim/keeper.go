@@ -323,33 +323,11 @@ func newVisit(p *place, transport controllog.Transport) *visit {
 }
 
 func (v *visit) run(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
-	entries, opened, lost := make(chan controllog.Entry), make(chan struct{}), make(chan error, 1)
-	var tail sync.WaitGroup
-	defer tail.Wait()
-	defer stop()
-	tail.Go(func() {
-		lost <- v.transport.Tail(ctx, controllog.First, prefetch, sync.OnceFunc(func() { close(opened) }), func(e controllog.Entry) {
-			select {
-			case entries <- e:
-			case <-ctx.Done():
-			}
-		})
-	})
 	v.keeper.metrics.readers.WithLabelValues("opened").Inc()
-	select {
-	case <-opened:
-	case err := <-lost:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-	asking, done := context.WithTimeout(ctx, answerMax)
-	end, err := v.transport.End(asking)
-	done()
-	if err != nil {
-		return err
-	}
+	return controllog.Read(ctx, v.transport, controllog.First, prefetch, answerMax, v.follow)
+}
+
+func (v *visit) follow(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
 	v.refresh = time.NewTimer(v.every)
 	v.answer = time.NewTimer(answerMax)
 	v.retryAt = time.NewTimer(0)
@@ -375,8 +353,6 @@ func (v *visit) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-lost:
-			return err
 		case e := <-entries:
 			if err := v.read(e); err != nil {
 				return err

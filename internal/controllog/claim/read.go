@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
 )
 
@@ -24,9 +25,10 @@ var errLooked = errors.New("claim: looked")
 func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
 	transport = controllog.Whole(transport, slog.New(slog.DiscardHandler)) // of one reading, nobody needs to know how often it was begun
 	l := look{transport: transport, change: change}
+	_, _ = rand.Read(l.writer[:]) // never fails
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return transport.Run(ctx) })
-	group.Go(func() error { return l.run(ctx, group) })
+	group.Go(func() error { return controllog.Read(ctx, transport, controllog.First, prefetch, answerMax, l.follow) })
 	err := group.Wait()
 	if errors.Is(err, errLooked) {
 		return &l.fold, nil
@@ -44,26 +46,7 @@ type look struct {
 	writer    Writer
 }
 
-func (l *look) run(ctx context.Context, group *errgroup.Group) error {
-	_, _ = rand.Read(l.writer[:]) // never fails
-	entries, opened := make(chan controllog.Entry), make(chan struct{})
-	group.Go(func() error {
-		return l.transport.Tail(ctx, controllog.First, prefetch, func() { close(opened) }, func(e controllog.Entry) {
-			select {
-			case entries <- e:
-			case <-ctx.Done():
-			}
-		})
-	})
-	select {
-	case <-opened:
-	case <-ctx.Done():
-		return nil // the caller reports the reason
-	}
-	end, err := l.transport.End(ctx)
-	if err != nil {
-		return err
-	}
+func (l *look) follow(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
 	idle := time.NewTimer(idleMax)
 	defer idle.Stop()
 	for ended := false; !ended; {

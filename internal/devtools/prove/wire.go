@@ -63,17 +63,16 @@ const faultSecondsMax = 60
 
 // The kinds of records.
 const (
-	WasPublished    = "p" // Event was sent at At, and the broker has it
-	WasSent         = "u" // Event was sent at At, and its fate is not known
-	HasStarted      = "s" // Handling of Event began at At
-	HasEnded        = "e" // Handling ended at At with Outcome
-	WasKilled       = "k" // Process was there for the last time at At
-	WasStopped      = "z" // Process was stopped from At to Until
-	FaultBegan      = "f" // Fault began at At
-	FaultEnded      = "r" // its processes run again
-	HandlersBegan   = "a" // Process has handlers from now on
-	EndedByItself   = "x" // a process ended that nobody ended: Text says which
-	StoppedByItself = "o" // the member has ended the proof: Text says why
+	WasPublished  = "p" // Event was sent at At, and the broker has it
+	WasSent       = "u" // Event was sent at At, and its fate is not known
+	HasStarted    = "s" // Handling of Event began at At
+	HasEnded      = "e" // Handling ended at At with Outcome
+	WasKilled     = "k" // Process was there for the last time at At
+	WasStopped    = "z" // Process was stopped from At to Until
+	FaultBegan    = "f" // Fault began at At
+	FaultEnded    = "r" // its processes run again
+	HandlersBegan = "a" // Process has handlers from now on
+	EndedByItself = "x" // a process ended that nobody ended: Text says which
 )
 
 // Record is something that happened at one member. Its instants are of [clock.Shared] there, in nanoseconds.

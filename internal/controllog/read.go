@@ -1,0 +1,47 @@
+package controllog
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// Read reads a log from a position on, see [Transport.Tail]. Once the reader is open and the log has told its end, see [Transport.End], within
+// endMax, it calls follow, whose ctx ends when the reader is lost. It returns the error of follow, or why there is no reader any more; nil if ctx has
+// ended and follow returns nil.
+func Read(ctx context.Context, transport Transport, from event.Position, prefetch int, endMax time.Duration,
+	follow func(ctx context.Context, end event.Position, entries <-chan Entry) error,
+) error {
+	reading, stop := context.WithCancelCause(ctx)
+	var tail sync.WaitGroup
+	defer tail.Wait()
+	defer stop(nil)
+	entries, opened := make(chan Entry), make(chan struct{})
+	tail.Go(func() {
+		stop(cmp.Or(transport.Tail(reading, from, prefetch, sync.OnceFunc(func() { close(opened) }), func(e Entry) {
+			select {
+			case entries <- e:
+			case <-reading.Done():
+			}
+		}), ErrReaderLost))
+	})
+	var err error
+	select {
+	case <-reading.Done():
+	case <-opened:
+		asking, done := context.WithTimeout(reading, endMax)
+		var end event.Position
+		end, err = transport.End(asking)
+		done()
+		if err == nil {
+			err = follow(reading, end, entries)
+		}
+	}
+	if reading.Err() != nil && ctx.Err() == nil {
+		return context.Cause(reading)
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper, which has room for twice as many, always has some
+// for the next one: the events of a key would wait behind a reservation without room.
+const ReservationsMax = 512
+
+// reservesMax bounds the reservations. Holders that come back find as much room again.
+func (b *Boxes) reservesMax(comesBack bool) int {
+	most := max(1, ReservationsMax/b.shards)
+	if comesBack {
+		return 2 * most
+	}
+	return most
+}
+
+// resumeBytesMax is more than a reservation weighs with the longest key, id and path. A larger one is of no router, and finds room as a call does.
+const resumeBytesMax = event.KeyMax + 2<<10
+
+// resumeMax is how long a holder may wait for the gate of its key to open, and for another one to let go: longer than any promise lasts.
+const resumeMax = 2 * event.TTLMost
+
+// mayResume reports whether a reservation that was granted before may go on here, as far as is known: only one that is covered outlives its
+// owner, and its key waits for it.
+func mayResume(p *part, key ring.KeyHash, id event.MessageID, call *event.Call) bool {
+	if call.TTL == 0 || p.gate == ownership.Waiting {
+		return call.TTL != 0
+	}
+	holder, found := p.holderOf(key)
+	return found && holder == ownership.ReservationOf(id)
+}
+
+// resuming returns the visit for which its key waits, nil if it is not here. Nothing else of the key may run.
+func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
+	if !a.visited || a.part.gate != ownership.Open || len(a.part.awaited) == 0 || a.part.withholds(a.key) {
+		return nil
+	}
+	holder, found := a.part.holderOf(a.id)
+	if !found || holder == (ownership.ReservationID{}) {
+		return nil
+	}
+	return b.visits.of[a].first(now, func(it *item) bool { return it.isReservation() && ownership.ReservationOf(it.id) == holder })
+}
+
+// endResumes ends the waiting visits of a key that only wanted to resume, and cannot.
+func (b *Boxes) endResumes(a *actor, out *Output) {
+	b.endVisits(a, event.Answered, over, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
+}
+
+// SetCovers says whether reservations can be covered.
+func (b *Boxes) SetCovers(covers bool) { b.visits.covers = covers }
+
+// comeBack moves a reservation, held or waiting, to another address: knowledge of its secret id proves the holder. The former address is
+// told that the reservation is over there.
+func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
+	b.counters.Joined++
+	delete(b.visits.by, it.first)
+	if it.first != from && !b.isGone(it.first) {
+		out.say(it.first, event.Answered, over)
+		b.tell(it.first, out)
+	}
+	it.first = from
+	b.visits.by[from] = it.place
+	if fence, runs := b.visits.fences[it.place]; runs {
+		out.say(from, event.Granted, &event.Detail{Grant: &event.Grant{Fence: fence}}) // to be renewed before anything is done
+		return
+	}
+	if it.delivery != 0 {
+		b.visits.moved[it.place] = struct{}{}
+	}
+	b.waitUntil(now, it, call.Deadline, out)
+}
+
+// isReservation reports whether a visit is one.
+func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
+
+// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from the holder's asking: one
+// that has asked from another place since the delivery was taken may have done so after the permission was computed, and gets none.
+func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
+	b.call++
+	it := b.find(id)
+	if it == nil || !it.visit {
+		return
+	}
+	if _, moved := b.visits.moved[it.place]; moved {
+		delete(b.visits.moved, it.place)
+		g.Remaining = 0
+	}
+	b.visits.fences[it.place] = g.Fence
+	b.counters.Granted++
+	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
+}
+
+// Renewable returns the delivery of a reservation that a sender has here and that runs, 0 if there is none. Nothing may be answered to a renewal of
+// one that is over before the verdict that says so is on its way: telling says that it may not be.
+func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
+	at := address{from, call}
+	if place, here := b.visits.by[at]; here {
+		if _, runs := b.visits.fences[place]; runs {
+			id = b.items.at(place).delivery
+		}
+	}
+	return id, b.visits.telling[at] > 0
+}
+
+// tell names the final verdict on a reservation in the output, until it is on its way.
+func (b *Boxes) tell(to address, out *Output) {
+	if b.isGone(to) {
+		return
+	}
+	b.visits.telling[to]++
+	out.Telling = append(out.Telling, Telling{to.sender, to.handle})
+}
+
+// endRelease is for the end of a reservation that was cancelled: if it had ended in another way already, its Cancel has freed nothing, and its
+// sender is told after all.
+func (b *Boxes) endRelease(it *item, r *event.Result) {
+	to, released := b.visits.release[it.place]
+	if !released {
+		return
+	}
+	delete(b.visits.release, it.place)
+	b.told(to)
+	if r.Kind != event.ResultDone && it.first.sender == gone {
+		it.first = to
+	}
+}
+
+// Told says that verdicts are on their way that an output has named.
+func (b *Boxes) Told(all []Telling) {
+	for _, t := range all {
+		b.told(address{t.To, t.Call})
+	}
+}
+
+func (b *Boxes) told(to address) {
+	switch n := b.visits.telling[to]; {
+	case n > 1:
+		b.visits.telling[to] = n - 1
+	case n == 1:
+		delete(b.visits.telling, to)
+	}
+}

@@ -1,0 +1,143 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// visitors are the visits of a key.
+type visitors struct {
+	head, tail *item // queue of those that wait, oldest first
+	n          int32 // length of the queue
+	inTurn     uint8 // number of visits that ran since the last event
+}
+
+// visitsInTurn is how many visits of a key run in a row while an event of it could.
+const visitsInTurn = 8
+
+func (b *Boxes) visitorsOf(a *actor) *visitors {
+	v := b.visits.of[a]
+	if v == nil {
+		v = new(visitors)
+		b.visits.of[a], a.visited = v, true
+	}
+	return v
+}
+
+func (v *visitors) pushBack(it *item) {
+	if v.tail == nil {
+		v.head = it
+	} else {
+		v.tail.next = it
+	}
+	v.tail = it
+	v.n++
+}
+
+func (v *visitors) pushFront(it *item) {
+	it.next, v.head = v.head, it
+	if v.tail == nil {
+		v.tail = it
+	}
+	v.n++
+}
+
+// remove removes a visit from any place of the queue.
+func (v *visitors) remove(it *item) {
+	var before *item
+	for at := v.head; at != it; at = at.next {
+		before = at
+	}
+	if before == nil {
+		v.head = it.next
+	} else {
+		before.next = it.next
+	}
+	if v.tail == it {
+		v.tail = before
+	}
+	it.next = nil
+	v.n--
+}
+
+// workerOf returns the worker of what runs next of a key: the keeper if it is a reservation.
+func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
+	if b.resuming(now, a) != nil {
+		a.workers = noWorkers
+		return &b.visits.keeper
+	}
+	if a.visited {
+		alone := len(b.workers.all) == 0 // nothing else could run: reservations wait for no turn of an event, or of a call before them
+		if v := b.visits.of[a]; alone || !b.eventMay(now, a) || v.inTurn < visitsInTurn {
+			if it := v.first(now, func(it *item) bool { return !alone || it.isReservation() }); it != nil && it.isReservation() {
+				a.workers = noWorkers
+				return &b.visits.keeper
+			}
+		}
+	}
+	if a.workers != b.workers.generation {
+		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
+	}
+	return a.worker
+}
+
+// noWorkers is no generation of workers: the key is given one anew when it needs one.
+const noWorkers = 1<<32 - 1
+
+// first returns the first visit whose time is not up, and that is wanted.
+func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
+	for it := v.head; it != nil; it = it.next {
+		if wanted(it) && it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
+			return it
+		}
+	}
+	return nil
+}
+
+// eventMay reports whether the first event of a key need not wait for its retry.
+func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
+	return a.head != nil && !a.heldUntil.After(now)
+}
+
+// refileVisited files a key again whose visits have changed, unless it runs.
+func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
+	if a.running == nil {
+		b.dequeueWaiting(a)
+		b.enqueue(now, a, out)
+	}
+}
+
+// nextOfBoth is next for a key with visits that wait. The keeper gets reservations alone, and all other workers none.
+func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) *item {
+	if !a.part.mayRun(a.key) {
+		it := b.resuming(now, a)
+		if it == nil || w.id != event.Keeper {
+			return nil
+		}
+		v.remove(it)
+		return it
+	}
+	eventMay, keeper := b.eventMay(now, a) && w.id != event.Keeper, w.id == event.Keeper
+	if !eventMay || v.inTurn < visitsInTurn {
+		if it := v.first(now, func(it *item) bool { return it.isReservation() == keeper }); it != nil {
+			v.remove(it)
+			v.inTurn = min(v.inTurn+1, visitsInTurn)
+			return it
+		}
+	}
+	if !eventMay {
+		return nil
+	}
+	v.inTurn, a.heldUntil = 0, 0
+	return a.popFront()
+}
+
+// putOff files a key that was ready and has nothing that may run: its visits' time is up, which Tick finds, and its event waits for its retry.
+func (b *Boxes) putOff(now clock.Instant, a *actor) {
+	a.wait, a.since = WaitNothing, now
+	if a.head != nil && a.heldUntil.After(now) {
+		var out Output // the retry was in Next before
+		a.wait = WaitRetry
+		b.hold(a, &out)
+	}
+}

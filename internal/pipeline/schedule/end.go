@@ -1,0 +1,60 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/outcome"
+)
+
+// End is the decision about a firing whose run is over.
+type End struct {
+	Settled bool          // it does not come again: further copies of it are dropped
+	Dead    bool          // not Settled: it is a dead letter, and comes again only if that is replayed
+	After   time.Duration // neither: until its retry is due; 0: at once
+}
+
+// EndOf returns the end of a run by its result and the outcome of its event, the zero Outcome if that is not known.
+func EndOf(result event.ResultKind, o outcome.Outcome) End {
+	switch {
+	case result == event.ResultDone || result == event.ResultReject: // the handler has decided
+		return End{Settled: true}
+	case o.Kind == outcome.DeadLetter:
+		return End{Dead: true}
+	}
+	return End{After: o.Delay}
+}
+
+// Done ends what Enter began.
+func (b *Book) Done(now time.Time, f Firing, end End) {
+	l := b.schedules[f.Name]
+	if l == nil || !l.runs || l.running.DefinitionID != f.DefinitionID || !l.running.Time.Equal(f.Time) {
+		return
+	}
+	l.runs = false
+	known := l.has && l.def.ID() == f.DefinitionID
+	switch {
+	case end.Settled:
+		l.status.LastRun = f.Time
+		if l.def.ID() == f.DefinitionID {
+			l.remember(f.Time)
+			l.newest = later(l.newest, f.Time)
+		}
+	case known:
+		e := l.want(now, f.Time, l.running.Missed)
+		e.safe, e.seen, e.entered, e.lastSeen, e.dead, e.returns = true, !end.Dead, true, now, end.Dead, end.After
+	}
+}
+
+// Over says that an event of a key has finished before, mostly at an earlier owner, so that copies of it do not come here. If it is a firing that is waited for, it
+// is over: others need not wait until it comes, and it is not armed again. It reports whether it was one.
+func (b *Book) Over(key event.Key, message event.MessageID) bool {
+	l, e := b.entryOf(key, message)
+	if e == nil {
+		return false
+	}
+	at := e.at
+	l.remember(at)
+	l.remove(at)
+	return true
+}
