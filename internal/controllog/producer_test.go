@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // producing is a client that makes producers by a function of the test.
@@ -81,6 +83,42 @@ func TestLateAnswersOfALostProducerEndNoOther(t *testing.T) {
 		stop()
 		running.Wait()
 	})
+}
+
+// The log says why a producer is replaced.
+func TestALostProducerIsSaidWithItsReason(t *testing.T) {
+	for reason, answer := range map[string]error{"TopicTerminatedError": errors.Join(pulsar.ErrTopicTerminated, errors.New("TopicTerminatedError")), "maxMessageSize": nil} {
+		var said strings.Builder
+		cfg := DefaultPulsarConfig()
+		cfg.Topic, cfg.SendTimeout = "persistent://public/default/log", time.Millisecond
+		p, err := NewPulsar(cfg, pulsar.ClientOptions{}, slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, producer := make(chan struct{}, 2), &heldProducer{}
+		p.client = &producing{make: func() pulsar.Producer {
+			made <- struct{}{}
+			return producer
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = p.keepProducer(ctx) })
+		<-made
+		eventually.True(t, "the producer is replaced", func() bool {
+			answered := make(chan struct{})
+			p.Append([]byte("record"), func(error) { close(answered) })
+			if answer != nil && len(producer.answers) == 1 {
+				producer.answers[0](answer)
+			}
+			<-answered
+			return len(made) > 0
+		})
+		stop()
+		running.Wait()
+		if lines := said.String(); !strings.Contains(lines, "producer lost") || !strings.Contains(lines, reason) {
+			t.Errorf("no reason with %q: %s", reason, lines)
+		}
+	}
 }
 
 // refusing is a client like Pulsar's: with an error it returns a nil pointer of its own type, which is not equal to nil.

@@ -16,7 +16,6 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
@@ -93,7 +92,7 @@ type Pulsar struct {
 	ready   chan struct{}  // closed when client may be used
 	opening chan struct{}  // a slot for each call that opens a reader
 	hanging sync.WaitGroup // those calls
-	broken  chan struct{}  // cap 1: the producer is unusable
+	broken  chan error     // cap 1: why the producer is unusable
 
 	client pulsar.Client // written before ready is closed
 
@@ -121,7 +120,7 @@ func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger)
 		log:     log,
 		ready:   make(chan struct{}),
 		opening: make(chan struct{}, openersMax),
-		broken:  make(chan struct{}, 1),
+		broken:  make(chan error, 1),
 	}, nil
 }
 
@@ -188,8 +187,8 @@ func (p *Pulsar) keepProducer(ctx context.Context) error {
 		ready()
 		select {
 		case <-ctx.Done():
-		case <-p.broken:
-			p.log.Warn("producer lost", "topic", p.cfg.Topic)
+		case err := <-p.broken:
+			p.log.Warn("producer lost", "topic", p.cfg.Topic, "error", err)
 		}
 		p.setProducer(nil)
 		producer.Close()
@@ -229,7 +228,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 	}
 	answer := pulsarsend.Within(p.cfg.SendTimeout, func(err error) {
 		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(silentTimeouts*p.cfg.SendTimeout) {
-			p.giveUp(producer)
+			p.giveUp(producer, errSilent)
 		}
 		done(err)
 	})
@@ -238,10 +237,10 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 	producer.SendAsync(context.Background(), message,
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 			if err == nil {
-				producer.Received()
+				producer.Received(0) // the topic has no other
 			}
 			if pulsarsend.GaveUp(err) {
-				p.giveUp(producer)
+				p.giveUp(producer, err)
 			}
 			answer(err)
 		})
@@ -250,13 +249,15 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 // silentTimeouts is for how many send timeouts a producer may have no receipt. Mostly the broker is away then, and the client would reconnect by itself.
 const silentTimeouts = 4
 
+var errSilent = errors.New("no receipts: the broker is away, or has refused a record, as by a policy of maxMessageSize")
+
 // giveUp makes Run replace a producer, once. Answers of an earlier one must not end the one that has taken its place.
-func (p *Pulsar) giveUp(given *pulsarsend.Sender) {
+func (p *Pulsar) giveUp(given *pulsarsend.Sender, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.producer == given {
 		p.producer = nil
-		signal.Set(p.broken)
+		p.broken <- why // there is room: Run takes it before it makes the next producer
 	}
 }
 

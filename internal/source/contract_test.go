@@ -770,6 +770,54 @@ func TestPulsarRefusedCopyArrivesLater(t *testing.T) {
 	m.AwaitIdle()
 }
 
+// A copy that the broker refuses, here because of its size, takes the receipts of the others with it once, and not each time that it is sent again.
+func TestPulsarRefusedCopyDoesNotRepeatTheOthers(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := sourcetest.Config(b.Topic(t, 0))
+	cfg.CopyTimeout, cfg.CopyBackoffMax = 3*time.Second, 500*time.Millisecond
+	letters := source.DeadLetterTopicName(cfg.Topics, cfg.Subscription)
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
+	reject := func(payloads ...string) {
+		messages := make([]sourcetest.Message, 0, len(payloads))
+		for _, p := range payloads {
+			messages = append(messages, sourcetest.Message{Key: "k", Payload: p})
+		}
+		b.Publish(t, cfg.Topics[0], messages...)
+		verdicts := make([]event.Verdict, 0, len(payloads))
+		for _, e := range m.Take(len(payloads)) {
+			verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Rejected})
+		}
+		m.Settle(nil, verdicts)
+	}
+	reject("first")
+	m.AwaitIdle()
+	limitSizes(t, letters, 2000)
+	reject("second", "third", strings.Repeat("x", 4000), "fourth", "fifth")
+	eventually.True(t, "only the refused copy waits", func() bool { return m.Stats().Unsettled == 1 })
+	kept := func() int { return pulsartest.Stats(t, letters, cfg.DeadLetterSubscription).Backlog }
+	failures := func() float64 { return metric(t, reg, "ringfence_source_copy_failures_total") }
+	letters1, failures1 := kept(), failures()
+	eventually.True(t, "it is sent again and again", func() bool { return failures() >= failures1+3 })
+	if n := kept(); n != letters1 {
+		t.Errorf("%d dead letters have become %d", letters1, n)
+	}
+	limitSizes(t, letters, 1<<20)
+	m.AwaitIdle()
+}
+
+// limitSizes sets the greatest size of a message of a topic.
+func limitSizes(t *testing.T, topic string, most int) {
+	t.Helper()
+	path := pulsaradmin.TopicPath(topic) + "/maxMessageSize"
+	pulsartest.Admin(t, http.MethodPost, path, most, nil)
+	eventually.True(t, "the broker limits sizes", func() bool {
+		var applied int
+		pulsartest.Admin(t, http.MethodGet, path, nil, &applied)
+		return applied == most
+	})
+}
+
 // limitDelays sets the longest delay of a topic in milliseconds, 0: any.
 func limitDelays(t *testing.T, topic string, most int) {
 	t.Helper()

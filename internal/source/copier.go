@@ -2,12 +2,14 @@ package source
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/ring"
 )
 
@@ -19,6 +21,10 @@ type outgoingEvent struct {
 	hop     bool        // the next copy of an event of the timer topic that is not due yet
 	answer  func(error) // of a new event for the timer topic, which is sent once; nil: it is not that
 	done    func()      // of an event that is not in the ledger: called when its copy is safe; nil: it is
+
+	// The producer that has not answered an earlier copy, nil if none: the next copy is sent alone, by another producer, so that no other receipt is
+	// lost if the broker refuses it.
+	after *pulsarsend.Sender
 
 	late *atomic.Bool // a copy that had timed out was confirmed after all; nil: none was sent yet
 }
@@ -88,9 +94,9 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 // A copy that failed may still be in its topic. Sent again it is there twice, under one
 // message id, which its owner deduplicates.
 func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
-	var waiting, failed []outgoingEvent
+	var waiting, lone, failed []outgoingEvent
 	var landed []landing
-	flying, flyingBytes := 0, 0
+	flying, flyingBytes, loneFlying := 0, 0, false
 	delays := backoff.Backoff{Min: s.cfg.CopyBackoffMin, Max: s.cfg.CopyBackoffMax}
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
@@ -102,7 +108,14 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 			return
 		case <-c.work:
 		case <-again:
-			waiting, failed, again = append(waiting, failed...), failed[:0], nil
+			for _, out := range failed {
+				if out.after != nil {
+					lone = append(lone, out)
+				} else {
+					waiting = append(waiting, out)
+				}
+			}
+			failed, again = failed[:0], nil
 		}
 		s.mu.Lock()
 		waiting = append(waiting, c.added...)
@@ -114,6 +127,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		flying -= len(landed)
 		for i := range landed {
 			flyingBytes -= landed[i].weight()
+			loneFlying = loneFlying && landed[i].after == nil
 		}
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
 			failed = append(failed, lost...)
@@ -127,16 +141,27 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 
 		sent := 0
 		var safe []landing
-		for ; sent < len(waiting) && flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil; sent++ {
-			if out := waiting[sent]; s.stillNeeded(c, &out, sink) {
-				if out.isSafe() {
-					safe = append(safe, landing{outgoingEvent: out})
-					continue
-				}
-				flying++
-				flyingBytes += out.weight()
-				s.sendCopy(ctx, c, out, broker)
+		send := func(out outgoingEvent) {
+			if !s.stillNeeded(c, &out, sink) {
+				return
 			}
+			if out.isSafe() {
+				safe = append(safe, landing{outgoingEvent: out})
+				return
+			}
+			flying++
+			flyingBytes += out.weight()
+			loneFlying = loneFlying || out.after != nil
+			s.sendCopy(ctx, c, out, broker)
+		}
+		hasRoom := func() bool { return flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil }
+		for len(lone) > 0 && !loneFlying && hasRoom() {
+			next := lone[0]
+			lone[0], lone = outgoingEvent{}, lone[1:]
+			send(next)
+		}
+		for ; sent < len(waiting) && hasRoom(); sent++ {
+			send(waiting[sent])
 		}
 		rest := copy(waiting, waiting[sent:])
 		clear(waiting[rest:])
@@ -150,6 +175,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 // sendCopy sends a copy. The result goes to c.landed, from any goroutine.
 func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker connection) {
 	copied := s.copyOf(&out)
+	copied.after = out.after
 	end := s.sending(ctx, out.message.Event, &copied)
 	if !s.isDead(&out) {
 		copied.seal(s.keysOfCopies())
@@ -241,6 +267,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	var retried, deadLettered, parked int
 	var done []func()
 	var spilled, givenUp []event.Handle
+	var suspect *landing // was sent alone, and not answered
 	s.mu.Lock()
 	for i := range landed {
 		l := &landed[i]
@@ -253,6 +280,13 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 		if l.err != nil {
 			if l.spilled {
 				s.ledger.NotCopied(l.verdict.Handle)
+			}
+			if u := new(unanswered); errors.As(l.err, &u) {
+				if l.after == nil {
+					l.after = u.by
+				} else {
+					suspect = l
+				}
 			}
 			lost = append(lost, l.outgoingEvent)
 			continue
@@ -309,6 +343,10 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	if len(lost) > 0 {
 		s.metrics.copyFailures.Add(float64(len(lost)))
 		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(landed))
+	}
+	if suspect != nil {
+		s.log.Warn("a copy that was sent alone is not answered: a policy of its topic may refuse it",
+			"message_id", suspect.message.Event.ID.String(), "topic", s.copyOf(&suspect.outgoingEvent).topic, "payload_bytes", len(suspect.message.Event.Payload))
 	}
 	return lost
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // fakeBroker delivers the test's messages, and keeps copies until the test answers.
@@ -32,7 +34,8 @@ type fakeBroker struct {
 	copies []outgoing // all that were sent
 	bounds []int      // of unacked events, as they were set
 
-	outlets *outlets // if it is set, copies take this way
+	outlets *outlets                    // if it is set, copies take this way
+	take    func(outgoing, func(error)) // or this one
 }
 
 func (f *fakeBroker) bound(unacked int) {
@@ -70,6 +73,10 @@ func (f *fakeBroker) send(ctx context.Context, c outgoing, done func(error)) {
 	f.sent[c.topic]++
 	if f.outlets != nil {
 		f.outlets.send(ctx, c, done)
+		return
+	}
+	if f.take != nil {
+		f.take(c, done)
 		return
 	}
 	f.copies = append(f.copies, c)
@@ -210,6 +217,58 @@ func TestCopiesThatAreConfirmedLateAreSafe(t *testing.T) {
 		}
 		if n := broker.sentTo(src.cfg.RetryTopic); n > 4*events {
 			t.Errorf("%d copies were sent of %d events", n, events)
+		}
+	})
+}
+
+// A copy that the broker refuses takes the receipts of the others of its producer with it, once: from then on it is sent alone.
+func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 20
+		n := 0
+		src, broker, handles := runFake(t, events, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
+		const refused = "7"
+		var refuses atomic.Bool
+		refuses.Store(true)
+		sent := map[string]int{}
+		forgotten := map[bool]*atomic.Bool{false: new(atomic.Bool), true: new(atomic.Bool)} // the two producers, by whether copies are sent alone
+		sender := pulsarsend.NewSender(nil)
+		broker.take = func(c outgoing, done func(error)) {
+			sent[string(c.payload)]++
+			producer := forgotten[c.after != nil]
+			if refuses.Load() && string(c.payload) == refused {
+				producer.Store(true)
+			}
+			time.AfterFunc(time.Millisecond, func() { // the refusal is there first
+				if !producer.Load() {
+					done(nil)
+					return
+				}
+				time.AfterFunc(src.cfg.CopyTimeout, func() {
+					producer.Store(false) // it is another one
+					done(&unanswered{pulsarsend.ErrTimeout, sender})
+				})
+			})
+		}
+		settleAll(src, event.Failed, handles)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != 1 {
+			t.Errorf("%d events are open, want the refused one", open)
+		}
+		for payload, times := range sent {
+			if payload != refused && times > 2 {
+				t.Errorf("copy %s was sent %d times", payload, times)
+			}
+		}
+		if sent[refused] < 10 {
+			t.Errorf("the refused copy was sent %d times", sent[refused])
+		}
+		refuses.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != 0 {
+			t.Errorf("%d events are open", open)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // Properties that a copy carries beside the event's own. Those of the retry topic
@@ -52,6 +53,7 @@ type outgoing struct {
 	properties  map[string]string
 	eventTime   int64 // Unix milliseconds, 0 when there is none
 	delay       time.Duration
+	after       *pulsarsend.Sender // which has not answered an earlier copy: this one is sent by another one, alone; nil: none
 }
 
 // retryCopy makes the copy that comes back after d.Delay.

@@ -21,16 +21,21 @@ type outlets struct {
 	cfg     Config
 	sdk     *sdk
 	byTopic map[string]*outlet
+	alone   map[string]*outlet // by topic, for copies that were not answered: one at a time
 }
 
 func newOutlets(cfg Config, sdk *sdk) *outlets {
+	return &outlets{cfg: cfg, sdk: sdk, byTopic: outletsByTopic(cfg), alone: outletsByTopic(cfg)}
+}
+
+func outletsByTopic(cfg Config) map[string]*outlet {
 	pauses := backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}
-	return &outlets{cfg: cfg, sdk: sdk, byTopic: map[string]*outlet{
+	return map[string]*outlet{
 		cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
 		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses, keep: true},
 		cfg.ParkingTopic():  {topic: cfg.ParkingTopic(), pauses: pauses, keep: true},
 		cfg.TimerTopic():    {topic: cfg.TimerTopic(), pauses: pauses},
-	}}
+	}
 }
 
 // outlet sends the copies for one topic. One goroutine at a time uses it; the client
@@ -68,8 +73,20 @@ const copyBytesMax = 32 << 20
 
 var errFull = errors.New("source: the client holds too many bytes of copies that the broker has not confirmed")
 
+// unanswered is the end of a copy without an answer. Either the broker has refused it, or another copy of the same
+// producer, whose receipts are lost then, or the topic is slow.
+type unanswered struct {
+	error
+	by *pulsarsend.Sender
+}
+
+func (u *unanswered) Unwrap() error { return u.error }
+
 func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	o := p.byTopic[c.topic]
+	if c.after != nil {
+		o = p.alone[c.topic]
+	}
 	producer, err := p.tryProducer(ctx, o)
 	if err == nil && o.bytes.Load() >= copyBytesMax {
 		err = errFull
@@ -92,6 +109,9 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(p.cfg.CopyTimeout) {
 			p.replace(o, producer)
 		}
+		if errors.Is(err, pulsarsend.ErrTimeout) || errors.Is(err, pulsar.ErrProducerClosed) {
+			err = &unanswered{err, producer}
+		}
 		done(err)
 	})
 	end := func(err error) {
@@ -103,8 +123,11 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	o.bytes.Add(weight)
 	producer.SendAsync(ctx, message, func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		o.bytes.Add(-weight)
-		if err == nil {
-			producer.Received()
+		if err == nil && id != nil {
+			producer.Received(id.PartitionIdx())
+			if c.after != nil && c.after.SilentIn(id.PartitionIdx(), p.cfg.CopyTimeout) {
+				p.replace(p.byTopic[c.topic], c.after)
+			}
 		}
 		if pulsarsend.GaveUp(err) {
 			p.replace(o, producer)

@@ -256,6 +256,48 @@ func TestASilentProducerIsMadeAnew(t *testing.T) {
 	}
 }
 
+// Of a topic with partitions the client forgets the producer of the one whose copy was refused, while the others go on: a copy that another producer has
+// sent there since then tells.
+func TestAProducerThatIsSilentInAPartitionIsMadeAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		receipts []int32 // topic partitions that the first producer still confirms
+		replaced bool
+	}{
+		"silent in the partition": {[]int32{1}, true},
+		"slow":                    {[]int32{0, 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := &fakeProducer{answer: func(*pulsar.ProducerMessage, func(error)) {}}
+			producers := []pulsar.Producer{first, &numbered{}}
+			p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+				made := producers[0]
+				producers = producers[1:]
+				return made, nil
+			}})
+			topic := p.cfg.RetryTopic
+			made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[topic])
+			if err != nil {
+				t.Fatal(err)
+			}
+			*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
+			for _, partition := range c.receipts {
+				made.Received(partition)
+			}
+			sent := make(chan error, 1)
+			p.send(t.Context(), outgoing{topic: topic, after: made}, func(err error) { sent <- err })
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+			p.outlets.byTopic[topic].mu.Lock()
+			replaced := p.outlets.byTopic[topic].producer != made
+			p.outlets.byTopic[topic].mu.Unlock()
+			if replaced != c.replaced {
+				t.Errorf("the first producer was replaced: %v, want %v", replaced, c.replaced)
+			}
+		})
+	}
+}
+
 // The dead letter topic loses its subscription behind our back when it is deleted, and
 // when the subscription expires: it is looked after again, and no dead letter is sent
 // where nothing keeps it.

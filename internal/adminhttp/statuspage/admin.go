@@ -160,7 +160,7 @@ func (p *Page) serveSnapshot(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(join(seen.with(p.caller(r))), '\n')) // a client that has gone does not need it
 }
 
-// serveEvents sends snapshots until the caller goes, reads too slowly, or has had its time.
+// serveEvents sends snapshots until the caller goes, reads too slowly, has had its time, or has other rights than at first.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	select {
 	case p.streams <- struct{}{}:
@@ -176,15 +176,15 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy must hand on each event at once
 	guarded(h)
-	control, watch := http.NewResponseController(w), p.watch(r)
+	control, watch, caller := http.NewResponseController(w), p.watch(r), p.caller(r)
 	sent := map[string][]byte{}
 	for {
 		newest, err := watch.newest(ctx)
-		if err != nil {
+		if err != nil || !bytes.Equal(p.caller(r), caller) { // the token may have been replaced
 			return
 		}
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) //nolint:forbidigo // the deadlines of connections go by the wall clock
-		event := join(changed(newest.with(p.caller(r)), sent))
+		event := join(changed(newest.with(caller), sent))
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", event); err != nil || control.Flush() != nil {
 			return
 		}

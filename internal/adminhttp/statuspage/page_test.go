@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,6 +351,26 @@ func TestStreamsAreBounded(t *testing.T) {
 		cancel()
 		streams.Wait()
 	})
+}
+
+// A stream ends before its next event when the rights of its caller have changed, as when the token was replaced. The caller asks again, and gets what it may see then.
+func TestAStreamEndsWithTheRightsOfItsCaller(t *testing.T) {
+	for name, right := range map[string]func(*Callers) *func(*http.Request) bool{
+		"names keys": func(c *Callers) *func(*http.Request) bool { return &c.MayNameKeys },
+		"acts":       func(c *Callers) *func(*http.Request) bool { return &c.MayAct },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var revoked atomic.Bool
+			callers := everybody
+			*right(&callers) = func(*http.Request) bool { return !revoked.Load() }
+			time.AfterFunc(2500*time.Millisecond, func() { revoked.Store(true) })
+			begun, w := time.Now(), httptest.NewRecorder()
+			New(crowd(1, 10), callers).serveEvents(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/page/events", nil))
+			if took, events := time.Since(begun), strings.Count(w.Body.String(), "data: "); took > 5*time.Second || events != 3 {
+				t.Errorf("the caller %s no more after 2.5 s: the stream had %d events and ended after %v", name, events, took)
+			}
+		})
+	}
 }
 
 func TestAuditWords(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -62,29 +61,50 @@ func GaveUp(err error) bool {
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
 }
 
-// Sender is a producer with the time of its newest receipt.
+// Sender is a producer with the times of its newest receipts.
 //
 // The client (v0.21.0) forgets a producer whose message the broker has refused, such as one with a delay or a size that a policy forbids: its messages
 // still arrive, but no receipt reaches it, not even when the broker permits them again. [GaveUp] cannot see that. It must be closed and replaced, too.
+// Of a topic with partitions it forgets only the producer of the one.
 type Sender struct {
 	pulsar.Producer
 
-	newest atomic.Int64
+	made   clock.Instant
+	mu     sync.Mutex
+	newest map[int32]clock.Instant // by topic partition
 }
 
 // NewSender returns the sender of a producer that was made now.
 func NewSender(p pulsar.Producer) *Sender {
-	s := &Sender{Producer: p}
-	s.Received()
-	return s
+	return &Sender{Producer: p, made: clock.Now()}
 }
 
-// Received notes a receipt. It may be called concurrently.
-func (s *Sender) Received() { s.newest.Store(int64(clock.Now())) }
+// Received notes a receipt of a topic partition. It may be called concurrently.
+func (s *Sender) Received(partition int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		s.newest = make(map[int32]clock.Instant)
+	}
+	s.newest[partition] = clock.Now()
+}
 
 // Silent reports whether there was no receipt for d. It may be called concurrently.
 func (s *Sender) Silent(d time.Duration) bool {
-	return clock.Now().Sub(clock.Instant(s.newest.Load())) >= d
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	newest := s.made
+	for _, at := range s.newest {
+		newest = max(newest, at)
+	}
+	return clock.Now().Sub(newest) >= d
+}
+
+// SilentIn is Silent for one topic partition.
+func (s *Sender) SilentIn(partition int32, d time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return clock.Now().Sub(max(s.made, s.newest[partition])) >= d
 }
 
 // Await makes a call of the client that takes no context and may hang, for as long as the

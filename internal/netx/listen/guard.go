@@ -90,29 +90,25 @@ func (g Guard) Protect(handler http.Handler) http.Handler {
 			return
 		}
 		keep(r.Context())
-		rights := callerRights{showsToken: same(bearerToken(r), g.Token())}
-		rights.mayAct = rights.showsToken || g.Token() == "" && fromLoopback(r) && namesLoopback(r)
-		r = r.WithContext(context.WithValue(r.Context(), rightsKey{}, rights))
-		handler.ServeHTTP(w, r)
+		handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, g.Token)))
 	})
 }
 
-// callerRights is in the context of a request that has passed a guard.
-type callerRights struct{ showsToken, mayAct bool }
+// tokenKey is the key of [Guard.Token] in the context of a request that has passed the guard.
+type tokenKey struct{}
 
-type rightsKey struct{}
-
-// ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the token: the
-// same page may tell other callers less.
-func ShowsToken(r *http.Request) bool { return rightsOf(r).showsToken }
+// ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the present token: the
+// same page may tell other callers less. An answer without an end asks again, since the token may be replaced.
+func ShowsToken(r *http.Request) bool {
+	want, _ := r.Context().Value(tokenKey{}).(func() string)
+	return want != nil && same(bearerToken(r), want())
+}
 
 // MayAct reports whether the caller of a request, as [Guard.Protect] hands it on, would get
-// everything that the guard protects: with the token, or on loopback where there is none.
-func MayAct(r *http.Request) bool { return rightsOf(r).mayAct }
-
-func rightsOf(r *http.Request) callerRights {
-	rights, _ := r.Context().Value(rightsKey{}).(callerRights)
-	return rights
+// everything that the guard protects now: with the token, or on loopback where there is none.
+func MayAct(r *http.Request) bool {
+	want, _ := r.Context().Value(tokenKey{}).(func() string)
+	return ShowsToken(r) || want != nil && want() == "" && fromLoopback(r) && namesLoopback(r)
 }
 
 // bearerToken returns the token that a request shows, "" if it shows none.

@@ -208,3 +208,25 @@ func TestRightsOfACaller(t *testing.T) {
 		t.Error("a request that no guard has seen has rights")
 	}
 }
+
+// A request whose answer goes on has no rights by a token that was replaced, nor because there was none.
+func TestRightsAreThoseOfThePresentToken(t *testing.T) {
+	for _, before := range []string{"hush", ""} {
+		now := before
+		guard := Guard{Name: "admin", Token: func() string { return now }, Metrics: NewMetrics(prometheus.NewRegistry())}
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.RemoteAddr, r.Host = "127.0.0.1:4711", "127.0.0.1:16653"
+		r.Header.Set("Authorization", "Bearer hush")
+		guard.Protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if !MayAct(r) {
+				t.Errorf("with the token %q the request has no rights", before)
+			}
+			if now = "another"; MayAct(r) || ShowsToken(r) {
+				t.Errorf("the request of the token %q has rights still", before)
+			}
+		})).ServeHTTP(httptest.NewRecorder(), r)
+		if now == before {
+			t.Errorf("with the token %q the request is refused", before)
+		}
+	}
+}
