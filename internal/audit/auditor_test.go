@@ -197,6 +197,41 @@ func TestSourcesMakeRoom(t *testing.T) {
 	}
 }
 
+// A source that has handlings in memory keeps its id, so that none is compared by the clock of another one.
+func TestSourcesWithHandlingsKeepTheirIDs(t *testing.T) {
+	a := New(1 << 20)
+	a.Register(Source{Name: "self"})
+	source := func(i int) Source { return Source{Name: "peer", Clock: ClockID{byte(i), byte(i >> 8)}} }
+	ids := map[SourceID]bool{}
+	for i := range sourcesMax - 1 {
+		id, ok := a.Register(source(i))
+		if !ok || ids[id] {
+			t.Fatalf("source %d: id %d, %v", i, id, ok)
+		}
+		ids[id] = true
+		a.Add(id, Mapping{}, []Handling{{Key: partition.KeyHash(i), Start: us, End: ms}}, nil)
+	}
+	if id, ok := a.Register(source(sourcesMax)); ok {
+		t.Errorf("one more has the id %d", id)
+	}
+	if _, ok := a.Register(source(0)); !ok {
+		t.Error("one that is registered has no id")
+	}
+}
+
+// Processes whose clocks are not known are not on one machine: what their clocks say alike may not be alike.
+func TestUnknownClocksAreNotTheSame(t *testing.T) {
+	a := New(1 << 16)
+	x, _ := a.Register(Source{Name: "x"})
+	y, _ := a.Register(Source{Name: "y"})
+	unsure := Mapping{StartSlack: time.Second, EndSlack: time.Second}
+	a.Add(x, unsure, []Handling{{Key: 1, Fence: event.Fence{Turn: 1}, Start: time.Minute, End: time.Minute + ms}}, nil)
+	found := a.Add(y, unsure, []Handling{{Key: 1, Fence: event.Fence{Turn: 2}, Start: time.Minute, End: time.Minute + ms}}, nil)
+	if c := a.Counts(); len(found) > 0 || c.Overlaps != 0 || c.Undecided[Clocks] != 1 {
+		t.Errorf("%+v %+v, want it undecided", found, c)
+	}
+}
+
 func TestSince(t *testing.T) {
 	a := New(1 << 16)
 	id, _ := a.Register(Source{Clock: ClockID{1}})

@@ -79,6 +79,51 @@ func TestInversionsOfForgottenKeysAreNotSeen(t *testing.T) {
 	}
 }
 
+// Of the keys that share a place the one that had no event for the longest time is forgotten.
+func TestBusyKeysAreNotForgotten(t *testing.T) {
+	for _, first := range [][]string{{"busy", "0"}, {"0", "busy"}} {
+		v := NewInversions(0)
+		for _, k := range first {
+			v.Began(clock.Instant(time.Hour), []event.Delivery{delivery(k, 2)})
+		}
+		for i := range int64(10) {
+			v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("busy", 3+i), delivery(fmt.Sprint(1+i), 2)})
+		}
+		v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("busy", 1)})
+		if c := v.Counts(); c.Sum() != 1 {
+			t.Errorf("%v: %+v, want one inversion", first, c)
+		}
+	}
+}
+
+// Repeats, and events whose ids no broker has given, have no order.
+func TestEventsWithoutOrder(t *testing.T) {
+	for name, change := range map[string]func(*event.Delivery){
+		"a retry":       func(d *event.Delivery) { d.Attempt = 2 },
+		"after a crash": func(d *event.Delivery) { d.Crashes = 1 },
+		"a call":        func(d *event.Delivery) { d.Object.ID = event.CallMessageID("a", "id", 1) },
+	} {
+		v := NewInversions(1 << 16)
+		other := delivery("a", 1)
+		change(&other)
+		v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("a", 2), other, delivery("a", 3)})
+		if c := v.Counts(); c.Sum() != 0 || c.First != 2 {
+			t.Errorf("%s: %+v, want no inversion of 2 events", name, c)
+		}
+	}
+}
+
+// Events of two topics have no order, whatever their ids.
+func TestTopicsHaveNoOrder(t *testing.T) {
+	v := NewInversions(1 << 16)
+	other := delivery("a", 1)
+	other.Object.Topic = "payments"
+	v.Began(clock.Instant(time.Hour), []event.Delivery{delivery("a", 2), other, delivery("a", 3)})
+	if c := v.Counts(); c.Sum() != 0 {
+		t.Errorf("%+v, want no inversion", c)
+	}
+}
+
 func BenchmarkBegan(b *testing.B) {
 	v := NewInversions(1 << 20)
 	deliveries := make([]event.Delivery, 256)

@@ -229,6 +229,47 @@ func TestLogLimitsAppends(t *testing.T) {
 			all = append(all, ownership.AppendDone{Record: hello()})
 		}
 		n.want(t, all...)
+		for seq := range uint64(3) { // the limit for Beats is what it was
+			n.log.Append(ownership.Append{Record: beat(seq)})
+		}
+		n.want(t, ownership.AppendDone{Record: beat(2), Failed: true})
+		slow.release(nil)
+		n.want(t, ownership.AppendDone{Record: beat(0)}, ownership.AppendDone{Record: beat(1)})
+	})
+}
+
+// moving is a log that notes where its anchor goes; the first move fails.
+type moving struct {
+	*Mem
+
+	to []event.Position
+}
+
+func (m *moving) MoveAnchor(_ context.Context, to event.Position) error {
+	if m.to = append(m.to, to); len(m.to) == 1 {
+		return errors.New("no broker")
+	}
+	return nil
+}
+
+// The anchor goes where the machine says; a failure is counted, and the next move has its effect.
+func TestLogMovesTheAnchor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &moving{Mem: NewMem()}
+		n := startLog(t, log)
+		want := []event.Position{{Ledger: 1, Entry: 2}, {Ledger: 1, Entry: 5}}
+		for _, to := range want {
+			n.log.MoveAnchor(ownership.MoveAnchor{To: to})
+			synctest.Wait()
+		}
+		if !slices.Equal(log.to, want) {
+			t.Errorf("the anchor went to %v, want %v", log.to, want)
+		}
+		for result, want := range map[string]float64{"ok": 1, "failed": 1} {
+			if got := testutil.ToFloat64(n.metrics.anchors.WithLabelValues(result)); got != want {
+				t.Errorf("%v moves are counted as %s, want %v", got, result, want)
+			}
+		}
 	})
 }
 

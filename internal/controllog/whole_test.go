@@ -225,3 +225,82 @@ func TestWholeOfSilentLog(t *testing.T) {
 		})
 	}
 }
+
+// TestWholeOfALogThatLacksTheNewestRecord: a record is in doubt, and the readers that are opened at the one before do not have that one any more. If a
+// single one misses it, as at a reconnect, the reading goes on.
+func TestWholeOfALogThatLacksTheNewestRecord(t *testing.T) {
+	first, second := event.Position{Ledger: 1}, event.Position{Ledger: 2}
+	for name, c := range map[string]struct {
+		missed [][]event.Position // by the readers that are opened at the first record when the second one is in doubt
+		want   error
+	}{
+		"gone":        {[][]event.Position{{first}, {first}, {first}}, ErrReplaced},
+		"missed once": {[][]event.Position{{first}}, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := &forgetful{Mem: NewMem(), missed: append([][]event.Position{nil, nil}, c.missed...)} // two for the first record
+				log.Put(nil)
+				ctx, done := context.WithCancel(t.Context())
+				defer done()
+				var got []event.Position
+				ended := make(chan error, 1)
+				go func() {
+					ended <- Whole(log, quiet()).Tail(ctx, First, 10, func() {}, func(e Entry) { got = append(got, e.At) })
+				}()
+				time.Sleep(time.Second)
+				log.Roll()
+				log.Put(nil)
+				time.Sleep(10 * time.Second) // less than until the first look
+				if errors.Is(c.want, context.Canceled) {
+					done()
+				}
+				synctest.Wait()
+				select {
+				case err := <-ended:
+					if !errors.Is(err, c.want) {
+						t.Errorf("it ended with %v, want %v", err, c.want)
+					}
+				default:
+					t.Error("it goes on")
+				}
+				want := []event.Position{first}
+				if c.want != ErrReplaced { //nolint:errorlint // of the table
+					want = append(want, second)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("read %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// endsAt is a log that says where it ends.
+type endsAt struct {
+	*Mem
+
+	end event.Position
+}
+
+func (e endsAt) End(context.Context) (event.Position, error) { return e.end, nil }
+
+// TestReplayEnds: a replay of a log that does not tell its end is over when nothing comes any more, and one that has not seen the end is an error.
+func TestReplayEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		end   event.Position
+		fails bool
+	}{"unknown": {endUnknown, false}, "not read": {event.Position{Ledger: 9}, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := endsAt{NewMem(), c.end}
+				log.Put(nil)
+				visited := 0
+				err := Replay(t.Context(), log, group, func(event.Position, ownership.Record, uint64) { visited++ })
+				if (err != nil) != c.fails || visited != 1 {
+					t.Errorf("%d records, %v", visited, err)
+				}
+			})
+		})
+	}
+}

@@ -81,6 +81,9 @@ func TestSpreadGivesEachEventItsOwnKeyAndItsCopyTheSame(t *testing.T) {
 	if a == b || a != again {
 		t.Errorf("keys %q, %q, %q; want two different ones, and the first again", string(a), string(b), string(again))
 	}
+	if want := "\x00id:1:2:3"; string(a) != want { // the same at members of all versions, and none that people choose
+		t.Errorf("the key is %q, want %q", string(a), want)
+	}
 	if _, err := x.Extract(&key.Message{Payload: []byte(`{"user":"` + strings.Repeat("k", event.KeyMax+1) + `"}`)}); !errors.Is(err, key.ErrTooLong) {
 		t.Errorf("a key that is too long gave %v, want ErrTooLong: it has a key, so it may not be spread", err)
 	}

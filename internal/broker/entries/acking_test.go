@@ -226,6 +226,41 @@ func TestReceiptsAndReconnects(t *testing.T) {
 	})
 }
 
+// An ack that has no answer when the topic moves to another cluster has failed: it is not sent there, where its id means another entry.
+func TestReceiptsWhenATopicMigrates(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var link *fakebroker.Link
+		var consumer uint64
+		a, green := r.cluster.Broker("a:6650"), r.cluster.Broker("green:6650")
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
+				link, consumer = l, c.GetSubscribe().GetConsumerId()
+			}
+			return c.GetType() == pulsarpb.BaseCommand_ACK
+		}
+		acks := count(green, pulsarpb.BaseCommand_ACK)
+		var got receipts
+		r.publish(1)
+		c := r.subscribe(func(s *Subscription) { s.Receipt = got.take })
+		r.ack(c, r.receive(1)...)
+		time.Sleep(r.cfg.AckDelayMax)
+		synctest.Wait()
+		r.cluster.Own(topicName, green)
+		link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
+			ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(), BrokerServiceUrl: new("pulsar://green"),
+		}})
+		r.receive(1)
+		time.Sleep(2 * r.cfg.AckDelayMax)
+		synctest.Wait()
+		if good, bad := got.all(); len(good) != 0 || len(bad) != 1 || !errors.Is(bad[0], errMoved) {
+			t.Errorf("receipts for %v, failures %v, want one failure", good, bad)
+		}
+		if n := acks.Load(); n != 0 {
+			t.Errorf("%d acks went to the new cluster", n)
+		}
+	})
+}
+
 // A drain that closes right after the last ack loses no ack.
 func TestCloseSendsTheLastAcks(t *testing.T) {
 	bubble(t, func(r *rig) {

@@ -147,6 +147,9 @@ func TestAcksDoNotFollowATopicToAnotherCluster(t *testing.T) {
 		if err := got[2].Ack(); err == nil {
 			t.Error("an entry of the cluster that the topic has left is acked")
 		}
+		if err := got[3].AckPart([]uint64{0}, 1); err == nil {
+			t.Error("a part of an entry of the cluster that the topic has left is acked")
+		}
 		time.Sleep(2 * r.cfg.AckDelayMax)
 		synctest.Wait()
 		if left := r.cluster.Backlog(topicName); !slices.Equal(left, before[2:]) {

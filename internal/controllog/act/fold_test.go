@@ -543,3 +543,73 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestManyWrongClocksDeleteNothing: however many acts from the far future the list has forgotten, a hold that it has forgotten, too, keeps its record.
+func TestManyWrongClocksDeleteNothing(t *testing.T) {
+	var f Fold
+	entry := int64(0)
+	apply := func(r Record) {
+		entry++
+		f.Apply(event.Position{Ledger: 1, Entry: entry}, encoded(t, r))
+	}
+	apply(record(Hold, "c", noon, 10*time.Hour))
+	for i := range 2 * forgottenMax {
+		apply(record(Hold, "far", noon.Add(10*365*24*time.Hour+time.Duration(i)*time.Minute), time.Hour))
+	}
+	for range listMax {
+		apply(record(Release, "a", noon, 0))
+	}
+	if upTo, ok := f.Old(noon.Add(3*time.Hour), time.Hour); ok {
+		t.Errorf("up to %v, though a hold has an effect", upTo)
+	}
+	if len(f.forgotten) > forgottenMax {
+		t.Errorf("%d forgotten acts are noted, want at most %d", len(f.forgotten), forgottenMax)
+	}
+}
+
+// TestTheEndOfAForgottenSkipIsTold: the list forgets a skip that has an effect still, and its end is lacking until it is told.
+func TestTheEndOfAForgottenSkipIsTold(t *testing.T) {
+	var f Fold
+	entry := int64(0)
+	apply := func(r Record) Result {
+		entry++
+		_, result := f.Apply(event.Position{Ledger: 1, Entry: entry}, encoded(t, r))
+		return result
+	}
+	skip := skipRecord("k", 1, noon, time.Hour)
+	apply(skip)
+	for range listMax {
+		apply(record(Release, "a", noon, 0))
+	}
+	if !f.lacksEnd("k", skip.ID) || f.lacksEnd("other", skip.ID) {
+		t.Error("the end of the skip is not lacking, or that of another key is")
+	}
+	if result := apply(endRecord(skip, EndDone)); result != Ended || f.lacksEnd("k", skip.ID) {
+		t.Errorf("its end is %s, and lacking: %v", result, f.lacksEnd("k", skip.ID))
+	}
+	if of := f.SkipsOf("k", noon); len(of) != 1 || of[0].End != "done" {
+		t.Errorf("the skips of the key are %+v", of)
+	}
+}
+
+// TestExpiredActsAreNotRestored: what an act written again behind a later one undoes is written again only while that one has an effect.
+func TestExpiredActsAreNotRestored(t *testing.T) {
+	var f Fold
+	entry := int64(0)
+	apply := func(r Record) {
+		entry++
+		f.Apply(event.Position{Ledger: 1, Entry: entry}, encoded(t, r))
+	}
+	hold, release := record(Hold, "k", noon, time.Hour), record(Release, "k", noon.Add(time.Minute), 0)
+	skip := skipRecord("k", 1, noon, time.Hour)
+	end := endRecord(skip, EndDone)
+	for _, r := range []Record{hold, release, skip, end, hold, skip} {
+		apply(r)
+	}
+	if missing := f.Missing(noon.Add(2 * time.Minute)); len(missing) != 2 || missing[0].ID != end.ID || missing[1].ID != release.ID {
+		t.Errorf("missing are %+v, want the end of the skip and the release", missing)
+	}
+	if missing := f.Missing(noon.Add(time.Hour)); len(missing) > 0 {
+		t.Errorf("missing are %+v, though the hold and the skip have expired", missing)
+	}
+}

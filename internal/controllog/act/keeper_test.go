@@ -931,3 +931,126 @@ func TestATrimmedTopicIsNotReplaced(t *testing.T) {
 		}
 	})
 }
+
+// TestATopicIsReplacedWhileItCannotBeRead: a member whose reader is lost finds another topic when it has one again. It keeps the acts that it knows, knows those
+// that others have done there, and sees which ones the topic lacks.
+func TestATopicIsReplacedWhileItCannotBeRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		next   event.Position
+		others int
+	}{
+		"later ledgers, no record":           {event.Position{Ledger: 100}, 0},
+		"later ledgers, few records":         {event.Position{Ledger: 100}, 1},
+		"later ledgers, more than before":    {event.Position{Ledger: 100}, 20},
+		"earlier ledgers, no record":         {event.Position{Ledger: 1}, 0},
+		"earlier ledgers, few records":       {event.Position{Ledger: 1}, 1},
+		"earlier ledgers, more than before":  {event.Position{Ledger: 1}, 20},
+		"the same ledger, no record":         {event.Position{Ledger: 3}, 0},
+		"the same ledger, fewer than before": {event.Position{Ledger: 3}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := &breakable{Mem: controllog.NewMem(), broken: make(chan struct{})}
+				log.Restore(event.Position{Ledger: 3})
+				k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+				defer k.stop()
+				k.ready(t)
+				for _, act := range []func(context.Context, Order) (Record, Result, error){k.Hold, k.Park} {
+					if _, _, err := act(t.Context(), order("mine")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				log.breakIt()
+				synctest.Wait()
+				log.Restore(c.next)
+				for i := range c.others {
+					log.Put(encoded(t, record(Hold, event.Key(fmt.Sprint(i)), noon, time.Hour)))
+				}
+				log.repair()
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if err := k.Check(); err != nil || !k.boxes.holds("mine") || k.boxes.park("mine").State != event.ParkOn {
+					t.Errorf("it holds %v, parks %+v: %v", k.boxes.held, k.boxes.park("mine"), err)
+				}
+				if n := k.HeldKeys(); n != 1+c.others {
+					t.Errorf("%d keys are held, want %d", n, 1+c.others)
+				}
+				known := map[ID]bool{} // to be missing, or written again already
+				for _, r := range k.fold.Missing(noon) {
+					known[r.ID] = true
+				}
+				for _, e := range readAll(t, log.Mem) {
+					if r, err := Decode(e.Data); err == nil && r.Key == "mine" {
+						known[r.ID] = true
+					}
+				}
+				if len(known) != 2 {
+					t.Errorf("%d acts are missing or written again, want the hold and the park", len(known))
+				}
+			})
+		})
+	}
+}
+
+// TestExpiredActsAreDoneAgain: a skip or an unpark that has expired is no reason to write none.
+func TestExpiredActsAreDoneAgain(t *testing.T) {
+	log := controllog.NewMem()
+	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+	k.ready(t)
+	first, _, err := k.Skip(t.Context(), order("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, _, err := k.Unpark(t.Context(), order("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.watch.advance(max(k.cfg.SkipFor, k.cfg.HoldForMax))
+	if s, result, err := k.Skip(t.Context(), order("k")); err != nil || result != Skipping || s.ID == first.ID || !s.Active {
+		t.Errorf("a second skip: %+v %s %v", s, result, err)
+	}
+	if r, result, err := k.Unpark(t.Context(), order("k")); err != nil || result != Unparking || r.ID == back.ID {
+		t.Errorf("a second unpark: %+v %s %v", r, result, err)
+	}
+}
+
+// failing is a log that refuses all records but marks.
+type failing struct{ *controllog.Mem }
+
+func (f failing) Append(data []byte, done func(error)) {
+	if r, err := Decode(data); err != nil || r.Kind != Mark {
+		done(errBroken)
+		return
+	}
+	f.Mem.Append(data, done)
+}
+
+// silent is a log that answers, and never shows a record that is no mark.
+type silent struct{ failing }
+
+func (s silent) Append(data []byte, done func(error)) {
+	s.failing.Append(data, func(error) { done(nil) })
+}
+
+// TestUnknownActs: an act whose record may or may not stand in the topic is not reported as done, nor as refused.
+func TestUnknownActs(t *testing.T) {
+	for name, log := range map[string]controllog.Transport{"refused": failing{controllog.NewMem()}, "never read back": silent{failing{controllog.NewMem()}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+				defer k.stop()
+				k.ready(t)
+				if _, _, err := k.Hold(t.Context(), order("k")); !errors.Is(err, ErrUnknown) || codeOf(err) != http.StatusGatewayTimeout {
+					t.Errorf("a hold: %v", err)
+				}
+				if _, _, err := k.Skip(t.Context(), order("k")); !errors.Is(err, ErrUnknown) {
+					t.Errorf("a skip: %v", err)
+				}
+				synctest.Wait()
+				if k.HeldKeys() != 0 || k.Skips() != 0 || len(k.waiting) != 0 {
+					t.Errorf("%d keys are held, %d events skipped, %d acts waited for", k.HeldKeys(), k.Skips(), len(k.waiting))
+				}
+			})
+		})
+	}
+}

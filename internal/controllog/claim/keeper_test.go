@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -703,5 +704,131 @@ func TestOthersRecordsRefreshNoClaim(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// flawed is a log whose first appends fail, and which may name an end that nobody can read.
+type flawed struct {
+	*controllog.Mem
+
+	fails  *atomic.Int32 // appends that fail from now on
+	stands bool          // the record of an append that fails stands in the log nevertheless
+	end    event.Position
+}
+
+func (f flawed) Append(data []byte, done func(error)) {
+	fails := f.fails.Add(-1) >= 0
+	if !fails || f.stands {
+		f.Put(data)
+	}
+	if fails {
+		done(errFlawed)
+		return
+	}
+	done(nil)
+}
+
+var errFlawed = errors.New("refused on purpose")
+
+func (f flawed) End(ctx context.Context) (event.Position, error) {
+	if f.end != (event.Position{}) {
+		return f.end, nil
+	}
+	return f.Mem.End(ctx)
+}
+
+func flawedSite(log flawed) (site, []Place) {
+	return site{open: func(*testing.T, string) (controllog.Transport, error) { return log, nil }},
+		[]Place{{"persistent://t/events/__ringfence-claims", []string{Subscription("persistent://t/events/a", "s")}}}
+}
+
+// A claim whose record could not be written is written again, and the reason is named meanwhile; one whose record stands in spite of the error counts.
+func TestFailedAppends(t *testing.T) {
+	for name, stands := range map[string]bool{"no record stands": false, "the records stand": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log := flawed{Mem: controllog.NewMem(), fails: &atomic.Int32{}, stands: stands}
+				log.fails.Store(3)
+				s, places := flawedSite(log)
+				a := s.claim(t, group("a"), places)
+				defer a.stop()
+				synctest.Wait()
+				if why := a.Check(); !stands && !errors.Is(why, errFlawed) {
+					t.Errorf("it waits because of %v", why)
+				}
+				if err := a.outcome(t); err != nil {
+					t.Fatal(err)
+				}
+				b := s.claim(t, group("b"), places)
+				defer b.stop()
+				if err := b.outcome(t); !errors.Is(err, ErrTaken) {
+					t.Errorf("another group: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A log whose newest record cannot be read keeps no router from its claim for long, and the claims before that record count.
+func TestUnreadableEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := flawed{Mem: controllog.NewMem(), fails: &atomic.Int32{}, end: event.Position{Ledger: 1 << 30}}
+		s, places := flawedSite(log)
+		for _, c := range []struct {
+			group string
+			want  error
+		}{{"a", nil}, {"b", ErrTaken}} {
+			k := s.claim(t, group(c.group), places)
+			defer k.stop()
+			time.Sleep(answerMax - time.Second)
+			synctest.Wait()
+			if signal.IsClosed(k.Held()) || len(k.ended) > 0 {
+				t.Errorf("%s has decided before it has read to the end", c.group)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if err := k.outcome(t); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", c.group, err, c.want)
+			}
+		}
+		if _, err := Look(t.Context(), log, func(*Fold) (*Record, error) {
+			t.Error("a change is asked for by a state that is not known")
+			return nil, nil
+		}); err == nil {
+			t.Error("a look at a log that was not read to its end has seen all")
+		}
+	})
+}
+
+// crossed puts a record of another writer before each that is appended.
+type crossed struct {
+	*controllog.Mem
+
+	other []byte
+}
+
+func (c crossed) Append(data []byte, done func(error)) {
+	c.Put(c.other)
+	c.Mem.Append(data, done)
+}
+
+// A release is done when its own record is read back, not another one; and one that could not be written is not done.
+func TestLookReadsItsOwnRecordBack(t *testing.T) {
+	resources := []string{Subscription("persistent://t/events/a", "s")}
+	other, err := Encode(Record{Resources: []string{Subscription("persistent://t/events/b", "s")}, Identity: group("b"), Writer: Writer{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(*Fold) (*Record, error) { return &Record{Resources: resources, Identity: group("a")}, nil }
+	log := crossed{controllog.NewMem(), other}
+	log.Put(other)
+	if f, err := Look(t.Context(), log, change); err != nil || !holds(f, group("a"), resources[0]) {
+		t.Errorf("the claim is not read back: %v", err)
+	}
+	failing := flawed{Mem: controllog.NewMem(), fails: &atomic.Int32{}}
+	failing.Put(other)
+	failing.fails.Store(1)
+	if _, err := Look(t.Context(), failing, change); !errors.Is(err, errFlawed) {
+		t.Errorf("an append that failed: %v", err)
 	}
 }

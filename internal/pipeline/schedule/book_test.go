@@ -557,6 +557,43 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
+// Only the end of the firing in the lane ends it: not that of another time, definition or schedule.
+func TestDoneOfAnotherFiring(t *testing.T) {
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	running, next := firing(t, minutely, noon), firing(t, minutely, noon.Add(time.Minute))
+	want(t, b.Arrive(noon, running), Enter, NoReason)
+	redefined, stranger := running, running
+	redefined.DefinitionID++
+	stranger.Name = "stranger"
+	arm(b, next.Time)
+	for _, f := range []Firing{next, redefined, stranger} {
+		b.Done(noon, f, End{Settled: true})
+		want(t, b.Arrive(next.Time, next), NotYet, Overlap)
+	}
+	b.Done(next.Time, running, End{Settled: true})
+	want(t, b.Arrive(next.Time, next), Enter, NoReason)
+	b.Done(next.Time, next, End{Settled: true})
+	b.Done(next.Time, next, End{}) // twice
+	want(t, b.Arrive(next.Time, next), Drop, Duplicate)
+}
+
+// While a firing is on its way to the topic, there is nothing to do until another one is due.
+func TestNextWhileAFiringIsArmed(t *testing.T) {
+	b := opened(t, noon, minutely)
+	arms := b.Tick(noon)
+	if len(arms) == 0 {
+		t.Fatal("nothing is armed")
+	}
+	if next := b.Next(noon); !next.After(noon) {
+		t.Errorf("next = %v, before anything is answered", next)
+	}
+	b.Armed(noon, arms[0].ID+1, nil) // one that nobody has asked for
+	if more := b.Tick(noon); len(more) > 0 {
+		t.Errorf("armed twice: %+v", more)
+	}
+}
+
 // All runs the oldest first, whatever comes first; but not for ever, if the oldest does not come.
 func TestAllRunsInOrder(t *testing.T) {
 	d := Definition{Name: "a", Every: time.Minute, Missed: All}
@@ -734,6 +771,13 @@ func TestUndeclared(t *testing.T) {
 	b.Tick(left.Add(GraceDefault))
 	if all := b.Overview(); len(all) != 0 {
 		t.Errorf("an undeclared schedule stays: %+v", all)
+	}
+	again := left.Add(2 * GraceDefault)
+	if err := b.Declare(again, 1, []Definition{minutely}); err != nil {
+		t.Fatal(err)
+	}
+	if times := arm(b, again); len(times) == 0 {
+		t.Errorf("a schedule that is declared again is not armed: %+v", b.Overview())
 	}
 }
 

@@ -115,6 +115,8 @@ func TestIDsAreOfTimes(t *testing.T) {
 		{{Name: "a", Cron: "0 0 1-31 * 1"}}, // either day
 		{{Name: "a", Cron: "0 0 * * 1"}},
 		{{Name: "a", Every: time.Hour}, {Name: "b", Every: time.Hour}},
+		{{Name: "a", Every: 2 * time.Hour}},
+		{{Name: "a", At: time.Unix(7200, 0)}},
 		{{Name: "a", At: time.Unix(3600, 0)}, {Name: "a", At: time.Unix(3600, 1000).In(time.FixedZone("x", 60))}},
 	}
 	seen := map[uint64]int{}
@@ -144,6 +146,14 @@ func TestFiringIDs(t *testing.T) {
 	}
 	if FiringID(d, first) != FiringID(d, first.In(time.FixedZone("x", 3600))) {
 		t.Error("the id depends on how the time is written")
+	}
+	later := d // at a node whose time zone database puts the same day an hour later
+	cron := *d.parsed.cron
+	cron.zone = time.FixedZone(cron.zone.String(), 3600)
+	parsed := *d.parsed
+	parsed.cron, later.parsed = &cron, &parsed
+	if FiringID(d, at("2026-07-01T02:30:00+02:00")) != FiringID(later, at("2026-07-01T02:30:00+01:00")) {
+		t.Error("the id depends on the version of the time zone database")
 	}
 }
 
