@@ -230,11 +230,14 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 		const refused = "7"
 		var refuses atomic.Bool
 		refuses.Store(true)
+		var mu sync.Mutex
 		sent := map[string]int{}
 		forgotten := map[bool]*atomic.Bool{false: new(atomic.Bool), true: new(atomic.Bool)} // the two producers, by whether copies are sent alone
 		sender := pulsarsend.NewSender(nil)
 		broker.take = func(c outgoing, done func(error)) {
+			mu.Lock()
 			sent[string(c.payload)]++
+			mu.Unlock()
 			producer := forgotten[c.after != nil]
 			if refuses.Load() && string(c.payload) == refused {
 				producer.Store(true)
@@ -256,6 +259,7 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 		if open := src.Stats().Unsettled; open != 1 {
 			t.Errorf("%d events are open, want the refused one", open)
 		}
+		mu.Lock()
 		for payload, times := range sent {
 			if payload != refused && times > 2 {
 				t.Errorf("copy %s was sent %d times", payload, times)
@@ -264,6 +268,7 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 		if sent[refused] < 10 {
 			t.Errorf("the refused copy was sent %d times", sent[refused])
 		}
+		mu.Unlock()
 		refuses.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
