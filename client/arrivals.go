@@ -20,7 +20,7 @@ const (
 type arrivals struct {
 	stream     *stream
 	events     []*Event
-	left       int        // about as many more events follow
+	left       int        // estimate of the events that follow
 	unused     []Event    // the rest of the newest slab
 	properties []Property // the used part of the newest slab of properties
 }

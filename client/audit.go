@@ -175,7 +175,7 @@ func (a *Audit) run(ctx context.Context) {
 		}
 		if !told {
 			told = true
-			a.options.Logger.Warn("the audit's collector does not take reports; trying on", "collector", a.options.Collector, "error", err)
+			a.options.Logger.Warn("the audit collector does not accept reports; trying again", "collector", a.options.Collector, "error", err)
 		}
 		select {
 		case <-time.After(auditRetry):

@@ -21,7 +21,7 @@ type Call struct {
 	Payload []byte
 	// ID is the caller's id of the call, "" if it gave none. Only a call with an id may run twice, with two fences.
 	ID string
-	// Deadline is when the caller stops waiting, by this machine's clock. The context of the handler is cancelled then.
+	// Deadline is the time at which the caller stops waiting, by this machine's clock. The context of the handler is cancelled then.
 	Deadline time.Time
 	// Fence is greater than that of any earlier delivery of the key, event or call. Pass it to your database with every write.
 	Fence Fence
@@ -56,7 +56,7 @@ func WithCall(method string, handler CallHandler) Option {
 
 // ErrCallerGone is the cause with which the context of a call's handler is cancelled when its caller has stopped waiting. The result of
 // the handler is then discarded.
-var ErrCallerGone = errors.New("client: the caller waits no longer")
+var ErrCallerGone = errors.New("client: the caller is no longer waiting")
 
 // CallFailure is an error with a code for the caller.
 type CallFailure struct {

@@ -60,6 +60,6 @@
 // # Concurrency
 //
 // Run blocks. Handlers run in at most [WithMaxInFlight] goroutines, which are started as
-// needed and reused; one whose handler continues after its cancellation does not count. An [Event] belongs to its handler until the handler returns; its
-// methods are safe for concurrent use.
+// needed and reused; one whose handler continues after its cancellation does not count. An [Event] belongs to its
+// handler until the handler returns; its methods are safe for concurrent use.
 package client

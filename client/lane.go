@@ -68,19 +68,19 @@ var (
 	// ErrUnknown: the call may have run, and may still run until its timeout. Only a call with an id can be repeated safely.
 	ErrUnknown = errors.New("client: the call may have run")
 	// ErrDoneBefore: a call with this id was answered before, and its reply is no longer known.
-	ErrDoneBefore = errors.New("client: the call was done before")
+	ErrDoneBefore = errors.New("client: the call was already done")
 )
 
 // The codes of a [CallError] of the kind ErrNotRun.
 const (
-	CodeTimeout     = event.CodeTimeout     // its time was up before it could begin
+	CodeTimeout     = event.CodeTimeout     // its timeout passed before it could begin
 	CodeOverloaded  = event.CodeOverloaded  // too many calls wait, of the key or at a router, or the connection had no room
 	CodeNoHandler   = event.CodeNoHandler   // the worker of the key has no handler of that method
 	CodeCycle       = event.CodeCycle       // a handler of the same key waits for it
 	CodeParked      = event.CodeParked      // an operator has parked the key
 	CodeTooLarge    = event.CodeTooLarge    // the payload does not fit
 	CodeLeaving     = event.CodeLeaving     // this router leaves its group: another one may take the call
-	CodeUnreachable = event.CodeUnreachable // there is no router, or the owner of the key cannot be reached
+	CodeUnreachable = event.CodeUnreachable // no router, or not the owner of the key, can be reached
 )
 
 // CallError says why a call has no reply. errors.Is matches its kind and its cause.
@@ -88,7 +88,7 @@ type CallError struct {
 	Kind       error         // ErrCallFailed, ErrNotRun, ErrUnknown or ErrDoneBefore
 	Code       string        // ErrCallFailed: the handler's, see [FailCall]. ErrNotRun: one of the codes above
 	Text       string        // in words
-	RetryAfter time.Duration // ErrNotRun: when to call again; 0: as you like
+	RetryAfter time.Duration // ErrNotRun: the time to wait before another call; 0: you decide
 	Err        error         // the cause in this process, nil if the router has answered
 }
 
@@ -125,7 +125,7 @@ func WithCallTimeout(d time.Duration) CallOption {
 	return func(r *lanev1.InvokeRequest) { r.TimeoutMs = uint64(max(1, d.Milliseconds())) }
 }
 
-// answerGrace is how long the router's answer is waited for after the timeout of a call.
+// answerGrace limits the wait for the router's answer after the timeout of a call.
 const answerGrace = time.Second
 
 // timeoutDefault is the timeout of a call without an option.
@@ -137,8 +137,8 @@ const (
 	requestMax = 2 << 20
 )
 
-// checkSize returns what is wrong with the size of a request. gRPC would refuse a larger one with the status of a router that has taken nothing in, and it
-// would be made again and again.
+// checkSize returns an error for a request that is too large. gRPC would refuse it with the status of a router that has
+// accepted nothing, and the SDK would repeat it forever.
 func checkSize(r proto.Message, payload int) error {
 	if payload > payloadMax {
 		return fmt.Errorf("a payload of %d bytes: want at most %d", payload, payloadMax)
@@ -149,11 +149,12 @@ func checkSize(r proto.Message, payload int) error {
 	return nil
 }
 
-// checkText returns what is wrong with the texts of a request. gRPC cannot encode them if they are no UTF-8, and its error does not say that nothing was sent.
+// checkText returns an error for a text that is not UTF-8. gRPC cannot encode it, and gRPC's error does not say that
+// nothing was sent.
 func checkText(texts ...string) error {
 	for _, text := range texts {
 		if !utf8.ValidString(text) {
-			return fmt.Errorf("%.80q is no valid UTF-8", text)
+			return fmt.Errorf("%.80q is not valid UTF-8", text)
 		}
 	}
 	return nil
@@ -162,8 +163,8 @@ func checkText(texts ...string) error {
 // Invoke calls the handler that is registered for method at the owner of key, see [WithCall]. It runs when no event and no other call of
 // the key does, before events that wait. The error is nil or a [*CallError].
 //
-// A router takes some 100 calls and reservations at a time on one connection. Further ones wait for room, and have what is left of their timeout then; the code of
-// those that get none is [CodeOverloaded]: use a further Lane.
+// A router takes some 100 calls and reservations at a time on one connection. Further ones wait for room within their
+// timeout; if they get none, the code is [CodeOverloaded]: use another Lane.
 //
 // Pass the context of a handler if you call from one: a call that would wait for the caller's own key is refused with the code
 // [CodeCycle].
@@ -173,7 +174,7 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		opt(r)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		r.TimeoutMs = min(r.TimeoutMs, uint64(max(1, time.Until(deadline).Milliseconds()))) //nolint:forbidigo // wall time, as contexts have it
+		r.TimeoutMs = min(r.TimeoutMs, uint64(max(1, time.Until(deadline).Milliseconds()))) //nolint:forbidigo // wall time, as in contexts
 	}
 	r.Traceparent = l.traceparent(ctx)
 	if err := checkSize(r, len(payload)); err != nil {
@@ -189,7 +190,7 @@ func (l *Lane) Invoke(ctx context.Context, key, method string, payload []byte, o
 		return nil, &CallError{Kind: ErrNotRun, Text: err.Error(), Err: err}
 	}
 	end := l.options.clock.Now().Add(within(r.TimeoutMs, 0))
-	request := func() proto.Message { // each attempt has what is left of the timeout
+	request := func() proto.Message { // each attempt has the rest of the timeout
 		r.TimeoutMs = uint64(max(1, end.Sub(l.options.clock.Now()).Milliseconds()))
 		return r
 	}
@@ -223,7 +224,7 @@ func (o *options) authorized(ctx context.Context) (context.Context, error) {
 	return ctx, err
 }
 
-// attempt is how far an attempt to ask a router has come.
+// attempt is the progress of an attempt to ask a router.
 type attempt struct {
 	connected bool // it had a connection
 	sent      bool // the router may have the request
@@ -234,7 +235,8 @@ func (a attempt) foundNoRoom(ctx context.Context) bool {
 	return a.connected && !a.sent && ctx.Err() != nil
 }
 
-// repeatUnary makes attempts, the pauses between them doubled from 1 ms to pauseMax, while the router takes nothing in: too many calls of its callers are just beginning, or too many events wait for the broker.
+// repeatUnary makes attempts, the pauses between them doubled from 1 ms to pauseMax, while the router accepts nothing:
+// too many calls are just beginning, or too many events wait for the broker.
 func repeatUnary(ctx context.Context, conn grpc.ClientConnInterface, method string, request func() proto.Message, answer proto.Message, pauseMax time.Duration) (attempt, error) {
 	pauses := backoff.Backoff{Min: time.Millisecond, Max: pauseMax}
 	for {
@@ -245,8 +247,8 @@ func repeatUnary(ctx context.Context, conn grpc.ClientConnInterface, method stri
 	}
 }
 
-// unary makes one attempt of a method without streams. The request is made when there is a connection with room for it: a router takes a number of calls and
-// reservations at a time on each.
+// unary makes one attempt of a method without streams. The request is made when there is a connection with room for it:
+// a router takes a number of calls and reservations at a time on each.
 func unary(ctx context.Context, conn grpc.ClientConnInterface, method string, request func() proto.Message, answer proto.Message) (attempt, error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream in any case
 	defer cancel()
@@ -262,7 +264,7 @@ func unary(ctx context.Context, conn grpc.ClientConnInterface, method string, re
 }
 
 // connection notes whether a call had a connection. gRPC asks for the credentials of a call once it has one, before it sends anything; the token
-// does not need this way.
+// is sent in another way.
 type connection struct{ atomic.Bool }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
@@ -275,7 +277,7 @@ func (c *connection) GetRequestMetadata(context.Context, ...string) (map[string]
 func (*connection) RequireTransportSecurity() bool { return false }
 
 // errNoRoom ends an attempt that had a connection and was not sent.
-var errNoRoom = errors.New("the connection has had no room, because of other calls and reservations")
+var errNoRoom = errors.New("the connection had no free stream: other calls and reservations use them all")
 
 // notAnswered returns the error of a call that the router has not answered.
 func notAnswered(ctx context.Context, err error, tried attempt) error {
@@ -312,7 +314,7 @@ func pathOf(ctx context.Context) []uint64 {
 	return slices.Clip(append(path, uint64(partition.HashOf(e.Key))))
 }
 
-// isRefusal reports whether a status says that no router has begun to do anything.
+// isRefusal reports whether a status proves that no router has begun the request.
 func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied:

@@ -247,7 +247,8 @@ func (o *occupied) Send(context.Context, *lanev1.SendRequest) (*lanev1.SendRespo
 	return &lanev1.SendResponse{MessageId: "1:2:-1:-1"}, nil
 }
 
-// TestCallsWithoutRoomForAStream: what waits for room on the connection until its time is up was not sent, and says so. What gets room has the time that is left.
+// TestCallsWithoutRoomForAStream: what waits for room on the connection until its time is up was not sent, and says so.
+// What gets room has the time that is left.
 func TestCallsWithoutRoomForAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, grace = 10 * time.Second, time.Second
@@ -275,7 +276,7 @@ func TestCallsWithoutRoomForAStream(t *testing.T) {
 		begun := time.Now()
 		_, err = lane.Invoke(t.Context(), "k", "second", nil, client.WithCallTimeout(timeout))
 		var failure *client.CallError
-		if !errors.As(err, &failure) || !errors.Is(err, client.ErrNotRun) || failure.Code != client.CodeOverloaded || !strings.Contains(failure.Text, "no room") {
+		if !errors.As(err, &failure) || !errors.Is(err, client.ErrNotRun) || failure.Code != client.CodeOverloaded || !strings.Contains(failure.Text, "no free stream") {
 			t.Errorf("a call without room: %v", err)
 		}
 		if took := time.Since(begun); took != timeout+grace {
@@ -283,7 +284,7 @@ func TestCallsWithoutRoomForAStream(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := lane.Send(ctx, "k", nil); !errors.Is(err, client.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no room") {
+		if _, err := lane.Send(ctx, "k", nil); !errors.Is(err, client.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no free stream") {
 			t.Errorf("an event without room: %v", err)
 		}
 

@@ -157,7 +157,7 @@ func WithLeaseClock(c leaseClock) Option {
 type leaseClock interface {
 	Now() clock.Instant
 	Renewed(until clock.Instant) // the newest deadline, after each Pong
-	Ended()                      // Run has ended its last session: there will be no more Pongs
+	Ended()                      // Run has ended its last session: no further Pongs will come
 }
 
 // systemClock is the clock in production.

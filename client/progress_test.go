@@ -9,7 +9,8 @@ import (
 	"github.com/ringfence/router/client/clienttest"
 )
 
-// TestProgressOfOthers: of two handlers one tells of progress with each row of a long loop, the other one once in a third of handler.timeout. Neither times out.
+// TestProgressOfOthers: of two handlers one tells of progress with each row of a long loop, the other one once in a
+// third of handler.timeout. Neither times out.
 func TestProgressOfOthers(t *testing.T) {
 	const inFlight = 2
 	const timeout = 600 * time.Millisecond

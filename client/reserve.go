@@ -29,7 +29,7 @@ type Reservation struct {
 
 	ctx      context.Context //nolint:containedctx // the reservation's own, for its holder
 	lost     context.CancelCauseFunc
-	ttl      time.Duration // 0: it is not to be covered
+	ttl      time.Duration // 0: not covered
 	released chan struct{} // closed by Release
 	ended    chan struct{} // closed when the goroutine has ended
 
@@ -44,8 +44,8 @@ type Reservation struct {
 	k     uint64
 }
 
-// ErrNotReserved is the kind of a [CallError] of Reserve: the key was not reserved. The code says why: [CodeTimeout] if it was not free in time,
-// or another one of those of ErrNotRun.
+// ErrNotReserved is the kind of a [CallError] of Reserve: the key was not reserved. The code says why: [CodeTimeout] if the key was not free in time,
+// or another code of ErrNotRun.
 var ErrNotReserved = errors.New("client: the key is not reserved")
 
 // CodeNotExclusive is the code of a refusal by a group in which two members may own a key (ownership.mode gossip).
@@ -54,8 +54,9 @@ const CodeNotExclusive = "not_exclusive"
 // A ReserveOption configures one reservation.
 type ReserveOption func(*lanev1.Ask)
 
-// WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does not wait. For a connection to
-// the router, for room on it, and for its answer, it waits up to five seconds more each.
+// WithWait sets how long Reserve waits for the key: up to an hour, and until the end of its context. By default it does
+// not wait. In addition it waits up to five seconds each for a connection to the router, for room on it, and for its
+// answer.
 func WithWait(d time.Duration) ReserveOption {
 	return func(a *lanev1.Ask) { a.WaitMs = uint64(max(0, d.Milliseconds())) }
 }
@@ -65,10 +66,10 @@ func WithWait(d time.Duration) ReserveOption {
 const CodeNotCovered = "not_covered"
 
 // WithTTL makes the reservation last for d from each renewal on, 5 seconds to 5 minutes, also if the owner of the key dies or moves meanwhile: the
-// control log has it, and no next owner gives the key to anybody else before. It is renewed six times in d, at least every 10 seconds. A key whose holder
-// has died is free only after d. Reserve returns when the control log has it.
+// control log records it, and no later owner gives the key to another holder or handler within d. It is renewed six times in d, at least
+// every 10 seconds. A key whose holder has died is free only after d. Reserve returns when the control log has it.
 func WithTTL(d time.Duration) ReserveOption {
-	// One that is too short is refused by the router; 0 would be a reservation without a ttl.
+	// The router refuses a ttl that is too short; 0 would be a reservation without a ttl.
 	return func(a *lanev1.Ask) { a.TtlMs = uint32(min(max(1, d.Milliseconds()), math.MaxUint32)) }
 }
 
@@ -78,19 +79,19 @@ const (
 	renewEvery = 500 * time.Millisecond
 	renewLeast = 20 * time.Millisecond
 
-	renewCoveredEvery = 10 * time.Second      // the longest one of a covered reservation
-	coverEvery        = 50 * time.Millisecond // the longest one while Reserve waits for the control log
-	coverFirst        = 4 * time.Millisecond  // the first one then; each further one is twice as long
+	renewCoveredEvery = 10 * time.Second      // the longest interval of a covered reservation
+	coverEvery        = 50 * time.Millisecond // the longest interval while Reserve waits for the control log
+	coverFirst        = 4 * time.Millisecond  // the first interval then; each further one is twice as long
 )
 
-// unheardMax bounds the renewals of a covered reservation in a row without any answer: when the next one is due, the connection is given up, and half of the ttl
-// is left. A live one has no time for that.
+// unheardMax bounds the renewals of a covered reservation in a row without any answer: when the next one is due, the
+// SDK gives the connection up, with half of the ttl left. A live reservation is too short for that.
 const unheardMax = 2
 
-// openGrace is how long a stream is waited for, beside the wait for the key. An attempt to connect takes a second.
+// openGrace limits the wait for a stream, in addition to the wait for the key. An attempt to connect takes a second.
 const openGrace = 5 * time.Second
 
-// beginMax is how long permission to begin is waited for after the grant.
+// beginMax limits the wait for permission to begin after the grant.
 const beginMax = 10 * time.Second
 
 // releaseGrace bounds the wait for the router's answer to the release of a reservation that Reserve does not return.
@@ -98,13 +99,13 @@ const releaseGrace = 500 * time.Millisecond
 
 // Reserve reserves a key. The reservation is renewed in the background until Release; it is lost, and its context cancelled with the cause
 // [ErrKeyLost], if the owner of the key cannot be reached for about a lease (two seconds by default), dies, or gives the key up. With [WithTTL] it is
-// lost only if no owner can be reached for the ttl. It lasts an hour at most at one owner.
+// lost only if no owner can be reached within the ttl. It lasts an hour at most at one owner.
 // Stop working when the context ends, and pass the fence to your database with every write. The error is a [*CallError] of the kind
 // [ErrNotReserved]. When ctx ends first, Reserve returns up to half a second later, since it releases a reservation that may have been granted.
 //
-// A router takes some 100 calls and reservations at a time on one connection. Beyond them the code is [CodeOverloaded]: use a further Lane.
+// A router takes some 100 calls and reservations at a time on one connection. A further one fails with the code [CodeOverloaded]: use another Lane.
 //
-// Pass the context of a handler if you call from one: a reservation of its own key is refused with the code [CodeCycle].
+// Pass the context of a handler if you call from one: a reservation of the handler's own key is refused with the code [CodeCycle].
 func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (*Reservation, error) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
@@ -163,19 +164,19 @@ func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holding, error
 	return s, err
 }
 
-// within returns a time and a grace together. The router refuses a call of more than 10 minutes and a wait of more than an hour: what is much longer must not
-// overflow before.
+// within returns the sum of a time and a grace. The router refuses calls of more than 10 minutes and waits of more than
+// an hour, so a much longer time must only not overflow here.
 func within(waitMs uint64, grace time.Duration) time.Duration {
 	return time.Duration(min(waitMs, uint64(24*time.Hour/time.Millisecond)))*time.Millisecond + grace
 }
 
-// isCrowded reports whether the router has refused an ask unread, since too many calls of its callers were just beginning.
+// isCrowded reports whether the router refused a request unread, because too many calls were just beginning.
 func isCrowded(err error) bool { return errors.Is(err, ErrTooManyWorkers) }
 
 // Context ends when the reservation does: with the cause [ErrKeyLost] if it is lost, with context.Canceled after Release. It has the values of the
 // context of Reserve, but does not end with it.
 //
-// Its Err reads the clock itself, as that of a handler's context does: call it before a write that must not be late.
+// Its Err reads the clock, as Err of a handler's context does: call it before a write that must not be late.
 func (r *Reservation) Context() context.Context { return reservedContext{r.ctx, r} }
 
 // reservedContext is the context of a reservation.
@@ -185,7 +186,7 @@ type reservedContext struct {
 	reservation *Reservation
 }
 
-// Err implements context.Context. It reports a passed deadline even before the watch does, as when the process has just thawed.
+// Err implements context.Context. It reports a passed deadline even before the watch does, for example in a process that was just resumed.
 func (c reservedContext) Err() error {
 	if err := c.Context.Err(); err != nil || !c.reservation.overdue() {
 		return err
@@ -195,7 +196,7 @@ func (c reservedContext) Err() error {
 }
 
 // Fence is greater than that of any earlier delivery, call or reservation of the key. The fence of a reservation with a ttl grows when the key
-// gets another owner; the earlier fence is valid until your database has seen the greater one.
+// gets another owner; your database accepts the earlier fence until it has seen the greater one.
 func (r *Reservation) Fence() Fence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,7 +226,7 @@ type holding struct {
 	end    context.CancelFunc
 	err    error // why frames is closed
 
-	granted bool          // the owner has answered on it; before, it may be waited for in silence
+	granted bool          // the owner has answered on this stream; until then silence is normal
 	unheard int           // renewals since the newest frame
 	since   clock.Instant // when the first of them was sent
 }
@@ -236,7 +237,7 @@ func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Con
 	return &holding{Reservation: r, frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}, of
 }
 
-// openWithin opens the stream, until ctx ends and in no more than most: gRPC waits without a bound for a stream that the connection has no room for.
+// openWithin opens the stream, until ctx ends and for at most most: gRPC waits without a limit if the connection has no room for a stream.
 func (s *holding) openWithin(ctx, of context.Context, most time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -250,10 +251,11 @@ func (s *holding) openWithin(ctx, of context.Context, most time.Duration) error 
 	case !connected:
 		return &CallError{Kind: ErrNotReserved, Code: CodeUnreachable, Text: fmt.Sprintf("no connection to the router in %v", most)}
 	}
-	return &CallError{Kind: ErrNotReserved, Code: CodeOverloaded, Text: fmt.Sprintf("the connection has had no room for %v, because of other calls and reservations", most)}
+	return &CallError{Kind: ErrNotReserved, Code: CodeOverloaded, Text: fmt.Sprintf("the connection had no free stream for %v: other calls and reservations use them all", most)}
 }
 
-// open opens the stream. It waits for a connection: until one attempt to make it has failed, or the stream is ended. connected reports whether there was one.
+// open opens the stream. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
+// connected reports whether there was one.
 func (s *holding) open(ctx context.Context) (connected bool, err error) {
 	ctx, err = s.lane.options.authorized(ctx)
 	if err != nil {
@@ -309,7 +311,7 @@ func notReserved(err error) error {
 	return &CallError{Kind: ErrNotReserved, Code: code, Text: status.Convert(err).Message(), Err: kind}
 }
 
-// await waits for the grant, in no more than most, and then for permission to begin.
+// await waits for the grant, for at most most, and then for permission to begin.
 func (s *holding) await(ctx context.Context, most time.Duration) error {
 	late := time.NewTimer(most)
 	defer late.Stop()
@@ -355,7 +357,7 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 				return nil
 			}
 			if f.GetGranted() != nil {
-				s.renew() // it took long until the grant
+				s.renew() // the grant took long
 			}
 		}
 	}
@@ -368,11 +370,11 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	now := s.lane.options.clock.Now()
 	var until clock.Instant
 	if g := f.GetGranted(); g != nil {
-		// A former owner that does not know yet that it is one answers with its own, and no permission.
+		// A deposed owner that does not know of its deposition yet answers with its own fence, and no permission.
 		if fence := (Fence{Token: g.GetToken(), Turn: g.GetTurn()}); s.fence.Before(fence) {
 			s.fence = fence
 		}
-		// The wait for it has used up some of it, or all. With little left the holder renews before it begins.
+		// The wait for the permission has used up part of it, or all. With little left the holder renews before it begins.
 		if remaining := time.Duration(g.GetRemainingNs()); s.asked.Add(remaining).Sub(now) > remaining/2 {
 			until = s.asked.Add(remaining)
 		}
@@ -393,7 +395,7 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 	if until > s.until && now.Before(until) {
 		s.until = until
 	}
-	// At a next owner the permission of a covered reservation is that of a live one at first, and must be renewed like it.
+	// At a next owner a covered reservation first has the permission of a live one, and must be renewed as often.
 	switch {
 	case s.ttl > 0 && f.GetRenewed().GetCovered():
 		s.every = max(renewLeast, min(renewCoveredEvery, s.ttl/6))
@@ -418,8 +420,8 @@ func (s *holding) renew() {
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Renew{Renew: &lanev1.Renew{K: k}}}) // the reader learns why
 }
 
-// keep renews the reservation until it is released or lost. A release is told to the router, and to another one if that does not answer, for as long as
-// the permission lasts: then the key is free without it.
+// keep renews the reservation until it is released or lost. A release is sent to the router, and to another router if
+// the first does not answer, for as long as the permission lasts: then the key is free without it.
 func (r *Reservation) keep(s *holding) {
 	defer close(r.ended)
 	renewals := time.NewTicker(r.every)
@@ -428,13 +430,13 @@ func (r *Reservation) keep(s *holding) {
 	defer watch.Stop()
 	again := backoff.Backoff{Min: 20 * time.Millisecond, Max: renewEvery}
 	var redial <-chan time.Time
-	var next *holding             // that is being opened
+	var next *holding             // being opened
 	opened := make(chan error, 1) // of next
 	defer func() {
 		s.end()
 		if next != nil {
 			next.end()
-			<-opened //nolint:errcheck // it may be open or not: it is ended
+			<-opened //nolint:errcheck // opened or not, it is ended
 		}
 	}()
 	released := r.released // nil after the release
@@ -446,7 +448,7 @@ func (r *Reservation) keep(s *holding) {
 			s.release()
 		case <-watch.C:
 			if r.overdue() {
-				r.lost(ErrKeyLost) // nothing after a release
+				r.lost(ErrKeyLost) // no effect after a release
 				return
 			}
 		case <-renewals.C:
@@ -465,7 +467,7 @@ func (r *Reservation) keep(s *holding) {
 			redial = nil
 			var of context.Context
 			next, of = r.newStream(r.ctx)
-			go func(s *holding) { // to open may take longer than the permission lasts
+			go func(s *holding) { // opening may take longer than the permission lasts
 				_, err := s.open(of)
 				if err == nil {
 					err = s.begin(of, r.askAgain())
@@ -486,13 +488,13 @@ func (r *Reservation) keep(s *holding) {
 		case f, ok := <-s.frames:
 			s.granted, s.unheard = s.granted || f.GetGranted() != nil, 0
 			switch {
-			case !ok: // the stream broke; the reservation goes on until its deadline
+			case !ok: // the stream broke; the reservation continues until its deadline
 				s.frames, redial = nil, time.After(again.Next())
 			case f.GetOver() != nil:
 				r.lost(fmt.Errorf("%w: %s", ErrKeyLost, f.GetOver().GetText()))
 				return
 			case released == nil:
-				if f.GetGranted() != nil { // the owner has answered on a new stream: before, its router would not have told it
+				if f.GetGranted() != nil { // the owner has answered on a new stream: before that, its router would not have sent the release on
 					s.release()
 				}
 			default:
@@ -507,7 +509,8 @@ func (r *Reservation) keep(s *holding) {
 	}
 }
 
-// askAgain asks to go on with the reservation. If it is covered, its owner may have died: the next one is waited for as long as the permission lasts.
+// askAgain asks to continue the reservation. If it is covered, its owner may have died: askAgain waits for the next owner
+// as long as the permission lasts.
 func (r *Reservation) askAgain() *lanev1.Ask {
 	ask := &lanev1.Ask{Key: []byte(r.key), Id: r.id, Resume: true, Path: r.path, RawClock: !clock.Slewable(), TtlMs: uint32(r.ttl.Milliseconds())}
 	if r.ttl > 0 {
@@ -518,13 +521,13 @@ func (r *Reservation) askAgain() *lanev1.Ask {
 	return ask
 }
 
-// release tells the router. The end of the stream, or Over, says what became of it.
+// release sends the release to the router. The end of the stream, or Over, has the result.
 func (s *holding) release() {
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
 }
 
-// drain waits until the router has answered a release. If the end of the stream overtook it, the reservation would last until its permission has passed:
-// with a ttl, for that long.
+// drain waits until the router has answered a release. If the stream ended before the release arrived, the reservation would last
+// until its permission has passed: with a ttl, for the whole ttl.
 func (s *holding) drain() {
 	grace := time.NewTimer(releaseGrace)
 	defer grace.Stop()

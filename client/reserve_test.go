@@ -459,7 +459,8 @@ func TestReservationSurvivesABrokenStream(t *testing.T) {
 	})
 }
 
-// TestCoveredReservation: one with a ttl begins when the control log has it, is renewed seldom, and goes on at the next owner, which is waited for as long as it lasts.
+// TestCoveredReservation: one with a ttl begins when the control log has it, is renewed seldom, and goes on at the next
+// owner, which is waited for as long as it lasts.
 func TestCoveredReservation(t *testing.T) {
 	const ttl = 12 * time.Second
 	var renewals, began atomic.Int64
@@ -727,8 +728,9 @@ func TestReserveWithAnEndlessWait(t *testing.T) {
 	})
 }
 
-// TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection yet. The router's answer to the release is
-// waited for, since the end of the stream may overtake the release: what was granted would then last.
+// TestReservationThatIsNotWaitedFor: the end of the context of Reserve ends the wait, also while there is no connection
+// yet. The router's answer to the release is waited for, since the end of the stream may overtake the release: what was
+// granted would then last.
 func TestReservationThatIsNotWaitedFor(t *testing.T) {
 	const after = 400 * time.Millisecond
 	released := func(delay time.Duration) func(s *lending) error {
@@ -786,7 +788,8 @@ func TestReservationThatIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestTTLThatIsNone: a ttl that was computed and is too short is asked for, so that the router refuses it. A reservation without one would be less than was asked for.
+// TestTTLThatIsNone: a ttl that was computed and is too short is asked for, so that the router refuses it. A
+// reservation without one would be less than was asked for.
 func TestTTLThatIsNone(t *testing.T) {
 	for _, ttl := range []time.Duration{-time.Second, 0, time.Microsecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -806,7 +809,8 @@ func TestTTLThatIsNone(t *testing.T) {
 	}
 }
 
-// TestReserveWithoutRoomForAStream: gRPC waits for room on the connection without a bound, and Reserve does not. The wait for room is a part of that for the key.
+// TestReserveWithoutRoomForAStream: gRPC waits for room on the connection without a bound, and Reserve does not. The
+// wait for room is a part of that for the key.
 func TestReserveWithoutRoomForAStream(t *testing.T) {
 	const wait = 10 * time.Second
 	lend(t, func(s *lending) error {
@@ -837,7 +841,8 @@ func TestReserveWithoutRoomForAStream(t *testing.T) {
 	}, grpc.MaxConcurrentStreams(1))
 }
 
-// TestReleaseWhileTheStreamIsBroken: a release reaches the owner by the next stream, after it has answered there, and never later than the permission lasts.
+// TestReleaseWhileTheStreamIsBroken: a release reaches the owner by the next stream, after it has answered there, and
+// never later than the permission lasts.
 func TestReleaseWhileTheStreamIsBroken(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "the router is stopping")
 	for name, test := range map[string]struct {

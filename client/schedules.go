@@ -14,7 +14,8 @@ import (
 // SchedulesMax is the number of schedules of one [Run].
 const SchedulesMax = 256
 
-// The router's bounds of a schedule's texts, in bytes. A router closes the connection of a Hello that is far longer than they allow, without a reason.
+// The router's bounds of a schedule's texts, in bytes. A router closes the connection of a Hello that is far longer
+// than they allow, without a reason.
 const (
 	scheduleNameMax = event.SentNameMax
 	scheduleCronMax = 256
@@ -24,9 +25,10 @@ const (
 // Times are the times of a schedule: see [Cron], [Every] and [At].
 type Times struct{ wire *appv1.Schedule }
 
-// Cron returns the times of a cron expression of five fields (minute, hour, day of the month, month, day of the week), or of one of @hourly, @daily, @weekly,
-// @monthly and @yearly, in a time zone such as "Europe/Berlin"; "" is UTC. A fixed hour follows the clock on the wall: a time that is skipped when the
-// clock goes forward fires when the gap ends, one that comes twice when it goes back fires the first time. An hour of * fires by elapsed time.
+// Cron returns the times of a cron expression of five fields (minute, hour, day of the month, month, day of the week),
+// or of one of @hourly, @daily, @weekly, @monthly and @yearly, in a time zone such as "Europe/Berlin"; "" is UTC. A
+// fixed hour follows the clock on the wall: a time that is skipped when the clock goes forward fires when the gap ends;
+// a time that comes twice when the clock goes back fires the first time. An hour of * fires by elapsed time.
 func Cron(expression, zone string) Times {
 	return Times{&appv1.Schedule{Cron: expression, Zone: zone}}
 }
@@ -44,25 +46,26 @@ type MissedPolicy int32
 
 // The policies.
 const (
-	MissedLatest = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_LATEST) // the newest one runs for all of them; the default
-	MissedAll    = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_ALL)    // all run, one after the other; of more than 100 the newest
-	MissedSkip   = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_SKIP)   // none runs that is more than a minute late
+	MissedLatest = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_LATEST) // the newest firing runs for all of them; the default
+	MissedAll    = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_ALL)    // all run, one after the other; at most the newest 100
+	MissedSkip   = MissedPolicy(appv1.MissedPolicy_MISSED_POLICY_SKIP)   // firings that are more than a minute late do not run
 )
 
 // A ScheduleOption configures a schedule.
 type ScheduleOption func(*appv1.Schedule)
 
-// WithMissed sets what becomes of firings that did not run in time.
+// WithMissed sets the policy for firings that did not run in time.
 func WithMissed(p MissedPolicy) ScheduleOption {
 	return func(s *appv1.Schedule) { s.Missed = appv1.MissedPolicy(p) }
 }
 
-// WithGrace sets how late a firing may be at most to run at all: an hour by default, at most a day.
+// WithGrace sets the greatest delay with which a firing still runs: an hour by default, at most a day.
 func WithGrace(d time.Duration) ScheduleOption {
 	return func(s *appv1.Schedule) { s.GraceMs = uint64(max(1, d.Milliseconds())) }
 }
 
-// WithJitter spreads schedules of the same time: this one fires later by a time that follows from its name, and is less than d, at most an hour.
+// WithJitter spreads schedules of the same time: this schedule fires later by a time less than d that is computed from its
+// name. d is at most an hour.
 func WithJitter(d time.Duration) ScheduleOption {
 	return func(s *appv1.Schedule) { s.JitterMs = uint64(max(0, d.Milliseconds())) }
 }
@@ -73,9 +76,9 @@ type Firing struct {
 	Schedule string
 	// Time is the time of the schedule that this run is for, before jitter.
 	Time time.Time
-	// Missed is the number of earlier times that did not run, and for which this one runs, too.
+	// Missed is the number of earlier times that did not run, and that this run stands for, too.
 	Missed int
-	// Attempt is 1 for the first run, and grows with each that failed.
+	// Attempt is 1 for the first run, and grows by one with each failed run.
 	Attempt int
 	// Fence is greater than that of any earlier run of this schedule. Pass it to your database with every write.
 	Fence Fence
@@ -89,16 +92,17 @@ func (f *Firing) After(d time.Duration, name string, payload []byte) { f.event.A
 // Progress is [Event.Progress].
 func (f *Firing) Progress(ctx context.Context) error { return f.event.Progress(ctx) }
 
-// FiringHandler runs one firing. Its context and its errors are as those of a [Handler] of events: a firing that fails is tried again, until the
-// next one supersedes it.
+// FiringHandler runs one firing. Its context and its errors are as those of a [Handler] of events: a failed firing is retried until the
+// next firing supersedes it.
 type FiringHandler func(ctx context.Context, f *Firing) error
 
-// WithSchedule declares a schedule: the handler runs at these times, once in the whole group, on the member that owns the key schedule/NAME, and never beside
-// itself. It is stored nowhere: a schedule that no application of the group declares any more does not run. All workers of a group should declare the same
-// schedules. The router checks them, and refuses a session with a wrong one by name ([ErrRefused]).
+// WithSchedule declares a schedule: the handler runs at these times, once in the whole group, on the member that owns
+// the key schedule/NAME, and never beside itself. It is stored nowhere: a schedule that no application of the group
+// still declares does not run. All workers of a group should declare the same schedules. The router checks them, and
+// refuses a session with a wrong one by name ([ErrRefused]).
 //
-// A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the fence, and compare the time, in what you
-// write.
+// A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the
+// fence, and compare the time, in your writes.
 func WithSchedule(name string, times Times, handler FiringHandler, opts ...ScheduleOption) Option {
 	return func(o *options) {
 		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
@@ -125,7 +129,7 @@ func WithSchedule(name string, times Times, handler FiringHandler, opts ...Sched
 	}
 }
 
-// fillTimer notes what the router says of an event that it has published.
+// fillTimer sets the fields of an event that a router has published.
 func fillTimer(e *Event, t *appwire.Timer) {
 	e.Timer = &Timer{Name: t.Name}
 	if t.Due != 0 {

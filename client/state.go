@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// State returns what the last turn of the event's or call's key has left in this process, or else what load returns. ctx is the context of a handler, or
-// derived from it. T is the type of the state: a key may have states of several types.
+// State returns what the last turn of the event's or call's key has left in this process, or else what load returns.
+// ctx is the context of a handler, or derived from it. T is the type of the state: a key may have states of several
+// types.
 //
 // The handler may change what it gets, and need not give it back. It stays for the next turn of the key if this handler returns nil, and it is
 // returned there if that is the next turn of the key anywhere: so a handler reads what the handler before it has written, without a query. A
@@ -37,13 +38,13 @@ func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (
 // typeOf is a comparable name of a type.
 type typeOf[T any] struct{}
 
-// WithStateMax sets of how many keys states are kept, see [State]: 100000 by default. With 0 State always loads.
+// WithStateMax sets the number of keys whose states are kept, see [State]: 100000 by default. With 0 State always loads.
 func WithStateMax(n int) Option { return func(o *options) { o.stateMax = n } }
 
 // stateMaxDefault is the number of keys with states without an option.
 const stateMaxDefault = 100_000
 
-// states are what the last turns of keys have left. It is safe for concurrent use.
+// states holds the values that the last turns of keys left. It is safe for concurrent use.
 type states struct {
 	max int
 	n   atomic.Int64 // of keys: a handler that uses no state looks only here
@@ -82,7 +83,7 @@ func (s *states) get(e *Event, name any) any {
 	k := at.Value.(*kept)
 	if k.user != e {
 		if e.Fence.Before(k.newest) {
-			return nil // it has lost its key to a later turn, and goes on
+			return nil // it has lost its key to a later turn, and continues
 		}
 		if !k.isOf(e) {
 			s.remove(at)

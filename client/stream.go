@@ -254,7 +254,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	s.silence = 0
 	if f.Receipt > s.sent { // no result would follow it
 		defer r.mu.Unlock()
-		return fmt.Errorf("the router has a receipt for the Results frame %d, and %d were sent", f.Receipt, s.sent)
+		return fmt.Errorf("the router sent a receipt for Results frame %d, but only %d were sent", f.Receipt, s.sent)
 	}
 	if f.Other == nil && f.Number == 0 { // no receipt could tell the router that they have come
 		defer r.mu.Unlock()

@@ -22,33 +22,34 @@ import (
 type Timer struct {
 	// Name is the name that the sender gave it, "" for none.
 	Name string
-	// Due is when it was due, by the clocks of the routers: the handler does not run earlier.
+	// Due is the time at which it was due, by the clocks of the routers: the handler does not run earlier.
 	Due time.Time
 }
 
 // TimersMax is the number of timers that the handler of one event may set.
 const TimersMax = 100
 
-// timer is one that a handler has set.
+// timer is a timer that a handler has set.
 type timer struct {
 	after   time.Duration
 	name    string
 	payload []byte
 }
 
-// timers are those that the handler of an event has set, and what was wrong with one.
+// timers holds the timers that the handler of an event has set, and the error of a bad one.
 type timers struct {
 	set []timer
 	err error
 }
 
-// After sets a timer: after d the handler gets an event of the same key, with this payload and a [Timer] of this name, at the owner of the key at that
-// time. Timers are durable: when the handler has returned nil, they are published, and only then does the event count as done. If the handler
-// fails, they are dropped. If it runs again for the same event, the n-th timer of the new run counts as the n-th of the earlier run.
+// After sets a timer: after d the handler gets an event of the same key, with this payload and a [Timer] of this name,
+// at the owner of the key at that time. Timers are durable: when the handler has returned nil, they are published, and
+// only then does the event count as done. If the handler fails, they are dropped. If it runs again for the same event,
+// the n-th timer of the new run counts as the n-th of the earlier run.
 //
 // A timer with d of 0 or less, as time.Until may return when a handler runs again, is due immediately. A timer cannot be cancelled: let its handler
-// check whether it is still needed. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than 366 days, or more than [TimersMax] timers fail the
-// event. Call it before the handler returns, from one goroutine.
+// check whether it is still needed. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than
+// 366 days, or more than [TimersMax] timers fail the event. Call it before the handler returns, from one goroutine.
 func (e *Event) After(d time.Duration, name string, payload []byte) {
 	if e.run.timers == nil {
 		e.run.timers = new(timers)
@@ -64,7 +65,7 @@ func (e *Event) After(d time.Duration, name string, payload []byte) {
 	case len(t.set) == TimersMax:
 		t.err = fmt.Errorf("client: more than %d timers of one event", TimersMax)
 	default:
-		// A handler that runs again, much later, may ask for a time that has passed by then: an error would fail its event for ever.
+		// A handler that runs again, much later, may ask for a time that has passed by then: an error would fail its event forever.
 		t.set = append(t.set, timer{max(0, d), name, payload})
 	}
 }
@@ -100,7 +101,7 @@ func timerID(id MessageID, n int) string {
 var (
 	// ErrNotSent: the event was not published. It can be sent again.
 	ErrNotSent = errors.New("client: the event was not published")
-	// ErrMaybeSent: the event may have been published. Only one with an id can be sent again safely.
+	// ErrMaybeSent: the event may have been published. Only an event with an id can be sent again safely.
 	ErrMaybeSent = errors.New("client: the event may have been published")
 )
 
@@ -120,7 +121,8 @@ func WithSendAt(t time.Time) SendOption {
 // WithSendName gives the event a name, see [Timer].
 func WithSendName(name string) SendOption { return func(r *lanev1.SendRequest) { r.Name = name } }
 
-// WithSendID gives the event an id, up to 256 bytes: another one with the same key and id counts as the same, as long as the owner of the key remembers it.
+// WithSendID gives the event an id, up to 256 bytes: another event with the same key and id counts as the same event for
+// as long as the owner of the key remembers it.
 func WithSendID(id string) SendOption { return func(r *lanev1.SendRequest) { r.Id = id } }
 
 // WithSendProperties gives the event properties, at most 64.
@@ -128,12 +130,13 @@ func WithSendProperties(properties map[string]string) SendOption {
 	return func(r *lanev1.SendRequest) { r.Properties = properties }
 }
 
-// sendTimeoutDefault is how long Send tries without a deadline. The router itself waits 30 seconds for the broker.
+// sendTimeoutDefault is the time for which Send tries if its context has no deadline. The router itself waits 30 seconds for the broker.
 const sendTimeoutDefault = 35 * time.Second
 
-// Send publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it, with a [Timer]: at once, or when it is
-// due. It needs no producer, and no rights of the application at the broker. The payload has at most 1 MiB. The error is of the kind [ErrNotSent] or [ErrMaybeSent]. It
-// takes 35 seconds at most if the context has no deadline.
+// Send publishes an event of a key, and returns its id when the broker has it. The handler of the key's events gets it,
+// with a [Timer]: at once, or when it is due. The application needs neither a producer nor rights at the broker. The
+// payload has at most 1 MiB. The error is of the kind [ErrNotSent] or [ErrMaybeSent]. It takes 35 seconds at most if
+// the context has no deadline.
 func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...SendOption) (MessageID, error) {
 	r := &lanev1.SendRequest{Key: []byte(key), Payload: payload}
 	for _, opt := range opts {
@@ -155,7 +158,7 @@ func (l *Lane) Send(ctx context.Context, key string, payload []byte, opts ...Sen
 // send publishes one event.
 func (o *options) send(ctx context.Context, conn grpc.ClientConnInterface, r *lanev1.SendRequest) (MessageID, error) {
 	if r.GetAfterMs() > math.MaxInt64/uint64(time.Millisecond) {
-		return MessageID{}, fmt.Errorf("%w: due in too many years", ErrNotSent)
+		return MessageID{}, fmt.Errorf("%w: due too far in the future", ErrNotSent)
 	}
 	if err := checkSize(r, len(r.GetPayload())); err != nil {
 		return MessageID{}, fmt.Errorf("%w: %w", ErrNotSent, err)

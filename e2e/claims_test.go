@@ -54,7 +54,7 @@ func TestAnotherGroupOnTheSubscription(t *testing.T) {
 	code, said = refused(t, time.Minute, "group", "release", "--config", second, "--node.group", green)
 	wantRefused(t, code, 5, said, "held with other settings", "node.group is")
 	code, said = refused(t, time.Minute, "group", "release", "--config", ours)
-	wantRefused(t, code, 1, said, "members of the group live")
+	wantRefused(t, code, 1, said, "members of the group are running")
 	code, said = refused(t, time.Minute, "group", "release", "--config", ours, "--force")
 	wantRefused(t, code, 0, said, "released: subscription "+topic)
 	select {

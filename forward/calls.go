@@ -9,9 +9,9 @@ import (
 
 // A call is held like an event, by a handle of its own kind, and travels on the same streams, but:
 //
-//   - it waits for no event and no other call after a refusal, since its owner has a queue of its own for calls;
+//   - after a refusal it does not wait for events or other calls, since its owner has a separate queue for calls;
 //   - it is never relayed, nor sent to a peer of a release without calls, which would run it as an event;
-//   - one without an id of its caller is not sent again after the stream broke on which it was sent: it may have run;
+//   - a call without an id of its caller is not sent again after its stream broke: it may have run;
 //   - a full owner ends it: its caller decides whether to wait;
 //   - an owner that cannot be reached ends it, unless its holder has a promise that outlives the owner, see [Table.goesOn].
 
@@ -19,14 +19,14 @@ import (
 type Cancel struct {
 	Peer    Peer // the owner that has it, [Local] or a peer
 	Handle  event.Handle
-	Confirm bool // the owner is to be asked, behind the Cancel, whether it has handled it: see [Cancel.Renewal]
+	Confirm bool // ask the owner after the Cancel whether it has handled it: see [Cancel.Renewal]
 }
 
 // GiveUp ends a call after its caller has given up. It is settled as not run if no owner can have begun it, otherwise as unknown, and its
 // owner is told. An unknown handle is ignored.
 //
-// A reservation whose holder may have a promise that outlives the owner is settled when an owner has confirmed the release, or has answered otherwise, or no such
-// promise runs any more.
+// A reservation whose holder may have a promise that outlives the owner is settled when an owner has confirmed the
+// release, or has answered otherwise, or when no such promise is left.
 func (t *Table) GiveUp(now clock.Instant, handle event.Handle, out *Moves) {
 	h, held := t.lookUp(handle)
 	if !held || !h.isCall() {
@@ -51,8 +51,8 @@ func (t *Table) notAnswered(h held, code, why string) event.Verdict {
 	return event.NotRun(h.handle(), code, why)
 }
 
-// mayHaveRun reports whether an owner may have begun a call that has it no longer. A reservation runs nothing at an owner: its holder knows
-// whether it was granted.
+// mayHaveRun reports whether an owner that no longer has a call may have begun it. A reservation runs nothing at an owner:
+// its holder knows whether it was granted.
 func (t *Table) mayHaveRun(h held) bool {
 	x := t.extraOf(h)
 	return x != nil && x.mayRun && !h.isReservation()
@@ -71,8 +71,8 @@ func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
 	return v
 }
 
-// refuseCall ends a call whose owner takes none now. A reservation that goes on beyond the death of its owner waits until an owner takes it, or its
-// holder gives it up, who knows how long it was promised.
+// refuseCall ends a call whose owner accepts no calls now. A reservation that continues beyond the death of its owner
+// waits until an owner takes it, or its holder gives it up: the holder knows the end of its promise.
 func (t *Table) refuseCall(h held, why string, out *Moves) {
 	if t.goesOn(h) {
 		t.lift(h)
@@ -98,8 +98,8 @@ func (t *Table) refuseCalls(l *lane, why string, out *Moves) {
 	}
 }
 
-// mayRepeat settles a call that must not run twice, and that an owner may have begun which has it no longer. It reports whether the call may
-// be sent again.
+// mayRepeat settles a call that must not run twice if an owner that no longer has it may have begun it. It reports whether
+// the call may be sent again.
 func (t *Table) mayRepeat(h held, out *Moves) bool {
 	x := t.extraOf(h)
 	if x == nil || !x.mayRun || !h.entry.Call(h.index).Once() {
@@ -117,7 +117,7 @@ func overloaded(h event.Handle, delay time.Duration) event.Verdict {
 	return v
 }
 
-// Renew is a reservation that its owner is asked to renew.
+// Renew asks the owner of a reservation to renew it.
 type Renew struct {
 	Peer Peer // the owner that has it, [Local] or a peer
 	event.Renewal
@@ -134,8 +134,8 @@ func (t *Table) Renew(r event.Renewal, out *Moves) {
 	}
 }
 
-// Forget ends a reservation at this node alone: its owner is not told, and ends it when its permission has passed, unless its holder comes
-// back through another node. One that was released, and is not settled yet, has no holder from now on.
+// Forget ends a reservation at this node alone: its owner gets no message, and ends it when its permission has passed, unless its holder
+// resumes it through another node. A released reservation that is not settled yet has no holder from now on.
 func (t *Table) Forget(handle event.Handle) {
 	h, held := t.lookUp(handle)
 	switch {
@@ -147,7 +147,7 @@ func (t *Table) Forget(handle event.Handle) {
 	}
 }
 
-// grant notes that a reservation has begun: if it is sent again, it may only be resumed, since its holder may still believe that it has it.
+// grant notes that a reservation has begun: if it is sent again, it may only be resumed, since its holder may still consider the key its own.
 func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
 	ev, call := *h.entry.Event(h.index), *h.entry.Call(h.index)
 	call.Resume = true

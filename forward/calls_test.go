@@ -30,8 +30,9 @@ func (tt *tableTest) codes() map[int]string {
 	return codes
 }
 
-// TestUnreachableOwnerOfReservations: while the owner cannot be reached, a holder with a ttl has the key, as far as this node knows, and is not told that
-// it is over. No third member gets it. The owner is asked when it can be reached again, or the next one.
+// TestUnreachableOwnerOfReservations: while the owner cannot be reached, a holder with a ttl has the key, as far as
+// this node knows, and is not told that it is over. No third member gets it. The owner is asked when it can be reached
+// again, or the next one.
 func TestUnreachableOwnerOfReservations(t *testing.T) {
 	for name, back := range map[string]func(tt *tableTest){
 		"the owner is back":   func(tt *tableTest) { tt.PeerUp(tt.now, peerNumber(1), true, &tt.out) },
@@ -65,8 +66,8 @@ func TestUnreachableOwnerOfReservations(t *testing.T) {
 	}
 }
 
-// TestFormerOwnerOfAReservation: what an owner says late of a reservation that was taken over from it, of its turn or its wait there, does not end the turn that the
-// next owner has granted.
+// TestFormerOwnerOfAReservation: what an owner says late of a reservation that was taken over from it, of its turn or
+// its wait there, does not end the turn that the next owner has granted.
 func TestFormerOwnerOfAReservation(t *testing.T) {
 	cut, late := event.Unknown(0, "its handler was cancelled, or lost its key"), event.NotRun(0, event.CodeTimeout, "its time was up")
 	for name, c := range map[string]struct {

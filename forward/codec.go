@@ -58,7 +58,7 @@ type verdictsFrame struct {
 	epoch    event.Position
 	batch    verdictBatch    // when sending
 	verdicts []event.Verdict // when receiving
-	done     []event.Set     // likewise
+	done     []event.Set     // also reused
 	words    []uint64        // of done
 
 	other *peerv1.ForwardResponse

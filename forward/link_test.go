@@ -102,8 +102,8 @@ func TestReceiptsWaitForHotFrames(t *testing.T) {
 	}
 }
 
-// A frame without a number carries no new receipt: this end would not know that it was sent, and end the stream at the next frame of the other end, which
-// may follow it at once.
+// A frame without a number carries no new receipt: this end would not know that it was sent, and end the stream at the
+// next frame of the other end, which may follow it at once.
 func TestSmallFramesCarryNoNewReceipt(t *testing.T) {
 	now := clock.Instant(time.Hour)
 	l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, false)

@@ -12,7 +12,7 @@ type Moves struct {
 	Local []event.Ref // for the local mailbox
 	Wake  []Peer      // peers whose streams have events to take
 
-	Cancel    []Cancel        // calls that nobody waits for any more
+	Cancel    []Cancel        // calls whose callers have stopped waiting
 	Granted   []event.Verdict // reservations that have begun
 	Attempted []event.Verdict // failures of relayed events, which are told to their consumer nodes and stay held
 	Renew     []Renew         // reservations that are to be renewed

@@ -32,11 +32,11 @@ type peer struct {
 	calls   bool                 // the peer takes calls; written before the stream is up
 
 	mu        sync.Mutex      // guards the fields below
-	cancelled []Cancel        // calls that the peer has and nobody waits for
+	cancelled []Cancel        // calls that the peer has and whose callers have stopped waiting
 	renewals  []event.Renewal // of reservations that the peer has
 }
 
-// cancelledMax bounds the calls whose cancelling waits for one stream. More are not told, and end by their timeouts.
+// cancelledMax bounds the cancellations that wait for one stream. Further ones are not sent: those calls end by their timeouts.
 const cancelledMax = 1 << 14
 
 // cancel queues a Cancel, for the present stream. A later one need not know.
@@ -322,7 +322,8 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	return true, sendError(err)
 }
 
-// sendSmall implements end: it sends the renewals of reservations, the calls that nobody waits for, and behind these the questions whether they were handled.
+// sendSmall implements end: it sends the renewals of reservations, the cancellations of calls, and behind them the
+// questions whether these were handled.
 func (e *outEnd) sendSmall(receipt uint64) error {
 	calls, renewals := e.peer.takeSmall()
 	config := &e.peer.pool.config

@@ -26,8 +26,8 @@ type Sink interface {
 	// Settle settles events: those of the sets are done, the others have the verdict of the same index. Those of relayed events
 	// need not be final.
 	Settle(done []event.Set, verdicts []event.Verdict, events []event.Ref)
-	// Cancel tells the local mailbox that nobody waits for calls any more that it has. It returns those that had ended already, and whose verdicts
-	// come next.
+	// Cancel tells the local mailbox that the callers of some of its calls have stopped waiting. It returns those that
+	// had ended already, and whose verdicts come next.
 	Cancel(calls []event.Handle) (ended []event.Handle)
 	// Granted gets the verdicts on reservations that have begun.
 	Granted(verdicts []event.Verdict)
@@ -246,7 +246,7 @@ func (p *Pool) Forget(reservation event.Handle) {
 	p.table.Forget(reservation)
 }
 
-// cancel tells the owners of calls that nobody waits for these any more.
+// cancel tells the owners of calls that their callers have stopped waiting.
 func (p *Pool) cancel(calls []Cancel) {
 	p.peersMu.Lock()
 	var local []event.Handle
@@ -273,7 +273,7 @@ func (p *Pool) cancel(calls []Cancel) {
 	}
 }
 
-// GiveUp ends a call whose caller waits no longer, see [Table.GiveUp].
+// GiveUp ends a call whose caller is no longer waiting, see [Table.GiveUp].
 func (p *Pool) GiveUp(call event.Handle) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.GiveUp(now, call, out) })
 }
@@ -403,7 +403,7 @@ type Unanswered struct {
 	Events int
 }
 
-// unansweredMax is how many losses of such events are remembered, the newest.
+// unansweredMax is the number of losses of such events that are remembered; the newest ones are kept.
 const unansweredMax = 64
 
 // noteUnanswered notes a broken stream, or a takeover. p.mu is held.

@@ -4,7 +4,7 @@ import (
 	"crypto/ed25519"
 )
 
-// nonceSize is how many random bytes the callee's Hello gives the caller to sign.
+// nonceSize is the number of random bytes in the callee's Hello that the caller signs.
 const nonceSize = 32
 
 // proofContext begins every signed text, so that signatures made for other purposes are

@@ -122,7 +122,7 @@ func (h held) queuedFor() *share {
 	return nil
 }
 
-// extra is what few events have.
+// extra holds the fields that only a few events need.
 type extra struct {
 	past []Peer // earlier holders: their final verdicts count too, but on reservations
 
@@ -153,8 +153,9 @@ func (t *Table) ensureExtra(h held) *extra {
 	return x
 }
 
-// had reports whether peer once had an event that was sent again, and may still answer for it. It may not for a reservation: that its turn ends there, or
-// its wait, says nothing about the turn at the present owner, which would get no Cancel.
+// had reports whether peer once had an event that was sent again, and may still answer for it. It may not for a
+// reservation: that its turn ends there, or its wait, says nothing about the turn at the present owner, which would get
+// no Cancel.
 func (t *Table) had(h held, peer Peer) bool {
 	x := t.extraOf(h)
 	return x != nil && slices.Contains(x.past, peer) && !h.isReservation()

@@ -2,7 +2,7 @@ package forward
 
 import "github.com/ringfence/router/internal/base/clock"
 
-// relayAt is when a third member begins to take the events of l, and its calls end; [clock.Forever] when none
+// relayAt returns the time at which a third member begins to take the events of l, and its calls end; [clock.Forever] when none
 // is needed, or none is there and no call waits.
 func (t *Table) relayAt(l *lane) clock.Instant {
 	if l.up || l.via != nil || l.queuedN == 0 || l.callsN == 0 && t.third(l) == nil {

@@ -10,29 +10,32 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// The release of a reservation that may outlive its owner is kept until the owner has confirmed it. Before that nothing is known to have freed the key: the
-// owner may have died with the Cancel on its way, and the next one keeps the key for as long as the holder may have a promise. It takes no Cancel of a turn that it
-// does not know, so it is asked to resume the reservation first, and gets the Cancel when it has granted it.
+// The release of a reservation that may outlive its owner is kept until an owner has confirmed it. Until then the key may
+// still be reserved: the owner may have died before it got the Cancel, and the next owner keeps the key for as long as
+// the holder may have a promise. The next owner ignores a Cancel of an unknown turn, so this node asks it to resume the
+// reservation first, and sends the Cancel after the grant.
 //
-// A release is forgotten when that promise has passed, also without a confirmation: an owner that cannot be reached, or a router of a version without calls, gives
-// none.
+// A release is forgotten when that promise has passed, even without a confirmation: an unreachable owner, or
+// a router of a version without calls, sends none.
 
-// releaseMargin is how long after the last promise a release is kept: a next owner counts the ttl from the opening of its gate.
+// releaseMargin is the time that a release is kept after the last promise: a next owner counts the ttl from the opening
+// of its gate.
 const releaseMargin = 10 * time.Second
 
-// The bounds of the releases without a holder. Beyond them the one that is due first is forgotten. Those with a holder are bounded with the reservations.
+// The bounds of the releases without a holder. Beyond them the release that is due first is forgotten. Releases with a
+// holder are bounded with the reservations.
 const (
 	aloneMax      = 1024
 	aloneBytesMax = 1 << 20
 )
 
-// confirmation is the number of the renewal by which an owner is asked to confirm a release. It goes behind the Cancel on the same stream, so that its answer shows that
-// the Cancel was handled. Holders count from one.
+// confirmation is the number of the renewal by which an owner is asked to confirm a release. It goes behind the Cancel
+// on the same stream, so that its answer shows that the Cancel was handled. Holders count from one.
 const confirmation = math.MaxUint64
 
 func confirms(a event.Renewal) bool { return a.Number == confirmation }
 
-// releases are the kept releases, the one that is due first in front.
+// releases holds the kept releases, ordered by when they are due.
 type releases struct {
 	all        []release
 	alone      int // of them, those without a holder
@@ -78,7 +81,8 @@ func (t *Table) tellRelease(h held, out *Moves) {
 	out.Cancel = append(out.Cancel, Cancel{Peer: sent.lane.peer, Handle: h.handle(), Confirm: true})
 }
 
-// confirmed ends a reservation whose release was handled where it was sent. If the key has another owner by now, that one keeps the key, and is told, too.
+// confirmed ends a reservation whose release was handled where it was sent. If the key has another owner by now, the
+// release is sent to that owner, too.
 func (t *Table) confirmed(h held, sent *share, out *Moves) {
 	if t.owners.of(h.entry.Partition(h.index)) == sent.lane {
 		t.settle(h, t.notAnswered(h, event.CodeTimeout, "its time was up"), out)
@@ -89,7 +93,8 @@ func (t *Table) confirmed(h held, sent *share, out *Moves) {
 	t.send(h, out)
 }
 
-// Confirmed takes an owner's answers to renewals, those out that confirm releases, and returns the others, which are for holders.
+// Confirmed takes an owner's answers to renewals, consumes those that confirm releases, and returns the others, which
+// are for holders.
 func (t *Table) Confirmed(from Peer, answers []event.Renewal, out *Moves) (others []event.Renewal) {
 	return slices.DeleteFunc(answers, func(a event.Renewal) bool {
 		if !confirms(a) {
@@ -109,7 +114,7 @@ func (c *Cancel) Renewal() event.Renewal {
 	return event.Renewal{Handle: c.Handle, Number: confirmation}
 }
 
-// expireReleases ends the reservations whose release nobody has confirmed while somebody may have been promised the key.
+// expireReleases ends the reservations whose release no owner has confirmed within the time of the last promise.
 func (t *Table) expireReleases(now clock.Instant, out *Moves) {
 	for all := t.releases.all; len(all) > 0 && !all[0].due.After(now); all = t.releases.all {
 		h, _ := t.lookUp(all[0].handle)
@@ -120,7 +125,7 @@ func (t *Table) expireReleases(now clock.Instant, out *Moves) {
 	}
 }
 
-// nextRelease is when [Table.expireReleases] has something to do.
+// nextRelease returns the time at which [Table.expireReleases] has something to do.
 func (t *Table) nextRelease() clock.Instant {
 	if len(t.releases.all) == 0 {
 		return clock.Forever
@@ -149,7 +154,7 @@ func (t *Table) releaseOf(handle event.Handle, x *extra) int {
 	return at
 }
 
-// dropExtra forgets what few events have of one that ends.
+// dropExtra frees the extra fields of an event that ends.
 func (t *Table) dropExtra(r *record, index int) {
 	handle := r.entry.Handle(index)
 	if x := t.extras[handle]; x != nil && x.released != 0 {

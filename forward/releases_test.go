@@ -51,8 +51,8 @@ func (tt *tableTest) wantReleaseAtTheNextOwner() {
 	tt.wantOver(1, event.CodeTimeout)
 }
 
-// TestReleaseWhileTheKeyChangesItsOwner: the next owner keeps the key for its holder, and so has to hear of the release: when it has granted the reservation, since a Cancel
-// before that frees nothing.
+// TestReleaseWhileTheKeyChangesItsOwner: the next owner keeps the key for its holder, and so has to hear of the
+// release: when it has granted the reservation, since a Cancel before that frees nothing.
 func TestReleaseWhileTheKeyChangesItsOwner(t *testing.T) {
 	for name, taken := range map[string]bool{"it waits": false, "it is sent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestReleaseAtAFormerOwner(t *testing.T) {
 	}
 }
 
-// TestReleaseBehindAHandover: the owner has given the turn to the next one before the Cancel came, which frees nothing. Nobody knows of the move here, and the verdict that says so
-// comes instead of the confirmation.
+// TestReleaseBehindAHandover: the owner has given the turn to the next one before the Cancel came, which frees nothing.
+// Nobody knows of the move here, and the verdict that says so comes instead of the confirmation.
 func TestReleaseBehindAHandover(t *testing.T) {
 	for name, former := range map[string]int{"a peer": 1, "this node": 0} {
 		t.Run(name, func(t *testing.T) {

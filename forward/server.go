@@ -50,7 +50,7 @@ type Acceptor interface {
 	TakeOver(from Peer, proven bool, done []event.Finished)
 	// KeyOf returns the public key of an incarnation, nil if none is known.
 	KeyOf(peer Peer) ed25519.PublicKey
-	// CancelFor says that nobody waits any more for calls that came on a stream. The slice is the receiver's.
+	// CancelFor reports that the callers of calls that came on a stream have stopped waiting. The slice is the receiver's.
 	CancelFor(from StreamID, calls []event.Handle)
 	// RenewFor asks for new permission of reservations that came on a stream. Each gets its answer by [Server.Renewed]. The slice is the
 	// receiver's.
@@ -318,8 +318,9 @@ type renewed struct {
 	behind uint64 // it is sent when so many batches were taken
 }
 
-// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again. The confirmation of a release goes behind the verdicts that
-// wait: one of them may say that the reservation was given back before its Cancel came, which has freed nothing then.
+// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again. The
+// confirmation of a release goes behind the verdicts that wait: one of them may say that the reservation was given back
+// before its Cancel came, which has freed nothing then.
 func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
 	in := s.inbound(to)
 	if in == nil {
@@ -373,7 +374,7 @@ func renewalsOf(handles, numbers, remaining []uint64, covered []uint32) ([]event
 	return all, nil
 }
 
-// creditsMax is how many credits wait for one stream; more are dropped.
+// creditsMax is the number of credits that may wait for one stream; more are dropped.
 const creditsMax = 1024
 
 // credit queues a credit.

@@ -248,8 +248,8 @@ func TestSmallFramesAreBounded(t *testing.T) {
 	})
 }
 
-// TestAConfirmationIsNoEarlierThanVerdicts: an owner that has given a reservation back, and then gets its Cancel, confirms what has freed nothing. The consumer node has to hear
-// first that the reservation is not there.
+// TestAConfirmationIsNoEarlierThanVerdicts: an owner that has given a reservation back, and then gets its Cancel,
+// confirms what has freed nothing. The consumer node has to hear first that the reservation is not there.
 func TestAConfirmationIsNoEarlierThanVerdicts(t *testing.T) {
 	config := smallConfig()
 	var sent frames
@@ -475,8 +475,8 @@ func (s *slowMailbox) Cancel([]event.Handle) []event.Handle {
 	return nil
 }
 
-// A caller may go while another goroutine brings its call to the local mailbox: a Cancel that came first would find nothing, and nobody would give back
-// a reservation that is granted then.
+// A caller may go while another goroutine brings its call to the local mailbox: a Cancel that came first would find
+// nothing, and nobody would give back a reservation that is granted then.
 func TestCancelComesBehindItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newNode(t, &pipes{}, 1, DefaultConfig(), bubbleClock())

@@ -85,7 +85,7 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 		}
 		return
 	}
-	r := &record{entry: e, since: now, events: event.NewBits(e.Len()), n: 1} // so that it stays until the end of the call
+	r := &record{entry: e, since: now, events: event.NewBits(e.Len()), n: 1} // so that it exists until the end of the call
 	t.enter(r)
 	for i := range e.Fresh.All() {
 		h := held{r, i}
@@ -241,7 +241,7 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 	}
 	t.resent++
 	switch {
-	case sent.relay: // it could not relay the event; another one is tried later
+	case sent.relay: // that peer could not relay the event; another peer is tried later
 		if owner.via == l {
 			owner.via = nil
 		}
@@ -330,9 +330,10 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) (unanswered i
 	return unanswered
 }
 
-// TakenOver says that others have taken partitions over from a peer without its word: nothing of its tenures runs any more. The peer may be cut off
-// from the control log alone, and then it keeps its stream and answers nothing. Its events of these partitions that it has not answered are
-// sent again, as if the stream were broken. It returns their number.
+// TakenOver reports that other members have taken partitions over from a peer that did not release them: none of its
+// deliveries runs there now. The peer may be cut off from the control log alone, and then it keeps its stream and
+// answers nothing. Its events of these partitions that it has not answered are sent again, as if the stream were
+// broken. It returns their number.
 func (t *Table) TakenOver(peer Peer, over func(ring.Partition) bool, out *Moves) (unanswered int) {
 	l := t.find(peer)
 	if l == nil || l == t.local || l.sentN == 0 {

@@ -103,7 +103,8 @@ func (m *model) confirmed(peer Peer, h event.Handle) {
 	}
 }
 
-// confirm makes a peer answer that it has handled the release of its reservations. Others cannot, nor can it for reservations that it has not granted.
+// confirm makes a peer answer that it has handled the release of its reservations. Others cannot, nor can it for
+// reservations that it has not granted.
 func (m *model) confirm(t fataler, from Peer) {
 	var answers []event.Renewal
 	var over []event.Handle
@@ -272,7 +273,8 @@ func (m *model) giveUp(t fataler, h event.Handle) {
 	}
 }
 
-// release checks that a reservation that goes on is released: the owner is told that has granted it, and the release is kept until one has confirmed it.
+// release checks that a reservation that goes on is released: the owner is told that has granted it, and the release is
+// kept until one has confirmed it.
 func (m *model) release(t fataler, h event.Handle) {
 	var want []Cancel
 	if m.released[h] == 0 {

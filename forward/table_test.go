@@ -327,8 +327,8 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	}
 }
 
-// An owner that is cut off from the control log alone keeps its stream and answers nothing. When others have taken its partition over, its events go to the
-// next owner, before later ones of their keys, and its late verdicts count once.
+// An owner that is cut off from the control log alone keeps its stream and answers nothing. When others have taken its
+// partition over, its events go to the next owner, before later ones of their keys, and its late verdicts count once.
 func TestEventsOfATakenOverPartitionGoToTheNextOwner(t *testing.T) {
 	partition := func(which ring.Partition) func(ring.Partition) bool {
 		return func(p ring.Partition) bool { return p == which }

@@ -166,7 +166,7 @@ func (b *boxes) where(d *Delivery) (waits bool, id event.DeliveryID) {
 	return b.find(d)
 }
 
-// find is where. The lock is held.
+// find returns whether the delivery waits, and its id if it runs. The lock is held.
 func (b *boxes) find(d *Delivery) (waits bool, id event.DeliveryID) {
 	if x := b.keys[d.event.Key]; x != nil && slices.Contains(x.queue, d) {
 		return true, 0
@@ -179,7 +179,7 @@ func (b *boxes) find(d *Delivery) (waits bool, id event.DeliveryID) {
 	return false, 0
 }
 
-// remove is where, and removes a delivery that waits.
+// remove does the same, and removes the delivery if it waits.
 func (b *boxes) remove(d *Delivery) (waited bool, id event.DeliveryID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

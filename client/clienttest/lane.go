@@ -15,8 +15,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Lane returns a lane through this router, for calls and reservations. They take turns with the events of their key, in the order in which they came. The
-// router remembers no replies: a repeat of a call runs again. The lane is closed at the end of the test.
+// Lane returns a lane through this router, for calls and reservations. They take turns with the events of their key, in
+// the order in which they came. The router remembers no replies: a repeat of a call runs again. The lane is closed at
+// the end of the test.
 func (r *Router) Lane() *client.Lane {
 	r.t.Helper()
 	l, err := client.Dial("", r.WithClock(), client.WithDialer(r.dial), client.WithLogger(slog.New(slog.DiscardHandler)))
@@ -162,8 +163,8 @@ func (v *visits) keep() {
 	v.router.server.Renew(ids)
 }
 
-// lose ends reservations, and tells their holders. The router's clock must not be past the deadline of a handler that is to be cancelled: the end of a
-// reservation lets the server look for those that are over.
+// lose ends reservations, and tells their holders. The router's clock must not be past the deadline of a handler that
+// is to be cancelled: the end of a reservation lets the server look for those that are over.
 func (v *visits) lose(match func(*visit) bool) {
 	lost, ids := v.granted(match)
 	for _, one := range lost {

@@ -64,7 +64,7 @@ func TestCalls(t *testing.T) {
 		}
 	}
 	if begun, ended := <-events, <-events; begun != "begun" || ended != client.ErrCallerGone.Error() {
-		t.Errorf("the handler whose caller waits no longer: %s, %s", begun, ended)
+		t.Errorf("the handler whose caller is no longer waiting: %s, %s", begun, ended)
 	}
 }
 

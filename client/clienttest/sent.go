@@ -14,7 +14,8 @@ type Sent struct {
 	Name    string
 	Payload []byte
 	Due     time.Time
-	// Delivery is its delivery, which begins when it is due, on the time of the test: in a synctest bubble, sleep until then before you ask for its outcome.
+	// Delivery is its delivery, which begins when it is due, on the time of the test: in a synctest bubble, sleep until
+	// then before you ask for its outcome.
 	Delivery *Delivery
 }
 

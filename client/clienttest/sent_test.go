@@ -12,8 +12,8 @@ import (
 	"github.com/ringfence/router/client/clienttest"
 )
 
-// Timers that a handler sets come when they are due, on the time of the test, and only from a handler that has done its work. A second run of the same event sets
-// no second one.
+// Timers that a handler sets come when they are due, on the time of the test, and only from a handler that has done its
+// work. A second run of the same event sets no second one.
 func TestTimersOfHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		router := clienttest.NewRouter(t)

@@ -37,7 +37,7 @@ func newActs(cfg config.Config, b broker, registry *prometheus.Registry, log *sl
 		return nil
 	}
 	if most := holdMax(cfg); most < cfg.Acts.HoldForMax {
-		log.Warn("holds are shorter than acts.hold_for_max", "most", most, "reason", "pulsar.spill.rounds_max: a held event that is copied to the retry topic too often becomes a dead letter")
+		log.Warn("holds cannot last as long as acts.hold_for_max", "most", most, "reason", "pulsar.spill.rounds_max: a held event that is copied to the retry topic too often becomes a dead letter")
 		cfg.Acts.HoldForMax = most
 	}
 	open := func() (controllog.Transport, error) { return b.acts(cfg.ActsTopic(), log) }
@@ -85,7 +85,7 @@ func (o *order) addTo(cmd *cobra.Command) {
 // send asks the router for an act on the key of an argument. more is added to the request.
 func (o *order) send(ctx context.Context, a *asker, what, argument string, more url.Values) (key string, done act.Done, err error) {
 	if o.reason == "" {
-		return "", act.Done{}, usageError{errors.New("--reason is missing: say why, for those who will wonder")}
+		return "", act.Done{}, usageError{errors.New("--reason is missing: say why, for everyone who reads the list of acts")}
 	}
 	if key, err = keyOf(argument, o.encoded); err != nil {
 		return "", act.Done{}, err
@@ -98,7 +98,7 @@ func (o *order) send(ctx context.Context, a *asker, what, argument string, more 
 		return "", act.Done{}, err
 	}
 	if err := json.Unmarshal(text, &done); err != nil {
-		return "", act.Done{}, fmt.Errorf("unexpected answer, perhaps of another version of router: %w", err)
+		return "", act.Done{}, fmt.Errorf("unexpected answer, perhaps from another version of the router: %w", err)
 	}
 	return key, done, nil
 }
@@ -169,7 +169,7 @@ The exit code is 1 if the owner does not know it.`,
 			return err
 		}
 		if !known {
-			return errors.New("the hold is recorded, but the owner of the key does not know it: see above")
+			return errors.New("the hold is recorded, but the owner of the key has not read it yet: see above")
 		}
 		return nil
 	})
@@ -396,7 +396,7 @@ func (p *parkedKey) show(cmd *cobra.Command, form *outputForm, known bool, err e
 		return err
 	}
 	if !known {
-		return fmt.Errorf("the %s is recorded, but the owner of the key does not know it: see above", p.Act.Act)
+		return fmt.Errorf("the %s is recorded, but the owner of the key has not read it yet: see above", p.Act.Act)
 	}
 	return nil
 }
@@ -459,7 +459,7 @@ The exit code is 1 if nothing was there to skip, or the owner does not know the 
 			return err
 		}
 		if !known {
-			return errors.New("the skip is recorded, but the owner of the key does not know it: see above")
+			return errors.New("the skip is recorded, but the owner of the key has not read it yet: see above")
 		}
 		return nil
 	})

@@ -54,7 +54,7 @@ func TestActsThatAreRecordedAreSaid(t *testing.T) {
 		written := 0
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodPost { // as report.Handlers answers when many ask about keys
-				http.Error(w, "too many questions: ask again in a moment", http.StatusTooManyRequests)
+				http.Error(w, "too many requests: try again in a moment", http.StatusTooManyRequests)
 				return
 			}
 			written++

@@ -152,7 +152,7 @@ func (a *asker) get(ctx context.Context, path string, answer any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("unexpected answer to %s, perhaps of another version of router: %w", path, err)
+		return fmt.Errorf("unexpected answer to %s, perhaps from another version of the router: %w", path, err)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func responseError(e endpoint, code int, says string) error {
 		return fmt.Errorf("%s rejects the token (%s): compare it with admin.token", e.base, says)
 	case http.StatusNotFound:
 		if strings.HasPrefix(says, "404") { // it has no such page at all
-			return fmt.Errorf("%s does not know this question: an older version of router, or no router", e.base)
+			return fmt.Errorf("%s does not know this request: it is an older version of the router, or not a router", e.base)
 		}
 	}
 	return errors.New(says)

@@ -24,7 +24,7 @@ var errUnjudged = errors.New("the control log has no record from which its state
 var errNoGroup = errors.New("no router of this group has ever run here")
 
 // errLater makes the exit code tell of a log that goes on in a format that this build does not read.
-var errLater = errors.New("the control log goes on in a later version: see above")
+var errLater = errors.New("the control log continues in a later version: see above")
 
 func auditCommand() *cobra.Command {
 	var file string

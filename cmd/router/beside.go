@@ -89,7 +89,7 @@ func (a *application) watch(started chan<- error, leave func()) {
 	if a.err = err; err != nil {
 		a.err = fmt.Errorf("%w: %w", errApplication, err)
 	}
-	a.log.Warn("the application has ended; the router drains and ends too", "error", err)
+	a.log.Warn("the application has exited; the router drains and exits too", "error", err)
 	leave()
 }
 
@@ -152,7 +152,7 @@ func (a *application) stop() error {
 	select {
 	case <-a.ended:
 	case <-patience.C:
-		a.log.Warn("the application has not ended after SIGTERM and is killed", "grace", a.grace)
+		a.log.Warn("the application did not exit after SIGTERM; killing it", "grace", a.grace)
 		killGroup(a.cmd)
 		<-a.ended
 	}

@@ -94,7 +94,7 @@ func (d *pulsarAuth) missing(topic string, err error) error {
 	if said := err.Error(); !strings.Contains(said, "TopicNotFound") && !strings.Contains(said, "not found") {
 		return fmt.Errorf("%s: %w", topic, err)
 	}
-	return fmt.Errorf("%s: the topic, its namespace or its tenant is not there, and the broker does not create it; with pulsar.admin_url this says which", topic)
+	return fmt.Errorf("%s: the topic, its namespace or its tenant does not exist, and the broker does not create it; set pulsar.admin_url to learn which", topic)
 }
 
 // reachable returns why no host of pulsar.url accepts connections, nil if one does.
@@ -157,9 +157,9 @@ func (d *pulsarAuth) placeOf(ctx context.Context, topic string) error {
 	err := admin.Call(ctx, http.MethodGet, "namespaces/"+tenant, nil, &namespaces)
 	switch {
 	case pulsaradmin.IsNotFound(err):
-		return fmt.Errorf("the tenant %s is not there: create it (pulsar-admin tenants create %s), or correct the name", tenant, tenant)
+		return fmt.Errorf("the tenant %s does not exist: create it (pulsar-admin tenants create %s), or correct the name", tenant, tenant)
 	case err == nil && !slices.Contains(namespaces, namespace):
-		return fmt.Errorf("the namespace %s is not there: create it (pulsar-admin namespaces create %s), or correct the name", namespace, namespace)
+		return fmt.Errorf("the namespace %s does not exist: create it (pulsar-admin namespaces create %s), or correct the name", namespace, namespace)
 	}
 	return nil
 }

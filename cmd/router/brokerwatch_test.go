@@ -89,8 +89,8 @@ func TestMissingPlaces(t *testing.T) {
 	auth := authTo(t, pulsar)
 	for topic, want := range map[string]string{
 		"persistent://public/default/orders": "",
-		"persistent://public/other/orders":   "the namespace public/other is not there: create it (pulsar-admin namespaces create public/other)",
-		"persistent://nobody/default/orders": "the tenant nobody is not there: create it (pulsar-admin tenants create nobody)",
+		"persistent://public/other/orders":   "the namespace public/other does not exist: create it (pulsar-admin namespaces create public/other)",
+		"persistent://nobody/default/orders": "the tenant nobody does not exist: create it (pulsar-admin tenants create nobody)",
 		"persistent://forbidden/x/orders":    "", // nothing is known
 	} {
 		err := auth.placeOf(t.Context(), topic)
@@ -110,7 +110,7 @@ func TestMissingPlaces(t *testing.T) {
 		"not there when this router started (a broker may create a topic by its first use): a, b; are the names in pulsar.topics right?" {
 		t.Errorf("the notice is %q", notice)
 	}
-	if err := auth.missing("t", errors.New("server error: TopicNotFound: x")); !strings.Contains(err.Error(), "t: the topic, its namespace or its tenant is not there") {
+	if err := auth.missing("t", errors.New("server error: TopicNotFound: x")); !strings.Contains(err.Error(), "t: the topic, its namespace or its tenant does not exist") {
 		t.Errorf("a topic that is not there: %v", err)
 	}
 }

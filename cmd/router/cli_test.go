@@ -312,8 +312,8 @@ func TestAFormerRouterTellsLessOfOthers(t *testing.T) {
 		"schedules":   {code: exitOK, says: "m1 is of an earlier version, and does not pass on the schedules of m2: ask one of them", saysNot: "no application of the group declares"},
 		"members":     {code: exitOK, says: "m1 is of an earlier version, and does not pass on whether these take acts: m2", saysToo: "m1 takes no acts", saysNot: "m2 takes no acts"},
 		"exclusivity": {code: exitFailed, says: "m2: m1, which was asked, is of an earlier version, and does not pass on what the auditor of this member has found", saysToo: "UNKNOWN"},
-		"keys":        {code: exitFailed, says: "an older version of router", saysNot: "say which key"},
-		"acts":        {code: exitFailed, says: "an older version of router"},
+		"keys":        {code: exitFailed, says: "an older version of the router", saysNot: "say which key"},
+		"acts":        {code: exitFailed, says: "an older version of the router"},
 	} {
 		out, says, code := cli(t, command, "--admin="+server.URL)
 		if all := out + says; code != want.code || !strings.Contains(all, want.says) || !strings.Contains(all, want.saysToo) || want.saysNot != "" && strings.Contains(all, want.saysNot) {
@@ -391,14 +391,14 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"wrong token":         {[]string{"members", "--token-file", write(t, filepath.Join(t.TempDir(), "wrong"), "wrong"), answering(t, 401, "not for you")}, exitFailed, "rejects the token (not for you)"},
 		"nobody's page":       {[]string{"members", "--token-file", token, answering(t, 403, "not in the clear")}, exitFailed, "refuses the request with any token: not in the clear"},
 		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
-		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this question: an older version"},
+		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this request: it is an older version"},
 		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
 		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},
 		"nothing to compare":  {[]string{"ring", "diff", answering(t, 200, `{"members":[]}`)}, exitUsage, "there is nothing to compare"},
-		"a table with a hole": {[]string{"ring", "diff", "a", "b", tables(t)}, exitFailed, "b has told 1 partitions, want 4093"},
+		"a table with a hole": {[]string{"ring", "diff", "a", "b", tables(t)}, exitFailed, "b reported 1 partitions, want 4093"},
 		"wait beyond an hour": {[]string{"drain", "--wait", "61m", answering(t, 202, "draining")}, exitUsage, "--wait = 1h1m0s, want at most 1h0m0s"},
 		"wait without an end": {[]string{"drain", "--wait", "2562047h", answering(t, 202, "draining")}, exitUsage, "want at most 1h0m0s"},
-		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be vouched for"},
+		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be confirmed"},
 		"nobody to judge":     {[]string{"exclusivity", answering(t, 200, `{}`)}, exitFailed, "no member was judged"},
 		"negative wait":       {[]string{"drain", "--wait", "-1s"}, exitUsage, "--wait = -1s, want a duration such as 30s"},
 		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "after 1ms: draining; see `router members` and /readyz"},

@@ -78,7 +78,7 @@ func (o *collectOptions) validate() error {
 	case (o.certFile == "") != (o.keyFile == ""):
 		return usageError{errors.New("--tls-cert-file and --tls-key-file need each other")}
 	case !local && o.tokenFile == "":
-		return usageError{errors.New("--listen is not loopback: --token-file is needed, since other machines could report overlaps that there were not")}
+		return usageError{errors.New("--listen is not loopback: --token-file is needed, since other machines could report overlaps that did not happen")}
 	case !local && o.certFile == "" && !o.insecure:
 		return usageError{errors.New("--listen is not loopback: --tls-cert-file is needed, or --insecure if the network alone keeps other machines away")}
 	case o.adminTokenFile != "" && !listen.IsLocal(o.admin) && o.certFile == "" && !o.insecure:

@@ -113,8 +113,8 @@ func TestLogsShowNoContents(t *testing.T) {
 	}
 	// The logs cover the whole journey.
 	for _, want := range []string{
-		`"msg":"received"`, `"msg":"sent"`, `"msg":"in the mailbox"`, `"msg":"delivered"`, `"msg":"finished"`, `"msg":"settled"`, `"msg":"no answer in time"`,
-		`"msg":"dead letter"`, `"msg":"failed, copied to the retry topic"`, "cannot handle ", "(key hidden)", "(content hidden)",
+		`"msg":"received"`, `"msg":"sent"`, `"msg":"in the mailbox"`, `"msg":"delivered"`, `"msg":"finished"`, `"msg":"settled"`, `"msg":"no answer from the handler in time"`,
+		`"msg":"dead letter"`, `"msg":"failed; copied to the retry topic"`, "cannot handle ", "(key hidden)", "(content hidden)",
 		"Received command: BaseCommand MESSAGE", "Received send request: (pulsar.ProducerMessage)",
 	} {
 		if !strings.Contains(logged, want) {

@@ -419,7 +419,7 @@ func showCounts(cmd *cobra.Command, o *outputForm, c deadletter.Counts, options 
 	err := o.show(cmd.OutOrStdout(), shownCounts{options.DryRun, c}, func(p *page) { countsPage(p, c, options.DryRun) })
 	if failed != nil {
 		if !options.DryRun {
-			failed = fmt.Errorf("interrupted; the same command goes on, and finds out what was sent: %w", failed)
+			failed = fmt.Errorf("interrupted; run the same command again, and it continues after it has found out what was sent: %w", failed)
 		}
 		return failed
 	}

@@ -43,7 +43,7 @@ const (
 )
 
 // errUnwell says that a router would not run here, or not well.
-var errUnwell = errors.New("not everything is well: see above")
+var errUnwell = errors.New("some checks failed or warned: see above")
 
 // doctor collects findings.
 type doctor struct {

@@ -228,7 +228,7 @@ func TestMembersWarnOfMisspelledVariablesAlone(t *testing.T) {
 		if err := cmd.Run(); err != nil {
 			t.Fatalf("%v\n%s", err, shown)
 		}
-		lines(t, shown.String(), `level=WARN msg="a variable is ignored: settings have two underscores" .*variable=RINGFENCE_PULSAR_TOPICS want=RINGFENCE__PULSAR__TOPICS$`)
+		lines(t, shown.String(), `level=WARN msg="an environment variable is ignored: the name of a setting has two underscores" .*variable=RINGFENCE_PULSAR_TOPICS want=RINGFENCE__PULSAR__TOPICS$`)
 		if all = warnings(shown.String()); len(all) == 2 {
 			return
 		}

@@ -150,7 +150,7 @@ func (g groupLogs) missing(ctx context.Context, topic string) (bool, error) {
 	}
 	there, err := g.exists(ctx, topic)
 	if err != nil {
-		return false, fmt.Errorf("whether there is a topic %s is not known: %w", topic, err)
+		return false, fmt.Errorf("cannot tell whether there is a topic %s: %w", topic, err)
 	}
 	return !there, nil
 }
@@ -351,7 +351,7 @@ func (o releaseOptions) takes(c shownClaim, cfg config.Config) bool {
 
 // The reasons that end the wait for Beats.
 var (
-	errAlive = errors.New("members of the group live")
+	errAlive = errors.New("members of the group are running")
 	errQuiet = errors.New("no Beat came")
 )
 
@@ -388,8 +388,8 @@ func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
 	case errors.Is(err, errQuiet):
 		return nil
 	case errors.Is(err, errAlive):
-		return fmt.Errorf("%w: they write Beats to %s. Stop them first; --force ends them, and their handlers run on until their deadlines", errAlive, topic)
+		return fmt.Errorf("%w: they write Beats to %s. Stop them first; --force makes them exit, and their handlers run until their deadlines", errAlive, topic)
 	default:
-		return fmt.Errorf("whether members live is not known: %w; --force does not ask", err)
+		return fmt.Errorf("cannot tell whether members are running: %w; --force skips this check", err)
 	}
 }

@@ -39,7 +39,7 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 		var k report.Keys
 		if err := a.get(cmd.Context(), "/v1/keys?"+question.Encode(), &k); err != nil {
 			if strings.HasPrefix(err.Error(), formerKeys) {
-				return errors.New("the router does not list keys: an older version of router")
+				return errors.New("the router cannot list keys: it is an older version of the router")
 			}
 			return err
 		}

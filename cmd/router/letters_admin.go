@@ -77,11 +77,11 @@ func askProcess(ctx context.Context, executable string, environ []string, q dead
 	cmd := exec.CommandContext(ctx, executable, "deadletters", answerRole)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = environ, bytes.NewReader(question), answer, words, time.Second
 	if err := cmd.Start(); err != nil {
-		return a, fmt.Errorf("the process that answers: %w", err)
+		return a, fmt.Errorf("the process that reads dead letters: %w", err)
 	}
 	sacrifice(cmd.Process.Pid)
 	if err := cmd.Wait(); err != nil {
-		return a, fmt.Errorf("the process that answers: %w; its words: %s", err, untrusted.Short(strings.TrimSpace(words.String()), lastWordsMax))
+		return a, fmt.Errorf("the process that reads dead letters: %w; its output: %s", err, untrusted.Short(strings.TrimSpace(words.String()), lastWordsMax))
 	}
 	if answer.cut {
 		return a, fmt.Errorf("the answer has more than %d bytes", lettersAnswerMax)

@@ -140,7 +140,7 @@ func tokenIn(listener, setting, path string, metrics *mtls.Metrics, log *slog.Lo
 			log.Warn("token cannot be used", "setting", setting, "error", err)
 			return
 		}
-		log.Info("token taken over", "setting", setting)
+		log.Info("token reloaded", "setting", setting)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
@@ -162,7 +162,7 @@ func warnOfExposedListeners(cfg config.Config, log *slog.Logger) {
 		}
 	}
 	if cfg.Admin.DrainOpen && !listen.IsLocal(cfg.Admin.Listen) {
-		log.Info("the drain is open", "reason", "admin.drain_open is set: any process that reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
+		log.Info("drain and undrain require no token", "reason", "admin.drain_open is set: any process that reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
 	}
 }
 

@@ -531,7 +531,7 @@ func TestCommandsAskByTLS(t *testing.T) {
 		says string // "": it works
 	}{
 		"with its settings":             {[]string{"--config", settings("own.yaml", pair)}, ""},
-		"with those of another one":     {[]string{"--config", settings("other.yaml", strange)}, "another certificate"},
+		"with those of another one":     {[]string{"--config", settings("other.yaml", strange)}, "a different certificate"},
 		"with its CA and name":          {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", ca.File, "--tls-name", "orders-router"}, ""},
 		"with its CA, by HOST:PORT":     {[]string{"--admin", address, "--token-file", token, "--ca-file", ca.File, "--tls-name", "orders-router"}, ""},
 		"with its CA and another name":  {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", ca.File, "--tls-name", "payments"}, "not payments"},

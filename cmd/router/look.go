@@ -194,8 +194,8 @@ func keyPage(p *page, k report.Key) {
 	p.line("\n%s", toldBy(k.View))
 }
 
-// errNotKept says that exclusivity cannot be vouched for.
-var errNotKept = errors.New("exclusivity cannot be vouched for: see above")
+// errNotKept says that exclusivity cannot be confirmed.
+var errNotKept = errors.New("exclusivity cannot be confirmed: see above")
 
 // errNobodyJudged makes the exit code tell of an answer without members.
 var errNobodyJudged = errors.New("no member was judged: the answer names none; check that --admin is that of a router")

@@ -29,7 +29,7 @@ func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Re
 	}
 	log.Info("memory bound", "bytes", sum, slog.Group("parts", attrs...))
 	if limit := debug.SetMemoryLimit(-1); int64(sum) > limit {
-		log.Warn("the memory bound is above GOMEMLIMIT: raise that, or lower the settings of the largest parts", "bytes", sum, "limit", limit)
+		log.Warn("the memory bound exceeds GOMEMLIMIT: raise GOMEMLIMIT, or lower the settings of the largest parts", "bytes", sum, "limit", limit)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestMemoryBoundAboveTheLimit(t *testing.T) {
 		debug.SetMemoryLimit(limit)
 		var log strings.Builder
 		noteMemoryBound(nodeConfigOf(loaded.Config), loaded.Pulsar.Config, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
-		if got := strings.Contains(log.String(), "above GOMEMLIMIT"); got != want {
+		if got := strings.Contains(log.String(), "exceeds GOMEMLIMIT"); got != want {
 			t.Errorf("with a limit of %d it warns: %t, want %t", limit, got, want)
 		}
 	}

@@ -35,7 +35,7 @@ func migrateCommand() *cobra.Command {
 }
 
 // errBlocked says that a plan cannot be begun as things are.
-var errBlocked = errors.New("the plan cannot begin yet: see what is in its way")
+var errBlocked = errors.New("the plan cannot begin yet: see its obstacles")
 
 func migratePlanCommand() *cobra.Command {
 	var o outputForm

@@ -116,7 +116,7 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 	switch {
 	case !there:
-		d.ok("subscription", "%s is not there yet; the first router creates it", name)
+		d.ok("subscription", "%s does not exist yet; the first router creates it", name)
 	case s.Type != "" && s.Type != "Shared" && len(s.Consumers) > 0:
 		d.fail("subscription", "end the consumers that use "+name+" in another way, or set pulsar.subscription to one of your own",
 			"%s of %s is in use as %s, and has to be Shared", name, topic, s.Type)
@@ -264,10 +264,10 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 	partitions, err := partitionsOfTopic(ctx, admin, path)
 	switch {
 	case pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings):
-		d.warn(check, "pulsar-admin topics create "+topic, "%s is not there, and the broker creates no topics: timers, schedules and Send will not work", topic)
+		d.warn(check, "pulsar-admin topics create "+topic, "%s does not exist, and the broker creates no topics: timers, schedules and Send will not work", topic)
 		return
 	case pulsaradmin.IsNotFound(err):
-		d.ok(check, "%s is not there yet; the first router creates it", topic)
+		d.ok(check, "%s does not exist yet; the first router creates it", topic)
 		d.timersExpire(ctx, admin, namespaceOf(topic), topic)
 		return
 	case err != nil:

@@ -72,7 +72,7 @@ func (d *doctor) logTopic(ctx context.Context, admin pulsaradmin.Client, check, 
 	partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
 	switch {
 	case pulsaradmin.IsNotFound(err):
-		d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", topic)
+		d.ok(check, "%s does not exist yet; the first router creates it, unless brokers may not create topics", topic)
 		return false, true
 	case err != nil:
 		d.warn(check, "grant the router's role access", "%s: %v", topic, err)
@@ -98,7 +98,7 @@ func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settin
 	switch {
 	case !usable:
 	case !there && !makesTopics(ctx, admin, topic, settings):
-		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
+		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s does not exist, and the broker creates no topics: router hold will not work", topic)
 	default:
 		if seconds, _ := d.ttl(ctx, admin, policiesOf(topic, there)); seconds > 0 {
 			d.warn(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",

@@ -18,7 +18,7 @@ func makesTopics(ctx context.Context, admin pulsaradmin.Client, topic string, se
 
 // missingTopic tells of a topic that is not there, and that the broker does not create.
 func (d *doctor) missingTopic(topic string, use uses) {
-	const check, says = "missing topic", "%s is not there, and the broker creates no topics: %s"
+	const check, says = "missing topic", "%s does not exist, and the broker creates no topics: %s"
 	advice := "pulsar-admin topics create " + topic
 	if use.optional {
 		d.warn(check, advice, says, topic, goesOn)

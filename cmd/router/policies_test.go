@@ -299,7 +299,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		says := healthy()
 		delete(says, claims+"/partitions")
 		delete(says, claims+"/stats")
-		for name, want := range map[string]string{"allowAutoTopicCreation": "is not there", "allowAutoSubscriptionCreation": "has no subscription __anchor"} {
+		for name, want := range map[string]string{"allowAutoTopicCreation": "does not exist", "allowAutoSubscriptionCreation": "has no subscription __anchor"} {
 			says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","` + name + `":"false"}`
 			for _, f := range examined(t, says, "gossip") {
 				if strings.Contains(f.Says, "__ringfence-claims") && (f.Result != resultWarn || !strings.Contains(f.Says, want) || !strings.HasSuffix(f.Says, "without claims")) {
@@ -396,7 +396,7 @@ func TestDoctorOfNothing(t *testing.T) {
 		"--pulsar.url", "pulsar://127.0.0.1:1", "--gossip.seeds", "127.0.0.1:16652,dns+nobody.invalid:16652",
 		"--app.listen", freeAddress(t), "--peer.listen", freeAddress(t), "--gossip.listen", freeAddress(t),
 		"--admin.listen", freeAddress(t), "--debug.listen", freeAddress(t))
-	if code != exitFailed || says != "not everything is well: see above" {
+	if code != exitFailed || says != "some checks failed or warned: see above" {
 		t.Errorf("exit code %d: %s", code, says)
 	}
 	for _, want := range []string{"ok    settings", "warn  settings           RINGFENCE_PULSAR_ADMIN_URL is ignored", "set RINGFENCE__PULSAR__ADMIN_URL\n", "  clock              ", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {

@@ -177,7 +177,7 @@ func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		seen, err := partitionsOf(ctx, a, name)
 		if n := len(seen.Partitions); err == nil && n != ring.Partitions { // they are compared one by one
-			err = fmt.Errorf("%s has told %d partitions, want %d", name, n, ring.Partitions)
+			err = fmt.Errorf("%s reported %d partitions, want %d", name, n, ring.Partitions)
 		}
 		switch {
 		case err != nil && !all:
@@ -388,7 +388,7 @@ func changed(names []string, change string) ([]string, error) {
 		}
 		switch {
 		case !signed(part):
-			return nil, fmt.Errorf("--members: %q has no sign, and others have: write +%s or -%s", part, part, part)
+			return nil, fmt.Errorf("--members: %q has no sign, but others have one: write +%s or -%s", part, part, part)
 		case part[0] == '+' && i >= 0:
 			return nil, fmt.Errorf("--members: %s is a member already", part[1:])
 		case part[0] == '+':

@@ -183,7 +183,7 @@ const slewableClock = "leases run on a clock that NTP may slew, as this system h
 // warnOfVariables warns of variables that look like settings, but are none.
 func warnOfVariables(log *slog.Logger) {
 	for _, v := range config.MisspelledVariables(os.Environ()) {
-		log.Warn("a variable is ignored: settings have two underscores", "variable", v.Variable, "want", v.Want)
+		log.Warn("an environment variable is ignored: the name of a setting has two underscores", "variable", v.Variable, "want", v.Want)
 	}
 }
 
@@ -211,14 +211,14 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	}
 	log = log.With("node", cfg.Node.Name)
 	if services := config.Services(os.Environ()); len(services) > 0 {
-		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
+		log.Info("environment variables are ignored: Kubernetes sets them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
 	}
 	warnOfVariables(log)
 	if clock.Covers != "" {
-		log.Warn("lease clock", "error", clock.Covers)
+		log.Warn("the lease clock of this system has limits", "error", clock.Covers)
 	}
 	if clock.Slewable() {
-		log.Warn("lease clock", "error", slewableClock)
+		log.Warn("the lease clock of this system has limits", "error", slewableClock)
 	}
 	registry := telemetry.NewRegistry(version())
 	output.Register(registry)
@@ -250,7 +250,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	notice := n.Notice()
 	if b.absent != nil && len(b.absent()) > 0 {
 		notice = joinNotices(notice, absentNotice(b.absent()))
-		log.Warn("topics were not there at the start", "topics", b.absent())
+		log.Warn("topics did not exist at the start", "topics", b.absent())
 	}
 	if b.fault != nil {
 		watching, stop := context.WithCancel(ctx)
@@ -262,7 +262,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
 	if l.lane != nil {
-		log.Info("calls are taken by HTTP", "address", l.lane.Addr().String())
+		log.Info("calls are accepted over HTTP", "address", l.lane.Addr().String())
 	}
 	if b.listening != nil {
 		if err := b.listening(l.app.Addr(), log); err != nil {

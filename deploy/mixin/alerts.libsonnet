@@ -38,7 +38,7 @@
             ring(group),
             '%s == 0' % recorded('ringfence_ownership_is_member:sum'),
             'No router is a member.',
-            'nobody handles events: no router has a lease from the control log and a ready application.',
+            'no events are handled: no router has both a lease from the control log and a ready application.',
             '1m',
           ),
           alert(
@@ -79,8 +79,8 @@
             'warning',
             ring(member),
             increase('ringfence_ownership_notes_total', '15m', ['kind="lease_lapsed"']) + ' > 2',
-            'A lease runs out repeatedly.',
-            'the lease ran out several times within 15 minutes, and its keys waited each time.',
+            'A lease expires repeatedly.',
+            'the lease expired several times within 15 minutes, and its keys waited each time.',
           ),
           alert(
             'RingfenceOwnershipLost',
@@ -95,7 +95,7 @@
             'warning',
             ring(member),
             one('ringfence_ownership_waiting_partitions') + ' > 0',
-            'A move of partitions does not end.',
+            'A partition move does not finish.',
             '{{ $value }} partitions and their keys wait for an earlier owner to finish.',
             '1m',
           ),
@@ -104,8 +104,8 @@
             'warning',
             ring(member),
             '%s + %s > 0' % [increase('ringfence_forward_other_settings_total', '15m'), increase('ringfence_membership_other_settings_total', '15m')],
-            'A router with other settings found the group.',
-            'a router with other settings than the group tried to join; the log of this router names the settings with both values.',
+            'A router with different settings found the group.',
+            'a router with settings that differ from those of the group tried to join; the log of this router names each differing setting with both values.',
           ),
           alert(
             'RingfenceClaimNotHeld',
@@ -130,7 +130,7 @@
             ring(member),
             one('ringfence_act_topic_readable') + ' == 0',
             'A router cannot read the acts topic.',
-            'holds and releases of keys that are made now do not reach this router; its log names the reason.',
+            'new holds and releases of keys do not reach this router; its log gives the reason.',
             '5m',
           ),
           alert(
@@ -138,8 +138,8 @@
             'warning',
             ring(member),
             one('ringfence_act_lapsed_parks') + ' > 0',
-            'A park of a key has expired before its end.',
-            'of {{ $value }} keys letters may be left in the parking topic, and newer events run before them: router acts names them, router unpark brings them back.',
+            'A park expired before its letters were brought back.',
+            'letters of {{ $value }} keys may remain in the parking topic while newer events run: router acts lists the keys, router unpark brings the letters back.',
             '5m',
           ),
           alert(
@@ -157,7 +157,7 @@
             ring(member),
             increase('ringfence_ownership_forced_drains_total', '15m') + ' > 0',
             'Handlers outlasted a drain.',
-            'deliveries were given up because their handlers did not end within ownership.drain_timeout.',
+            'the router gave up deliveries whose handlers did not finish within ownership.drain_timeout.',
           ),
           alert(
             'RingfenceHandoffSlow',
@@ -165,7 +165,7 @@
             ring(group),
             '%s > %g' % [p99('ringfence_ownership_acquire_seconds', '15m'), c.thresholds.handoff],
             'Planned moves of partitions are slow.',
-            'a new owner waits up to {{ $value | humanizeDuration }} for its partitions.',
+            'new owners wait up to {{ $value | humanizeDuration }} for their partitions.',
           ),
           alert(
             'RingfenceTakeoverSlow',
@@ -198,8 +198,8 @@
             'warning',
             member,
             'abs(%s) > %g' % [one('ringfence_clock_rate_error_ratio'), c.limits.clockRate],
-            'The rate of the system clock is far from that of the hardware counter.',
-            'NTP makes the system clock run at another rate than the hardware counter, by {{ $value | humanizePercentage }}. Leases follow it only where ringfence_clock_slewable is 1.',
+            'The system clock runs at a different rate than the hardware counter.',
+            'NTP makes the rate of the system clock differ from that of the hardware counter by {{ $value | humanizePercentage }}. Leases follow it only where ringfence_clock_slewable is 1.',
             '10m',
           ),
           alert(
@@ -208,7 +208,7 @@
             member,
             increase('ringfence_invariant_failures_total', '1h') + ' > 0',
             'The router found a bug in itself.',
-            'an assertion failed. The operation that it guards was abandoned.',
+            'an assertion failed, and the router abandoned the operation that it guards.',
           ),
           alert(
             'RingfenceHandlersOverlapped',
@@ -229,7 +229,7 @@
             ring(group),
             'max by (%s) (%s) != min by (%s) (%s)' % [by, inGroup(one('ringfence_membership_members')), by, inGroup(one('ringfence_membership_members'))],
             'Routers see different groups.',
-            'one router sees more members in gossip than another one.',
+            'one router sees more members in gossip than another does.',
             '5m',
           ),
           alert(
@@ -238,7 +238,7 @@
             ring(member),
             '%s == 1 and on (%s) count by (%s) (%s) > 1' % [inGroup(one('ringfence_membership_seeds_only_self')), by, by, inGroup(one('ringfence_membership_seeds_only_self'))],
             'A router finds no other member of its group.',
-            'the seeds resolve to this router only, though there are others.',
+            'the seeds resolve to this router only, although other routers run.',
             '5m',
           ),
           alert(
@@ -264,8 +264,8 @@
             'warning',
             member,
             'rate(%s[5m]) > 0' % one('ringfence_forward_events_sent_total', ['path="relay"']),
-            'Events take a detour.',
-            'events go to their owner through a third router, because the direct connection is cut.',
+            'Events are relayed through a third router.',
+            'events reach their owner through a third router, because the direct connection is broken.',
             '5m',
           ),
           alert(
@@ -277,7 +277,7 @@
               one('ringfence_controllog_appends_total'),
             ],
             'Records are not written to the control log.',
-            'the broker does not accept {{ $value | humanizePercentage }} of the records. Without them the lease runs out.',
+            'the broker does not accept {{ $value | humanizePercentage }} of the records. Without accepted records the lease expires.',
             '2m',
           ),
           alert(
@@ -286,7 +286,7 @@
             group,
             '%s > %g' % [p99('ringfence_controllog_append_duration_seconds', '5m'), c.thresholds.append],
             'The control log is slow.',
-            'an append takes up to {{ $value | humanizeDuration }}. Leases have little room left.',
+            'an append takes up to {{ $value | humanizeDuration }}, so leases are renewed close to their end.',
             '5m',
           ),
           alert(
@@ -295,7 +295,7 @@
             member,
             increase('ringfence_controllog_checks_total', '15m', ['result="torn"']) + ' > 0',
             'The control log has a gap.',
-            'a reader of the control log continued at a record that does not follow the one it had read.',
+            'a reader of the control log received a record that does not follow the record before it.',
           ),
           alert(
             'RingfenceControlLogBadRecords',
@@ -352,7 +352,7 @@
             member,
             'rate(%s[5m]) > 0' % one('ringfence_source_spilled_total'),
             'Stuck events are copied to the retry topic.',
-            'events stay open for so long that they are spilled, to keep the broker sending.',
+            'events are open for so long that they are spilled, which keeps the broker sending.',
             '15m',
           ),
           alert(
@@ -409,7 +409,7 @@
             member,
             '%s > %g' % [one('ringfence_timers_pending'), c.thresholds.timersPending],
             'A restart of the broker would repeat timers.',
-            '{{ $value | humanize }} timers wait on a topic partition of the timer topic; beyond managedLedgerMaxUnackedRangesToPersist a broker that restarts delivers timers again that were handled.',
+            '{{ $value | humanize }} timers wait on a topic partition of the timer topic; beyond managedLedgerMaxUnackedRangesToPersist, a restarted broker redelivers timers that were already handled.',
             '5m',
           ),
           alert(
@@ -418,7 +418,7 @@
             member,
             increase('ringfence_timers_undelayed_total', '10m') + ' > 0',
             'The broker does not delay timers.',
-            'the broker delivers timers at once, so that routers copy them every few seconds until they are due.',
+            'the broker delivers timers at once, so routers copy them every few seconds until they are due.',
             '5m',
           ),
           alert(
@@ -436,7 +436,7 @@
             member,
             'sum by (job, instance) (%s) > 0' % increase('ringfence_schedule_arms_total', '5m', ['result="failed"']),
             'Schedules do not run.',
-            'the router cannot publish the next firings of schedules, so that they run late or not at all; it keeps trying.',
+            'the router cannot publish the next firings of schedules, so they run late or not at all; it keeps trying.',
             '5m',
           ),
           alert(
@@ -477,7 +477,7 @@
             member,
             '%s > 0.9 * %d' % [one('ringfence_mailbox_bytes'), c.limits.mailboxBytesMax],
             'A router runs out of memory for events.',
-            'the mailboxes hold {{ $value | humanize1024 }}B. At mailbox.bytes_max other routers have to wait.',
+            'the mailboxes hold {{ $value | humanize1024 }}B. At mailbox.bytes_max, other routers must wait.',
             '5m',
           ),
           alert(
@@ -517,15 +517,15 @@
             member,
             increase('ringfence_app_results_ignored_total', '15m', ['reason="late"']) + ' > 0',
             'Handlers outlive their deadlines.',
-            '{{ $value | humanize }} results came after the delivery was over. The event was, or will be, handled again.',
+            '{{ $value | humanize }} results came after the delivery had ended. The event was or will be handled again.',
           ),
           alert(
             'RingfenceVersionsDiffer',
             'info',
             group,
             'count by (%s) (count by (%s, version) (%s)) > 1' % [by, by, inGroup(one('ringfence_build_info'))],
-            'Routers of several versions.',
-            'there are {{ $value }} versions for more than an hour: a rollout is stuck.',
+            'Routers run different versions.',
+            '{{ $value }} versions have been running for more than an hour: a rollout is stuck.',
             '1h',
           ),
         ],
@@ -551,7 +551,7 @@
               for name in ['ringfence_tls_reloads_total', 'ringfence_membership_key_reloads_total']
             ]),
             'Certificates or keys were replaced by unusable ones.',
-            'files with certificates or gossip keys have changed and cannot be used. The previous ones stay in use until they expire; the log names the file.',
+            'files with certificates or gossip keys changed and cannot be used. The previous ones remain in use until they expire; the log names the file.',
           ),
           alert(
             'RingfenceTurnedAway',
@@ -571,7 +571,7 @@
               'sum by (job, instance) (%s) > 0' % increase('ringfence_mailbox_mistaken_events_total', '15m'),
             ]),
             'Forged reports of finished or copied events.',
-            'ids of finished events came from a member that did not prove its incarnation, or copies came that no router has made. Nothing was acked because of them.',
+            'ids of finished events came from a member that did not prove its incarnation, or copies arrived that no router had made. No event was acked because of them.',
           ),
         ],
       },

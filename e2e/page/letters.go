@@ -106,7 +106,7 @@ func list(some []*deadletter.AskedLetter, read int, q deadletter.Question) *dead
 	})
 	l.Note = fmt.Sprintf("%d dead letters wait.", l.Selected)
 	if q.ByKey {
-		l.Note = fmt.Sprintf("%d dead letters wait of those asked for, among %d that were read.", l.Selected, l.Read)
+		l.Note = fmt.Sprintf("%d dead letters wait, selected from %d that were read.", l.Selected, l.Read)
 	}
 	return l
 }

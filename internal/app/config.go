@@ -52,11 +52,11 @@ func (c Config) StreamBytes() int {
 	return 2*socketBuffer + c.FrameBytesMax + 3*recvBytesMax + min(c.streamsMax()*streamWindow, connWindow)
 }
 
-// streamsMax is how many streams one connection has: the workers of all connections are
+// streamsMax is the number of streams that one connection may have: the workers of all connections are
 // bounded too, and some are left for questions about health.
 func (c Config) streamsMax() int { return c.WorkersMax + callStreams + spareStreams }
 
-// callStreams is how many calls one connection makes at a time. A further one waits for its turn in the caller's gRPC.
+// callStreams is the number of calls that one connection makes at a time. A further one waits for its turn in the caller's gRPC.
 const callStreams = 100
 
 // ListenerBytes returns gRPC's memory for any caller: the buffers of a connection, the streams

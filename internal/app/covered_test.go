@@ -83,8 +83,8 @@ func TestCoveredReservationIsPromisedItsTTL(t *testing.T) {
 	}
 }
 
-// One that has lasted an hour here is told so, which a want of permission for now is not. One that is not covered is told nothing that its holder would take
-// for a cover.
+// One that has lasted an hour here is told so, which a want of permission for now is not. One that is not covered is
+// told nothing that its holder would take for a cover.
 func TestCoveredReservationIsTooOld(t *testing.T) {
 	for _, covered := range []bool{true, false} {
 		c := newCovering(t)
@@ -99,7 +99,8 @@ func TestCoveredReservationIsTooOld(t *testing.T) {
 	}
 }
 
-// A covered reservation is over when nothing was heard of its holder for as long as the last promise may last, by any clock; the lease does not count.
+// A covered reservation is over when nothing was heard of its holder for as long as the last promise may last, by any
+// clock; the lease does not count.
 func TestCoveredReservationExpires(t *testing.T) {
 	c := newCovering(t)
 	c.cover(4 * time.Minute)
@@ -197,8 +198,8 @@ func TestCoveredReservationIsReleasedAtOnce(t *testing.T) {
 	}
 }
 
-// The next reservation of a key may begin as soon as the mailboxes know that the one before is over: the machine hears of the end first. Otherwise it would
-// refuse the next one as if it was of another key.
+// The next reservation of a key may begin as soon as the mailboxes know that the one before is over: the machine hears
+// of the end first. Otherwise it would refuse the next one as if it was of another key.
 func TestNextReservationOfACoveredKey(t *testing.T) {
 	c := newCovering(t)
 	c.cover(4 * time.Minute)
@@ -283,9 +284,9 @@ func TestCoverComesTooLate(t *testing.T) {
 	}
 }
 
-// The holder of a covered reservation that has come back to the next owner still has the promise of the one before, while it has none here. If its live
-// permission passes meanwhile, as while the control log or its router stalls, it is not told that it is lost: it may come back once more, here or at the owner
-// after this one.
+// The holder of a covered reservation that has come back to the next owner still has the promise of the one before,
+// while it has none here. If its live permission passes meanwhile, as while the control log or its router stalls, it is
+// not told that it is lost: it may come back once more, here or at the owner after this one.
 func TestResumedReservationOutlastsItsLivePermission(t *testing.T) {
 	for name, c := range map[string]struct {
 		fresh bool // it was not granted before

@@ -89,8 +89,8 @@ func firing(p int, name string) event.Delivery {
 	return d
 }
 
-// A firing goes to a worker that declares its schedule, when the schedules say so, and tells what it runs for. Else it is put off or done, without the
-// worker, also if the worker does not declare it.
+// A firing goes to a worker that declares its schedule, when the schedules say so, and tells what it runs for. Else it
+// is put off or done, without the worker, also if the worker does not declare it.
 func TestFirings(t *testing.T) {
 	r := newRig(t, nil)
 	r.schedules.decide = func(s *event.Sent) Firing {

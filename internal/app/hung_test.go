@@ -10,7 +10,8 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// TestHungWorkers: deliveries of a worker that reads nothing end at their last deadline when its stream is over, also while a frame to it is under way.
+// TestHungWorkers: deliveries of a worker that reads nothing end at their last deadline when its stream is over, also
+// while a frame to it is under way.
 func TestHungWorkers(t *testing.T) {
 	for name, over := range map[string]func(*testing.T, *worker){
 		"silent": func(*testing.T, *worker) {},

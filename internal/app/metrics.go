@@ -79,7 +79,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		covers: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_reservation_covers_total",
-			Help: "What became of reservations with a ttl at this owner (covered, refused, handed_over: the key has moved, and the holder goes on).",
+			Help: "What became of reservations with a ttl at this owner (covered, refused, handed_over: the key has moved, and the holder continues).",
 		}, []string{"result"}),
 		silent: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_silent_workers_total",

@@ -70,7 +70,7 @@ func (d *Outstanding) Stats() OutstandingStats {
 	return s
 }
 
-// StartTake returns how many deliveries the worker may be given now, and unless that is 0,
+// StartTake returns the number of deliveries that the worker may get now, and unless that is 0,
 // records revocations until they are given with Give: taking them from the mailboxes happens
 // without the session's lock.
 func (d *Outstanding) StartTake() int {
@@ -414,8 +414,8 @@ func tooSlow(id event.DeliveryID) event.Result {
 	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
 }
 
-// errorBytes is the part of a delivery's size that no frame carries: the texts of earlier failures. With them an event that fits would be rejected at its
-// second attempt.
+// errorBytes is the part of a delivery's size that no frame carries: the texts of earlier failures. With them an event
+// that fits would be rejected at its second attempt.
 func errorBytes(d *event.Delivery) int {
 	ev := d.Event()
 	return len(ev.FirstError) + len(ev.LastError)

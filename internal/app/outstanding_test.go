@@ -125,7 +125,8 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
-// TestErrorsDoNotMakeAnEventTooLarge: an event that fits is not rejected at its next attempt because of the texts of its failures, which no frame carries.
+// TestErrorsDoNotMakeAnEventTooLarge: an event that fits is not rejected at its next attempt because of the texts of
+// its failures, which no frame carries.
 func TestErrorsDoNotMakeAnEventTooLarge(t *testing.T) {
 	e := &event.Event{Payload: make([]byte, 5000)}
 	most := e.Bytes()
@@ -582,8 +583,8 @@ func TestPongsOnlyExtend(t *testing.T) {
 	}
 }
 
-// TestRevokesComeBeforeThePong: a worker that read the Pong first would count the later deadline for what was taken back, whose end is counted from the
-// earlier one here.
+// TestRevokesComeBeforeThePong: a worker that read the Pong first would count the later deadline for what was taken
+// back, whose end is counted from the earlier one here.
 func TestRevokesComeBeforeThePong(t *testing.T) {
 	for name, mark := range map[string]func(w *session){
 		"too slow":   func(w *session) { w.timedOut = []uint64{7} },

@@ -13,28 +13,29 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// ReservationsMax bounds the reservations of keys that one member owns, with those of holders that have come back. Those beyond it wait.
+// ReservationsMax bounds the reservations of keys that one member owns, including those of returned holders. Further ones wait.
 const ReservationsMax = 1024
 
-// reservationMax is how long a reservation may last at one owner. Then it is renewed no more.
+// reservationMax is the time that a reservation may last at one owner. After it the owner no longer renews it.
 const reservationMax = time.Hour
 
-// reservations holds the deliveries to holders, which are callers and no workers of the application. Each is an [Outstanding] of one
+// reservations holds the deliveries to holders, which are callers, not workers of the application. Each is an [Outstanding] of one
 // delivery in the state of a broken stream: it is over when the lease behind its last renewal has passed, or when its holder releases it.
 //
-// One with a ttl is covered as soon as the control log has it ([Server.Covered]). From then on it is no delivery whose end a lease decides: each
-// renewal promises the ttl, it is over when nothing was heard of its holder for as long as the last promise may last, that of a live one before the first
-// renewal, and a revocation ends it here at once, while its holder goes on.
+// A reservation with a ttl is covered as soon as the control log has it ([Server.Covered]). From then on its end does not
+// depend on a lease: each renewal promises the ttl, and it is over when its holder was silent for as long as the last
+// promise may last (before the first renewal, the promise of a live one). A revocation ends it here at once, while its
+// holder continues.
 type reservations struct {
 	awake chan struct{} // of capacity one: there may be reservations to take
 
 	mu      sync.Mutex
 	held    map[event.DeliveryID]*reservation
 	covered int          // of held
-	next    *reservation // the one that is being taken; nil: none
+	next    *reservation // being taken; nil: none
 
 	tell    []ownership.Input // Covers and Drops for the ownership machine, in the order in which turns begin and end
-	telling bool              // somebody tells it
+	telling bool              // a goroutine is sending tell
 }
 
 type reservation struct {
@@ -42,14 +43,14 @@ type reservation struct {
 	name    event.DeliveryID // name of its delivery in the Outstanding
 	id      event.DeliveryID // the same, as the mailboxes know it
 	granted clock.Instant
-	taken   ownership.Take // TTL is zero if it is not to be covered
+	taken   ownership.Take // TTL is zero for a reservation without a ttl
 	resumed bool           // TTL is not zero, and a former owner may have promised it
 
 	covered bool
 	renewed bool          // covered: the ttl was promised
-	answers clock.Instant // covered: until when the ttl may be promised
-	over    clock.Instant // covered: when it is, if nothing is heard
-	refused string        // why it will not be covered; it is not renewed then
+	answers clock.Instant // covered: the instant until which the ttl may be promised
+	over    clock.Instant // covered: the instant of its end if the holder is silent
+	refused string        // the reason why it will not be covered, in which case it is not renewed
 }
 
 func newReservations() reservations {
@@ -81,7 +82,7 @@ func (s *Server) takeReservation() (more bool) {
 	r.mu.Lock()
 	room := len(r.held) < ReservationsMax
 	if room {
-		next.StartTake() // from here on it sees what is revoked
+		next.StartTake() // from here on revocations reach it
 		r.next = next
 	}
 	r.mu.Unlock()
@@ -100,10 +101,10 @@ func (s *Server) takeReservation() (more bool) {
 		id, next.name, next.granted = taken[0].ID, sent[0].ID, s.Now()
 		next.id, next.taken = id, takenBy(&taken[0])
 		next.resumed = next.taken.TTL > 0 && taken[0].Call().Resume
-		back = next.Break(back) // nothing: it is sent
+		back = next.Break(back) // returns nothing, since it was sent
 		grant = event.Grant{Fence: taken[0].Fence(), Remaining: next.renew(s).Remaining}
 		r.held[id] = next
-		if next.taken.TTL > 0 && s.Cover != nil { // before anybody can end it, and its Drop is told
+		if next.taken.TTL > 0 && s.Cover != nil { // before it can end and its Drop is sent
 			r.tell = append(r.tell, ownership.Cover{Take: next.taken, Turn: uint64(id)})
 		}
 		s.noteReservations()
@@ -113,12 +114,12 @@ func (s *Server) takeReservation() (more bool) {
 	if id != 0 {
 		s.Boxes.Grant(id, grant)
 		s.tellOwnership()
-		s.notify() // it has an end
+		s.notify() // it ends at some instant
 	}
 	return len(taken) > 0
 }
 
-// takenBy returns what the control log is to say of a reservation.
+// takenBy returns the entry of a reservation for the control log.
 func takenBy(d *event.Delivery) (t ownership.Take) {
 	if call := d.Call(); call != nil && call.TTL > 0 {
 		t = ownership.Take{KeyAt: ownership.KeyAt{Partition: d.Partition, Key: d.Key}, TTL: call.TTL, ID: ownership.ReservationOf(d.MessageID())}
@@ -126,7 +127,7 @@ func takenBy(d *event.Delivery) (t ownership.Take) {
 	return t
 }
 
-// tellOwnership tells the ownership machine of turns that are to be covered, and of those that are over. The lock of the reservations is not held.
+// tellOwnership tells the ownership machine which turns to cover and which have ended. The lock of the reservations is not held.
 func (s *Server) tellOwnership() {
 	r := &s.reservations
 	r.mu.Lock()
@@ -146,8 +147,9 @@ func (s *Server) tellOwnership() {
 	r.telling = false
 }
 
-// drop notes for the ownership machine that a turn is over. The lock of the reservations is held, and the key is not free yet: the Cover of its next turn
-// comes behind. Whether the machine hears of it before or after the mailboxes does not matter, since the holder has stopped.
+// drop notes for the ownership machine that a turn is over. The lock of the reservations is held, and the key is not
+// free yet: the Cover of its next turn comes later. It does not matter whether the machine or the mailboxes learn of the
+// end first, since the holder has stopped.
 func (s *Server) drop(ended *reservation, released bool) {
 	if ended.taken.TTL > 0 && s.Cover != nil {
 		r := &s.reservations
@@ -155,8 +157,9 @@ func (s *Server) drop(ended *reservation, released bool) {
 	}
 }
 
-// Covered takes the ownership machine's answer: until when the holder of a turn may be promised its ttl, or why it will not be. A turn that is over
-// is ignored. For every deposition it must not be called after Revoke with what was found out before.
+// Covered takes the ownership machine's answer: the instant until which the holder of a turn may be promised its ttl,
+// or the reason why it will not be. An ended turn is ignored. After a Revoke it must not be called with an answer from
+// before that deposition.
 func (s *Server) Covered(c ownership.Covered) {
 	r := &s.reservations
 	r.mu.Lock()
@@ -172,8 +175,8 @@ func (s *Server) Covered(c ownership.Covered) {
 		// Its permission has passed, and it is about to end.
 	default:
 		if !held.covered {
-			// Nothing was promised in this turn but what a live one has: a holder that died while it waited costs its key no more. What a former owner
-			// may have promised, the ownership machine keeps the key for.
+			// This turn has only the promise of a live one, so a holder that died while it waited blocks its key no longer. The
+			// ownership machine keeps the key for the promises of former owners.
 			held.covered, held.over = true, held.Next()
 			r.covered++
 			s.Metrics.covers.WithLabelValues("covered").Inc()
@@ -199,9 +202,9 @@ func (r *reservations) remove(held *reservation) {
 	}
 }
 
-// renew returns how long the holder may go on from now, by its own clock, if that can be promised. Covered without a time says that it never will be
-// again, while no permission at all may be one for now. The lock of the reservations is held, under which Revoke marks: a lease that is newer than a
-// deposition moves only deadlines that survived it.
+// renew returns the time that the holder may continue from now, by its own clock, if that can be promised. Covered without
+// a time means that nothing will be promised again; no permission at all may mean only for now. The lock of the reservations is
+// held, under which Revoke marks: a lease that is newer than a deposition moves only deadlines that survived it.
 func (r *reservation) renew(s *Server) event.Permission {
 	now := s.Now()
 	switch {
@@ -229,7 +232,8 @@ func (r *reservation) promise(now clock.Instant, lease ownership.Lease, margin t
 	return event.Permission{Remaining: r.taken.TTL - margin, Covered: true}
 }
 
-// Reserved returns how long the holder of a reservation may still go on without a renewal. ok is false if the delivery is none that is held.
+// Reserved returns the time that the holder of a reservation may still continue without a renewal. ok is false if the
+// delivery is not a held reservation.
 func (s *Server) Reserved(id event.DeliveryID) (left time.Duration, ok bool) {
 	r := &s.reservations
 	r.mu.Lock()
@@ -241,7 +245,7 @@ func (s *Server) Reserved(id event.DeliveryID) (left time.Duration, ok bool) {
 	return max(0, held.end().Sub(s.Now())), true
 }
 
-// end returns when a reservation is over if nothing is heard of its holder.
+// end returns the instant at which a reservation is over if its holder is silent.
 func (r *reservation) end() clock.Instant {
 	if r.covered {
 		return r.over
@@ -249,7 +253,8 @@ func (r *reservation) end() clock.Instant {
 	return r.Next()
 }
 
-// Renew returns how long the holders of reservations may go on, from now: zero for those that are over or cannot be extended. Ids are those of
+// Renew returns the times that the holders of reservations may continue, from now: zero for reservations that are over or
+// cannot be extended. Ids are those of
 // deliveries; answers are in their order.
 func (s *Server) Renew(ids []event.DeliveryID) []event.Permission {
 	permissions := make([]event.Permission, len(ids))
@@ -264,7 +269,7 @@ func (s *Server) Renew(ids []event.DeliveryID) []event.Permission {
 	return permissions
 }
 
-// release ends reservations at their holders' wish, and returns the ids of all other deliveries.
+// release ends reservations that their holders have released, and returns the ids of all other deliveries.
 func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 	r := &s.reservations
 	var results []event.Result
@@ -280,7 +285,7 @@ func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 		s.drop(held, true)
 	}
 	if r.next != nil {
-		_, results = r.next.TakeBack(others, nil, results) // the one that is being taken may be among them
+		_, results = r.next.TakeBack(others, nil, results) // the reservation that is being taken may be among them
 	}
 	s.noteReservations()
 	r.mu.Unlock()
@@ -292,8 +297,8 @@ func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 	return others
 }
 
-// revokeReservations runs take, which takes deliveries back, for each reservation that is not covered. Covered ones on partitions that hit names end
-// here: they are not waited for.
+// revokeReservations runs take, which takes deliveries back, for each reservation that is not covered. Covered ones on partitions in hit end
+// here, and nothing waits for them.
 func (s *Server) revokeReservations(hit func(ring.Partition) bool, take func(*Outstanding) []event.Result) {
 	r := &s.reservations
 	var back []event.Result
@@ -331,8 +336,8 @@ func (r *reservation) expire(now clock.Instant, dst []event.Result) []event.Resu
 	return dst
 }
 
-// mayComeBack reports whether the holder may have the promise of a former owner alone, which lasts for longer than what it was given here: its key waits
-// for it, and it must not be told that it is lost.
+// mayComeBack reports whether the holder may rely on the promise of a former owner, which lasts longer than the promise
+// made here: its key waits for it, and it must not get the answer that the key is lost.
 func (r *reservation) mayComeBack() bool {
 	return r.resumed && !r.renewed && (r.refused == "" || r.refused == ownership.RefusedMoving)
 }

@@ -27,7 +27,7 @@ import (
 // Boxes are the mailboxes, as workers see them. All methods are safe for concurrent
 // use, do not block, and do not call back into this package but by [Server.Wake].
 type Boxes interface {
-	// WorkerUp reports that w takes deliveries from now on, WorkerGone that it takes no more.
+	// WorkerUp reports that w takes deliveries from now on, WorkerGone that it takes no further ones.
 	// w's deliveries keep running until Finish reports their end.
 	WorkerUp(w event.WorkerID)
 	WorkerGone(w event.WorkerID)
@@ -81,7 +81,7 @@ type Server struct {
 	Parts
 
 	mu        sync.Mutex
-	sessions  map[event.WorkerID]*session // those that are not over, broken ones too
+	sessions  map[event.WorkerID]*session // sessions that have not ended, including broken ones
 	last      event.WorkerID
 	live      int    // sessions whose stream has not ended
 	suspended string // the reason, "" when workers may start
@@ -340,9 +340,9 @@ func (s *Server) RevokeAll() {
 	s.notify()
 }
 
-// TakeBack ends reservations, and takes other single deliveries back for good, by their names in the mailboxes: waiting ones never start, running ones are cancelled at
-// once, and one that is not answered by its deadline is over, lost. Those that have ended are ignored. When it returns, every later Pong
-// goes out after the Revoke. It does not block.
+// TakeBack ends reservations, and takes other single deliveries back for good, by their names in the mailboxes: waiting
+// ones never start, running ones are cancelled at once, and one that is not answered by its deadline is over, lost.
+// Those that have ended are ignored. When it returns, every later Pong goes out after the Revoke. It does not block.
 func (s *Server) TakeBack(ids []event.DeliveryID) {
 	ids = s.release(ids)
 	for _, w := range s.snapshot() {

@@ -52,7 +52,7 @@ type session struct {
 	revoked   map[ring.Partition]struct{}
 	all       bool
 	timedOut  []uint64 // names of deliveries that are taken back one by one, since they took too long
-	skipped   []uint64 // the same, since an operator skips their event, or nobody waits for their call
+	skipped   []uint64 // the same, since an operator skips their event, or their caller has stopped waiting
 	ping      uint64   // the newest Ping without an answer
 	pinged    bool
 	suspended string   // the state to send, "" for resumed
@@ -60,7 +60,7 @@ type session struct {
 	goodbye   string   // why the router ends the stream
 	rawClock  bool     // the worker counts its deadlines on a clock that NTP cannot slew
 	calls     bool     // the worker takes calls; written before it has taken anything
-	schedules []string // the names of those that the worker declares; likewise
+	schedules []string // the names of those that the worker declares; written at the same time
 	unchecked string   // the SDK, if it does not declare that it passes router conformance
 
 	quiet    uint8 // how often Expire has listened since the newest Pong, or the Ping behind it
@@ -86,8 +86,9 @@ func newSession(s *Server) *session {
 	return &session{server: s, awake: make(chan struct{}, 1), over: make(chan struct{}), outstanding: NewOutstanding(0), revoked: make(map[ring.Partition]struct{})}
 }
 
-// Work serves one worker. Its reader and its writer run beside it. The reader ends when Work has returned. A writer whose worker reads nothing hangs in gRPC
-// until then, too, so Work waits for it for at most writeGrace once the stream is over or the Server stops.
+// Work serves one worker. Its reader and its writer run beside it. The reader ends when Work has returned. A writer
+// whose worker reads nothing hangs in gRPC until then, too, so Work waits for it for at most writeGrace once the stream
+// is over or the Server stops.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
 	defer s.streams.Add(-1)
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
@@ -343,7 +344,7 @@ func (w *session) control(f *appv1.WorkRequest) error {
 		return status.Error(codes.InvalidArgument, "app: a second Hello")
 	case *appv1.WorkRequest_Ping:
 		w.mu.Lock()
-		if !w.pinged { // otherwise its Pong waits: a worker that reads nothing could go on like this for ever
+		if !w.pinged { // otherwise its Pong waits: a worker that reads nothing could continue like this forever
 			w.quiet = 0
 		}
 		w.ping, w.pinged = frame.Ping.GetK(), true
@@ -369,7 +370,7 @@ func (w *session) drain(d *appv1.Drain) {
 	s := w.server
 	if first {
 		if len(w.schedules) > 0 {
-			s.Schedules.Forget(w.id) // it takes no firings any more, and others may
+			s.Schedules.Forget(w.id) // it takes no more firings, and others may
 		}
 		s.Boxes.WorkerGone(w.id)
 		if log, due := s.drainings.Line(); due {

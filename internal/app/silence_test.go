@@ -101,7 +101,8 @@ func TestSilentWorkerKeepsItsDeadline(t *testing.T) {
 	}
 }
 
-// newRigWithDelivery returns a rig with a short patience, and its worker, which is about to get a delivery of so many bytes, and has had nothing else but a Pong.
+// newRigWithDelivery returns a rig with a short patience, and its worker, which is about to get a delivery of so many
+// bytes, and has had nothing else but a Pong.
 func newRigWithDelivery(t *testing.T, payload int) (*rig, *worker) {
 	t.Helper()
 	r := newRig(t, func(c *Config) { c.SilenceMax = time.Second })
@@ -114,7 +115,8 @@ func newRigWithDelivery(t *testing.T, payload int) (*rig, *worker) {
 	return r, w
 }
 
-// TestAWorkerThatReadsNothingIsCut: Pings alone are no sign of life. A worker whose reader hangs takes nothing, and its keys would wait for it for ever.
+// TestAWorkerThatReadsNothingIsCut: Pings alone are no sign of life. A worker whose reader hangs takes nothing, and its
+// keys would wait for it for ever.
 func TestAWorkerThatReadsNothingIsCut(t *testing.T) {
 	for name, payload := range map[string]int{"a frame within its window": 100, "a frame beyond its window": 2 << 20} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ type slot struct {
 	partition ring.Partition
 	taken     bool  // false: the slot is free, all but name is of the past
 	revoked   bool  // its deadline moves only by Pong.draining
-	forced    bool  // revoked, and its deadline moves no more
+	forced    bool  // revoked, and its deadline no longer moves
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
 	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
 	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
@@ -62,7 +62,7 @@ func (s *slots) take(id event.DeliveryID, p ring.Partition) *slot {
 	return at
 }
 
-// of returns the slot with a name, nil if it is no more, or never was.
+// of returns the slot with a name, nil if it does not or no longer exists.
 func (s *slots) of(name event.DeliveryID) *slot {
 	number := name & slotMask
 	if number >= event.DeliveryID(len(s.list)) {

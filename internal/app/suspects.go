@@ -6,7 +6,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// suspects limits how many events run at a time that were running when a worker crashed. Any of
+// suspects limits the number of events running at a time that were running when a worker crashed. Any of
 // them may have crashed it, and most have not. Run together, they would share each further crash
 // until all of them went to the dead letter topic. So the more crashes an event has seen, the fewer of
 // that level run at a time. From its third crash on, an event runs without another suspect.
@@ -52,7 +52,7 @@ func (w *suspects) admit(taken []event.Delivery, dst []event.Result) (admitted [
 	return admitted, dst
 }
 
-// discharge lets go of deliveries that are over.
+// discharge forgets deliveries that are over.
 func (w *suspects) discharge(results []event.Result) {
 	for i := range results {
 		if crashes, ok := w.in[results[i].Delivery]; ok {

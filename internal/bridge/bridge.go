@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 	case c.To == "":
 		return fmt.Errorf("%w: --to is missing: the URL of your application, such as http://127.0.0.1:8080/events", ErrConfig)
 	case err != nil: // the error would show all of it, which may have a password in it
-		return fmt.Errorf("%w: --to is no URL: want http:// or https:// with a host, without user and fragment, and %%XX for special characters", ErrConfig)
+		return fmt.Errorf("%w: --to is not a URL: want http:// or https:// with a host, without user and fragment, and %%XX for special characters", ErrConfig)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.Fragment != "":
 		return fmt.Errorf("%w: --to = %q, want http:// or https:// with a host, without user and fragment", ErrConfig, u.Redacted())
 	case c.Type == "":

@@ -148,7 +148,8 @@ func TestReadFirstGoesOn(t *testing.T) {
 	})
 }
 
-// TestReadFirstGoesOnBehindHellos: routers whose applications are not ready write Hellos for days. A log of nothing else is read in several attempts, too.
+// TestReadFirstGoesOnBehindHellos: routers whose applications are not ready write Hellos for days. A log of nothing
+// else is read in several attempts, too.
 func TestReadFirstGoesOnBehindHellos(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := NewMem()

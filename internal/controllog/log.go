@@ -35,7 +35,7 @@ type Config struct {
 
 	CheckTimeout  time.Duration `above:"0"`   // timeout of the short-lived reader of a contiguity check, if that of ownership is not longer
 	AnchorTimeout time.Duration `min:"100ms"` // timeout of a move of the anchor
-	FirstTimeout  time.Duration `min:"100ms"` // longest attempt to read the log before a cold start; the next one goes on where it ended
+	FirstTimeout  time.Duration `min:"100ms"` // longest attempt to read the log before a cold start; the next one continues where it ended
 }
 
 // DefaultConfig returns the protocol's defaults, without a group.
@@ -82,14 +82,14 @@ type progress struct {
 	stretch *stretch // nil: none was read
 }
 
-// head is what was read of the records from the first one on, in one attempt or several.
+// head holds the records that were read from the first one on, in one or several attempts.
 type head struct {
 	first, last event.Position // zero: none was read
 	told        ownership.Token
 	later       uint32 // the greatest log version of the group's records that this build does not read
 }
 
-// stretch is what was read of the records from the anchor on, in one attempt or several.
+// stretch holds the records that were read from the anchor on, in one or several attempts.
 type stretch struct {
 	ownership.Stretch
 
@@ -271,7 +271,7 @@ func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
 	switch {
 	case err != nil:
 		result = "failed"
-		l.log.Warn("contiguity check gave no answer", "last", eff.Last, "position", eff.Queued, "error", err)
+		l.log.Warn("contiguity check got no answer", "last", eff.Last, "position", eff.Queued, "error", err)
 	case first != eff.Last || second != eff.Queued:
 		result = "torn"
 		l.log.Warn("control log is not contiguous", "last", eff.Last, "position", eff.Queued, "first", first, "second", second)
@@ -309,7 +309,7 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 		answer, _, err = l.readHead(ctx, eff, &read.head)
 	}
 	if answer == nil {
-		l.log.Warn("the first record of the control log is not read", "read_to", read.head.last, "error", err)
+		l.log.Warn("the first record of the control log could not be read", "read_to", read.head.last, "error", err)
 		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
 	}
 	if !answer.Failed && !answer.Virgin {
@@ -319,7 +319,7 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	l.deliver(*answer)
 }
 
-// readHead goes on with the reading of the log from its first record on. torn: see [readOn].
+// readHead continues with the reading of the log from its first record on. torn: see [readOn].
 func (l *Log) readHead(ctx context.Context, eff ownership.ReadFirst, read *head) (answer *ownership.FirstRead, torn bool, err error) {
 	torn, err = readOn(ctx, l.transport, First, read.last, l.cfg.Prefetch, func(e Entry) (enough bool) {
 		if read.first.IsZero() {
@@ -362,7 +362,7 @@ func (l *Log) readReserved(ctx context.Context, eff ownership.ReadFirst, kept *p
 	})
 	if !done {
 		answer.Failed = true
-		l.log.Warn("the control log is not read from the anchor on", "read_to", read.last, "error", err)
+		l.log.Warn("the control log could not be read from the anchor to its end", "read_to", read.last, "error", err)
 	}
 	if torn {
 		kept.stretch = nil

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// memRecordsMax is how many records a Mem remembers; older ones are forgotten as
+// memRecordsMax is the number of records that a Mem remembers; older ones are forgotten as
 // a broker trims them. At two Beats a second from each of ten members it is an hour.
 const memRecordsMax = 1 << 16
 

@@ -246,7 +246,8 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		})
 }
 
-// silentTimeouts is for how many send timeouts a producer may have no receipt. Mostly the broker is away then, and the client would reconnect by itself.
+// silentTimeouts is the number of send timeouts for which a producer may be without a receipt. Mostly the broker is
+// away then, and the client would reconnect by itself.
 const silentTimeouts = 4
 
 var errSilent = errors.New("no receipts: the broker is away, or has refused a record, as by a policy of maxMessageSize")

@@ -146,8 +146,8 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	}
 }
 
-// A record that the broker refuses, here because of a policy, does not keep the receipts from those after it: the client (v0.21.0) forgets a producer whose message
-// was refused.
+// A record that the broker refuses, here because of a policy, does not keep the receipts from those after it: the
+// client (v0.21.0) forgets a producer whose message was refused.
 func TestPulsarGoesOnAfterARefusedRecord(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	tr := connectPulsar(t, topic)

@@ -48,7 +48,8 @@ type Transport interface {
 // First is the position from which [Transport.Tail] reads everything that the log still has.
 var First = event.Position{Ledger: -1, Entry: -1}
 
-// Anchored is the position from which [Transport.Tail] reads the records behind the anchor. There is always one: who reads appends before.
+// Anchored is the position from which [Transport.Tail] reads the records behind the anchor. There is always one, since
+// a reader appends a record before it reads.
 var Anchored = event.Position{Ledger: -2, Entry: -1}
 
 // endUnknown is End's result for a log that is empty or cannot tell.
@@ -70,5 +71,5 @@ var (
 	ErrReplaced = fmt.Errorf("%w: the log lacks the record that was read last: it was deleted, truncated or restored", ErrReaderLost)
 
 	errNotConnected = errors.New("controllog: not connected")
-	errBusy         = errors.New("controllog: too many records under way")
+	errBusy         = errors.New("controllog: too many records in flight")
 )

@@ -16,12 +16,15 @@ import (
 // Whole returns a transport whose Tail misses no record that the log has. It is for readers that do not check positions
 // themselves, as the machine of ownership does.
 //
-// The reader of Pulsar's client reconnects by itself, and drops the record that waits for its caller at that moment if another one is queued.
-// So a record that is not the next entry of the same ledger is passed on only after a second reader, opened at the record before, has it as the next one too.
-// A topic with few records has one in each ledger, so the first reader reads on for some time, and the second one checks all of that.
+// The reader of Pulsar's client reconnects by itself, and then drops the record that waits for its caller if another record
+// is queued.
+// So a record that is not the next entry of the same ledger is passed on only after a second reader, opened at the
+// record before, has it as the next one too. A topic with few records has one in each ledger, so the first reader reads
+// on for some time, and the second one checks all of that.
 //
-// The client also goes on by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if readers opened at the newest
-// record do not have it, or if a position falls and the log ends before it. Such a topic is empty, and may stay so: a reader is opened there every lookEvery.
+// The client also continues by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if readers opened at the newest
+// record do not have it, or if a position falls and the log ends before it. Such a topic is empty, and may stay so: a
+// reader is opened there every lookEvery.
 func Whole(t Transport, log *slog.Logger) Transport { return whole{t, log} }
 
 type whole struct {
@@ -81,7 +84,7 @@ func (w whole) Tail(ctx context.Context, from event.Position, prefetch int, open
 	}
 }
 
-// look closes lost when the log does not have the newest record any more, and has no later one for the reader.
+// look closes lost when the log no longer has the newest record, and has no later one for the reader.
 func (w whole) look(ctx context.Context, newest *atomic.Pointer[event.Position], lost chan<- struct{}) {
 	for lacks := 0; lacks < lacksMax; {
 		pause := backoff.Jitter(lookEvery, rand.Uint64()) //nolint:forbidigo,gosec // the other members look, too; nothing else depends on it
@@ -130,7 +133,8 @@ func (w whole) endsBefore(ctx context.Context, at event.Position) bool {
 // endMax bounds how long the log is asked for its end when a position falls, as it does at each reconnect that repeats records.
 const endMax = 5 * time.Second
 
-// lacksMax is how many readers in a row may begin without the record at which they were opened: one of them may have missed it.
+// lacksMax is the number of readers in a row that may begin without the record at which they were opened: one of them
+// may have missed it.
 const lacksMax = 2
 
 // Bounds of what a reader reads on from a record in doubt.
@@ -206,6 +210,6 @@ func (p *passage) follows(at event.Position) bool {
 // noteMissed logs that the reader before has missed the record at a position.
 func (p *passage) noteMissed(at event.Position) {
 	if len(p.ahead) > 0 && at.Before(p.ahead[0]) {
-		p.log.Warn("reader missed a record; read again", "position", at.String(), "last", p.last.String(), "next", p.ahead[0].String())
+		p.log.Warn("reader missed a record; the record was read later", "position", at.String(), "last", p.last.String(), "next", p.ahead[0].String())
 	}
 }

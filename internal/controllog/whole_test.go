@@ -183,8 +183,8 @@ func TestWholeFromLatest(t *testing.T) {
 	reading.Wait()
 }
 
-// TestWholeOfSilentLog: a topic that was deleted and made again is empty, and nobody may ever write to it. A reader that waits there finds it out. One of
-// a log that is only quiet goes on.
+// TestWholeOfSilentLog: a topic that was deleted and made again is empty, and nobody may ever write to it. A reader
+// that waits there finds it out. One of a log that is only quiet goes on.
 func TestWholeOfSilentLog(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Mem)

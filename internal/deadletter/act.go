@@ -184,7 +184,7 @@ func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts,
 }
 
 // ErrTooMany says that more events were selected than the limit.
-var ErrTooMany = errors.New("more events are selected than --max: narrow the selection, or raise it")
+var ErrTooMany = errors.New("more events are selected than --max: narrow the selection, or raise --max")
 
 // ReplayEvents sends events of topics again, to the topic of each. sel.Since, sel.Until and sel.Run
 // must be set. Events of which the topic holds a copy made by a replay of the same name are not sent.

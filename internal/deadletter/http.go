@@ -93,7 +93,7 @@ func (e Endpoint) Handlers() map[string]http.Handler {
 			default:
 				e.Metrics.questions.WithLabelValues(q.What, "busy").Inc()
 				w.Header().Set("Retry-After", "5")
-				http.Error(w, "another question about dead letters is being answered: try again in a moment", http.StatusTooManyRequests)
+				http.Error(w, "another request about dead letters is being answered: try again in a moment", http.StatusTooManyRequests)
 				return
 			}
 			e.serve(w, r, q)
@@ -237,7 +237,7 @@ func eventsQuestion(r *http.Request) (Question, error) {
 	form := r.URL.Query()
 	q := Question{What: AskEvents, ByKey: form.Has("key"), Key: []byte(form.Get("key")), Yes: form.Get("yes") == "true"}
 	if !q.ByKey {
-		return q, errors.New("say of which key: key=KEY, percent-encoded")
+		return q, errors.New("say which key: key=KEY, percent-encoded")
 	}
 	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		var err error

@@ -278,7 +278,7 @@ func TestNote(t *testing.T) {
 		}
 	}
 	l := AskedList{Whole: true, Read: 7, Selected: 2, Letters: make([]*AskedLetter, 2)}
-	if got := l.note(false); got != "2 dead letters wait of those asked for, among 7 that were read." {
+	if got := l.note(false); got != "2 dead letters wait, selected from 7 that were read." {
 		t.Errorf("%q", got)
 	}
 }

@@ -126,7 +126,7 @@ func (b *Broker) Answer(ctx context.Context, q Question) Answer {
 var errQuestion = errors.New("no such question")
 
 // errNoLetter says that the letter does not wait.
-var errNoLetter = errors.New("no such letter waits: it was replayed or purged, or its topic has more letters than one question reads")
+var errNoLetter = errors.New("no such letter is waiting: it was replayed or purged, or its topic has more letters than one request reads")
 
 func statusOf(err error) int {
 	switch {
@@ -218,7 +218,7 @@ func (l *AskedList) note(all bool) string {
 		says = "At least " + says
 	}
 	if !all {
-		says += fmt.Sprintf(" of those asked for, among %d that were read", l.Read)
+		says += fmt.Sprintf(", selected from %d that were read", l.Read)
 	}
 	if l.Cut > 0 {
 		says += fmt.Sprintf("; the %d newest of them are listed", len(l.Letters))
@@ -318,7 +318,7 @@ func (b *Broker) act(ctx context.Context, q Question, sel Selection) (*Acted, er
 	}
 	did.Says = did.Counts.Words(o.DryRun)
 	if err != nil && q.Yes && did.Act != "" {
-		err = fmt.Errorf("interrupted; the same act goes on, and finds out what was sent: %w", err)
+		err = fmt.Errorf("interrupted; make the same request again, and the act continues after it has found out what was sent: %w", err)
 	}
 	return did, err
 }

@@ -185,10 +185,10 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleTimer, ObstacleTopic} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
 	}
-	alarm(c.Doubt, "are of an interrupted replay: whether they were sent is found out when it is done")
-	alarm(c.Schema, "have a schema version, without which they are sent")
-	alarm(c.Left, "selected ones are left: more than one act takes")
-	alarm(c.Foreign, "messages of the replays topic are no records of acts, and were ignored")
+	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")
+	alarm(c.Schema, "have a schema version, and are sent without it")
+	alarm(c.Left, "selected letters remain, since one act has a limit")
+	alarm(c.Foreign, "messages of the replays topic are not records of acts, and were ignored")
 	if c.Reach != "" {
 		line(false, "%s", c.Reach)
 	}

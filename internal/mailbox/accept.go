@@ -12,7 +12,7 @@ import (
 // newest epoch that the sender has applied; when it is newer than ours, a partition
 // that is not ours may become ours in a moment, and the answer is NotYet. The events are
 // never written to; they are kept until their verdict. A peer's stream that is
-// SenderGone must not send any more.
+// SenderGone must send nothing more.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
 	b.call++
 	if from != Local && from != Letters {
@@ -177,7 +177,7 @@ func (b *Boxes) join(now clock.Instant, it *item, from address, e *event.Ref, ou
 		b.replace(it, newer)
 	}
 	if from.sender == Letters {
-		b.refile(now, it.actor.key, out) // it need not wait behind the other events of an unparked key any more
+		b.refile(now, it.actor.key, out) // it no longer waits behind the other events of an unparked key
 	}
 }
 

@@ -885,7 +885,8 @@ func TestPutOffBehind(t *testing.T) {
 	}
 }
 
-// An event that is put off for a worker by name goes to that one at once, also if its key belongs to another; if that worker has gone, to any after the pause.
+// An event that is put off for a worker by name goes to that one at once, also if its key belongs to another; if that
+// worker has gone, to any after the pause.
 func TestPutOffForAWorker(t *testing.T) {
 	f := newFixture(t, nil)
 	for id := event.WorkerID(2); id <= 4; id++ {

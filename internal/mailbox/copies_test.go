@@ -401,8 +401,9 @@ func (b *copyBox) leave() []event.Finished {
 	return done
 }
 
-// A timer that was handled is known to the next owner of its key, and to the one after that: a second copy of it, that was sent again or that a router has
-// published before it died, does not run there. A copy of another content under its id does: without keys any client with the right to write to the topic can make one.
+// A timer that was handled is known to the next owner of its key, and to the one after that: a second copy of it, that
+// was sent again or that a router has published before it died, does not run there. A copy of another content under its
+// id does: without keys any client with the right to write to the topic can make one.
 func TestSentEventsAreHandedOverWithTheirContent(t *testing.T) {
 	first, second, third := newCopyBox(t), newCopyBox(t), newCopyBox(t)
 	if _, fate := first.deliverSent("p"); fate != "ran" {
@@ -554,7 +555,8 @@ func TestCopiesOfEventsThatAreHere(t *testing.T) {
 	}
 }
 
-// An id that the broker has confirmed, in whatever order the event and its copies came while it was here, is handed over. That of copies alone is not.
+// An id that the broker has confirmed, in whatever order the event and its copies came while it was here, is handed
+// over. That of copies alone is not.
 func TestTheBrokerConfirmsTheIDOfACopy(t *testing.T) {
 	for name, test := range map[string]struct {
 		rounds []uint32

@@ -44,7 +44,7 @@ func (p *part) awaits(id ring.KeyHash) bool {
 	return found
 }
 
-// holderOf returns who may resume the reservation that a key waits for; zero if nobody may.
+// holderOf returns the id that may resume the reservation that a key waits for, zero if none may.
 func (p *part) holderOf(id ring.KeyHash) (holder ownership.ReservationID, found bool) {
 	i, found := slices.BinarySearchFunc(p.awaited, id, func(r ownership.ReservedKey, id ring.KeyHash) int { return cmp.Compare(r.Key, id) })
 	if !found {

@@ -57,7 +57,7 @@ type KeyState struct {
 	Gate      ownership.Gate
 
 	// Event is the message id of the running event, or else of the one that runs next.
-	// Attempts counts its failures, Accepted is when it came.
+	// Attempts counts its failures, Accepted is the time at which it came.
 	Event    event.MessageID
 	Attempts uint32
 	Crashes  uint32 // how often a worker crashed that had it
@@ -173,7 +173,7 @@ type Counters struct {
 	Returned   uint64 // deliveries that ended without a failure of the application
 	Ignored    uint64 // results of deliveries that were unknown or had ended
 	Outlived   uint64 // deliveries that ended with an answer after their partition had moved away
-	Cut        uint64 // such that ended without one: the next owner delivers their event once more
+	Cut        uint64 // deliveries that ended without a result: the next owner delivers their events again
 
 	Calls    uint64 // accepted calls
 	Answered uint64 // calls that were answered by their handlers
@@ -191,9 +191,9 @@ type Stats struct {
 	Counters
 	Events    int           // waiting or running
 	Visits    int           // calls and reservations, waiting or running
-	VisitsRun int           // of these, such that run
+	VisitsRun int           // of these, the running ones
 	Reserves  int           // reservations, waiting or held
-	Reserved  int           // of these, such that are held
+	Reserved  int           // of these, the held ones
 	Running   int           // running deliveries
 	Keys      int           // with events here
 	Ready     int           // keys that wait for room at their worker, or for the lease

@@ -62,7 +62,7 @@ type WorstKeys struct {
 // listAtOnce bounds one step of a list: the lock of a shard is held for about 50 µs.
 const listAtOnce = 4 * blockLen
 
-// list is one step: it looks at the actors from a place on, and returns where to go on, 0 when
+// list is one step: it looks at the actors from a place on, and returns where to continue, 0 when
 // it is done.
 func (b *Boxes) list(from int, worst *WorstKeys) (next int) {
 	end := min(from+listAtOnce, b.actors.places())

@@ -491,7 +491,8 @@ func TestCallsReachTheirShards(t *testing.T) {
 	})
 }
 
-// Handlers of calls that have ended count as answered, whether they failed or not; calls that have not run do not. Without an event there is no oldest one.
+// Handlers of calls that have ended count as answered, whether they failed or not; calls that have not run do not.
+// Without an event there is no oldest one.
 func TestMetricsOfCalls(t *testing.T) {
 	now := clock.Instant(time.Hour)
 	m := newMailboxes(&now)

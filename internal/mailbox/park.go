@@ -43,7 +43,7 @@ func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
 	b.repayAll(out)
 }
 
-// parkOf returns what becomes of the events of a key. It costs nothing while no key is parked.
+// parkOf returns whether and how a key is parked. It costs nothing while no key is parked.
 func (b *Boxes) parkOf(key event.Key) event.Park {
 	if len(b.parks) == 0 {
 		return event.Park{}

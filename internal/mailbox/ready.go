@@ -15,7 +15,7 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil && !visits:
 		b.passivate(a)
-	case b.resuming(now, a) != nil: // its turn goes on, as that of a delivery on a held or parked key
+	case b.resuming(now, a) != nil: // its turn continues, as that of a delivery on a held or parked key
 		b.makeReady(now, a, out)
 	case !a.part.mayRun(a.key):
 		a.wait, a.since = WaitGate, now

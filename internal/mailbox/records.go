@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// records are what a shard remembers of its deliveries, for people. Nothing is decided by them.
+// records holds what a shard reports about its deliveries. No decision depends on it.
 type records struct {
 	attempts *history.Attempts
 	hot      *hotkeys.Sketch // of the window that has begun
@@ -20,7 +20,7 @@ type records struct {
 	fences   map[event.DeliveryID]event.Fence // of running deliveries under earlier tokens of their partitions
 }
 
-// Times are how long the deliveries have taken.
+// Times holds the durations of the deliveries.
 type Times struct {
 	Queued  history.Durations // from the mailbox to a worker, of first deliveries
 	Handled history.Durations // from a worker to the answer

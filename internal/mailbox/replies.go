@@ -16,7 +16,7 @@ func (b *Boxes) repeatAnswer(to address, id event.MessageID, out *Output) {
 
 // remember keeps the id of a call that was done, and its reply, for repeats.
 func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
-	if it.span == noSpan || it.isReservation() { // that is over, and may be made anew
+	if it.span == noSpan || it.isReservation() { // a reservation ends and may be made again
 		return
 	}
 	p := it.actor.part
@@ -28,7 +28,7 @@ func (b *Boxes) remember(now clock.Instant, it *item, r *event.Reply) {
 	b.visits.replies.add(it.id, r)
 }
 
-// replies are the replies of calls that were done, the newest ones.
+// replies holds the newest replies of calls that were done.
 type replies struct {
 	bytesMax, bytes int
 	known           map[event.MessageID]*event.Reply

@@ -7,11 +7,12 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper, which has room for twice as many, always has some
-// for the next one: the events of a key would wait behind a reservation without room.
+// ReservationsMax bounds the reservations at one owner, held and waiting together, so that the keeper, which has room
+// for twice as many, always has some for the next one: the events of a key would wait behind a reservation without
+// room.
 const ReservationsMax = 512
 
-// reservesMax bounds the reservations. Holders that come back find as much room again.
+// reservesMax bounds the reservations. For returning holders the bound is twice as high.
 func (b *Boxes) reservesMax(comesBack bool) int {
 	most := max(1, ReservationsMax/b.shards)
 	if comesBack {
@@ -20,14 +21,16 @@ func (b *Boxes) reservesMax(comesBack bool) int {
 	return most
 }
 
-// resumeBytesMax is more than a reservation weighs with the longest key, id and path. A larger one is of no router, and finds room as a call does.
+// resumeBytesMax exceeds the size of a reservation with the longest key, id and path. No router sends a larger one; it is
+// bounded like a call.
 const resumeBytesMax = event.KeyMax + 2<<10
 
-// resumeMax is how long a holder may wait for the gate of its key to open, and for another one to let go: longer than any promise lasts.
+// resumeMax is the time that a holder may wait for the gate of its key to open and for another holder to release it:
+// longer than any promise lasts.
 const resumeMax = 2 * event.TTLMost
 
-// mayResume reports whether a reservation that was granted before may go on here, as far as is known: only one that is covered outlives its
-// owner, and its key waits for it.
+// mayResume reports whether a reservation that was granted before may continue here, as far as this owner knows: only a covered
+// reservation outlives its owner, and its key waits for it.
 func mayResume(p *part, key ring.KeyHash, id event.MessageID, call *event.Call) bool {
 	if call.TTL == 0 || p.gate == ownership.Waiting {
 		return call.TTL != 0
@@ -48,7 +51,7 @@ func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
 	return b.visits.of[a].first(now, func(it *item) bool { return it.isReservation() && ownership.ReservationOf(it.id) == holder })
 }
 
-// endResumes ends the waiting visits of a key that only wanted to resume, and cannot.
+// endResumes ends the waiting visits of a key that could only resume, and no longer can.
 func (b *Boxes) endResumes(a *actor, out *Output) {
 	b.endVisits(a, event.Answered, over, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
 }
@@ -56,8 +59,8 @@ func (b *Boxes) endResumes(a *actor, out *Output) {
 // SetCovers says whether reservations can be covered.
 func (b *Boxes) SetCovers(covers bool) { b.visits.covers = covers }
 
-// comeBack moves a reservation, held or waiting, to another address: knowledge of its secret id proves the holder. The former address is
-// told that the reservation is over there.
+// comeBack moves a reservation, held or waiting, to another address: knowledge of its secret id proves the holder. The former address gets the
+// verdict that the reservation is over there.
 func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
@@ -80,8 +83,9 @@ func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.
 // isReservation reports whether a visit is one.
 func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
 
-// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from the holder's asking: one
-// that has asked from another place since the delivery was taken may have done so after the permission was computed, and gets none.
+// Grant tells the holder of a reservation that it has begun. A delivery that is over is ignored. Permission counts from
+// the holder's request. A holder that has asked from another place since the delivery was taken may have asked after
+// the permission was computed, and gets none.
 func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	b.call++
 	it := b.find(id)
@@ -97,8 +101,8 @@ func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
 	b.answer(it, event.Granted, &event.Detail{Grant: &g}, out)
 }
 
-// Renewable returns the delivery of a reservation that a sender has here and that runs, 0 if there is none. Nothing may be answered to a renewal of
-// one that is over before the verdict that says so is on its way: telling says that it may not be.
+// Renewable returns the delivery of a reservation that a sender has here and that runs, 0 if there is none. A renewal of an ended
+// reservation may be answered only after the final verdict has been sent; telling holds those whose verdict may not have been.
 func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, telling bool) {
 	at := address{from, call}
 	if place, here := b.visits.by[at]; here {
@@ -109,7 +113,7 @@ func (b *Boxes) Renewable(from Sender, call event.Handle) (id event.DeliveryID, 
 	return id, b.visits.telling[at] > 0
 }
 
-// tell names the final verdict on a reservation in the output, until it is on its way.
+// tell names the final verdict on a reservation in the output, until it has been sent.
 func (b *Boxes) tell(to address, out *Output) {
 	if b.isGone(to) {
 		return
@@ -118,8 +122,8 @@ func (b *Boxes) tell(to address, out *Output) {
 	out.Telling = append(out.Telling, Telling{to.sender, to.handle})
 }
 
-// endRelease is for the end of a reservation that was cancelled: if it had ended in another way already, its Cancel has freed nothing, and its
-// sender is told after all.
+// endRelease is for the end of a reservation that was cancelled: if it had already ended in another way, its Cancel has freed nothing, and its
+// sender gets the verdict after all.
 func (b *Boxes) endRelease(it *item, r *event.Result) {
 	to, released := b.visits.release[it.place]
 	if !released {
@@ -132,7 +136,7 @@ func (b *Boxes) endRelease(it *item, r *event.Result) {
 	}
 }
 
-// Told says that verdicts are on their way that an output has named.
+// Told says that verdicts that an output named have been sent.
 func (b *Boxes) Told(all []Telling) {
 	for _, t := range all {
 		b.told(address{t.To, t.Call})

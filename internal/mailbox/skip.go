@@ -14,7 +14,7 @@ import (
 
 // skips are the events that operators have skipped. No event costs anything while there are none.
 type skips struct {
-	lease   ownership.Lease                  // the newest: a waiting event is ended by nobody who may not run it
+	lease   ownership.Lease                  // the newest: only a member that may run a waiting event may end it
 	known   map[event.Key][]event.Skip       // in effect: those of events that are not here, too
 	running map[event.DeliveryID]*event.Skip // deliveries that were taken back, and are not over
 }
@@ -22,8 +22,9 @@ type skips struct {
 // Skip makes events end as dead letters instead of being delivered, those that are here and those that come later, until
 // Unskip. One that waits leaves its key at once, even if the key is on hold or its retry is not due; but it waits while the gate or the lease
 // does not let the key run, since another tenure may run the event. One that runs is named in out.TakeBack: its key stays busy until
-// Finish, and then a result other than done makes it a dead letter, under any gate; but without a lease only one by which the application gives the event
-// up, since another owner may run it. A skip replaces an earlier one of the same event.
+// Finish, and then a result other than done makes it a dead letter, under any gate; but without a lease only one by
+// which the application gives the event up, since another owner may run it. A skip replaces an earlier one of the same
+// event.
 func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 	b.call++
 	for i := range skips {

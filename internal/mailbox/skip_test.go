@@ -77,8 +77,8 @@ func TestSkipOfARunningEvent(t *testing.T) {
 	}
 }
 
-// TestSkipOfARunningEventWithoutALease: the next owner may run the event already, so it does not become a dead letter here, unless the application has given it
-// up: it waits until there is a lease, or goes to that owner.
+// TestSkipOfARunningEventWithoutALease: the next owner may run the event already, so it does not become a dead letter
+// here, unless the application has given it up: it waits until there is a lease, or goes to that owner.
 func TestSkipOfARunningEventWithoutALease(t *testing.T) {
 	for _, kind := range []event.ResultKind{event.ResultLost, event.ResultCancelled, event.ResultCrashed, event.ResultNotStarted} {
 		for name, back := range map[string]bool{"the lease comes back": true, "the partition has moved": false} {
@@ -160,8 +160,8 @@ func TestSkipOfAnEventThatIsNotHere(t *testing.T) {
 	}
 }
 
-// TestSkipWaitsForTheGate: while another tenure may run the event, it waits for the gate and for the lease; under a gate that is not ours, a delivery that was
-// taken back becomes a dead letter all the same.
+// TestSkipWaitsForTheGate: while another tenure may run the event, it waits for the gate and for the lease; under a
+// gate that is not ours, a delivery that was taken back becomes a dead letter all the same.
 func TestSkipWaitsForTheGate(t *testing.T) {
 	f := newFixture(t, nil)
 	p := ring.PartitionOf("k")

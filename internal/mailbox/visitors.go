@@ -12,7 +12,7 @@ type visitors struct {
 	inTurn     uint8 // number of visits that ran since the last event
 }
 
-// visitsInTurn is how many visits of a key run in a row while an event of it could.
+// visitsInTurn is the number of visits of a key that run in a row while an event of the key waits.
 const visitsInTurn = 8
 
 func (b *Boxes) visitorsOf(a *actor) *visitors {
@@ -60,14 +60,14 @@ func (v *visitors) remove(it *item) {
 	v.n--
 }
 
-// workerOf returns the worker of what runs next of a key: the keeper if it is a reservation.
+// workerOf returns the worker for the next item of a key: the keeper if the item is a reservation.
 func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
 	if b.resuming(now, a) != nil {
 		a.workers = noWorkers
 		return &b.visits.keeper
 	}
 	if a.visited {
-		alone := len(b.workers.all) == 0 // nothing else could run: reservations wait for no turn of an event, or of a call before them
+		alone := len(b.workers.all) == 0 // nothing else could run: reservations need not wait for the events and calls before them
 		if v := b.visits.of[a]; alone || !b.eventMay(now, a) || v.inTurn < visitsInTurn {
 			if it := v.first(now, func(it *item) bool { return !alone || it.isReservation() }); it != nil && it.isReservation() {
 				a.workers = noWorkers
@@ -81,10 +81,10 @@ func (b *Boxes) workerOf(now clock.Instant, a *actor) *worker {
 	return a.worker
 }
 
-// noWorkers is no generation of workers: the key is given one anew when it needs one.
+// noWorkers is not a valid generation of workers: a key gets a new generation when it needs one.
 const noWorkers = 1<<32 - 1
 
-// first returns the first visit whose time is not up, and that is wanted.
+// first returns the first visit that is wanted and whose time is not up.
 func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
 	for it := v.head; it != nil; it = it.next {
 		if wanted(it) && it.ref.Event().Call.Deadline.After(now) { // otherwise Tick ends it
@@ -99,7 +99,7 @@ func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
 	return a.head != nil && !a.heldUntil.After(now)
 }
 
-// refileVisited files a key again whose visits have changed, unless it runs.
+// refileVisited files a key again after its visits have changed, unless it runs.
 func (b *Boxes) refileVisited(now clock.Instant, a *actor, out *Output) {
 	if a.running == nil {
 		b.dequeueWaiting(a)
@@ -132,7 +132,8 @@ func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) 
 	return a.popFront()
 }
 
-// putOff files a key that was ready and has nothing that may run: its visits' time is up, which Tick finds, and its event waits for its retry.
+// putOff files a key that was ready but has nothing to run: the time of its visits is up, which Tick handles, and its event
+// waits for its retry.
 func (b *Boxes) putOff(now clock.Instant, a *actor) {
 	a.wait, a.since = WaitNothing, now
 	if a.head != nil && a.heldUntil.After(now) {

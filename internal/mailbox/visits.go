@@ -13,20 +13,20 @@ import (
 )
 
 // visits holds the calls and the reservations: exclusive work on a key that no broker stores. They wait in the actor of their key, in a
-// queue of their own, run by the same rules as events, and make the key busy as events do. They go before waiting events; after visitsInTurn of
-// them one event goes. The pause after a failed event does not delay them.
+// queue of their own, run by the same rules as events, and make the key busy as events do. They run before waiting events; after visitsInTurn of
+// them one event runs. The pause after a failed event does not delay them.
 //
 // An event of a key without visits costs only a check of one flag.
 type visits struct {
 	of      map[*actor]*visitors
 	by      map[address]uint32     // address of a waiting caller → place of its call
 	n       int                    // waiting or running
-	running int                    // of these
-	reserve int                    // those that are reservations
-	all     []visit                // names all that wait, and those that run and were not taken back; some twice, and some that are over
+	running int                    // the running ones of n
+	reserve int                    // the reservations of n
+	all     []visit                // names of all waiting visits, and of running ones that were not taken back; may hold duplicates and ended ones
 	fences  map[uint32]event.Fence // of the reservations that run, by place
 	moved   map[uint32]struct{}    // places of running reservations that were resumed from another address before their grant
-	telling map[address]int        // reservations whose final verdicts are due, or may not be on their way yet: how many, see Told
+	telling map[address]int        // number of reservations whose final verdicts may not have been sent yet, see Told
 	release map[uint32]address     // of the granted reservations that were cancelled and still run, by place
 	keeper  worker                 // the worker of reservations
 	soonest clock.Instant          // lower bound of the deadlines of visits that wait, or run and were not taken back
@@ -34,13 +34,13 @@ type visits struct {
 	covers  bool // reservations can be covered: all members of the group know how
 }
 
-// visit names an item: the one with that place and id, if there is one.
+// visit names the item with that place and id, if it exists.
 type visit struct {
 	place uint32
 	id    event.MessageID
 }
 
-// visitMarks are what few visits have.
+// visitMarks holds the fields that only a few visits need.
 type visitMarks uint8
 
 const (
@@ -72,9 +72,9 @@ var (
 	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
 )
 
-// acceptCall judges one call. A repeat of one that is here joins it; one of a call that was done gets the same answer.
+// acceptCall judges one call. A repeat of a call that is here joins it; a repeat of a call that was done gets the same answer.
 func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Position, e *event.Ref, call *event.Call, seen *lookup, out *Output) {
-	if !seen.message.IsCall() { // it could be that of an event
+	if !seen.message.IsCall() { // the id could be that of an event
 		out.say(from, event.Answered, badID)
 		return
 	}
@@ -107,12 +107,12 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		return
 	}
 	ref, deadline := *e, call.Deadline
-	if call.Resume { // not of its first wait: until the gate of the key opens, and says whether it may
+	if call.Resume { // its first wait is over: it waits until the gate of the key opens, which decides
 		deadline = now.Add(resumeMax)
 		ref = withDeadline(e.Event(), deadline)
 	}
-	// To a holder that comes back a refusal means that the key is lost, and the bound of reservations suffices, if they have their usual size. Others may fill
-	// that before it comes.
+	// A returning holder would take a refusal for the loss of its key, so only the bound of reservations applies to it, if
+	// its reservation has the usual size.
 	comesBack := call.Resume && seen.bytes <= resumeBytesMax
 	crowded := b.visits.n >= b.cfg.CallsMax || b.bytes > 0 && b.bytes+seen.bytes > b.cfg.BytesMax || a != nil && a.visited && int(b.visits.of[a].n) >= b.cfg.KeyCallsMax
 	if crowded && !comesBack || call.Reservation && b.visits.reserve >= b.reservesMax(comesBack) || b.items.len() >= itemsMax {
@@ -153,8 +153,8 @@ func withDeadline(e *event.Event, deadline clock.Instant) event.Ref {
 	return event.RefTo(&later)
 }
 
-// parkVisits ends the waiting visits of a parked key. Holders that come back wait on: a refusal means to them that the key is lost, while a park leaves
-// their turn, as it leaves all that run.
+// parkVisits ends the waiting visits of a parked key. Returning holders continue to wait: they would take a
+// refusal for the loss of the key, while a park ends no running turn.
 func (b *Boxes) parkVisits(a *actor, out *Output) {
 	b.endVisits(a, event.Answered, parked, out, func(_ *item, call *event.Call) bool { return !call.Resume })
 }
@@ -188,14 +188,14 @@ func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message e
 		return cycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	case call.Resume && !mayResume(p, id, message, call): // a reservation that is not here, whatever its wait was
+	case call.Resume && !mayResume(p, id, message, call): // a reservation that is not here, however long it may wait
 		return over
 	case call.TTL != 0 && !call.Resume && !b.visits.covers:
 		return bare
 	case !call.Resume && !call.Deadline.After(now):
 		b.counters.Expired++
 		return tooOld
-	case !call.Resume && b.parkOf(e.Key()).State != event.NotParked: // a park leaves the turn of a holder that comes back
+	case !call.Resume && b.parkOf(e.Key()).State != event.NotParked: // a park does not end the turn of a returning holder
 		return parked
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
@@ -220,7 +220,7 @@ func (b *Boxes) watch(it *item, deadline clock.Instant, out *Output) {
 	}
 }
 
-// forgetVisits removes the names of visits that are over, and leaves one of each other: a repeat may have got the place of the one before.
+// forgetVisits removes the names of ended visits, and the duplicates of others: a repeat may have the place of an earlier visit.
 func (b *Boxes) forgetVisits() {
 	for _, v := range b.visits.all {
 		if it := b.visitAt(v); it != nil {
@@ -254,7 +254,7 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		b.comeBack(now, it, from, call, out)
 		return
 	}
-	if slices.Contains(call.Path, it.actor.id) { // a handler of this key waits for the answer, and the call that is here for that handler, or is its own
+	if slices.Contains(call.Path, it.actor.id) { // a handler of this key waits for the answer, and this call waits for that handler or is the handler's own
 		out.say(from, event.Answered, cycle)
 		return
 	}
@@ -299,7 +299,7 @@ func (b *Boxes) dropGone(it *item) {
 	})
 }
 
-// waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have passed it over.
+// waitUntil moves the deadline of a call, if that is later. If its time was up, a worker may have skipped it.
 func (b *Boxes) waitUntil(now clock.Instant, it *item, deadline clock.Instant, out *Output) {
 	if e := it.ref.Event(); e.Call.Deadline.Before(deadline) {
 		it.ref = withDeadline(e, deadline)
@@ -351,8 +351,8 @@ func (b *Boxes) endWaiting(now clock.Instant, it *item, kind event.VerdictKind, 
 	b.refileVisited(now, a, out)
 }
 
-// endVisit answers the callers of a visit that is in no queue and does not run, and frees it. A visit that may have run before is never
-// answered as not run.
+// endVisit answers the callers of a visit that neither waits nor runs, and frees it. It never answers a visit that may have
+// run before as not run.
 func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	b.visits.n--
 	if it.isReservation() {
@@ -389,7 +389,8 @@ func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Det
 }
 
 // Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
-// in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends by another result than done, its sender gets the verdict. Unknown calls are ignored.
+// in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends with a result other
+// than done, its sender gets the verdict. Unknown calls are ignored.
 func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
 	b.call++
 	for _, h := range calls {

@@ -212,8 +212,8 @@ func TestARepeatJoinsBehindCallersThatAreGone(t *testing.T) {
 	}
 }
 
-// A caller may ask twice under one handle, as when its events were taken back from an owner that has the partition again: it waits once, gets one answer,
-// and a holder is not told that its reservation is over.
+// A caller may ask twice under one handle, as when its events were taken back from an owner that has the partition
+// again: it waits once, gets one answer, and a holder is not told that its reservation is over.
 func TestACallerThatAsksTwiceWaitsOnce(t *testing.T) {
 	ask := func(f *fixture, call event.Call) []addressed {
 		e := f.event("key")
@@ -278,7 +278,8 @@ func TestReservationsGoOnWithoutAWorker(t *testing.T) {
 	}
 }
 
-// A holder that comes back to the next owner of its key is not refused because others wait there for reservations: a refusal would mean to it that its key is lost.
+// A holder that comes back to the next owner of its key is not refused because others wait there for reservations: a
+// refusal would mean to it that its key is lost.
 func TestAHolderThatComesBackFindsRoom(t *testing.T) {
 	f := newFixture(t, nil)
 	f.SetCovers(true)

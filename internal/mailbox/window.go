@@ -33,8 +33,8 @@ type window struct {
 	young      clock.Instant // sweepSome skips ids that finished before, in this pass
 
 	// copies holds the content of finished retry-topic copies by id, since every producer of
-	// that topic can choose the id. No serial of theirs is less than copiesFrom. Of these ids only those that a router has given are handed over when a partition moves, with
-	// the content.
+	// that topic can choose the id. No serial of theirs is less than copiesFrom. Of these ids only those that a router
+	// has given are handed over when a partition moves, with the content.
 	copies     map[event.MessageID]content
 	copiesFrom uint64
 }
@@ -114,8 +114,8 @@ func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8,
 // gaps returns the number of slots of removed ids.
 func (w *window) gaps() int { return int(w.end-w.first) - w.n }
 
-// closeGaps moves the remembered records together, before the end of the ring, in their order. A mark is a serial such that those before it
-// differ from the others: it stays between the same records.
+// closeGaps moves the remembered records together, before the end of the ring, in their order. A mark is a serial that divides the records
+// in two: it keeps its place between the same two records.
 func (w *window) closeGaps(marks []*uint64) {
 	marks = append(marks, &w.sweep, &w.copiesFrom)
 	slices.SortFunc(marks, func(a, b *uint64) int { return cmp.Compare(*b, *a) }) // the last ones first

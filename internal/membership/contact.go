@@ -78,7 +78,7 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 		g.log.Warn("seeds name only this node", "address", g.self.GossipAddr, "seeds", g.cfg.Seeds)
 		g.metrics.onlySelf.Set(1)
 	case seedsRefused:
-		g.log.Warn("seeds answer, and this node refuses their members: see the lines and metric of refused gossip", "seeds", g.cfg.Seeds)
+		g.log.Warn("seeds answer, but this node refuses their members: see the log line gossip refused and its metric", "seeds", g.cfg.Seeds)
 		g.metrics.onlySelf.Set(1) // it is as alone
 	case seedsUnresolved:
 		g.log.Warn("no seed can be resolved", "seeds", g.cfg.Seeds)

@@ -190,7 +190,7 @@ func (g *Gossip) SetKnown(known []Known) {
 // members detect the departure by themselves.
 func (g *Gossip) leave() error {
 	if err := g.list.Leave(g.cfg.LeaveTimeout); err != nil {
-		g.log.Info("left without a farewell", "error", err) // as when all members leave together
+		g.log.Info("left the gossip group without telling all members", "error", err) // as when all members leave together
 	}
 	if err := g.list.Shutdown(); err != nil {
 		return fmt.Errorf("membership: stop: %w", err)

@@ -206,7 +206,7 @@ func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	alone.gossip.roster.strangersMax = 0 // as if others had taken all places
 	alone.gossip.roster.mu.Unlock()
 	startNode(t, seed)
-	const refused = "seeds answer, and this node refuses their members: see the lines and metric of refused gossip"
+	const refused = "seeds answer, but this node refuses their members: see the log line gossip refused and its metric"
 	eventually.True(t, "the report", func() bool { return log.count(refused) == 1 || log.count("seeds name only this node") > 0 })
 	if log.count(refused) != 1 {
 		t.Errorf("the log is\n%s", log.text.String())

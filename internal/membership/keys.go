@@ -63,7 +63,7 @@ func (g *Gossip) keyFile() (*Keys, error) {
 			return
 		}
 		reloads.WithLabelValues("ok").Inc()
-		log.Info("gossip keys taken over")
+		log.Info("gossip keys reloaded")
 	})
 	return &Keys{value}, err
 }

@@ -63,7 +63,7 @@ func (s *settings) merge(told []byte) {
 	if differ := s.ours.Against(theirs); len(differ) > 0 {
 		s.metrics.otherSettings.Inc()
 		if log, due := s.lines.Line(); due {
-			log.Warn("gossip node with other settings", "member", untrusted.Text(hello.GetMember()), "reason", untrusted.Short(differ.String(), reasonShownMax))
+			log.Warn("gossip node has different settings", "member", untrusted.Text(hello.GetMember()), "reason", untrusted.Short(differ.String(), reasonShownMax))
 		}
 	}
 }

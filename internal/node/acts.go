@@ -43,7 +43,7 @@ func (n *Node) awaitActs(ctx context.Context) bool {
 			return true
 		case <-patience.C:
 			if !signal.IsClosed(n.parts.Acts.Read()) { // a drain may have outlasted the patience
-				n.log.Error("taking part without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
+				n.log.Error("joining without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
 			}
 			return true
 		case <-s.draining: // it has nothing to leave
@@ -72,7 +72,7 @@ func (n *Node) holdOf(key event.Key) *report.Hold {
 	return &report.Hold{By: h.By, Via: h.Via, Reason: h.Reason, Since: h.At.UTC(), Until: h.Until.UTC()}
 }
 
-// skipsOf returns the newest skips of events of a key, as this member has read them, and how many more there are.
+// skipsOf returns the newest skips of events of a key that this member has read, and the number of further ones.
 func (n *Node) skipsOf(key event.Key) (skips []report.Skip, more int) {
 	if n.parts.Acts == nil {
 		return nil, 0
@@ -103,7 +103,7 @@ func FirstEvent(ctx context.Context, group *report.Group, key event.Key) (event.
 	first := k.At[0] // the owner's word
 	for _, at := range k.At {
 		if len(at.Skips) > 0 {
-			return event.MessageID{}, fmt.Errorf("%w: %s knows of a skip of the key, this member has not read it yet", act.ErrUnknown, at.Member)
+			return event.MessageID{}, fmt.Errorf("%w: %s knows of a skip of the key that this member has not read yet", act.ErrUnknown, at.Member)
 		}
 		if at.Wait == "handler" && first.Wait != "handler" {
 			first = at // a former owner, whose handler has not ended

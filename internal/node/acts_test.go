@@ -94,8 +94,8 @@ func (g *group) withActs() (h *handledKeys, start func(name string) *member) {
 	}
 }
 
-// goByActs returns once the mailboxes of members go by the acts that Held tells of, which it does a moment before them. They do when an act of the member's own has
-// come back, since that one is behind.
+// goByActs returns once the mailboxes of members go by the acts that Held tells of, which it does a moment before them.
+// They do when an act of the member's own has come back, since that one is behind.
 func (g *group) goByActs(members ...*member) {
 	g.t.Helper()
 	for _, m := range members {
@@ -251,8 +251,8 @@ func TestADrainDoesNotEndTheWaitForActs(t *testing.T) {
 	g.ready(a)
 }
 
-// TestActsThatAreReadCountAsRead: a member that comes back from a drain that took longer than its patience, and has read the acts meanwhile, does not say
-// that it takes part without them.
+// TestActsThatAreReadCountAsRead: a member that comes back from a drain that took longer than its patience, and has
+// read the acts meanwhile, does not say that it takes part without them.
 func TestActsThatAreReadCountAsRead(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

@@ -38,7 +38,7 @@ func (n *Node) learnEnds(ctx context.Context) error {
 		found, known, err := src.Ends(asking)
 		cancel()
 		if err != nil {
-			n.log.Warn("the broker does not say where its topics end; ids of finished events beyond those received here are refused", "error", err)
+			n.log.Warn("the broker did not report the ends of its topics; ids of finished events beyond the last one received here are refused", "error", err)
 		}
 		ends := make([]admission.End, len(found))
 		for i, e := range found {
@@ -96,7 +96,7 @@ func (r *refusals) judged(j admission.Judged) {
 			attrs = append(attrs, result.String(), n)
 		}
 	}
-	r.node.log.Warn("ids of finished events were refused; those events are handled again if they are delivered again", attrs...)
+	r.node.log.Warn("ids of finished events were refused; those events are handled again if they are redelivered", attrs...)
 }
 
 // ForgetDone forgets the ids of recently finished events, and returns their number. An operator
@@ -104,6 +104,6 @@ func (r *refusals) judged(j admission.Judged) {
 // being acked.
 func (n *Node) ForgetDone() (ids int) {
 	ids = n.pipeline.ForgetDone() + n.pool.ForgetHandover()
-	n.log.Warn("ids of finished events are forgotten on request: events that the broker delivers again run again", "ids", ids)
+	n.log.Warn("ids of finished events were forgotten on request: redelivered events are handled again", "ids", ids)
 	return ids
 }

@@ -25,19 +25,20 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Bounds of what the auditors of members tell each other.
+// Bounds of the reports between the auditors of members.
 const (
-	// auditedBefore is how long before a move a handler may have ended for its end to be told to the next owner: longer than
+	// auditedBefore is the time before a move within which the end of a handler is reported to the next owner: longer than
 	// a lease and its wait.
 	auditedBefore = 10 * time.Second
-	// lateMax bounds the handlings that wait to be told to next owners because they ended after their partition had moved, and
-	// those of reports that failed.
+	// lateMax bounds the handlings that wait to be reported to next owners because they ended after their partition had
+	// moved, and the handlings of failed reports.
 	lateMax = 10_000
 	// reportTimeout bounds one exchange with another member.
 	reportTimeout = time.Second
-	// unheardAfter is how long a new owner waits for the report of an earlier one, and how long that repeats a report that failed.
+	// unheardAfter is the time that a new owner waits for the report of an earlier owner, and that the earlier owner repeats a
+	// failed report.
 	unheardAfter = 10 * time.Second
-	// gathered is how long handlings wait for others that go to the same member.
+	// gathered is the time that handlings wait for others that go to the same member.
 	gathered = 20 * time.Millisecond
 )
 
@@ -53,24 +54,25 @@ type auditing struct {
 	late  []audit.Handling                        // ended after their partition had moved
 	again []failed                                // reports to be repeated
 	held  int                                     // handlings in again
-	heard map[ownership.Incarnation]clock.Instant // when members have reported last
-	owed  map[ownership.Incarnation]clock.Instant // until when former owners should report
+	heard map[ownership.Incarnation]clock.Instant // the times of the members' last reports
+	owed  map[ownership.Incarnation]clock.Instant // the deadlines for the reports of former owners
 
-	seen *ownership.Table // of run: the newest table whose moves were told
+	seen *ownership.Table // of run: the newest table whose moves were reported
 }
 
-// owned are the partitions that a node has by a table, so that a handling costs a bit and not a look at two members.
+// owned holds the partitions that a node has by a table, so that a handling costs the test of a bit, not a look-up of two
+// members.
 type owned struct {
 	table      *ownership.Table
 	self       ownership.Incarnation
 	partitions ownership.Set
 }
 
-// failed is a report that has not arrived, as far as is known: the receiver knows handlings that it has already.
+// failed is a report that may not have arrived. A repeat is harmless: the receiver recognizes handlings that it has.
 type failed struct {
 	to     ownership.Node
 	report exchange.Report
-	until  clock.Instant // then it is given up
+	until  clock.Instant // the time at which it is given up
 }
 
 func newAuditing(n *Node) *auditing {
@@ -123,7 +125,7 @@ func (a *auditing) endedLate(h audit.Handling) {
 	signal.Set(a.changed)
 }
 
-// run tells next owners of handlings until ctx ends, and then of the last ones.
+// run reports handlings to next owners until ctx ends, and then the last ones.
 func (a *auditing) run(ctx context.Context) error {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -141,7 +143,7 @@ func (a *auditing) run(ctx context.Context) error {
 			a.repeat(ctx)
 		case <-a.changed:
 			select {
-			case <-ctx.Done(): // the next round tells all
+			case <-ctx.Done(): // the next round reports all
 			case <-time.After(gathered):
 				a.tell(ctx)
 			}
@@ -149,7 +151,7 @@ func (a *auditing) run(ctx context.Context) error {
 	}
 }
 
-// tell reports to each next owner the newest handlings on the partitions that the newest table has moved to it, and the late ones.
+// tell reports the newest handlings to the next owners of the partitions that the newest table has moved, and the late ones.
 func (a *auditing) tell(ctx context.Context) {
 	t := a.node.Table()
 	if t == nil {
@@ -168,7 +170,7 @@ func (a *auditing) tell(ctx context.Context) {
 	sending.Wait()
 }
 
-// repeat sends the reports that failed again. What was for a member that has left goes to the present owners.
+// repeat sends the failed reports again. Reports for a member that has left go to the present owners.
 func (a *auditing) repeat(ctx context.Context) {
 	t := a.node.Table()
 	has := func(inc ownership.Incarnation) bool {
@@ -193,8 +195,8 @@ func (a *auditing) repeat(ctx context.Context) {
 	sending.Wait()
 }
 
-// gather puts handlings into the reports to the members of t. owes tells which members have partitions that were this node's: they
-// wait for a report, also for an empty one.
+// gather puts handlings into the reports to the members of t. owes has the members with partitions that were this node's: they
+// wait for a report, even an empty one.
 func (a *auditing) gather(t *ownership.Table, reports []exchange.Report) (owes []bool) {
 	before := a.seen
 	a.seen = t
@@ -242,7 +244,7 @@ func (a *auditing) report(ctx context.Context, f failed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n == 0 && slices.ContainsFunc(a.again, func(other failed) bool { return other.to.Inc == f.to.Inc }) {
-		return // that one says as much
+		return // that report has the same content
 	}
 	if clock.Now().Before(f.until) && len(a.late)+a.held+n <= lateMax {
 		a.again, a.held = append(a.again, f), a.held+n
@@ -265,7 +267,7 @@ func (a *auditing) exchange(ctx context.Context, to ownership.Node, r exchange.R
 	}
 	r.Group, r.Member = a.node.cfg.Group, a.node.cfg.Name
 	r.Incarnation, r.To = exchange.Incarnation(self.inc), exchange.Incarnation(to.Inc)
-	for range 2 { // the second has a connection: its trip is short
+	for range 2 { // the second exchange has a connection, so its round trip is short
 		r.Clock = a.judge.Here()
 		if err := link.Measure(ctx, r); err != nil {
 			return err
@@ -275,10 +277,10 @@ func (a *auditing) exchange(ctx context.Context, to ownership.Node, r exchange.R
 	return link.Send(ctx, r)
 }
 
-// errNotMember refuses reports of strangers.
-var errNotMember = errors.New("the sender is no member of this group, or the report is not signed with its key, or for another member")
+// errNotMember refuses reports from non-members.
+var errNotMember = errors.New("the sender is not a member of this group, its key did not sign the report, or the report is for another member")
 
-// take takes the report of another member in.
+// take accepts the report of another member.
 func (a *auditing) take(r *exchange.Report, signed func(verify func(text, signature []byte) bool) bool) error {
 	n, peer := a.node, forward.Peer(r.Incarnation)
 	key := n.pipeline.KeyOf(peer)

@@ -77,7 +77,8 @@ func (r refusing) Clone() credentials.TransportCredentials {
 }
 
 // TestTheAuditorFindsHandlersThatOutliveTheirKey: handlers that ignore their cancellation run on while their keys move to
-// another member, which runs the next events. When they end at last, both sides are compared at the next owner, and every overlap of the journals is found.
+// another member, which runs the next events. When they end at last, both sides are compared at the next owner, and
+// every overlap of the journals is found.
 func TestTheAuditorFindsHandlersThatOutliveTheirKey(t *testing.T) {
 	t.Parallel()
 	calmly(t, theAuditorFindsHandlersThatOutliveTheirKey)

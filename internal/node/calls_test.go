@@ -119,8 +119,8 @@ func (g *group) owned(m *member) string {
 	return ""
 }
 
-// notRun makes calls of a key that is not free, until one is answered as not run since its time was up. Where the owner's answer took longer than a caller
-// waits for it, as on a busy machine, the caller cannot know that.
+// notRun makes calls of a key that is not free, until one is answered as not run since its time was up. Where the
+// owner's answer took longer than a caller waits for it, as on a busy machine, the caller cannot know that.
 func notRun(g *group, through *client.Lane, key, payload string) {
 	g.t.Helper()
 	g.eventually("a call is answered as not run", func() error {
@@ -371,8 +371,9 @@ func (p *patient) of(name string) client.Option {
 	})
 }
 
-// TestHomeThatLeaves: a router that leaves its group waits for the answers to the calls that were made at it, and refuses new ones, which can be made elsewhere; holders go on meanwhile, and it
-// ends when all are answered, or when its drain may take no longer.
+// TestHomeThatLeaves: a router that leaves its group waits for the answers to the calls that were made at it, and
+// refuses new ones, which can be made elsewhere; holders go on meanwhile, and it ends when all are answered, or when
+// its drain may take no longer.
 func TestHomeThatLeaves(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -75,8 +75,9 @@ const tries = 3
 // stalledAfter is how much longer than asked a pause may be on a calm machine: members have fractions of a second for reports and answers.
 const stalledAfter = 250 * time.Millisecond
 
-// calmly runs a test that counts exactly what its own moves and acts do. On a machine that has no time for the members a lease may run out, which moves
-// keys and cuts handlers as well, and reports come too late: a try that fails, and in which this has happened, is repeated.
+// calmly runs a test that counts exactly what its own moves and acts do. On a machine that has no time for the members
+// a lease may run out, which moves keys and cuts handlers as well, and reports come too late: a try that fails, and in
+// which this has happened, is repeated.
 func calmly(t *testing.T, test func(t testing.TB, g *group)) {
 	t.Helper()
 	for n := 1; ; n++ {

@@ -109,7 +109,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	return err
 }
 
-// shareAllowance tells the source with how many it shares the broker's allowance.
+// shareAllowance tells the source how many members share the broker's allowance.
 func (n *Node) shareAllowance() {
 	if src, t := n.source.Load(), n.Table(); src != nil && t != nil {
 		src.SetMembers(len(t.Members))

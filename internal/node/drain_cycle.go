@@ -36,7 +36,7 @@ func newDrainCycle() *drainCycle {
 // isDraining reports whether a drain was asked for.
 func (s *drainCycle) isDraining() bool { return signal.IsClosed(s.draining) }
 
-// isDrained reports whether that drain has come to its end.
+// isDrained reports whether that drain has ended.
 func (s *drainCycle) isDrained() bool { return signal.IsClosed(s.drained) }
 
 // next blocks until the next cycle has begun. It returns false if ctx ends first.
@@ -86,11 +86,11 @@ func (n *Node) Drain() <-chan struct{} {
 	return s.drained
 }
 
-// ErrEnding says that the process is on its way to its end and takes no part any more.
-var ErrEnding = errors.New("node: ending")
+// ErrEnding says that the process is shutting down and can no longer join the group.
+var ErrEnding = errors.New("node: shutting down")
 
 // Undrain makes a node that drains or has drained take part again, without a restart:
-// when the drain has come to its end, a new incarnation joins the group. The channel
+// when the drain has ended, a new incarnation joins the group. The channel
 // is closed when that begins, and is closed already if the node does not drain. The
 // error is [ErrEnding], or nil.
 func (n *Node) Undrain() (<-chan struct{}, error) {
@@ -105,7 +105,7 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 		return begun, nil
 	default:
 		if !n.drainCycles.back {
-			n.log.Info("coming back when drained")
+			n.log.Info("rejoining the group once drained")
 		}
 		n.drainCycles.back = true
 		signal.Set(n.drainCycles.wanted)
@@ -138,7 +138,7 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 				return
 			}
 		}
-		n.log.Info("coming back")
+		n.log.Info("rejoining the group")
 	}
 }
 
@@ -229,7 +229,7 @@ func (n *Node) handOver(ctx context.Context) {
 		select {
 		case <-time.After(pipeline.HandoverPause):
 		case <-ctx.Done():
-			n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
+			n.log.Warn("not all finished events were handed over: those that are redelivered are handled twice", "after", clock.Now().Sub(began))
 			return
 		}
 	}
@@ -239,7 +239,7 @@ func (n *Node) handOver(ctx context.Context) {
 	case <-time.After(n.cfg.Forward.DeadAfter):
 	case <-ctx.Done():
 	}
-	n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
+	n.log.Warn("not all finished events were handed over: those that are redelivered are handled twice", "after", clock.Now().Sub(began))
 }
 
 // handoverTimeout suffices for all that the window of a node holds by default.

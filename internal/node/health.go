@@ -62,7 +62,7 @@ func (n *Node) checkGossip() error {
 
 func (n *Node) checkControlLog() error {
 	if !n.started.Load() {
-		return errors.New("no record of this router has come back yet: the control topic cannot be written or read")
+		return errors.New("this router has not read back a record of its own yet: the control topic cannot be written or read")
 	}
 	return nil
 }
@@ -95,14 +95,14 @@ func (n *Node) CheckMember() error {
 	case s.Phase == ownership.Leaving || s.Phase == ownership.Ended:
 		return errors.New("leaving the group")
 	case s.Rival != ownership.Incarnation{}:
-		return fmt.Errorf("another router, %v, is a member under the name %s: each needs a node.name of its own; this one ends if that lasts for %v",
+		return fmt.Errorf("another router, %v, is a member with the name %s: each router needs its own node.name; this router exits if that lasts for %v",
 			s.Rival, n.cfg.Name, n.cfg.Timing.NameInUseAfter)
 	case s.Full:
 		return fmt.Errorf("the group is full: it has %d members, and this router joins when one of them leaves", ring.MembersMax)
 	case !s.Member:
-		return errors.New("not in the newest epoch")
+		return errors.New("this router is not a member in the newest epoch")
 	case s.Open == 0 && s.Waiting > 0:
-		return errors.New("waiting until every earlier owner is over")
+		return errors.New("waiting for the end of every earlier owner's tenure")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestReadinessNamesADuplicate(t *testing.T) {
 	g.ready(first)
 	second := g.start("a", long)
 	g.plain(second, done)
-	g.failsBy(second, "member", "is a member under the name a: each needs a node.name of its own; this one ends if that lasts for 1h0m0s")
+	g.failsBy(second, "member", "is a member with the name a: each router needs its own node.name; this router exits if that lasts for 1h0m0s")
 	if err := first.CheckMember(); err != nil {
 		t.Errorf("the first one: %v", err)
 	}

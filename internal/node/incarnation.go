@@ -43,7 +43,7 @@ type incarnation struct {
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
 
-// live runs one incarnation after the other until one ends for good. After LOST, and after a
+// live runs one incarnation after the other until one ends finally. After LOST, and after a
 // drain that was undone, a new one begins. It waits for handlers that the old one left running.
 func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
@@ -168,7 +168,7 @@ func (l *incarnation) journalled(m driver.Machine) driver.Machine {
 	if cfg.OwnershipJournal == "" {
 		return m
 	}
-	failed := func(err error) { l.node.log.Error("ownership journal ends", "error", err) }
+	failed := func(err error) { l.node.log.Error("ownership journal cannot be written", "error", err) }
 	var err error
 	l.journal, err = os.Create(filepath.Join(cfg.OwnershipJournal, fmt.Sprintf("%s-%v.ndjson", cfg.Name, l.inc)))
 	if err != nil {
@@ -290,7 +290,7 @@ func (l *incarnation) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
 // Force implements dataPath.
 func (l *incarnation) Force(f ownership.ForceDrain) {
 	l.node.metrics.forced.Add(float64(f.Partitions.Len()))
-	l.node.log.Warn("drain by force", "partitions", f.Partitions.Len(), "reason", f.Reason)
+	l.node.log.Warn("drain forced", "partitions", f.Partitions.Len(), "reason", f.Reason)
 	l.node.pipeline.Force(f)
 }
 

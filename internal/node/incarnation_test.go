@@ -34,8 +34,8 @@ func (*hearing) Next() clock.Instant { return clock.Forever }
 
 func (*hearing) Status(clock.Instant) ownership.Status { return ownership.Status{} }
 
-// A machine hears the number of workers as it is when the driver takes it: one that was read before, and is delivered after a newer one, would be the last
-// that it hears.
+// A machine hears the number of workers as it is when the driver takes it: one that was read before, and is delivered
+// after a newer one, would be the last that it hears.
 func TestAMachineHearsTheNewestOfTheApplication(t *testing.T) {
 	_, before := standing(t)
 	n := before.node

@@ -279,7 +279,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 		Lease:   p.Lease,
 		Workers: n.workersChanged,
 		Drain: func(reason string) {
-			n.log.Info("the application asks for a drain", "reason", reason)
+			n.log.Info("the application requested a drain", "reason", reason)
 			n.Drain()
 		},
 		Handled: handled,

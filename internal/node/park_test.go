@@ -161,7 +161,8 @@ func TestUnparkWaitsForTheGroup(t *testing.T) {
 	})
 }
 
-// TestUnparkOfManyLetters: there are more letters than are read ahead. All come back in the order of the events, and a key with few does not wait for them.
+// TestUnparkOfManyLetters: there are more letters than are read ahead. All come back in the order of the events, and a
+// key with few does not wait for them.
 func TestUnparkOfManyLetters(t *testing.T) {
 	t.Parallel()
 	const many, few = 2*unparkLettersMax + 500, 3
@@ -243,8 +244,8 @@ func (g *group) startParked() (a *member, h *handledKeys, order act.Order) {
 	return a, h, order
 }
 
-// TestUnparkOfALetterWithAFalseID: a copy that any producer of the retry topic has given the id of another event of its key does not keep that one from being
-// handled when both come back.
+// TestUnparkOfALetterWithAFalseID: a copy that any producer of the retry topic has given the id of another event of its
+// key does not keep that one from being handled when both come back.
 func TestUnparkOfALetterWithAFalseID(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -410,8 +411,8 @@ func (r unackable) Ack(*source.ParkedLetter) error {
 	return errors.New("no answer")
 }
 
-// TestUnparkPausesWhenNoLetterIsRemoved: each reading subscribes, and writes to the topic. While letters that were handled cannot be removed, there are
-// few of them, `router locate` says why, and no letter is handled twice.
+// TestUnparkPausesWhenNoLetterIsRemoved: each reading subscribes, and writes to the topic. While letters that were
+// handled cannot be removed, there are few of them, `router locate` says why, and no letter is handled twice.
 func TestUnparkPausesWhenNoLetterIsRemoved(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

@@ -96,7 +96,7 @@ func settledAs(j *history.Journey) string {
 	return "dead letter topic"
 }
 
-// startSlack is how far the clocks of a worker and of this process may seem apart when they are
+// startSlack is the difference that the clocks of a worker and of this process may show when they are
 // one machine's: they are read at different moments.
 const startSlack = 50 * time.Millisecond
 

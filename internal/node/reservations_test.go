@@ -198,7 +198,8 @@ func TestReservationMoves(t *testing.T) {
 	next.Release()
 }
 
-// TestReleaseOverABrokenConnection: a key whose holder has lost its connection when it releases is free as soon as the holder has made another one, and not only after a lease.
+// TestReleaseOverABrokenConnection: a key whose holder has lost its connection when it releases is free as soon as the
+// holder has made another one, and not only after a lease.
 func TestReleaseOverABrokenConnection(t *testing.T) {
 	t.Parallel()
 	g, c := newGroup(t), newCallees()
@@ -371,8 +372,9 @@ func (s stalled) Append(data []byte, done func(error)) {
 	s.Transport.Append(data, done)
 }
 
-// TestCoveredReservationOutlastsAStallAtItsNextOwner: the control log stalls for longer than a lease just when the holder has come back to the next owner, which cannot
-// promise it anything before. The promise of the former owner goes on, and so does the holder.
+// TestCoveredReservationOutlastsAStallAtItsNextOwner: the control log stalls for longer than a lease just when the
+// holder has come back to the next owner, which cannot promise it anything before. The promise of the former owner goes
+// on, and so does the holder.
 func TestCoveredReservationOutlastsAStallAtItsNextOwner(t *testing.T) {
 	t.Parallel()
 	g, c := newGroup(t), newCallees()
@@ -430,7 +432,8 @@ func TestReleaseWhileACoveredKeyChangesItsOwner(t *testing.T) {
 	next.Release()
 }
 
-// TestReservationsByHTTP: a key is held by plain requests through any router, each renewal promises the ttl, and whoever does not have the id gets nothing.
+// TestReservationsByHTTP: a key is held by plain requests through any router, each renewal promises the ttl, and
+// whoever does not have the id gets nothing.
 func TestReservationsByHTTP(t *testing.T) {
 	t.Parallel()
 	g, c := newGroup(t), newCallees()
@@ -488,7 +491,8 @@ func TestReservationsByHTTP(t *testing.T) {
 	next.Release()
 }
 
-// TestTTLNeedsTheNewLog: a group whose control log is in an older version refuses a ttl at once, with a code of its own, and grants other reservations.
+// TestTTLNeedsTheNewLog: a group whose control log is in an older version refuses a ttl at once, with a code of its
+// own, and grants other reservations.
 func TestTTLNeedsTheNewLog(t *testing.T) {
 	t.Parallel()
 	g, c := newGroup(t), newCallees()

@@ -230,7 +230,7 @@ func (r *rollout) take(text []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range words {
-		if !slices.ContainsFunc(r.own, func(m seenMove) bool { return m.word.Incarnation == w.Incarnation }) { // nobody knows more of this node
+		if !slices.ContainsFunc(r.own, func(m seenMove) bool { return m.word.Incarnation == w.Incarnation }) { // no member knows more about this node
 			r.told = r.told.Add(w)
 		}
 	}
@@ -253,7 +253,7 @@ func (a *auditing) tellMoves(ctx context.Context) {
 		}
 		sending.Go(func() {
 			if err := a.exchange(ctx, m, exchange.Report{Moves: moves}); err != nil {
-				a.node.log.Info("what this member knows of moves was not handed over", "peer", m.Name, "error", untrusted.Print(err.Error()))
+				a.node.log.Info("records of partition moves were not handed over", "peer", m.Name, "error", untrusted.Print(err.Error()))
 			}
 		})
 	}

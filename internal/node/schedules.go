@@ -24,19 +24,19 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// schedules performs what a schedule.Book asks for: it publishes firings, and tells the application's server which of those that come may run. Its methods
-// are safe for concurrent use.
+// schedules performs what a schedule.Book asks for: it publishes firings, and tells the application's server which of
+// the arriving firings may run. Its methods are safe for concurrent use.
 type schedules struct {
 	node    *Node
-	changed chan struct{} // cap 1: the goroutine has to look
+	changed chan struct{} // cap 1: wakes the goroutine
 	metrics *schedulesMetrics
-	lines   *loglimit.Limit // that firings cannot be published
+	lines   *loglimit.Limit // limits the warnings that firings cannot be published
 
 	mu      sync.Mutex
 	book    *schedule.Book
 	running map[event.DeliveryID]schedule.Firing
 	tenures map[ring.Partition]ownership.Token // of the open gates
-	failing clock.Instant                      // since when no firing could be published; zero: the newest publication succeeded, or there was none
+	failing clock.Instant                      // the instant since which no firing could be published; zero: the newest publication succeeded, or there was none
 }
 
 func newSchedules(n *Node) *schedules {
@@ -54,13 +54,15 @@ func timeOfDay() time.Time {
 	return time.Now().Round(0) //nolint:forbidigo // schedules follow the wall clock; no lease depends on it
 }
 
-// The bounds of the goroutine's pauses: what the book wants earlier waits a little, and steps of the wall clock are noticed.
+// The bounds of the goroutine's pauses: an earlier request of the book waits a little, and steps of the wall clock are
+// noticed.
 const (
 	schedulesLeast = 20 * time.Millisecond
 	schedulesMost  = time.Second
 )
 
-// A warning says that firings cannot be published: not at once, since a member that begins or leaves may have no subscription for a moment.
+// The warning that firings cannot be published comes late, since a member that joins or leaves may have no subscription
+// for a moment.
 const (
 	unpublishedAfter = 10 * time.Second
 	unpublishedEvery = time.Minute
@@ -117,7 +119,7 @@ func (s *schedules) arm(a *schedule.Arm) {
 		s.metrics.failures.Inc()
 		if long {
 			if log, due := s.lines.Line(); due {
-				log.Warn("firings of schedules cannot be published: they are tried again, and run late or not at all", "schedule", sent.Name, "error", err)
+				log.Warn("schedule firings cannot be published: the router retries them, and they run late or not at all", "schedule", sent.Name, "error", err)
 			}
 		}
 	}
@@ -143,7 +145,7 @@ func (s *schedules) skipped(ends []event.Skipped) {
 	}
 }
 
-// stop tells the book that an operator's act stops keys, or does not any more.
+// stop tells the book that an operator's act stops keys, or no longer stops them.
 func (s *schedules) stop(keys []event.Key, why schedule.Stop, stops bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +155,7 @@ func (s *schedules) stop(keys []event.Key, why schedule.Stop, stops bool) {
 	signal.Set(s.changed)
 }
 
-// known tells the book of the firings that have run before, at an earlier owner mostly: no further copy of them comes to it.
+// known tells the book of firings that have run before, mostly at an earlier owner: no further copy of them comes.
 func (s *schedules) known(events []event.Known) {
 	for i := range events {
 		s.mu.Lock()
@@ -165,8 +167,8 @@ func (s *schedules) known(events []event.Known) {
 	}
 }
 
-// opens notes the partitions that this node owns from now on. A further change of an open gate in the same tenure releases withheld keys: no other node has run
-// a firing meanwhile.
+// opens notes the partitions that this node owns from now on. A further change of an open gate in the same tenure
+// releases withheld keys: no other node has run a firing meanwhile.
 func (s *schedules) opens(changes []ownership.GateChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +182,7 @@ func (s *schedules) opens(changes []ownership.GateChange) {
 	signal.Set(s.changed)
 }
 
-// closes notes the partitions that this node does not own any more.
+// closes notes the partitions that this node no longer owns.
 func (s *schedules) closes(changes []ownership.GateChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,13 +281,13 @@ func (s *schedules) Undeclared(sent *event.Sent) app.Firing {
 
 // decided tells the application's server what the book has decided about a firing.
 func (s *schedules) decided(now time.Time, sent *event.Sent, d schedule.Decision) app.Firing {
-	signal.Set(s.changed) // its successor may have to be published
+	signal.Set(s.changed) // the next firing may have to be published
 	switch d.Verdict {
 	case schedule.Enter:
 		s.metrics.lateness.Observe(now.Sub(time.UnixMilli(sent.Due)).Seconds())
 		return app.Firing{Run: true, Missed: uint32(d.Missed)}
 	case schedule.Drop:
-		s.node.log.Info("a firing of a schedule does not run", "schedule", sent.Name, "for", time.UnixMilli(sent.Firing.Time), "reason", d.Reason.String())
+		s.node.log.Info("a schedule firing is skipped", "schedule", sent.Name, "for", time.UnixMilli(sent.Firing.Time), "reason", d.Reason.String())
 		return app.Firing{}
 	case schedule.NotYet:
 	}
@@ -435,7 +437,7 @@ func (c *schedulesCollector) Collect(to chan<- prometheus.Metric) {
 
 var _ app.Schedules = (*schedules)(nil)
 
-// owner returns who owns a schedule, as this node knows.
+// owner returns the owner of a schedule, as far as this node knows.
 func (n *Node) scheduleOwner(name string) string {
 	if t := n.Table(); t != nil {
 		return t.Owner(ring.PartitionOf(schedule.KeyOf(name))).Name

@@ -75,8 +75,8 @@ func (f *fired) count() (runs, times int) {
 	return runs, len(f.runs)
 }
 
-// TestTimeOfDayIsThatOfTheWall: schedules follow the wall clock when it is set. Of two times with a monotonic reading only that is compared, so after a clock that
-// was a year ahead a schedule would fire next in a year.
+// TestTimeOfDayIsThatOfTheWall: schedules follow the wall clock when it is set. Of two times with a monotonic reading
+// only that is compared, so after a clock that was a year ahead a schedule would fire next in a year.
 func TestTimeOfDayIsThatOfTheWall(t *testing.T) {
 	t.Parallel()
 	if now := timeOfDay(); strings.Contains(now.String(), " m=") {
@@ -84,8 +84,8 @@ func TestTimeOfDayIsThatOfTheWall(t *testing.T) {
 	}
 }
 
-// TestSchedulesOfOneOfTwoWorkers: of an application with two workers, one declares the schedules, and each of these runs, though the keys of half of them belong
-// to the other one.
+// TestSchedulesOfOneOfTwoWorkers: of an application with two workers, one declares the schedules, and each of these
+// runs, though the keys of half of them belong to the other one.
 func TestSchedulesOfOneOfTwoWorkers(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -194,7 +194,7 @@ func TestUnpublishedFiringsAreTold(t *testing.T) {
 	var lines atomic.Int32
 	m := g.startWith("a", nil, func(p *Parts) {
 		p.Log = slog.New(handlerFunc(func(r slog.Record) {
-			if strings.HasPrefix(r.Message, "firings of schedules cannot be published") && r.Level == slog.LevelWarn {
+			if strings.HasPrefix(r.Message, "schedule firings cannot be published") && r.Level == slog.LevelWarn {
 				lines.Add(1)
 			}
 		}))
@@ -216,7 +216,7 @@ func TestFiringsOfSchedulesThatAreGone(t *testing.T) {
 	t.Parallel()
 	var lines atomic.Int32
 	s := newSchedules(&Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(handlerFunc(func(r slog.Record) {
-		if r.Message == "a firing of a schedule does not run" {
+		if r.Message == "a schedule firing is skipped" {
 			lines.Add(1)
 		}
 	}))})
@@ -234,7 +234,8 @@ func TestFiringsOfSchedulesThatAreGone(t *testing.T) {
 	}
 }
 
-// TestSkippedFiring: a firing that an operator has skipped is not published again. One whose handler was done before the skip, and one of another key, are.
+// TestSkippedFiring: a firing that an operator has skipped is not published again. One whose handler was done before
+// the skip, and one of another key, are.
 func TestSkippedFiring(t *testing.T) {
 	t.Parallel()
 	n := &Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(slog.DiscardHandler)}
@@ -273,8 +274,8 @@ func TestSkippedFiring(t *testing.T) {
 	}
 }
 
-// TestFiringSkippedAsTheGateOpens: a firing that waited for the gate is skipped in the very moment in which it opens. The firings after it that were missed run.
-// Neither do they get lost when a key of the partition is let go.
+// TestFiringSkippedAsTheGateOpens: a firing that waited for the gate is skipped in the very moment in which it opens.
+// The firings after it that were missed run. Neither do they get lost when a key of the partition is let go.
 func TestFiringSkippedAsTheGateOpens(t *testing.T) {
 	t.Parallel()
 	n := &Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(slog.DiscardHandler), boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now)}
@@ -330,7 +331,8 @@ func (f handlerFunc) Handle(_ context.Context, r slog.Record) error { f(r); retu
 func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f handlerFunc) WithGroup(string) slog.Handler                 { return f }
 
-// TestHeldScheduleIsNotPublishedAgain: a firing that waits because its key is on hold runs once after the release, and no copy of it is published meanwhile.
+// TestHeldScheduleIsNotPublishedAgain: a firing that waits because its key is on hold runs once after the release, and
+// no copy of it is published meanwhile.
 func TestHeldScheduleIsNotPublishedAgain(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

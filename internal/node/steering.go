@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// steeringEvery is how often the rate of the system clock is measured.
+	// steeringEvery is the interval at which the rate of the system clock is measured.
 	steeringEvery = 10 * time.Second
 
 	// SteeringMax is the deviation of the system clock's rate from the hardware counter's, as a

@@ -46,8 +46,8 @@ func (n *timed) handle(_ context.Context, e *client.Event) error {
 	return nil
 }
 
-// TestTimers: timers that a handler sets, and events of Send, come to the owner of their key when they are due: also after the member that set them has gone.
-// A handler that fails sets none, and one that runs twice sets them once.
+// TestTimers: timers that a handler sets, and events of Send, come to the owner of their key when they are due: also
+// after the member that set them has gone. A handler that fails sets none, and one that runs twice sets them once.
 func TestTimers(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

@@ -25,23 +25,24 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Bounds of what a member brings back from the parking topic.
+// Bounds for bringing letters back from the parking topic.
 const (
-	unparkKeysMax    = 8                      // at a time; further ones wait, but not for late ones
-	unparkLettersMax = 1000                   // that are read ahead, of all keys together
-	unparkBytesMax   = 32 << 20               // of these; the newest is beyond it
-	unparkSlice      = 20 * time.Second       // for which a member keeps others from reading the parking topic
-	unparkLook       = 200 * time.Millisecond // between two looks at a group that is not calm
-	unparkCalm       = time.Second            // for which it must be: verdicts that were under way have arrived by then
-	unparkPauseMax   = 5 * time.Second        // between two attempts to read the topic
+	unparkKeysMax    = 8                      // keys at a time; further keys wait, but not for late ones
+	unparkLettersMax = 1000                   // letters that are read ahead, for all keys together
+	unparkBytesMax   = 32 << 20               // bytes of these letters; the newest letter may exceed it
+	unparkSlice      = 20 * time.Second       // the time for which a member keeps others from reading the parking topic
+	unparkLook       = 200 * time.Millisecond // the interval between checks of a group that is not calm
+	unparkCalm       = time.Second            // the time for which the group must be calm: verdicts that were in flight have arrived by then
+	unparkPauseMax   = 5 * time.Second        // the longest interval between attempts to read the topic
 )
 
-// waitsForHold is why no letter of a key on hold comes back: it would only take the place of another key's.
+// waitsForHold is the reason why no letter of a held key comes back: the letter would only take the place of another
+// key's letter.
 const waitsForHold = "the key is on hold"
 
-// unparks brings the letters of unparked keys back: those of the keys that this member owns, one at a time of each key, in the order
-// of their fences. A letter stays in the parking topic until its event has come to its end, so whatever happens to this member, the next
-// owner goes on with it.
+// unparks brings back the letters of unparked keys that this member owns, one letter of a key at a time, in the order
+// of their fences. A letter remains in the parking topic until its event has ended, so if this member dies, the next
+// owner continues.
 type unparks struct {
 	node    *Node
 	read    func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error)
@@ -58,15 +59,15 @@ type unparks struct {
 // goroutine that handles them, and of the reader while there is none.
 type comeback struct {
 	park   event.Park
-	calm   clock.Instant                // since when each member does its part; 0: one does not
+	calm   clock.Instant                // the instant since which every member has complied; 0: one does not
 	busy   bool                         // letters are being handled
 	late   bool                         // the slice of the busy one has ended, and its newest letter still waits or runs
-	ahead  []*source.ParkedLetter       // that are to be handled in this slice
+	ahead  []*source.ParkedLetter       // letters to handle in this slice
 	weight int                          // bytes of the letter that is being handled
 	ended  bool                         // no letter was left
 	count  uint64                       // letters that were handled
-	waits  string                       // why no letter comes; "": one does
-	unsaid map[event.MessageID]struct{} // letters that were handled, and are not acked
+	waits  string                       // the reason why no letter comes; "": one does
+	unsaid map[event.MessageID]struct{} // letters that were handled and are not acked yet
 }
 
 func newUnparks(n *Node) *unparks {
@@ -78,7 +79,7 @@ func newUnparks(n *Node) *unparks {
 	}
 }
 
-// actKeys are the mailboxes of this member, and what brings letters back to them.
+// actKeys applies acts to the mailboxes of this member and to its unparks.
 type actKeys struct {
 	*pipeline.Pipeline
 
@@ -128,7 +129,7 @@ func (u *unparks) settled(verdicts []event.Verdict) {
 		if to == nil || v.Kind == event.Attempted && len(to) > cap(to)/2 { // the mailbox counts the failures, too
 			continue
 		}
-		to <- v // there is room: an event has one end
+		to <- v // there is room, since an event ends once
 	}
 }
 
@@ -157,7 +158,7 @@ func (u *unparks) run(ctx context.Context) error {
 			u.node.metrics.unparkReadFailures.Inc()
 			u.say(ready, err.Error())
 			if !errors.Is(err, source.ErrParkingBusy) {
-				u.node.log.Warn("the letters of unparked keys cannot be read, or not be removed; trying again", "keys", len(ready), "error", err)
+				u.node.log.Warn("letters of unparked keys cannot be read or removed; trying again", "keys", len(ready), "error", err)
 			}
 		}
 		if further {
@@ -182,8 +183,8 @@ func (u *unparks) idle(ctx context.Context, some bool) {
 	}
 }
 
-// mine returns unparked keys that this member owns and that nothing is done for, and whether there are unparked keys at all. Late keys have one
-// letter each, and take the place of no other key, unless these are too many bytes: their handlers may be stuck.
+// mine returns unparked keys that this member owns and is not working on, and whether there are unparked keys at all. Late
+// keys have one letter each and do not count against unparkKeysMax, unless their letters are too large: their handlers may be stuck.
 func (u *unparks) mine() (mine []*comeback, some bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -225,7 +226,7 @@ func (u *unparks) isOnHold(key event.Key) bool {
 	return is
 }
 
-// say sets why no letter comes.
+// say sets the reason why no letter comes.
 func (u *unparks) say(of []*comeback, why string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -234,8 +235,8 @@ func (u *unparks) say(of []*comeback, why string) {
 	}
 }
 
-// calmOf returns those of the keys that no member parks any more, and of which no event is on its way to the parking topic. Verdicts that
-// say so may be under way for a moment, so it must be so for a while.
+// calmOf returns the keys that no member parks any longer, and that have no event in flight to the parking topic. Verdicts
+// may be in flight, so this must hold for unparkCalm.
 func (u *unparks) calmOf(ctx context.Context, mine []*comeback) (ready []*comeback) {
 	for _, c := range mine {
 		why := u.restless(ctx, c.park)
@@ -255,7 +256,7 @@ func (u *unparks) calmOf(ctx context.Context, mine []*comeback) (ready []*comeba
 	return ready
 }
 
-// restless says why events of a key may still be on their way to the parking topic; "": none are.
+// restless returns the reason why events of a key may still be in flight to the parking topic; "": none are.
 func (u *unparks) restless(ctx context.Context, p event.Park) string {
 	group := u.node.group
 	if group == nil {
@@ -307,7 +308,7 @@ func (r *reading) ack(l *source.ParkedLetter) bool {
 	return true
 }
 
-// outcome returns how many letters were removed, and why others were not.
+// outcome returns the number of removed letters, and the error that kept others from being removed.
 func (r *reading) outcome() (removed int, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,12 +322,12 @@ func (r *reading) close() {
 	r.Close()
 }
 
-// bring reads the letters of keys once, and handles them, for as long as other members can wait. A key without letters is unparked. It reports
-// whether that brought any key further.
+// bring reads the letters of keys once, and handles them until its slice ends. A key without letters is unparked. It reports
+// whether any key made progress.
 func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) (further bool, err error) {
 	chosen := newChoice(keys)
 	var handled []*source.ParkedLetter
-	still := map[*comeback]map[event.MessageID]struct{}{} // of those that were handled before
+	still := map[*comeback]map[event.MessageID]struct{}{} // letters that were handled before
 	r, err := u.read(ctx, func(l *source.ParkedLetter) {
 		c := chosen.of(u.node.parts.Key, l)
 		if c == nil {
@@ -336,7 +337,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		_, before := c.unsaid[l.ID]
 		u.mu.Unlock()
 		if before {
-			l.Event.Payload, l.Event.Properties = nil, nil // only its place is needed: of these there is no bound
+			l.Event.Payload, l.Event.Properties = nil, nil // only its position is needed: the number of these letters is not bounded
 			handled = append(handled, l)
 			if still[c] == nil {
 				still[c] = map[event.MessageID]struct{}{}
@@ -352,7 +353,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	from := &reading{parkingReading: r}
 	defer from.close()
 	u.mu.Lock()
-	for _, c := range keys { // the others were removed, though the answer was lost
+	for _, c := range keys { // the missing ones were removed, although the answer was lost
 		maps.DeleteFunc(c.unsaid, func(id event.MessageID, _ struct{}) bool { _, is := still[c][id]; return !is })
 	}
 	u.mu.Unlock()
@@ -446,8 +447,8 @@ func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
 	}
 }
 
-// handle handles the letters of a key that were read, one after the other. Letters of one event are handled once: those of one id and one content, since a producer of the
-// retry topic can give a copy the id of any event.
+// handle handles the letters of a key that were read, one after the other. Letters of one event are handled once: those
+// of one id and one content, since a producer of the retry topic can give a copy the id of any event.
 func (u *unparks) handle(ctx context.Context, c *comeback, from *reading, until clock.Instant) {
 	defer func() {
 		u.mu.Lock()
@@ -478,7 +479,7 @@ func (u *unparks) handle(ctx context.Context, c *comeback, from *reading, until 
 	}
 }
 
-// one handles a letter, and reports whether its event has come to its end.
+// one handles a letter, and reports whether its event has ended.
 func (u *unparks) one(ctx context.Context, c *comeback, l *source.ParkedLetter) bool {
 	verdicts := make(chan event.Verdict, 8)
 	u.mu.Lock()
@@ -525,17 +526,17 @@ func (u *unparks) one(ctx context.Context, c *comeback, l *source.ParkedLetter) 
 				return false
 			}
 			again = true
-		case event.NotOwner, event.Parked: // it stays in the topic
+		case event.NotOwner, event.Parked: // it remains in the topic
 			return false
 		}
 	}
 }
 
-// copyAgain is how long the copy of a letter may take before it is looked at whether its source still runs.
+// copyAgain is the time that the copy of a letter may take before this member checks whether its source still runs.
 const copyAgain = time.Second
 
-// copy brings a letter whose event has failed to the retry topic or the dead letter topic. A member that has lost the key meanwhile makes no copy: the
-// letter is still in the parking topic, and another member may have handled it by now.
+// copy brings a letter whose event has failed to the retry topic or the dead letter topic. A member that has lost
+// the key meanwhile makes no copy: the letter is still in the parking topic, and another member may have handled it.
 func (u *unparks) copy(ctx context.Context, c *comeback, l *source.ParkedLetter, e *event.Event, v event.Verdict) bool {
 	done := make(chan struct{})
 	safe := sync.OnceFunc(func() { close(done) })
@@ -562,7 +563,7 @@ func (u *unparks) copy(ctx context.Context, c *comeback, l *source.ParkedLetter,
 	}
 }
 
-// isMine reports whether an unpark is in effect, and its key this member's.
+// isMine reports whether an unpark is in effect and this member owns its key.
 func (u *unparks) isMine(c *comeback) bool {
 	u.mu.Lock()
 	is := u.keys[c.park.Key] == c
@@ -570,12 +571,12 @@ func (u *unparks) isMine(c *comeback) bool {
 	return is && u.node.boxes.Inspect(c.park.Key).Gate == ownership.Open
 }
 
-// choice is what is read ahead of the letters of some keys: those with the least fences of each.
+// choice holds the letters of some keys that were read ahead: for each key those with the least fences.
 type choice struct {
 	byKey   map[event.Key]*comeback
 	letters map[*comeback][]*source.ParkedLetter // ascending by fence
 	bytes   map[*comeback]int
-	cut     map[*comeback]bool // there are more
+	cut     map[*comeback]bool // there are further letters
 	keys    int
 }
 
@@ -602,7 +603,7 @@ func (c *choice) of(extractor key.Extractor, l *source.ParkedLetter) *comeback {
 	return c.byKey[k]
 }
 
-// add takes a letter, and gives up those with the greatest fences if there are too many.
+// add takes a letter, and drops the letters with the greatest fences if there are too many.
 func (c *choice) add(of *comeback, l *source.ParkedLetter) {
 	at, _ := slices.BinarySearchFunc(c.letters[of], l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
 	c.letters[of] = slices.Insert(c.letters[of], at, l)
@@ -634,7 +635,7 @@ func (n *Node) parkOf(key event.Key) *report.Park {
 	return p
 }
 
-// parking returns how many events of a key this member copies to the parking topic now.
+// parking returns the number of events of a key that this member is copying to the parking topic.
 func (n *Node) parking(key event.Key) int {
 	if s := n.source.Load(); s != nil {
 		return s.Parking(key)
@@ -642,15 +643,15 @@ func (n *Node) parking(key event.Key) int {
 	return 0
 }
 
-// Parkable returns why no key can be parked now: a member of the group would not send its events to the parking topic, or would handle
-// them. The error is [act.ErrRefused].
+// Parkable returns the reason why no key can be parked now: a member of the group would not send events to the parking
+// topic, or would handle them. The error is [act.ErrRefused].
 func Parkable(ctx context.Context, group *report.Group) error {
 	members := group.Members(ctx)
 	for _, m := range members.Members {
 		switch {
 		case m.Unnamed:
 		case m.Status == nil && m.Listed:
-			return fmt.Errorf("%w: %s does not answer: it is not known whether it can park events (%s)", act.ErrRefused, m.Name, m.Error)
+			return fmt.Errorf("%w: %s does not answer, so it is unknown whether it can park events (%s)", act.ErrRefused, m.Name, m.Error)
 		case m.Status == nil:
 		case m.Status.Acts == nil || m.Status.Acts.Parks == nil:
 			return fmt.Errorf("%w: %s takes no acts (acts.enabled is false), or is of a version that does not park keys: it would handle the events", act.ErrRefused, m.Name)

@@ -27,7 +27,7 @@ type sentBeat struct {
 	at      clock.Instant // before Send: the only instant that a lease may count from
 	applied Position      // that it tells
 	done    bool          // the log answered
-	failed  bool          // with an error: it may have landed all the same
+	failed  bool          // with an error: it may still be in the log
 }
 
 // readBack returns when a Beat was sent and forgets it with all earlier ones.

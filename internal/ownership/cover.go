@@ -16,7 +16,7 @@ import (
 // former owner may have promised them, and lets the holder alone resume.
 
 const (
-	// answerMax is how old the sending of the newest own take may be when a promise is given. The longest promise on it ends before
+	// answerMax is the greatest age of the newest own take, counted from its sending, at which a promise is given. The longest promise on it ends before
 	// the anchor passes the take, see AnchorBehindMin.
 	answerMax = 4 * time.Minute
 	// PromiseMax is how long after the sending of a take a promise on it may end.
@@ -77,7 +77,7 @@ func newCovers(partitions int) covers {
 	return covers{turns: map[KeyAt]*turn{}, until: map[KeyAt]clock.Instant{}, touched: newSet(partitions)}
 }
 
-// leave ends the turns and the waits of a partition whose gate is not open any more. Their holders have what they were promised.
+// leave ends the turns and the waits of a partition whose gate has closed. Their holders keep what they were promised.
 func (c *covers) leave(p ring.Partition) {
 	maps.DeleteFunc(c.turns, func(k KeyAt, _ *turn) bool { return k.Partition == p })
 	maps.DeleteFunc(c.until, func(k KeyAt, _ clock.Instant) bool { return k.Partition == p })
@@ -111,7 +111,7 @@ func (m *Machine) cover(in Cover) {
 	c.turns[in.KeyAt] = &turn{Take: in.Take, number: in.Turn}
 }
 
-// uncover takes the news that a turn is over here. Its entry is dropped once nothing speaks for it, see changes.
+// uncover handles the end of a turn at this owner. Its entry is dropped once no turn needs it, see changes.
 func (m *Machine) uncover(in Drop) {
 	c := &m.covers
 	if t := c.turns[in.KeyAt]; t != nil && t.number == in.Turn {
@@ -151,8 +151,9 @@ func (m *Machine) reservedKeys(p ring.Partition) (keys []ReservedKey) {
 	return keys
 }
 
-// letGo lets the keys run whose holders did not come back, and tells of other changes. Like release it requires a lease: without one this node may
-// have lost the partition without knowing it. For the waits themselves a lease that lapses and comes back within a tenure changes nothing.
+// letGo releases the keys whose holders did not come back, and reports other changes. Like release it requires a lease:
+// without one this node may have lost the partition without knowing it. A lease that lapses and comes back within a
+// tenure does not affect the waits themselves.
 func (m *Machine) letGo() {
 	c := &m.covers
 	if !m.isFresh() {
@@ -228,13 +229,13 @@ func (m *Machine) applyReservations(r read, b *Reservations) {
 	}
 	for k, t := range m.covers.turns { // each is judged alone: the order does not matter
 		if e, _ := m.state.reservedOf(k); !t.at.IsZero() && e.At != t.at {
-			t.at = Position{} // another take, of which no owner knows why it counts: promise no more until there is an own one again
+			t.at = Position{} // another take has replaced the turn's own: promise nothing until an own take counts again
 			m.emit(Covered{KeyAt: k, Turn: t.number})
 		}
 	}
 	for _, t := range b.Take {
 		if _, waits := m.covers.until[t.KeyAt]; waits {
-			m.covers.touched.add(t.Partition) // who may resume
+			m.covers.touched.add(t.Partition) // its withheld holders change
 		}
 	}
 	for _, k := range b.Drop {
@@ -273,7 +274,7 @@ func (m *Machine) ownChanges(r read, b *Reservations) {
 	}
 }
 
-// changesDone takes the answer to an append: a record that failed may have landed all the same.
+// changesDone takes the answer to an append: a record whose append failed may still be in the log.
 func (m *Machine) changesDone(seq uint64, failed bool) {
 	if c := &m.covers; seq == c.seq {
 		c.failed = failed
@@ -291,7 +292,7 @@ func (m *Machine) newestTake() Position {
 }
 
 // knowsTakes reports whether all takes up to the newest Hello are known: those up to the Hello of the newest ReadFirst by its answer,
-// and there is none behind it. The Hello may be older than all that are remembered: the answer may take long.
+// and there is none behind it. The Hello may be older than all remembered takes, since the answer may take long.
 func (m *Machine) knowsTakes() bool {
 	j := &m.join
 	return !j.since.IsZero() && !m.readTo.Before(j.since) && !m.readTo.Before(j.take)

@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Gate is whether this node may dispatch for a partition, apart from its lease.
+// Gate says whether this node may dispatch for a partition, apart from its lease.
 //
 //exhaustive:enforce
 type Gate uint8
@@ -18,7 +18,7 @@ const (
 	Closed   Gate = iota // not ours, and nothing of ours runs
 	Waiting              // ours, but an earlier tenure may still run
 	Open                 // ours, acquired
-	Draining             // not ours any more, and something of ours still runs
+	Draining             // no longer ours, and a delivery of ours still runs
 )
 
 // String returns the name of the gate, as metrics and logs have it.

@@ -13,7 +13,7 @@ import (
 // writing a newer one: that router may be about to join.
 const oldHelloMax = 10 * time.Second
 
-// firstReadMax is how long an answer to ReadFirst allows a Genesis.
+// firstReadMax is the time for which an answer to ReadFirst permits a Genesis.
 const firstReadMax = 3 * time.Second
 
 // Memory is a process's memory of its group, independent of the control log.

@@ -166,8 +166,8 @@ func (m *Machine) takeIn(r read) {
 	}
 }
 
-// checkGrowthMost bounds how much longer than the first one a repeated check may take. All members check at the same time, so on a busy broker checks that
-// give up after the same short time for ever would only keep it busy.
+// checkGrowthMost bounds how much longer than the first one a repeated check may take. All members check at the same
+// time, so on a busy broker checks that give up after the same short time forever would only keep it busy.
 const checkGrowthMost = 16
 
 func (m *Machine) startCheck() {

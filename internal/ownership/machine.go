@@ -39,7 +39,7 @@ type Machine struct {
 
 	anchors anchors     // anchor.go
 	covers  covers      // cover.go
-	taken   []takenOver // takenover.go: not told yet
+	taken   []takenOver // takenover.go: not reported yet
 
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
@@ -192,10 +192,10 @@ func (m *Machine) apply(r read) {
 }
 
 // readable reports whether a record is one of ours. A decision in a format that we
-// cannot read means that we do not know the state any more.
+// cannot read means that we no longer know the state.
 func (m *Machine) readable(r read) bool {
 	switch {
-	case r.rec.Group != m.cfg.Group, r.rec.LogVersion == 0: // also in a version that we cannot read: it decides nothing here
+	case r.rec.Group != m.cfg.Group, r.rec.LogVersion == 0: // in any version, even one that we cannot read: it has no effect here
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "of group " + r.rec.Group})
 		return false
 	case r.rec.LogVersion <= LogVersionMax:
@@ -361,8 +361,9 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	m.moveDeadlines(r, b)
 }
 
-// isCopys reports whether a Beat of our own incarnation is not ours but that of a copy of this process. It must set no lease: it was sent at another time.
-// A copy whose Beats are the same as ours is found out as soon as one of them differs.
+// isCopys reports whether a Beat of our own incarnation is not ours but that of a copy of this process. It must set no
+// lease: it was sent at another time. A copy of this process whose Beats equal ours is detected as soon as one of them
+// differs.
 func (m *Machine) isCopys(r read, b *Beat) bool {
 	if r.rec.Inc != m.cfg.Inc {
 		return false
@@ -370,7 +371,8 @@ func (m *Machine) isCopys(r read, b *Beat) bool {
 	return b.Seq > m.beats.seq || slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool { return s.seq == b.Seq && s.applied != b.Applied })
 }
 
-// bounded returns a Beat without the nodes that no member would still name as unreachable. Each of them is compared with all of the Beat before.
+// bounded returns a Beat without the nodes that no member would still name as unreachable. Each node is compared with all
+// nodes of the Beat before.
 func (m *Machine) bounded(r read, b *Beat) *Beat {
 	n := len(b.Unreachable)
 	if n <= unreachableMax {

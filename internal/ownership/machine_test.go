@@ -297,8 +297,8 @@ func TestStoppedNodeOpensNothing(t *testing.T) {
 	}
 }
 
-// TestOwnBeatReadBack: a lease and the confirmation count from before the sending of the Beat that was read, once; a duplicate, an earlier one and one of
-// another incarnation give nothing.
+// TestOwnBeatReadBack: a lease and the confirmation count from before the sending of the Beat that was read, once; a
+// duplicate, an earlier one and one of another incarnation give nothing.
 func TestOwnBeatReadBack(t *testing.T) {
 	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
 	start := m.now.Add(time.Minute)
@@ -349,7 +349,8 @@ func TestOwnBeatReadBack(t *testing.T) {
 	}
 }
 
-// TestBeatsOnTheirWay: at most two are unanswered for a lease, one whose sending failed confirms nothing, and the memory of those that are not read is bounded.
+// TestBeatsOnTheirWay: at most two are unanswered for a lease, one whose sending failed confirms nothing, and the
+// memory of those that are not read is bounded.
 func TestBeatsOnTheirWay(t *testing.T) {
 	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
 	beats := func() (n int) {
@@ -825,8 +826,9 @@ func TestBeatsOfStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkHelloInAGroupOfManyTopics compares a Hello with the topics of all members of a group of full size with as many topics as can be configured. It
-// must stay far below a lease: a rolling restart brings hundreds of Hellos, and a quadratic comparison took seconds for each.
+// BenchmarkHelloInAGroupOfManyTopics compares a Hello with the topics of all members of a group of full size with as
+// many topics as can be configured. It must stay far below a lease: a rolling restart brings hundreds of Hellos, and a
+// quadratic comparison took seconds for each.
 func BenchmarkHelloInAGroupOfManyTopics(b *testing.B) {
 	topics := make([]string, 3000) // 60 kB
 	for i := range topics {

@@ -83,8 +83,9 @@ func (m *Machine) asksOut(n *Node) bool {
 	return p != nil && !p.asked.IsZero() && m.seenFresh(n) && !p.beat.Ready
 }
 
-// turnToLeave is how much longer than a member that leaves alone this one waits before it proposes once more: any proposal of those before it by name
-// removes it, too. The first proposal goes out at once, also when others leave.
+// turnToLeave is the additional wait of this member, compared with a member that leaves alone, before it proposes
+// again: any proposal of those before it by name removes it, too. The first proposal goes out at once, also when others
+// leave.
 func (m *Machine) turnToLeave() time.Duration {
 	place := 0
 	for i, inc := range m.state.Members {
@@ -167,7 +168,7 @@ func (m *Machine) knownRival() *Node {
 
 // propose appends an Epoch when one is needed, in this node's turn and not too often. Any FRESH
 // node may propose, member or not: otherwise a dead sole member would block the nodes that have
-// adopted its state for ever. A late proposal loses the compare-and-set, or wins and is only
+// adopted its state forever. A late proposal loses the compare-and-set, or wins and is only
 // churn.
 func (m *Machine) propose() {
 	if !m.isFresh() {

@@ -177,8 +177,8 @@ func TestDeadPredecessorTakesNobodysName(t *testing.T) {
 	}
 }
 
-// A broker that takes longer than the timeout of a contiguity check answers one in the end: all members check at the same time, and checks that give up after
-// the same short time would keep it busy for good.
+// A broker that takes longer than the timeout of a contiguity check answers one in the end: all members check at the
+// same time, and checks that give up after the same short time would keep it busy for good.
 func TestContiguityChecksWaitLonger(t *testing.T) {
 	cfg := Config{Partitions: 1, Timing: DefaultTiming()}
 	cfg.Timing.HelloLostAfter = time.Hour // its reader is not replaced
@@ -263,8 +263,8 @@ func TestContiguityCheckAnswers(t *testing.T) {
 	}
 }
 
-// TestAGroupBeginsOnASlowBroker: a broker that brings a record back more slowly than Hellos are due, but in time for leases, lets routers begin a group, alone
-// or together. Each Hello then comes back when the next one is due already.
+// TestAGroupBeginsOnASlowBroker: a broker that brings a record back more slowly than Hellos are due, but in time for
+// leases, lets routers begin a group, alone or together. Each Hello then comes back when the next one is due already.
 func TestAGroupBeginsOnASlowBroker(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		for _, back := range []time.Duration{450 * time.Millisecond, 600 * time.Millisecond, 900 * time.Millisecond} {

@@ -116,7 +116,7 @@ func (r *Replay) ViewHash() uint64 {
 }
 
 // Read takes the next record of the log, with the hash of its bytes. It returns the first violation of the record, nil if
-// there is none, and goes on after one.
+// there is none, and continues after one.
 func (r *Replay) Read(at Position, rec Record, sum uint64) *Violation {
 	r.checked.Records++
 	if r.checked.First.IsZero() {

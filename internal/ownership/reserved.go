@@ -154,7 +154,7 @@ func (g *Genesis) voidBy(version uint32, take Position) bool {
 	return version >= logVersionReserved && g.Base.Before(take)
 }
 
-// Stretch is what a stretch of the log says of covered reservations, to an author of a Genesis, which has no state: it
+// Stretch reads the covered reservations from a stretch of the log for the author of a Genesis, which has no state: it
 // reads the records from the anchor on. For each key it follows the compare-and-set as members with a state do, as
 // far as that is certain. It takes all ids of a key together as soon as it is not: a record whose sender had applied
 // nothing of the stretch met an entry that is not known, and one that does not count here may have counted, since the

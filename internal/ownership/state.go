@@ -257,7 +257,8 @@ func (s *State) commonTopics(but string) (topics []string, known bool) {
 	return topics, !first
 }
 
-// lists reports whether ascending topics have this one among them. There may be thousands, of hundreds of members, and each Hello is compared with all.
+// lists reports whether ascending topics have this one among them. There may be thousands, of hundreds of members, and
+// each Hello is compared with all.
 func lists(topics []string, topic string) bool {
 	_, found := slices.BinarySearch(topics, topic)
 	return found
@@ -316,7 +317,7 @@ func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
 }
 
 // released is apply rule (i): the sender has read that the tenure is over, and
-// nothing of it runs any more. A Beat of a sender that has not read it says nothing.
+// none of its deliveries runs. A Beat of a sender that has not read it proves nothing.
 func released(t Tenure, p ring.Partition, inc Incarnation, b *Beat) bool {
 	return t.Inc == inc && !b.Applied.Before(t.Dep) && !b.Draining.Has(p)
 }

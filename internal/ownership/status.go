@@ -89,9 +89,9 @@ func (m *Machine) Stopped() bool { return m.gates.stopped }
 
 // Blocker is one reason why a gate waits.
 type Blocker struct {
-	Inc      Incarnation   // whose tenure; zero: any, from before a Genesis
+	Inc      Incarnation   // the owner of the tenure; zero: any, from before a Genesis
 	Start    Position      // of the tenure
-	Deadline clock.Instant // when it is over if nothing more is heard; an own Beat must confirm it then
+	Deadline clock.Instant // the time at which it is over if no further Beat comes; an own Beat must confirm it then
 }
 
 // Why lists the reasons why a partition waits; Running means that a delivery of our own earlier

@@ -44,7 +44,7 @@ type AppendDone struct {
 	Failed bool
 }
 
-// Drained says that on these partitions nothing runs any more: no delivery of any
+// Drained says that nothing runs on these partitions: no delivery of any
 // tenure that this node was deposed from, of this or an earlier incarnation of the
 // process, neither queued on a stream nor started and not over.
 type Drained struct {
@@ -68,7 +68,7 @@ type Evidence struct {
 	Reach Reach
 }
 
-// Reach is whether a peer can be reached from here.
+// Reach says whether a peer can be reached from here.
 //
 //exhaustive:enforce
 type Reach uint8
@@ -93,7 +93,8 @@ type FirstRead struct {
 	HadGroup bool
 	HadGen   uint32
 
-	// Reserved is what a [Stretch] says, of the records from the anchor up to Before. Crowded: there are too many reservations to tell, or records that this build cannot read.
+	// Reserved holds the result of a [Stretch] over the records from the anchor up to Before. Crowded: there are too
+	// many reservations to tell, or records that this build cannot read.
 	Reserved []Reserved
 	Crowded  bool
 }
@@ -105,8 +106,8 @@ type Cover struct {
 	Turn uint64
 }
 
-// Drop says that a turn is over here, of which there was a Cover or which has resumed: its holder has released it, or nothing was promised to it
-// any more, or it was not heard of for so long after the last promise.
+// Drop says that a turn that was covered or resumed has ended here: its holder has released it, or its promise has ended,
+// or the holder was silent for that time after the last promise.
 type Drop struct {
 	KeyAt
 	ID       ReservationID
@@ -184,7 +185,7 @@ type GateChange struct {
 // ReservedKey is a key that waits for the holder of its reservation.
 type ReservedKey struct {
 	Key ring.KeyHash
-	ID  ReservationID // who may resume; zero: nobody
+	ID  ReservationID // may resume; zero: none may
 }
 
 // Covered says since when, and until when, the holder of a turn may be promised its ttl with each answer; on a revoked partition nothing
@@ -268,7 +269,7 @@ const (
 	NoteDeposed        NoteKind = "deposed"         // Count open gates closed
 	NoteAcquired       NoteKind = "acquired"        // Count gates opened; Took: the longest wait since the record that gave them to us
 	NoteTakeover       NoteKind = "takeover"        // the same, after a silent owner; Took: since its last Beat
-	NoteDrained        NoteKind = "drained"         // Count partitions have nothing running any more; Took: the longest since the deposition
+	NoteDrained        NoteKind = "drained"         // nothing runs on Count partitions; Took: the longest time since the deposition
 	NoteForced         NoteKind = "forced"          // Count partitions are drained by force
 	NoteConfirm        NoteKind = "confirm"         // a confirming Beat
 	NoteLeaseLapsed    NoteKind = "lease_lapsed"    // the lease ran out

@@ -6,8 +6,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// An owner that is cut off from the log cannot read of its deposition: events that others have sent to it stay there, though its lease has passed. The log
-// says when they cannot begin there any more: apply rule (ii) removes a tenure of an owner from whom there is no Beat that knows its end.
+// An owner that is cut off from the log cannot read of its deposition: events that others have sent to it stay there,
+// though its lease has passed. The log reports when its deliveries can no longer begin there: apply rule (ii) removes a
+// tenure of an owner that has sent no Beat which knows of its end.
 
 // takenOver is a tenure that another node has proven dead.
 type takenOver struct {
@@ -31,8 +32,9 @@ func (m *Machine) noteTakenOver(by Incarnation, b *Beat) {
 	}
 }
 
-// tellTakenOver names the owners of these tenures, unless they have read of their deposition, by their own Beats: such an owner has given back what waited, and
-// answers for what ran. Without a lease this node may be far behind in the log, and the owner may be back and own the partition again.
+// tellTakenOver names the owners of these tenures, unless they have read of their deposition, by their own Beats: such
+// an owner has given back what waited, and answers for what ran. Without a lease this node may be far behind in the
+// log, and the owner may be back and own the partition again.
 func (m *Machine) tellTakenOver() {
 	if len(m.taken) == 0 || !m.isFresh() {
 		return

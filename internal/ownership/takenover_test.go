@@ -8,8 +8,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// takenOver checks that nothing of an incarnation runs on the partitions that others have taken over from it, as far as a member can know that reads the log
-// late: the incarnation may have a later tenure that this member has not read of.
+// takenOver checks that nothing of an incarnation runs on the partitions that others have taken over from it, as far as
+// a member can know that reads the log late: the incarnation may have a later tenure that this member has not read of.
 func (w *world) takenOver(p *proc, e TakenOver) {
 	w.stats["taken over"]++
 	for _, r := range w.runs {
@@ -19,8 +19,8 @@ func (w *world) takenOver(p *proc, e TakenOver) {
 	}
 }
 
-// Members name the partitions that were taken over from an owner which has read nothing of it, each once: one that is cut off from the log, not one that
-// leaves.
+// Members name the partitions that were taken over from an owner which has read nothing of it, each once: one that is
+// cut off from the log, not one that leaves.
 func TestTakenOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		do func(w *world, p, other *proc)

@@ -170,8 +170,8 @@ func TestHandoffIsNotTimed(t *testing.T) {
 	}
 }
 
-// TestManyLeaveAtOnce: members that leave at the same moment, or lose their applications, need an epoch each for their first proposals and a few for all
-// of them together, and not one after another.
+// TestManyLeaveAtOnce: members that leave at the same moment, or lose their applications, need an epoch each for their
+// first proposals and a few for all of them together, and not one after another.
 func TestManyLeaveAtOnce(t *testing.T) {
 	for _, many := range []int{1, 2, 10, 20} {
 		for name, in := range map[string]Input{"leave": Leave{}, "app": AppReady{}} {

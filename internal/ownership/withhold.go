@@ -115,7 +115,7 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 	return true
 }
 
-// release releases withheld keys that need not wait any more. Like mayAcquire it requires a lease:
+// release releases withheld keys that no longer need to wait. Like mayAcquire it requires a lease:
 // without one this node may have lost the partition without knowing it.
 func (m *Machine) release() {
 	if !m.isFresh() {

@@ -16,8 +16,8 @@ func (p *Pipeline) Call(call *event.Event) {
 	p.Holder.Hold(e)
 }
 
-// GiveUp ends a call whose caller waits no longer: Parts.Answered gets its verdict before it returns, unless it had one. That on a granted reservation with a
-// ttl may come later, see [forward.Table.GiveUp].
+// GiveUp ends a call whose caller is no longer waiting: Parts.Answered gets its verdict before it returns, unless it
+// had one. The verdict on a granted reservation with a ttl may come later, see [forward.Table.GiveUp].
 func (p *Pipeline) GiveUp(call event.Handle) { p.Holder.GiveUp(call) }
 
 // Cancel implements forward.Sink.
@@ -36,7 +36,7 @@ func (p *Pipeline) CancelFor(from forward.StreamID, calls []event.Handle) {
 	p.with(func(out *mailbox.Output) { p.Boxes.Cancel(mailbox.Sender(from), calls, out) })
 }
 
-// answerCalls passes on the verdicts on calls, and returns all others. Mostly there are no calls, and the given ones are returned.
+// answerCalls passes on the verdicts on calls, and returns all others: mostly there are no calls, and it returns its argument.
 func (p *Pipeline) answerCalls(done []event.Set, verdicts []event.Verdict) ([]event.Set, []event.Verdict) {
 	if p.answered == nil {
 		return done, verdicts
@@ -69,7 +69,7 @@ func (p *Pipeline) Granted(verdicts []event.Verdict) { p.answered(verdicts) }
 // RenewReservation asks the owner of a reservation for new permission. Parts.Renewed gets the answer, if one comes.
 func (p *Pipeline) RenewReservation(r event.Renewal) { p.Holder.Renew(r) }
 
-// ForgetReservation ends a reservation at this node alone: its holder may come back for it through another one.
+// ForgetReservation ends a reservation at this node alone: its holder may resume it through another node.
 func (p *Pipeline) ForgetReservation(h event.Handle) { p.Holder.Forget(h) }
 
 // Renew implements forward.Sink.
@@ -83,8 +83,8 @@ func (p *Pipeline) RenewFor(from forward.StreamID, asked []event.Renewal) {
 	p.Peers.Renewed(from, p.renew(mailbox.Sender(from), asked))
 }
 
-// renew answers renewals of reservations of keys that this node owns. One whose verdict is about to be told gets no other answer: it would overtake the verdict, and a
-// release would count as confirmed that has freed nothing.
+// renew answers renewals of reservations of keys that this node owns. A reservation whose verdict is about to be sent gets no
+// other answer: the answer would overtake the verdict, and a release that freed nothing would count as confirmed.
 func (p *Pipeline) renew(from mailbox.Sender, asked []event.Renewal) []event.Renewal {
 	ids := make([]event.DeliveryID, 0, len(asked))
 	answers := make([]event.Renewal, 0, len(asked))
@@ -99,7 +99,7 @@ func (p *Pipeline) renew(from mailbox.Sender, asked []event.Renewal) []event.Ren
 	return answers
 }
 
-// Covered passes on until when a turn of a reservation may be promised its ttl.
+// Covered passes on the instant until which a turn of a reservation may be promised its ttl.
 func (p *Pipeline) Covered(c ownership.Covered) { p.App.Covered(c) }
 
 // Grant implements app.Boxes.

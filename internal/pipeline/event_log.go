@@ -33,7 +33,7 @@ func (d *eventLog) received(entry *event.Entry) {
 
 func (d *eventLog) keyless(e *event.Event, err error) {
 	if d.log != nil {
-		d.log.Warn("no key found, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
+		d.log.Warn("no key found; the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func (d *eventLog) finished(results []event.Result, find func(event.DeliveryID) 
 			attrs = append(attrs, "error", e.HideIn(r.Reason))
 		}
 		if late {
-			d.log.Warn("no answer in time", attrs...)
+			d.log.Warn("no answer from the handler in time", attrs...)
 		} else {
 			d.log.Debug("finished", attrs...)
 		}

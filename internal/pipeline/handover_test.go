@@ -210,7 +210,8 @@ func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 
 func (deaf) Renewed(forward.StreamID, []event.Renewal) {}
 
-// The broker is asked for its ends when partitions come to this member, and then only: the ids that their earlier owners hand over are judged by these.
+// The broker is asked for its ends when partitions come to this member, and then only: the ids that their earlier
+// owners hand over are judged by these.
 func TestEndsAreAskedForWhenPartitionsCome(t *testing.T) {
 	self, nextOwner := ownership.Incarnation{1}, ownership.Incarnation{2}
 	p := newPipeline(t, Parts{Now: clock.Now}, Stages{

@@ -21,7 +21,7 @@ type Tracing struct {
 	Watch        Watch        // nil: none
 }
 
-// Watch is told what becomes of each event, for a process that shows it to its user. Several
+// Watch receives the outcome of each event, for a process that shows it to its user. Several
 // goroutines call its methods at once, on the path of events. It keeps no slice.
 type Watch interface {
 	// Failed gets a result other than done, at the owner of the key. e is the event before this

@@ -26,9 +26,9 @@ func TestFinishedTellsWhatIsLate(t *testing.T) {
 		"done":          {event.Result{Kind: event.ResultDone}, "", "finished"},
 		"failed":        {event.Result{Kind: event.ResultRetry, Reason: "no order of user-1"}, "", "finished"},
 		"moved":         {event.Result{Kind: event.ResultCancelled}, "", "finished"},
-		"timed out":     {event.Result{Kind: event.ResultRetry, TimedOut: true}, "no answer in time", "no answer in time"},
-		"lost":          {event.Result{Kind: event.ResultLost}, "no answer in time", "no answer in time"},
-		"worker killed": {event.Result{Kind: event.ResultCrashed}, "no answer in time", "no answer in time"},
+		"timed out":     {event.Result{Kind: event.ResultRetry, TimedOut: true}, "no answer from the handler in time", "no answer from the handler in time"},
+		"lost":          {event.Result{Kind: event.ResultLost}, "no answer from the handler in time", "no answer from the handler in time"},
+		"worker killed": {event.Result{Kind: event.ResultCrashed}, "no answer from the handler in time", "no answer from the handler in time"},
 	} {
 		for level, want := range map[slog.Level]string{slog.LevelInfo: test.info, slog.LevelDebug: test.debug} {
 			var out bytes.Buffer

@@ -106,7 +106,7 @@ const (
 	keyWaitMax    = 5 * time.Second // for a turn and the answers
 )
 
-var errTooMany = errors.New("too many questions: ask again in a moment")
+var errTooMany = errors.New("too many requests: try again in a moment")
 
 // badRequest is an error of the caller.
 type badRequest string

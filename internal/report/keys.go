@@ -230,4 +230,4 @@ func (g *Group) keysOf(ctx context.Context, m Member, q KeysQuestion) KeysAt {
 	return word
 }
 
-var errTooLong = errors.New("report: its list is longer than was asked for")
+var errTooLong = errors.New("report: its list is longer than requested")

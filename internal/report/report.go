@@ -341,7 +341,7 @@ type Waiting struct {
 	Method  string  `json:"method,omitempty"` // "": it is a reservation
 	Via     string  `json:"via"`              // the member where it was asked for
 	Seconds float64 `json:"seconds"`          // since it came
-	Left    float64 `json:"left_seconds"`     // until its caller waits no longer
+	Left    float64 `json:"left_seconds"`     // until its caller is no longer waiting
 	Callers int     `json:"callers"`          // that wait for its answer
 }
 

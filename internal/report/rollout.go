@@ -109,7 +109,7 @@ func EncodeMoves(words MoveWords) []byte {
 func DecodeMoves(text []byte) (MoveWords, error) {
 	var words MoveWords
 	if len(text) > moveWordBytes || json.Unmarshal(text, &words) != nil {
-		return nil, errors.New("report: malformed words about moves")
+		return nil, errors.New("report: malformed description of moves")
 	}
 	for i := range words {
 		if err := words[i].check(); err != nil {

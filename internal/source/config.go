@@ -67,7 +67,7 @@ type Config struct {
 	UnsettledMax int `min:"1"`
 	// UnsettledBytesMax is the number of bytes of open entries at which reading stops.
 	UnsettledBytesMax int `unit:"bytes" min:"1"`
-	// Counting is how the broker counts unacked events. CountEvents needs
+	// Counting is the way in which the broker counts unacked events. CountEvents needs
 	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
@@ -205,8 +205,8 @@ func (c Config) ParkingTopic() string {
 	return strings.TrimSuffix(letters, "-DLQ") + "-PARKED"
 }
 
-// TimerTopic returns the topic of events that wait for their time. It is named after the retry topic, so that all members that agree on that agree on this
-// one, too.
+// TimerTopic returns the topic of events that wait for their time. It is named after the retry topic, so that all
+// members that agree on that agree on this one, too.
 func (c Config) TimerTopic() string {
 	return strings.TrimSuffix(c.Resolved().RetryTopic, "-RETRY") + "-TIMER"
 }

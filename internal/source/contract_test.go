@@ -394,7 +394,8 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	}
 }
 
-// A source that begins with the next event misses none of a topic that was deleted under an earlier source of the process: nobody told their producers to wait.
+// A source that begins with the next event misses none of a topic that was deleted under an earlier source of the
+// process: nobody told their producers to wait.
 func TestPulsarDeletedTopicComesBack(t *testing.T) {
 	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)
@@ -488,7 +489,8 @@ func TestPulsarDeadLetterTopicIsDeletedAndMadeAgain(t *testing.T) {
 	}
 }
 
-// A broker that permits no more consumers does not have consumers of another type: the error says what to raise, and passes when another member stops.
+// A broker that permits no more consumers does not have consumers of another type: the error says what to raise, and
+// passes when another member stops.
 func TestPulsarPermitsNoMoreConsumers(t *testing.T) {
 	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)
@@ -860,8 +862,8 @@ func TestPulsarAllowanceIsLoweredLater(t *testing.T) {
 	})
 }
 
-// The broker (4.0.8) counts entries as unacked for ever that an administrator has skipped, or that have expired, before they were acked. At its limit it would send
-// nothing any more.
+// The broker (4.0.8) counts entries as unacked for ever that an administrator has skipped, or that have expired, before
+// they were acked. At its limit it would send nothing any more.
 func TestPulsarGoesOnAfterSkippedEntries(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)

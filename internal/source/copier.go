@@ -19,18 +19,19 @@ type outgoingEvent struct {
 	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
 	spilled bool
 	hop     bool        // the next copy of an event of the timer topic that is not due yet
-	answer  func(error) // of a new event for the timer topic, which is sent once; nil: it is not that
-	done    func()      // of an event that is not in the ledger: called when its copy is safe; nil: it is
+	answer  func(error) // of a new event for the timer topic, which is sent once; nil for other events
+	done    func()      // called when the copy of an event that is not in the ledger is safe; nil for events of the ledger
 
 	// The producer that has not answered an earlier copy, nil if none: the next copy is sent alone, by another producer, so that no other receipt is
 	// lost if the broker refuses it.
 	after *pulsarsend.Sender
 
-	late *atomic.Bool // a copy that had timed out was confirmed after all; nil: none was sent yet
+	late *atomic.Bool // a copy was confirmed after it had timed out; nil: none was sent yet
 }
 
-// isSafe reports whether an earlier copy was confirmed after it had timed out. A topic that takes in few copies, as by a publish rate, confirms many
-// so late: if that did not count, each would be sent over and over, behind its own duplicates.
+// isSafe reports whether an earlier copy was confirmed after it had timed out. A topic that accepts few copies, for
+// example because of a publish rate, confirms many so late: if such confirmations did not count, each copy would be
+// sent repeatedly, behind its own duplicates.
 func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
 
 // weight is the approximate size of the copy of a sent event.
@@ -52,7 +53,7 @@ type copier struct {
 
 	// Under the source's mutex.
 	added  []outgoingEvent // to be sent
-	landed []landing       // copies that came to their end
+	landed []landing       // copies with an outcome
 }
 
 func newCopier() *copier { return &copier{work: make(chan struct{}, 1)} }
@@ -63,7 +64,8 @@ func (c *copier) add(out outgoingEvent) {
 	wake(c.work)
 }
 
-// unanswered returns the answers to new events that were not sent, or whose ends are not noted. It is called under the source's mutex, when the goroutine has ended.
+// unanswered returns the answers to new events that were not sent, or whose outcomes are not noted. It is called under the
+// source's mutex, when the goroutine has ended.
 func (c *copier) unanswered() (answers []func(error)) {
 	for i := range c.added {
 		answers = append(answers, c.added[i].answer)
@@ -91,8 +93,8 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 // and sends failed copies again. It returns when ctx ends; events whose copies are not
 // safe by then return to the broker with all open ones.
 //
-// A copy that failed may still be in its topic. Sent again it is there twice, under one
-// message id, which its owner deduplicates.
+// A copy that failed may still be in its topic. If it is sent again, the topic has it twice with one
+// message id, by which the key's owner removes the duplicate.
 func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
 	var waiting, lone, failed []outgoingEvent
 	var landed []landing
@@ -252,7 +254,7 @@ func (s *Source) isDead(out *outgoingEvent) bool {
 	if out.verdict.Kind == event.Rejected {
 		return true
 	}
-	if out.answer != nil { // its sender has bounded it
+	if out.answer != nil { // its sender has bounded its size
 		return false
 	}
 	return headBytes(&out.message) > headMax || out.verdict.Kind != event.Parked && !out.isTimer() && s.roundsAreOver(out)
@@ -307,7 +309,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 				givenUp = append(givenUp, l.verdict.Handle)
 			}
 		case l.spilled:
-			if ended { // otherwise it was done meanwhile, and counts as that
+			if ended { // otherwise it was done meanwhile, and counts as done
 				spilled = append(spilled, l.verdict.Handle)
 			}
 		case l.hop:
@@ -357,7 +359,7 @@ func (s *Source) noteLate(landed []landing) {
 		l := &landed[i]
 		if l.err == nil && l.verdict.Kind == event.Parked && !s.isDead(&l.outgoingEvent) && s.isAway != nil && !s.isAway(l.message.Event.Key) {
 			s.metrics.parkedLate.Inc()
-			s.log.Warn("an event has come into the parking topic though its key is not parked any more: router unpark KEY brings it back",
+			s.log.Warn("an event reached the parking topic although its key is no longer parked: run router unpark KEY to bring it back",
 				"message_id", l.message.Event.ID.String(), "key_hash", ring.HashOf(string(l.message.Event.Key)).String())
 		}
 	}

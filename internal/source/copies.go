@@ -30,7 +30,7 @@ func (c Config) CopiesSigned() bool { return c.CopyKeysFile != "" && !c.CopyUnsi
 func (s *Source) openKeys() (err error) {
 	s.copyKeys, err = s.cfg.openCopyKeys(func(err error) {
 		if err != nil {
-			s.log.Error("the keys of copies cannot be used", "error", err)
+			s.log.Error("the copy keys file cannot be used", "error", err)
 		}
 	})
 	return err
@@ -83,7 +83,7 @@ func (s *Source) restoreCopy(m event.Message) {
 	s.metrics.copiesRefused.WithLabelValues(why).Inc()
 	s.refused.copies++
 	if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
-		s.log.Warn("messages in the retry or timer topic do not count as copies; they are handled as events of their own",
+		s.log.Warn("messages in the retry or timer topic are not valid copies; they are handled as separate events",
 			"messages", s.refused.copies, "reason", why, "message_id", m.Event.ID.String())
 		s.refused.noted, s.refused.copies = now, 0
 	}

@@ -73,19 +73,20 @@ func spillCopy(topic string, m event.Message, delay time.Duration) outgoing {
 // parkedCopy makes the copy that waits in the parking topic until an operator brings it back.
 func parkedCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	mark, lastError := event.CutMark(d.Reason)
-	round := max(m.Event.Round, m.Event.Round+1) // the last one stays: a copy of round 0 is none, and parking has no other bound on rounds
+	round := max(m.Event.Round, m.Event.Round+1) // the number saturates: a copy of round 0 is not a copy, and parking has no other bound on rounds
 	c := newCopy(topic, m, d, round, cmp.Or(lastError, m.Event.LastError))
 	c.properties[PropertyParked] = mark
 	return c
 }
 
-// tooManyRounds is the reason to give up an event that was copied so often.
+// tooManyRounds is the reason for giving up an event that was copied too often.
 func tooManyRounds(rounds uint32) string {
 	return fmt.Sprintf("copied to the retry topic %d times without coming to an end", rounds)
 }
 
-// headMax bounds the key, ordering key and properties of a copy together, in bytes. They are in each chunk of a large copy, and Pulsar's client cannot
-// send them at all if they exceed what the broker takes (5 MiB): the copy would be tried for ever, and its event never end.
+// headMax bounds the key, ordering key and properties of a copy together, in bytes. They are in each chunk of a large
+// copy, and Pulsar's client cannot send them at all if they exceed what the broker takes (5 MiB): the copy would be
+// retried forever, and its event would never end.
 const headMax = 1 << 20
 
 // headBytes is the size of what headMax bounds.
@@ -97,7 +98,7 @@ func headBytes(m *event.Message) int {
 	return n
 }
 
-// reasonHead is the reason to give up an event that no copy can carry.
+// reasonHead is the reason for giving up an event whose head is too large for a copy.
 func reasonHead(m *event.Message) string {
 	return fmt.Sprintf("key and properties have %d bytes, a copy carries %d", headBytes(m), headMax)
 }
@@ -105,8 +106,8 @@ func reasonHead(m *event.Message) string {
 // brokenHead is the PropertyBroken of a dead letter that has its key and properties in the payload.
 const brokenHead = "head"
 
-// inPayload returns m with its keys and properties in front of its payload, as Pulsar's batches have them. PropertyBroken is among them, of an entry that
-// cannot be read or of a producer.
+// inPayload returns m with its keys and properties in front of its payload, as Pulsar's batches have them.
+// PropertyBroken is among them, of an entry that cannot be read or of a producer.
 func inPayload(m event.Message) event.Message {
 	ev := *m.Event
 	meta := &pulsarpb.SingleMessageMetadata{PayloadSize: new(int32(len(ev.Payload)))}
@@ -131,14 +132,14 @@ func inPayload(m event.Message) event.Message {
 	return event.Message{Event: &ev}
 }
 
-// deadLetterCopy makes the copy that is kept for people to look at.
+// deadLetterCopy makes the copy for the dead letter topic.
 func deadLetterCopy(topic string, m event.Message, d *event.Detail, reason string) outgoing {
 	if headBytes(&m) > headMax {
 		m = inPayload(m)
 	}
 	lastError := m.Event.LastError
 	if attempts(m.Event, d) > m.Event.Attempts {
-		lastError = d.Reason // this very failure was the last
+		lastError = d.Reason // this failure was the last one
 	}
 	c := newCopy(topic, m, d, m.Event.Round, lastError)
 	c.properties[PropertyReason] = reason
@@ -188,17 +189,18 @@ func newCopy(topic string, m event.Message, d *event.Detail, round uint32, lastE
 	}
 }
 
-// EventTimeMax is the latest event time that Pulsar's client sends unchanged, in the year 2262: it counts nanoseconds on the way. A producer that gives
-// microseconds is beyond it, and a copy that came back with another time would count as altered.
+// EventTimeMax is the latest event time that Pulsar's client sends unchanged, in the year 2262: it counts nanoseconds
+// on the way. A producer that gives microseconds exceeds it, and a copy that came back with a different time would
+// count as altered.
 const EventTimeMax = math.MaxInt64 / int64(time.Millisecond)
 
-// attempts never lets the count fall: the verdict's is newer than the event's,
+// attempts never lowers the count: the verdict's count is newer than the event's,
 // unless the owner that counted is gone.
 func attempts(ev *event.Event, d *event.Detail) uint32 { return max(ev.Attempts, d.Attempts) }
 
 func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// restore turns a copy, of which there is no refusalReason, back into the original with its history.
+// restore turns a copy without a refusalReason back into the original event with its history.
 func restore(ev *event.Event) {
 	id, err := event.ParseMessageID(property(ev, PropertyMessageID))
 	if err != nil {

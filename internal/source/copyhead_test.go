@@ -12,8 +12,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// metadataBytes is the size of the metadata with which pulsar-client-go sends a copy: it refuses the copy (ErrMetaTooLarge) when that is not less than the
-// broker's largest message.
+// metadataBytes is the size of the metadata with which pulsar-client-go sends a copy: it refuses the copy
+// (ErrMetaTooLarge) when that is not less than the broker's largest message.
 func metadataBytes(c outgoing) int {
 	c.seal(nil)
 	m := &pulsarpb.MessageMetadata{ProducerName: new("p"), SequenceId: new(uint64(1)), PublishTime: new(uint64(1)), PartitionKey: &c.key}
@@ -70,7 +70,8 @@ func TestAParkedCopyOfTheLastRoundIsALetter(t *testing.T) {
 	}
 }
 
-// What routers have added to a copy is bounded, and neither what they added to an event that they have published nor the producer's own properties count.
+// What routers have added to a copy is bounded, and neither what they added to an event that they have published nor
+// the producer's own properties count.
 func TestBytesOfRoutersPropertiesAreBounded(t *testing.T) {
 	long := func(name string, bytes int) event.Property {
 		return event.Property{Name: name, Value: strings.Repeat("e", bytes)}

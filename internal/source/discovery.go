@@ -73,8 +73,8 @@ func (d *discovery) timers() error {
 	return nil
 }
 
-// lookForTimers subscribes to the timer topic, and to its added partitions. Events go on without it, in a cluster that does not permit that topic, for
-// one.
+// lookForTimers subscribes to the timer topic, and to its added partitions. Events continue without it, in a cluster
+// that does not permit that topic, for one.
 func (d *discovery) lookForTimers(ctx context.Context) {
 	if !d.cfg.Timers {
 		off := errTimersOff
@@ -90,14 +90,14 @@ func (d *discovery) lookForTimers(ctx context.Context) {
 	if err == nil {
 		d.timersErr.Store(nil)
 		if before != nil && !errors.Is(*before, errNotReady) {
-			d.log.Info("the timer topic is read", "topic", topic)
+			d.log.Info("reading the timer topic", "topic", topic)
 		}
 		return
 	}
 	d.metrics.discoveryFailures.Inc()
 	d.timersErr.Store(&err)
 	if before == nil || errors.Is(*before, errNotReady) { // said once, until it works again
-		d.log.Error("the timer topic cannot be read: timers, schedules and Send are refused until it can; events are not concerned",
+		d.log.Error("the timer topic cannot be read: timers, schedules and Send are refused until it can be read; events are not affected",
 			"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
 	}
 }
@@ -144,7 +144,7 @@ func (d *discovery) start(ctx context.Context) error {
 	select {
 	case <-looked:
 	case <-patience.C:
-		d.log.Warn("the timer topic does not answer yet: timers, schedules and Send are refused until it is read; events are not concerned", "topic", d.cfg.TimerTopic())
+		d.log.Warn("the timer topic does not answer yet: timers, schedules and Send are refused until it is read; events are not affected", "topic", d.cfg.TimerTopic())
 	case <-looking.Done():
 	}
 	return nil
@@ -153,7 +153,7 @@ func (d *discovery) start(ctx context.Context) error {
 // timersPatience is how long events wait for the timer topic, so that mostly timers can be sent as soon as events are read.
 const timersPatience = 2 * time.Second
 
-// stop waits for the goroutine, if there is one. Nothing is read from then on, and nobody asks the broker.
+// stop waits for the goroutine, if there is one. After it returns, nothing is read, and the broker is not asked.
 func (d *discovery) stop() {
 	if d.cancel != nil {
 		d.cancel()
@@ -185,7 +185,7 @@ func (d *discovery) queueFor(partitions int) int {
 	return max(1, d.cfg.ReceiverQueueMax/max(1, partitions))
 }
 
-// timersQueueShare is how much less is fetched ahead of the timer topic than of others: few timers are due at once.
+// timersQueueShare divides the prefetch of the timer topic: few timers are due at once.
 const timersQueueShare = 10
 
 // run is the goroutine. A failed subscription is tried again at the next interval; the other topic partitions are read meanwhile.
@@ -202,7 +202,7 @@ func (d *discovery) run(ctx context.Context) {
 		for _, topic := range d.topics() {
 			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
 				d.metrics.discoveryFailures.Inc()
-				d.log.Warn("cannot look for new topic partitions, or read one; trying again",
+				d.log.Warn("cannot look up new topic partitions, or cannot read one; trying again",
 					"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
 			}
 		}

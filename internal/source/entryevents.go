@@ -108,7 +108,7 @@ func aloneReceipt(d *entries.Delivered, from *origin) Receipt {
 	return single(d, from, payload)
 }
 
-// encryptedReceipt returns the receipt of an entry that nobody here can read.
+// encryptedReceipt returns the receipt of an entry that this process cannot decrypt.
 func encryptedReceipt(d *entries.Delivered, from *origin) Receipt {
 	r := single(d, from, d.Entry.Payload, entryEncryption(&d.Entry))
 	r.Unreadable = reasonEncrypted

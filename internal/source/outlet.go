@@ -42,7 +42,7 @@ func outletsByTopic(cfg Config) map[string]*outlet {
 // answers from its own goroutines.
 type outlet struct {
 	topic string
-	keep  bool // nobody reads the topic for long, so that it needs a subscription
+	keep  bool // the topic may have no reader for long, so it needs a subscription
 
 	// Of the goroutine that sends.
 	checked clock.Instant   // when the topic last had its subscription, 0: not checked yet
@@ -50,18 +50,18 @@ type outlet struct {
 	again   clock.Instant   // the earliest time of the next attempt
 	pauses  backoff.Backoff // between attempts
 
-	bytes atomic.Int64 // of copies that no producer has answered, including those that have timed out
+	bytes atomic.Int64 // of copies without a receipt, including those that have timed out
 
 	mu       sync.Mutex
 	producer *pulsarsend.Sender // nil: none at present
-	ledgers  map[int32]int64    // by topic partition, of receipts after which a kept topic had its subscription
-	unsure   []receipt          // those that wait for the subscription
+	ledgers  map[int32]int64    // by topic partition: the ledger of the newest receipt after which a kept topic had its subscription
+	unsure   []receipt          // receipts that wait for the subscription
 	looking  bool               // a goroutine looks for it
-	doubted  bool               // it could not be made: nothing is sent before it is there
-	later    bool               // a timer will look, since there was a receipt after it was last known to be there
+	doubted  bool               // the subscription could not be created: nothing is sent before it exists
+	later    bool               // a timer will check, since a receipt came after the last check that found the subscription
 }
 
-// receipt is one of a topic that is kept.
+// receipt is the receipt of a copy for a kept topic.
 type receipt struct {
 	id     pulsar.MessageID
 	answer func(error)
@@ -140,8 +140,9 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	})
 }
 
-// kept answers a receipt when the topic certainly had its subscription after it. The client takes up with a topic that was deleted and made again, and
-// with added topic partitions, and does not tell: a ledger that is new shows both. The broker calls us, so nothing here may wait.
+// kept answers a receipt when the topic certainly had its subscription after it. The client silently continues with a topic that
+// was deleted and created again, and with added topic partitions: a new ledger shows both. The client calls this from
+// its own goroutine, so nothing here may block.
 func (p *outlets) kept(o *outlet, r receipt) {
 	o.mu.Lock()
 	ledger, known := o.ledgers[r.id.PartitionIdx()]
@@ -183,7 +184,8 @@ func (p *outlets) lookLater(o *outlet) {
 	})
 }
 
-// assure creates the subscription for the receipts that wait for it: their entries stay until then, as the newest ledger of a topic does.
+// assure creates the subscription for the receipts that wait for it. Until then the broker keeps their entries, since they
+// are in the newest ledger of the topic.
 func (p *outlets) assure(o *outlet) {
 	for {
 		batch := o.takeUnsure()
@@ -205,7 +207,7 @@ func (p *outlets) assure(o *outlet) {
 	}
 }
 
-// takeUnsure takes the receipts that wait. If there are none, nobody looks any more.
+// takeUnsure takes the waiting receipts. If there are none, no goroutine waits for them.
 func (o *outlet) takeUnsure() []receipt {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,7 +222,7 @@ func answerAll(batch []receipt, err error) {
 	}
 }
 
-// replace makes the next copy look for another producer, and closes this one.
+// replace makes the next copy create another producer, and closes this one.
 func (p *outlets) replace(o *outlet, given *pulsarsend.Sender) {
 	if o.drop(given) {
 		_ = p.sdk.aside(given.Close) // the goroutine that answers may itself be closing the client's producer; a closed sdk closes it anyway
@@ -250,7 +252,7 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, 
 	o.doubted = false
 	o.mu.Unlock()
 	if present == nil || doubted {
-		o.checked = 0 // the topic may be another one
+		o.checked = 0 // the topic may have been created again
 	}
 	if o.keep {
 		if err := p.keepLetters(ctx, o); err != nil {
@@ -263,7 +265,7 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, 
 	options := pulsar.ProducerOptions{
 		Topic:                   o.topic,
 		SendTimeout:             pulsarsend.NoTimeout, // see send
-		MaxPendingMessages:      4 * p.cfg.CopiesMax,  // a copy may be several, and one that has failed here is still held there
+		MaxPendingMessages:      4 * p.cfg.CopiesMax,  // a copy may be several messages, and the client still holds copies that have failed here
 		DisableBlockIfQueueFull: true,                 // a full queue is an error: a blocked sender could not detect a stuck topic
 		DisableBatching:         true,                 // delayed messages are never batched anyway, and an entry of its own pins nothing
 		EnableChunking:          true,                 // a copy is larger than its original by its properties
@@ -278,8 +280,8 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, 
 	return o.producer, nil
 }
 
-// drop makes the next copy look for another producer. It reports true to the first
-// that drops this one.
+// drop makes the next copy create another producer. It reports true to the first
+// caller that drops this one.
 func (o *outlet) drop(given *pulsarsend.Sender) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -309,7 +311,7 @@ func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 	return nil
 }
 
-// attachKeeper is the call of the client for it.
+// attachKeeper subscribes and closes the consumer.
 func (p *outlets) attachKeeper(o *outlet) error {
 	consumer, err := p.sdk.client.Subscribe(pulsar.ConsumerOptions{
 		Topic:                       o.topic,

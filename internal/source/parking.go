@@ -142,7 +142,7 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 		each(l)
 	}
 	if refused > 0 {
-		p.log.Warn("messages in the parking topic are no letters of this group; they stay, and are not handled", "messages", refused, "topic", p.cfg.ParkingTopic())
+		p.log.Warn("messages in the parking topic are not letters of this group; they are left there, unhandled", "messages", refused, "topic", p.cfg.ParkingTopic())
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ func TestParkingRefusesForeignLetters(t *testing.T) {
 		if refused := metric(t, reg, "ringfence_source_parked_refused_total"); refused != 2*6 {
 			t.Errorf("%v messages were refused by two readings, want 6 each:\n%s", refused, &lines)
 		}
-		if n := strings.Count(lines.String(), "are no letters of this group"); n != 2 {
+		if n := strings.Count(lines.String(), "are not letters of this group"); n != 2 {
 			t.Errorf("%d lines tell of them, want one for each reading:\n%s", n, &lines)
 		}
 	})
@@ -217,7 +217,7 @@ func TestALateLetterIsReported(t *testing.T) {
 			t.Errorf("%v letters are called late after a copy for the retry topic, want 1", late)
 		}
 		m.Stop() // nothing writes to the log any more
-		if text := lines.String(); strings.Count(text, "router unpark KEY brings it back") != 1 || strings.Contains(text, "event 1") {
+		if text := lines.String(); strings.Count(text, "run router unpark KEY to bring it back") != 1 || strings.Contains(text, "event 1") {
 			t.Errorf("the log says:\n%s", text)
 		}
 	})

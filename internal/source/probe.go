@@ -23,7 +23,7 @@ const probeTimeout = 5 * time.Second
 
 // errCounting says that events would never be acked: a broker that acks whole entries
 // drops acks of single events.
-var errCounting = errors.New("source: single events are to be acked (batch_index_acks), and the broker acks whole entries only: " +
+var errCounting = errors.New("source: pulsar.batch_index_acks is on, but the broker acks only whole entries: " +
 	"turn this off, or acknowledgmentAtBatchIndexLevelEnabled on at all brokers")
 
 // probe asks the admin API for the limits of topics, with the policies of topic and

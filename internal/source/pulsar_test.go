@@ -599,8 +599,8 @@ func (n *numbered) SendAsync(_ context.Context, m *pulsar.ProducerMessage, done 
 	done(pulsar.NewMessageID(n.ledger, 0, -1, 0), m, nil)
 }
 
-// A dead letter is safe when the topic has its subscription after it: at once if the topic may be another one, and else by and by, though no other letter
-// follows.
+// A dead letter is safe when the topic has its subscription after it: at once if the topic may be another one, and else
+// by and by, though no other letter follows.
 func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards the next two

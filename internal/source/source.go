@@ -269,7 +269,7 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 	case l.batchIndexAcks == "false" && s.cfg.Counting == CountEvents:
 		return errCounting
 	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
-		s.log.Info("the broker can ack single events of a batch: batch_index_acks at all members would pin fewer of them")
+		s.log.Info("the broker can ack single events of a batch: set pulsar.batch_index_acks at all members to pin fewer events")
 	}
 	s.limit(l)
 	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
@@ -303,7 +303,7 @@ func (s *Source) followLimits(ctx context.Context, broker connection) {
 			return
 		case err != nil:
 			if !failed { // said once, until it works again
-				s.log.Warn("cannot ask the broker for its limits; those known before stay", "error", err)
+				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
 			}
 		case s.limit(l):
 			s.mu.Lock()
@@ -604,7 +604,7 @@ func (s *Source) spill(ctx context.Context) {
 		stats := s.ledger.Stats()
 		s.mu.Unlock()
 		if events > 0 && (noted == 0 || now.Sub(noted) >= quiet) {
-			s.log.Warn("events that are open for long are copied to the retry topic",
+			s.log.Warn("events that are open for a long time are copied to the retry topic",
 				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
 			events, noted = 0, now
 		}
@@ -620,7 +620,7 @@ func (s *Source) publishGauges(ctx context.Context) {
 		s.gauges()
 		if mean, is := s.heavier(); is && !heavy {
 			heavy = true // said once, and not every second
-			s.log.Warn("events are larger than the bound on memory assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
+			s.log.Warn("events are larger than the memory bound assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
 		}
 		select {
 		case <-ticker.C:

@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/base/invariant"
 )
 
-// Spill configures when events that are open for long are copied to the retry topic and
+// Spill configures when events that are open for a long time are copied to the retry topic and
 // acked although they wait or run, so that a few of them do not use up the broker's
 // allowance of unacked events.
 type Spill struct {

@@ -13,18 +13,19 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// Events that routers publish themselves wait for their time in the timer topic: the broker delays each copy by an hour at most, and the member that
-// gets one too early publishes the next copy before it acks this one. So nothing at the broker has to hold for longer than an hour, except
-// that it keeps the messages: no time to live, no limit of delays, no hole in the acks.
+// Events that routers publish themselves wait for their time in the timer topic: the broker delays each copy by an hour at most, and a member that
+// gets a copy too early publishes the next copy before it acks the first. So apart from keeping the messages, the broker
+// needs no setting that lasts longer than an hour: neither time to live nor limits of delays nor holes in the acks matter.
 
 // HopMax is the longest delay of one copy in the timer topic.
 const HopMax = time.Hour
 
 const (
-	// earlyMax is how long an event is held here until it is due. Pulsar delivers by ticks of a second, and mostly one too early.
+	// earlyMax is the time that an event may be held here until it is due: Pulsar delivers in ticks of a second, mostly one
+	// tick too early.
 	earlyMax = 3 * time.Second
 
-	// undelayedPause is how long a copy is held that the broker has not delayed, before it is copied again.
+	// undelayedPause is the time that a copy that the broker did not delay is held before it is copied again.
 	undelayedPause = 10 * time.Second
 )
 
@@ -37,9 +38,9 @@ var (
 	errEnded = errors.New("source: no longer consuming")
 )
 
-// Send publishes an event by way of the timer topic: it comes back, to any member, when it is due. answer is called once, from another goroutine:
-// without an error when the broker has confirmed the event. After an error of Send itself nothing was published; after one that answer gets, that is
-// not known.
+// Send publishes an event to the timer topic, from which any member receives it when it is due. Send calls answer once, from
+// another goroutine: without an error when the broker has confirmed the event. After an error of Send itself nothing was
+// published; after an error that answer gets, the event may have been published.
 func (s *Source) Send(e *event.Event, answer func(error)) error {
 	select {
 	case <-s.ready:
@@ -60,7 +61,7 @@ func (s *Source) Send(e *event.Event, answer func(error)) error {
 	return nil
 }
 
-// textOf returns a key as the key of a message, which is text for people: the event has its key in a property.
+// textOf returns a readable form of a key for the key of a message: the event has its real key in a property.
 func textOf(key event.Key) string {
 	if utf8.ValidString(string(key)) {
 		return string(key)
@@ -77,8 +78,8 @@ func timerCopy(topic string, m event.Message, now int64) outgoing {
 	return c
 }
 
-// isTimely reports whether a copy that names an event which a router published, if it does, has what such an event has. Without keys anybody who may write to the topic
-// can seal one that is due in a thousand years.
+// isTimely reports whether a copy that claims to come from an event that a router published has the properties of such
+// an event. Without copy keys, any producer of the topic could seal an event that is due in a thousand years.
 func isTimely(e *event.Event, now int64) bool {
 	id, err := event.ParseMessageID(property(e, PropertyMessageID))
 	if err != nil || !id.IsSent() {
@@ -95,8 +96,8 @@ func isTimely(e *event.Event, now int64) bool {
 // held is an event that came before it was due.
 type held struct {
 	entry *event.Entry // with one event
-	until int64        // Unix milliseconds: then it is looked at again
-	due   int64        // likewise
+	until int64        // Unix milliseconds: the time of the next check
+	due   int64        // in the same unit
 }
 
 // wall returns Unix milliseconds.
@@ -104,7 +105,7 @@ func wall() int64 {
 	return time.Now().UnixMilli() //nolint:forbidigo // timers follow the wall clock; no lease depends on it
 }
 
-// early returns until when an event from the timer topic is held, and false if it is due. published is the time of its newest copy.
+// early returns the time until which an event from the timer topic is held, and false if it is due. published is the time of its newest copy.
 func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
 	if !e.ID.IsSent() {
 		return held{}, false
@@ -122,8 +123,8 @@ func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
 		h.until = min(sent.Due, now+undelayedPause.Milliseconds())
 		s.metrics.timersUndelayed.Inc()
 		if !s.undelayed {
-			s.undelayed = true // said once
-			s.log.Error("the broker delivers timers at once instead of when they are due (delayedDeliveryEnabled is off, or a policy of the topic forbids delays): each is copied every few seconds until it is due",
+			s.undelayed = true // logged once
+			s.log.Error("the broker delivers timers at once instead of when they are due (delayedDeliveryEnabled is off, or a policy of the topic forbids delays): each timer is copied every few seconds until it is due",
 				"topic", s.cfg.TimerTopic(), "every", undelayedPause)
 		}
 	}
@@ -157,7 +158,7 @@ func (s *Source) due(batch []*event.Entry) []*event.Entry {
 	return batch
 }
 
-// hop publishes the next copy of an event that is not due for long, and settles this one when that is safe.
+// hop publishes the next copy of an event that is due much later, and settles this copy when the next one is confirmed.
 func (s *Source) hop(e *event.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +169,7 @@ func (s *Source) hop(e *event.Entry) {
 	}
 }
 
-// untilDue returns a context for a wait that ends when a held event is to be looked at. The reader's goroutine calls it.
+// untilDue returns a context that ends at the next check of a held event. The reader's goroutine calls it.
 func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelFunc) {
 	if len(s.holding) == 0 {
 		return ctx, func() {}
@@ -177,7 +178,7 @@ func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, time.Duration(max(1, left))*time.Millisecond)
 }
 
-// noteTimers counts what became of copies for the timer topic, and answers the senders of new events.
+// noteTimers counts the outcomes of copies for the timer topic, and answers the senders of new events.
 func (s *Source) noteTimer(l *landing) {
 	switch {
 	case l.answer == nil:

@@ -119,8 +119,9 @@ func (h *timing) acked() int {
 	return len(h.broker.acks)
 }
 
-// A timer of two and a half hours goes by way of three copies, none delayed for more than an hour. Each is acked when the next one is safe, and the last one
-// is handed on when the timer is due, not before, with the sender's key, payload and properties.
+// A timer of two and a half hours goes by way of three copies, none delayed for more than an hour. Each is acked when
+// the next one is safe, and the last one is handed on when the timer is due, not before, with the sender's key, payload
+// and properties.
 func TestTimersHop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startTiming(t)

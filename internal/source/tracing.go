@@ -28,7 +28,7 @@ func (s *Source) noteCopy(l *landing) {
 	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, &d), "round", ev.Round}
 	switch {
 	case l.err != nil:
-		s.log.Debug("copy failed, to be sent again", append(attrs, "error", l.err)...)
+		s.log.Debug("copy failed; it will be sent again", append(attrs, "error", l.err)...)
 	case s.isDead(&l.outgoingEvent):
 		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
@@ -37,9 +37,9 @@ func (s *Source) noteCopy(l *landing) {
 	case l.verdict.Kind == event.Parked:
 		s.log.Debug("copied to the parking topic", append(attrs, "mark", d.Reason)...)
 	case l.spilled:
-		s.log.Debug("open for long, copied to the retry topic", attrs...)
+		s.log.Debug("open for a long time; copied to the retry topic", attrs...)
 	default:
-		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", d.Delay, "error", ev.HideIn(d.Reason))...)
+		s.log.Debug("failed; copied to the retry topic", append(attrs, "delay", d.Delay, "error", ev.HideIn(d.Reason))...)
 	}
 }
 

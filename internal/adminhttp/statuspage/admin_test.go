@@ -98,15 +98,15 @@ func TestStateOfAMember(t *testing.T) {
 	}{
 		"all is well":             {fine, "ready", "", classGood},
 		"killed, evidence":        {report.Member{Listed: true, Reach: "dead", Partitions: 7}, "dead", "its 7 partitions wait", classBad},
-		"cut off, no evidence":    {report.Member{Listed: true, Reach: "unknown", Partitions: 7, Error: "no route"}, "silent", "may still work on its 7 partitions, or be gone", classBad},
+		"cut off, no evidence":    {report.Member{Listed: true, Reach: "unknown", Partitions: 7, Error: "no route"}, "silent", "may still work on its 7 partitions, or it may be gone", classBad},
 		"killed, table without":   {report.Member{Reach: "dead"}, "gone", "Gossip will forget it", classBusy},
-		"drains":                  {but(fine, func(s *report.Status) { s.Draining, s.Events.Running = true, 3 }), "draining", "3 deliveries run", classBusy},
+		"drains":                  {but(fine, func(s *report.Status) { s.Draining, s.Events.Running = true, 3 }), "draining", "3 deliveries are running", classBusy},
 		"has drained":             {but(fine, func(s *report.Status) { s.Draining, s.Drained, s.Listed = true, true, false }), "drained", "may be stopped", classBusy},
 		"joins":                   {but(fine, func(s *report.Status) { s.Phase, s.Listed = "joining", false }), "joining", "state of the group", classBusy},
 		"was paused":              {but(fine, func(s *report.Status) { s.Phase, s.LeaseSeconds = "stale", -1 }), "no lease", "dispatches nothing", classBad},
 		"no application":          {but(fine, func(s *report.Status) { s.Listed, s.Workers = false, 0 }), "idle", "No application", classBusy},
 		"before its epoch":        {but(fine, func(s *report.Status) { s.Listed = false }), "outside", "not in the table", classBusy},
-		"waits for a dead one":    {but(fine, func(s *report.Status) { s.Gates.Waiting = 5 }), "taking over", "5 of its partitions wait until every earlier owner is over", classBusy},
+		"waits for a dead one":    {but(fine, func(s *report.Status) { s.Gates.Waiting = 5 }), "taking over", "5 of its partitions wait for the end of every earlier owner's tenure", classBusy},
 		"its handlers still run":  {but(fine, func(s *report.Status) { s.Gates.Draining = 5 }), "handing over", "handlers still run", classBusy},
 		"cannot consume":          {but(fine, func(s *report.Status) { s.Checks = []report.Check{{Name: "source", Error: "busy"}} }), "not ready", "source: busy", classBad},
 		"a joiner that is silent": {report.Member{Reach: "unknown"}, "gone", "", classBusy},
@@ -163,10 +163,10 @@ func TestTheMapDuringAKill(t *testing.T) {
 	if tile := tileOf(t, v, "Members ready"); tile.Value != "2 of 2" {
 		t.Errorf("a member that takes over must count as ready: tile %+v", tile)
 	}
-	if why := rowOfMember(t, v, "b").Why; !strings.Contains(why, "30 partitions still wait for it") {
+	if why := rowOfMember(t, v, "b").Why; !strings.Contains(why, "30 partitions still wait") {
 		t.Errorf("the sentence is %q", why)
 	}
-	if len(v.Waits) != 1 || v.Waits[0].Owner != "a" || v.Waits[0].Count != 30 || v.Waits[0].For != "b" || !strings.HasSuffix(v.Waits[0].Until, "silent for 1.0 s more") {
+	if len(v.Waits) != 1 || v.Waits[0].Owner != "a" || v.Waits[0].Count != 30 || v.Waits[0].For != "b" || !strings.HasSuffix(v.Waits[0].Until, "silent for another 1.0 s") {
 		t.Errorf("waits %+v, want 30 of a for b, the longest for 1 s", v.Waits)
 	}
 
@@ -198,8 +198,8 @@ func TestWhatPartitionsWaitFor(t *testing.T) {
 		}
 	}
 	for i, want := range []string{
-		"a, as it was before it began anew: .* any moment", "b: .* silent for 0.7 s more", "c: only keys on which it still works: .* 0.5 s more", "its own application: that has finished",
-		"leases of the group's earlier log: .* for 2.0 s more",
+		"a, in its previous incarnation: .* any moment", "b: .* silent for another 0.7 s", "c: only the keys that it still works on: .* another 0.5 s", "its own application: it has finished",
+		"leases of the group's earlier log: .* for another 2.0 s",
 	} {
 		if len(got) != 5 || !regexp.MustCompile("^"+want).MatchString(got[i]) {
 			t.Fatalf("%q, want %q there", got, want)

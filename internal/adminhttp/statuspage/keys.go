@@ -167,7 +167,7 @@ func failingKeys(k report.Keys, bytes *int) keyTable {
 	t := tableOf(k, bytes)
 	t.Note = "No key fails."
 	if len(k.Keys) > 0 {
-		t.Note = "Keys whose first event has failed, or crashed a worker."
+		t.Note = "Keys whose first event has failed or has crashed a worker."
 	}
 	if k.Cut > 0 {
 		t.Note += fmt.Sprintf(" The %d worst of %s.", len(k.Keys), number(len(k.Keys)+k.Cut))
@@ -178,7 +178,7 @@ func failingKeys(k report.Keys, bytes *int) keyTable {
 
 func hotKeys(k report.Keys, bytes *int) keyTable {
 	t := tableOf(k, bytes)
-	t.Note = "Of the last ten seconds. A key that is busy for all of its time gets more events than can be handled one at a time." + silence(k)
+	t.Note = "Figures of the last ten seconds. A key that is busy all the time gets more events than can be handled one at a time." + silence(k)
 	for i := range k.Keys {
 		one, row := &k.Keys[i], &t.Rows[i]
 		row.Rate, row.Busy = perSecond(one.Rate), fmt.Sprintf("%.0f %%", 100*one.Busy)
@@ -194,7 +194,7 @@ func outgrown(in float64) string {
 	if in <= 0 {
 		return "It gets more events than can be handled one at a time."
 	}
-	return "If it goes on like this, it gets more events than can be handled one at a time in " + duration(in) + "."
+	return "If its load keeps growing like this, it will get more events than can be handled one at a time in " + duration(in) + "."
 }
 
 func tableOf(k report.Keys, bytes *int) keyTable {
@@ -244,7 +244,7 @@ func problemsOf(s seen, v *snapshot) problems {
 		all.Rows = append(all.Rows, problem{Title: title, Text: cut(text), Class: class, Key: key})
 	}
 	if slices.ContainsFunc(s.members.Members, func(m report.Member) bool { return m.Status != nil && m.Status.Mode != report.ModeStrict }) {
-		note(classBad, "Not exclusive", "ownership.mode is gossip. Two members may run handlers of one key at once when members come, go or are paused, and fencing tokens are 0.", nil)
+		note(classBad, "Not exclusive", "ownership.mode is gossip. Two members may run handlers of one key at once when members join, leave or are paused, and fencing tokens are 0.", nil)
 	}
 	for _, r := range v.Records {
 		if r.Verdict == string(report.Broken) || r.Verdict == string(report.AtRisk) {

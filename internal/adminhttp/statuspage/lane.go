@@ -67,7 +67,7 @@ func laneOf(members []report.Member, colors map[string]string) laneTable {
 		t.Note += fmt.Sprintf(" %d of %d members are shown, those near a bound first.", membersMax, n)
 	}
 	if untold > 0 {
-		t.Note += fmt.Sprintf(" Without %s of a version that does not tell.", report.Plural(untold, "member"))
+		t.Note += fmt.Sprintf(" %s of an older version not included.", report.Plural(untold, "member"))
 	}
 	return t
 }
@@ -87,9 +87,9 @@ func laneProblems(rows []laneView, note func(class, title, text string, key *key
 		case row.Class == "" || i > sameMax:
 			return
 		case i == sameMax:
-			note(row.Class, "More bounds of calls are near", "See the table of calls and reservations below.", nil)
+			note(row.Class, "More bounds of calls are nearly reached", "See the table of calls and reservations below.", nil)
 		default:
-			text := fmt.Sprintf("%s: %s. Beyond it calls and reservations are refused at once (NOT_RUN, overloaded); %s were.", row.Name, row.Bound, row.Refused)
+			text := fmt.Sprintf("%s: %s. Beyond this limit, calls and reservations are refused at once (NOT_RUN, overloaded); %s were refused so far.", row.Name, row.Bound, row.Refused)
 			note(row.Class, "Bound of calls near", text, nil)
 		}
 	}

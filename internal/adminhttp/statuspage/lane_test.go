@@ -29,7 +29,7 @@ func TestCallsAndReservationsByMember(t *testing.T) {
 	if strings.Join(got, "|") != want {
 		t.Errorf("rows\n%s\nwant\n%s", strings.Join(got, "|"), want)
 	}
-	if want := "4 calls or reservations wait, 3 calls run, 1 key is reserved; 12 refused because a bound was reached, since each member started. Without 1 member of a version that does not tell."; v.Lane.Note != want {
+	if want := "4 calls or reservations wait, 3 calls run, 1 key is reserved; 12 refused because a bound was reached, since each member started. 1 member of an older version not included."; v.Lane.Note != want {
 		t.Errorf("the note %q, want %q", v.Lane.Note, want)
 	}
 	var near []string

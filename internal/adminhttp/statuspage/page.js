@@ -206,7 +206,7 @@ const shows = {
 		drawn = ring;
 		drawRing();
 		children(id("legend"), ring.areas, (a) => a.owner + " " + a.state, () => element("li"), (item, a) => colored(a.owner + ": " + a.count + " " + a.state, a.color, item, a.class));
-		text(id("ring-note"), ring.partitions ? "" : "There is no table yet: nobody owns anything.");
+		text(id("ring-note"), ring.partitions ? "" : "There is no table yet, so no member owns a partition.");
 	},
 	records(records) {
 		table(id("records"), records, (r, i) => r.name + i, [
@@ -309,7 +309,7 @@ function buttons() {
 	for (const which of ["hold", "release", "skip", "park", "unpark", "letters", "events"]) {
 		const button = id("key-" + which);
 		button.disabled = !caller.may_act || !shownKey || !known(shownKey) || which === "skip" && !shownEvent;
-		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "The name of the key is needed: find it by its key" : button.disabled ? "The key has no event" : "";
+		button.title = !caller.may_act ? "This needs the admin token" : !shownKey || !known(shownKey) ? "To act on this key, search for it by its name" : button.disabled ? "The key has no event" : "";
 	}
 }
 
@@ -395,7 +395,7 @@ function shortFence(fence) {
 }
 
 function showHistory(h, named) {
-	if (!named) children(id("key-facts"), ["Partition " + h.partition + " of " + (h.owner || "nobody") + ", fencing token " + h.token, "To hold the key, find it by its name."], (_, i) => i, () => element("li"), text);
+	if (!named) children(id("key-facts"), ["Partition " + h.partition + " of " + (h.owner || "nobody") + ", fencing token " + h.token, "To act on this key, search for it by its name."], (_, i) => i, () => element("li"), text);
 	const steps = h.steps.slice(-historyMax);
 	table(id("history"), steps, (s) => s.at + s.member + s.step + (s.event ?? ""), [
 		(s) => s.at.slice(11, 23), (s) => s.member, (s) => s.step, (s) => s.event ?? "", (s) => s.attempt ?? "", (s) => shortFence(s.fence), stepWords,
@@ -454,19 +454,19 @@ function refOf(a) {
 }
 
 const acts = {
-	hold: { title: "Hold this key?", does: "Hold the key", times: [["10m", "10 minutes"], ["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "24 hours"]], preset: "1h", says: "Its events wait, in their order, until it is released or the time is over. An event that runs finishes. Other keys do not wait." },
+	hold: { title: "Hold this key?", does: "Hold the key", times: [["10m", "10 minutes"], ["30m", "30 minutes"], ["1h", "1 hour"], ["4h", "4 hours"], ["24h", "24 hours"]], preset: "1h", says: "Its events wait, in their order, until the key is released or the time is up. A running event finishes. Other keys are not affected." },
 	release: { title: "Release this key?", does: "Release the key", says: "Its events run again, in their order." },
-	park: { title: "Park this key?", does: "Park the key", times: [["1h", "1 hour"], ["24h", "24 hours"], ["168h", "7 days"], ["720h", "30 days"]], preset: "168h", says: "Its events go to the parking topic, in their order, until it is unparked; they no longer count as open events. If the time is over before that, they stay there, and later ones run before them." },
+	park: { title: "Park this key?", does: "Park the key", times: [["1h", "1 hour"], ["24h", "24 hours"], ["168h", "7 days"], ["720h", "30 days"]], preset: "168h", says: "Its events go to the parking topic, in their order, until it is unparked; they no longer count as open events. If the time is up before that, they remain in the parking topic, and later events run before them." },
 	unpark: { title: "Unpark this key?", does: "Unpark the key", says: "Its events come back from the parking topic, in their order, and run before all later ones." },
 	replay: { title: "Replay these letters?", does: "Replay", says: "Each becomes a new event of its topic, behind all events that the topic has now, and is removed from the dead letters." },
-	purge: { title: "Purge these letters?", does: "Purge for good", says: "They are removed from the dead letters, for good." },
+	purge: { title: "Purge these letters?", does: "Purge permanently", says: "They are permanently removed from the dead letters." },
 	events: { title: "Replay events of this key?", does: "Replay", during: "Published in", times: [["1", "the last hour"], ["6", "the last 6 hours"], ["24", "the last 24 hours"], ["168", "the last 7 days"]], preset: "1", says: "Each becomes a new event of its topic, behind all events that the topic has now: the handler sees it after newer events of the key. `router replay` takes more keys and more events." },
-	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A handler that runs is cancelled; if it has done the event all the same, the event is done. Later events of the key go on." },
+	skip: { title: "Skip this event?", does: "Skip the event", says: "It goes to the dead letter topic. A running handler is cancelled; if it finishes the event anyway, the event counts as done. Later events of the key run as usual." },
 };
 const outcomes = {
 	held: "The key is held.", renewed: "The key is held.", released: "The key is released.", not_held: "The key was not held; nothing has changed.",
-	skipping: "The event is skipped.", already: "This was ordered before; nothing has changed.",
-	parking: "The key is parked.", unparking: "The events of the key come back.",
+	skipping: "The event is skipped.", already: "This was already requested; nothing has changed.",
+	parking: "The key is parked.", unparking: "The events of the key are coming back.",
 };
 let acting = null;
 
@@ -533,7 +533,7 @@ function actFault(now, error) {
 // Reading letters attaches to their subscription, so it happens when somebody asks for it.
 let lettersKey = null, lettersTurn = 0, shownLetter = null, letterFrom = null;
 
-const lettersStart = "They are read when you ask for it: a reading attaches to their subscription alone, for seconds.";
+const lettersStart = "Letters are read only on request, since a reading needs their subscription to itself for a few seconds.";
 
 function letterButtons() {
 	id("letters-read").disabled = !caller.may_act;
@@ -542,7 +542,7 @@ function letterButtons() {
 		table(id("letters"), [], () => "", [0, 0, 0, 0, 0, 0].map(() => () => ""));
 		id("letters-reasons").replaceChildren();
 		closeLetter();
-		text(id("letters-note"), "The admin token lets you read the letters, send them again and remove them. `router deadletters` does the same with the credentials of the broker.");
+		text(id("letters-note"), "The admin token lets you read, replay and remove the letters. `router deadletters` does the same with the broker's credentials.");
 	} else if (!lettersTurn || id("letters-note").textContent.startsWith("The admin token")) text(id("letters-note"), lettersStart);
 }
 
@@ -652,7 +652,7 @@ async function tryLetters(now) {
 	now.counting?.abort(); // a router answers one question at a time
 	const counting = now.counting = new AbortController();
 	text(id("act-fault"), "");
-	show(row("Counting what it would do… (at most 45 s)"));
+	show(row("Counting the letters that this affects… (at most 45 s)"));
 	try {
 		const told = await answer(lettersRequest(now), { method: "POST", signal: counting.signal });
 		if (acting !== now || now.counting !== counting) return;
@@ -689,7 +689,7 @@ async function actOnLetters(now, by, reason) {
 function rolloutWords(r) {
 	const reasons = [...new Set(r.moves.map((m) => m.reason || "no reason"))];
 	const more = reasons.length - reasonsMax;
-	return reasons.slice(0, reasonsMax).join("; ") + (more > 0 ? "; and " + more + " more" : "") + (r.unknown?.length ? ". What the handlers of " + r.unknown.join(", ") + " did is not known" : "");
+	return reasons.slice(0, reasonsMax).join("; ") + (more > 0 ? "; and " + more + " more" : "") + (r.unknown?.length ? ". The handlings of " + r.unknown.join(", ") + " are unknown" : "");
 }
 
 let rolloutsTimer = 0;
@@ -706,8 +706,8 @@ async function showRollouts() {
 			(r) => r.answered, (r, cell) => counted(r.cut, cell), (r, cell) => counted(r.unanswered, cell),
 		]);
 		const says = [];
-		if (!told.rollouts?.length) says.push("No partition has moved since the members that answer have started.");
-		else says.push("Cut and unanswered handlings are repeated by the next owner. `router rollout` shows each move and member.");
+		if (!told.rollouts?.length) says.push("No partition has moved since the answering members started.");
+		else says.push("The next owner repeats cut and unanswered handlings. `router rollout` shows each move and member.");
 		if (told.silent?.length) says.push("Without " + told.silent.join("; ") + ".");
 		text(id("rollouts-note"), says.join(" "));
 	} catch (error) {
@@ -794,7 +794,7 @@ async function follow() {
 			await poll(signal);
 		} catch (error) {
 			state("locked", "bad");
-			text(id("locked-text"), token && error.status === 401 ? wrongToken : error.status === 401 ? "This router shows its data with the admin token only." : error.message);
+			text(id("locked-text"), token && error.status === 401 ? wrongToken : error.status === 401 ? "This router shows its data only with the admin token." : error.message);
 			id("locked").hidden = false;
 			await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true })); // until there is a new token
 		}

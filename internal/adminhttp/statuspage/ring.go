@@ -136,20 +136,20 @@ func waitsOf(s seen, colors map[string]string) []wait {
 	all := []wait{}
 	for c, n := range counts {
 		w := wait{Owner: c.owner, Color: colors[c.owner], Count: n, Member: c.member, For: c.member}
-		w.Until = fmt.Sprintf("it says that nothing of it runs there any more, or has been silent for %.1f s more", longest[c])
+		w.Until = fmt.Sprintf("it reports that it runs nothing there, or has been silent for another %.1f s", longest[c])
 		if longest[c] == 0 {
-			w.Until = "it says that nothing of it runs there any more, or any moment: it has been silent for long enough"
+			w.Until = "it reports that it runs nothing there; it has been silent long enough, so the wait may end at any moment"
 		}
 		switch {
 		case c.itself:
-			w.For, w.Until = "its own application", "that has finished its deliveries of an earlier tenure"
+			w.For, w.Until = "its own application", "it has finished its deliveries of an earlier tenure"
 		case c.member == "":
 			w.For = "leases of the group's earlier log"
 		case c.member == c.owner:
-			w.For += ", as it was before it began anew"
+			w.For += ", in its previous incarnation"
 		}
 		if c.open {
-			w.For += ": only keys on which it still works"
+			w.For += ": only the keys that it still works on"
 		}
 		w.Owner, w.For = untrusted.Text(w.Owner), cut(w.For)
 		all = append(all, w)

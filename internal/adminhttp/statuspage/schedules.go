@@ -50,7 +50,7 @@ func schedulesOf(m report.Members, colors map[string]string) schedulesTable {
 		t.Note = "Times are UTC."
 	}
 	if len(all.Silent) > 0 {
-		t.Note += fmt.Sprintf(" Without %s that did not answer.", report.Plural(len(all.Silent), "member"))
+		t.Note += fmt.Sprintf(" %s did not answer and are not included.", report.Plural(len(all.Silent), "member"))
 	}
 	if all.Unshown > 0 {
 		t.Note += fmt.Sprintf(" Without %s: a member lists %d at most.", report.Plural(all.Unshown, "schedule"), report.SchedulesMax)

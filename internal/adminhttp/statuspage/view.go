@@ -225,35 +225,35 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 	s := m.Status
 	switch {
 	case s == nil && m.Unnamed:
-		return "not asked", "Only gossip knows it: it is just starting, or a stranger has invented it.", classBusy
+		return "not asked", "Only gossip lists this member: it is just starting, or a stranger invented it.", classBusy
 	case s == nil && !m.Listed && waiting > 0:
-		return "gone", fmt.Sprintf("The table is without it, and %s still wait for it: until its lease has run out.", report.Plural(waiting, "partition")), classBusy
+		return "gone", fmt.Sprintf("The table no longer lists this member, but %s still wait until its lease has expired.", report.Plural(waiting, "partition")), classBusy
 	case s == nil && !m.Listed:
-		return "gone", "The table is without it. Gossip will forget it.", classBusy
+		return "gone", "The table no longer lists this member. Gossip will forget it.", classBusy
 	case s == nil && m.Reach == "dead":
-		return "dead", fmt.Sprintf("It does not answer, and there is evidence that it is dead. The keys of its %d partitions wait until the others have agreed on a table without it, "+
-			"and its lease has run out.", m.Partitions), classBad
+		return "dead", fmt.Sprintf("It does not answer, and there is evidence that it is dead. The keys of its %d partitions wait until the other members have agreed on a table without it, "+
+			"and its lease has expired.", m.Partitions), classBad
 	case s == nil:
-		return "silent", fmt.Sprintf("It does not answer. It may still work on its %d partitions, or be gone: no other member takes them before its lease has expired. %s", m.Partitions, m.Error), classBad
+		return "silent", fmt.Sprintf("It does not answer. It may still work on its %d partitions, or it may be gone: no other member takes them over before its lease has expired. %s", m.Partitions, m.Error), classBad
 	case s.Drained:
-		return "drained", "It owns nothing and runs nothing, and may be stopped.", classBusy
+		return "drained", "It owns no partition, runs no handler, and may be stopped.", classBusy
 	case s.Draining:
-		return "draining", fmt.Sprintf("It leaves: %d deliveries run, %d events have no end yet.", s.Events.Running, s.Events.Unsettled), classBusy
+		return "draining", fmt.Sprintf("It is leaving: %d deliveries are running, %d events are unfinished.", s.Events.Running, s.Events.Unsettled), classBusy
 	case s.Phase == "joining":
 		return "joining", "It waits for the state of the group.", classBusy
 	case s.Phase == "leaving" || s.Phase == "left":
-		return "leaving", fmt.Sprintf("%d deliveries run.", s.Events.Running), classBusy
+		return "leaving", fmt.Sprintf("%d deliveries are running.", s.Events.Running), classBusy
 	case s.Phase == "stale":
-		return "no lease", "It dispatches nothing until it has read one of its own Beats in the control log again.", classBad
+		return "no lease", "It dispatches nothing until it has read back one of its own Beats from the control log.", classBad
 	case !s.Listed && s.Workers == 0:
 		return "idle", "No application is connected, so it owns nothing.", classBusy
 	case !s.Listed:
 		return "outside", "It is not in the table yet.", classBusy
 	case s.Gates.Waiting > 0:
-		return "taking over", fmt.Sprintf("%d of its partitions wait until every earlier owner is over: until that one has said that nothing of it runs any more, "+
-			"or its lease has run out.", s.Gates.Waiting), classBusy
+		return "taking over", fmt.Sprintf("%d of its partitions wait for the end of every earlier owner's tenure: until each earlier owner has reported that it runs nothing there, "+
+			"or until its lease has expired.", s.Gates.Waiting), classBusy
 	case s.Gates.Draining > 0:
-		return "handing over", fmt.Sprintf("%d partitions are no longer its own, and its handlers still run there.", s.Gates.Draining), classBusy
+		return "handing over", fmt.Sprintf("%d partitions have moved to other members, but its handlers still run there.", s.Gates.Draining), classBusy
 	}
 	if c := s.Failing(); c != nil {
 		return "not ready", c.Name + ": " + c.Error, classBad

@@ -149,11 +149,11 @@ func sendingOf(r *http.Request, key string) (s Sending, err error) {
 	s.Key = event.Key(key)
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return s, errors.New("the query is not percent-encoded as it should be")
+		return s, errors.New("the query is not percent-encoded correctly")
 	}
 	for name, values := range query {
 		if len(values) != 1 {
-			return s, errors.New("each of after, at and name is there once at most")
+			return s, errors.New("after, at and name may each be set once at most")
 		}
 		switch value := values[0]; name {
 		case "name":
@@ -235,7 +235,7 @@ func headerOf(h http.Header, name string) (value string, found bool, err error) 
 	case 1:
 		return values[0], true, nil
 	}
-	return "", false, errors.New(name + " is there twice")
+	return "", false, errors.New(name + " is set twice")
 }
 
 // timeoutOf reads a number of seconds, or a duration with its unit.
@@ -260,14 +260,14 @@ func payloadOf(body io.Reader, length int64) ([]byte, error) {
 	if length >= 0 {
 		payload := make([]byte, length)
 		_, err := io.ReadFull(body, payload)
-		return payload, err //nolint:wrapcheck // it is not told to the caller
+		return payload, err //nolint:wrapcheck // the caller does not see it
 	}
 	payload, err := io.ReadAll(io.LimitReader(body, event.CallPayloadMax+1))
 	var tooLarge *http.MaxBytesError
 	if len(payload) > event.CallPayloadMax || errors.As(err, &tooLarge) {
 		return nil, errTooLarge
 	}
-	return payload, err //nolint:wrapcheck // it is not told to the caller
+	return payload, err //nolint:wrapcheck // the caller does not see it
 }
 
 // refuse answers a request that no call can be made of, and counts it.

@@ -36,7 +36,7 @@ const (
 	renewMost        = 50 * time.Millisecond
 )
 
-// reservationTarget is what a path names.
+// reservationTarget is the reservation that a path names.
 type reservationTarget struct {
 	key string
 	id  string        // 16 bytes, "" for a new one
@@ -147,11 +147,12 @@ func answerUnreached(w http.ResponseWriter) {
 	http.Error(w, "the owner of the key has not answered in time", http.StatusGatewayTimeout)
 }
 
-// codeTooOld is the code of a renewal of a reservation that its owner renews no more.
+// codeTooOld is the code of a renewal that the owner refuses because the reservation is too old.
 const codeTooOld = "too_old"
 
-// cover waits until a reservation is covered, and returns for how long it is valid from the asking on; or until it is over, or renewed no more.
-// With release it is released as soon as it was found.
+// cover waits until a reservation is covered, and returns the time for which it is valid, counted from the request. It
+// also returns when the reservation has ended or is no longer renewed. With release it is released as soon as it was
+// found.
 func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.Grant, valid time.Duration, over *Answer) {
 	pauses := backoff.Backoff{Min: renewFirst, Max: renewMost}
 	renewals := time.NewTicker(pauses.Next())
@@ -188,7 +189,7 @@ func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.G
 	}
 }
 
-// answerOver answers about a reservation that is not there, or not any more.
+// answerOver answers about a reservation that does not exist, or no longer exists.
 func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 	switch {
 	case over.Outcome == event.CallReplied && release:
@@ -220,7 +221,7 @@ func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 func reservationQuery(query string) (ttl, wait time.Duration, err error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return 0, 0, errors.New("the query is not percent-encoded as it should be")
+		return 0, 0, errors.New("the query is not percent-encoded correctly")
 	}
 	for name, all := range values {
 		d, err := time.ParseDuration(all[0])

@@ -71,7 +71,7 @@ func (o *ttlOwner) GiveUp(h event.Handle) {
 	o.mu.Lock()
 	o.gone++
 	o.mu.Unlock()
-	o.lane.Answered([]event.Verdict{event.Unknown(h, "its caller waits no longer")})
+	o.lane.Answered([]event.Verdict{event.Unknown(h, "its caller is no longer waiting")})
 }
 
 func (o *ttlOwner) RenewReservation(r event.Renewal) {
@@ -181,8 +181,8 @@ func TestReservationOutcomes(t *testing.T) {
 	}
 }
 
-// TestHalfClosedConnections: a caller that has closed only its side of the connection reads on, and is told the truth. What it may have reserved is released:
-// it has no id.
+// TestHalfClosedConnections: a caller that has closed only its side of the connection reads on, and is told the truth.
+// What it may have reserved is released: it has no id.
 func TestHalfClosedConnections(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -20,7 +20,8 @@ const (
 	TimeoutDefault = 10 * time.Second
 	TimeoutMax     = 10 * time.Minute
 
-	// OwnerGrace is how long a call waits after its timeout for the owner's answer, since only the owner can tell whether the call has run.
+	// OwnerGrace is the time that a call waits for the owner's answer after its timeout, since only the owner knows whether
+	// the call has run.
 	OwnerGrace = 100 * time.Millisecond
 )
 
@@ -30,7 +31,8 @@ type Config struct {
 	CallsMax int `min:"1"`
 	// CallsBytesMax bounds the bytes of the payloads of such calls. A call that would exceed it is refused as overloaded.
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
-	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded, a holder that comes back only at twice as many.
+	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded;
+	// for returning holders the bound is twice as high.
 	ReservationsMax int `min:"1"`
 	// SendsMax bounds the events of Send, timers included, that the broker has not confirmed yet. A further one is refused.
 	SendsMax int `min:"1"`
@@ -45,20 +47,22 @@ func DefaultConfig() Config {
 type Sender interface {
 	// Call sends a call. [Lane.Answered] gets its verdict, once.
 	Call(call *event.Event)
-	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one, or another goroutine is just bringing it. A granted reservation with a ttl gets its own when an owner
-	// has confirmed that it knows, see [forward.Table.GiveUp].
+	// GiveUp ends a call: Answered gets its verdict before GiveUp returns, unless it had one, or another goroutine is
+	// just bringing it. A granted reservation with a ttl gets its verdict when an owner has confirmed the release, see
+	// [forward.Table.GiveUp].
 	GiveUp(call event.Handle)
 	// RenewReservation asks the owner of a reservation for new permission. [Lane.Renewed] gets the answer, if one comes.
 	RenewReservation(r event.Renewal)
-	// ForgetReservation ends a reservation at this node alone, so that its holder may come back for it through another one. One that was given up, and has
-	// no verdict, is told to an owner all the same.
+	// ForgetReservation ends a reservation at this node alone, so that its holder may resume it through another node. A
+	// release without a verdict is still sent to an owner.
 	ForgetReservation(h event.Handle)
 }
 
 // Publisher publishes events.
 type Publisher interface {
-	// Publish publishes an event that comes back when it is due, see [event.Sent]. answer is called once, by any goroutine, perhaps before Publish returns: without an error when
-	// the broker has confirmed it. After an error of Publish itself nothing was published.
+	// Publish publishes an event that is delivered when it is due, see [event.Sent]. It calls answer once, from any
+	// goroutine, perhaps before it returns: without an error when the broker has confirmed the event. After an error of
+	// Publish itself nothing was published.
 	Publish(e *event.Event, answer func(error)) error
 }
 
@@ -73,7 +77,7 @@ type Request struct {
 	Traceparent string
 }
 
-// ErrRequest is wrapped by the errors about requests that no owner would take.
+// ErrRequest is wrapped by the errors about requests that no owner would accept.
 var ErrRequest = errors.New("bad request")
 
 func (r *Request) check() error {
@@ -98,7 +102,7 @@ const traceparentMax = 256
 type Answer struct {
 	event.Reply
 	Text       string        // why there is no reply
-	RetryAfter time.Duration // CallNotRun: when to call again; 0: as the caller likes
+	RetryAfter time.Duration // CallNotRun: the time to wait before another call; 0: the caller decides
 }
 
 // isUnconfirmed reports whether no owner has confirmed the release of a reservation.
@@ -123,19 +127,19 @@ type Lane struct {
 	sends   int        // without the broker's answer
 	waiting map[event.Handle]waiter
 	bytes   int
-	refused uint64 // calls and reservations, because of a bound
-	calls   int    // of waiting, those that are no reservations
+	refused uint64 // calls and reservations refused because of a bound
+	calls   int    // of waiting, those that are not reservations
 	leaving bool
 	ended   chan struct{} // of capacity one: a call has its answer
 }
 
-// Stats is what the callers of this node wait for, and the bounds.
+// Stats counts the calls, reservations and sends that wait at this node, with their bounds.
 type Stats struct {
 	Calls                         int // calls without an answer, and reservations without an end
 	Bytes, BytesMax               int // of payloads
 	Reservations, ReservationsMax int // held or waited for
 	Refused                       uint64
-	Unanswered, CallsMax          int // of Calls, those that are no reservations
+	Unanswered, CallsMax          int // of Calls, those that are not reservations
 }
 
 // Stats returns a snapshot.
@@ -149,8 +153,8 @@ func (l *Lane) Stats() Stats {
 	}
 }
 
-// Leave makes the Lane refuse new calls and reservations with the code leaving, so that they are made at another router, until TakeCalls. It takes those of
-// handlers, which have to finish, and holders that come back.
+// Leave makes the Lane refuse new calls and reservations with the code leaving, so that they are made at another
+// router, until TakeCalls. It still accepts calls of handlers, which have to finish, and returning holders.
 func (l *Lane) Leave() { l.setLeaving(true) }
 
 // TakeCalls ends what Leave began.
@@ -181,7 +185,7 @@ func (l *Lane) refuse(limit string) {
 
 // waiter receives the verdicts on a call, or on a reservation. Its methods are called under the lock, and must not block.
 type waiter interface {
-	// hear takes a verdict. It reports whether no more are wanted.
+	// hear takes a verdict. It reports whether it was the last one.
 	hear(v *event.Verdict) (last bool)
 	renewed(r *event.Renewal)
 }
@@ -190,7 +194,7 @@ type waiter interface {
 type caller chan Answer
 
 func (c caller) hear(v *event.Verdict) (last bool) {
-	c <- AnswerOf(v) // it has room for the one
+	c <- AnswerOf(v) // the channel has room for one answer
 	return true
 }
 
@@ -262,7 +266,7 @@ func refused(code, why string) Answer {
 	return Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: code}, Text: why, RetryAfter: time.Second}
 }
 
-// leavingAnswer is the answer to a caller that should call another router. It need not wait.
+// leavingAnswer is the answer to a caller that should call another router, at once.
 func leavingAnswer() *Answer {
 	a := refused(event.CodeLeaving, "this router leaves its group: ask another one")
 	a.RetryAfter = 0
@@ -278,7 +282,7 @@ func (l *Lane) enter(r *Request, w waiter) (serial uint64, no *Answer) {
 	case l.leaving && len(r.Path) == 0:
 		l.refuse(leavingGroup)
 		return 0, leavingAnswer()
-	case l.calls >= l.config.CallsMax: // reservations last long, and have a bound of their own
+	case l.calls >= l.config.CallsMax: // reservations last long and have their own bound
 		l.refuse(limitCalls)
 		return 0, &full
 	case !l.hasRoom(len(r.Payload)):
@@ -317,7 +321,7 @@ func (l *Lane) hold(bytes int) bool {
 	return true
 }
 
-// letGo gives such room back.
+// letGo frees that room.
 func (l *Lane) letGo(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -347,7 +351,7 @@ func (l *Lane) Renewed(answers []event.Renewal) {
 	}
 }
 
-// AnswerOf returns the answer that a verdict is.
+// AnswerOf converts a verdict to the answer for the caller.
 func AnswerOf(v *event.Verdict) Answer {
 	d := v.DetailOrZero()
 	switch {
@@ -355,7 +359,7 @@ func AnswerOf(v *event.Verdict) Answer {
 		return Answer{Reply: *d.Reply, Text: d.Reason, RetryAfter: d.Delay}
 	case v.Kind == event.Done:
 		return Answer{Reply: event.Reply{Outcome: event.CallDoneBefore}}
-	case v.Kind == event.Rejected: // its owner says that it is of another partition
+	case v.Kind == event.Rejected: // the owner says that the key is in another partition
 		return Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}, Text: d.Reason}
 	}
 	return Answer{Reply: event.Reply{Outcome: event.CallUnknown}, Text: "the owner of the key answered " + v.Kind.String()}

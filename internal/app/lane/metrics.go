@@ -46,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.sends = f.NewCounterVec(prometheus.CounterOpts{
 		Name: "ringfence_sends_total",
-		Help: "Events of Send, timers included, that were asked for at this node, by result: published, refused (not published, and the sender was told why), unknown (the broker has not answered, or the sender has not waited).",
+		Help: "Events of Send, timers included, that were requested at this node, by result: published, refused (not published, and the sender got the reason), unknown (the broker has not answered, or the sender has not waited).",
 	}, []string{"result"})
 	for _, result := range []string{sendPublished, sendRefused, sendUnknown} {
 		m.sends.WithLabelValues(result)

@@ -17,31 +17,31 @@ const (
 	WaitMax       = time.Hour // for a reservation
 	reservationID = 16        // bytes of an id
 
-	// waitLeast is how long is waited at least: so long it may take until the owner of a free key has granted it.
+	// waitLeast is the shortest wait: the owner of a free key may take this long to grant it.
 	waitLeast = 100 * time.Millisecond
 
-	// resumeWait is how long the owner's answer to a holder that comes back is waited for. It comes back again after that.
+	// resumeWait limits the wait for the owner's answer to a returning holder. After it the holder tries again.
 	resumeWait = 500 * time.Millisecond
 )
 
 // codeNotExclusive is the code of reservations that are refused because two members may own a key.
 const codeNotExclusive = "not_exclusive"
 
-// RefuseReservations makes the Lane refuse all reservations, since ownership is not exclusive. It must be called before any other method.
+// RefuseReservations makes the Lane refuse all reservations, since ownership is not exclusive. Call it before any other method.
 func (l *Lane) RefuseReservations() { l.shared = true }
 
-// CoverIf makes the Lane take reservations with a ttl while covers says that the group can cover them. It must be called before any other
-// method.
+// CoverIf makes the Lane accept reservations with a ttl while covers reports that the group can cover them. Call it before
+// any other method.
 func (l *Lane) CoverIf(covers func() bool) { l.covers = covers }
 
 // Ask is a request for a reservation, as its holder makes it.
 type Ask struct {
 	Key    event.Key
-	ID     string        // 16 random bytes, a secret: an ask with the same ones resumes the reservation
+	ID     string        // 16 random bytes, a secret: a request with the same id resumes the reservation
 	Wait   time.Duration // how long to wait for it, 0 to WaitMax
-	Resume bool          // it was granted before: no new one is wanted
+	Resume bool          // it was granted before, and no new one may begin
 	Path   []partition.KeyHash
-	TTL    time.Duration // for how long each renewal shall promise the key, also beyond the death of its owner; 0: for no longer than a lease
+	TTL    time.Duration // the time for which each renewal promises the key, even if its owner dies; 0: no longer than a lease
 }
 
 func (a *Ask) check() error {
@@ -60,7 +60,8 @@ func (a *Ask) check() error {
 	return nil
 }
 
-// Reservation is one that is held through this node, or waited for. One goroutine uses it: it receives from News, and then calls Next.
+// Reservation is a reservation that is held or waited for through this node. One goroutine uses it: it receives from News,
+// and then calls Next.
 type Reservation struct {
 	News <-chan struct{} // there is something for Next
 
@@ -70,22 +71,22 @@ type Reservation struct {
 	timeout *time.Timer
 
 	released bool // its holder has released it
-	resumes  bool // it was granted before, and its holder may still have permission
+	resumes  bool // granted before: its holder may still have permission
 
 	// Guarded by the lock of the lane.
 	granted  *event.Grant
 	answered *event.Renewal // the newest
 	over     *Answer
-	gaveUp   bool // the wait for an answer is over: a grant that comes now is not told
+	gaveUp   bool // the wait for an answer is over: a later grant is not passed on
 	releases bool // it is released as soon as its owner has answered
 }
 
-// ErrUnreached says that the owner of a key has not answered a holder that came back. The reservation may go on: the holder comes back again, as long as
-// it has permission.
+// ErrUnreached says that the owner of a key has not answered a holder that came back. The reservation may continue: the
+// holder comes back again, as long as it has permission.
 var ErrUnreached = errors.New("the owner of the key has not answered")
 
-// Reserve asks for a reservation. It returns an error only for a request that breaks the bounds, an [ErrRequest]. The caller must call Forget
-// or Release in the end.
+// Reserve asks for a reservation. It returns an error, an [ErrRequest], only for a request that breaks the bounds. The
+// caller must finally call Forget or Release.
 func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	if err := a.check(); err != nil {
 		l.metrics.refused.WithLabelValues(badRequest).Inc()
@@ -94,7 +95,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	news := make(chan struct{}, 1)
 	r := &Reservation{lane: l, news: news, News: news, resumes: a.Resume}
 	if a.TTL > 0 && !a.Resume && !l.shared && (l.covers == nil || !l.covers()) {
-		// A member of an older release would grant it for a lease, and not know that more was asked for.
+		// A member of an older release would grant it for a lease only, since it does not know the ttl.
 		r.end(refused(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version"))
 		return r, nil
 	}
@@ -112,14 +113,15 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 		Handle: r.handle, ID: event.CallMessageID(a.Key, "reservation\x00"+a.ID, 0), Key: a.Key, Partition: partition.HashOf(string(a.Key)).Partition(),
 		Call: &event.Call{ID: a.ID, Deadline: l.now().Add(wait), Path: a.Path, Reservation: true, Resume: a.Resume, TTL: a.TTL},
 	})
-	// Behind Call, or the sender might hear that it is given up before it has it. The owner's answer may come a little later than the wait, and decides
-	// whether the grant or the timeout was first.
+	// After Call, since the sender must have the call before it is given up. The owner's answer may come a little after the
+	// end of the wait, and decides whether the grant or the timeout was first.
 	r.timeout = time.AfterFunc(wait+OwnerGrace, r.giveUpWaiting)
 	return r, nil
 }
 
-// enterReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it has no room. A holder that comes
-// back is not refused because the router leaves, or others have taken its place: the refusal would end its reservation.
+// enterReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it
+// has no room. A returning holder is not refused because the router leaves or other reservations use the room: the
+// refusal would end its reservation.
 func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +142,8 @@ func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answ
 	return l.last, nil
 }
 
-// isFull reports whether there is no room for a reservation. Holders that come back find as much room again. The lock is held.
+// isFull reports whether there is no room for a reservation. For returning holders the bound is twice as high. The lock
+// is held.
 func (l *Lane) isFull(resume bool) bool {
 	if resume {
 		return l.held/2 >= l.config.ReservationsMax
@@ -157,7 +160,7 @@ func (r *Reservation) end(a Answer) {
 func (r *Reservation) hear(v *event.Verdict) (last bool) {
 	defer signal.Set(r.news)
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
-		if !r.gaveUp { // otherwise the owner is being told that it is not wanted, and gives the key away
+		if !r.gaveUp { // otherwise the owner is being told that it is not wanted, and frees the key
 			r.granted = d.Grant
 		}
 		return false
@@ -174,7 +177,7 @@ func (r *Reservation) renewed(answer *event.Renewal) {
 	signal.Set(r.news)
 }
 
-// giveUpWaiting ends a wait that has no answer. The owner is told, unless the reservation was granted before: it would give the key away, and the
+// giveUpWaiting ends a wait that has no answer. The owner gets a Cancel, unless the reservation was granted before: it would free the key while the
 // holder may still have permission.
 func (r *Reservation) giveUpWaiting() {
 	r.lane.mu.Lock()
@@ -191,7 +194,7 @@ func (r *Reservation) giveUpWaiting() {
 		r.lane.sender.ForgetReservation(r.handle)
 	default:
 		r.lane.sender.GiveUp(r.handle)
-		if r.forget() { // its owner has just granted it, and is told that it is not wanted
+		if r.forget() { // its owner has just granted it: tell the owner that it is not wanted
 			r.lane.mu.Lock()
 			r.end(Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}, Text: "its time was up"})
 			r.lane.mu.Unlock()
@@ -211,15 +214,15 @@ func (r *Reservation) forget() (open bool) {
 	return open
 }
 
-// isUnreached reports whether the owner has not answered a holder that came back.
+// isUnreached reports whether the owner has not answered a returning holder.
 func (r *Reservation) isUnreached() bool {
 	r.lane.mu.Lock()
 	defer r.lane.mu.Unlock()
 	return r.resumes && r.gaveUp && r.over == nil
 }
 
-// Next returns what has come since the last call: that the reservation was granted, the newest answer to a renewal, and that it is over. Each may
-// be nil.
+// Next returns the news since the last call: the grant, the newest answer to a renewal, and the end of the reservation.
+// Each may be nil.
 func (r *Reservation) Next() (granted *event.Grant, answered *event.Renewal, over *Answer) {
 	granted, answered, over, release := r.next()
 	if release {
@@ -238,7 +241,7 @@ func (r *Reservation) next() (granted *event.Grant, answered *event.Renewal, ove
 	}
 	if granted != nil {
 		release, r.releases = r.releases, false
-		r.granted = &event.Grant{} // told: it is not waited for any more
+		r.granted = &event.Grant{} // told: its wait has ended
 		if *granted == (event.Grant{}) {
 			granted = nil
 		}
@@ -251,8 +254,9 @@ func (r *Reservation) Renew(number uint64) {
 	r.lane.sender.RenewReservation(event.Renewal{Handle: r.handle, Number: number})
 }
 
-// Release ends the reservation, or the wait for it. Next says that it is over: of one with a ttl when an owner has confirmed it, or nobody is promised
-// the key any more. The owner of one that is being resumed may not have been asked yet, and would not hear of the release: it is told when it has answered.
+// Release ends the reservation, or the wait for it. Next reports the end: for a reservation with a ttl when an owner
+// has confirmed it, or when no promise of the key remains. The owner of a reservation that is being resumed may not
+// have been asked yet, and would not hear of the release: it gets the release when it has answered.
 func (r *Reservation) Release() {
 	r.released = true
 	r.lane.mu.Lock()
@@ -264,8 +268,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// Forget drops the reservation. One that waits ends; one that is held and was not released ends at its owner when its permission has passed, or goes
-// on if its holder comes back for it. A release that no owner has confirmed yet is kept by the table, without a holder.
+// Forget drops the reservation. A waiting one ends. A held one that was not released ends at its owner when its permission
+// has passed, unless its holder resumes it. The table keeps a release that no owner has confirmed, without a holder.
 func (r *Reservation) Forget() {
 	if r.handle == 0 {
 		return
@@ -281,7 +285,7 @@ func (r *Reservation) Forget() {
 	r.forget()
 }
 
-// onHoldersClock returns how far the clock of a holder may advance while ours advances by d, if NTP can slew it.
+// onHoldersClock returns the time by which the clock of a holder may advance while ours advances by d, if NTP can slew it.
 func onHoldersClock(d time.Duration, raw bool) time.Duration {
 	if raw {
 		return d
@@ -318,7 +322,7 @@ func (r *Reservation) serve(ctx context.Context, holder Holder) error {
 	}
 }
 
-// Frame is one of the holder: a Release, or a Renew with a number.
+// Frame is a frame of the holder: a Release, or a Renew with a number.
 type Frame struct {
 	Release bool
 	Renew   uint64

@@ -318,7 +318,8 @@ func TestResumeAtAFullRouter(t *testing.T) {
 	}
 }
 
-// TestLaneThatLeaves: a router that leaves refuses new calls and reservations, and takes those of handlers and of holders that come back; it waits for calls, and not for reservations.
+// TestLaneThatLeaves: a router that leaves refuses new calls and reservations, and takes those of handlers and of
+// holders that come back; it waits for calls, and not for reservations.
 func TestLaneThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newKeyOwner(10)
@@ -389,8 +390,8 @@ func TestLaneThatLeaves(t *testing.T) {
 	})
 }
 
-// A holder that comes back and gets no answer is no release: its permission may still run, and the owner must not give the key away. It is told to come
-// back again, by the end of its stream.
+// A holder that comes back and gets no answer is no release: its permission may still run, and the owner must not give
+// the key away. It is told to come back again, by the end of its stream.
 func TestResumeWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, end := range map[string]func(o *keyOwner, r *Reservation){

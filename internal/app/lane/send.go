@@ -20,7 +20,7 @@ var (
 	errNoAnswer = errors.New("the broker has not confirmed it in time")
 )
 
-// SendTimeout is how long the broker's answer is waited for.
+// SendTimeout limits the wait for the broker's answer.
 const SendTimeout = 30 * time.Second
 
 // The results of sends, in metrics.
@@ -67,7 +67,7 @@ func (l *Lane) send(ctx context.Context, s *Sending) (Published, error) {
 	sent := event.Sent{Key: s.Key, Due: now, Name: s.Name}
 	switch {
 	case s.After != 0 && s.At != 0:
-		return Published{}, fmt.Errorf("%w: due after a time and at a time: want one of them", ErrRequest)
+		return Published{}, fmt.Errorf("%w: after and at are both set: want one of them", ErrRequest)
 	case len(s.ID) > event.SentIDMax:
 		return Published{}, fmt.Errorf("%w: an id of %d bytes: want at most %d", ErrRequest, len(s.ID), event.SentIDMax)
 	case s.After < 0 || s.After > event.SentAfterMax:

@@ -114,7 +114,7 @@ func decode(b []byte) (*Report, error) {
 	case len(m.GetGroup()) > NameMax || len(m.GetMember()) > NameMax:
 		return nil, fmt.Errorf("%w: a name of more than %d bytes", errReport, NameMax)
 	case len(c.GetId()) != len(audit.ClockID{}) || len(m.GetIncarnation()) != len(Incarnation{}):
-		return nil, fmt.Errorf("%w: an id that has not 16 bytes", errReport)
+		return nil, fmt.Errorf("%w: an id that is not 16 bytes long", errReport)
 	case !instants(c.GetBootNs(), c.GetLeaseNs(), c.GetSinceNs(), c.GetWanderNs(), m.GetOmittedUntilNs()):
 		return nil, fmt.Errorf("%w: an instant out of bounds", errReport)
 	}

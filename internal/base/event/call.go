@@ -32,7 +32,7 @@ func IsTTL(d time.Duration) bool { return d >= TTLLeast && d <= TTLMost }
 type Call struct {
 	Method   string
 	ID       string              // of the caller's choice; "": see Once
-	Deadline clock.Instant       // by this process's clock: the caller waits no longer
+	Deadline clock.Instant       // by this process's clock: the caller is no longer waiting
 	Path     []partition.KeyHash // of the keys whose handlers wait for this call, the outermost first
 
 	// Reservation says that no handler runs, but the caller itself, at its own place: Method is "". Deadline bounds its wait alone.

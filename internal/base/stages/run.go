@@ -25,7 +25,7 @@ var (
 	ErrDrainTimeout = errors.New("drain timeout")
 
 	// ErrReturned reports that a stage returned without an error though it was not stopped.
-	ErrReturned = errors.New("returned unasked")
+	ErrReturned = errors.New("returned before it was told to stop")
 )
 
 // Stage is one part of a process that works until it is stopped.

@@ -52,7 +52,7 @@ func (c *credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 	return aside(ctx, c, c.provider.GetTLSCertificate)
 }
 
-var errSlow = errors.New("the source of credentials does not answer")
+var errSlow = errors.New("the credentials provider does not answer")
 
 // aside calls the provider on a separate goroutine, and abandons the call after the timeout or with ctx. It initializes the provider before
 // the first call.

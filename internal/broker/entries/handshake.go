@@ -132,7 +132,7 @@ func (k *conn) introduce(ctx context.Context) error {
 			return fmt.Errorf("entries: %v answers a greeting with %v", k.to, c.GetType())
 		}
 	}
-	return fmt.Errorf("entries: %v does not come to an end with its challenges", k.to)
+	return fmt.Errorf("entries: %v sends too many authentication challenges", k.to)
 }
 
 // writeNow and readNow are for the handshake, when the connection has no goroutines yet.

@@ -229,7 +229,7 @@ func (c *Consumer) quit(err error) {
 	}
 	if n := len(c.acks.ids); n > 0 {
 		c.client.metrics.acksUnsent.Add(float64(n))
-		c.client.log.Warn("a consumer ended while it had no broker; the broker will deliver the entries again", "topic", c.sub.Topic, "acks_unsent", n, "error", err)
+		c.client.log.Warn("a consumer ended while it was disconnected; the broker will deliver its entries again", "topic", c.sub.Topic, "acks_unsent", n, "error", err)
 	}
 	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
 		if c.sub.Receipt != nil {

@@ -248,7 +248,7 @@ func (s *session) migrated(c *pulsarpb.CommandTopicMigrated) {
 	to, err := parseService(url)
 	if err != nil || to.tls != s.conn.to.tls {
 		log := s.consumer.client.log
-		log.Warn("a broker names no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
+		log.Warn("a broker gave no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
 		return
 	}
 	s.finish(ending{reason: reasonMigrated, seeds: newSeeds(to)})

@@ -44,7 +44,7 @@ type Effects struct {
 func (e *Effects) Held() int { return len(e.held) }
 
 // Become makes the mailboxes go by these acts, and no other. The calls say what has changed, each in a fixed order. It returns how
-// many keys are not held any more.
+// many keys are no longer held.
 func (e *Effects) Become(active Active, keys Keys) (released int) {
 	held, free := change(&e.held, active.Held, func(k event.Key) event.Key { return k }, cmp.Compare)
 	if len(held) > 0 {

@@ -96,7 +96,7 @@ func (v *visit) tellEnds(transport controllog.Transport) {
 		r.ID = newID()
 		data, err := Encode(r)
 		if err != nil {
-			v.log.Error("the end of an act is not recorded", "act", r.Of.String(), "error", err)
+			v.log.Error("the end of an act could not be recorded", "act", r.Of.String(), "error", err)
 			continue
 		}
 		v.appendOnly(transport, data)

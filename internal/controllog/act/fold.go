@@ -17,7 +17,7 @@ type Result string
 const (
 	Held      Result = "held"      // the key is held from now on
 	Renewed   Result = "renewed"   // the key was held already: its hold is this one now
-	Released  Result = "released"  // the key is not held any more
+	Released  Result = "released"  // the key is no longer held
 	NotHeld   Result = "not_held"  // the key was not held: nothing is released
 	Full      Result = "full"      // HeldLimit keys are held, SkipsLimit events skipped, or ParksLimit keys parked: no effect
 	Skipping  Result = "skipping"  // the event is skipped from now on
@@ -42,7 +42,8 @@ const (
 	ParksLimit = 1024
 	// listMax is the number of newest records that a Fold lists.
 	listMax = 1000
-	// forgottenMax is how many acts from the far future a Fold may forget, without their keeping all later records in the topic.
+	// forgottenMax is the number of acts from the far future that a Fold may forget, so that they do not keep all later
+	// records in the topic.
 	forgottenMax = 64
 )
 
@@ -68,7 +69,7 @@ type placed struct {
 
 	at      event.Position
 	number  uint64         // in the order in which acts were first read
-	end     End            // of a skip or unpark; 0: not told
+	end     End            // of a skip or unpark; 0: not recorded
 	endedBy string         // the member that has told it
 	told    string         // its words
 	ending  Record         // that has told it
@@ -350,7 +351,8 @@ func (f *Fold) Keys(now time.Time) []event.Key {
 	return keys
 }
 
-// Next returns when the next of the holds, skips, parks and unparks at an instant expires, and whether there is one.
+// Next returns the time at which the next of the holds, skips, parks and unparks at an instant expires, and whether there
+// is one.
 func (f *Fold) Next(now time.Time) (next time.Time, ok bool) {
 	look := func(r Record) {
 		if activeAt(r, now) && (!ok || r.Until.Before(next)) {
@@ -391,22 +393,22 @@ func (f *Fold) List(now time.Time) []Shown {
 	return shown
 }
 
-// Old returns the position up to which no record is needed any more at an instant: each has been without an effect
+// Old returns the position up to which no record is needed at an instant: each has been without an effect
 // for longer than keep, and the newest record stays. ok is false if there is no such position.
 func (f *Fold) Old(now time.Time, keep time.Duration) (upTo event.Position, ok bool) {
 	before := now.Add(-keep)
-	// An act from a wrong clock has no effect, and keeps nothing: its time will not come for as long as acts last. Whose clock is wrong a later
-	// record shows that is over by the clock here: if all are from the far future, it is this one.
+	// An act from a wrong clock has no effect and keeps no records: its time is further away than acts last. A later record
+	// that is over by the clock here shows whose clock is wrong: if all records are from the far future, the clock here is.
 	isFar := func(until time.Time) bool { return until.Sub(now) > 2*DurationMax }
 	needed := func(until time.Time) bool { return !until.Before(before) && !isFar(until) }
 	if len(f.forgotten) == forgottenMax && !f.forgotten[0].Before(before) || slices.ContainsFunc(f.forgotten, needed) {
-		return event.Position{}, false // with so many, a further one may be needed, too
+		return event.Position{}, false // with so many, a further record may be needed, too
 	}
 	for _, p := range f.list {
 		if needed(p.Until) {
 			break
 		}
-		if !isFar(p.Until) && p.at != f.last { // the newest record stays: without it the topic looks as if it was made anew
+		if !isFar(p.Until) && p.at != f.last { // keep the newest record: without it the topic would look newly created
 			upTo, ok = p.at, true
 		}
 	}

@@ -51,7 +51,8 @@ func unparkedRecord(of Record) Record {
 }
 
 // TestFoldMatchesTheReference: which keys are held or parked at an instant is decided by the newest act on each in the
-// log, an unpark by its end, too, and which events are skipped by the first skip of each that has not expired, whatever the writers' clocks say and however often a record is read.
+// log, an unpark by its end, too, and which events are skipped by the first skip of each that has not expired, whatever
+// the writers' clocks say and however often a record is read.
 func TestFoldMatchesTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var f, again Fold
@@ -209,8 +210,8 @@ func TestFoldMatchesTheReference(t *testing.T) {
 
 // TestFoldIsBounded: there are no more holds than HeldLimit and no more listed records than listMax; holds that have
 // expired make room.
-// TestAnActThatIsWrittenAgainDoesNotUndoALaterOne: a member that writes an act again may not have read yet that it is over. Its record then stands behind the
-// later one, and a member that starts now knows no better.
+// TestAnActThatIsWrittenAgainDoesNotUndoALaterOne: a member that writes an act again may not have read yet that it is
+// over. Its record then stands behind the later one, and a member that starts now knows no better.
 func TestAnActThatIsWrittenAgainDoesNotUndoALaterOne(t *testing.T) {
 	soon := noon.Add(time.Second)
 	hold, longer, release := record(Hold, "k", noon, time.Hour), record(Hold, "k", soon, 2*time.Hour), record(Release, "k", soon, 0)

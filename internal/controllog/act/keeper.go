@@ -22,24 +22,25 @@ import (
 type Config struct {
 	Enabled bool // operators may act on single keys of the group, through a topic __acts-<group> beside the control topic
 
-	// HoldFor is how long a key is held if the operator names no duration.
+	// HoldFor is the duration of a hold for which the operator names none.
 	HoldFor time.Duration `above:"0" max:"720h"`
 	// HoldForMax is the longest hold that this router accepts.
 	HoldForMax time.Duration `above:"0" max:"720h"`
-	// HeldMax is the most keys that are held at a time: this router refuses further holds.
+	// HeldMax is the greatest number of keys that are held at a time: this router refuses further holds.
 	HeldMax int `min:"1" max:"1024"`
-	// SkipFor is how long a skip stays in effect: until then its event becomes a dead letter, whichever member owns the key.
+	// SkipFor is the time for which a skip is in effect: in that time its event becomes a dead letter, whichever member owns
+	// the key.
 	SkipFor time.Duration `above:"0" max:"720h"`
-	// SkipsMax is the most skips that are in effect at a time: this router refuses further ones.
+	// SkipsMax is the greatest number of skips in effect at a time: this router refuses further ones.
 	SkipsMax int `min:"1" max:"1024"`
-	// ParkFor is how long a key is parked if the operator names no duration.
+	// ParkFor is the duration of a park for which the operator names none.
 	ParkFor time.Duration `above:"0" max:"720h"`
-	// ParkedMax is the most keys that are parked, or come back, at a time: this router refuses further ones.
+	// ParkedMax is the greatest number of keys that are parked or come back at a time: this router refuses further parks.
 	ParkedMax int `min:"1" max:"1024"`
-	// StartWait is how long a router waits at its start for the acts topic to be read; then it takes
-	// part without the holds that it has not read, and logs that.
+	// StartWait is the time that a router waits at its start for the acts topic to be read; then it joins
+	// without the holds that it has not read, and logs that.
 	StartWait time.Duration `min:"0s"`
-	// KeepFor is how long the acts topic keeps records of acts that have no effect any more.
+	// KeepFor is the time for which the acts topic keeps records of acts that no longer have an effect.
 	KeepFor time.Duration `above:"0"`
 }
 
@@ -60,12 +61,12 @@ const (
 	orderMax   = 7 * time.Second  // for an act: the answer must go out within the write timeout of the admin endpoint
 	pauseFirst = 200 * time.Millisecond
 	pauseMax   = 30 * time.Second
-	lookEvery  = 5 * time.Second // at holds that expire, since the wall clock may jump
+	lookEvery  = 5 * time.Second // checks for expired holds, since the wall clock may jump
 	trimEvery  = time.Hour
 	lineEvery  = time.Second // between log lines about acts: any writer of the topic can cause them
 	lineBurst  = 20
 
-	againWithin = 2 * time.Second // in which a member begins to write acts again, by chance: the others need not
+	againWithin = 2 * time.Second // random wait before a member writes lost acts again, so that mostly one member does
 	againMost   = 32              // acts that it writes again at a time
 )
 
@@ -73,11 +74,11 @@ const (
 var (
 	// ErrUnreadable says that the acts topic cannot be read or written.
 	ErrUnreadable = errors.New("the acts topic cannot be used now")
-	// ErrUnknown says that the record of an act may or may not stand in the topic, now or later.
-	ErrUnknown = errors.New("it is not known whether the act takes effect: look at the acts, and try again")
+	// ErrUnknown says that the record of an act may or may not be in the topic, now or later.
+	ErrUnknown = errors.New("it is unknown whether the act takes effect: check the list of acts before you try again")
 	// ErrNothing says that there is no event to skip.
 	ErrNothing = errors.New("nothing to skip")
-	// ErrRefused says that an act is out of the bounds of the settings.
+	// ErrRefused says that the bounds of the settings do not allow an act.
 	ErrRefused = errors.New("refused")
 )
 
@@ -93,22 +94,22 @@ type Keeper struct {
 	read    chan struct{} // closed when the topic was read to its end for the first time
 
 	effects Effects       // of Run's goroutine
-	lapsed  int           // keys whose park has expired, when Run's goroutine last looked
+	lapsed  int           // keys whose park has expired, as of the last check by Run's goroutine
 	ended   chan struct{} // cap 1: ends has changed
 
-	restart bool                 // the topic is another one: it is read from its first record again
-	again   map[ID]clock.Instant // acts that the topic has lost: when they were written again
-	answers []func()             // to acts of this member that were read back, for when the mailboxes go by them
+	restart bool                 // the topic was replaced: it is read again from its first record
+	again   map[ID]clock.Instant // acts that the topic has lost: the times at which they were written again
+	answers []func()             // to acts of this member that were read back; given once the mailboxes apply them
 
 	mu        sync.Mutex
 	fold      Fold
 	transport controllog.Transport // nil: none at present
-	why       error                // why the topic cannot be used now; nil: it can
+	why       error                // the reason why the topic cannot be used now; nil: it can
 	waiting   map[ID]chan Result   // acts of this member that are not read back yet
 	ends      map[ID]*ending       // of skips and unparks at this member, that are not read back yet
 }
 
-// New returns a Keeper of the member of a name. open returns a new log of records on the acts topic, and wall the time of
+// New returns the Keeper of the member with that name. open returns a new log of records on the acts topic, and wall the time of
 // day. It does no I/O.
 func New(cfg Config, member string, open func() (controllog.Transport, error), wall func() time.Time, log *slog.Logger, metrics *Metrics) *Keeper {
 	k := &Keeper{
@@ -128,7 +129,7 @@ func (k *Keeper) Read() <-chan struct{} { return k.read }
 // StartWait returns how long a member should wait for Read at its start.
 func (k *Keeper) StartWait() time.Duration { return k.cfg.StartWait }
 
-// Check returns why the topic cannot be used now, nil if it can.
+// Check returns the reason why the topic cannot be used now, nil if it can.
 func (k *Keeper) Check() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,13 +190,13 @@ func (k *Keeper) List() []Shown {
 // Order is the request of an operator.
 type Order struct {
 	Key    event.Key
-	By     string        // who, in their own words
+	By     string        // who made it, in their own words
 	From   string        // where the request came from
 	Reason string        // why
 	For    time.Duration // of a hold, park or unpark; 0: Config.HoldFor, Config.ParkFor or Config.HoldForMax
 
 	Event event.MessageID // of a skip
-	named bool            // the operator has named it
+	named bool            // the operator has named the event
 }
 
 // Hold makes the key's events wait at every member that reads the acts topic. It returns when the record was read
@@ -403,11 +404,11 @@ func (k *Keeper) settle(keys Keys) time.Duration {
 	k.mu.Unlock()
 	if released := k.effects.Become(active, keys); released > 0 {
 		if log, due := k.lines.Line(); due {
-			log.Info("keys are not held any more: released or expired", "keys", released, "held_keys", k.effects.Held())
+			log.Info("keys are no longer held: released or expired", "keys", released, "held_keys", k.effects.Held())
 		}
 	}
 	if lapsed > k.lapsed {
-		k.log.Warn("a park or an unpark has expired before its end was told: letters of the key may be left in the parking topic, and its newer events run before them; router unpark KEY runs what is left",
+		k.log.Warn("a park or an unpark expired before its end was recorded: letters of the key may remain in the parking topic while newer events run; router unpark KEY runs the remaining letters",
 			"keys", lapsed)
 	}
 	k.lapsed = lapsed

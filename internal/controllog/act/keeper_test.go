@@ -401,7 +401,8 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// TestParks: a park, and an unpark until its end, have an effect at all members, those that start later, too; both expire by themselves, which is seen.
+// TestParks: a park, and an unpark until its end, have an effect at all members, those that start later, too; both
+// expire by themselves, which is seen.
 func TestParks(t *testing.T) {
 	for name, topic := range logs {
 		t.Run(name, func(t *testing.T) {
@@ -799,8 +800,8 @@ func (u *unguarded) ReleaseKeys(keys []event.Key) {
 	}
 }
 
-// TestNoKeyRunsBetweenTwoActs: a member that reads the topic again after an outage may learn at once that a key is held and that its park has ended, or the other way
-// round. Its events wait all the time.
+// TestNoKeyRunsBetweenTwoActs: a member that reads the topic again after an outage may learn at once that a key is held
+// and that its park has ended, or the other way round. Its events wait all the time.
 func TestNoKeyRunsBetweenTwoActs(t *testing.T) {
 	for name, kinds := range map[string][2]Kind{"a park, then a hold": {Park, Hold}, "a hold, then a park": {Hold, Park}} {
 		t.Run(name, func(t *testing.T) {

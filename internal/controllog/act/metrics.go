@@ -71,7 +71,7 @@ func (m *Metrics) watch(k *Keeper) {
 	}, func() float64 { active, _ := k.Parks(); return float64(active) })
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_act_lapsed_parks",
-		Help: "Keys of the group whose newest park or unpark has expired before its end was told: letters of theirs may be left in the parking topic.",
+		Help: "Keys of the group whose newest park or unpark expired before its end was recorded: their letters may remain in the parking topic.",
 	}, func() float64 { _, lapsed := k.Parks(); return float64(lapsed) })
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_act_topic_readable",

@@ -106,7 +106,7 @@ type Record struct {
 	Kind   Kind
 	ID     ID
 	Key    event.Key // "" with Mark
-	By     string    // who, in their own words: what is proven is only that they had the admin token
+	By     string    // who made it, in their own words: what is proven is only that they had the admin token
 	Via    string    // the member that took the act, and where the request came from
 	Reason string
 	At     time.Time // by the wall clock of that member, in milliseconds

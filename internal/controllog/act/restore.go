@@ -9,8 +9,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// The functions below serve a topic that was deleted, truncated or restored from a backup: members read it anew, keep the acts that they know, and write
-// those again that it lacks.
+// The functions below serve a topic that was deleted, truncated or restored from a backup: members read it anew, keep
+// the acts that they know, and write those again that it lacks.
 
 // again reports whether the act of a record is known, and notes where its newest record is.
 func (f *Fold) again(p placed) (known bool) {
@@ -25,7 +25,7 @@ func (f *Fold) again(p placed) (known bool) {
 	return move(f.skips, skipped{p.Key, p.Event}, same, p.at) || known
 }
 
-// subject is what an act but a skip changes: each replaces the one before.
+// subject identifies the state that an act other than a skip changes: each act replaces the one before.
 type subject struct {
 	key  event.Key
 	park bool // and not a hold
@@ -33,8 +33,9 @@ type subject struct {
 
 func (r Record) subject() subject { return subject{r.Key, r.Kind == Park || r.Kind == Unpark} }
 
-// redo gives an act that stands in the topic twice its effect again if by its time it is later than each other one on its key. Its record is there again since an
-// earlier act was written again behind the first one, by a member that had not read it.
+// redo gives an act that stands in the topic twice its effect again if by its time it is later than each other one on
+// its key. Its record is there again since an earlier act was written again behind the first one, by a member that had
+// not read it.
 func (f *Fold) redo(p placed) {
 	if p.Kind == Skip {
 		return
@@ -99,8 +100,9 @@ func (f *Fold) Restart() {
 	}
 }
 
-// Missing returns the acts with an effect at an instant and the parks and unparks without an end, which have no record since [Fold.Restart]; and the acts and
-// ends behind which a record of an act that they ended or replaced stands in the topic again. Oldest first.
+// Missing returns the acts with an effect at an instant and the parks and unparks without an end, which have no record
+// since [Fold.Restart]; and the acts and ends behind which a record of an act that they ended or replaced stands in the
+// topic again. Oldest first.
 func (f *Fold) Missing(now time.Time) (missing []Record) {
 	look := func(p placed, always bool) {
 		if p.at.IsZero() && (always || activeAt(p.Record, now)) {
@@ -123,8 +125,8 @@ func (f *Fold) Missing(now time.Time) (missing []Record) {
 	return missing
 }
 
-// undone appends the acts and ends that a member which reads only the topic does not go by: an earlier state of the topic lacks them, or a member that had not
-// read them yet has written an act again behind them.
+// undone appends the acts and ends that a member which reads only the topic does not go by: an earlier state of the
+// topic lacks them, or a member that had not read them yet has written an act again behind them.
 func (f *Fold) undone(now time.Time, missing []Record) []Record {
 	last, newest := map[subject]placed{}, map[subject]placed{} // by positions, and by the order in which they were first read
 	for _, p := range f.list {

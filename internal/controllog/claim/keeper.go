@@ -206,7 +206,7 @@ func (p *place) run(ctx context.Context) error {
 	case errors.Is(err, ErrTaken) || errors.Is(err, ErrReleased) || !p.keeper.cfg.Optional:
 		return err
 	}
-	p.log.Warn("going on without the claim", "error", err)
+	p.log.Warn("continuing without the claim", "error", err)
 	p.wasRead()
 	p.hold(nil)
 	<-ctx.Done()
@@ -241,7 +241,7 @@ func (p *place) losePatience(ctx context.Context) {
 	case <-ctx.Done():
 	case <-p.held:
 	case <-timer.C:
-		p.log.Warn("going on without the claim",
+		p.log.Warn("continuing without the claim",
 			"error", p.keeper.Check())
 		p.wasRead()
 		p.hold(nil)
@@ -547,5 +547,5 @@ func (e *TakenError) Error() string {
 		"(docs/install.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
 }
 
-// resourcesShown is how many resources an error or a line names.
+// resourcesShown is the number of resources that an error or a log line names.
 const resourcesShown = 5

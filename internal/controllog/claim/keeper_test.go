@@ -637,7 +637,8 @@ func (d distant) Tail(ctx context.Context, from event.Position, prefetch int, op
 	return d.Mem.Tail(ctx, from, prefetch, opened, record)
 }
 
-// A claims topic is never trimmed, and its claims, which are written again twice a day, are each in a ledger of their own. A router that starts after years reads it all.
+// A claims topic is never trimmed, and its claims, which are written again twice a day, are each in a ledger of their
+// own. A router that starts after years reads it all.
 func TestClaimsOfYears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := controllog.NewMem()

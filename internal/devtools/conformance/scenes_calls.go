@@ -89,7 +89,7 @@ func playCallRevoked(r *router) {
 	s.suspend()
 	waits := s.give(task{method: methodObey, do: "done"})
 	s.receipted()
-	s.revoke(&appv1.Revoke{DeliveryIds: []uint64{ran, waits}, Reason: "the caller waits no longer"})
+	s.revoke(&appv1.Revoke{DeliveryIds: []uint64{ran, waits}, Reason: "the caller is no longer waiting"})
 	s.lost(rule, ran)
 	r.finished(rule, ran)
 	s.resume()

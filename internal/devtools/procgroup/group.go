@@ -150,7 +150,7 @@ func (c *Group) watch(p *Process, stdout io.Reader, line func(string)) {
 	}
 }
 
-var errUnasked = errors.New("unasked, without an error")
+var errUnasked = errors.New("unexpectedly, without an error")
 
 func orUnasked(err error) error {
 	if err == nil {

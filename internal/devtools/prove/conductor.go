@@ -338,7 +338,7 @@ func (c *conducting) notReady() string {
 	return strings.Join(all, "; ")
 }
 
-var errSlow = errors.New("no longer waited for")
+var errSlow = errors.New("the wait was cancelled")
 
 // until polls until a condition holds by the answers of all members to one poll: a member that has not answered may publish still.
 func (c *conducting) until(ctx context.Context, most time.Duration, holds func() bool) error {

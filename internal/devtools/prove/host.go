@@ -197,7 +197,7 @@ func (h *Host) start(ask *Ask, answer *Answer) error {
 	}
 	h.proof = p
 	h.metrics.running.Set(1)
-	h.log.Warn("a proof begins", "run", p.run, "by", ask.Plan.By, "seconds", ask.Plan.Seconds, "events_per_second", ask.Plan.Rate, "topic", p.topics.Events)
+	h.log.Warn("a proof has started", "run", p.run, "by", ask.Plan.By, "seconds", ask.Plan.Seconds, "events_per_second", ask.Plan.Rate, "topic", p.topics.Events)
 	answer.Run = p.run
 	p.begin(func() {
 		h.mu.Lock()

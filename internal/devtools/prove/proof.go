@@ -99,7 +99,7 @@ func newProof(h *Host, run string, plan Plan) (*proof, error) {
 
 // begin runs the proof; over is called at its end.
 func (p *proof) begin(over func()) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(p.plan.Seconds*1e9)+besideMax, errors.New("its time is over"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(p.plan.Seconds*1e9)+besideMax, errors.New("its time is up"))
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	var whole sync.WaitGroup
 	whole.Go(func() { // outlives the caller: it ends with the proof
@@ -209,7 +209,7 @@ func (p *proof) startHandlers() error {
 func (p *proof) told(process int, line string) {
 	var r Record
 	if json.Unmarshal([]byte(line), &r) != nil || r.Kind != HasStarted && r.Kind != HasEnded {
-		p.host.log.Warn("the built-in handler wrote something else than a record", "bytes", len(line))
+		p.host.log.Warn("the built-in handler wrote a line that is not a record", "bytes", len(line))
 		return
 	}
 	r.Process = process
@@ -421,7 +421,7 @@ func (p *proof) inject(f Fault) error {
 	}
 	p.busy, p.left = true, f.Kind == Leave
 	p.host.metrics.faults.WithLabelValues(f.Kind).Inc()
-	p.host.log.Warn("a fault of the proof", "run", p.run, "number", f.Number, "kind", f.Kind, "seconds", f.Seconds)
+	p.host.log.Warn("the proof injects a fault", "run", p.run, "number", f.Number, "kind", f.Kind, "seconds", f.Seconds)
 	p.note(Record{Kind: FaultBegan, At: int64(clock.Shared()), Fault: &f})
 	p.tasks.Go(func() {
 		if err := p.perform(f); err != nil && p.ctx.Err() == nil {

@@ -168,7 +168,7 @@ func (h HTTP) takesBody(w http.ResponseWriter, r *http.Request) bool {
 	control := http.NewResponseController(w)
 	if !h.wantsBody(r) {
 		_ = control.SetReadDeadline(time.Unix(1, 0)) // if it cannot be set, this is no connection
-		http.Error(w, "no body is wanted here", http.StatusRequestEntityTooLarge)
+		http.Error(w, "this endpoint takes no request body", http.StatusRequestEntityTooLarge)
 		return false
 	}
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:forbidigo // the deadlines of connections go by the wall clock
@@ -415,7 +415,7 @@ func (e *httpErrors) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	if log, due := e.others.Line(); due {
-		log.Warn("http server", "error", text)
+		log.Warn("HTTP server error", "error", text)
 	}
 	return len(line), nil
 }

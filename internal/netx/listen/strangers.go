@@ -284,7 +284,7 @@ func (c *Callers) begin(ctx context.Context, info *tap.Info) (context.Context, e
 	if !c.admit(one) {
 		cancel()
 		c.turnAway(calls, p.Addr)
-		return nil, status.Error(codes.ResourceExhausted, "too many calls of which nothing has come")
+		return nil, status.Error(codes.ResourceExhausted, "too many calls that have not sent their request yet")
 	}
 	one.late = time.AfterFunc(c.bounds.CallMax, func() {
 		if c.drop(one) {

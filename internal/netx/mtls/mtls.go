@@ -93,7 +93,7 @@ func open(listener string, files Files, refused func(material) error, metrics *M
 	var refusal error // of the newest own certificate; calls of the two functions never overlap
 	warn := func() {
 		if refusal != nil {
-			log.Warn("the others will refuse the own certificate", "error", refusal)
+			log.Warn("the other members will refuse this router's certificate", "error", refusal)
 		}
 	}
 	value, err := reload.Open(paths, func(contents [][]byte) (material, error) {
@@ -108,7 +108,7 @@ func open(listener string, files Files, refused func(material) error, metrics *M
 			log.Warn("certificate files cannot be used", "error", err)
 			return
 		}
-		log.Info("certificate files taken over")
+		log.Info("certificate files reloaded")
 		warn()
 	})
 	if err != nil {
@@ -171,7 +171,7 @@ func (m material) refused(name string) error {
 const begin = "-----BEGIN "
 
 // errPartly says that a file has more than what the library reads of it, which skips all that is damaged.
-var errPartly = errors.New("a certificate is cut, damaged or not on lines of its own: each begins and ends with a line of its own")
+var errPartly = errors.New("a certificate is cut off, damaged or shares a line: its BEGIN and END must each be on a line of their own")
 
 // parseRoots refuses a file that is only partly readable: otherwise holders of an omitted CA
 // could not connect, for no visible reason.
@@ -263,7 +263,7 @@ func (s *Store) Twin() *tls.Config {
 		VerifyConnection: func(state tls.ConnectionState) error {
 			own := s.value.Get().certificate
 			if len(state.PeerCertificates) == 0 || own == nil || !state.PeerCertificates[0].Equal(own.Leaf) {
-				return errors.New("mtls: the other side shows another certificate")
+				return errors.New("mtls: the other side presents a different certificate")
 			}
 			return nil
 		},
@@ -293,7 +293,7 @@ func (s *Store) client() *tls.Config {
 // verify accepts a connection if the other side's certificate is valid and carries the name.
 func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKeyUsage) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("mtls: the other side shows no certificate")
+		return errors.New("mtls: the other side presents no certificate")
 	}
 	if err := s.value.Get().verify(state.PeerCertificates, name, usage); err != nil {
 		return fmt.Errorf("mtls: the certificate of the other side%w", err)

@@ -294,7 +294,7 @@ func TestOwnCertificateThatTheOthersWillRefuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it waits
 			said := func(text string) bool {
-				return strings.Contains(text, "the others will refuse the own certificate") && strings.Contains(text, test.want)
+				return strings.Contains(text, "the other members will refuse this router's certificate") && strings.Contains(text, test.want)
 			}
 			open := func(pair tlstest.Pair, log *bytes.Buffer) *mtls.Store {
 				s, err := mtls.OpenAlike("peer", filesOf(ca, pair), "orders", mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(log, nil)))

@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// JournalBytesMax is how much a journal holds. At a Beat every 500 ms it takes hours to fill.
+// JournalBytesMax bounds a journal. At a Beat every 500 ms it takes hours to fill.
 const JournalBytesMax = 64 << 20
 
 // Journal is a machine whose steps are written down: one line of JSON for each, with the instant,

@@ -154,8 +154,8 @@ func TestNextFiringStandsForAFailedOne(t *testing.T) {
 	}
 }
 
-// After an outage the newest firing stands for those before it. The firing after it stands for none, even if an earlier firing has waited behind the run
-// until then, or if the run has failed at first.
+// After an outage the newest firing stands for those before it. The firing after it stands for none, even if an earlier
+// firing has waited behind the run until then, or if the run has failed at first.
 func TestMissedFiringsAreToldOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		fails bool   // the first run of the newest firing
@@ -245,8 +245,8 @@ func TestDeadLetterIsNotArmedAgain(t *testing.T) {
 	want(t, b.Arrive(noon.Add(20*time.Minute), firing(t, d, noon)), Enter, NoReason)
 }
 
-// A firing that an operator skips is a dead letter, whether it has come here or not. It is not published again, the one after it is, and it runs if its
-// letter is replayed.
+// A firing that an operator skips is a dead letter, whether it has come here or not. It is not published again, the one
+// after it is, and it runs if its letter is replayed.
 func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 	d := Definition{Name: "s", Every: time.Hour, Missed: All, Grace: 24 * time.Hour}
 	key, next := event.Key(KeyOf(d.Name)), noon.Add(time.Hour)
@@ -346,8 +346,8 @@ func TestUnseenFiringIsArmedAgain(t *testing.T) {
 	wantTimes(t, arm(b, due.Add(3*UnseenMax)), due) // 10 s
 }
 
-// While an operator holds or has parked the key of a schedule, a firing that has come waits there, or is a letter: a copy would join it, or be another letter.
-// It is armed again if it has not come some time after that.
+// While an operator holds or has parked the key of a schedule, a firing that has come waits there, or is a letter: a
+// copy would join it, or be another letter. It is armed again if it has not come some time after that.
 func TestFiringOfAStoppedKeyIsNotArmedAgain(t *testing.T) {
 	slow := Definition{Name: "s", Every: 12 * time.Hour, Grace: 3 * time.Hour}
 	b := opened(t, noon.Add(-1), slow)
@@ -614,7 +614,8 @@ func TestAllRunsInOrder(t *testing.T) {
 	want(t, b.Arrive(noon.Add(LostMax), firing(t, d, second)), Enter, NoReason)
 }
 
-// A firing that an earlier owner has run, as a mailbox finds out when a copy of it comes, or the owner's word: none waits for it, and it is not armed again.
+// A firing that an earlier owner has run, as a mailbox finds out when a copy of it comes, or the owner's word: none
+// waits for it, and it is not armed again.
 func TestFiringOfAnEarlierOwnerIsOver(t *testing.T) {
 	d := Definition{Name: "a", Every: time.Minute, Missed: All, Grace: time.Hour}
 	second := noon.Add(time.Minute)

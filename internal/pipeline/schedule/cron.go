@@ -91,7 +91,7 @@ func checkFields(fields []string) (free bool, err error) {
 			case element == "":
 				return false, fmt.Errorf("%q has an empty element", field)
 			case star && len(values) > 1:
-				return false, fmt.Errorf("%q goes on after a star", element)
+				return false, fmt.Errorf("%q continues after the star", element)
 			}
 			if n, err := strconv.Atoi(step); stepped && err == nil && n > spans[i] {
 				return false, fmt.Errorf("the step of %q is longer than the field (%d)", element, spans[i])
@@ -102,7 +102,8 @@ func checkFields(fields []string) (free bool, err error) {
 	return free, nil
 }
 
-// beginsWithStar reports whether a field restricts nothing for the rule of the two day fields: cron asks for its first character, so "*/2" does not either.
+// beginsWithStar reports whether a field restricts nothing for the rule of the two day fields: cron asks for its first
+// character, so "*/2" does not either.
 func beginsWithStar(field string) bool {
 	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
 }

@@ -32,7 +32,7 @@ var (
 	lastTime  = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Policy says what happens to firings that come late: their owner was dead, or an earlier firing
+// Policy decides about firings that come late: their owner was dead, or an earlier firing
 // took too long.
 //
 //exhaustive:enforce

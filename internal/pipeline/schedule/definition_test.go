@@ -60,7 +60,7 @@ func TestDefinitionsAreRefusedWithAnAnswer(t *testing.T) {
 		"29 February":            {Definition{Name: "n", Cron: "0 0 29 2 *"}, ""},
 		"an empty element":       {Definition{Name: "n", Cron: "0, 0 * * *"}, "empty element"},
 		"a comma":                {Definition{Name: "n", Cron: ", 0 * * *"}, "empty element"},
-		"a star and more":        {Definition{Name: "n", Cron: "*-5 * * * *"}, "goes on after a star"},
+		"a star and more":        {Definition{Name: "n", Cron: "*-5 * * * *"}, "continues after the star"},
 		"90 minutes":             {Definition{Name: "n", Cron: "*/90 * * * *"}, "longer than the field (60)"},
 		"Sunday is 0":            {Definition{Name: "n", Cron: "0 0 * * 7"}, "above maximum"},
 		"a long expression":      {Definition{Name: "n", Cron: strings.Repeat("0,", 200) + "0 * * * *"}, "want at most 256"},

@@ -23,7 +23,7 @@ var (
 type hunt struct {
 	seeds  int           // within which it must be found
 	length time.Duration // of each run
-	scene  scene         // sets up the runs; nil: usual trouble
+	scene  scene         // sets up the runs; nil: random faults
 	in     string        // the scene in words
 	why    string        // why there is nothing to look for
 	// control: the bug is not in the router. Handlers overlap, and the sink refuses the writes of
@@ -34,8 +34,8 @@ type hunt struct {
 	contract func() string
 }
 
-// usualHunt is for bugs that the usual trouble shows.
-var usualHunt = hunt{seeds: 150, length: 3 * time.Minute, in: "usual trouble"}
+// usualHunt is for bugs that the random faults shows.
+var usualHunt = hunt{seeds: 150, length: 3 * time.Minute, in: "random faults"}
 
 func huntFor(bug planted.Bug) hunt {
 	if h, ok := hunts[bug]; ok {
@@ -180,14 +180,14 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 }
 
 var hunts = map[planted.Bug]hunt{
-	planted.WindowForged:         {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
+	planted.WindowForged:         {seeds: 1, in: "a contract: a non-member, a member that never owned the key, and an earlier owner of the key hand over ids of future events", contract: forgedWindows},
 	planted.SameToken:            staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
 	planted.CopyForged:           {seeds: 1, in: "a contract: a copy of a future event finishes, and then the event arrives", contract: forgedCopies},
 	planted.CallResentAfterBreak: staged(20, 3, "streams between routers break while work takes long", only(breakPeer, cutPair), busy, promptLog),
-	planted.DrainRace:            staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
+	planted.DrainRace:            staged(60, 4, "drains; readers stall just before a wait ends", drains, func(w *world) { w.ambush = true }),
 	planted.DrainGenesis:         staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
 	planted.AppIgnoresDeadline: {
-		seeds: 20, length: 4 * time.Minute, control: true, in: "handlers that defy; a control: overlaps, and the sink refuses stale writes",
+		seeds: 20, length: 4 * time.Minute, control: true, in: "handlers that ignore their deadlines, as a control: they overlap, and the sink refuses stale writes",
 		scene: and(only(killRouter, cutLog, pauseRouter, stallTail), busy, promptLog, func(w *world) { w.p.defiant = true }),
 	},
 	planted.GenesisKeepsOwner:      staged(20, 3, "Genesis, joins", only(injectGenesis, joinGroup)),
@@ -195,12 +195,12 @@ var hunts = map[planted.Bug]hunt{
 	planted.RemainingInDelivery:    staged(20, 4, "an application is frozen right after a Ping, its router cut off", busy, brisk, promptLog, plays(frozenAtPing)),
 	planted.RevokeAfterPong:        staged(60, 4, "a Genesis while the writer of an application's stream waits", busy, promptLog, calm, plays(starvedWriter)),
 	planted.LmaxForConfig:          staged(30, 3, "leases of 1 s and 4 s, a Genesis unread", promptLog, shortAndLong, plays(genesisUnread)),
-	planted.DlFalls:                {why: "not expressible: the instants of one machine only grow, so what a later Beat gives is never earlier"},
+	planted.DlFalls:                {why: "not expressible: the clock readings of one machine only grow, so a later Beat never lowers a deadline"},
 	planted.IdentityClaim:          {why: "not simulated, since claims have a log of their own: claim.TestPlantedClaim finds it"},
 	planted.ArmedAfterHandler:      staged(20, 3, "the applications declare schedules", schedules),
 	planted.FiredEarly:             staged(20, 3, "the applications declare schedules", schedules),
 	planted.RearmedAnew:            staged(20, 3, "the applications declare schedules", schedules),
-	planted.FiringForgotten:        {why: "not shown by the simulator, since the window of finished events finds the copies first: schedule.TestPlantedSchedules finds it"},
+	planted.FiringForgotten:        {why: "not shown by the simulator, since the window of finished events detects the copies first: schedule.TestPlantedSchedules finds it"},
 	planted.TimerAckedEarly:        {why: "not simulated, since the simulator's broker delays nothing: source.TestPlantedTimers finds it"},
 	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
 	planted.LowerLedgerIsDuplicate: staged(10, 3, "the log's metadata is rebuilt", promptLog, plays(rebuildUnder)),
@@ -232,5 +232,5 @@ var hunts = map[planted.Bug]hunt{
 	planted.TakeOutOfOrder:         {seeds: 1, in: "a contract: a take lands after another one that its sender had not read", contract: lateTake},
 	planted.DropOutOfOrder:         {seeds: 1, in: "a contract: a drop lands after a take that its sender had not read", contract: lateDrop},
 	planted.GenesisForgetsReserved: staged(20, 3, "all routers die while reservations are covered", covering, promptLog, plays(allDie)),
-	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
+	planted.NoReaderReopen:         staged(10, 3, "readers that only a new reader can replace", promptLog, plays(wedge)),
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// The scenes in which planted bugs are looked for that the usual trouble seldom reaches.
+// The scenes in which planted bugs are looked for that the random faults seldom reaches.
 
 // only lets nothing go wrong but these kinds.
 func only(kinds ...kind) scene {

@@ -106,7 +106,7 @@ def test_a_call_reaches_its_handler(ringfence_router: Router, style: str) -> Non
 def test_a_method_without_a_handler(ringfence_router: Router, style: str) -> None:
     start(ringfence_router, style, lambda call: None)
     assert ringfence_router.call("k", "other").outcome() == Outcome(
-        "not_started", reason="this worker has no handler of the method", code="no_handler"
+        "not_started", reason="this worker has no handler for the method", code="no_handler"
     )
 
 
@@ -311,7 +311,7 @@ def test_a_lane(ringfence_router: Router, lane: ringfence.Lane, style: str) -> N
     with pytest.raises(CallError) as caught:
         invoke(style, lane, "k", "other")
     assert (caught.value.outcome, caught.value.code) == ("not_run", "no_handler")
-    assert str(caught.value) == "the call has not run (no_handler): this worker has no handler of the method"
+    assert str(caught.value) == "the call has not run (no_handler): this worker has no handler for the method"
 
 
 def test_a_lane_and_a_failure(ringfence_router: Router, lane: ringfence.Lane, style: str) -> None:
@@ -414,7 +414,7 @@ def test_a_call_in_a_crowd(style: str) -> None:
     def answer(request: pb.InvokeRequest, context: grpc.ServicerContext) -> pb.InvokeResponse:
         seen.append(request)
         if len(seen) < 20:  # more often than gRPC itself would try
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of which nothing has come")
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls that have not sent their request yet")
         return pb.InvokeResponse(outcome=pb.OUTCOME_REPLIED, reply=b"r")
 
     with LaneServer(answer) as server, ringfence.Lane(server.endpoint) as lane:

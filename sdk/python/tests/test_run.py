@@ -197,7 +197,7 @@ def test_tasks_that_handlers_have_left_are_cancelled_at_the_end(tmp_path: pathli
 
 @pytest.mark.parametrize(
     ("handler", "left"),
-    [("leaves_a_stubborn_task", "1 tasks that handlers have left"), ("leaves_a_generator", "generators that handlers have left")],
+    [("leaves_a_stubborn_task", "1 tasks that handlers started"), ("leaves_a_generator", "generators that handlers left open")],
 )
 def test_what_does_not_end_at_the_end_is_given_up(tmp_path: pathlib.Path, ringfence_router: Router, handler: str, left: str) -> None:
     process = Process(tmp_path, ringfence_router, f"program:{handler}", "--drain-grace", "0")
@@ -224,7 +224,7 @@ def test_threads_of_the_loop_that_block_at_the_end_are_given_up(tmp_path: pathli
     assert process.line() == "ended"
     process.process.kill()
     _, errors = process.end()
-    assert "threads that handlers have left" in errors
+    assert "threads that handlers started" in errors
 
 
 def test_a_worker_gives_tasks_up_that_ignore_their_cancellation(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
@@ -243,7 +243,7 @@ def test_a_worker_gives_tasks_up_that_ignore_their_cancellation(tmp_path: pathli
     assert process.line() == "ended"
     code, errors = process.end()
     assert code == 0, errors
-    assert "1 tasks that handlers have left" in errors
+    assert "1 tasks that handlers started" in errors
 
 
 def test_an_interrupt_in_a_handler_ends_the_process(tmp_path: pathlib.Path, ringfence_router: Router) -> None:
@@ -262,7 +262,7 @@ def test_an_interrupt_in_a_handler_ends_the_process(tmp_path: pathlib.Path, ring
         (["program"], "want module:function"),
         (["none:handle"], "there is no module none"),
         (["program:none"], "program has no none"),
-        (["program:not_callable"], "is no function"),
+        (["program:not_callable"], "is not a function"),
         (["program:generates"], "is a generator function"),
         (["program:plain", "--max-in-flight", "0"], "max_in_flight = 0"),
         (["program:plain", "--endpoint", "nowhere"], "want host:port"),

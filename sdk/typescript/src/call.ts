@@ -39,7 +39,7 @@ export interface Call {
 /**
  * Answers one call. What it returns, or resolves with, is the reply, of up to 1 MiB; undefined is an empty one. What it throws fails the
  * call, which is not tried again: the caller gets the message, and the code of a CallFailure. `signal` is as for a Handler, and
- * also aborts when the caller waits no longer, with a CallerGoneError.
+ * also aborts when the caller is no longer waiting, with a CallerGoneError.
  */
 export type CallHandler = (call: Call, signal: AbortSignal) => Uint8Array | undefined | void | PromiseLike<Uint8Array | undefined | void>;
 
@@ -123,7 +123,7 @@ export class NoHandler extends Error {
   override name = "NoHandler";
 
   constructor() {
-    super("this worker has no handler of the method");
+    super("this worker has no handler for the method");
   }
 }
 

@@ -186,7 +186,7 @@ export function systemClock(warn: (text: string) => void): Clock {
   try {
     uptime = procUptime();
   } catch (err) {
-    throw new Error(`leases need a clock that goes on while the machine sleeps: make /proc/uptime readable (${String(err)})`, { cause: err });
+    throw new Error(`leases need a clock that continues while the machine sleeps: make /proc/uptime readable (${String(err)})`, { cause: err });
   }
   return (system = new UptimeClock({ uptime, monotonic, wall }, (stepMs) =>
     warn(`/proc/uptime is behind the kernel's clock by up to ${stepMs} ms, so handlers end that much earlier: it should be the kernel's own`),

@@ -54,7 +54,7 @@ export class Delivery {
   }
 
   #answer(how: string): void {
-    if (this.#answered) throw new Error(`${how}: the delivery was answered before`);
+    if (this.#answered) throw new Error(`${how}: the delivery was already answered`);
     this.#answered = true;
   }
 }
@@ -83,7 +83,7 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
   /** @internal */
   constructor(options: Options) {
     this.#runner = new Runner(options);
-    if (this.#runner.settings.calls.size > 0) throw new RingfenceError("argument", "calls: only run takes calls", "calls");
+    if (this.#runner.settings.calls.size > 0) throw new RingfenceError("argument", "calls: only run accepts calls", "calls");
   }
 
   [Symbol.asyncIterator](): this {
@@ -124,7 +124,7 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
     const { running } = this.#runner;
     if (running > 0) {
       const { logger, drainGraceMs } = this.#runner.settings;
-      logger.warn("the loop over deliveries has ended, and waits for answers", { unanswered: running, grace_ms: drainGraceMs });
+      logger.warn("the loop over deliveries has ended; waiting for answers", { unanswered: running, grace_ms: drainGraceMs });
     }
     this.#runner.stop();
     await this.#running;

@@ -46,14 +46,14 @@ export class CallFailure extends Error {
 }
 
 /**
- * The reason of a signal: the caller waits no longer for the call that the handler answers. What the handler then returns is
- * told to nobody.
+ * The reason of a signal: the caller is no longer waiting for the call that the handler answers. The handler's return value is
+ * discarded.
  */
 export class CallerGoneError extends Error {
   override name = "CallerGoneError";
 
   constructor() {
-    super("the caller waits no longer: what the handler returns is told to nobody");
+    super("the caller is no longer waiting: the handler's return value is discarded");
   }
 }
 
@@ -71,7 +71,7 @@ const callOutcomes: Record<CallOutcome, string> = {
   failed: "the call failed",
   not_run: "the call has not run",
   unknown: "the call may have run",
-  done_before: "the call was done before",
+  done_before: "the call was already done",
 };
 
 /** Lane.invoke rejects with it: the call has no reply. */
@@ -162,7 +162,7 @@ export class HandlerTimeoutError extends Error {
   override name = "HandlerTimeoutError";
 
   constructor() {
-    super("the handler took longer than handler.timeout: call event.progress() while long work goes on, or raise the timeout");
+    super("the handler took longer than handler.timeout: call event.progress() during long work, or raise the timeout");
   }
 }
 

@@ -27,7 +27,7 @@ const generatorTags = new Set<unknown>(["Generator", "AsyncGenerator"]);
 export function refuseGeneratorFunction(name: string, handler: unknown): void {
   const tag = (handler as { [Symbol.toStringTag]?: unknown })[Symbol.toStringTag];
   if (tag !== "GeneratorFunction" && tag !== "AsyncGeneratorFunction") return;
-  throw new TypeError(`${name} is a generator function, of which a call runs nothing: want a function, or an async function, without function* and yield`);
+  throw new TypeError(`${name} is a generator function, which a call does not run: want a function, or an async function, without function* and yield`);
 }
 
 /**
@@ -37,7 +37,7 @@ export function refuseGeneratorFunction(name: string, handler: unknown): void {
 export function refuseGenerator(returned: unknown): void {
   if (typeof returned !== "object" || returned === null) return;
   if (generatorTags.has((returned as { [Symbol.toStringTag]?: unknown })[Symbol.toStringTag])) {
-    throw new TypeError("the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield");
+    throw new TypeError("the handler returned a generator, which has run nothing: call a function, or an async function, without function* and yield");
   }
 }
 

@@ -122,7 +122,7 @@ export class Lane {
    */
   constructor(endpoint?: string, options: LaneOptions = {}) {
     for (const name of Object.keys(options)) {
-      if (!["tls", "tokenFile", "traces", "clock"].includes(name)) throw new RingfenceError("argument", `${name} is no option of a Lane`, name);
+      if (!["tls", "tokenFile", "traces", "clock"].includes(name)) throw new RingfenceError("argument", `${name} is not an option of a Lane`, name);
     }
     const { clock, ...rest } = options as LaneOptions & { clock?: Clock }; // the clock is for tests
     const settings = settingsOf(endpoint === undefined ? rest : { ...rest, endpoint });
@@ -234,7 +234,7 @@ export class Lane {
     if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw wrong(`timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
     if (afterMs !== undefined && at !== undefined) throw wrong("afterMs and at: want one of them", "at");
     if (afterMs !== undefined && !(afterMs <= timerAfterMax)) throw wrong(`afterMs is ${afterMs}, want at most ${timerAfterMax} milliseconds`, "afterMs");
-    if (at !== undefined && Number.isNaN(at.getTime())) throw wrong("at is no valid date", "at");
+    if (at !== undefined && Number.isNaN(at.getTime())) throw wrong("at is not a valid date", "at");
     const traceparent = await this.#traceparent();
     const request = create(SendRequestSchema, {
       key: Buffer.from(key), payload: Buffer.from(payload), name, id, properties: traceparent === "" ? properties : { traceparent, ...properties },

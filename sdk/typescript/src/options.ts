@@ -167,7 +167,7 @@ export function settingsOf(options: Options): Settings {
   bad(!(drainGraceMs >= 0 && drainGraceMs <= 2 ** 31 - 1), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
   bad(typeof name !== "string", "name", "is no string");
   bad(!["info", "warn", "error"].every((level) => typeof logger?.[level as "info"] === "function"), "logger", "has no methods info, warn and error");
-  bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains something that is no function");
+  bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains a value that is not a function");
   bad(wrongCalls(calls) !== "", "calls", wrongCalls(calls));
   bad(signal !== undefined && typeof signal.addEventListener !== "function", "signal", "is no AbortSignal");
   bad(tls !== undefined && !(tls.ca && tls.cert && tls.key), "tls", "has no ca, cert and key: the router requires a certificate of the application");

@@ -137,7 +137,7 @@ export class Runner implements SessionUser {
       return;
     }
     if (!live.welcomed) {
-      this.#ends.push(setTimeout(() => live.welcomed || live.fail(new RingfenceError("unreachable", "there was no Welcome")), patience));
+      this.#ends.push(setTimeout(() => live.welcomed || live.fail(new RingfenceError("unreachable", "the router sent no Welcome")), patience));
     }
     live.drain();
   }
@@ -337,7 +337,7 @@ export class Calls implements Source {
     private readonly runner: Runner,
     handler: Handler,
   ) {
-    if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
+    if (typeof handler !== "function") throw new RingfenceError("argument", "handler is not a function", "handler");
     refuseGeneratorFunction("handler", handler);
     for (const [method, of] of runner.settings.calls) refuseGeneratorFunction(`calls: the handler of ${method}`, of);
     this.#handler = intercepted(withCalls(runner.settings.calls, handler), runner.settings);
@@ -397,7 +397,7 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
 function intercepted(handler: Handler, { interceptors }: Settings): Handler {
   for (const [i, interceptor] of [...interceptors.entries()].reverse()) {
     handler = interceptor(withoutGenerators(handler));
-    if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} returned no function`, "interceptors");
+    if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} did not return a function`, "interceptors");
     refuseGeneratorFunction(`interceptors: what number ${i + 1} returned`, handler);
   }
   return handler;

@@ -159,7 +159,7 @@ export class Session implements EventOwner {
     this.#silence = 0;
     try {
       const frame = decodeFrame(bytes, this);
-      if (frame.receipt > this.#sent) throw new Error(`a receipt for the Results frame ${frame.receipt}, and ${this.#sent} were sent`); // no answer would follow it
+      if (frame.receipt > this.#sent) throw new Error(`the router sent a receipt for Results frame ${frame.receipt}, but only ${this.#sent} were sent`); // no answer would follow it
       this.#receipt = Math.max(this.#receipt, frame.receipt);
       if (frame.number > 0) {
         this.#given = frame.number;

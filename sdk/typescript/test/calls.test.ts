@@ -26,7 +26,7 @@ const nothing = () => {};
 function* generator() {
   yield assert.fail("it runs");
 }
-const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
+const returnedGenerator = "the handler returned a generator, which has run nothing: call a function, or an async function, without function* and yield";
 
 /** Waits until a signal aborts, and throws its reason. */
 const untilAborted = (signal: AbortSignal) => new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true }));
@@ -78,7 +78,7 @@ describe("the answers of handlers of calls", () => {
   it("a method without a handler", async (t) => {
     const router = testRouter(t, { capabilities: ["intervals"] });
     await router.start(nothing, { calls: { do: nothing } });
-    const want = { ...empty, kind: "not_started", code: "no_handler", reason: "this worker has no handler of the method" };
+    const want = { ...empty, kind: "not_started", code: "no_handler", reason: "this worker has no handler for the method" };
     for (const method of ["other", "toString"]) assert.deepEqual(await router.call({ key: "k", method }).outcome(), want);
   });
 
@@ -182,7 +182,7 @@ test("wrong handlers of calls are refused", async () => {
   for (const [calls, message] of wrong) {
     await assert.rejects(run(nothing, { calls: calls as Record<string, CallHandler> }), { code: "argument", argument: "calls", message });
   }
-  assert.throws(() => deliveries({ calls: { do: nothing } }), { code: "argument", argument: "calls", message: /only run takes calls/ });
+  assert.throws(() => deliveries({ calls: { do: nothing } }), { code: "argument", argument: "calls", message: /only run accepts calls/ });
 });
 
 test("replies wait for the next frame when they do not fit", () => {
@@ -243,7 +243,7 @@ describe("a lane", () => {
     assert.equal(String(await lane.invoke("k", "do", "x", { id: "id-1" })), "k id-1 x");
     assert.equal(String(await lane.invoke(Buffer.from("k"), "do")), "k  ");
     await assert.rejects(lane.invoke("k", "other"), {
-      name: "CallError", outcome: "not_run", code: "no_handler", message: "the call has not run (no_handler): this worker has no handler of the method",
+      name: "CallError", outcome: "not_run", code: "no_handler", message: "the call has not run (no_handler): this worker has no handler for the method",
     });
   });
 

@@ -24,7 +24,7 @@ describe("deliveries", () => {
           stop.abort();
       }
       assert.equal(delivery.answered, true);
-      assert.throws(() => delivery.done(), /done: the delivery was answered before/);
+      assert.throws(() => delivery.done(), /done: the delivery was already answered/);
     }
     assert.deepEqual((await outcomes).map((o) => [o.kind, o.afterMs, o.reason]), [["done", 0, ""], ["retry", 700, "busy"], ["reject", 0, "nonsense"]]);
   });
@@ -119,7 +119,7 @@ describe("deliveries", () => {
     const { value } = (await first) as { value: Delivery };
     const aborted = new Promise((resolve) => value.signal.addEventListener("abort", resolve));
     const left = iterator.return();
-    assert.ok(script.log.some((l) => l.message.includes("waits for answers") && l.fields.unanswered === 1));
+    assert.ok(script.log.some((l) => l.message.includes("waiting for answers") && l.fields.unanswered === 1));
     await aborted;
     assert.ok(value.signal.reason instanceof DrainTimeoutError);
     await assert.rejects(left, { code: "drain_timeout" });

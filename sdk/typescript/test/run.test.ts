@@ -14,7 +14,7 @@ import { deferred, hostile, Script, settled, withoutFields } from "./script.js";
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
-const returnedGenerator = "the handler returned a generator, of which nothing has run: call a function, or an async function, without function* and yield";
+const returnedGenerator = "the handler returned a generator, which has run nothing: call a function, or an async function, without function* and yield";
 
 function* generator() {
   yield assert.fail("it runs");

@@ -25,7 +25,7 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 		}
 	}
 	if d.instructionMissing {
-		failed(errors.New("the payload is no instruction"))
+		failed(errors.New("the payload is not an instruction"))
 		return result
 	}
 	s.print("start", d)
@@ -125,7 +125,7 @@ func (s *session) handleCall(d *delivery) *appv1.Result {
 		select {
 		case <-timer.C:
 		case <-d.lost:
-			return failed("", "the caller waits no longer")
+			return failed("", "the caller is no longer waiting")
 		}
 	default:
 		return failed("", fmt.Sprintf("no such instruction: %q", in.Do))

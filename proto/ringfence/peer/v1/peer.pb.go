@@ -1765,7 +1765,7 @@ func (x *Credit) GetEvents() uint32 {
 	return 0
 }
 
-// Cancel ends the consumer node's interest in events (it spilled or settled them another way), or in calls whose caller waits no longer:
+// Cancel ends the consumer node's interest in events (it spilled or settled them another way), or in calls whose caller is no longer waiting:
 // those end without running, or are taken back from their handlers.
 type Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

@@ -29,7 +29,7 @@ def _handler(name: str) -> ringfence.Handler:
             raise ValueError(f"{module_name} has no {path}")
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{name} is no function")
+        raise ValueError(f"{name} is not a function")
     try:
         refuse_generator(name, found)
     except TypeError as error:

@@ -182,7 +182,7 @@ def with_calls(calls: Mapping[str, CallHandler], handler: Handler) -> Handler:
 def _find(calls: Mapping[str, CallHandler], event: Event) -> CallHandler:
     handler = calls.get(event.method)
     if handler is None:
-        raise NoHandler("this worker has no handler of the method")
+        raise NoHandler("this worker has no handler for the method")
     return handler
 
 

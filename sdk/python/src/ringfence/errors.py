@@ -56,7 +56,7 @@ class HandlerTimeout(Cancelled):
 
 
 class CallerGone(Cancelled):
-    """The caller waits no longer for the call that the handler answers. What the handler then returns is told to nobody."""
+    """The caller is no longer waiting for the call that the handler answers. The handler's return value is discarded."""
 
 
 class DrainTimeout(Cancelled):
@@ -96,7 +96,7 @@ _OUTCOMES = {
     "failed": "the call failed",
     "not_run": "the call has not run",
     "unknown": "the call may have run",
-    "done_before": "the call was done before",
+    "done_before": "the call was already done",
 }
 
 

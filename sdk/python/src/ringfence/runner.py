@@ -318,7 +318,7 @@ def dial(settings: Settings, options: list[tuple[str, Any]]) -> grpc.Channel:
 
 _TEXTS = {
     KeyLost: "the lease on the key has ended: write nothing",
-    CallerGone: "the caller waits no longer: what the handler returns is told to nobody",
+    CallerGone: "the caller is no longer waiting: the handler's return value is discarded",
     HandlerTimeout: "the handler took longer than the router's handler.timeout: write nothing",
     DrainTimeout: "the drain grace has ended: write nothing",
 }

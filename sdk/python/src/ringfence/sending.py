@@ -147,7 +147,7 @@ def id_of(future: Any) -> MessageID:
             raise NotSent(text or code.name) from failure
         raise MaybeSent(f"{code.name}: {text}" if text else code.name) from failure
     except grpc.FutureCancelledError as failure:
-        raise MaybeSent("the connection was closed, or nobody waits any more") from failure
+        raise MaybeSent("the connection was closed, or the caller stopped waiting") from failure
     try:
         ledger, entry, topic_partition, batch = (int(number) for number in response.message_id.split(":"))
     except ValueError as failure:

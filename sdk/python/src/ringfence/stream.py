@@ -280,7 +280,7 @@ class Stream:
     def _take_receipt(self, number: int) -> None:
         """Notes the router's receipt. Raises ValueError if it is for a frame that was not sent: no result would follow it. The lock is held."""
         if number > self._sent:
-            raise ValueError(f"a receipt for the Results frame {number}, and {self._sent} were sent")
+            raise ValueError(f"the router sent a receipt for Results frame {number}, but only {self._sent} were sent")
         self._receipt = max(self._receipt, number)
 
     def _revoke(self, revoke: pb.Revoke) -> list[Event]:

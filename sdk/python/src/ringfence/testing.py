@@ -116,7 +116,7 @@ class Delivery:
         return await asyncio.to_thread(self.outcome, timeout)
 
     def give_up(self) -> None:
-        """Takes a call back, as when its caller waits no longer: its handler is cancelled with CallerGone, if it runs."""
+        """Takes a call back, as when its caller is no longer waiting: its handler is cancelled with CallerGone, if it runs."""
         self._router._give_up(self)
 
     def redeliver(self) -> Delivery:
@@ -537,7 +537,7 @@ class Router:
                 box.queue.remove(delivery)
                 delivery._end(Outcome("not_started"))
             elif delivery._stream is not None and not delivery.over:
-                revoke = pb.Revoke(delivery_ids=[delivery._id], reason="the caller waits no longer")
+                revoke = pb.Revoke(delivery_ids=[delivery._id], reason="the caller is no longer waiting")
                 delivery._stream.send(pb.WorkResponse(revoke=revoke))
 
     def _break_off(self, stream: _Stream) -> None:

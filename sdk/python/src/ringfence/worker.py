@@ -71,7 +71,7 @@ class Worker:
     def _start(self, loop: asyncio.AbstractEventLoop | None, ended: asyncio.Event | None) -> None:
         """Starts the worker; sets ``ended`` in the loop at its end. Plain functions run in threads, whatever the loop."""
         if self._started:
-            raise RuntimeError("the worker was started before: make another one")
+            raise RuntimeError("the worker was already started: create a new one")
         self._started = True
 
         def over() -> None:
@@ -147,7 +147,7 @@ def _cancel_left(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
             now = time.monotonic()
             end = now + grace if end is None else end
             if now >= end:
-                worker._settings.log.warning("%d tasks that handlers have left ignore their cancellation: not waiting for them", len(left))
+                worker._settings.log.warning("%d tasks that handlers started ignore their cancellation: not waiting for them", len(left))
                 break
         wait = _SIGNALS_EVERY if end is None else min(_SIGNALS_EVERY, max(0.0, end - time.monotonic()))
         _, left = loop.run_until_complete(asyncio.wait(left, timeout=wait))
@@ -164,12 +164,12 @@ def _ended(worker: Worker, loop: asyncio.AbstractEventLoop, closing: Coroutine[A
 
 
 def _end_generators(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
-    return _ended(worker, loop, loop.shutdown_asyncgens(), "asynchronous generators that handlers have left do not end: not waiting for them")
+    return _ended(worker, loop, loop.shutdown_asyncgens(), "asynchronous generators that handlers left open do not end: not waiting for them")
 
 
 def _end_threads(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
     """Of asyncio.to_thread: nothing can stop them."""
-    text = "threads that handlers have left, as by asyncio.to_thread, still run: Python waits for them at the end of the process"
+    text = "threads that handlers started, for example by asyncio.to_thread, still run: Python waits for them at the end of the process"
     return _ended(worker, loop, loop.shutdown_default_executor(), text)
 
 

@@ -138,7 +138,7 @@ export class TestDelivery {
     }
   }
 
-  /** Takes a call back, as when its caller waits no longer: the signal of its handler aborts with a CallerGoneError, if it runs. */
+  /** Takes a call back, as when its caller is no longer waiting: the signal of its handler aborts with a CallerGoneError, if it runs. */
   giveUp(): void {
     this.router.giveUp(this);
   }
@@ -728,7 +728,7 @@ class Stream {
   /** Takes a delivery back if it is one of this stream. */
   takeBack(delivery: TestDelivery): void {
     for (const [id, open] of this.#open) {
-      if (open.delivery === delivery) this.send({ case: "revoke", value: { deliveryIds: [id], reason: "the caller waits no longer" } });
+      if (open.delivery === delivery) this.send({ case: "revoke", value: { deliveryIds: [id], reason: "the caller is no longer waiting" } });
     }
   }
 

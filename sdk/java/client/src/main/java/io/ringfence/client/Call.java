@@ -131,7 +131,7 @@ public final class Call {
     /**
      * Reports whether the handler must stop and write nothing, as {@link Event#isCancelled} does.
      *
-     * @return whether the key is lost, the caller waits no longer, the handler has returned, or the drain has ended
+     * @return whether the key is lost, the caller is no longer waiting, the handler has returned, or the drain has ended
      */
     public boolean isCancelled() {
         return event.isCancelled();
@@ -142,7 +142,7 @@ public final class Call {
      * over when its handler has returned: from then on this always throws.
      *
      * @throws KeyLostException if another handler may work on the key now, as it may once this call's handler has returned
-     * @throws CallerGoneException if the caller waits no longer
+     * @throws CallerGoneException if the caller is no longer waiting
      * @throws DrainTimeoutException if the handler outlasted the drain grace
      */
     public void checkActive() {

@@ -15,7 +15,7 @@ public final class CallException extends RuntimeException {
         /** It may have run, and may still run until its timeout. Only a call with an id can be repeated safely. */
         UNKNOWN("the call may have run"),
         /** A call with its id was answered before, and its reply is no longer known. */
-        DONE_BEFORE("the call was done before");
+        DONE_BEFORE("the call was already done");
 
         private final String text;
 

@@ -2,7 +2,7 @@ package io.ringfence.client;
 
 /**
  * Answers one call. It runs when no event and no other call of the key is handled, before events that wait. It is cancelled as a
- * {@link Handler} is, and also when the caller waits no longer, with {@link CallerGoneException}.
+ * {@link Handler} is, and also when the caller is no longer waiting, with {@link CallerGoneException}.
  */
 @FunctionalInterface
 public interface CallHandler {

@@ -6,6 +6,6 @@ public final class CallerGoneException extends HandlerCancelledException {
 
     /** Makes one. */
     public CallerGoneException() {
-        super("the caller waits no longer: what the handler returns is told to nobody");
+        super("the caller is no longer waiting: the handler's return value is discarded");
     }
 }

@@ -169,7 +169,7 @@ public final class Event extends Inbox.Item {
             long ms = Math.min(Integer.MAX_VALUE, Math.max(0, call.getTimeoutMs()));
             return new Call.Arrival(call.getMethod(), call.getId(), Instant.now().plusMillis(ms), path);
         } catch (InvalidProtocolBufferException e) {
-            throw new IllegalArgumentException("the router sent a call that is no protobuf", e);
+            throw new IllegalArgumentException("the router sent a call that is not a valid protobuf message", e);
         }
     }
 
@@ -178,7 +178,7 @@ public final class Event extends Inbox.Item {
             var timer = io.ringfence.client.proto.Timer.parseFrom(ByteBuffer.wrap(bytes, at, size));
             return new Timer(timer.getName(), Instant.ofEpochMilli(timer.getDueMs()));
         } catch (InvalidProtocolBufferException e) {
-            throw new IllegalArgumentException("the router sent a timer that is no protobuf", e);
+            throw new IllegalArgumentException("the router sent a timer that is not a valid protobuf message", e);
         }
     }
 

@@ -54,7 +54,7 @@ final class Frame {
         try {
             frame.decode();
         } catch (IndexOutOfBoundsException | InvalidProtocolBufferException e) {
-            throw new IllegalArgumentException("the router sent a frame that is no protobuf", e);
+            throw new IllegalArgumentException("the router sent a frame that is not a valid protobuf message", e);
         }
         return frame;
     }

@@ -137,7 +137,7 @@ final class Holder {
             try {
                 action.run();
             } catch (Throwable failure) { // the future would keep it
-                log.log(Level.ERROR, "an action for the loss of a reserved key failed", failure);
+                log.log(Level.ERROR, "a callback for the loss of a reserved key failed", failure);
             }
         });
     }

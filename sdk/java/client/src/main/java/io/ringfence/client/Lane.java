@@ -251,7 +251,7 @@ public final class Lane implements AutoCloseable {
         private void giveUp() {
             ClientCall<InvokeRequest, InvokeResponse> current = call;
             if (current != null && reply.isCancelled()) {
-                current.cancel("the caller waits no longer", null);
+                current.cancel("the caller is no longer waiting", null);
             }
         }
 

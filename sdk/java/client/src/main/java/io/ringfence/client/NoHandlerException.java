@@ -5,6 +5,6 @@ final class NoHandlerException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
     NoHandlerException() {
-        super("this worker has no handler of the method", null, false, false);
+        super("this worker has no handler for the method", null, false, false);
     }
 }

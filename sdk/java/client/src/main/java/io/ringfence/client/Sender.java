@@ -141,7 +141,7 @@ final class Sender {
         private void giveUp() {
             ClientCall<SendRequest, SendResponse> current = call;
             if (current != null && id.isCancelled()) {
-                current.cancel("nobody waits any more", null);
+                current.cancel("the caller stopped waiting", null);
             }
         }
 

@@ -259,7 +259,7 @@ final class Stream {
         try {
             checksInSilence = 0;
             if (Long.compareUnsigned(frame.receipt, sent) > 0) { // no result would follow it
-                call.cancel("a receipt for the Results frame " + Long.toUnsignedString(frame.receipt) + ", and " + sent + " were sent", null);
+                call.cancel("the router sent a receipt for Results frame " + Long.toUnsignedString(frame.receipt) + ", but only " + sent + " were sent", null);
                 return;
             }
             if (frame.number == 0 && !frame.events.isEmpty()) { // no receipt could tell the router that they have come

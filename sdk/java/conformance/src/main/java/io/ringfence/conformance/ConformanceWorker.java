@@ -115,7 +115,7 @@ public final class ConformanceWorker {
             case "fail" -> throw new CallFailureException("told", "told to fail" + " é".repeat(500));
             case "crash" -> throw new StackOverflowError("told to crash");
             case "sleep" -> {
-                Thread.sleep(instruction.ms); // interrupted when the caller waits no longer
+                Thread.sleep(instruction.ms); // interrupted when the caller is no longer waiting
                 return null;
             }
             default -> throw new IllegalArgumentException("no such instruction: " + instruction.verb);

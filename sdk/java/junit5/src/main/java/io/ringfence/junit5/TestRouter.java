@@ -670,7 +670,7 @@ public final class TestRouter implements AutoCloseable {
             try {
                 out.onNext(response.build());
                 out.onCompleted();
-            } catch (StatusRuntimeException gone) { // the caller waits no longer
+            } catch (StatusRuntimeException gone) { // the caller is no longer waiting
                 return;
             }
         }
@@ -849,7 +849,7 @@ public final class TestRouter implements AutoCloseable {
             };
         }
 
-        /** Takes a call back, as when its caller waits no longer: its handler is cancelled with CallerGoneException, if it runs. */
+        /** Takes a call back, as when its caller is no longer waiting: its handler is cancelled with CallerGoneException, if it runs. */
         public void giveUp() {
             if (takeBack()) {
                 end(Outcome.Kind.NOT_STARTED);
@@ -868,7 +868,7 @@ public final class TestRouter implements AutoCloseable {
                 if (session != null) {
                     session.running.forEach((id, delivery) -> {
                         if (delivery == this) {
-                            Revoke revoke = Revoke.newBuilder().addDeliveryIds(id).setReason("the caller waits no longer").build();
+                            Revoke revoke = Revoke.newBuilder().addDeliveryIds(id).setReason("the caller is no longer waiting").build();
                             session.send(WorkResponse.newBuilder().setRevoke(revoke));
                         }
                     });

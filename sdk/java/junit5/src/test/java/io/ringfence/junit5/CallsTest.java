@@ -85,7 +85,7 @@ class CallsTest {
     void aMethodWithoutAHandler(TestRouter router) {
         router.start(IGNORE, options -> options.call("do", Call::payload));
         TestRouter.Delivery call = router.call("k", "other", bytes(""));
-        assertEquals(new Outcome(Outcome.Kind.NOT_STARTED, Duration.ZERO, "this worker has no handler of the method"), call.outcome());
+        assertEquals(new Outcome(Outcome.Kind.NOT_STARTED, Duration.ZERO, "this worker has no handler for the method"), call.outcome());
         assertEquals("no_handler", call.code());
     }
 

@@ -260,7 +260,7 @@ class SessionTest {
                     out.onNext(welcome(1));
                     fails(Status.INVALID_ARGUMENT).accept(out);
                 },
-                "BROKEN: the session broke: CANCELLED: a receipt for the Results frame 7, and 0 were sent", out -> { // no result would follow it
+                "BROKEN: the session broke: CANCELLED: the router sent a receipt for Results frame 7, but only 0 were sent", out -> { // no result would follow it
                     out.onNext(welcome(1));
                     out.onNext(WorkResponse.newBuilder().setReceipt(7).build());
                 },

@@ -110,7 +110,7 @@ public final class RingfenceWorker implements SmartLifecycle, ApplicationListene
             worker = null;
         }
         if (failure != null) {
-            LOG.error("the worker did not end in order: {}", failure.getMessage());
+            LOG.error("the worker did not shut down cleanly: {}", failure.getMessage());
         }
     }
 
