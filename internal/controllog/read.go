@@ -3,6 +3,7 @@ package controllog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -40,7 +41,7 @@ func Read(ctx context.Context, transport Transport, from event.Position, prefetc
 			err = follow(reading, end, entries)
 		}
 	}
-	if reading.Err() != nil && ctx.Err() == nil {
+	if reading.Err() != nil && ctx.Err() == nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return context.Cause(reading)
 	}
 	return err

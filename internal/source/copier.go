@@ -34,6 +34,19 @@ type outgoingEvent struct {
 // sent repeatedly, behind its own duplicates.
 func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
 
+// refused stands for all producers of copies that were not answered when they were sent alone, either: the broker probably refuses them, and keeps none
+// of the producers in memory.
+var refused = new(pulsarsend.Sender)
+
+// isRefused orders copies that are sent alone: those that have lost their receipts with another come before those that are probably refused, of which
+// each takes CopyTimeout.
+func isRefused(out outgoingEvent) int {
+	if out.after == refused {
+		return 1
+	}
+	return 0
+}
+
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
 
@@ -117,7 +130,9 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 					waiting = append(waiting, out)
 				}
 			}
+			clear(failed)
 			failed, again = failed[:0], nil
+			slices.SortStableFunc(lone, func(a, b outgoingEvent) int { return isRefused(a) - isRefused(b) })
 		}
 		s.mu.Lock()
 		waiting = append(waiting, c.added...)
@@ -126,10 +141,12 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		landed, c.landed = c.landed, landed[:0]
 		s.mu.Unlock()
 
-		flying -= len(landed)
 		for i := range landed {
-			flyingBytes -= landed[i].weight()
-			loneFlying = loneFlying && landed[i].after == nil
+			if landed[i].after != nil {
+				loneFlying = false
+			} else {
+				flying, flyingBytes = flying-1, flyingBytes-landed[i].weight()
+			}
 		}
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
 			failed = append(failed, lost...)
@@ -151,13 +168,22 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 				safe = append(safe, landing{outgoingEvent: out})
 				return
 			}
-			flying++
-			flyingBytes += out.weight()
-			loneFlying = loneFlying || out.after != nil
+			if out.after != nil { // it takes no room from the others
+				loneFlying = true
+			} else {
+				flying, flyingBytes = flying+1, flyingBytes+out.weight()
+			}
 			s.sendCopy(ctx, c, out, broker)
 		}
 		hasRoom := func() bool { return flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil }
-		for len(lone) > 0 && !loneFlying && hasRoom() {
+		lone = slices.DeleteFunc(lone, func(out outgoingEvent) bool { // confirmed late: no need to wait for a turn
+			isSafe := out.isSafe()
+			if isSafe {
+				send(out)
+			}
+			return isSafe
+		})
+		for len(lone) > 0 && !loneFlying && ctx.Err() == nil {
 			next := lone[0]
 			lone[0], lone = outgoingEvent{}, lone[1:]
 			send(next)
@@ -287,7 +313,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 				if l.after == nil {
 					l.after = u.by
 				} else {
-					suspect = l
+					l.after, suspect = refused, l
 				}
 			}
 			lost = append(lost, l.outgoingEvent)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
@@ -274,6 +275,118 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 		synctest.Wait()
 		if open := src.Stats().Unsettled; open != 0 {
 			t.Errorf("%d events are open", open)
+		}
+	})
+}
+
+// forgetful is a broker that refuses some copies, by their payload. The client has two producers, one of them for copies that are sent alone, and
+// forgets one after a refusal, until another takes its place.
+type forgetful struct {
+	refuses   func(payload string) bool
+	timeout   time.Duration
+	forgotten [2]atomic.Bool
+
+	mu   sync.Mutex
+	made []weak.Pointer[pulsarsend.Sender]
+}
+
+func (f *forgetful) take(c outgoing, done func(error)) {
+	producer := &f.forgotten[0]
+	if c.after != nil {
+		producer = &f.forgotten[1]
+	}
+	if f.refuses(string(c.payload)) {
+		producer.Store(true)
+	}
+	time.AfterFunc(time.Millisecond, func() {
+		if !producer.Load() {
+			done(nil)
+			return
+		}
+		time.AfterFunc(f.timeout, func() {
+			producer.Store(false)
+			sender := pulsarsend.NewSender(nil)
+			f.mu.Lock()
+			f.made = append(f.made, weak.Make(sender))
+			f.mu.Unlock()
+			done(&unanswered{pulsarsend.ErrTimeout, sender})
+		})
+	})
+}
+
+// kept counts the producers that are still in memory.
+func (f *forgetful) kept() (n int) {
+	runtime.GC()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, sender := range f.made {
+		if sender.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Copies that are probably refused are sent after those that have lost their receipts with another.
+func TestCopiesThatWereRefusedAloneComeLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = 20, 20
+		n := 0
+		src, broker, handles := runFake(t, refused+others+1, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
+		refusing := &forgetful{timeout: src.cfg.CopyTimeout, refuses: func(payload string) bool { n, _ := strconv.Atoi(payload); return n <= refused }}
+		broker.take = refusing.take
+		settleAll(src, event.Failed, handles[1:1+refused])
+		time.Sleep((refused + 2) * src.cfg.CopyTimeout) // each is tried alone
+		settleAll(src, event.Failed, append(handles[:1:1], handles[1+refused:]...))
+		time.Sleep(4 * src.cfg.CopyTimeout)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != 1+refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, 1+refused)
+		}
+		time.Sleep(refused * src.cfg.CopyTimeout)
+		synctest.Wait()
+		if kept := refusing.kept(); kept > refused/2 {
+			t.Errorf("%d closed producers are kept in memory for %d refused copies", kept, 1+refused)
+		}
+	})
+}
+
+// Copies that were not sent yet go on beside those that are sent alone.
+func TestRefusedCopiesLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = 5, 5
+		n := 0
+		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(cfg *Config) { cfg.CopiesMax = 1 })
+		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(payload string) bool { n, _ := strconv.Atoi(payload); return n < refused }}).take
+		settleAll(src, event.Failed, handles[:refused])
+		time.Sleep(3 * refused * src.cfg.CopyTimeout) // each is tried alone
+		settleAll(src, event.Failed, handles[refused:])
+		time.Sleep(src.cfg.CopyTimeout)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, refused)
+		}
+	})
+}
+
+// An event whose copy is confirmed late does not wait for copies that are sent alone.
+func TestALateConfirmationDoesNotWaitForRefusedCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = 20, 20
+		n := 0
+		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
+		sender := pulsarsend.NewSender(nil)
+		broker.take = func(c outgoing, done func(error)) {
+			time.AfterFunc(src.cfg.CopyTimeout, func() { done(&unanswered{pulsarsend.ErrTimeout, sender}) })
+			if n, _ := strconv.Atoi(string(c.payload)); n >= refused {
+				time.AfterFunc(src.cfg.CopyTimeout*3/2, func() { done(nil) })
+			}
+		}
+		settleAll(src, event.Failed, handles)
+		time.Sleep(3 * src.cfg.CopyTimeout)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, refused)
 		}
 	})
 }

@@ -88,6 +88,10 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		o = p.alone[c.topic]
 	}
 	producer, err := p.tryProducer(ctx, o)
+	if err != nil && c.after != nil { // a policy may permit no more producers
+		o = p.byTopic[c.topic]
+		producer, err = p.tryProducer(ctx, o)
+	}
 	if err == nil && o.bytes.Load() >= copyBytesMax {
 		err = errFull
 	}

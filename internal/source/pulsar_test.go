@@ -298,6 +298,27 @@ func TestAProducerThatIsSilentInAPartitionIsMadeAnew(t *testing.T) {
 	}
 }
 
+// A policy may permit as many producers of a topic as there are routers: copies that are to be sent alone take the first producer then.
+func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
+	made := 0
+	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+		if made++; made > 1 {
+			return nil, errors.New("ProducerBusy: Topic reached max producers limit")
+		}
+		return &numbered{}, nil
+	}})
+	for _, after := range []*pulsarsend.Sender{nil, pulsarsend.NewSender(nil)} {
+		sent := make(chan error, 1)
+		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: after}, func(err error) { sent <- err })
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	}
+	if made != 2 {
+		t.Errorf("%d producers were asked for, want one for each way", made)
+	}
+}
+
 // The dead letter topic loses its subscription behind our back when it is deleted, and
 // when the subscription expires: it is looked after again, and no dead letter is sent
 // where nothing keeps it.
