@@ -34,19 +34,6 @@ type outgoingEvent struct {
 // sent repeatedly, behind its own duplicates.
 func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
 
-// refused stands for all producers of copies that were not answered when they were sent alone, either: the broker probably refuses them, and keeps none
-// of the producers in memory.
-var refused = new(pulsarsend.Sender)
-
-// isRefused orders copies that are sent alone: those that have lost their receipts with another come before those that are probably refused, of which
-// each takes CopyTimeout.
-func isRefused(out outgoingEvent) int {
-	if out.after == refused {
-		return 1
-	}
-	return 0
-}
-
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
 
@@ -109,47 +96,34 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 // A copy that failed may still be in its topic. If it is sent again, the topic has it twice with one
 // message id, by which the key's owner removes the duplicate.
 func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
-	var waiting, lone, failed []outgoingEvent
+	queue := copyQueue{copiesMax: s.cfg.CopiesMax}
 	var landed []landing
-	flying, flyingBytes, loneFlying := 0, 0, false
 	delays := backoff.Backoff{Min: s.cfg.CopyBackoffMin, Max: s.cfg.CopyBackoffMax}
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
 		select {
 		case <-ctx.Done():
 			s.mu.Lock()
-			c.added = append(waiting, c.added...)
+			c.added = append(queue.waiting, c.added...)
 			s.mu.Unlock()
 			return
 		case <-c.work:
 		case <-again:
-			for _, out := range failed {
-				if out.after != nil {
-					lone = append(lone, out)
-				} else {
-					waiting = append(waiting, out)
-				}
-			}
-			clear(failed)
-			failed, again = failed[:0], nil
-			slices.SortStableFunc(lone, func(a, b outgoingEvent) int { return isRefused(a) - isRefused(b) })
+			again = nil
+			queue.retry()
 		}
 		s.mu.Lock()
-		waiting = append(waiting, c.added...)
+		queue.waiting = append(queue.waiting, c.added...)
 		clear(c.added)
 		c.added = c.added[:0]
 		landed, c.landed = c.landed, landed[:0]
 		s.mu.Unlock()
 
 		for i := range landed {
-			if landed[i].after != nil {
-				loneFlying = false
-			} else {
-				flying, flyingBytes = flying-1, flyingBytes-landed[i].weight()
-			}
+			queue.land(&landed[i].outgoingEvent)
 		}
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
-			failed = append(failed, lost...)
+			queue.failed = append(queue.failed, lost...)
 			if again == nil {
 				again = time.After(delays.Next())
 			}
@@ -158,42 +132,21 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		}
 		clear(landed)
 
-		sent := 0
-		var safe []landing
-		send := func(out outgoingEvent) {
-			if !s.stillNeeded(c, &out, sink) {
-				return
+		safe := queue.takeSafe()
+		for ctx.Err() == nil {
+			out, some := queue.next()
+			if !some {
+				break
 			}
-			if out.isSafe() {
+			switch {
+			case !s.stillNeeded(c, &out, sink):
+			case out.isSafe():
 				safe = append(safe, landing{outgoingEvent: out})
-				return
+			default:
+				queue.fly(&out)
+				s.sendCopy(ctx, c, out, broker)
 			}
-			if out.after != nil { // it takes no room from the others
-				loneFlying = true
-			} else {
-				flying, flyingBytes = flying+1, flyingBytes+out.weight()
-			}
-			s.sendCopy(ctx, c, out, broker)
 		}
-		hasRoom := func() bool { return flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil }
-		lone = slices.DeleteFunc(lone, func(out outgoingEvent) bool { // confirmed late: no need to wait for a turn
-			isSafe := out.isSafe()
-			if isSafe {
-				send(out)
-			}
-			return isSafe
-		})
-		for len(lone) > 0 && !loneFlying && ctx.Err() == nil {
-			next := lone[0]
-			lone[0], lone = outgoingEvent{}, lone[1:]
-			send(next)
-		}
-		for ; sent < len(waiting) && hasRoom(); sent++ {
-			send(waiting[sent])
-		}
-		rest := copy(waiting, waiting[sent:])
-		clear(waiting[rest:])
-		waiting = waiting[:rest]
 		if len(safe) > 0 {
 			s.settleLanded(safe, sink)
 		}
