@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -20,6 +21,14 @@ type Options struct {
 	DryRun           bool // count only
 	Again            bool // send a letter though its event was sent before
 	AcceptDuplicates bool // send letters of which it cannot be known whether they were sent
+}
+
+// once names what one act sends once: an event; with Again a letter, which Pulsar's client shows a second time after it has reconnected.
+func (o *Options) once(s Sent) string {
+	if o.Again {
+		return s.Letter
+	}
+	return string(s.Identity)
 }
 
 // List calls show with the letters that are selected, and returns what it read.
@@ -49,7 +58,13 @@ func (b *Broker) Find(ctx context.Context, id string) (found *Letter, err error)
 
 // CheckTarget reports the fault of a topic to which letters are to be sent.
 func (b *Broker) CheckTarget(topic string) error {
-	if slices.Contains([]string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}, source.FullTopicName(topic)) {
+	full := source.FullTopicName(topic)
+	whole := full
+	if partitionOf(full) >= 0 {
+		whole = full[:strings.LastIndex(full, partitionMark)]
+	}
+	own := []string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}
+	if slices.Contains(own, full) || slices.Contains(own, whole) {
 		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)
 	}
 	return nil
@@ -68,19 +83,20 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 	defer a.close()
 	s := newSender(a, o.Rate)
 	defer s.close()
-	seen := map[Identity]bool{}
+	seen := map[string]bool{}
 	send := func(l *received, e batched) error {
-		if seen[e.sent.Identity] && !o.Again {
+		if seen[o.once(e.sent)] {
 			c.Repeated++
 			if err := s.flush(ctx, &c); err != nil { // the other one may wait in the batch
 				return err
 			}
 			return l.ack()
 		}
-		seen[e.sent.Identity] = true
+		seen[o.once(e.sent)] = true
 		return s.add(ctx, e, &c)
 	}
 	if err := b.replayLetters(ctx, sel, o, a.memory, &c, send, func(l *received) error { return l.ack() }, func() error { return s.flush(ctx, &c) }); err != nil {
+		s.drop(&c)
 		return c, err
 	}
 	return c, a.end(ctx, c)
@@ -98,17 +114,17 @@ func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c C
 			doubt[s.Letter] = true
 		}
 	}
-	seen := map[Identity]bool{}
+	seen := map[string]bool{}
 	send := func(_ *received, e batched) error {
 		switch {
 		case doubt[e.sent.Letter]:
 			c.Doubt++
-		case seen[e.sent.Identity] && !o.Again:
+		case seen[o.once(e.sent)]:
 			c.Repeated++
 		default:
 			c.Sent++
 		}
-		seen[e.sent.Identity] = true
+		seen[o.once(e.sent)] = true
 		return nil
 	}
 	return c, b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil }, nothing)
@@ -221,6 +237,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 			return s.add(ctx, batched{outgoing: one.again(at.topic, one.originOfEvent(), marks)}, &c)
 		})
 		if err != nil && !errors.Is(err, errStop) {
+			s.drop(&c)
 			return c, err
 		}
 	}

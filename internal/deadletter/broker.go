@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/crypto"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/source"
 )
 
 // Config of a [Broker].
@@ -189,7 +189,7 @@ func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Cons
 		consumer, err = b.client.Subscribe(pulsar.ConsumerOptions{
 			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true, Decryption: undecrypted(),
+			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true, Decryption: source.Undecrypted(),
 		})
 		return err
 	})
@@ -345,7 +345,7 @@ func (b *Broker) firstFrom(ctx context.Context, topic string, from Place) (pulsa
 // firstSince returns the first message that a reader shows after it has sought a time, nil if none
 // comes within QuietMax. It may be later than the first one since then.
 func (b *Broker) firstSince(ctx context.Context, topic string, t time.Time) (pulsar.Message, error) {
-	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: undecrypted()})
+	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: source.Undecrypted()})
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +368,7 @@ func (b *Broker) first(ctx context.Context, reader pulsar.Reader) (pulsar.Messag
 // readerAt returns a reader that begins at a place (inclusive), or with the first message if from.Entry is -1.
 func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
 	options := pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: undecrypted(),
+		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: source.Undecrypted(),
 	}
 	if from.Entry >= 0 {
 		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
@@ -437,14 +437,16 @@ func isLast(m pulsar.Message, end Place) bool {
 	return end.before(at) || at == end && id.BatchIdx() >= id.BatchSize()-1
 }
 
+// partitionMark is in the name of a topic partition, before its number.
+const partitionMark = "-partition-"
+
 // partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
 func partitionOf(topic string) int32 {
-	const mark = "-partition-"
-	at := strings.LastIndex(topic, mark)
+	at := strings.LastIndex(topic, partitionMark)
 	if at < 0 {
 		return -1
 	}
-	n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32)
+	n, err := strconv.ParseInt(topic[at+len(partitionMark):], 10, 32)
 	if err != nil {
 		return -1
 	}
@@ -456,7 +458,8 @@ func messageOf(m pulsar.Message, topic string) message {
 	r := message{
 		ID:         event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: -1, TopicPartition: partitionOf(topic)},
 		MessageKey: m.Key(), OrderingKey: m.OrderingKey(), Payload: m.Payload(), Null: m.IsNullValue(),
-		EventTime: m.EventTime().UnixMilli(), Published: m.PublishTime().UTC(), Schema: len(m.SchemaVersion()) > 0,
+		EventTime: max(0, m.EventTime().UnixMilli()), // no copy can have a time before 1970
+		Published: m.PublishTime().UTC(), Schema: len(m.SchemaVersion()) > 0,
 	}
 	if encryption := m.GetEncryptionContext(); encryption != nil && len(encryption.Keys) > 0 {
 		r.Encrypted = true
@@ -469,23 +472,4 @@ func messageOf(m pulsar.Message, topic string) message {
 	}
 	slices.SortFunc(r.Properties, func(a, b event.Property) int { return strings.Compare(a.Name, b.Name) })
 	return r
-}
-
-// undecrypted makes the client hand over encrypted messages as they are. Without it they never arrive.
-func undecrypted() *pulsar.MessageDecryptionInfo {
-	return &pulsar.MessageDecryptionInfo{KeyReader: noKeys{}, ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume}
-}
-
-type noKeys struct{}
-
-var errNoKeys = errors.New("deadletter: there are no keys to decrypt events")
-
-// PublicKey implements crypto.KeyReader.
-func (noKeys) PublicKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
-	return nil, errNoKeys
-}
-
-// PrivateKey implements crypto.KeyReader.
-func (noKeys) PrivateKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
-	return nil, errNoKeys
 }

@@ -201,7 +201,9 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
 	g.keep(g.topic, "orders")
-	g.letters(4)
+	ordered := g.letter(4)
+	ordered.OrderingKey = "order-4"
+	g.publish(g.cfg.LettersTopic, ordered)
 	null := g.letter(5)
 	null.Payload = nil
 	g.publish(g.cfg.LettersTopic, null)
@@ -211,7 +213,7 @@ func TestReplayedEventIsTheOriginal(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := all[0]
-	if m.Key() != "user-1" || string(m.Payload()) != "4" || m.EventTime().UnixMilli() != 1000 || m.IsNullValue() || !all[1].IsNullValue() {
+	if m.Key() != "user-1" || m.OrderingKey() != "order-4" || string(m.Payload()) != "4" || m.EventTime().UnixMilli() != 1000 || m.IsNullValue() || !all[1].IsNullValue() {
 		t.Errorf("it is key %q, payload %q, event time %v", m.Key(), m.Payload(), m.EventTime())
 	}
 	p := m.Properties()
@@ -363,8 +365,6 @@ func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
 	}
 }
 
-// TestLetterAfterItsReplay: an event that was replayed, and later runs and fails again under its own id, is sent again; a second letter
-// from before its replay is not.
 // TestInterruptedReplayAmongClocksAhead: messages of producers whose clocks are ahead do not end the search for what an interrupted replay has
 // sent. Its record is dated back, so that all messages are ahead of it.
 func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
@@ -388,6 +388,8 @@ func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
 	}
 }
 
+// TestLetterAfterItsReplay: an event that was replayed, and later runs and fails again under its own id, is sent again; a second letter
+// from before its replay is not.
 func TestLetterAfterItsReplay(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
@@ -535,7 +537,6 @@ func TestPurgeAndLimits(t *testing.T) {
 	}
 }
 
-// TestReplayEvents: each event is sent once by all replays of a name, by content.
 // TestReadingIsBounded: a reading ends at each of its limits, and says at which one.
 func TestReadingIsBounded(t *testing.T) {
 	t.Parallel()
@@ -568,6 +569,7 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 }
 
+// TestReplayEvents: each event is sent once by all replays of a name, by content.
 func TestReplayEvents(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{0, 3} {

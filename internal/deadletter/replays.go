@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"google.golang.org/protobuf/proto"
@@ -174,7 +176,10 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 			return nil
 		})
 		if err != nil && !errors.Is(err, errStop) {
-			return nil, err
+			if !b.isGone(topic, err) {
+				return nil, err
+			}
+			why = "does not exist any more"
 		}
 		if why != "" {
 			doubts = append(doubts, fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s %s; --accept-duplicates sends those that remain",
@@ -185,6 +190,15 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 		return found, nil
 	}
 	return found, errors.Join(doubts...)
+}
+
+// isGone reports whether a topic partition cannot be read because it does not exist: its topic was deleted, or made again with other partitions.
+func (b *Broker) isGone(partition string, failed error) bool {
+	if strings.Contains(failed.Error(), "TopicNotFound") {
+		return true
+	}
+	all, err := b.client.TopicPartitions(partition)
+	return err == nil && !slices.Contains(all, partition)
 }
 
 // errLater says that the first message that a reader shows is behind the place where it should begin.

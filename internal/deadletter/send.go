@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -77,6 +78,12 @@ func (s *sender) flush(ctx context.Context, c *Counts) error {
 	sent, err := s.sendRecorded(ctx, batch)
 	c.Sent -= len(batch) - sent
 	return err
+}
+
+// drop takes from c.Sent the events that wait for their batch, of an act that has failed.
+func (s *sender) drop(c *Counts) {
+	c.Sent -= len(s.batch)
+	s.batch = nil
 }
 
 // sendRecorded records the batch before it sends it.
@@ -158,6 +165,7 @@ func (s *sender) open(topic string) (err error) {
 	s.producers[topic], err = s.acting.broker.client.CreateProducer(pulsar.ProducerOptions{
 		Topic: topic, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, EnableChunking: true,
 		DisableBlockIfQueueFull: true, MaxPendingMessages: 10 * batchMax, // an event may be several chunks
+		PartitionsAutoDiscoveryInterval: math.MaxInt64, // never: records name the ends of the partitions that there were, and copies elsewhere would not be found
 	})
 	if err != nil {
 		delete(s.producers, topic)

@@ -189,7 +189,7 @@ func (p *Parking) subscribe(ctx context.Context, client *sdk) (parkingConn, erro
 	subscription := pulsar.ConsumerOptions{
 		Topic: p.cfg.ParkingTopic(), SubscriptionName: p.cfg.DeadLetterSubscription, Type: pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true,
+		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true, Decryption: Undecrypted(),
 	}
 	patience, cancel := context.WithTimeout(ctx, parkingBusyMax)
 	defer cancel()
@@ -241,7 +241,7 @@ func (c *pulsarParking) next(ctx context.Context) (*event.Message, any, error) {
 		return nil, nil, err
 	}
 	id := m.ID()
-	if id.BatchSize() > 1 {
+	if id.BatchSize() > 1 || isEncrypted(m) {
 		return nil, id, nil
 	}
 	base, _ := splitPartition(c.topic)

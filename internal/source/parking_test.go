@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -122,6 +123,41 @@ func TestParkingOfAPartitionedTopic(t *testing.T) {
 	}
 	if again := readAll(t, p); len(again) != 0 {
 		t.Errorf("%q came back twice", again)
+	}
+}
+
+// TestEncryptedMessagesInTheParkingTopic: they stay, are counted, and do not keep a reading from its end, however many there are.
+func TestEncryptedMessagesInTheParkingTopic(t *testing.T) {
+	t.Parallel()
+	cfg := sourcetest.Config(pulsartest.Topic(t, 0))
+	const foreign = 150 // more than are fetched ahead
+	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{
+		Topic: cfg.Resolved().ParkingTopic(), DisableBatching: true, Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	reg := prometheus.NewRegistry()
+	p := source.NewParking(cfg, pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet())
+	readAll(t, p) // which creates the subscription
+	for range foreign {
+		producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Key: "k", Payload: []byte("of another program")}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := producer.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if got := readAll(t, p); len(got) != 0 {
+			t.Errorf("these came back: %q", got)
+		}
+		if refused := metric(t, reg, "ringfence_source_parked_refused_total"); refused != float64(foreign*(n+1)) {
+			t.Errorf("%v messages were refused by %d readings, want %d each", refused, n+1, foreign)
+		}
 	}
 }
 

@@ -1,0 +1,527 @@
+package deadletter
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/source"
+)
+
+// over gives the group a client made of its own.
+func (g *group) over(client pulsar.Client) {
+	g.client = client
+	g.Broker = New(g.cfg, client)
+}
+
+// TestEventTimesBefore1970: no copy can have such a time, and still is found.
+func TestEventTimesBefore1970(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	old := time.Date(1960, 1, 2, 0, 0, 0, 0, time.UTC)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("0"), EventTime: old})
+	sel := Selection{Since: time.Now().Add(-time.Minute), Until: time.Now().Add(time.Minute), Run: "r"}
+	for i, want := range []int{1, 0} {
+		if c, err := g.ReplayEvents(t.Context(), sel, Options{Rate: 1000, Max: 100}); err != nil || c.Sent != want {
+			t.Errorf("replay %d: %+v, %v, want %d sent", i, c, err, want)
+		}
+	}
+	letter := g.letter(1)
+	letter.EventTime = old
+	g.publish(g.cfg.LettersTopic, letter)
+	g.interrupt(1, 1)
+	if c := g.mustReplay(Selection{}, nil); c.SentBefore != 1 || c.Sent != 0 {
+		t.Errorf("of a letter: sent %d, sent before %d, want 0, 1", c.Sent, c.SentBefore)
+	}
+}
+
+// TestInterruptedReplayToATopicThatIsGone: an act is refused, and not for good: with consent it begins.
+func TestInterruptedReplayToATopicThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, after int }{
+		"not made again":               {0, -1},
+		"with partitions, not again":   {2, -1},
+		"then with partitions":         {0, 2},
+		"then with fewer partitions":   {2, 1},
+		"then with none and made anew": {2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, c.before)
+			if c.after < 0 { // in a namespace whose topics are made by people
+				namespace := "public/" + pulsartest.Name(t)
+				pulsartest.Admin(t, http.MethodPut, "namespaces/"+namespace, map[string]any{}, nil)
+				g.cfg.Topics = []string{"persistent://" + namespace + "/orders"}
+				g.topic = g.cfg.Topics[0]
+				path := pulsaradmin.TopicPath(g.topic)
+				if c.before > 0 {
+					pulsartest.Admin(t, http.MethodPut, path+"/partitions", c.before, nil)
+				} else {
+					pulsartest.Admin(t, http.MethodPut, path, nil, nil)
+				}
+				pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false}, nil)
+				g.over(g.client)
+			}
+			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+			g.letters(1, 2, 3)
+			g.interrupt(1, 1, 2)
+			path := pulsaradmin.TopicPath(g.topic)
+			if c.before > 0 {
+				path += "/partitions"
+			}
+			pulsartest.Admin(t, http.MethodDelete, path+"?force=true", nil, nil)
+			if c.after > 0 {
+				pulsartest.Admin(t, http.MethodPut, pulsaradmin.TopicPath(g.topic)+"/partitions", c.after, nil)
+			}
+			if c.after == 0 {
+				g.keep(g.topic, "orders")
+			}
+			o := Options{Who: "me@here", Why: "a test", Rate: 1000, Max: 1000}
+			if _, err := g.Purge(t.Context(), Selection{Keys: []string{"user-0"}}, o); !errors.Is(err, ErrTrimmed) {
+				t.Errorf("the error is %v", err)
+			}
+			o.AcceptDuplicates = true
+			if c, err := g.Purge(t.Context(), Selection{Keys: []string{"user-0"}}, o); err != nil || c.Purged != 1 {
+				t.Errorf("with consent: %+v, %v", c, err)
+			}
+		})
+	}
+}
+
+// quick is a client whose producers look for new topic partitions all the time, unless they are told when.
+type quick struct{ pulsar.Client }
+
+func (c quick) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+	if o.PartitionsAutoDiscoveryInterval == 0 {
+		o.PartitionsAutoDiscoveryInterval = time.Millisecond
+	}
+	return c.Client.CreateProducer(o)
+}
+
+// TestPartitionsAddedDuringAReplay: events go to the topic partitions whose ends are recorded, where the next command looks for them.
+func TestPartitionsAddedDuringAReplay(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 1)
+	g.over(quick{g.client})
+	g.keep(g.topic, "orders")
+	a, err := g.begin(t.Context(), Record{What: ActReplayLetters, Selection: &Selection{}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	s := newSender(a, 1000)
+	defer s.close()
+	if err := s.open(g.topic); err != nil {
+		t.Fatal(err)
+	}
+	other, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: g.topic, DisableBatching: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(g.topic)+"/partitions", 16, nil)
+	for at := int32(0); at == 0; { // until the client knows the new partitions
+		id, err := other.Send(t.Context(), &pulsar.ProducerMessage{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = id.PartitionIdx()
+	}
+	var c Counts
+	for n := range 100 {
+		m := &message{MessageKey: strconv.Itoa(n), Payload: []byte("again")}
+		if err := s.add(t.Context(), batched{outgoing: m.again(g.topic, "1:1:-1:-1", nil)}, &c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	for partition := range s.ends[g.topic] {
+		_, err := g.read(t.Context(), partition, Place{Entry: -1}, func(m pulsar.Message) error {
+			if string(m.Payload()) == "again" {
+				found++
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found != 100 {
+		t.Errorf("%d of 100 events are where the next command looks for them", found)
+	}
+}
+
+// repeating is a client that shows each letter twice, as one that has lost its connection meanwhile.
+type repeating struct{ pulsar.Client }
+
+func (c repeating) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	consumer, err := c.Client.Subscribe(o)
+	return &repeatingConsumer{Consumer: consumer}, err
+}
+
+type repeatingConsumer struct {
+	pulsar.Consumer
+
+	last pulsar.Message
+}
+
+func (c *repeatingConsumer) Receive(ctx context.Context) (m pulsar.Message, err error) {
+	if m, c.last = c.last, nil; m != nil {
+		return m, nil
+	}
+	m, err = c.Consumer.Receive(ctx)
+	c.last = m
+	return m, err
+}
+
+// TestLettersThatAreShownTwice: a letter is sent once by each command, also by one that sends events again.
+func TestLettersThatAreShownTwice(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(0, 1, 1)
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.Max = 2 }); c.Sent != 2 || c.Left != 1 {
+		t.Fatalf("%+v", c)
+	}
+	g.letters(0, 1)
+	g.over(repeating{g.client})
+	g.mustReplay(Selection{}, func(o *Options) { o.Again = true })
+	if got, want := g.held(g.topic), map[string]int{"0": 2, "1": 3}; !maps.Equal(got, want) {
+		t.Errorf("the topic holds %v, want %v", got, want)
+	}
+	if got := g.waiting(); got != "" {
+		t.Errorf("at the end these wait: %s", got)
+	}
+}
+
+// cancelling is a client that cancels its caller's context instead of showing the third letter.
+type cancelling struct {
+	pulsar.Client
+
+	cancel func()
+}
+
+func (c cancelling) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	consumer, err := c.Client.Subscribe(o)
+	return &cancellingConsumer{consumer, c.cancel, 0}, err
+}
+
+type cancellingConsumer struct {
+	pulsar.Consumer
+
+	cancel   func()
+	received int
+}
+
+func (c *cancellingConsumer) Receive(ctx context.Context) (pulsar.Message, error) {
+	if c.received++; c.received == 3 {
+		c.cancel()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return c.Consumer.Receive(ctx)
+}
+
+// TestSentOfACancelledReplay: letters whose batch was not sent do not count as sent.
+func TestSentOfACancelledReplay(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(0, 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	g.over(cancelling{g.client, cancel})
+	c, err := g.ReplayLetters(ctx, Selection{}, Options{Who: "me@here", Why: "a test", Rate: 100, Max: 100})
+	if !errors.Is(err, context.Canceled) || c.Selected != 2 || c.Sent != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.wantHeld("at the end")
+}
+
+// dying is a client that does nothing more after so many calls that change something, as when its process is killed. The last one is done, and has no
+// answer.
+type dying struct {
+	pulsar.Client
+
+	left atomic.Int64
+}
+
+var errDied = errors.New("died")
+
+// call reports whether a call is done, and whether it has an answer.
+func (c *dying) call() (done, answered bool) {
+	left := c.left.Add(-1)
+	return left >= 0, left > 0
+}
+
+func (c *dying) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+	p, err := c.Client.CreateProducer(o)
+	return &dyingProducer{p, c}, err
+}
+
+func (c *dying) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	consumer, err := c.Client.Subscribe(o)
+	return &dyingConsumer{consumer, c}, err
+}
+
+type dyingProducer struct {
+	pulsar.Producer
+
+	client *dying
+}
+
+func (p *dyingProducer) SendAsync(ctx context.Context, m *pulsar.ProducerMessage, answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	done, answered := p.client.call()
+	if !done {
+		answer(nil, m, errDied)
+		return
+	}
+	p.Producer.SendAsync(ctx, m, func(id pulsar.MessageID, m *pulsar.ProducerMessage, err error) {
+		if !answered {
+			id, err = nil, errDied
+		}
+		answer(id, m, err)
+	})
+}
+
+type dyingConsumer struct {
+	pulsar.Consumer
+
+	client *dying
+}
+
+func (c *dyingConsumer) AckID(id pulsar.MessageID) error {
+	done, answered := c.client.call()
+	if !done {
+		return errDied
+	}
+	if err := c.Consumer.AckID(id); err != nil || answered {
+		return err
+	}
+	return errDied
+}
+
+// TestReplayThatDies: wherever a replay ends, the next one sends what is left, once.
+func TestReplayThatDies(t *testing.T) {
+	t.Parallel()
+	for calls := range int64(14) { // of a replay: 4 records, 4 events, and 5 acks
+		t.Run(strconv.FormatInt(calls, 10), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 2)
+			g.keep(g.topic, "orders")
+			var want []string
+			for n := range 8 { // in each topic partition, so that both have an end
+				want = append(want, fmt.Sprintf("before-%d", n))
+				g.publish(g.topic, pulsar.ProducerMessage{Key: strconv.Itoa(n), Payload: []byte(want[n])})
+			}
+			g.letters(0, 1, 1, 2, 3)
+			marker := g.letter(9) // at the end, so that no reading waits for more
+			marker.Properties[source.PropertyTopic] = "persistent://public/default/none"
+			g.publish(g.cfg.LettersTopic, marker)
+			healthy := g.client
+			g.cfg.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // places tell what came later, not the command's clock
+			client := &dying{Client: healthy}
+			client.left.Store(calls)
+			g.over(client)
+			few := func(o *Options) { o.Rate = 2 }
+			c, err := g.replay(Selection{}, few)
+			if err == nil {
+				t.Fatalf("it has not died: %+v", c)
+			}
+			if sent := len(g.held(g.topic)) - len(want); c.Sent > sent || c.Sent < sent-1 {
+				t.Errorf("%d are said to be sent, %d were", c.Sent, sent)
+			}
+			g.over(healthy)
+			g.letters(0) // came later: its event has run again under its own id
+			d := g.mustReplay(Selection{}, few)
+			got := g.held(g.topic)
+			if n := got["0"]; n != 2 && (n != 1 || c.Sent > 0) {
+				t.Errorf("event 0 was sent %d times: %+v, then %+v", n, c, d)
+			}
+			delete(got, "0")
+			for _, payload := range append(want, "1", "2", "3") {
+				if got[payload] != 1 {
+					t.Errorf("%s is in the topic %d times", payload, got[payload])
+				}
+			}
+			if left := g.waiting(); left != "9" {
+				t.Errorf("at the end these wait: %s", left)
+			}
+		})
+	}
+}
+
+type publicKey struct {
+	crypto.KeyReader
+	pem []byte
+}
+
+func (k publicKey) PublicKey(name string, meta map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return crypto.NewEncryptionKeyInfo(name, k.pem, meta), nil
+}
+
+// TestLettersThatCannotBeSent: encrypted letters, and those of a batch, wait on, and hide no others. The last one is of a batch.
+func TestLettersThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	private, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.letters(0)
+	key := publicKey{pem: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})}
+	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: key, Keys: []string{"k"}}}, g.letter(1))
+	g.letters(2)
+	batch, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, BatchingMaxPublishDelay: time.Minute, BatchingMaxMessages: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer batch.Close()
+	for n := range 3 {
+		m := g.letter(3 + n)
+		batch.SendAsync(t.Context(), &m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := batch.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*Options){dry, nil} {
+		c := g.mustReplay(Selection{}, change)
+		if c.Read != 6 || c.Sent != 2 || c.Obstacles[ObstacleEncrypted] != 1 || c.Obstacles[ObstacleBatched] != 3 || c.Reach != "" {
+			t.Errorf("%+v", c)
+		}
+	}
+	g.wantHeld("at the end", "0", "2")
+	var left []event.MessageID
+	if _, err := g.List(t.Context(), Selection{}, func(l *Letter) error { left = append(left, l.ID); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 4 || left[0].Entry != 1 || left[1].Batch != 0 || left[3].Batch != 2 {
+		t.Errorf("these wait: %v", left)
+	}
+}
+
+// TestReplaysOfEventsWithTwoNames: the second sends each event once, not also its copy; and only those of its topics.
+func TestReplaysOfEventsWithTwoNames(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2)
+	other := pulsartest.Topic(t, 0)
+	g.cfg.Topics = append(g.cfg.Topics, other)
+	g.over(g.client)
+	g.keep(g.topic, "orders")
+	g.keep(other, "orders")
+	since := time.Now().Add(-time.Minute)
+	for n := range 4 {
+		g.publish(g.topic, pulsar.ProducerMessage{Key: strconv.Itoa(n), Payload: fmt.Append(nil, n)})
+	}
+	g.publish(other, pulsar.ProducerMessage{Key: "0", Payload: []byte("other")})
+	o := Options{Who: "me@here", Why: "a test", Rate: 1000, Max: 4}
+	for i, name := range []string{"a", "b", "a", "b"} {
+		sel := Selection{Since: since, Until: time.Now().Add(time.Minute), Topics: g.cfg.Topics[:1], Run: name}
+		c, err := g.ReplayEvents(t.Context(), sel, o)
+		if sent := []int{4, 4, 0, 0}[i]; err != nil || c.Sent != sent {
+			t.Errorf("replay %d: %+v, %v, want %d sent", i, c, err, sent)
+		}
+	}
+	if got, want := g.held(g.topic), map[string]int{"0": 3, "1": 3, "2": 3, "3": 3}; !maps.Equal(got, want) {
+		t.Errorf("the topic holds %v, want %v", got, want)
+	}
+	if got := g.held(other)["other"]; got != 1 {
+		t.Errorf("the other topic holds its event %d times", got)
+	}
+}
+
+// TestRecordsAreKept: the replays topic has a subscription that keeps its records.
+func TestRecordsAreKept(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(0)
+	g.mustReplay(Selection{}, nil)
+	if s := pulsartest.Stats(t, g.cfg.ReplaysTopic(), replaysSubscription); s.Backlog != 3 {
+		t.Errorf("%d records are kept, want 3", s.Backlog)
+	}
+}
+
+// TestReplayToAnotherTopic: all letters go there, whatever their own topic.
+func TestReplayToAnotherTopic(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	other := pulsartest.Topic(t, 2)
+	g.keep(other, "orders")
+	stranger := g.letter(1)
+	stranger.Properties[source.PropertyTopic] = "persistent://public/default/" + pulsartest.Name(t)
+	g.publish(g.cfg.LettersTopic, g.letter(0), stranger)
+	if c := g.mustReplay(Selection{To: other}, nil); c.Sent != 2 {
+		t.Errorf("%+v", c)
+	}
+	g.wantHeld("its own topic")
+	if got, want := g.held(other), map[string]int{"0": 1, "1": 1}; !maps.Equal(got, want) {
+		t.Errorf("the other topic holds %v, want %v", got, want)
+	}
+}
+
+// dated is a client whose readers show messages with a payload of 2 as published long ago.
+type dated struct{ pulsar.Client }
+
+func (c dated) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	r, err := c.Client.CreateReader(o)
+	return datedReader{r}, err
+}
+
+type datedReader struct{ pulsar.Reader }
+
+func (r datedReader) Next(ctx context.Context) (pulsar.Message, error) {
+	m, err := r.Reader.Next(ctx)
+	if err == nil && string(m.Payload()) == "2" {
+		m = oldMessage{m}
+	}
+	return m, err
+}
+
+type oldMessage struct{ pulsar.Message }
+
+func (oldMessage) PublishTime() time.Time { return time.UnixMilli(1000) }
+
+// TestInterruptedReplayBetweenClocksAhead: only messages in a row of producers whose clocks are ahead end the search.
+func TestInterruptedReplayBetweenClocksAhead(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+	g.letters(1, 2, 3)
+	g.cfg.AheadMax = 1
+	g.cfg.Now = func() time.Time { return time.Now().Add(-g.cfg.SkewMax - time.Minute) }
+	g.over(g.client)
+	g.interrupt(3, 1, 2, 3)
+	g.over(dated{g.client})
+	if c := g.mustReplay(Selection{}, nil); c.SentBefore != 3 || c.Sent != 0 {
+		t.Errorf("sent %d, sent before %d, want 0, 3", c.Sent, c.SentBefore)
+	}
+}
