@@ -177,6 +177,9 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // without the path: it may have a key in it
 		}
+		if strings.Contains(err.Error(), "malformed HTTP") { // net/http has no error to compare with
+			return 0, nil, fmt.Errorf("%s is no admin endpoint: its answer is not HTTP; check that this is the router's admin.listen, or use --admin HOST:PORT", e.base)
+		}
 		return 0, nil, fmt.Errorf("cannot reach %s: %w; check that the router runs and that this is its admin.listen, or use --admin HOST:PORT", e.base, err)
 	}
 	defer response.Body.Close()

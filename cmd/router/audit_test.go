@@ -179,6 +179,17 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestCollectRefusesWhatIsNoAddress: a wrong address is named as such, and not as one that other machines reach.
+func TestCollectRefusesWhatIsNoAddress(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--listen", "--admin"} {
+		_, says, code := cli(t, "audit", "collect", flag, "1")
+		if want := flag + ` = "1", want HOST:PORT`; code != exitUsage || says != want {
+			t.Errorf("exit code %d, %q; want %q", code, says, want)
+		}
+	}
+}
+
 func TestCollectIsProtected(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{

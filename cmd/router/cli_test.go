@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/report"
@@ -340,6 +341,19 @@ func TestDocumentedTables(t *testing.T) {
 	}
 }
 
+// notHTTP returns the address of a listener that answers with HTTP/2 alone, as those for applications and peers do.
+func notHTTP(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return l.Addr().String()
+}
+
 // TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
@@ -354,6 +368,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}{
 		"no command":        {nil, exitUsage, "; see `router --help`"},
 		"unknown command":   {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
+		"another word":      {[]string{"owner", "alice"}, exitUsage, "there is no router owner; did you mean locate?"},
 		"unknown verb":      {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
 		"no verb":           {[]string{"config"}, exitUsage, "router config needs a subcommand: example|lint|print|schema"},
 		"unknown shell":     {[]string{"completion", "nushell"}, exitUsage, "there is no router completion nushell; there are bash, fish, powershell, zsh"},
@@ -393,6 +408,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
 		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this request: it is an older version"},
 		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
+		"another port":        {[]string{"members", "--admin", notHTTP(t)}, exitFailed, " is no admin endpoint: its answer is not HTTP; check that this is the router's admin.listen, or use --admin HOST:PORT"},
 		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},
 		"nothing to compare":  {[]string{"ring", "diff", answering(t, 200, `{"members":[]}`)}, exitUsage, "there is nothing to compare"},
 		"a table with a hole": {[]string{"ring", "diff", "a", "b", tables(t)}, exitFailed, "b reported 1 partitions, want 4093"},

@@ -77,6 +77,10 @@ func (o *collectOptions) validate() error {
 		return usageError{errors.New("--bytes-max must be 65536 or more, --processes-max and --connections-max 1 or more")}
 	case (o.certFile == "") != (o.keyFile == ""):
 		return usageError{errors.New("--tls-cert-file and --tls-key-file need each other")}
+	case !isAddress(o.listen):
+		return usageError{fmt.Errorf("--listen = %q, want HOST:PORT", o.listen)}
+	case !isAddress(o.admin):
+		return usageError{fmt.Errorf("--admin = %q, want HOST:PORT", o.admin)}
 	case !local && o.tokenFile == "":
 		return usageError{errors.New("--listen is not loopback: --token-file is needed, since other machines could report overlaps that did not happen")}
 	case !local && o.certFile == "" && !o.insecure:
@@ -85,6 +89,13 @@ func (o *collectOptions) validate() error {
 		return usageError{errors.New("--admin is not loopback: other machines would send the token of --admin-token-file in the clear; --tls-cert-file is needed, or --insecure")}
 	}
 	return nil
+}
+
+// isAddress reports whether Listen takes an address: HOST:PORT or unix:PATH.
+func isAddress(address string) bool {
+	_, unix := listen.UnixPath(address)
+	_, _, err := net.SplitHostPort(address)
+	return unix || err == nil
 }
 
 // run serves until the command is told to stop, and then prints the report.

@@ -305,7 +305,9 @@ func letterPage(p *page, l *deadletter.Shown) {
 		{"original topic", l.Topic},
 		{"original published", originalAt},
 		{"payload bytes", strconv.Itoa(l.Bytes)},
-		{"broken", l.Broken},
+	}
+	if l.Broken != "" {
+		rows = append(rows, []string{"broken", l.Broken})
 	}
 	p.table([]string{"FIELD", "VALUE"}, rows)
 	names := make([]string, 0, len(l.Properties))

@@ -192,7 +192,7 @@ func TestDeadLetterCommands(t *testing.T) {
 		t.Fatalf("of one key: %+v", shown)
 	}
 	id := shown.Letters[0].ID
-	if page := run(exitOK, "deadletters", "show", id); !strings.Contains(page, "9:1:-1:-1") || !strings.Contains(page, "no stock") || strings.Contains(page, "payload (text)") {
+	if page := run(exitOK, "deadletters", "show", id); !strings.Contains(page, "9:1:-1:-1") || !strings.Contains(page, "no stock") || strings.Contains(page, "payload (text)") || strings.Contains(page, "broken") {
 		t.Errorf("show says:\n%s", page)
 	}
 	if page := run(exitOK, "deadletters", "show", id, "--payload"); !strings.Contains(page, "payload (text):\n1\n") {

@@ -89,6 +89,7 @@ func TestDemo(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
+	lines(t, stderr, `^The group has a page, http://127\.0\.0\.1:\d+, until the demo ends\.$`)
 	var got map[string]float64
 	if err := json.Unmarshal(last, &got); err != nil {
 		t.Fatalf("the last line is %q: %v", last, err)

@@ -55,7 +55,7 @@ member's machine.`,
 			return err
 		}
 		h.Only(id)
-		return o.show(cmd.OutOrStdout(), h, func(p *page) { historyPage(p, h) })
+		return o.show(cmd.OutOrStdout(), h, func(p *page) { historyPage(p, h, id) })
 	})
 	f := cmd.Flags()
 	f.BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
@@ -65,7 +65,8 @@ member's machine.`,
 	return cmd
 }
 
-func historyPage(p *page, h report.History) {
+// historyPage shows a history, of the event with this id alone unless that is "".
+func historyPage(p *page, h report.History, id string) {
 	var rows [][]string
 	for i := range h.Steps {
 		s := &h.Steps[i]
@@ -78,9 +79,18 @@ func historyPage(p *page, h report.History) {
 	p.line("partition  %d", h.Partition)
 	p.line("owner      %s, fencing token %d\n", cmp.Or(h.Owner, "none"), h.Token)
 	if !slices.ContainsFunc(h.Steps, func(s report.Step) bool { return s.Event != "" }) {
-		p.line("no member remembers an event of this key, or not the one that was asked for\n")
+		if id != "" {
+			p.line("no member remembers event %s of this key", id)
+		} else {
+			p.line("no member remembers an event of this key")
+		}
+		if len(rows) > 0 {
+			p.line("")
+		}
 	}
-	p.table([]string{"TIME (UTC)", "MEMBER", "STEP", "EVENT", "ATTEMPT", "FENCE", ""}, rows)
+	if len(rows) > 0 {
+		p.table([]string{"TIME (UTC)", "MEMBER", "STEP", "EVENT", "ATTEMPT", "FENCE", ""}, rows)
+	}
 	var reach []string
 	for _, r := range h.Reach {
 		reach = append(reach, r.Member+" since "+r.Since.Format(time.DateTime))

@@ -164,6 +164,9 @@ func keysNotes(p *page, k report.Keys) {
 		p.line("keys are shown as hashes: with the admin token (--token-file), or with log.keys: reveal at the routers, they have names")
 	}
 	p.line("%s", toldBy(k.View))
+	if len(k.WithoutApplication) > 0 {
+		p.alarm("no application is connected to %s: without one a member takes no events from the broker", strings.Join(k.WithoutApplication, ", "))
+	}
 	for _, silent := range k.Silent {
 		p.alarm("no list of %s", silent)
 	}

@@ -117,8 +117,9 @@ func seconds(s float64) string { return report.Seconds(s) }
 func locateCommand() *cobra.Command {
 	var encoded bool
 	cmd := watched(&cobra.Command{
-		Use:   "locate KEY",
-		Short: "Show the owner of a key, and its waiting events, calls and reservations",
+		Use:        "locate KEY",
+		SuggestFor: []string{"owner", "where", "find"},
+		Short:      "Show the owner of a key, and its waiting events, calls and reservations",
 		Long: `Show the owner of a key, and its waiting events, calls and reservations.
 
 The owner says what runs and what waits in the key's mailbox: events, calls, and the

@@ -45,9 +45,6 @@ func migratePlanCommand() *cobra.Command {
 		Short: "Print the steps and the risks of a move, from the live subscription",
 		Long:  migrateHelp,
 	}, func(cmd *cobra.Command, loaded *config.Loaded) error {
-		if !slices.Contains(migrateFrom, from) {
-			return usageError{fmt.Errorf("--from = %q, want %s", from, strings.Join(migrateFrom, ", "))}
-		}
 		if loaded.Pulsar.AdminURL == "" {
 			return usageError{errors.New("pulsar.admin_url is not set: the plan is made from the subscription's settings and statistics, which only the admin API has")}
 		}
@@ -69,6 +66,12 @@ func migratePlanCommand() *cobra.Command {
 		}
 		return nil
 	})
+	cmd.PreRunE = func(*cobra.Command, []string) error { // before the settings are read
+		if !slices.Contains(migrateFrom, from) {
+			return usageError{fmt.Errorf("--from = %q, want %s", from, strings.Join(migrateFrom, ", "))}
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&from, "from", "", "how keys are kept apart today: redlock, key_shared or failover")
 	o.addTo(cmd)
 	cmd.Flags().BoolFunc("json", "the same as -o json", func(string) error { o.form = "json"; return nil })

@@ -201,6 +201,7 @@ func TestMigratePlanErrors(t *testing.T) {
 		`--from = "", want redlock, key_shared, failover`:       {"--pulsar.admin_url", "http://127.0.0.1:1", file},
 		`--from = "shared", want redlock, key_shared, failover`: {"--from", "shared", "--pulsar.admin_url", "http://127.0.0.1:1", file},
 		"pulsar.admin_url is not set: the plan is made from":    {"--from", "redlock", file},
+		`--from = "foo", want redlock, key_shared, failover`:    {"--from", "foo"},
 		"node.group is not set":                                 {"--from", "redlock"},
 	} {
 		if _, says, code := cli(t, append([]string{"migrate", "plan"}, args...)...); code != exitUsage || !strings.Contains(says, want) {

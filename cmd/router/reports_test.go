@@ -113,6 +113,15 @@ func TestReportsOfNothing(t *testing.T) {
 	}
 }
 
+// TestKeysNamesMembersWithoutApplication: without an application events wait at the broker, and no list of keys has them.
+func TestKeysNamesMembersWithoutApplication(t *testing.T) {
+	const want = "no application is connected to router-0, router-2: without one a member takes no events from the broker"
+	out, says, code := cli(t, "keys", answering(t, 200, `{"without_application":["router-0","router-2"]}`))
+	if code != exitOK || !strings.Contains(out, want) {
+		t.Errorf("exit code %d, %s; it says\n%s\nwant %s", code, says, out, want)
+	}
+}
+
 // TestHistorySaysWhyItIsEmpty: an event that is no message id is a wrong command line, and a history without steps says so.
 func TestHistorySaysWhyItIsEmpty(t *testing.T) {
 	steps := []report.Step{{Kind: report.StepReceived, Event: "7:4412:-1:-1"}, {Kind: report.StepQueued, Event: "call:00000000000000ab"}}
@@ -120,13 +129,20 @@ func TestHistorySaysWhyItIsEmpty(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(report.History{Steps: steps})
 	}))
 	defer server.Close()
+	nothing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(report.History{})
+	}))
+	defer nothing.Close()
+	if out, _, _ := cli(t, "history", "user-1", "--admin="+nothing.URL); !strings.Contains(out, "no member remembers an event of this key\n\n") || strings.Contains(out, "TIME") {
+		t.Errorf("of an unknown key:\n%s", out)
+	}
 	for id, want := range map[string]struct {
 		code int
 		says string
 	}{
 		"7:4412:-1":             {exitUsage, "--event"}, // as Pulsar's own tools show it
 		"(7,4412,-1,-1)":        {exitUsage, "--event"},
-		"7:4413:-1:-1":          {0, "no member remembers"},
+		"7:4413:-1:-1":          {0, "no member remembers event 7:4413:-1:-1 of this key"},
 		"7:4412:-1:-1":          {0, "received"},
 		"call:00000000000000ab": {0, "queued"},
 	} {

@@ -56,15 +56,22 @@ func run(ctx context.Context, log *slog.Logger, dir string) error {
 
 // work is a clerk.
 func work(ctx context.Context, log *slog.Logger, lane *client.Lane, q *queue) {
+	said := false
 	for ctx.Err() == nil {
+		open := 0
 		for i := range items {
 			item := fmt.Sprintf("item-%d", i)
 			if q.isClosed(item) { // only to save the reservation: it is looked at again below
 				continue
 			}
-			if err := handle(ctx, lane, q, item); err != nil && ctx.Err() == nil {
+			open++
+			if err := handle(ctx, log, lane, q, item); err != nil && ctx.Err() == nil {
 				log.Warn("not closed", "item", item, "error", err)
 			}
+		}
+		if open == 0 && !said {
+			said = true
+			log.Info("all items are closed: without the folder the queue begins again", "folder", q.dir.Name())
 		}
 		select {
 		case <-ctx.Done():
@@ -74,7 +81,7 @@ func work(ctx context.Context, log *slog.Logger, lane *client.Lane, q *queue) {
 }
 
 // handle reserves an item and closes it, unless another clerk has it, or had it before.
-func handle(ctx context.Context, lane *client.Lane, q *queue, item string) error {
+func handle(ctx context.Context, log *slog.Logger, lane *client.Lane, q *queue, item string) error {
 	r, err := lane.Reserve(ctx, item)
 	if errors.Is(err, client.ErrNotReserved) {
 		return nil // next time
@@ -93,5 +100,9 @@ func handle(ctx context.Context, lane *client.Lane, q *queue, item string) error
 	case <-held.Done():
 		return context.Cause(held) //nolint:contextcheck // it is the context of the reservation
 	}
-	return q.close(item, r.Fence())
+	if err := q.close(item, r.Fence()); err != nil {
+		return err
+	}
+	log.Info("closed", "item", item, "fence", r.Fence().String())
+	return nil
 }

@@ -53,6 +53,9 @@ func TestClerks(t *testing.T) {
 		if lines := q.journal(item); len(lines) != 2 || !strings.HasPrefix(lines[0], "begun ") || !strings.HasPrefix(lines[1], "closed ") || lines[0][6:] != lines[1][7:] {
 			t.Errorf("%s: %q", item, lines)
 		}
+		if n := strings.Count(said.String(), "msg=closed item="+item+" "); n != 1 {
+			t.Errorf("%s: the clerks say %d times that they closed it", item, n)
+		}
 	}
 	if t.Failed() {
 		t.Log(said.String())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -35,9 +36,18 @@ func TestReadinessNamesADuplicate(t *testing.T) {
 	first := g.start("a", long)
 	g.plain(first, done)
 	g.ready(first)
-	second := g.start("a", long)
+	said := &lines{}
+	second := g.startWith("a", long, func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(said, nil)) })
 	g.plain(second, done)
 	g.failsBy(second, "member", "is a member with the name a: each router needs its own node.name; this router exits if that lasts for 1h0m0s")
+	g.eventually("the log says for how long it waits", func() error {
+		for _, line := range said.with("kind=name_held") {
+			if strings.Contains(line, `reason="it beats under the name of this router, which exits if that lasts for 1h0m0s"`) {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
 	if err := first.CheckMember(); err != nil {
 		t.Errorf("the first one: %v", err)
 	}

@@ -315,6 +315,13 @@ func TestAbsentApplication(t *testing.T) {
 	})
 	g.publish(1000, 100)
 	g.settled()
+	every := report.KeysQuestion{Limit: report.KeysLimit}
+	if at := newReporter(a.Node).Key(t.Context(), "k"); !at.NoApplication || !newReporter(a.Node).Keys(t.Context(), every).NoApplication {
+		t.Errorf("a does not report that it has no application: %+v", at)
+	}
+	if at := newReporter(b.Node).Key(t.Context(), "k"); at.NoApplication || newReporter(b.Node).Keys(t.Context(), every).NoApplication {
+		t.Errorf("b reports that it has no application: %+v", at)
+	}
 
 	g.startApp(a)
 	g.ready(a)

@@ -300,6 +300,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	}
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
 	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key), Hold: s.node.holdOf(key)}
+	at.NoApplication = s.node.appIsGone()
 	at.Skips, at.MoreSkips = s.node.skipsOf(key)
 	at.Park, at.Parking = s.node.parkOf(key), s.node.parking(key)
 	if at.Wait == report.WaitsForNothing {

@@ -40,7 +40,7 @@ func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysA
 		return s.invertedKeys(q)
 	}
 	worst, now := s.node.boxes.Keys(which(q), q.Limit), clock.Now()
-	all := report.KeysAt{View: s.reporter(), Counts: report.KeyCounts{
+	all := report.KeysAt{View: s.reporter(), NoApplication: s.node.appIsGone(), Counts: report.KeyCounts{
 		Keys: worst.Counts.Keys, Waiting: worst.Counts.Waiting, Running: worst.Counts.Running, Failing: worst.Counts.Failing,
 		Selected: worst.Counts.Chosen,
 	}}

@@ -133,7 +133,10 @@ func (m *Machine) judgeName() {
 	}
 	if m.rivalSince == 0 {
 		m.rivalSince = m.now
-		m.emit(Note{Kind: NoteNameHeld, Inc: rival.Inc, Name: rival.Name})
+		m.emit(Note{
+			Kind: NoteNameHeld, Inc: rival.Inc, Name: rival.Name,
+			Reason: fmt.Sprintf("it beats under the name of this router, which exits if that lasts for %v", m.cfg.Timing.NameInUseAfter),
+		})
 	}
 	if m.due(m.rivalSince.Add(m.cfg.Timing.NameInUseAfter)) {
 		m.exit("name_in_use: " + rival.Inc.String() + " beats as " + rival.Name + "; each router needs a node.name of its own")

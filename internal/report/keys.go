@@ -59,6 +59,8 @@ type Keys struct {
 	Keys   []ListedKey `json:"keys"` // the worst first
 	Cut    int         `json:"cut"`  // selected keys that are not listed
 	Silent []string    `json:"silent,omitempty"`
+
+	WithoutApplication []string `json:"without_application,omitempty"` // members to which no application is connected; not told for hot and inverted keys
 }
 
 // KeysAt is the worst keys at one member.
@@ -68,6 +70,8 @@ type KeysAt struct {
 	Counts KeyCounts `json:"counts"`
 	Keys   keyList   `json:"keys"`
 	Cut    int       `json:"cut"`
+
+	NoApplication bool `json:"no_application,omitempty"` // none is connected to this member, which takes no events from the broker therefore
 }
 
 // KeyCounts counts keys by their state.
@@ -206,6 +210,9 @@ func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
 		if lists[i].Error != "" {
 			all.Silent = append(all.Silent, members[i].Name+": "+lists[i].Error)
 			continue
+		}
+		if lists[i].NoApplication {
+			all.WithoutApplication = append(all.WithoutApplication, members[i].Name)
 		}
 		sum.Counts.add(lists[i].Counts)
 		sum.Keys = append(sum.Keys, lists[i].Keys...)

@@ -47,7 +47,7 @@ func TestSetKey(t *testing.T) {
 type listing struct{ aLocal }
 
 func (listing) Keys(_ context.Context, q KeysQuestion) KeysAt {
-	k := KeysAt{Counts: KeyCounts{Keys: 2, Waiting: 2, Selected: 2}, Keys: []ListedKey{{Hash: ring.KeyHash(1).String(), EventSeconds: 1}, {Hash: ring.KeyHash(2).String(), EventSeconds: 2}}}
+	k := KeysAt{NoApplication: true, Counts: KeyCounts{Keys: 2, Waiting: 2, Selected: 2}, Keys: []ListedKey{{Hash: ring.KeyHash(1).String(), EventSeconds: 1}, {Hash: ring.KeyHash(2).String(), EventSeconds: 2}}}
 	if q.Named {
 		for i := range k.Keys {
 			k.Keys[i].SetKey("secret")
@@ -80,6 +80,9 @@ func TestKeysPage(t *testing.T) {
 	}
 	if len(k.Silent) != 1 || !strings.HasPrefix(k.Silent[0], "silent: ") {
 		t.Errorf("silent members: %q", k.Silent)
+	}
+	if len(k.WithoutApplication) != 1 || k.WithoutApplication[0] == "" {
+		t.Errorf("members without an application: %q", k.WithoutApplication)
 	}
 	if _, text := ask("?limit=1", "Bearer token"); !strings.Contains(text, `"key":"secret"`) {
 		t.Errorf("with a token: %s", text)

@@ -325,6 +325,8 @@ type KeyAt struct {
 	Skips     skipList `json:"skips,omitempty"`      // in effect for events of the key, as this member has read, the newest first
 	MoreSkips int      `json:"more_skips,omitempty"` // further ones that are not listed
 
+	NoApplication bool `json:"no_application,omitempty"` // none is connected to this member, which takes no events from the broker therefore
+
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`
 }

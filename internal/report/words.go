@@ -37,6 +37,9 @@ func (at *KeyAt) Words() []string {
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
+	if at.NoApplication && at.Wait != "worker" {
+		lines = append(lines, "no application is connected: without one this member takes no events from the broker")
+	}
 	lines = append(lines, at.waitingWords()...)
 	if h := at.Hold; h != nil && at.Gate != "closed" {
 		lines = append(lines, holdWords(*h))

@@ -32,6 +32,13 @@ func TestWords(t *testing.T) {
 			t.Errorf("of calls: %q, want %q", got, want)
 		}
 	}
+	idle := KeyAt{Gate: "closed", Wait: WaitsForNothing, NoApplication: true}
+	if got, want := idle.Words(), []string{"no event of it waits or runs here; gate closed", "no application is connected: without one this member takes no events from the broker"}; !slices.Equal(got, want) {
+		t.Errorf("without an application: %q, want %q", got, want)
+	}
+	if got := (&KeyAt{Wait: "worker", NoApplication: true}).Words(); len(got) != 1 {
+		t.Errorf("a key that waits for an application: %q", got)
+	}
 	if got, want := (&ListedKey{Wait: "handler", Worker: 7, Call: true, Method: "pay", Calls: 2}).Reason(), "the handler (worker 7); a call of pay runs, 2 calls or reservations wait"; got != want {
 		t.Errorf("of a list: %q, want %q", got, want)
 	}

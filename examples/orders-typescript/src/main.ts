@@ -11,7 +11,7 @@ import { handler } from "./orders.js";
 const sums = new Ledger();
 const stopReports = sums.report(10_000);
 try {
-  await run(handler(sums));
+  await run(handler(sums, process.env.ORDERS_CENTS_FIELD)); // a field of the payload, cents by default
 } finally {
   stopReports();
 }

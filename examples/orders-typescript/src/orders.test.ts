@@ -21,6 +21,14 @@ test("orders are booked once, and what is no order is rejected", async (t) => {
   assert.deepEqual(sums.sum(), { customers: 2, orders: 3, cents: 751 });
 });
 
+test("the cents may be in another field", async (t) => {
+  const sums = new Ledger();
+  const router = testRouter(t);
+  await router.start(handler(sums, "turn"));
+  assert.equal((await router.deliver({ key: "user-2", payload: '{"number": 12, "user": "user-2", "turn": 2}' }).outcome()).kind, "done");
+  assert.equal(sums.sum().cents, 2);
+});
+
 test("an order with a stale fence is not booked, and retried", async (t) => {
   const sums = new Ledger();
   const router = testRouter(t);

@@ -6,15 +6,15 @@ interface Order {
   cents: number;
 }
 
-/** Checks that a payload is an order: what it throws for is rejected. */
-function orderOf(value: unknown): Order {
-  const cents = (value as { cents?: unknown } | null)?.cents;
+/** Checks that a payload is an order, with its cents in a field: what it throws for is rejected. */
+function orderOf(value: unknown, field: string): Order {
+  const cents = (value as Record<string, unknown> | null)?.[field];
   if (!Number.isSafeInteger(cents)) throw new TypeError("cents is no whole number");
   return { cents: cents as number };
 }
 
 /** Returns the function that the router calls for one order of a customer at a time. */
-export function handler(sums: Ledger): Handler {
+export function handler(sums: Ledger, field = "cents"): Handler {
   return json((event, order, signal) => {
     if (order.cents <= 0) throw new Reject(`an order of ${order.cents} cents`); // trying again would not help
     signal.throwIfAborted(); // before the write: another machine may have the customer by now
@@ -24,5 +24,5 @@ export function handler(sums: Ledger): Handler {
       if (err instanceof StaleError) throw new Error("customer is somebody else's by now", { cause: err }); // the event goes to the new owner
       throw err;
     }
-  }, orderOf);
+  }, (value: unknown) => orderOf(value, field));
 }

@@ -44,6 +44,8 @@ type keyView struct {
 	// Of hot keys.
 	Rate string `json:"rate,omitempty"`
 	Busy string `json:"busy,omitempty"`
+
+	Forecast string `json:"forecast,omitempty"`
 }
 
 // keyRef names a key to the page, which can ask for it.
@@ -178,16 +180,24 @@ func failingKeys(k report.Keys, bytes *int) keyTable {
 
 func hotKeys(k report.Keys, bytes *int) keyTable {
 	t := tableOf(k, bytes)
-	t.Note = "Figures of the last ten seconds. A key that is busy all the time gets more events than can be handled one at a time." + silence(k)
+	t.Note = "Figures of the last ten seconds. Too many: the key is busy all the time, and gets more events than can be handled one at a time." + silence(k)
 	for i := range k.Keys {
 		one, row := &k.Keys[i], &t.Rows[i]
 		row.Rate, row.Busy = perSecond(one.Rate), fmt.Sprintf("%.0f %%", 100*one.Busy)
 		row.State, row.Why, row.Class = "hot", "", ""
 		if outgrows := one.OutgrowsIn; outgrows != nil {
-			row.Why, row.Class = outgrown(*outgrows), classBusy
+			row.Forecast, row.Why, row.Class = forecast(*outgrows), outgrown(*outgrows), classBusy
 		}
 	}
 	return t
+}
+
+// forecast is the short form of outgrown.
+func forecast(in float64) string {
+	if in <= 0 {
+		return "too many now"
+	}
+	return "too many in " + duration(in)
 }
 
 func outgrown(in float64) string {

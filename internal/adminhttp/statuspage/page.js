@@ -172,7 +172,7 @@ const shows = {
 		text(id("failing-note"), keys.note);
 	},
 	hot(keys) {
-		table(id("hot"), keys.rows, (k) => k.hash + k.owner, [keyCell, (k) => k.owner, (k) => k.rate, (k) => k.busy, (k) => k.why]);
+		table(id("hot"), keys.rows, (k) => k.hash + k.owner, [keyCell, (k) => k.owner, (k) => k.rate, (k) => k.busy, (k) => k.forecast]);
 		text(id("hot-note"), keys.note);
 	},
 	lane(lane) {

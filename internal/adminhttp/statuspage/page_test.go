@@ -182,6 +182,25 @@ func TestProblemsComeFirst(t *testing.T) {
 	}
 }
 
+// In the narrow table of hot keys a forecast is a few words, which the note below it explains once.
+func TestForecastsAreShort(t *testing.T) {
+	g := crowd(1, 100)
+	soon := 90.0
+	g.keys["hot"].Keys[1].OutgrowsIn = &soon
+	g.keys["hot"] = report.Keys{Keys: append(g.keys["hot"].Keys, report.ListedKey{Hash: "00000000000000ee", Key: "user-calm", Rate: 1, Busy: 0.1})}
+	v := newSnapshot(look(t.Context(), g, true, nil))
+	var got []string
+	for _, k := range v.Hot.Rows {
+		got = append(got, k.Key+" "+k.Forecast)
+	}
+	if want := []string{"user-hot too many now", "user-warm too many in 1m30s", "user-calm "}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if !strings.Contains(v.Hot.Note, "Too many: the key gets more events than can be handled one at a time") {
+		t.Errorf("the note says %q", v.Hot.Note)
+	}
+}
+
 // Callers without the right see hashes, as everywhere.
 func TestKeysAreNamedOnlyToWhoMayKnowThem(t *testing.T) {
 	for _, named := range []bool{false, true} {

@@ -88,6 +88,7 @@ func (g *group) load(ctx context.Context) (kills []journal.Kill, err error) {
 	g.loaded.Store(true)
 	g.view.note("%d members share %d partitions. %d events/s on %d keys for %v.",
 		len(g.members), ring.Partitions, g.options.Rate, g.options.Keys, g.options.Duration)
+	g.view.note("The group has a page, http://%s, until the demo ends.", g.members[0].admin) // no other goroutine writes it: this router is not killed
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return g.publish(ctx, g.names.fenced.topic) })
 	if g.options.KillAt > 0 {

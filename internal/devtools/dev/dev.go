@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -117,6 +119,7 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 	defer s.processes.StopAll()
 	err = s.run(running)
 	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
+		s.noteLapses(context.WithoutCancel(ctx))
 		err := s.drain(context.WithoutCancel(ctx))
 		s.processes.StopAll() // the members have told all ends then
 		s.summarize()
@@ -379,6 +382,41 @@ func (s *session) until(ctx context.Context, begun clock.Instant, m *member, pat
 		case <-ticker.C:
 		}
 	}
+}
+
+// noteLapses names the members that had no lease for a while, which explains why an event ran twice.
+func (s *session) noteLapses(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for _, m := range s.members {
+		if n := lapsesIn(ctx, m.admin); n > 0 {
+			s.out.note("%s lost its lease (lapses: %d), as on a busy machine: events that it had then may have run twice", m.node, n)
+		}
+	}
+}
+
+// metricLapses is the metric of leases that ran out.
+const metricLapses = `ringfence_ownership_notes_total{kind="lease_lapsed"}`
+
+// lapsesIn returns how often a member's lease ran out; 0 without an answer.
+func lapsesIn(ctx context.Context, admin string) int {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
+	if err != nil {
+		return 0
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if value, is := strings.CutPrefix(lines.Text(), metricLapses+" "); is {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
 }
 
 // drain lets every member leave in order. It returns ErrNotDrained if one does not.

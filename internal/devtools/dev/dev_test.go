@@ -3,6 +3,7 @@ package dev
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,5 +23,22 @@ func TestDrainOfAMemberThatDoesNot(t *testing.T) {
 		if said := strings.Contains(shown.String(), "| drained\n"); said != (want == nil) {
 			t.Errorf("status %d: it says\n%s", status, shown.String())
 		}
+	}
+}
+
+// TestLostLeasesAreNamed: a member whose lease ran out is named at the end, since its events may have run twice.
+func TestLostLeasesAreNamed(t *testing.T) {
+	var shown bytes.Buffer
+	s := &session{out: &output{w: &shown}}
+	for i, lapses := range []string{"0", "2"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, "# HELP x\nringfence_ownership_notes_total{kind=\"epoch\"} 7\nringfence_ownership_notes_total{kind=\"lease_lapsed\"} %s\n", lapses)
+		}))
+		defer server.Close()
+		s.members = append(s.members, &member{node: fmt.Sprintf("node-%d", i+1), admin: strings.TrimPrefix(server.URL, "http://")})
+	}
+	s.noteLapses(t.Context())
+	if want := "dev | node-2 lost its lease (lapses: 2), as on a busy machine: events that it had then may have run twice\n"; shown.String() != want {
+		t.Errorf("it says %q, want %q", shown.String(), want)
 	}
 }
