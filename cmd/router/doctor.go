@@ -126,6 +126,7 @@ func (d *doctor) examine(ctx context.Context) {
 	}
 	begun := clock.Careful()
 	d.listeners()
+	d.certificates()
 	d.ports(ctx)
 	d.seeds(ctx)
 	d.broker(ctx)
@@ -174,6 +175,42 @@ func (d *doctor) listeners() {
 			continue
 		}
 		d.ok(check, "%s: %s", l.Address, l.ProtectedBy)
+	}
+}
+
+// certificates reports whether the own certificates of listeners can be used, and until when.
+func (d *doctor) certificates() {
+	metrics, log := mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
+	c := &d.cfg
+	for _, l := range []struct {
+		name  string
+		files mtls.Files
+	}{
+		{"app", c.App.TLS.Files()},
+		{"peer", c.Peer.TLS.Files()},
+		{"admin", mtls.Files{CertFile: c.Admin.TLS.CertFile, KeyFile: c.Admin.TLS.KeyFile}},
+		{"lane", mtls.Files{CertFile: c.Lane.TLS.CertFile, KeyFile: c.Lane.TLS.KeyFile}},
+	} {
+		if l.files.CertFile == "" {
+			continue
+		}
+		check, advice := l.name+" certificate", "renew the files of "+l.name+".tls; a running router takes them over by itself"
+		store, err := mtls.Open(l.name, l.files, metrics, log)
+		if err != nil {
+			d.fail(check, advice, "%v", err)
+			continue
+		}
+		if l.name == "peer" { // its two sides are alike, so the other members' view is known
+			err = store.Refused(c.Peer.TLS.Name)
+		}
+		switch end := store.NotAfter(); {
+		case !end.After(time.Now()):
+			d.fail(check, advice, "%s ended on %s: new connections fail", l.files.CertFile, end.UTC().Format(time.DateTime))
+		case err != nil:
+			d.fail(check, advice, "the other members refuse %s: %v", l.files.CertFile, err)
+		default:
+			d.ok(check, "it ends on %s UTC", end.UTC().Format(time.DateTime))
+		}
 	}
 }
 

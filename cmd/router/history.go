@@ -122,6 +122,8 @@ func stepWords(s *report.Step) string {
 		return fmt.Sprintf("from %s to %s, token %d", cmp.Or(s.From, "nobody"), s.To, s.Token)
 	case s.Kind == report.StepMoved:
 		return "to the next owner"
+	case s.Result == event.ResultRetry.String(): // "retry after 4ms" would read as the pause before the next attempt
+		return "failed after " + seconds(s.Seconds)
 	case s.Result != "":
 		return fmt.Sprintf("%s after %s", s.Result, seconds(s.Seconds))
 	}

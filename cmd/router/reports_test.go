@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
@@ -119,6 +120,14 @@ func TestKeysNamesMembersWithoutApplication(t *testing.T) {
 	out, says, code := cli(t, "keys", answering(t, 200, `{"without_application":["router-0","router-2"]}`))
 	if code != exitOK || !strings.Contains(out, want) {
 		t.Errorf("exit code %d, %s; it says\n%s\nwant %s", code, says, out, want)
+	}
+}
+
+// A failed attempt does not read as if it was tried again after the time that its handler took.
+func TestHistoryWordsOfAFailure(t *testing.T) {
+	t.Parallel()
+	if got, want := stepWords(&report.Step{Kind: report.StepAnswered, Result: event.ResultRetry.String(), Seconds: 0.004}), "failed after 4ms"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

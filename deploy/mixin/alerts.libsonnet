@@ -36,8 +36,9 @@
             'RingfenceNoMembers',
             'critical',
             ring(group),
-            '%s == 0' % recorded('ringfence_ownership_is_member:sum'),
-            'No router is a member.',
+            // A member remains one while nobody can write to the control log; its lease expires.
+            '%s == 0 or max by (%s) (%s) <= 0' % [recorded('ringfence_ownership_is_member:sum'), by, inGroup(one('ringfence_ownership_lease_remaining_seconds'))],
+            'No router is a member with a lease.',
             'no events are handled: no router has both a lease from the control log and a ready application.',
             '1m',
           ),
@@ -143,6 +144,15 @@
             '5m',
           ),
           alert(
+            'RingfenceKeysParked',
+            'info',
+            ring(group),
+            'max by (%s) (%s) > 0' % [by, inGroup(one('ringfence_act_parked_keys'))],
+            'Keys have been parked for hours.',
+            'operators have parked {{ $value }} keys. When a park expires, newer events run before the parked ones: router acts says when.',
+            '6h',
+          ),
+          alert(
             'RingfenceTopicsNotConsumed',
             'warning',
             ring(member),
@@ -158,6 +168,15 @@
             increase('ringfence_ownership_forced_drains_total', '15m') + ' > 0',
             'Handlers outlasted a drain.',
             'the router gave up deliveries whose handlers did not finish within ownership.drain_timeout.',
+          ),
+          alert(
+            'RingfenceDrained',
+            'warning',
+            ring(member),
+            one('ringfence_node_draining') + ' == 1',
+            'A router was drained and still runs.',
+            'the router takes no events until router undrain; the other members have its keys.',
+            '30m',
           ),
           alert(
             'RingfenceHandoffSlow',

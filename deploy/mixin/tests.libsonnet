@@ -21,7 +21,16 @@ local atGroup = { group: 'orders' };
 local cases = {
   RingfenceNoMembers: {
     fires: [s('ringfence_ownership_is_member', a, '1 1 0x10'), s('ringfence_ownership_is_member', b, '0x12')],
-    quiet: [s('ringfence_ownership_is_member', a, '0x12'), s('ringfence_ownership_is_member', b, '1x12')],
+    quiet: [
+      s('ringfence_ownership_is_member', a, '0x12'),
+      s('ringfence_ownership_is_member', b, '1x12'),
+      s('ringfence_ownership_lease_remaining_seconds', a, '-4x12'),
+      s('ringfence_ownership_lease_remaining_seconds', b, '1.5x12'),
+    ],
+    firesToo: {
+      'for members without a lease': [s('ringfence_ownership_is_member', m, '1x12') for m in [a, b]] +
+                                     [s('ringfence_ownership_lease_remaining_seconds', m, '1.5 1.5 -9x10') for m in [a, b]],
+    },
     labels: atGroup,
   },
   RingfencePartitionsUnowned: {
@@ -106,6 +115,13 @@ local cases = {
     quiet: [s('ringfence_act_lapsed_parks', a, '0x3 1 0x20')],
     value: '2',
   },
+  RingfenceKeysParked: {
+    at: '7h',
+    fires: [info(a, 'orders') { values: '1x420' }, s('ringfence_act_parked_keys', a, '2x420')],
+    quiet: [info(a, 'orders') { values: '1x420' }, s('ringfence_act_parked_keys', a, '2x200 0 2x220')],
+    labels: atGroup,
+    value: '2',
+  },
   RingfenceTopicsNotConsumed: {
     fires: [s('ringfence_node_topics_not_consumed', a, '2x30')],
     quiet: [s('ringfence_node_topics_not_consumed', a, '2x5 0x30')],
@@ -115,6 +131,11 @@ local cases = {
   RingfenceDrainForced: {
     fires: [s('ringfence_ownership_forced_drains_total', a, '0 3x10')],
     quiet: [s('ringfence_ownership_forced_drains_total', a, '3x10')],
+  },
+  RingfenceDrained: {
+    at: '35m',
+    fires: [s('ringfence_node_draining', a, '1x40')],
+    quiet: [s('ringfence_node_draining', a, '0x10 1x24'), s('ringfence_node_draining', b, '0x40')],
   },
   RingfenceHandoffSlow: {
     fires: [

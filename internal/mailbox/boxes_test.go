@@ -344,6 +344,21 @@ func TestMisplacedEventsAreRejected(t *testing.T) {
 	}
 }
 
+// An operator who looks for a key learns why its event fails, and nothing of its content.
+func TestInspectTellsTheNewestFailureWithoutTheContent(t *testing.T) {
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("ann"))
+	for _, failure := range []string{"no stock", `no stock for "ann"`} {
+		f.finish(f.takeOne(), event.ResultRetry, failure)
+		s := f.Inspect("ann")
+		if want := "no stock"; !strings.HasPrefix(s.LastError, want) || strings.Contains(s.LastError, "ann") {
+			t.Errorf("the newest failure is %q, want %q, and not the key", s.LastError, want)
+		}
+		f.now, f.out = s.HeldUntil, Output{}
+		f.Tick(f.now, &f.out)
+	}
+}
+
 func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event("ann"), f.event("ann")
@@ -354,7 +369,7 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 		t.Errorf("the event was written to: %+v", first)
 	}
 	state := f.Inspect("ann")
-	if state.Wait != WaitRetry || state.Attempts != 1 || state.Depth != 2 || state.HeldUntil != f.Next() || !state.HeldUntil.After(f.now) {
+	if state.Wait != WaitRetry || state.Attempts != 1 || state.LastError != "boom" || state.Depth != 2 || state.HeldUntil != f.Next() || !state.HeldUntil.After(f.now) {
 		t.Fatalf("state %+v, next tick at %d", state, f.Next())
 	}
 	f.accept(Local, f.event("bob"))

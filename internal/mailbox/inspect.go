@@ -63,6 +63,8 @@ type KeyState struct {
 	Crashes  uint32 // how often a worker crashed that had it
 	Accepted clock.Instant
 
+	LastError string // the application's newest failure of Event, without its content; "": there was none. Inspect alone tells it
+
 	Call      bool             // Event is a call, or a reservation
 	Method    string           // of that call; "": it is a reservation
 	Deadline  clock.Instant    // until which the caller of that call waits
@@ -104,6 +106,10 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		return KeyState{Partition: p.number, Gate: p.gate}
 	}
 	s := b.state(a)
+	if s.Attempts > 0 {
+		e := b.firstWith(a).ref.Event()
+		s.LastError = strings.Clone(e.HideIn(e.LastError))
+	}
 	if !a.visited {
 		return s
 	}

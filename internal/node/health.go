@@ -92,6 +92,8 @@ func (n *Node) CheckMember() error {
 	switch s := n.Status(); {
 	case s.Phase == ownership.Joining:
 		return errors.New("waiting for the state of the group")
+	case n.drainCycle().isDrained():
+		return errors.New("left the group: this router is drained")
 	case s.Phase == ownership.Leaving || s.Phase == ownership.Ended:
 		return errors.New("leaving the group")
 	case s.Rival != ownership.Incarnation{}:
@@ -127,6 +129,8 @@ func (n *Node) CheckApp() error {
 func (n *Node) CheckLease() error {
 	lease := n.Status().Lease
 	switch left := lease.Sub(clock.Now()); {
+	case left <= 0 && n.drainCycle().isDrained():
+		return errors.New("no lease: this router is drained")
 	case lease == 0:
 		return errors.New("no lease yet: it comes with the first Beat that is read back from the control log")
 	case left <= 0:

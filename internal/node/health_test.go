@@ -82,6 +82,8 @@ func TestReadinessNamesWhatADrainWaitsFor(t *testing.T) {
 	close(release)
 	g.closes("it has drained", drained)
 	g.failsBy(m, "drain", "drained: /undrain")
+	g.failsBy(m, "member", "left the group: this router is drained")
+	g.failsBy(m, "lease", "no lease: this router is drained") // not that the control log cannot be written
 	if m.DrainWaits() != "" {
 		t.Errorf("after a drain it waits for %s", m.DrainWaits())
 	}

@@ -308,6 +308,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	}
 	at.Seconds, at.Age = age(now, state.Since), age(now, state.Accepted)
 	at.Queued, at.Event, at.Failures, at.Worker = state.Behind(), state.Event.String(), state.Attempts, uint64(state.Worker)
+	at.LastError = state.LastError
 	s.describeVisits(&at, now, &state)
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())

@@ -298,18 +298,19 @@ type KeyAt struct {
 	Says []string `json:"says,omitempty"` // all of the following in sentences for people, by the asked member
 
 	// In the member's mailboxes.
-	Gate     string    `json:"gate"`               // closed, waiting, open or draining
-	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker, slot, hold or park
-	Seconds  float64   `json:"seconds"`            // for how long
-	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
-	Event    string    `json:"event,omitempty"`    // message id of the running or next event, as ledger:entry:partition:batch
-	Age      float64   `json:"age_seconds"`        // how long that event has been here
-	Failures uint32    `json:"failures"`           // how often the application has failed it
-	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
-	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
-	Call     bool      `json:"call,omitempty"`     // it is a call or a reservation, not an event
-	Calls    int       `json:"calls,omitempty"`    // calls and reservations that wait, besides a running one
-	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
+	Gate      string    `json:"gate"`                 // closed, waiting, open or draining
+	Wait      string    `json:"wait"`                 // reason: nothing, handler, retry, gate, worker, slot, hold or park
+	Seconds   float64   `json:"seconds"`              // for how long
+	Queued    int       `json:"queued"`               // events behind the one that runs, or would run next
+	Event     string    `json:"event,omitempty"`      // message id of the running or next event, as ledger:entry:partition:batch
+	Age       float64   `json:"age_seconds"`          // how long that event has been here
+	Failures  uint32    `json:"failures"`             // how often the application has failed it
+	LastError string    `json:"last_error,omitempty"` // the application's text of its newest failure
+	RetryIn   float64   `json:"retry_in_seconds"`     // until its next attempt is due; 0: now
+	Worker    uint64    `json:"worker,omitempty"`     // the stream that has it, or that the key sticks to
+	Call      bool      `json:"call,omitempty"`       // it is a call or a reservation, not an event
+	Calls     int       `json:"calls,omitempty"`      // calls and reservations that wait, besides a running one
+	Blockers  []Blocker `json:"blockers,omitempty"`   // with gate: whose tenures may still run
 
 	Method      string       `json:"method,omitempty"`        // of the call that runs, or is next
 	Via         string       `json:"via,omitempty"`           // the member where that call, or the reservation of the key, was asked for

@@ -34,6 +34,9 @@ func (at *KeyAt) Words() []string {
 	case at.Wait != WaitsForNothing:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
 			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), at.Failures, at.Queued))
+		if at.LastError != "" {
+			lines = append(lines, fmt.Sprintf("its newest failure: %q", at.LastError))
+		}
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}

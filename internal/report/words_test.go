@@ -39,6 +39,11 @@ func TestWords(t *testing.T) {
 	if got := (&KeyAt{Wait: "worker", NoApplication: true}).Words(); len(got) != 1 {
 		t.Errorf("a key that waits for an application: %q", got)
 	}
+	failed := KeyAt{Wait: "retry", Seconds: 1, RetryIn: 2, Age: 3, Event: "7:8:-1:-1", Failures: 4, LastError: "no stock\x1b[31m"}
+	if got, want := strings.Join(failed.Words(), "|"), "waits for its next attempt, due in 2s, for 1s; event 7:8:-1:-1 came 3s ago, failed 4 times; 0 more wait behind it|"+
+		`its newest failure: "no stock\x1b[31m"`; got != want {
+		t.Errorf("of a failed event: %q, want %q", got, want)
+	}
 	if got, want := (&ListedKey{Wait: "handler", Worker: 7, Call: true, Method: "pay", Calls: 2}).Reason(), "the handler (worker 7); a call of pay runs, 2 calls or reservations wait"; got != want {
 		t.Errorf("of a list: %q, want %q", got, want)
 	}

@@ -206,6 +206,9 @@ func (s *Store) NotAfter() time.Time {
 	return time.Time{}
 }
 
+// Refused returns why the others will refuse the own certificate, as far as the own CA file and clock tell: see [OpenAlike].
+func (s *Store) Refused(name string) error { return s.value.Get().refused(name) }
+
 // Certificate returns the own certificate, nil without one.
 func (s *Store) Certificate() *tls.Certificate { return s.value.Get().certificate }
 

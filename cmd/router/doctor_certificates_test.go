@@ -1,0 +1,38 @@
+package main
+
+import (
+	"crypto/x509"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
+)
+
+// The doctor names a certificate that has ended, or that the other members refuse: the running router says so only once, in its log.
+func TestDoctorKnowsTheCertificates(t *testing.T) {
+	t.Parallel()
+	ca, both := tlstest.NewCA(t), []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for _, test := range []struct {
+		why    string
+		pair   tlstest.Pair
+		result result
+		says   string
+	}{
+		{"valid", ca.Issue(t, "orders-router"), resultOK, "it ends on "},
+		{"expired", ca.IssueFor(t, -time.Hour, both, "orders-router"), resultFail, "new connections fail"},
+		{"for another name", ca.Issue(t, "payments-router"), resultFail, "the other members refuse"},
+		{"not there", tlstest.Pair{CertFile: "no-such-file", KeyFile: "no-such-file"}, resultFail, "no-such-file"},
+	} {
+		var d doctor
+		d.cfg.Peer.TLS.CertFile, d.cfg.Peer.TLS.KeyFile, d.cfg.Peer.TLS.CAFile, d.cfg.Peer.TLS.Name = test.pair.CertFile, test.pair.KeyFile, ca.File, "orders-router"
+		d.certificates()
+		if len(d.findings) != 1 || d.findings[0].Check != "peer certificate" || d.findings[0].Result != test.result || !strings.Contains(d.findings[0].Says, test.says) {
+			t.Errorf("%s: %+v, want %s: %s", test.why, d.findings, test.result, test.says)
+		}
+	}
+	var none doctor
+	if none.certificates(); len(none.findings) != 0 {
+		t.Errorf("without TLS: %+v", none.findings)
+	}
+}
