@@ -32,8 +32,11 @@ type Call struct {
 // After is [Event.After]: the timer is published before the caller gets its reply.
 func (c *Call) After(d time.Duration, name string, payload []byte) { c.event.After(d, name, payload) }
 
+// Progress is [Event.Progress]: it restarts the handler timeout of the router, but not the timeout of the caller.
+func (c *Call) Progress(ctx context.Context) error { return c.event.Progress(ctx) }
+
 // CallHandler answers one call. ctx is cancelled with the cause [ErrKeyLost] when the key is lost, with [ErrCallerGone] when the caller stops
-// waiting, and with [ErrHandlerTimeout] when the handler takes longer than the router's handler.timeout: then the caller is told that the call
+// waiting, and with [ErrHandlerTimeout] when the handler takes longer than the router's handler.timeout without [Call.Progress]: then the caller is told that the call
 // may have run. An error fails the call: the router does not retry it. The caller gets its text, and the code of a [CallFailure].
 // A reply of more than 1 MiB fails the call.
 type CallHandler func(ctx context.Context, c *Call) (reply []byte, err error)

@@ -420,6 +420,73 @@ func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 	}
 }
 
+// TestFailuresAreLoggedByTheirType: once a second, without the text, which may hold parts of the event, and not what the handler has foreseen.
+func TestFailuresAreLoggedByTheirType(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	r := clienttest.NewRouter(t)
+	failures := map[string]error{
+		"retry": client.RetryAfter(errors.New("planted"), time.Second), "reject": client.Reject(errors.New("planted")),
+		"wrapped": fmt.Errorf("planted: %w", net.ErrClosed), "plain": errors.New("planted"),
+	}
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Key == "panics" {
+			panic("planted")
+		}
+		return failures[e.Key]
+	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	text := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return log.String()
+	}
+	for _, key := range []string{"retry", "reject"} {
+		r.Deliver(&client.Event{Key: key}).Outcome()
+	}
+	if s := text(); strings.Contains(s, "handler failed") {
+		t.Errorf("log = %s\nwant no line about what the handler has foreseen", s)
+	}
+	for _, key := range []string{"wrapped", "plain", "panics"} {
+		r.Deliver(&client.Event{Key: key}).Outcome()
+	}
+	s := text()
+	if !strings.Contains(s, `level=WARN msg="handler failed"`) || !strings.Contains(s, "error_type=poll.errNetClosing failures=1") || strings.Contains(s, "planted") {
+		t.Errorf("log = %s\nwant the type of the first error, and no text", s)
+	}
+	if n := strings.Count(s, "handler failed") + strings.Count(s, "handler panicked"); n != 1 {
+		t.Errorf("log = %s\nwant one line, and there are %d", s, n)
+	}
+}
+
+// TestTimersSetTooLateAreLogged: nothing else would tell that they are lost.
+func TestTimersSetTooLateAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	r := clienttest.NewRouter(t)
+	kept := make(chan *client.Event, 2)
+	r.Start(func(ctx context.Context, e *client.Event) error {
+		if e.Key == "context" {
+			_ = ctx.Done() // it has a standard context then
+		}
+		kept <- e
+		return nil
+	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	for _, key := range []string{"plain", "context"} {
+		r.Deliver(&client.Event{Key: key}).Outcome()
+		e := <-kept
+		e.After(0, "secret", nil)
+		e.After(0, "secret", nil)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if s := log.String(); strings.Count(s, "a timer is not set") != 1 || strings.Contains(s, "secret") {
+		t.Errorf("log = %s\nwant one line about four timers", s)
+	}
+	if sent := r.Sent(); len(sent) != 0 {
+		t.Errorf("the router has %v", sent)
+	}
+}
+
 // A typed nil is a non-nil error whose Error method panics.
 type typedNil struct{ text string }
 

@@ -181,6 +181,19 @@ func (c *handlerContext) ended() error {
 	return context.Canceled
 }
 
+// over reports whether the handler has returned.
+func (c *handlerContext) over() bool {
+	s := c.state.Load()
+	if s == nil {
+		return false
+	}
+	cause := s.cause
+	if s.std != nil {
+		cause = context.Cause(s.std)
+	}
+	return cause == context.Canceled //nolint:errorlint // this very value
+}
+
 // derive puts base, a child of the runner's base, behind the context. Call it before the
 // handler gets the context.
 func (c *handlerContext) derive(base context.Context) { c.standardOf(base) }

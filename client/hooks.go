@@ -43,15 +43,17 @@ type Result struct {
 // ResultKind is the kind of answer that the router gets about an event.
 type ResultKind uint8
 
-// The kinds for an event whose handler was called.
+// The kinds for an event, or a call, whose handler was called.
 const (
 	ResultDone      = ResultKind(event.ResultDone)      // the event is acked
 	ResultRetry     = ResultKind(event.ResultRetry)     // the handler failed; the event is retried
 	ResultReject    = ResultKind(event.ResultReject)    // the event goes to the dead letter topic
 	ResultCancelled = ResultKind(event.ResultCancelled) // the handler's context was cancelled: neither success nor failure
+
+	ResultNotStarted = ResultKind(event.ResultNotStarted) // a call of a method without a handler
 )
 
-// String returns done, retry, reject or cancelled.
+// String returns done, retry, reject, cancelled or not_started.
 func (k ResultKind) String() string { return event.ResultKind(k).String() }
 
 func (o *options) connected(s Session) {

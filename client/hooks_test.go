@@ -516,3 +516,17 @@ func TestInterceptorsNest(t *testing.T) {
 		t.Errorf("calls = %q, %d interceptors made; want %q and 3", calls, made, want)
 	}
 }
+
+// TestHooksSeeCallsWithoutAHandler: their kind has a name.
+func TestHooksSeeCallsWithoutAHandler(t *testing.T) {
+	kinds := make(chan client.ResultKind, 1)
+	r := clienttest.NewRouter(t)
+	r.Start(func(context.Context, *client.Event) error { return nil }, client.WithCall("other", func(context.Context, *client.Call) ([]byte, error) { return nil, nil }),
+		client.WithHooks(client.Hooks{Finished: func(_ *client.Event, result client.Result) { kinds <- result.Kind }}))
+	if _, err := r.Lane().Invoke(t.Context(), "k", "do", nil); !errors.Is(err, client.ErrNotRun) {
+		t.Errorf("the error is %v", err)
+	}
+	if kind := <-kinds; kind != client.ResultNotStarted || kind.String() != "not_started" {
+		t.Errorf("the kind is %v", kind)
+	}
+}

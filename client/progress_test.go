@@ -48,3 +48,21 @@ func TestProgressOfOthers(t *testing.T) {
 		t.Errorf("the handler that reports every %v, with a timeout of %v: %v after %d reports", timeout/3, timeout, got, reports)
 	}
 }
+
+// TestProgressOfCalls: the handler of a call has the same timeout, and restarts it in the same way.
+func TestProgressOfCalls(t *testing.T) {
+	const timeout = 600 * time.Millisecond
+	r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(timeout))
+	r.Start(func(context.Context, *client.Event) error { return nil }, client.WithCall("do", func(ctx context.Context, c *client.Call) ([]byte, error) {
+		for range 6 {
+			time.Sleep(timeout / 3)
+			if err := c.Progress(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}))
+	if _, err := r.Lane().Invoke(t.Context(), "k", "do", nil, client.WithCallTimeout(time.Minute)); err != nil {
+		t.Error(err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type runner struct {
 	handlers sync.WaitGroup // goroutines of the pool
 	states   *states
 	watches  sync.WaitGroup // one for each stream that has running handlers
+
+	failed, lateTimers counted // what is logged once a second
 
 	mu      sync.Mutex
 	live    *stream    // the stream whose deliveries start; nil while disconnected
@@ -212,13 +215,16 @@ func (r *runner) call(e *Event, result *event.Result) {
 		r.states.ended(e, false)
 		// A panic, or runtime.Goexit; after the latter this goroutine ends.
 		if thrown := recover(); thrown != nil {
-			r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", thrown, "stack", string(debug.Stack()))
+			if n := r.failed.more(r.clock.Now()); n > 0 {
+				r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", panicText(thrown), "stack", string(debug.Stack()), "failures", n)
+			}
 			err = fmt.Errorf("panic: %v", thrown)
 			*result = r.resultOf(e, err)
 			return
 		}
 		err = errors.New("the handler ended its goroutine")
 		*result = r.resultOf(e, err)
+		r.logFailure(e, err, result.Kind)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.answer(e, result)
@@ -236,12 +242,65 @@ func (r *runner) call(e *Event, result *event.Result) {
 		result.Kind = event.ResultDone
 	} else {
 		*result = r.resultOf(e, err) // calls Error of the handler's error, which may panic
+		r.logFailure(e, err, result.Kind)
 	}
 	if e.run.call != nil {
 		callResult(e, err, result)
 	}
 	r.states.ended(e, done)
 	returned = true
+}
+
+// counted counts what happens until it is logged, at most once a second.
+type counted struct {
+	mu     sync.Mutex
+	n      int
+	logged bool
+	at     clock.Instant // if logged
+}
+
+// more counts one more, and returns how many are to be logged now, 0 if it is too early.
+func (c *counted) more(now clock.Instant) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	if c.logged && now.Sub(c.at) < time.Second {
+		return 0
+	}
+	n := c.n
+	c.n, c.logged, c.at = 0, true, now
+	return n
+}
+
+// logFailure logs a failure that the handler has not foreseen, by the type of its error: the text may hold parts of the event.
+func (r *runner) logFailure(e *Event, err error, kind event.ResultKind) {
+	retry, failure := (*RetryError)(nil), (*CallFailure)(nil)
+	if kind != event.ResultRetry || errors.As(err, &retry) || errors.Is(err, errNoHandler) || e.run.call != nil && errors.As(err, &failure) {
+		return
+	}
+	if n := r.failed.more(r.clock.Now()); n > 0 {
+		r.log.Warn("handler failed", "message_id", e.ID.String(), "attempt", e.Attempt, "error_type", innermostType(err), "failures", n)
+	}
+}
+
+// innermostType returns the type of what an error wraps.
+func innermostType(err error) string {
+	for range 100 {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			break
+		}
+		err = inner
+	}
+	return fmt.Sprintf("%T", err)
+}
+
+// panicText returns what may be logged of a panic: the text of an error of the runtime, which holds nothing of an event, else the type.
+func panicText(thrown any) string {
+	if err, ok := thrown.(runtime.Error); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("a value of the type %T", thrown)
 }
 
 // resultOf turns a handler's error into the answer to the router. An error after a

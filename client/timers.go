@@ -49,8 +49,16 @@ type timers struct {
 //
 // A timer with d of 0 or less, as time.Until may return when a handler runs again, is due immediately. A timer cannot be cancelled: let its handler
 // check whether it is still needed. A name of more than 128 bytes, a payload of more than 1 MiB, a time of more than
-// 366 days, or more than [TimersMax] timers fail the event. Call it before the handler returns, from one goroutine.
+// 366 days, or more than [TimersMax] timers fail the event. Call it before the handler returns, from one
+// goroutine: a later timer is not set, and the log says so.
 func (e *Event) After(d time.Duration, name string, payload []byte) {
+	if e.run.over() {
+		r := e.run.stream.runner
+		if n := r.lateTimers.more(r.clock.Now()); n > 0 {
+			r.log.Warn("a timer is not set, since the handler had returned before", "message_id", e.ID.String(), "attempt", e.Attempt, "timers", n)
+		}
+		return
+	}
 	if e.run.timers == nil {
 		e.run.timers = new(timers)
 	}

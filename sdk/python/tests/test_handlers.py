@@ -4,14 +4,14 @@ import asyncio
 import dataclasses
 import datetime
 import functools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ringfence import Event, Reject, RetryAfter, json_handler
-from ringfence.errors import KeyLost
-from ringfence.handlers import answer_of, is_async, text_of
-from ringfence.inbox import CANCELLED, REJECT, RETRY
+from ringfence import Call, CallFailure, Event, Reject, RetryAfter, json_handler
+from ringfence.errors import GROUP, KeyLost
+from ringfence.handlers import answer_of, is_async, kind_of, text_of
+from ringfence.inbox import CANCELLED, REJECT, RETRY, Answer
 from ringfence.options import check
 
 
@@ -82,6 +82,49 @@ def test_answers(error: BaseException, kind: int, after_ms: int) -> None:
     assert (answer.kind, answer.after_ms) == (kind, after_ms)
     event._cause = KeyLost()
     assert answer_of(check(None, {}), event, error).kind == CANCELLED, "after a cancellation nothing is a failure"
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def circle() -> BaseException:
+    one = ValueError("x")
+    return caused(one, caused(ValueError("y"), one))
+
+
+@pytest.mark.skipif(not GROUP, reason="groups of exceptions came with Python 3.11")
+def test_verdicts_are_found_in_groups_and_causes() -> None:
+    def group(*errors: BaseException) -> BaseException:
+        return cast(BaseException, GROUP("unhandled errors in a TaskGroup", errors))
+
+    for error, want in (
+        (group(ValueError("x"), Reject("no")), Answer(0, REJECT, 0, "no")),
+        (group(group(RetryAfter(2, "later"))), Answer(0, RETRY, 2000, "later")),
+        (caused(ValueError("x"), Reject("no")), Answer(0, REJECT, 0, "no")),
+        (caused(RetryAfter(2, "later"), Reject("no")), Answer(0, RETRY, 2000, "later")),  # the outermost one counts
+        (group(ValueError("x")), Answer(0, RETRY, 0, "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)")),
+        (circle(), Answer(0, RETRY, 0, "ValueError: x")),
+    ):
+        assert answer_of(check(None, {}), Event("k"), error) == want
+    call = Call("k", "do")._event
+    assert answer_of(check(None, {}), call, group(CallFailure("no_stock", "sold out"))) == Answer(0, RETRY, 0, "sold out", code="no_stock")
+
+
+def test_what_a_task_group_raises() -> None:
+    async def rejects() -> None:
+        raise Reject("no")
+
+    async def handle(event: Event) -> None:
+        async with asyncio.TaskGroup() as tasks:  # type: ignore[attr-defined, unused-ignore]  # since Python 3.11
+            tasks.create_task(rejects())
+
+    if not GROUP:
+        pytest.skip("asyncio.TaskGroup came with Python 3.11")
+    with pytest.raises(GROUP) as raised:
+        asyncio.run(handle(Event("k")))
+    assert kind_of(Event("k"), raised.value) == REJECT
 
 
 def test_json() -> None:

@@ -26,6 +26,7 @@ from ringfence import ArgumentError, Event, Fence, KeyLost, NotReserved
 from ringfence.clock import RAW, LeaseClock, system_clock
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.reservation import RENEWALS_MAX, Holder, Permission
+from ringfence.sending import REQUEST_MAX
 
 WAIT = 30.0
 LEASE = 1.5  # seconds of the routers here
@@ -769,6 +770,14 @@ def test_no_router_and_a_closed_lane(style: str) -> None:
             lane.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("reserve", [ringfence.Lane.reserve, ringfence.Lane.reserve_async])
+def test_what_is_too_large_is_not_asked_for(reserve: Callable[..., Any]) -> None:
+    """gRPC would refuse it with the status of a router that has taken nothing in, and it would be asked for until the wait is over."""
+    with ringfence.Lane("127.0.0.1:1") as lane, pytest.raises(NotReserved, match="want at most 2097152") as caught:
+        reserve(lane, "k" * REQUEST_MAX, wait=WAIT)
+    assert caught.value.code == "too_large"
 
 
 def test_a_router_that_does_not_answer() -> None:

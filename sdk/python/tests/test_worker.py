@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import itertools
 import logging
 import queue
 import threading
@@ -286,9 +287,17 @@ def test_progress_restarts_the_handler_timeout() -> None:
             event.progress()
             time.sleep(0.01)
 
+    def reply(call: ringfence.Call) -> None:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            call.progress()
+            time.sleep(0.01)
+
     with Router(handler_timeout=1) as router:
-        router.start(handle)
-        assert router.deliver("k").outcome() == Outcome("done")
+        router.start(handle, calls={"do": reply})
+        delivery, call = router.deliver("k"), router.call("l", "do")
+        assert delivery.outcome() == Outcome("done")
+        assert call.outcome() == Outcome("done")
 
 
 def test_a_disconnected_worker_reconnects(ringfence_router: Router, style: str, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
@@ -490,9 +499,64 @@ def test_a_failure_is_logged_without_the_data(ringfence_router: Router, style: s
     with caplog.at_level(logging.DEBUG):
         ringfence_router.start(styled(style, fail(ValueError("no database"))))
         ringfence_router.deliver("secret-key", b"secret-payload", message_id=MessageID(7, 8)).outcome()
-    assert "handler failed: message 7:8:-1:-1, attempt 1" in caplog.text
-    assert "no database" in caplog.text
+    assert "handler failed: message 7:8:-1:-1, attempt 1: ValueError at " in caplog.text
+    assert "test_worker.py" in caplog.text
+    assert "no database" not in caplog.text, "the text may hold parts of the event"
     assert "secret" not in caplog.text
+
+
+def test_failures_are_logged_once_a_second(ringfence_router: Router, style: str, caplog: pytest.LogCaptureFixture) -> None:
+    worker = ringfence_router.start(styled(style, fail(ValueError("x"))))
+    log = worker._settings.log
+    log._failures_logged = time.monotonic() + WAIT  # as long as the machine is slow
+    for n in range(3):
+        ringfence_router.deliver(f"k{n}").outcome()
+    assert "handler failed" not in caplog.text
+    log._failures_logged = -float("inf")
+    ringfence_router.deliver("k").outcome()
+    ringfence_router.deliver("l").outcome()
+    lines = [record for record in caplog.records if "handler failed" in record.getMessage()]
+    assert lines[0].getMessage().endswith("; 4 failures since the last such line")
+    assert all(record.levelno == logging.WARNING for record in lines)
+
+
+def test_a_handler_gives_an_event_back_during_a_drain(ringfence_router: Router, style: str, gate: Gate) -> None:
+    wait = waiting(style, gate)
+
+    def plain(event: Event) -> None:
+        wait(event)
+        raise ringfence.DrainTimeout
+
+    async def task(event: Event) -> None:
+        await wait(event)  # type: ignore[misc]  # it is of this style
+        raise ringfence.DrainTimeout
+
+    handler: Any = plain if style == "threads" else task
+    gate.open()
+    worker = ringfence_router.start(handler)
+    assert ringfence_router.deliver("k").outcome().kind == "retry", "the worker was not told to stop"
+    gate._open.clear()
+    delivery = ringfence_router.deliver("k")
+    gate.wait_started()
+    gate.wait_started()
+    worker.stop()
+    until(worker._runner._stopping.is_set)
+    gate.open()
+    assert delivery.outcome() == Outcome("cancelled")
+
+
+def test_the_window_is_told(ringfence_router: Router, style: str, gate: Gate) -> None:
+    told: list[tuple[int, int]] = []
+    worker = ringfence_router.start(waiting(style, gate), max_in_flight=7, hooks=ringfence.Hooks(window=lambda held, most: told.append((held, most))))
+    first, second = ringfence_router.deliver("a"), ringfence_router.deliver("b")
+    until(lambda: (2, 7) in told)
+    gate.open()
+    first.outcome(), second.outcome()
+    until(lambda: told[-1] == (0, 7))
+    worker.stop()
+    assert worker.join(WAIT)
+    assert told[-1] == (0, 7)
+    assert all(before != after for before, after in itertools.pairwise(told))
 
 
 def test_a_function_that_returns_a_coroutine_is_refused(ringfence_router: Router) -> None:

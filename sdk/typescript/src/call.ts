@@ -32,16 +32,18 @@ export interface Call {
   readonly leaseUntil: Date;
   /** The same signal as the second argument of the handler: see Event.signal. */
   readonly signal: AbortSignal;
+  /** Restarts the router's handler.timeout, but not the timeout of the caller: see Event.progress. */
+  progress(): void;
   /** Sets a timer: see Event.after. It is published before the caller gets its reply; the handler of events gets it. */
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void;
 }
 
 /**
- * Answers one call. What it returns, or resolves with, is the reply, of up to 1 MiB; undefined is an empty one. What it throws fails the
+ * Answers one call. What it returns, or resolves with, is the reply, of up to 1 MiB; undefined and null are an empty one. What it throws fails the
  * call, which is not tried again: the caller gets the message, and the code of a CallFailure. `signal` is as for a Handler, and
  * also aborts when the caller is no longer waiting, with a CallerGoneError.
  */
-export type CallHandler = (call: Call, signal: AbortSignal) => Uint8Array | undefined | void | PromiseLike<Uint8Array | undefined | void>;
+export type CallHandler = (call: Call, signal: AbortSignal) => Uint8Array | null | undefined | void | PromiseLike<Uint8Array | null | undefined | void>;
 
 /** What a delivery has that is a call. */
 export interface Arrival {
@@ -97,6 +99,10 @@ export class LeasedCall implements Call {
     return this.event.signal;
   }
 
+  progress(): void {
+    this.event.progress();
+  }
+
   after(afterMs: number, name?: string, payload?: string | Uint8Array): void {
     this.event.after(afterMs, name, payload);
   }
@@ -137,15 +143,15 @@ export function withCalls(calls: ReadonlyMap<string, CallHandler>, handler: Hand
     const of = calls.get(call.method);
     if (of === undefined) throw new NoHandler();
     const returned = of(new LeasedCall(leased, call), signal);
-    if (returned instanceof Uint8Array || returned === undefined) return void (leased.reply = replyOf(returned));
+    if (returned instanceof Uint8Array || returned === undefined || returned === null) return void (leased.reply = replyOf(returned));
     return Promise.resolve(returned).then((reply) => void (leased.reply = replyOf(reply)));
   };
 }
 
 function replyOf(reply: unknown): Uint8Array | undefined {
-  if (reply === undefined) return undefined;
+  if (reply === undefined || reply === null) return undefined;
   refuseGenerator(reply);
-  if (!(reply instanceof Uint8Array)) throw new TypeError(`the handler returned ${reply === null ? "null" : typeof reply}, want a Uint8Array or undefined`);
+  if (!(reply instanceof Uint8Array)) throw new TypeError(`the handler returned ${typeof reply}, want a Uint8Array or undefined`);
   if (reply.length > replyMax) throw new CallFailure(codeTooLarge, `a reply of ${reply.length} bytes, want at most ${replyMax}`);
   return reply;
 }

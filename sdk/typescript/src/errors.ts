@@ -101,7 +101,7 @@ export class NotReservedError extends Error {
 
   constructor(
     /**
-     * timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is gossip),
+     * timeout: it was not free in time. Else overloaded, cycle, parked, too_large, leaving, unreachable, not_exclusive (the routers' ownership.mode is gossip),
      * not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); "" if the router refused the request.
      */
     readonly code: string,
@@ -166,7 +166,10 @@ export class HandlerTimeoutError extends Error {
   }
 }
 
-/** The reason of a handler's signal: the worker stops, and the handler did not end within drainGraceMs. */
+/**
+ * The reason of a handler's signal: the worker stops, and the handler did not end within drainGraceMs. A handler that has done nothing yet may throw
+ * one once its worker was told to stop: the event goes back to the router at once, and it counts as no failure.
+ */
 export class DrainTimeoutError extends Error {
   override name = "DrainTimeoutError";
 
@@ -250,6 +253,26 @@ export function isA<T>(thrown: unknown, type: abstract new (...args: never[]) =>
   } catch {
     return false;
   }
+}
+
+const looksMax = 100; // causes may form a circle
+
+/**
+ * Returns the first Reject, RetryAfter or CallFailure: of what was thrown, its causes, and the errors of an AggregateError, as Promise.any throws one.
+ * undefined: there is none. It never throws.
+ */
+export function verdictOf(thrown: unknown): Reject | RetryAfter | CallFailure | undefined {
+  const left = [thrown];
+  try {
+    for (let i = 0; i < looksMax && left.length > 0; i++) {
+      const one = left.pop();
+      if (one instanceof Reject || one instanceof RetryAfter || one instanceof CallFailure) return one;
+      if (!(one instanceof Error)) continue;
+      left.push(one.cause);
+      if (one instanceof AggregateError) left.push(...one.errors.slice(0, looksMax).reverse());
+    }
+  } catch {} // a property of the application's own class
+  return undefined;
 }
 
 /** Returns the text of anything that was thrown. It never throws, whatever that is. */

@@ -6,10 +6,10 @@ import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.
 import { systemClock, type Clock } from "./clock.js";
 import { CallError, MaybeSentError, NotReservedError, NotSentError, RingfenceError, textOf, type CallOutcome } from "./errors.js";
 import { LeasedEvent, type Event, type MessageId } from "./event.js";
-import { InvokeRequestSchema, InvokeResponseSchema, Outcome, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
+import { InvokeRequestSchema, InvokeResponseSchema, Outcome, ReserveRequestSchema, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, warnOfPlainText, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
-import { callPauseMax, Pauses, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
+import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
 import { channelCredentials, channelOptions, destroyLater, noting, publishBy } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
@@ -290,9 +290,12 @@ export class Lane {
     } catch (err) {
       throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
     }
+    const path = pathOf(caller);
+    const size = toBinary(ReserveRequestSchema, create(ReserveRequestSchema, { frame: { case: "ask", value: { key: Buffer.from(key), path } } })).length;
+    if (size > requestMax) throw new NotReservedError(codeTooLarge, wrongSize(0, size));
     const end = () => holder.close(closedText);
     const opener = { clock, open: () => this.#stream(), silent: (since: number) => this.#silent(since), ended: () => this.#open.delete(end) };
-    const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path: pathOf(caller), signal });
+    const holder = new Holder(opener, { key: Buffer.from(key), waitMs: wait, ttlMs: ttl, path, signal });
     this.#open.add(end);
     await holder.begin();
     return new Reservation(holder);

@@ -99,7 +99,7 @@ export interface Options {
   leaveGroup?: boolean;
   /** Stops the worker, in order, when it aborts. */
   signal?: AbortSignal;
-  /** Stops the worker, in order, at SIGTERM and SIGINT; a second signal ends the process. Default: true, unless `signal` is given. */
+  /** Stops the worker, in order, at SIGTERM and SIGINT; a second signal cancels the running handlers at once, and a third one ends the process. Default: true, unless `signal` is given. */
   handleSignals?: boolean;
   /** Where to log. By default lines on standard error. */
   logger?: Logger;
@@ -190,8 +190,8 @@ export function settingsOf(options: Options): Settings {
 export function targetOf(endpoint: string): string | undefined {
   const unix = /^unix:(?:\/\/)?(\/.+)$/.exec(endpoint);
   if (unix) return `unix:${unix[1]}`;
-  const tcp = /^(\[[0-9a-fA-F:.]+\]|[^:/[\]\s]+):(\d+)$/.exec(endpoint);
-  return tcp && Number(tcp[2]) >= 1 && Number(tcp[2]) <= 65_535 ? endpoint : undefined;
+  const tcp = /^(\[[0-9a-fA-F:.]+\]|[^:/[\]\s]*):(\d+)$/.exec(endpoint);
+  return tcp && Number(tcp[2]) >= 1 && Number(tcp[2]) <= 65_535 ? `${tcp[1] || "localhost"}:${tcp[2]}` : undefined;
 }
 
 /** Logs that what is sent and received leaves this machine without TLS, if it does. */

@@ -1,6 +1,6 @@
 import { systemClock, type Clock } from "./clock.js";
 import { codeOf, NoHandler, withCalls } from "./call.js";
-import { CallFailure, DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
+import { DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf, verdictOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
@@ -97,9 +97,14 @@ export class Runner implements SessionUser {
         process.off("SIGINT", onSignal);
       };
       const onSignal = (name: string) => {
-        unlisten(); // a second signal ends the process
-        this.settings.logger.info("draining", { signal: name, running: this.#running, grace_ms: this.settings.drainGraceMs });
-        this.stop();
+        if (!this.#stopping) {
+          this.settings.logger.info("draining", { signal: name, running: this.#running, grace_ms: this.settings.drainGraceMs });
+          this.stop();
+          return;
+        }
+        unlisten(); // a further signal ends the process
+        this.settings.logger.warn("a second signal: cancelling the running handlers", { signal: name, running: this.#running });
+        this.#cut();
       };
       process.on("SIGTERM", onSignal);
       process.on("SIGINT", onSignal);
@@ -283,18 +288,19 @@ export class Runner implements SessionUser {
   /** Answers an event whose handler has thrown, whatever that is. What a handler throws after its cancellation is not a failure. */
   failed(event: LeasedEvent, thrown: unknown): void {
     event.returned = true;
-    if (event.cause !== undefined) {
+    const verdict = verdictOf(thrown);
+    if (event.cause !== undefined || (this.#stopping && isA(thrown, DrainTimeoutError))) {
       this.#finish(event, Kind.Cancelled, 0, "", thrown);
     } else if (isA(thrown, NoHandler)) {
       event.startedNs = 0; // nothing has run
       this.#finish(event, Kind.NotStarted, 0, textOf(thrown), thrown);
-    } else if (isA(thrown, Reject)) {
-      this.#finish(event, Kind.Reject, 0, textOf(thrown), thrown);
-    } else if (isA(thrown, RetryAfter)) {
-      this.#finish(event, Kind.Retry, delayOf(thrown), textOf(thrown), thrown);
+    } else if (verdict instanceof Reject) {
+      this.#finish(event, Kind.Reject, 0, textOf(verdict), thrown);
+    } else if (verdict instanceof RetryAfter) {
+      this.#finish(event, Kind.Retry, delayOf(verdict), textOf(verdict), thrown);
     } else {
-      if (!(event.call !== undefined && isA(thrown, CallFailure))) this.#logFailure(event, thrown);
-      this.#finish(event, Kind.Retry, 0, textOf(thrown), thrown);
+      if (event.call === undefined || verdict === undefined) this.#logFailure(event, thrown);
+      this.#finish(event, Kind.Retry, 0, textOf(verdict ?? thrown), thrown);
     }
   }
 
@@ -376,7 +382,7 @@ export class Calls implements Source {
 /** Returns what the answer of a call has besides that of an event. */
 function callResult(event: LeasedEvent, kind: Kind, thrown: unknown): { reply?: Uint8Array; code?: string } {
   if (kind === Kind.Done) return event.reply === undefined ? {} : { reply: event.reply };
-  return kind === Kind.Cancelled ? {} : { code: codeOf(thrown) };
+  return kind === Kind.Cancelled ? {} : { code: codeOf(isA(thrown, NoHandler) ? thrown : verdictOf(thrown)) };
 }
 
 /** Returns the delay of a retry in whole milliseconds, 0 for none. It never throws: the application can have changed the error since it was made. */

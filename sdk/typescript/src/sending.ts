@@ -37,12 +37,13 @@ const refusals = new Set<number>([
   codes.INVALID_ARGUMENT, codes.UNIMPLEMENTED, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.FAILED_PRECONDITION, codes.RESOURCE_EXHAUSTED,
 ]);
 
-/** gRPC's words for a call that was never sent. */
+/** gRPC's words for a call that was never sent, and for one that still waited for a connection when its time was up. */
 const noConnection = /^(No connection established|Name resolution failed)/;
+const waited = /,(waiting for name resolution|Waiting for LB pick)$/;
 
 /** Whether there was no connection for a request. */
 export function wasNeverSent({ code, details }: Status): boolean {
-  return code === codes.UNAVAILABLE && noConnection.test(details);
+  return (code === codes.UNAVAILABLE && noConnection.test(details)) || (code === codes.DEADLINE_EXCEEDED && waited.test(details));
 }
 
 /**

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { getEventListeners, once } from "node:events";
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import { join } from "node:path";
 import { describe, it, test } from "node:test";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
@@ -13,7 +14,7 @@ import { WorkRequestSchema, WorkResponseSchema } from "../src/gen/ringfence/app/
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, type InvokeRequest, type InvokeResponse } from "../src/gen/ringfence/lane/v1/lane_pb.js";
 import { Kind, type Result } from "../src/inbox.js";
 import {
-  CallError, CallerGoneError, CallFailure, deliveries, HandlerTimeoutError, KeyLostError, Lane, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
+  CallError, CallerGoneError, CallFailure, deliveries, HandlerTimeoutError, KeyLostError, Lane, NotSentError, Reject, RetryAfter, RingfenceError, run, type Call, type CallHandler, type CallOutcome, type LaneOptions,
 } from "../src/index.js";
 import { pathOf } from "../src/lane.js";
 import { payloadMax, requestMax } from "../src/sending.js";
@@ -38,6 +39,9 @@ describe("the answers of handlers of calls", () => {
     "a reply": { handler: (call) => Buffer.concat([call.payload, call.payload]), want: { kind: "done", reply: Buffer.from("hellohello") } },
     "a reply later": { handler: async () => Uint8Array.of(1), want: { kind: "done", reply: Buffer.of(1) } },
     "no reply": { handler: nothing, want: { kind: "done" } },
+    "null is no reply": { handler: () => null, want: { kind: "done" } },
+    "null is no reply later": { handler: async () => null, want: { kind: "done" } },
+    "a failure as a cause": { handler: fail(new Error("x", { cause: new CallFailure("no_stock", "none left") })), want: { kind: "retry", code: "no_stock", reason: "none left" } },
     "no reply later": { handler: async () => {}, want: { kind: "done" } },
     "the largest reply": { handler: () => Buffer.alloc(replyMax), want: { kind: "done", reply: Buffer.alloc(replyMax) } },
     "a larger reply": { handler: () => Buffer.alloc(replyMax + 1), want: { kind: "retry", code: "too_large", reason: "a reply of 1048577 bytes, want at most 1048576" } },
@@ -135,6 +139,19 @@ test("a call that takes too long has that as its reason, and not that its caller
   const outcome = router.call({ key: "k", method: "do" }).outcome();
   assert.ok((await reason.promise) instanceof HandlerTimeoutError);
   assert.notEqual((await outcome).kind, "done");
+});
+
+test("a call that makes progress does not take too long", async (t) => {
+  const router = testRouter(t, { handlerTimeoutMs: 500 });
+  const do_: CallHandler = async (call, signal) => {
+    for (let i = 0; i < 20; i++) {
+      call.progress();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      signal.throwIfAborted();
+    }
+  };
+  await router.start(nothing, { calls: { do: do_ } });
+  assert.equal((await router.call({ key: "k", method: "do" }).outcome()).kind, "done");
 });
 
 test("a lost key cancels the handler of a call", async (t) => {
@@ -388,6 +405,20 @@ describe("a lane", () => {
     assert.equal(String(await lane.invoke("k", "do", "", { timeoutMs: 30_000 })), "r");
     assert.equal(seen.length, 20);
     assert.ok(seen[0]!.timeoutMs > seen.at(-1)!.timeoutMs && seen.at(-1)!.timeoutMs > 1000n, "its time is not longer for that");
+  });
+
+  it("has not run without a connection", async (t) => {
+    const sockets: Socket[] = [];
+    const silent = createServer((socket) => void sockets.push(socket)).listen(0, "127.0.0.1"); // it says nothing
+    await once(silent, "listening");
+    t.after(() => {
+      silent.close();
+      for (const socket of sockets) socket.destroy();
+    });
+    const lane = new Lane(`127.0.0.1:${(silent.address() as AddressInfo).port}`);
+    t.after(() => lane.close());
+    await assert.rejects(lane.invoke("k", "do", "", { timeoutMs: 1 }), { outcome: "not_run", code: "unreachable" });
+    await assert.rejects(lane.send("k", "", { timeoutMs: 1 }), NotSentError);
   });
 
   it("does not make a call that a router would not read", async (t) => {

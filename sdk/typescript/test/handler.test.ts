@@ -99,7 +99,7 @@ describe("options", () => {
   });
 
   it("know endpoints", () => {
-    for (const [text, target] of [["127.0.0.1:1", "127.0.0.1:1"], ["[::1]:16650", "[::1]:16650"], ["unix:/a b", "unix:/a b"], ["unix:///a", "unix:/a"], ["unix:a", undefined], ["host", undefined], ["host:0", undefined], ["host:99999", undefined], ["http://host:1", undefined], ["::1:5", undefined]] as const) {
+    for (const [text, target] of [["127.0.0.1:1", "127.0.0.1:1"], ["[::1]:16650", "[::1]:16650"], [":16650", "localhost:16650"], ["unix:/a b", "unix:/a b"], ["unix:///a", "unix:/a"], ["unix:a", undefined], ["host", undefined], ["host:0", undefined], ["host:99999", undefined], ["http://host:1", undefined], ["::1:5", undefined]] as const) {
       assert.equal(targetOf(text), target, text);
     }
     for (const local of ["127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/a"]) assert.equal(isLocal(local), true, local);

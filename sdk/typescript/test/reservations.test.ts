@@ -10,6 +10,7 @@ import { MonotonicClock } from "../src/clock.js";
 import { ReserveRequestSchema, ReserveResponseSchema, type Ask } from "../src/gen/ringfence/lane/v1/lane_pb.js";
 import { Fence, KeyLostError, Lane, NotReservedError, RingfenceError, type Event, type LaneOptions, type Reservation } from "../src/index.js";
 import { Permission, renewalsMax } from "../src/permission.js";
+import { requestMax } from "../src/sending.js";
 import { testRouter } from "../src/testing/index.js";
 import { randomly } from "./randomly.js";
 import { deferred, mute } from "./script.js";
@@ -517,6 +518,12 @@ describe("a reservation", () => {
     for (const wait of [-1, NaN, Infinity]) await assert.rejects(lane.reserve("k", { wait }), RingfenceError);
     lane.close();
     await assert.rejects(lane.reserve("k"), (err) => err instanceof NotReservedError && err.code === "" && err.text === "the lane was closed");
+  });
+
+  it("is not asked for with more than a router would read", async () => {
+    const lane = new Lane("127.0.0.1:1");
+    await assert.rejects(lane.reserve("k".repeat(requestMax), { wait: 60_000 }), { code: "too_large", text: /want at most 2097152/ });
+    lane.close();
   });
 
   it("is lost when its lane closes", async (t) => {

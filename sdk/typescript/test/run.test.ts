@@ -43,6 +43,18 @@ describe("the answers of handlers", () => {
     "no delay": { handler: () => Promise.reject(new RetryAfter(-1, "busy")), want: { ...wait, kind: "retry", reason: "busy" } },
     "a delay without an end": { handler: () => Promise.reject(new RetryAfter(Infinity, "busy")), want: { ...wait, kind: "retry", reason: "busy", afterMs: Number.MAX_SAFE_INTEGER } },
     reject: { handler: () => Promise.reject(new Reject("not JSON")), want: { ...wait, kind: "reject", reason: "not JSON" } },
+    "a reject in a group": { handler: () => Promise.any([Promise.reject(new Error("x")), Promise.reject(new Reject("never"))]), want: { ...wait, kind: "reject", reason: "never" } },
+    "a retry as a cause": {
+      handler: () => Promise.reject(new Error("x", { cause: new AggregateError([new RetryAfter(5, "later")]) })), want: { ...wait, kind: "retry", afterMs: 5, reason: "later" },
+    },
+    "a circle of causes": {
+      handler: () => {
+        const error = new Error("x");
+        error.cause = error;
+        throw error;
+      },
+      want: { ...wait, kind: "retry", reason: "x" },
+    },
     "a text": { handler: () => Promise.reject("nonsense"), want: { ...wait, kind: "retry", reason: "nonsense" } },
     nothing: { handler: () => Promise.reject(undefined), want: { ...wait, kind: "retry", reason: "undefined" } },
     "a value without a text": { handler: () => Promise.reject(Object.create(null)), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
@@ -540,10 +552,56 @@ describe("stopping", () => {
     stream.welcome();
     process.kill(process.pid, "SIGTERM");
     await script.until(() => stream.halfClosed);
-    assert.equal(process.listenerCount("SIGTERM"), before, "a second signal would not end the process");
     stream.end(0);
     await ended;
+    assert.equal(process.listenerCount("SIGTERM"), before);
     assert.ok(script.log.some((l) => l.message === "draining" && l.fields.signal === "SIGTERM"));
+  });
+
+  it("cancels handlers at a second signal, and leaves a third one to the process", async () => {
+    const script = new Script();
+    const { signal: _, ...options } = script.options();
+    const before = process.listenerCount("SIGINT");
+    const reasons: Error[] = [];
+    const ended = run((event) => new Promise<void>((resolve) => event.signal.addEventListener("abort", () => (reasons.push(event.signal.reason as Error), resolve()))), options);
+    await script.until(() => script.streams.length === 1);
+    const stream = script.streams[0]!;
+    stream.welcome();
+    stream.pong(60_000);
+    stream.deliver(1);
+    await settled();
+    process.kill(process.pid, "SIGINT");
+    await script.until(() => script.log.some((l) => l.message === "draining"));
+    assert.equal(reasons.length, 0);
+    process.kill(process.pid, "SIGINT");
+    await script.until(() => reasons.length === 1);
+    assert.equal(reasons.map((reason) => reason.name).join(), "DrainTimeoutError");
+    assert.equal(process.listenerCount("SIGINT"), before);
+    await script.until(() => stream.answers.length === 1);
+    stream.send(undefined, 1n);
+    await script.until(() => stream.halfClosed);
+    stream.end(0);
+    await ended;
+  });
+
+  it("takes an event back that a handler gives back", async () => {
+    const script = new Script();
+    let give = () => {};
+    const stream = await script.start(() => new Promise((_, reject) => (give = () => reject(new DrainTimeoutError()))));
+    stream.welcome();
+    stream.pong(60_000);
+    stream.deliver(1);
+    give();
+    await script.until(() => stream.answers.length === 1);
+    assert.equal(stream.answers[0]!.kind, ResultKind.RETRY, "the worker was not told to stop");
+    stream.send(undefined, 1n);
+    stream.deliver(2);
+    script.stop();
+    give();
+    await script.until(() => stream.answers.length === 2);
+    assert.equal(stream.answers[1]!.kind, ResultKind.CANCELLED);
+    stream.send(undefined, 2n);
+    await script.end();
   });
 });
 

@@ -112,6 +112,10 @@ class Call:
         """Raises :class:`KeyLost`, :class:`CallerGone` or :class:`DrainTimeout` if the handler must stop, as :meth:`Event.check` does."""
         self._event.check()
 
+    def progress(self) -> None:
+        """Restarts the router's ``handler.timeout``, as :meth:`Event.progress` does, but not the timeout of the caller."""
+        self._event.progress()
+
     def after(self, delay: float | datetime.timedelta, name: str = "", payload: bytes | str = b"") -> None:
         """Sets a timer, as :meth:`Event.after` does: it is published before the caller gets its reply. The handler of events gets it."""
         self._event.after(delay, name, payload)

@@ -15,14 +15,14 @@ import grpc
 
 from ringfence.call import TIMEOUT_DEFAULT, TOO_LARGE, Call
 from ringfence.connections import Connections
-from ringfence.errors import ArgumentError, CallError, SessionError
+from ringfence.errors import ArgumentError, CallError, NotReserved, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
 from ringfence.runner import FRAME_MAX, dial
-from ringfence.sending import CALL_PAUSE_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent, wrong_size
+from ringfence.sending import CALL_PAUSE_MAX, REQUEST_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent, wrong_size
 from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
 from ringfence.xxh64 import xxh64
 
@@ -231,6 +231,9 @@ class Lane:
         """Returns what starts a holder of a key."""
         check_seconds("wait", wait)
         check_seconds("ttl", ttl)
+        ask = pb.ReserveRequest(ask=pb.Ask(key=_bytes(key), path=path_of(caller)))
+        if ask.ByteSize() > REQUEST_MAX:
+            raise NotReserved(TOO_LARGE, f"a request of {ask.ByteSize()} bytes: want at most {REQUEST_MAX}")
         return functools.partial(Holder, self._settings, self._reserve, self._channel.silent, _bytes(key), wait, ttl, path_of(caller))
 
     def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:

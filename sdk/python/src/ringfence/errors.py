@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import math
+from typing import Any
+
+GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+"""The class of groups of exceptions, which Python has from 3.11 on."""
 
 
 class Reject(Exception):
@@ -60,7 +65,11 @@ class CallerGone(Cancelled):
 
 
 class DrainTimeout(Cancelled):
-    """The handler did not end within the drain grace."""
+    """The handler did not end within the drain grace.
+
+    A handler that has done nothing yet may raise it once its worker was told to stop: the event goes back to the router at once, and it
+    counts as no failure.
+    """
 
 
 class Error(Exception):
@@ -106,9 +115,9 @@ class NotReserved(Error):
     def __init__(self, code: str, text: str = "", retry_after: float = 0.0) -> None:
         super().__init__(f"the key is not reserved{code and f' ({code})'}{text and f': {text}'}")
         self.code = code
-        """timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is
-        gossip), not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); empty if the router refused the
-        request."""
+        """timeout: it was not free in time. Else overloaded, cycle, parked, too_large, leaving, unreachable, not_exclusive (the routers'
+        ownership.mode is gossip), not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); empty if the
+        router refused the request."""
         self.text = text
         """Why, in words."""
         self.retry_after = retry_after

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, overload
 
 from ringfence.call import NO_HANDLER, NoHandler, code_of
-from ringfence.errors import CallFailure, Reject, RetryAfter
+from ringfence.errors import GROUP, CallFailure, DrainTimeout, Reject, RetryAfter
 from ringfence.event import Event
 from ringfence.inbox import CANCELLED, DONE, NOT_STARTED, REJECT, RETRY, Answer
 from ringfence.options import Result
@@ -27,6 +27,7 @@ Handler = Union[PlainHandler, AsyncHandler]
 V = TypeVar("V")
 
 _AFTER_MS_MAX = (1 << 63) - 1
+_LOOKS_MAX = 100  # causes may form a circle
 _KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled", NOT_STARTED: "not_started"}
 
 
@@ -63,13 +64,35 @@ def check_returned_plain(value: object) -> None:
     check_returned(value)
 
 
+def verdict_of(error: BaseException) -> Reject | RetryAfter | CallFailure | None:
+    """Returns the first exception that tells the router something: of an exception, what it was raised from, and the members of a group.
+
+    An asyncio.TaskGroup raises what its tasks raise as a group.
+    """
+    left = [error]
+    for _ in range(_LOOKS_MAX):
+        if not left:
+            break
+        one = left.pop()
+        if isinstance(one, (Reject, RetryAfter, CallFailure)):
+            return one
+        if one.__cause__ is not None:
+            left.append(one.__cause__)
+        if isinstance(one, GROUP):
+            left.extend(reversed(one.exceptions))
+    return None
+
+
 def kind_of(event: Event, error: BaseException) -> int:
-    """Returns the kind of answer for what a handler raised. After a cancellation it is no failure."""
+    """Returns the kind of answer for what a handler raised. After a cancellation it is no failure, nor is an event that the handler of a
+    stopping worker gives back."""
     if event._cause is not None:
         return CANCELLED
     if isinstance(error, NoHandler):
         return NOT_STARTED
-    return REJECT if isinstance(error, Reject) else RETRY
+    if isinstance(error, DrainTimeout) and event._stream is not None and event._stream.runner.stopping():
+        return CANCELLED
+    return REJECT if isinstance(verdict_of(error), Reject) else RETRY
 
 
 def text_of(error: BaseException) -> str:
@@ -99,18 +122,20 @@ def _answer_of(settings: Settings, event: Event, error: BaseException) -> Answer
     kind = kind_of(event, error)
     if kind == CANCELLED:
         return Answer(event.id, CANCELLED)
+    verdict = verdict_of(error)
+    told = error if verdict is None else verdict
     if event._call is not None:
         if kind == NOT_STARTED:
             return Answer(event.id, NOT_STARTED, reason=text_of(error), code=NO_HANDLER)
-        if not isinstance(error, (CallFailure, Reject, RetryAfter)):
-            settings.log.error("the handler of a call failed: method %s", event.method, exc_info=error)
-        return Answer(event.id, kind, reason=text_of(error), code=code_of(error))
+        if verdict is None:
+            settings.log.failed(f"method {event.method}", error)
+        return Answer(event.id, kind, reason=text_of(told), code=code_of(told))
     after_ms = 0
-    if isinstance(error, RetryAfter):
-        after_ms = _milliseconds(error.delay)
+    if isinstance(told, RetryAfter):
+        after_ms = _milliseconds(told.delay)
     elif kind == RETRY:
-        settings.log.error("handler failed: message %s, attempt %d", event.message_id, event.attempt, exc_info=error)
-    return Answer(event.id, kind, after_ms, text_of(error))
+        settings.log.failed(f"message {event.message_id}, attempt {event.attempt}", error)
+    return Answer(event.id, kind, after_ms, text_of(told))
 
 
 def _milliseconds(seconds: float) -> int:

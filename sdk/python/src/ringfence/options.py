@@ -8,11 +8,14 @@ import logging
 import math
 import os
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ringfence.clock import LeaseClock, system_clock
-from ringfence.errors import ArgumentError, SessionError, Unauthenticated
+from ringfence.errors import GROUP, ArgumentError, SessionError, Unauthenticated
 
 if TYPE_CHECKING:
     from ringfence.call import CallHandler
@@ -58,6 +61,9 @@ class Hooks:
     """Called when a session with the router is established, before its first event. Never at once with ``disconnected``."""
     disconnected: Callable[[SessionError | None], object] | None = None
     """Called at the end of a session and after a failed attempt to establish one; None means that the worker stops."""
+    window: Callable[[int, int], object] | None = None
+    """Called with the number of unanswered events and its maximum when the number has changed, about once for each frame; one call at a time.
+    At the end of a session the number becomes 0."""
 
 
 class Result(NamedTuple):
@@ -119,8 +125,25 @@ class Options(TypedDict, total=False):
     """Whether handlers run in the trace of their event, in a span of their own, by OpenTelemetry. By default they do if
     opentelemetry-api is installed and the application has set a tracer provider. True without opentelemetry-api is refused."""
     logger: logging.Logger | None
-    """The log for connections, failures of handlers and lost keys: by default that called ringfence. No key or payload is logged,
-    unless an exception of a handler holds them. If it raises, a line on stderr says so, and the worker goes on."""
+    """The log for connections, failures of handlers and lost keys: by default that called ringfence. No key or payload is logged: the line
+    about a failure, one a second at most, has the class and the place of an exception, and not its text, which ``hooks.finished`` gets. If
+    the logger raises, a line on stderr says so, and the worker goes on."""
+
+
+FAILURES_EVERY = 1.0
+"""Seconds between two lines about failed handlers, at least."""
+_FRAMES = 3
+"""The innermost frames that tell the place of a failure."""
+
+
+def _place_of(error: BaseException) -> str:
+    """Returns the class of an exception and where it was raised, without its text."""
+    while isinstance(error, GROUP):
+        error = error.exceptions[0]  # the place of a group is that of its TaskGroup
+    frames = [
+        f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{line})" for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return type(error).__name__ + " at " * bool(frames) + " < ".join(reversed(frames[-_FRAMES:]))
 
 
 class Log:
@@ -128,6 +151,19 @@ class Log:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
+        self._lock = threading.Lock()  # guards the fields below
+        self._failures = 0  # not logged yet
+        self._failures_logged = -math.inf
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Logs the failure of a handler, by its place: its text may hold parts of the event. Most of many failures are only counted."""
+        now = time.monotonic()
+        with self._lock:
+            self._failures += 1
+            if now - self._failures_logged < FAILURES_EVERY:
+                return
+            failures, self._failures, self._failures_logged = self._failures, 0, now
+        self.warning("handler failed: %s: %s; %d failures since the last such line", what, _place_of(error), failures)
 
     def info(self, text: str, *arguments: object) -> None:
         self._write(self._logger.info, text, arguments)

@@ -110,6 +110,10 @@ class Runner:
         """Begins the drain, and at a second call ends the drain grace. Returns at once; may be called by a signal handler."""
         self._commands.put("stop")
 
+    def stopping(self) -> bool:
+        """Reports whether the worker was told to stop."""
+        return self._stopping.is_set()
+
     # Streams.
 
     def _connect(self) -> None:
@@ -175,6 +179,7 @@ class Runner:
                     stream.end()
                 if call is not None:
                     call.cancel()
+                stream.tell_window()
         if reason is None:
             reason = Broken("the router closed the stream") if stream.welcomed else Refused("the router closed the stream")
         return stream, reason
@@ -182,17 +187,18 @@ class Runner:
     def connected(self, session: Session) -> None:
         """Tells the application about a session, before its first event."""
         self._connected = True
-        self._tell(self.settings.hooks.connected, session)
-        self._tell(self.settings.ready, True)
+        self.tell(self.settings.hooks.connected, session)
+        self.tell(self.settings.ready, True)
 
     def _disconnected(self, error: SessionError | None) -> None:
-        self._tell(self.settings.ready, False)
-        self._tell(self.settings.hooks.disconnected, error)
+        self.tell(self.settings.ready, False)
+        self.tell(self.settings.hooks.disconnected, error)
 
-    def _tell(self, function: Callable[[Any], object] | None, value: object) -> None:
+    def tell(self, function: Callable[..., object] | None, *values: object) -> None:
+        """Calls a hook."""
         if function is not None:
             try:
-                function(value)
+                function(*values)
             except Exception:
                 self.settings.log.exception("a hook failed")
 

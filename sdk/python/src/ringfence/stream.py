@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,9 @@ class Stream:
         self._ping_every = PING_DEFAULT
         self._reason_max = REASON_MAX_DEFAULT
 
+        self._window_lock = threading.Lock()  # held while the hook window runs; guards the next one
+        self._window = 0  # of the last call of the hook
+
     # The sender.
 
     def requests(self) -> Iterator[bytes]:
@@ -91,6 +95,8 @@ class Stream:
                 yield pb.WorkRequest(ping=pb.Ping(k=k)).SerializeToString()
                 continue
             frame, last = self._next()
+            if settings.hooks.window is not None:
+                self.tell_window()
             if frame is not None:
                 yield frame
             elif last:
@@ -175,6 +181,17 @@ class Stream:
     def _cut(self, reason: str) -> str:
         """Returns a reason that is UTF-8 of at most as many bytes as the router wants."""
         return reason.encode(errors="replace")[: self._reason_max].decode(errors="ignore") if reason else ""
+
+    def tell_window(self) -> None:
+        """Calls the hook if the number of unanswered events has changed. The lock is not held."""
+        if self.session is None or self.runner.settings.hooks.window is None:
+            return
+        with self._window_lock:
+            with self.runner.lock:
+                held = 0 if self.over else self.inbox.held()
+            if held != self._window:
+                self._window = held
+                self.runner.tell(self.runner.settings.hooks.window, held, self.session.in_flight_max)
 
     def notify(self) -> None:
         """Wakes the sender. The lock is held."""

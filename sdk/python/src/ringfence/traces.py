@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from ringfence.errors import ArgumentError, Reject
+from ringfence.errors import ArgumentError
 from ringfence.event import Event
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, kind_of
-from ringfence.inbox import CANCELLED
+from ringfence.inbox import CANCELLED, REJECT
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -99,7 +99,8 @@ def _spans(wanted: bool | None, log: Log) -> Callable[[Event], AbstractContextMa
         try:
             yield
         except BaseException as error:
-            end(*started, "cancelled" if kind_of(event, error) == CANCELLED else "reject" if isinstance(error, Reject) else "retry")
+            kind = kind_of(event, error)
+            end(*started, "cancelled" if kind == CANCELLED else "reject" if kind == REJECT else "retry")
             raise
         end(*started, "done")
 

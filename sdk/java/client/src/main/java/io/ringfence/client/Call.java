@@ -150,6 +150,15 @@ public final class Call {
     }
 
     /**
+     * Restarts the handler timeout of the router, if it has one, as {@link Event#progress} does, but not the timeout of the caller.
+     *
+     * @throws HandlerCancelledException as {@link #checkActive}
+     */
+    public void progress() {
+        event.progress();
+    }
+
+    /**
      * Sets a timer, as {@link Event#after} does: it is published before the caller gets its reply. The handler of events gets it.
      *
      * @param delay at most 366 days

@@ -426,6 +426,10 @@ public final class Lane implements AutoCloseable {
      */
     public Reservation reserve(byte[] key, ReserveOptions options) {
         Ask.Builder ask = Ask.newBuilder().setKey(ByteString.copyFrom(key)).addAllPath(pathOf(options.caller));
+        String wrong = Sender.wrongSize(0, ReserveRequest.newBuilder().setAsk(ask).build().getSerializedSize());
+        if (wrong != null) {
+            throw new NotReservedException(Call.TOO_LARGE, wrong, Duration.ZERO, null);
+        }
         Holder holder = new Holder(this.options.clock, this.options.logger, this::reservation, channel::silent, ask, options.wait, options.ttl);
         try {
             holder.start().get();

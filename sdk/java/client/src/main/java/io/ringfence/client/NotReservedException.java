@@ -23,7 +23,7 @@ public final class NotReservedException extends RuntimeException {
     /**
      * Returns the code.
      *
-     * @return timeout: it was not free in time. Else overloaded, cycle, parked, leaving, unreachable, not_exclusive (the routers' ownership.mode is
+     * @return timeout: it was not free in time. Else overloaded, cycle, parked, too_large, leaving, unreachable, not_exclusive (the routers' ownership.mode is
      *     gossip), not_covered (the group cannot promise the ttl), or lost (granted, and over before it could begin); empty if the router refused the request
      */
     public String code() {

@@ -5,11 +5,14 @@ import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BooleanSupplier;
+import java.util.stream.Collectors;
 
 /**
  * The threads that handlers run in, and the streams whose deliveries they take.
@@ -22,6 +25,10 @@ final class Runner {
     private static final Duration IDLE_MAX = Duration.ofSeconds(30);
 
     private static final int CAUSES_MAX = 16;
+
+    /** The least time between two lines about failed handlers, and the innermost frames that tell a place. */
+    private static final long FAILURES_EVERY = Duration.ofSeconds(1).toNanos();
+    private static final int FRAMES = 3;
 
     final Worker.Builder options;
     final LeaseClock clock;
@@ -46,7 +53,13 @@ final class Runner {
     boolean waking;
     private boolean retired;
 
-    Runner(Worker.Builder options, Handler handler, ThreadFactory threads, int threadsMax) {
+    private final BooleanSupplier stopping;
+    private final Object failuresLock = new Object(); // guards the fields below
+    private long failures; // not logged yet
+    private long failuresLogged = System.nanoTime() - FAILURES_EVERY;
+
+    Runner(Worker.Builder options, Handler handler, ThreadFactory threads, int threadsMax, BooleanSupplier stopping) {
+        this.stopping = stopping;
         this.options = options;
         this.clock = options.clock;
         this.log = options.logger;
@@ -405,7 +418,7 @@ final class Runner {
     /** Turns what a handler threw into the answer to the router. An exception after a cancellation is not a failure. */
     private void answer(Event event, Throwable thrown, Event.Cancellation cancelled) {
         event.reply = null; // perhaps an interceptor has thrown
-        if (cancelled != null) {
+        if (cancelled != null || thrown instanceof DrainTimeoutException && stopping.getAsBoolean()) {
             event.kind = ResultKind.CANCELLED;
             return;
         }
@@ -422,8 +435,37 @@ final class Runner {
         } catch (Throwable broken) { // as above
             event.reason = thrown.getClass().getName();
         }
-        log.log(foreseen ? Level.DEBUG : Level.WARNING,
-                () -> "handler failed: message " + event.messageId() + ", attempt " + event.attempt() + ": " + event.kind, thrown);
+        if (!foreseen) {
+            logFailure(event, thrown);
+        }
+    }
+
+    /** Logs the failure of a handler, by its place: its message may hold parts of the event. Most of many failures are only counted. */
+    private void logFailure(Event event, Throwable thrown) {
+        long count;
+        synchronized (failuresLock) {
+            failures++;
+            if (System.nanoTime() - failuresLogged < FAILURES_EVERY) {
+                return;
+            }
+            count = failures;
+            failures = 0;
+            failuresLogged = System.nanoTime();
+        }
+        String what = event.arrival == null ? "message " + event.messageId() + ", attempt " + event.attempt() : "method " + event.method();
+        log.log(Level.WARNING, () -> "handler failed: " + what + ": " + placeOf(thrown) + "; " + count + " failures since the last such line");
+    }
+
+    /** Returns the class of what was thrown, and where. */
+    private static String placeOf(Throwable thrown) {
+        String name = thrown.getClass().getName();
+        try {
+            String at = Arrays.stream(thrown.getStackTrace()).limit(FRAMES).map(StackTraceElement::toString).collect(Collectors.joining(" < "));
+            Throwable cause = thrown.getCause();
+            return name + (at.isEmpty() ? "" : " at " + at) + (cause == null ? "" : ", caused by " + cause.getClass().getName());
+        } catch (Throwable broken) { // the handler's own exception class
+            return name;
+        }
     }
 
     /** Sets the kind of the answer to what a handler threw. Returns whether that is an exception of the SDK. */

@@ -97,7 +97,7 @@ public final class Worker implements AutoCloseable {
         this.options = options;
         this.log = options.logger;
         this.channels = channels;
-        runner = new Runner(options, handler, threads, threadsMax);
+        runner = new Runner(options, handler, threads, threadsMax, this::isStopping);
         timer = new ScheduledThreadPoolExecutor(TIMER_THREADS, Threads.platform("ringfence-timer-"));
         timer.setRemoveOnCancelPolicy(true);
         timer.setExecuteExistingDelayedTasksAfterShutdownPolicy(false);
@@ -158,6 +158,24 @@ public final class Worker implements AutoCloseable {
                 }), PATIENCE.toNanos(), TimeUnit.NANOSECONDS);
             }
         }
+    }
+
+    /** Begins to stop, as {@link #stop} does; a second call cancels the handlers that run, and waits for them no longer than at the end of the grace. */
+    void signalled() {
+        synchronized (this) {
+            if (stopping) {
+                log.log(Level.WARNING, "a second signal: cancelling the running handlers");
+                hardEnd = Math.min(hardEnd, System.nanoTime() + PATIENCE.toNanos());
+                timer.execute(guarded(() -> runner.cancelAll(Event.Cancellation.DRAIN_TIMEOUT)));
+                timer.schedule(guarded(this::giveUp), PATIENCE.toNanos(), TimeUnit.NANOSECONDS);
+                return;
+            }
+        }
+        stop();
+    }
+
+    boolean isStopping() {
+        return stopped.getCount() == 0;
     }
 
     private synchronized void giveUp() {
@@ -463,8 +481,9 @@ public final class Worker implements AutoCloseable {
         }
 
         /**
-         * Sets the log for connections, failed handlers and lost keys. The SDK never logs a key or a payload, but the
-         * exceptions of handlers. What the log itself throws does no harm: the line goes to standard error.
+         * Sets the log for connections, failed handlers and lost keys. The SDK never logs a key or a payload: the line about a
+         * failure, one a second at most, has the class and the place of an exception and not its message, which
+         * {@link Hooks#finished} gets. What the log itself throws does no harm: the line goes to standard error.
          *
          * @param logger that of io.ringfence.client by default
          * @return this
@@ -630,7 +649,8 @@ public final class Worker implements AutoCloseable {
         }
 
         /**
-         * Starts the worker and waits for its end, which SIGTERM or SIGINT begins, or an interruption of this thread.
+         * Starts the worker and waits for its end, which SIGTERM or SIGINT begins, or an interruption of this thread. A second
+         * signal cancels the running handlers at once.
          *
          * @throws IllegalArgumentException as {@link #start}
          * @throws RingfenceException as {@link Worker#close}
@@ -639,7 +659,7 @@ public final class Worker implements AutoCloseable {
             Worker worker = start();
             Signals signals = null;
             try {
-                signals = new Signals(worker::stop);
+                signals = new Signals(worker::signalled);
             } catch (IllegalStateException e) {
                 logger.log(Level.WARNING, "cannot handle SIGTERM ({0}): call Worker.stop in time, or start Java without -Xrs", e.getMessage());
             }

@@ -79,7 +79,7 @@ class OptionsTest {
     void readinessHasSeveralListeners() {
         List<String> told = new ArrayList<>();
         Worker.Builder options = Worker.builder(event -> { }).ready(up -> told.add("first " + up)).ready(up -> told.add("second " + up));
-        options.connected(new Runner(options, event -> { }, null, 1), null);
+        options.connected(new Runner(options, event -> { }, null, 1, () -> false), null);
         assertEquals(List.of("first true", "second true"), told);
         assertTrue(assertThrows(IllegalArgumentException.class, () -> options.ready(null).ready(up -> { }).start()).getMessage().contains("ready"));
     }

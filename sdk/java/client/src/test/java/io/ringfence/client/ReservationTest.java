@@ -769,6 +769,17 @@ class ReservationTest {
         }
     }
 
+    /** gRPC would answer it with the status that means "again", until the wait is over. */
+    @Test
+    void isNotAskedForIfItIsTooLarge() {
+        try (Lane lane = Lane.dial("127.0.0.1:1")) {
+            NotReservedException failure = assertThrows(NotReservedException.class,
+                    () -> lane.reserve(new byte[Sender.REQUEST_MAX], ReserveOptions.NONE.waitFor(Duration.ofMinutes(1))));
+            assertEquals("too_large", failure.code());
+            assertTrue(failure.getMessage().endsWith("want at most 2097152"), failure.getMessage());
+        }
+    }
+
     @Test
     void withoutARouterOrALane() {
         Lane lane = Lane.dial("127.0.0.1:1");

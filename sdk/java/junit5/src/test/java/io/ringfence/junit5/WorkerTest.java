@@ -179,6 +179,45 @@ class WorkerTest {
         }));
     }
 
+    /** A failure is logged by its place, without its message, which may hold parts of the event; and many are one line. */
+    @Test
+    void failuresAreLoggedByTheirPlaceAndNotEachAlone(TestRouter router) {
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        router.start(event -> {
+            throw new IllegalStateException("planted " + new String(event.payload(), StandardCharsets.UTF_8));
+        }, options -> options.logger(new TestLog((line, thrown, parameters) -> lines.add(line + thrown))));
+        long begun = System.nanoTime();
+        int events = 50;
+        for (int i = 0; i < events; i++) {
+            assertEquals(Outcome.Kind.RETRY, router.deliver(Event.of("k" + i).payload("planted")).outcome().kind());
+        }
+        long seconds = Duration.ofNanos(System.nanoTime() - begun).toSeconds();
+        List<String> failed = lines.stream().filter(line -> line.startsWith("handler failed: ")).toList();
+        assertTrue(!failed.isEmpty() && failed.size() <= 1 + seconds, failed.toString());
+        assertTrue(failed.get(0).contains("attempt 1: java.lang.IllegalStateException at io.ringfence.junit5.WorkerTest."), failed.get(0));
+        assertFalse(lines.toString().contains("planted"), lines.toString());
+    }
+
+    /** A handler that has done nothing yet may give its event back, once the worker was told to stop. */
+    @Test
+    void aHandlerGivesAnEventBackDuringADrain(TestRouter router) throws InterruptedException {
+        BlockingQueue<String> started = new LinkedBlockingQueue<>();
+        CountDownLatch told = new CountDownLatch(1);
+        Worker worker = router.start(event -> {
+            if (event.key().equals("waits")) {
+                started.add("waits");
+                await(told);
+            }
+            throw new DrainTimeoutException();
+        });
+        assertEquals(Outcome.Kind.RETRY, router.deliver(Event.of("early")).outcome().kind());
+        TestRouter.Delivery delivery = router.deliver(Event.of("waits"));
+        take(started);
+        worker.stop();
+        told.countDown();
+        assertEquals(Outcome.Kind.CANCELLED, delivery.outcome().kind());
+    }
+
     @Test
     void typedHandlersGetTheirPayload(TestRouter router) {
         BlockingQueue<String> seen = new LinkedBlockingQueue<>();
@@ -428,8 +467,18 @@ class WorkerTest {
                     event.progress();
                     Thread.sleep(20); // the work
                 }
-            });
-            assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("k")).outcome().kind());
+            }, options -> options.call("do", call -> {
+                long end = System.nanoTime() + timeout.multipliedBy(2).toNanos();
+                while (System.nanoTime() - end < 0) {
+                    call.progress();
+                    Thread.sleep(20);
+                }
+                return null;
+            }));
+            TestRouter.Delivery event = router.deliver(Event.of("k"));
+            TestRouter.Delivery call = router.call("l", "do", new byte[0]);
+            assertEquals(Outcome.Kind.DONE, event.outcome().kind());
+            assertEquals(Outcome.Kind.DONE, call.outcome().kind());
         }
     }
 
