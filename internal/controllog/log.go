@@ -1,6 +1,7 @@
 package controllog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -74,6 +75,8 @@ type Log struct {
 	beats   int // under way
 	appends int // under way, with the Beats
 	first   progress
+
+	notWritten, notRead error // why the newest append or reader has failed; nil: it has not
 }
 
 // progress holds the records that attempts of ReadFirst have read. Only the running attempt uses it.
@@ -171,6 +174,20 @@ func (l *Log) Append(eff ownership.Append) {
 	})
 }
 
+// Fault returns why the log cannot be written or read, nil if the newest append and the newest reader have not failed.
+func (l *Log) Fault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.notWritten, l.notRead)
+}
+
+// note keeps the result of the newest append or reader.
+func (l *Log) note(of *error, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*of = err
+}
+
 // Run connects the transport and performs requested effects until ctx ends. It returns nil when
 // ctx ends, and an error if the log cannot be used at all.
 func (l *Log) Run(ctx context.Context) error {
@@ -230,6 +247,7 @@ func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
 	err := l.transport.Tail(ctx, eff.At, l.cfg.Prefetch,
 		func() {
 			l.log.Debug("reader opened", "reader", eff.Reader, "position", eff.At)
+			l.note(&l.notRead, nil)
 			l.deliver(ownership.ReaderOpened{Reader: eff.Reader})
 		},
 		func(e Entry) {
@@ -241,6 +259,7 @@ func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
 	if ctx.Err() != nil {
 		return
 	}
+	l.note(&l.notRead, err)
 	l.metrics.readers.WithLabelValues("failed").Inc()
 	l.log.Warn("reader lost", "reader", eff.Reader, "position", eff.At, "error", err)
 	l.deliver(ownership.ReaderFailed{Reader: eff.Reader})
@@ -453,6 +472,9 @@ func (l *Log) release(record ownership.Record) {
 // driver, which would wait for itself, or the client's own goroutine.
 func (l *Log) appended(record ownership.Record, err error) {
 	result := "ok"
+	if !errors.Is(err, errBusy) { // which those under way explain
+		l.note(&l.notWritten, err)
+	}
 	if err != nil {
 		result = "failed"
 		if errors.Is(err, errBusy) {

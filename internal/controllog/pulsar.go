@@ -98,7 +98,9 @@ type Pulsar struct {
 
 	mu       sync.Mutex
 	producer *pulsarsend.Sender // nil: none at present
+	why      error              // there is no producer; nil: not known
 	stopped  bool               // no more calls that open something
+	endedAt  clock.Instant      // the newest line about a terminated topic
 }
 
 var _ Transport = (*Pulsar)(nil)
@@ -113,15 +115,16 @@ func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger)
 	options.OperationTimeout = cfg.OperationTimeout
 	options.ConnectionTimeout = cfg.OperationTimeout
 	options.KeepAliveInterval = cfg.KeepAlive
-	options.Logger = pulsarlog.New(slog.New(demote{log.Handler()}))
-	return &Pulsar{
+	p := &Pulsar{
 		cfg:     cfg,
 		options: options,
 		log:     log,
 		ready:   make(chan struct{}),
 		opening: make(chan struct{}, openersMax),
 		broken:  make(chan error, 1),
-	}, nil
+	}
+	p.options.Logger = pulsarlog.New(slog.New(demote{log.Handler(), p.ended}))
+	return p, nil
 }
 
 // Run implements [Transport]. It returns [ErrPartitioned] if the topic has
@@ -212,7 +215,15 @@ func (p *Pulsar) producerOptions() pulsar.ProducerOptions {
 func (p *Pulsar) setProducer(producer *pulsarsend.Sender) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.producer = producer
+	if p.producer = producer; producer != nil {
+		p.why = nil
+	}
+}
+
+func (p *Pulsar) noteWhy(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.why = err
 }
 
 // Append implements [Transport]. Without a producer the record fails at once. A record that
@@ -220,10 +231,14 @@ func (p *Pulsar) setProducer(producer *pulsarsend.Sender) {
 // they are old by then, and every reader can tell.
 func (p *Pulsar) Append(data []byte, done func(error)) {
 	p.mu.Lock()
-	producer := p.producer
+	producer, why := p.producer, p.why
 	p.mu.Unlock()
 	if producer == nil {
-		done(errNotConnected)
+		err := errNotConnected
+		if why != nil {
+			err = fmt.Errorf("%w: %w", err, why)
+		}
+		done(err)
 		return
 	}
 	answer := pulsarsend.Within(p.cfg.SendTimeout, func(err error) {
@@ -257,7 +272,7 @@ func (p *Pulsar) giveUp(given *pulsarsend.Sender, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.producer == given {
-		p.producer = nil
+		p.producer, p.why = nil, why
 		p.broken <- why // there is room: Run takes it before it makes the next producer
 	}
 }
@@ -421,12 +436,14 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
-		if err := p.named(err); p.cfg.DeniedIsFinal && !p.isReady() && errors.Is(err, ErrDenied) {
+		if err = p.named(err); p.cfg.DeniedIsFinal && !p.isReady() && errors.Is(err, ErrDenied) {
 			return err
 		}
+		err = p.advised(err)
+		p.noteWhy(err)
 		if now := clock.Now(); err.Error() != said || now.Sub(saidAt) >= sameErrorEvery {
 			said, saidAt = err.Error(), now
-			p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", p.advised(err))
+			p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
 		}
 		_ = backoff.Sleep(ctx, policy.Next()) // ctx ends the loop
 	}
@@ -436,12 +453,38 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 // sameErrorEvery is the interval at which an error is logged that stays the same.
 const sameErrorEvery = 10 * time.Second
 
-// advised adds a remedy to the error of a topic that is missing and that the broker does not create.
+// advised adds a remedy to the error of a topic that is missing and that the broker does not create, that this role may not use, or that is
+// terminated.
 func (p *Pulsar) advised(err error) error {
-	if !strings.Contains(err.Error(), "TopicNotFound") {
-		return err
+	switch {
+	case strings.Contains(err.Error(), "TopicNotFound"):
+		return fmt.Errorf("%w; the broker does not create the topic: pulsar-admin topics create %s, in a namespace that exists", err, p.cfg.Topic)
+	case errors.Is(err, ErrDenied):
+		return fmt.Errorf("%w; grant the router's role produce and consume on it", err)
+	case strings.Contains(err.Error(), "TopicTerminated"):
+		return fmt.Errorf("%w; %s", err, p.terminatedAdvice())
 	}
-	return fmt.Errorf("%w; the broker does not create the topic: pulsar-admin topics create %s, in a namespace that exists", err, p.cfg.Topic)
+	return err
+}
+
+// terminatedAdvice is the remedy for a topic that takes no more records. Pulsar cannot reopen it, and running members write what they need into the next one.
+func (p *Pulsar) terminatedAdvice() string {
+	return "nothing can be written to a terminated topic: delete it while the routers run, and they begin it anew: pulsar-admin topics delete --force " + p.cfg.Topic
+}
+
+// ended says that the topic is terminated. The client, which does not know the broker's word for that, closes the connection and comes back many times a
+// second.
+func (p *Pulsar) ended() {
+	p.mu.Lock()
+	now := clock.Now()
+	due := p.endedAt == 0 || now.Sub(p.endedAt) >= sameErrorEvery
+	if due {
+		p.endedAt = now
+	}
+	p.mu.Unlock()
+	if due {
+		p.log.Warn("the topic is terminated", "topic", p.cfg.Topic, "error", p.terminatedAdvice())
+	}
 }
 
 func (p *Pulsar) isReady() bool {
@@ -511,8 +554,12 @@ func position(id pulsar.MessageID) event.Position {
 }
 
 // demote makes the client's log lines fit ours: a reconnect is an error to it and a
-// matter of course to us.
-type demote struct{ slog.Handler }
+// matter of course to us. It calls ended instead of a line about the end of a terminated topic.
+type demote struct {
+	slog.Handler
+
+	ended func()
+}
 
 func (d demote) level(l slog.Level) slog.Level {
 	switch {
@@ -528,10 +575,18 @@ func (d demote) Enabled(ctx context.Context, l slog.Level) bool {
 }
 
 func (d demote) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasSuffix(r.Message, "REACHED_END_OF_TOPIC") {
+		d.ended()
+		return nil
+	}
 	r.Level = d.level(r.Level)
 	return d.Handler.Handle(ctx, r)
 }
 
-func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler { return demote{d.Handler.WithAttrs(attrs)} }
+func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return demote{d.Handler.WithAttrs(attrs), d.ended}
+}
 
-func (d demote) WithGroup(name string) slog.Handler { return demote{d.Handler.WithGroup(name)} }
+func (d demote) WithGroup(name string) slog.Handler {
+	return demote{d.Handler.WithGroup(name), d.ended}
+}

@@ -62,9 +62,24 @@ func (n *Node) checkGossip() error {
 
 func (n *Node) checkControlLog() error {
 	if !n.started.Load() {
-		return errors.New("this router has not read back a record of its own yet: the control topic cannot be written or read")
+		return withFault(errors.New("this router has not read back a record of its own yet: the control topic cannot be written or read"), n.logFault())
 	}
 	return nil
+}
+
+// logFault returns why the control log cannot be written or read now, nil if that is not known.
+func (n *Node) logFault() error {
+	if l := n.incarnation.Load(); l != nil && l.controlLog != nil {
+		return l.controlLog.Fault()
+	}
+	return nil
+}
+
+func withFault(err, fault error) error {
+	if fault == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, fault)
 }
 
 // CheckDrain returns an error from the begin of a drain until this node takes part again.
@@ -132,9 +147,9 @@ func (n *Node) CheckLease() error {
 	case left <= 0 && n.drainCycle().isDrained():
 		return errors.New("no lease: this router is drained")
 	case lease == 0:
-		return errors.New("no lease yet: it comes with the first Beat that is read back from the control log")
+		return withFault(errors.New("no lease yet: it comes with the first Beat that is read back from the control log"), n.logFault())
 	case left <= 0:
-		return fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left)
+		return withFault(fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left), n.logFault())
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type incarnation struct {
 	key          ed25519.PrivateKey // of this incarnation alone, and never kept
 	gossip       *membership.Gossip
 	driver       *driverLoop
+	controlLog   *controllog.Log           // nil with Mode Gossip
 	timedMachine timedMachine              // of driver
 	shown        *shown                    // publishes the gates' waits; nil with Mode Gossip
 	decides      driver.Machine            // beneath both
@@ -143,12 +144,12 @@ func (n *Node) startOwnership(l *incarnation) (serveLog func(context.Context) er
 	if err != nil {
 		return nil, err
 	}
-	log, err := controllog.New(n.cfg.ControlLog, transport, l.read, n.parts.Log, n.logMetrics)
+	l.controlLog, err = controllog.New(n.cfg.ControlLog, transport, l.read, n.parts.Log, n.logMetrics)
 	if err != nil {
 		return nil, err
 	}
-	l.drive(ownership.New(cfg), log)
-	return log.Run, nil
+	l.drive(ownership.New(cfg), l.controlLog)
+	return l.controlLog.Run, nil
 }
 
 // drive makes the driver of the machine that decides for this incarnation.

@@ -183,6 +183,23 @@ func TestLifecycleStarted(t *testing.T) {
 	}
 }
 
+// The probes say why the control log fails, which can be a right that is missing.
+func TestProbesNameTheFaultOfTheControlLog(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a := g.startWith("a", nil, func(p *Parts) {
+		p.ControlLog = func() (controllog.Transport, error) { return &mute{Transport: g.log}, nil }
+	})
+	for what, check := range map[string]func() error{"control_log": a.checkControlLog, "lease": a.CheckLease} {
+		g.eventually(what+" names the fault", func() error {
+			if err := check(); err == nil || !strings.Contains(err.Error(), "the broker is away") {
+				return fmt.Errorf("it says %w", err)
+			}
+			return nil
+		})
+	}
+}
+
 func TestLifecycleJoined(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

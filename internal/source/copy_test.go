@@ -138,10 +138,19 @@ func TestDefaultNamesDoNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// The client keeps only one word of a broker's error about a missing namespace.
+// The client keeps only one word of a broker's error about a missing namespace, and no broker names a remedy.
 func TestHint(t *testing.T) {
-	if got := hint(errors.New("server error: TopicNotFound")); !strings.Contains(got, "tenant and namespace") {
-		t.Errorf("hint = %q, want one about the namespace", got)
+	for said, remedy := range map[string]string{
+		"server error: TopicNotFound":        "tenant and namespace",
+		"AuthorizationError":                 "grant the router's role produce and consume",
+		"server error: TopicTerminatedError": "pulsar-admin topics delete",
+	} {
+		if got := hint(errors.New(said)); !strings.Contains(got, remedy) {
+			t.Errorf("hint = %q for %q, want %q in it", got, said, remedy)
+		}
+		if got := subscribeError("t", "s", errors.New(said)).Error(); !strings.Contains(got, remedy) {
+			t.Errorf("subscribeError = %q for %q, want %q in it", got, said, remedy)
+		}
 	}
 	if got := hint(errors.New("server error: ServiceNotReady")); got != "" {
 		t.Errorf("hint = %q, want none: the error has it", got)

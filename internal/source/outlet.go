@@ -276,7 +276,7 @@ func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, 
 	}
 	made, err := await(ctx, p.sdk, func() (pulsar.Producer, error) { return p.sdk.client.CreateProducer(options) }, pulsar.Producer.Close)
 	if err != nil {
-		return nil, fmt.Errorf("source: producer for %s: %w", o.topic, err)
+		return nil, fmt.Errorf("source: producer for %s: %w%s", o.topic, err, hint(err))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -331,5 +331,5 @@ func (p *outlets) attachKeeper(o *outlet) error {
 	if strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
 		return nil
 	}
-	return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, o.topic, err)
+	return fmt.Errorf("source: subscription %q on %s: %w%s", p.cfg.DeadLetterSubscription, o.topic, err, hint(err))
 }

@@ -205,7 +205,7 @@ func (p *Parking) subscribe(ctx context.Context, client *sdk) (parkingConn, erro
 		}
 		if !busy || backoff.Sleep(patience, delays.Next()) != nil {
 			client.close(func() {})
-			return nil, fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.ParkingTopic(), err)
+			return nil, fmt.Errorf("source: subscription %q on %s: %w%s", p.cfg.DeadLetterSubscription, p.cfg.ParkingTopic(), err, hint(err))
 		}
 	}
 }

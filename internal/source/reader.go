@@ -59,8 +59,13 @@ func (o *origin) version(of []byte) string {
 
 // hint explains an answer of the broker that is only one word.
 func hint(err error) string {
-	if strings.Contains(err.Error(), "TopicNotFound") { // of a namespace that does not exist, too
+	switch said := err.Error(); {
+	case strings.Contains(said, "TopicNotFound"): // of a namespace that does not exist, too
 		return "; is there such a tenant and namespace, and may topics be created in it?"
+	case strings.Contains(said, "AuthorizationError"):
+		return "; grant the router's role produce and consume on the topic, or on its namespace if the topic is not there"
+	case strings.Contains(said, "TopicTerminated"):
+		return "; nothing can be written to a terminated topic: when all of its messages are handled, delete it (pulsar-admin topics delete --force), and the router begins it anew"
 	}
 	return ""
 }
@@ -76,7 +81,7 @@ func subscribeError(topic, subscription string, err error) error {
 		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
 			subscription, topic, ErrSubscriptionType, err)
 	}
-	return fmt.Errorf("source: subscribe %q on %s: %w", subscription, topic, err)
+	return fmt.Errorf("source: subscribe %q on %s: %w%s", subscription, topic, err, hint(err))
 }
 
 // errLost says that a topic partition is no longer read. Nothing else shows it: the broker

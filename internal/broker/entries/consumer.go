@@ -69,6 +69,15 @@ type Consumer struct {
 	seeds   *seeds
 
 	position positionAt // before which all entries were acked, when the broker was asked last
+
+	end sync.Once // the line about a terminated topic
+}
+
+// terminated says that no entry can come any more. The broker tells it at each connection.
+func (c *Consumer) terminated() {
+	c.end.Do(func() {
+		c.client.log.Warn("the topic is terminated and read to its end: producers cannot write to it, and no more events come", "topic", c.sub.Topic)
+	})
 }
 
 // receipt is the broker's answer to acks.

@@ -128,6 +128,10 @@ func (k *conn) handle(f wire.Frame) error {
 		if s := k.session(moved.GetResourceId()); s != nil && moved.GetResourceType() == pulsarpb.CommandTopicMigrated_CONSUMER {
 			s.migrated(moved)
 		}
+	case pulsarpb.BaseCommand_REACHED_END_OF_TOPIC:
+		if s := k.session(c.GetReachedEndOfTopic().GetConsumerId()); s != nil {
+			s.consumer.terminated()
+		}
 	default: // a pong, or a command of later brokers
 	}
 	return nil
