@@ -170,7 +170,7 @@ func (systemClock) Ended()                {}
 
 // warnOfPlainText logs that what is sent and received leaves this machine without TLS, if it does.
 func (o *options) warnOfPlainText(at endpoint) {
-	host, _, _ := net.SplitHostPort(at.address) //nolint:errcheck // parseEndpoint has split it
+	host, _, _ := net.SplitHostPort(at.address) // parseEndpoint has split it
 	if o.tls != nil || o.ownDialer || at.network == "unix" || host == "" || host == "localhost" || net.ParseIP(host).IsLoopback() {
 		return
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/devtools/procgroup"
@@ -298,7 +299,7 @@ func cleanPulsar(ctx context.Context, cfg config.Config, auth *pulsarAuth, topic
 		topic, name string
 		kind        pulsar.SubscriptionType
 	}{{topics.Events, topics.Subscription, pulsar.Shared}, {topics.Retry, topics.Subscription, pulsar.Shared}, {topics.Control, "__anchor", pulsar.Failover}} {
-		consumer, err := client.Subscribe(pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: s.name, Type: s.kind, ReceiverQueueSize: 1})
+		consumer, err := pulsarread.Subscribe(client, pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: s.name, Type: s.kind, ReceiverQueueSize: 1})
 		if err == nil {
 			err = consumer.UnsubscribeForce()
 			consumer.Close()

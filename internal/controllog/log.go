@@ -24,6 +24,8 @@ import (
 const (
 	skippedEvery = time.Second
 	skippedBurst = 20
+	failedEvery  = 10 * time.Second // while the broker is away a member writes twice a second
+	failedBurst  = 3
 )
 
 // Config of a [Log].
@@ -67,6 +69,7 @@ type Log struct {
 	log       *slog.Logger
 	metrics   *Metrics
 	skipped   *loglimit.Limit
+	failed    *loglimit.Limit // lines about appends
 
 	wake chan struct{} // cap 1: there is something in todo
 
@@ -125,6 +128,7 @@ func New(cfg Config, transport Transport, deliver func(ownership.Input), log *sl
 		log:       log,
 		metrics:   metrics,
 		skipped:   loglimit.NewBurst(log, "controllog_skipped", skippedEvery, skippedBurst, metrics.lines),
+		failed:    loglimit.NewBurst(log, "controllog_failed", failedEvery, failedBurst, metrics.lines),
 		wake:      make(chan struct{}, 1),
 	}, nil
 }
@@ -484,7 +488,9 @@ func (l *Log) appended(record ownership.Record, err error) {
 		if status.FromContextError(err).Code() == codes.Canceled || status.Code(err) == codes.Canceled {
 			level = slog.LevelInfo // by us: the log is being closed
 		}
-		l.log.Log(context.Background(), level, "record not appended", "record", kindOf(record), "error", err)
+		if log, due := l.failed.Line(); due {
+			log.Log(context.Background(), level, "record not appended", "record", kindOf(record), "error", err)
+		}
 	}
 	l.metrics.appended.WithLabelValues(kindOf(record), result).Inc()
 	l.ask(func(t *todo) {

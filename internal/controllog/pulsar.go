@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -327,7 +328,7 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 
 func (p *Pulsar) openReader(ctx context.Context, options pulsar.ReaderOptions) (pulsar.Reader, error) {
 	return openWith(ctx, p,
-		func() (pulsar.Reader, error) { return p.client.CreateReader(options) },
+		func() (pulsar.Reader, error) { return pulsarread.Reader(p.client, options) },
 		pulsar.Reader.Close)
 }
 
@@ -400,7 +401,7 @@ func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
 // the same time must not exclude each other.
 func (p *Pulsar) attachAnchor(ctx context.Context, begin pulsar.SubscriptionInitialPosition) (pulsar.Consumer, error) {
 	return openWith(ctx, p, func() (pulsar.Consumer, error) {
-		return p.client.Subscribe(pulsar.ConsumerOptions{
+		return pulsarread.Subscribe(p.client, pulsar.ConsumerOptions{
 			Topic:             p.cfg.Topic,
 			SubscriptionName:  anchorName,
 			Type:              pulsar.Failover,

@@ -163,6 +163,34 @@ func TestPulsarGoesOnAfterARefusedRecord(t *testing.T) {
 	eventually.True(t, "an append works again", func() bool { return appended(10) == nil })
 }
 
+// TestPulsarReadsOnBehindEncryptedMessages: those of a stranger are unreadable records, and do not stop the reader, even if there are more of them than it
+// prefetches.
+func TestPulsarReadsOnBehindEncryptedMessages(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
+	tail := openTail(t, tr, First)
+	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, SendTimeout: -1, Encryption: pulsartest.Encryption(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	const foreign = 1100 // openTail prefetches 1000
+	for range foreign {
+		producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: []byte("of another program")}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := producer.FlushWithCtx(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	appendOne(t, tr, "ours")
+	if got := tail.take(t, foreign+1); string(got[foreign].Data) != "ours" {
+		t.Errorf("the last of %d records is %q", len(got), got[foreign].Data)
+	}
+}
+
 // Without a broker that answers, Run waits for one, appends fail at once, and everything ends with the
 // context.
 func TestPulsarWithoutBroker(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/source"
 )
 
 // Config of a [Broker].
@@ -186,10 +186,10 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *budget, each
 // attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
 func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Consumer, err error) {
 	err = b.patiently(ctx, ErrConsumed, []string{"ConsumerBusy", "different type"}, func() (err error) {
-		consumer, err = b.client.Subscribe(pulsar.ConsumerOptions{
+		consumer, err = pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
 			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true, Decryption: source.Undecrypted(),
+			ReceiverQueueSize:           b.cfg.QueueMax, AckWithResponse: true,
 		})
 		return err
 	})
@@ -345,7 +345,7 @@ func (b *Broker) firstFrom(ctx context.Context, topic string, from Place) (pulsa
 // firstSince returns the first message that a reader shows after it has sought a time, nil if none
 // comes within QuietMax. It may be later than the first one since then.
 func (b *Broker) firstSince(ctx context.Context, topic string, t time.Time) (pulsar.Message, error) {
-	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10, Decryption: source.Undecrypted()})
+	reader, err := b.reader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 10})
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +368,7 @@ func (b *Broker) first(ctx context.Context, reader pulsar.Reader) (pulsar.Messag
 // readerAt returns a reader that begins at a place (inclusive), or with the first message if from.Entry is -1.
 func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
 	options := pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: source.Undecrypted(),
+		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500,
 	}
 	if from.Entry >= 0 {
 		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
@@ -378,7 +378,7 @@ func (b *Broker) readerAt(topic string, from Place) (pulsar.Reader, error) {
 }
 
 func (b *Broker) reader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
-	reader, err := b.client.CreateReader(o)
+	reader, err := pulsarread.Reader(b.client, o)
 	if err != nil {
 		return nil, fmt.Errorf("deadletter: reader of %s: %w", o.Topic, err)
 	}

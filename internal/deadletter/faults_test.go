@@ -2,10 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,7 +12,6 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/crypto"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
@@ -368,31 +363,13 @@ func TestReplayThatDies(t *testing.T) {
 	}
 }
 
-type publicKey struct {
-	crypto.KeyReader
-	pem []byte
-}
-
-func (k publicKey) PublicKey(name string, meta map[string]string) (*crypto.EncryptionKeyInfo, error) {
-	return crypto.NewEncryptionKeyInfo(name, k.pem, meta), nil
-}
-
 // TestLettersThatCannotBeSent: encrypted letters, and those of a batch, wait on, and hide no others. The last one is of a batch.
 func TestLettersThatCannotBeSent(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 0)
 	g.keep(g.topic, "orders")
-	private, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
-	if err != nil {
-		t.Fatal(err)
-	}
 	g.letters(0)
-	key := publicKey{pem: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})}
-	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: key, Keys: []string{"k"}}}, g.letter(1))
+	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, Encryption: pulsartest.Encryption(t)}, g.letter(1))
 	g.letters(2)
 	batch, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, BatchingMaxPublishDelay: time.Minute, BatchingMaxMessages: 3})
 	if err != nil {
@@ -407,7 +384,7 @@ func TestLettersThatCannotBeSent(t *testing.T) {
 			}
 		})
 	}
-	if err := batch.Flush(); err != nil {
+	if err := batch.FlushWithCtx(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, change := range []func(*Options){dry, nil} {

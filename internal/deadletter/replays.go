@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -53,7 +54,7 @@ func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 // begin takes the lock, resolves interrupted acts and records the beginning of one. The caller
 // must close the returned one.
 func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (*acting, error) {
-	keeper, err := b.client.Subscribe(pulsar.ConsumerOptions{
+	keeper, err := pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
 		Topic: b.cfg.ReplaysTopic(), SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})

@@ -2,11 +2,7 @@ package source_test
 
 import (
 	"bytes"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,38 +10,14 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
-
-// publicKey lets a producer encrypt for a receiver without its private key.
-type publicKey []byte
-
-func newPublicKey(t *testing.T) publicKey {
-	t.Helper()
-	private, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(&private.PublicKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-}
-
-func (k publicKey) PublicKey(name string, meta map[string]string) (*crypto.EncryptionKeyInfo, error) {
-	return crypto.NewEncryptionKeyInfo(name, k, meta), nil
-}
-
-func (publicKey) PrivateKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
-	panic("only who decrypts asks for it")
-}
 
 // send publishes messages with a producer of its own, as one batch if that allows.
 func send(t *testing.T, client pulsar.Client, o pulsar.ProducerOptions, messages ...*pulsar.ProducerMessage) {
@@ -161,7 +133,7 @@ func digest(payload []byte) []byte {
 func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
-	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
+	encrypt := pulsartest.Encryption(t)
 	secret := []byte("nobody reads this")
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true, Encryption: encrypt},
 		&pulsar.ProducerMessage{Key: "user-1", Payload: secret, Properties: map[string]string{"mine": "kept"}})

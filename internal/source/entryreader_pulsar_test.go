@@ -282,7 +282,7 @@ func TestEntriesEncryptedBatchesGiveBackTheirPermits(t *testing.T) {
 	cfg := sourcetest.Config(topic)
 	cfg.ReceiverQueueMax = 10
 	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
-	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
+	encrypt := pulsartest.Encryption(t)
 	const batches, size = 20, 15
 	for range batches {
 		messages := make([]*pulsar.ProducerMessage, size)

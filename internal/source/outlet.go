@@ -13,6 +13,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -317,7 +318,7 @@ func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 
 // attachKeeper subscribes and closes the consumer.
 func (p *outlets) attachKeeper(o *outlet) error {
-	consumer, err := p.sdk.client.Subscribe(pulsar.ConsumerOptions{
+	consumer, err := pulsarread.Subscribe(p.sdk.client, pulsar.ConsumerOptions{
 		Topic:                       o.topic,
 		SubscriptionName:            p.cfg.DeadLetterSubscription,
 		Type:                        pulsar.Exclusive,

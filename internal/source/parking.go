@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -189,13 +190,13 @@ func (p *Parking) subscribe(ctx context.Context, client *sdk) (parkingConn, erro
 	subscription := pulsar.ConsumerOptions{
 		Topic: p.cfg.ParkingTopic(), SubscriptionName: p.cfg.DeadLetterSubscription, Type: pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true, Decryption: Undecrypted(),
+		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true,
 	}
 	patience, cancel := context.WithTimeout(ctx, parkingBusyMax)
 	defer cancel()
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for {
-		consumer, err := await(ctx, client, func() (pulsar.Consumer, error) { return client.client.Subscribe(subscription) }, pulsar.Consumer.Close)
+		consumer, err := await(ctx, client, func() (pulsar.Consumer, error) { return pulsarread.Subscribe(client.client, subscription) }, pulsar.Consumer.Close)
 		if err == nil {
 			return &pulsarParking{client, consumer, p.cfg.ParkingTopic(), p.cfg.CloseTimeout}, nil
 		}
@@ -344,3 +345,9 @@ func (c *memParking) ack(ref any) error {
 
 // close implements parkingConn.
 func (c *memParking) close() { c.consumer.Close() }
+
+// isEncrypted reports whether a message has a payload that the client has passed on as it is.
+func isEncrypted(m pulsar.Message) bool {
+	encryption := m.GetEncryptionContext()
+	return encryption != nil && len(encryption.Keys) > 0
+}

@@ -132,7 +132,7 @@ func TestEncryptedMessagesInTheParkingTopic(t *testing.T) {
 	cfg := sourcetest.Config(pulsartest.Topic(t, 0))
 	const foreign = 150 // more than are fetched ahead
 	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{
-		Topic: cfg.Resolved().ParkingTopic(), DisableBatching: true, Encryption: &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}},
+		Topic: cfg.Resolved().ParkingTopic(), DisableBatching: true, Encryption: pulsartest.Encryption(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestEncryptedMessagesInTheParkingTopic(t *testing.T) {
 			}
 		})
 	}
-	if err := producer.Flush(); err != nil {
+	if err := producer.FlushWithCtx(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 2 {

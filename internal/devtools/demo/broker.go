@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/source"
 )
@@ -141,7 +142,7 @@ func (c *cluster) close() {
 		producer.Close()
 	}
 	for _, s := range c.left {
-		consumer, err := c.client.Subscribe(pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: s.name, Type: s.kind, ReceiverQueueSize: 1})
+		consumer, err := pulsarread.Subscribe(c.client, pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: s.name, Type: s.kind, ReceiverQueueSize: 1})
 		if err != nil {
 			continue // it never existed, or is used by another consumer
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/devtools/testapp"
@@ -154,7 +155,7 @@ func consumeCluster(ctx context.Context, o AppOptions, w *testapp.App, stdout io
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer c.Close()
-	consumer, err := c.Subscribe(pulsar.ConsumerOptions{
+	consumer, err := pulsarread.Subscribe(c, pulsar.ConsumerOptions{
 		Topic: o.Topic, SubscriptionName: o.Subscription, Type: pulsar.Shared, ReceiverQueueSize: handlersMax,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})

@@ -42,7 +42,7 @@ var arrows = map[string]arrow{
 	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
+		slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/netx/reload"}),
 		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are not stages: they stand for a broker",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of sources, as tests that each source runs"},
@@ -61,13 +61,13 @@ var arrows = map[string]arrow{
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/base/clock", "internal/base/partition", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
 		slices.Concat(words, []string{"internal/controllog", "internal/wire/hotframe"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
 	"internal/deadletter": {
-		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarsend", "internal/key", "internal/netx/untrusted", "internal/source"},
+		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/key", "internal/netx/untrusted", "internal/source"},
 		"works on topics from outside, beside running routers: of the source it knows the names that copies carry",
 	},
 	"internal/controllog/act": {
@@ -139,6 +139,7 @@ var arrows = map[string]arrow{
 	"internal/testing/sim":                    {anything, "drives the machines of whole clusters in one event loop"},
 	"internal/broker/pulsaradmin":             {nil, "calls of the admin API, for any caller"},
 	"internal/broker/pulsarlog":               {nil, "a logger in front of a logger"},
+	"internal/broker/pulsarread":              {nil, "an option of the client's readers"},
 	"internal/broker/pulsarsend":              {[]string{"internal/base/clock"}, "a timer in front of a callback, a context in front of a call, and rules for producers that are lost"},
 	"internal/broker/pulsartest":              {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "only finds a broker for tests"},
 	"internal/broker/entries": {
@@ -170,7 +171,7 @@ var arrows = map[string]arrow{
 var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
-		[]string{"internal/source", "internal/controllog", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/broker/pulsartest", "internal/broker/entries", "internal/deadletter", "cmd", "attack", "bench", "e2e", "chaos", "internal/devtools/demo"},
+		[]string{"internal/source", "internal/controllog", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/broker/pulsartest", "internal/broker/entries", "internal/deadletter", "cmd", "attack", "bench", "e2e", "chaos", "internal/devtools/demo"},
 		"its peculiarities are handled in one place for data and in one for control; all other packages only produce load",
 	},
 	{

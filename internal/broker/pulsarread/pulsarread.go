@@ -1,0 +1,43 @@
+// Package pulsarread makes readers and consumers of Pulsar's client that survive encrypted messages.
+package pulsarread
+
+import (
+	"errors"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
+)
+
+// Reader and Subscribe make readers and consumers of a client that get encrypted messages as they are, since anybody who may produce to a topic may encrypt.
+// Without that option the client (v0.21.0) dereferences nil at the first encrypted message for a reader, which ends the process, and keeps each one for a
+// consumer among the prefetched messages, so that as many as it prefetches stop it.
+
+// Reader is [pulsar.Client.CreateReader] with that option.
+func Reader(client pulsar.Client, o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	o.Decryption = undecrypted()
+	return client.CreateReader(o) //nolint:forbidigo,wrapcheck // here the option is set; the caller's call
+}
+
+// Subscribe is [pulsar.Client.Subscribe] with that option.
+func Subscribe(client pulsar.Client, o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+	o.Decryption = undecrypted()
+	return client.Subscribe(o) //nolint:forbidigo,wrapcheck // here the option is set; the caller's call
+}
+
+func undecrypted() *pulsar.MessageDecryptionInfo {
+	return &pulsar.MessageDecryptionInfo{KeyReader: noKeys{}, ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume}
+}
+
+type noKeys struct{}
+
+var errNoKeys = errors.New("pulsar: there are no keys to decrypt messages")
+
+// PublicKey implements crypto.KeyReader.
+func (noKeys) PublicKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return nil, errNoKeys
+}
+
+// PrivateKey implements crypto.KeyReader.
+func (noKeys) PrivateKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return nil, errNoKeys
+}
