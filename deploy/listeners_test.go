@@ -66,7 +66,9 @@ type volumeMount struct {
 }
 
 type probe struct {
-	HTTPGet struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+	HTTPGet          struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+	PeriodSeconds    int                                 `yaml:"periodSeconds"`
+	FailureThreshold int                                 `yaml:"failureThreshold"`
 }
 
 type policyRule struct {

@@ -122,6 +122,17 @@ func TestChartSetsEachVariableOnce(t *testing.T) {
 	refuses(t, helmTemplate(t, orders, sets("secretEnv.RINGFENCE__NODE__NAME.name=x", "secretEnv.RINGFENCE__NODE__NAME.key=x")...), "propertyName 'RINGFENCE__NODE__NAME'")
 }
 
+// TestChartStartOutlastsABrokerOutage: a router that starts beside a broker that is away is not restarted, since the kubelet's
+// growing pauses between restarts would outlast the outage.
+func TestChartStartOutlastsABrokerOutage(t *testing.T) {
+	tool(t, "helm") // skips early
+	rendered := accepts(t, helmTemplate(t, filepath.Join(charts(t), "orders"), sets()...))
+	p := ofKind(parsed(t, rendered), "Deployment")[0].Spec.Template.Spec.InitContainers[0].StartupProbe
+	if patience := p.PeriodSeconds * p.FailureThreshold; p.PeriodSeconds > 1 || patience < 600 { // after 10 minutes the kubelet forgets earlier restarts
+		t.Errorf("the startup probe looks every %d s and gives up after %d s", p.PeriodSeconds, patience)
+	}
+}
+
 // TestChartComparesMemory: Go has to begin to collect harder below the memory limit.
 func TestChartComparesMemory(t *testing.T) {
 	tool(t, "helm") // skips early

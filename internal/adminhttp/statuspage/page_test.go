@@ -196,7 +196,7 @@ func TestForecastsAreShort(t *testing.T) {
 	if want := []string{"user-hot too many now", "user-warm too many in 1m30s", "user-calm "}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if !strings.Contains(v.Hot.Note, "Too many: the key gets more events than can be handled one at a time") {
+	if !strings.Contains(v.Hot.Note, "Too many: the key is busy all the time, and gets more events than can be handled one at a time") {
 		t.Errorf("the note says %q", v.Hot.Note)
 	}
 }

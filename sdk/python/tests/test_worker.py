@@ -926,7 +926,7 @@ def test_a_second_cancellation_of_serve_cancels_handlers(style: str, gate: Gate)
 
 def test_a_worker_starts_once(ringfence_router: Router) -> None:
     worker = ringfence_router.start(lambda event: None)
-    with pytest.raises(RuntimeError, match="started before"):
+    with pytest.raises(RuntimeError, match="already started"):
         worker.start()
 
 

@@ -43,11 +43,12 @@
     - {name: gossip, containerPort: 16652, protocol: TCP}
     - {name: gossip-udp, containerPort: 16652, protocol: UDP}
     - {name: admin, containerPort: 16653, protocol: TCP}
-  # It must not wait for the application, which starts only after it.
+  # It must not wait for the application, which starts only after it. A restart does not help against a broker outage, and
+  # after several restarts the kubelet's pause of up to five minutes would outlast the outage.
   startupProbe:
     httpGet: {path: /startupz, port: admin, scheme: {{ include "ringfence.adminScheme" . }}}
     periodSeconds: 1
-    failureThreshold: 60
+    failureThreshold: 900
   readinessProbe:
     httpGet: {path: /readyz, port: admin, scheme: {{ include "ringfence.adminScheme" . }}}
     periodSeconds: 2
