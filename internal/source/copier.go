@@ -132,7 +132,12 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		}
 		clear(landed)
 
-		safe := queue.takeSafe()
+		var safe []landing
+		for _, out := range queue.takeSafe() {
+			if s.stillNeeded(c, &out, sink) {
+				safe = append(safe, landing{outgoingEvent: out})
+			}
+		}
 		for ctx.Err() == nil {
 			out, some := queue.next()
 			if !some {

@@ -14,6 +14,7 @@ type copyQueue struct {
 
 	waiting []outgoingEvent // to be sent together
 	lone    []outgoingEvent // to be sent alone
+	last    []outgoingEvent // to be sent alone after those: probably refused
 	failed  []outgoingEvent // to be sent again after a pause
 
 	flying, flyingBytes int  // of those that are sent together
@@ -25,34 +26,31 @@ var refused = new(pulsarsend.Sender)
 
 // retry ends the pause of the copies that have failed.
 func (q *copyQueue) retry() {
-	for i := range q.failed {
-		if q.failed[i].after != nil {
-			q.lone = append(q.lone, q.failed[i])
-		} else {
-			q.waiting = append(q.waiting, q.failed[i])
+	for _, out := range q.failed {
+		switch out.after {
+		case nil:
+			q.waiting = append(q.waiting, out)
+		case refused:
+			q.last = append(q.last, out)
+		default:
+			q.lone = append(q.lone, out)
 		}
 	}
 	clear(q.failed)
 	q.failed = q.failed[:0]
-	slices.SortStableFunc(q.lone, func(a, b outgoingEvent) int {
-		switch {
-		case a.after == b.after || a.after != refused && b.after != refused:
-			return 0
-		case a.after == refused:
-			return 1
-		}
-		return -1
-	})
 }
 
 // takeSafe removes the lone copies of which an earlier attempt was confirmed late: they need no turn.
-func (q *copyQueue) takeSafe() (safe []landing) {
-	q.lone = slices.DeleteFunc(q.lone, func(out outgoingEvent) bool {
-		if out.isSafe() {
-			safe = append(safe, landing{outgoingEvent: out})
+func (q *copyQueue) takeSafe() (safe []outgoingEvent) {
+	remove := func(out outgoingEvent) bool {
+		isSafe := out.isSafe() // once, since a confirmation may come at any time
+		if isSafe {
+			safe = append(safe, out)
 		}
-		return out.isSafe()
-	})
+		return isSafe
+	}
+	q.lone = slices.DeleteFunc(q.lone, remove)
+	q.last = slices.DeleteFunc(q.last, remove)
 	return safe
 }
 
@@ -61,6 +59,8 @@ func (q *copyQueue) next() (out outgoingEvent, some bool) {
 	switch {
 	case len(q.lone) > 0 && !q.loneFlies:
 		return take(&q.lone), true
+	case len(q.last) > 0 && !q.loneFlies:
+		return take(&q.last), true
 	case len(q.waiting) > 0 && q.flying < q.copiesMax && q.flyingBytes < copyBytesMax:
 		return take(&q.waiting), true
 	}

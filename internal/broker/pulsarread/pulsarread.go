@@ -1,4 +1,8 @@
-// Package pulsarread makes readers and consumers of Pulsar's client that survive encrypted messages.
+// Package pulsarread makes readers and consumers of Pulsar's client that survive encrypted messages, since anybody who may
+// produce to a topic may encrypt. They get such messages as they are.
+//
+// Without that option the client (v0.21.0) dereferences nil when a reader gets an encrypted message, which ends the
+// process. A consumer keeps each one among its prefetched messages for good, so that as many as it prefetches stop it.
 package pulsarread
 
 import (
@@ -7,10 +11,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 )
-
-// Reader and Subscribe make readers and consumers of a client that get encrypted messages as they are, since anybody who may produce to a topic may encrypt.
-// Without that option the client (v0.21.0) dereferences nil at the first encrypted message for a reader, which ends the process, and keeps each one for a
-// consumer among the prefetched messages, so that as many as it prefetches stop it.
 
 // Reader is [pulsar.Client.CreateReader] with that option.
 func Reader(client pulsar.Client, o pulsar.ReaderOptions) (pulsar.Reader, error) {
