@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -59,10 +58,7 @@ func (b *Broker) Find(ctx context.Context, id string) (found *Letter, err error)
 // CheckTarget reports the fault of a topic to which letters are to be sent.
 func (b *Broker) CheckTarget(topic string) error {
 	full := source.FullTopicName(topic)
-	whole := full
-	if partitionOf(full) >= 0 {
-		whole = full[:strings.LastIndex(full, partitionMark)]
-	}
+	whole, _ := source.SplitPartition(full)
 	own := []string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}
 	if slices.Contains(own, full) || slices.Contains(own, whole) {
 		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/source"
 )
 
 // Config of a [Broker].
@@ -437,20 +437,10 @@ func isLast(m pulsar.Message, end Place) bool {
 	return end.before(at) || at == end && id.BatchIdx() >= id.BatchSize()-1
 }
 
-// partitionMark is in the name of a topic partition, before its number.
-const partitionMark = "-partition-"
-
 // partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
 func partitionOf(topic string) int32 {
-	at := strings.LastIndex(topic, partitionMark)
-	if at < 0 {
-		return -1
-	}
-	n, err := strconv.ParseInt(topic[at+len(partitionMark):], 10, 32)
-	if err != nil {
-		return -1
-	}
-	return int32(n)
+	_, n := source.SplitPartition(topic)
+	return n
 }
 
 func messageOf(m pulsar.Message, topic string) message {

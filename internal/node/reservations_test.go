@@ -433,7 +433,7 @@ func TestReleaseWhileACoveredKeyChangesItsOwner(t *testing.T) {
 }
 
 // TestReservationsByHTTP: a key is held by plain requests through any router, each renewal promises the ttl, and
-// whoever does not have the id gets nothing.
+// requests without the id are refused.
 func TestReservationsByHTTP(t *testing.T) {
 	t.Parallel()
 	g, c := newGroup(t), newCallees()

@@ -221,7 +221,7 @@ func (c Config) all() []string {
 }
 
 func copyTopicName(topics []string, subscription string) string {
-	base, _ := splitPartition(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
+	base, _ := SplitPartition(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
 		return strings.Compare(FullTopicName(a), FullTopicName(b))
 	})))
 	return base + "-" + subscription
@@ -240,9 +240,9 @@ func FullTopicName(topic string) string {
 	}
 }
 
-// splitPartition splits the name of a topic partition into its topic and number;
-// the number is -1 when the topic is not partitioned.
-func splitPartition(topic string) (base string, partition int32) {
+// SplitPartition splits the name of a topic partition into its topic and number. The number is -1, and base the
+// whole name, if it is not the name of a topic partition.
+func SplitPartition(topic string) (base string, partition int32) {
 	const mark = "-partition-"
 	at := strings.LastIndex(topic, mark)
 	if at < 0 {

@@ -713,7 +713,7 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 				t.Errorf("subscribed: %v, want 2 topics of 2 partitions", n.subscribed)
 			}
 			for name, s := range n.subscribed {
-				base, _ := splitPartition(name)
+				base, _ := SplitPartition(name)
 				if want := all || base == cfg.RetryTopic; s.earliest != want {
 					t.Errorf("from earliest %t: %s begins with the oldest entry: %t", all, name, s.earliest)
 				}
@@ -724,7 +724,7 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 
 func TestNamesOfTopicPartitions(t *testing.T) {
 	for name, want := range map[string]int32{"t": -1, "t-partition-0": 0, "t-partition-12": 12, "t-partition--1": -1, "t-partition-": -1, "t-partition-x": -1, "t-partition-2147483648": -1, "t-partition-1-partition-2": 2} {
-		if base, got := splitPartition(name); got != want || (want < 0) != (base == name) {
+		if base, got := SplitPartition(name); got != want || (want < 0) != (base == name) {
 			t.Errorf("%s is partition %d of %s, want %d", name, got, base, want)
 		}
 	}

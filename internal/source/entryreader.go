@@ -214,7 +214,7 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 		if err != nil {
 			return nil, fmt.Errorf("source: last message ids: %w", err)
 		}
-		base, partition := splitPartition(c.Topic())
+		base, partition := SplitPartition(c.Topic())
 		ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
 	}
 	return ends, nil

@@ -144,7 +144,7 @@ func (m *memConnection) ends(context.Context) ([]End, bool, error) {
 	var ends []End
 	for _, topic := range m.cfg.all() {
 		for name, last := range broker.Last(topic) {
-			base, partition := splitPartition(name)
+			base, partition := SplitPartition(name)
 			ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID(last)})
 		}
 	}

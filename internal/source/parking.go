@@ -245,7 +245,7 @@ func (c *pulsarParking) next(ctx context.Context) (*event.Message, any, error) {
 	if id.BatchSize() > 1 || isEncrypted(m) {
 		return nil, id, nil
 	}
-	base, _ := splitPartition(c.topic)
+	base, _ := SplitPartition(c.topic)
 	e := &event.Event{
 		ID:    event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: -1, TopicPartition: id.PartitionIdx()},
 		Topic: base, Payload: m.Payload(), Properties: properties(m.Properties()), PublishTime: m.PublishTime().UnixMilli(),

@@ -41,7 +41,7 @@ type origin struct {
 }
 
 func newOrigin(number int, topic string, cfg Config) origin {
-	base, partition := splitPartition(topic)
+	base, partition := SplitPartition(topic)
 	is := func(name string) bool { return base == name || topic == name }
 	return origin{number: int32(number), base: base, partition: partition, copies: is(cfg.RetryTopic) || is(cfg.TimerTopic())}
 }
