@@ -26,4 +26,5 @@ export npm_config_fetch_timeout=60000 npm_config_fetch_retries=5
 [ -n "$PICTURES" ] || "${GO:-go}" test ./internal/adminhttp/statuspage -run ARefreshIsQuick -count=1
 cd e2e/page
 npm ci --ignore-scripts --no-audit --no-fund --silent
-node --test --test-timeout=300000 --test-reporter=spec page.test.mjs
+# The limit is for each test and for the file. Each wait has a limit of its own (chromium.mjs); beside compilers and the race detector all of it took more than five minutes.
+node --test --test-timeout=900000 --test-reporter=spec page.test.mjs
