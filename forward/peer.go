@@ -59,9 +59,6 @@ func (s *peer) renew(r event.Renewal) {
 	s.wake()
 }
 
-// renewalsMax bounds the renewals that wait for one stream, and those of a frame.
-const renewalsMax = 4096
-
 // takeSmall empties the queues.
 func (s *peer) takeSmall() (calls []Cancel, renewals []event.Renewal) {
 	s.mu.Lock()

@@ -229,7 +229,7 @@ var pureFolders = []pure{
 	{dir: "internal/pipeline", impure: []string{"admit.go", "history.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
 	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "parking.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "timers.go", "tracing.go"}},
 	{dir: "internal/pipeline/schedule"},
-	{dir: "forward", impure: []string{"handover.go", "link.go", "peer.go", "pool.go", "server.go"}},
+	{dir: "forward", impure: []string{"handover.go", "inbound.go", "link.go", "peer.go", "pool.go", "server.go"}},
 	{dir: "chaos", impure: []string{"app.go", "broker.go", "callers.go", "faults.go", "foreign.go", "group.go", "holders.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go", "schedules.go"}},
 }
 
