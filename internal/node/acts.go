@@ -8,6 +8,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/pipeline/schedule"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -25,6 +27,35 @@ func (n *Node) keepActs(ctx context.Context) error {
 		}
 	}
 	return n.parts.Acts.Run(ctx, actKeys{n.pipeline, n.unparks, n.schedules})
+}
+
+// actKeys applies acts to the mailboxes of this member and to its unparks.
+type actKeys struct {
+	*pipeline.Pipeline
+
+	unparks   *unparks
+	schedules *schedules
+}
+
+// HoldKeys implements act.Keys.
+func (k actKeys) HoldKeys(keys []event.Key) {
+	k.Pipeline.HoldKeys(keys)
+	k.schedules.stop(keys, schedule.OnHold, true)
+}
+
+// ReleaseKeys implements act.Keys.
+func (k actKeys) ReleaseKeys(keys []event.Key) {
+	k.Pipeline.ReleaseKeys(keys)
+	k.schedules.stop(keys, schedule.OnHold, false)
+}
+
+// ParkKeys implements act.Keys.
+func (k actKeys) ParkKeys(parks []event.Park) {
+	k.Pipeline.ParkKeys(parks) // first: its other events wait before a letter comes
+	k.unparks.set(parks)
+	for i := range parks {
+		k.schedules.stop([]event.Key{parks[i].Key}, schedule.Parked, parks[i].State != event.NotParked)
+	}
 }
 
 // awaitActs blocks until the acts are read, for a bounded time: before that this node joins no group, so that it does

@@ -1,12 +1,10 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,14 +13,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog/act"
-	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/pipeline"
-	"github.com/ringfence/router/internal/pipeline/schedule"
-	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/ring"
 )
 
 // Bounds for bringing letters back from the parking topic.
@@ -76,35 +68,6 @@ func newUnparks(n *Node) *unparks {
 		read: func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
 			return n.parts.Parking.Read(ctx, each)
 		},
-	}
-}
-
-// actKeys applies acts to the mailboxes of this member and to its unparks.
-type actKeys struct {
-	*pipeline.Pipeline
-
-	unparks   *unparks
-	schedules *schedules
-}
-
-// HoldKeys implements act.Keys.
-func (k actKeys) HoldKeys(keys []event.Key) {
-	k.Pipeline.HoldKeys(keys)
-	k.schedules.stop(keys, schedule.OnHold, true)
-}
-
-// ReleaseKeys implements act.Keys.
-func (k actKeys) ReleaseKeys(keys []event.Key) {
-	k.Pipeline.ReleaseKeys(keys)
-	k.schedules.stop(keys, schedule.OnHold, false)
-}
-
-// ParkKeys implements act.Keys.
-func (k actKeys) ParkKeys(parks []event.Park) {
-	k.Pipeline.ParkKeys(parks) // first: its other events wait before a letter comes
-	k.unparks.set(parks)
-	for i := range parks {
-		k.schedules.stop([]event.Key{parks[i].Key}, schedule.Parked, parks[i].State != event.NotParked)
 	}
 }
 
@@ -277,51 +240,6 @@ func (u *unparks) restless(ctx context.Context, p event.Park) string {
 	return ""
 }
 
-// parkingReading is a [source.ParkingReading].
-type parkingReading interface {
-	Ack(l *source.ParkedLetter) error
-	Close()
-}
-
-// reading is a reading of the parking topic that several goroutines use.
-type reading struct {
-	parkingReading
-
-	mu      sync.Mutex
-	closed  bool
-	removed int   // letters
-	failed  error // of the newest ack that failed, nil if none did
-}
-
-// ack reports whether the letter is removed.
-func (r *reading) ack(l *source.ParkedLetter) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	if err := r.Ack(l); err != nil {
-		r.failed = err
-		return false
-	}
-	r.removed++
-	return true
-}
-
-// outcome returns the number of removed letters, and the error that kept others from being removed.
-func (r *reading) outcome() (removed int, failed error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.removed, r.failed
-}
-
-func (r *reading) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	r.Close()
-}
-
 // bring reads the letters of keys once, and handles them until its slice ends. A key without letters is unparked. It reports
 // whether any key made progress.
 func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) (further bool, err error) {
@@ -376,7 +294,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 		running.Add(1)
 		now.Go(func() {
 			defer running.Done()
-			u.handle(ctx, c, from, until)
+			u.handleLetters(ctx, c, from, until)
 		})
 	}
 	ended := make(chan struct{})
@@ -445,219 +363,4 @@ func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
 	} else {
 		c.unsaid[l.ID] = struct{}{}
 	}
-}
-
-// handle handles the letters of a key that were read, one after the other. Letters of one event are handled once: those
-// of one id and one content, since a producer of the retry topic can give a copy the id of any event.
-func (u *unparks) handle(ctx context.Context, c *comeback, from *reading, until clock.Instant) {
-	defer func() {
-		u.mu.Lock()
-		c.busy, c.late, c.ahead, c.weight = false, false, nil, 0
-		u.mu.Unlock()
-		signal.Set(u.changed)
-	}()
-	type name struct {
-		id   event.MessageID
-		what event.Content
-	}
-	done := map[name]bool{}
-	for l := u.next(c); l != nil; l = u.next(c) {
-		id := name{l.Event.ID, mailbox.ContentOf(l.Event)}
-		if !done[id] {
-			u.mu.Lock()
-			stop := u.keys[c.park.Key] != c
-			u.mu.Unlock()
-			if stop || ctx.Err() != nil || clock.Now().After(until) || !u.one(ctx, c, l) {
-				return
-			}
-			done[id] = true
-			u.mu.Lock()
-			c.count++
-			u.mu.Unlock()
-		}
-		u.acked(c, l, from.ack(l))
-	}
-}
-
-// one handles a letter, and reports whether its event has ended.
-func (u *unparks) one(ctx context.Context, c *comeback, l *source.ParkedLetter) bool {
-	verdicts := make(chan event.Verdict, 8)
-	u.mu.Lock()
-	u.newest++
-	handle := u.newest
-	u.waiting[handle] = verdicts
-	u.mu.Unlock()
-	defer func() {
-		u.mu.Lock()
-		delete(u.waiting, handle)
-		u.mu.Unlock()
-	}()
-	e := *l.Event
-	e.Handle = handle
-	again := true
-	for {
-		if again {
-			sent := e
-			u.node.pipeline.BringBack(&sent) //nolint:contextcheck // a span of an event comes from the event
-			again = false
-		}
-		var v event.Verdict
-		select {
-		case v = <-verdicts:
-		case <-ctx.Done():
-			return false
-		}
-		d := v.DetailOrZero()
-		switch v.Kind {
-		case event.Done:
-			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
-			return true
-		case event.Failed, event.Rejected:
-			if !u.copy(ctx, c, l, &e, v) {
-				return false
-			}
-			u.node.metrics.unparkedLetters.WithLabelValues(v.Kind.String()).Inc()
-			return true
-		case event.Attempted:
-			e.Attempts, e.Crashes, e.LastError = d.Attempts, d.Crashes, d.Reason
-			e.FirstError = cmp.Or(e.FirstError, d.Reason)
-		case event.NotYet, event.Overloaded:
-			if backoff.Sleep(ctx, max(d.Delay, time.Millisecond)) != nil {
-				return false
-			}
-			again = true
-		case event.NotOwner, event.Parked: // it remains in the topic
-			return false
-		}
-	}
-}
-
-// copyAgain is the time that the copy of a letter may take before this member checks whether its source still runs.
-const copyAgain = time.Second
-
-// copy brings a letter whose event has failed to the retry topic or the dead letter topic. A member that has lost
-// the key meanwhile makes no copy: the letter is still in the parking topic, and another member may have handled it.
-func (u *unparks) copy(ctx context.Context, c *comeback, l *source.ParkedLetter, e *event.Event, v event.Verdict) bool {
-	done := make(chan struct{})
-	safe := sync.OnceFunc(func() { close(done) })
-	look := time.NewTicker(copyAgain)
-	defer look.Stop()
-	var at *source.Source
-	for {
-		if s := u.node.source.Load(); s != nil && s != at {
-			if !u.isMine(c) {
-				return false
-			}
-			at = s
-			m := l.Message
-			m.Event = e
-			s.Copy(m, v, safe)
-		}
-		select {
-		case <-done:
-			return true
-		case <-look.C:
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// isMine reports whether an unpark is in effect and this member owns its key.
-func (u *unparks) isMine(c *comeback) bool {
-	u.mu.Lock()
-	is := u.keys[c.park.Key] == c
-	u.mu.Unlock()
-	return is && u.node.boxes.Inspect(c.park.Key).Gate == ownership.Open
-}
-
-// choice holds the letters of some keys that were read ahead: for each key those with the least fences.
-type choice struct {
-	byKey   map[event.Key]*comeback
-	letters map[*comeback][]*source.ParkedLetter // ascending by fence
-	bytes   map[*comeback]int
-	cut     map[*comeback]bool // there are further letters
-	keys    int
-}
-
-func newChoice(keys []*comeback) *choice {
-	c := &choice{
-		byKey: map[event.Key]*comeback{}, letters: map[*comeback][]*source.ParkedLetter{}, bytes: map[*comeback]int{}, cut: map[*comeback]bool{},
-		keys: len(keys),
-	}
-	for _, one := range keys {
-		c.byKey[one.park.Key] = one
-	}
-	return c
-}
-
-// of returns the unpark that a letter belongs to, nil if there is none, and gives the letter its key.
-func (c *choice) of(extractor key.Extractor, l *source.ParkedLetter) *comeback {
-	k, err := extractor.Extract(&key.Message{
-		MessageKey: l.Key, OrderingKey: l.OrderingKey, Properties: l.Event.Properties, Payload: l.Event.Payload, ID: l.Event.ID,
-	})
-	if err != nil {
-		return nil
-	}
-	l.Event.Key, l.Event.Partition = k, ring.PartitionOf(string(k))
-	return c.byKey[k]
-}
-
-// add takes a letter, and drops the letters with the greatest fences if there are too many.
-func (c *choice) add(of *comeback, l *source.ParkedLetter) {
-	at, _ := slices.BinarySearchFunc(c.letters[of], l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
-	c.letters[of] = slices.Insert(c.letters[of], at, l)
-	c.bytes[of] += l.Event.Bytes()
-	for n := len(c.letters[of]); n > 1 && (n > unparkLettersMax/c.keys || c.bytes[of] > unparkBytesMax/c.keys); n = len(c.letters[of]) {
-		c.bytes[of] -= c.letters[of][n-1].Event.Bytes()
-		c.letters[of], c.cut[of] = c.letters[of][:n-1], true
-	}
-}
-
-// parkOf returns the park or unpark of a key, as this member has read it; nil: none.
-func (n *Node) parkOf(key event.Key) *report.Park {
-	if n.parts.Acts == nil {
-		return nil
-	}
-	r, is := n.parts.Acts.ParkOf(key)
-	if !is {
-		return nil
-	}
-	p := &report.Park{
-		ID:   r.ID.String(),
-		Hold: report.Hold{By: r.By, Via: r.Via, Reason: r.Reason, Since: r.At.UTC(), Until: r.Until.UTC()}, Unparking: r.Kind == act.Unpark,
-	}
-	n.unparks.mu.Lock()
-	defer n.unparks.mu.Unlock()
-	if c := n.unparks.keys[key]; c != nil && p.Unparking {
-		p.Letters, p.Waits = c.count, c.waits
-	}
-	return p
-}
-
-// parking returns the number of events of a key that this member is copying to the parking topic.
-func (n *Node) parking(key event.Key) int {
-	if s := n.source.Load(); s != nil {
-		return s.Parking(key)
-	}
-	return 0
-}
-
-// Parkable returns the reason why no key can be parked now: a member of the group would not send events to the parking
-// topic, or would handle them. The error is [act.ErrRefused].
-func Parkable(ctx context.Context, group *report.Group) error {
-	members := group.Members(ctx)
-	for _, m := range members.Members {
-		switch {
-		case m.Unnamed:
-		case m.Status == nil && m.Listed:
-			return fmt.Errorf("%w: %s does not answer, so it is unknown whether it can park events (%s)", act.ErrRefused, m.Name, m.Error)
-		case m.Status == nil:
-		case m.Status.Acts == nil || m.Status.Acts.Parks == nil:
-			return fmt.Errorf("%w: %s takes no acts (acts.enabled is false), or is of a version that does not park keys: it would handle the events", act.ErrRefused, m.Name)
-		case m.Status.Acts.Error != "":
-			return fmt.Errorf("%w: %s cannot use the acts topic now, and would handle the events: %s", act.ErrRefused, m.Name, m.Status.Acts.Error)
-		}
-	}
-	return nil
 }
