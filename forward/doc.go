@@ -33,13 +33,15 @@
 //	queue.go    where these events are: queued or sent, by lane, or waiting
 //	pool.go     Pool: a Table behind a mutex, and the peers that it has
 //	peer.go     the outbound stream to a peer: events out, verdicts in
-//	server.go   Server: inbound streams of peers (events in, verdicts out)
+//	server.go   Server: accepts the streams of peers
+//	inbound.go  one inbound stream: events in, verdicts out
 //	link.go     the part that both ends of a stream share: receipts, pings, timeouts
 //	hello.go    Hello frames and their checks
 //	proof.go    the signature by which an incarnation authenticates its stream (pure)
 //	codec.go    hand-written codec of the two hot frames, of internal/wire/hotframe's pieces:
 //	            codec_events.go, decode_events.go, codec_verdicts.go; and decode_any.go,
 //	            which leaves all other frames, and other encodings, to the generated code
+//	codec_renewals.go  renewals of reservations, and the answers to them, to their messages and back
 //
 // # Concurrency
 //

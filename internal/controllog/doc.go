@@ -26,6 +26,6 @@
 //	transport.go  Transport: the interface that a Log uses
 //	whole.go      Whole: a transport that misses no record
 //	read.go       Read: one reader, for those that have no Log
-//	codec.go      records to bytes and back
+//	codec.go      records to bytes and back, with encode.go and decode.go
 //	mem.go, remote.go, pulsar.go   the transports
 package controllog
