@@ -808,6 +808,53 @@ func TestPulsarRefusedCopyDoesNotRepeatTheOthers(t *testing.T) {
 	m.AwaitIdle()
 }
 
+// A new event that the broker refuses, here because of its delay, fails alone: others whose receipts are lost with its own succeed.
+func TestPulsarRefusedTimerFailsAlone(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := sourcetest.Config(b.Topic(t, 0))
+	cfg.CopyTimeout = 3 * time.Second
+	m := sourcetest.Start(t, b.Source(t, cfg))
+	<-m.Ready()
+	send := func(name string, after time.Duration) chan error {
+		answers := make(chan error, 1)
+		sent := event.Sent{Key: "k", Due: time.Now().Add(after).UnixMilli()}
+		err := m.Send(&event.Event{ID: event.SentMessageID("k", "test", name), Key: "k", Payload: []byte(name), Properties: sent.Properties(nil)}, func(err error) { answers <- err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answers
+	}
+	if err := <-send("first", 0); err != nil {
+		t.Fatal(err)
+	}
+	limitDelays(t, cfg.TimerTopic(), 60_000)
+	refused := send("refused", 30*time.Minute)
+	const others = 20
+	var answers []chan error
+	for i := range others {
+		answers = append(answers, send(fmt.Sprint(i), 0))
+	}
+	for i, one := range answers {
+		if err := <-one; err != nil {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+	if err := <-refused; err == nil {
+		t.Error("the refused event is confirmed")
+	}
+	if err := <-send("last", 0); err != nil {
+		t.Errorf("after a refused event: %v", err)
+	}
+	came := make(map[event.MessageID]bool)
+	eventually.True(t, "all others have come", func() bool {
+		for _, e := range m.Take(m.Left()) {
+			came[e.Event.ID] = true
+			m.Done(e)
+		}
+		return len(came) == 1+others+1 && m.Stats().Unsettled == 0 && b.Unacked(t, cfg.TimerTopic(), cfg.Subscription) == 0
+	})
+}
+
 // limitSizes sets the greatest size of a message of a topic.
 func limitSizes(t *testing.T, topic string, most int) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/ring"
@@ -18,13 +19,17 @@ type outgoingEvent struct {
 	message event.Message // set for a spilled event when its copy is sent
 	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
 	spilled bool
-	hop     bool        // the next copy of an event of the timer topic that is not due yet
-	answer  func(error) // of a new event for the timer topic, which is sent once; nil for other events
-	done    func()      // called when the copy of an event that is not in the ledger is safe; nil for events of the ledger
+	hop     bool   // the next copy of an event of the timer topic that is not due yet
+	done    func() // called when the copy of an event that is not in the ledger is safe; nil for events of the ledger
+
+	// Of a new event for the timer topic, which is sent again only if its first attempt was not answered.
+	answer func(error)   // nil for other events
+	asked  clock.Instant // the time of Send
 
 	// The producer that has not answered an earlier copy, nil if none: the next copy is sent alone, by another producer, so that no other receipt is
 	// lost if the broker refuses it.
-	after *pulsarsend.Sender
+	after    *pulsarsend.Sender
+	producer int // the number of that other one, less than loneMax
 
 	late *atomic.Bool // a copy was confirmed after it had timed out; nil: none was sent yet
 }
@@ -33,6 +38,11 @@ type outgoingEvent struct {
 // example because of a publish rate, confirms many so late: if such confirmations did not count, each copy would be
 // sent repeatedly, behind its own duplicates.
 func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
+
+// isTooLate reports whether the sender of a new event waits no longer.
+func (o *outgoingEvent) isTooLate(now clock.Instant) bool {
+	return o.answer != nil && now.Sub(o.asked) > senderWait
+}
 
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
@@ -104,7 +114,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		select {
 		case <-ctx.Done():
 			s.mu.Lock()
-			c.added = append(queue.waiting, c.added...)
+			c.added = slices.Concat(queue.waiting, queue.lone, c.added)
 			s.mu.Unlock()
 			return
 		case <-c.work:
@@ -123,8 +133,8 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 			queue.land(&landed[i].outgoingEvent)
 		}
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
-			queue.failed = append(queue.failed, lost...)
-			if again == nil {
+			queue.fail(lost)
+			if again == nil && len(queue.failed) > 0 {
 				again = time.After(delays.Next())
 			}
 		} else if len(landed) > 0 {
@@ -132,10 +142,10 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		}
 		clear(landed)
 
-		var safe []landing
-		for _, out := range queue.takeSafe() {
-			if s.stillNeeded(c, &out, sink) {
-				safe = append(safe, landing{outgoingEvent: out})
+		var ended []landing
+		for _, l := range queue.takeEnded(clock.Now()) {
+			if s.stillNeeded(c, &l.outgoingEvent, sink) {
+				ended = append(ended, l)
 			}
 		}
 		for ctx.Err() == nil {
@@ -146,14 +156,14 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 			switch {
 			case !s.stillNeeded(c, &out, sink):
 			case out.isSafe():
-				safe = append(safe, landing{outgoingEvent: out})
+				ended = append(ended, landing{outgoingEvent: out})
 			default:
 				queue.fly(&out)
 				s.sendCopy(ctx, c, out, broker)
 			}
 		}
-		if len(safe) > 0 {
-			s.settleLanded(safe, sink)
+		if len(ended) > 0 {
+			s.settleLanded(ended, sink)
 		}
 	}
 }
@@ -161,7 +171,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 // sendCopy sends a copy. The result goes to c.landed, from any goroutine.
 func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker connection) {
 	copied := s.copyOf(&out)
-	copied.after = out.after
+	copied.after, copied.producer, copied.awaited = out.after, out.producer, out.answer != nil
 	end := s.sending(ctx, out.message.Event, &copied)
 	if !s.isDead(&out) {
 		copied.seal(s.keysOfCopies())
@@ -173,6 +183,9 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	broker.send(ctx, copied, func(err error) {
 		if over {
 			out.late.Store(true)
+			if out.answer != nil {
+				wake(c.work)
+			}
 			return
 		}
 		over = true
@@ -248,7 +261,7 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
-// settleLanded settles the events whose copies are safe and returns the rest.
+// settleLanded settles the events whose copies are safe, answers the senders of new ones, and returns those that are to be sent again.
 func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered, parked int
 	var done []func()
@@ -257,9 +270,6 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.mu.Lock()
 	for i := range landed {
 		l := &landed[i]
-		if l.answer != nil { // it is not in the ledger, and not sent again
-			continue
-		}
 		if l.isSafe() {
 			l.err = nil
 		}
@@ -267,14 +277,21 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			if l.spilled {
 				s.ledger.NotCopied(l.verdict.Handle)
 			}
+			ends := l.answer != nil
 			if u := new(unanswered); errors.As(l.err, &u) {
 				if l.after == nil {
-					l.after = u.by
+					l.after, ends = u.by, false
 				} else {
 					l.after, suspect = refused, l
 				}
 			}
-			lost = append(lost, l.outgoingEvent)
+			if !ends {
+				lost = append(lost, l.outgoingEvent)
+				l.answer = nil // not yet
+			}
+			continue
+		}
+		if l.answer != nil { // it is not in the ledger
 			continue
 		}
 		ended := true

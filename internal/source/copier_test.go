@@ -233,26 +233,12 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 		refuses.Store(true)
 		var mu sync.Mutex
 		sent := map[string]int{}
-		forgotten := map[bool]*atomic.Bool{false: new(atomic.Bool), true: new(atomic.Bool)} // the two producers, by whether copies are sent alone
-		sender := pulsarsend.NewSender(nil)
+		refusing := &forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return refuses.Load() && string(c.payload) == refused }}
 		broker.take = func(c outgoing, done func(error)) {
 			mu.Lock()
 			sent[string(c.payload)]++
 			mu.Unlock()
-			producer := forgotten[c.after != nil]
-			if refuses.Load() && string(c.payload) == refused {
-				producer.Store(true)
-			}
-			time.AfterFunc(time.Millisecond, func() { // the refusal is there first
-				if !producer.Load() {
-					done(nil)
-					return
-				}
-				time.AfterFunc(src.cfg.CopyTimeout, func() {
-					producer.Store(false) // it is another one
-					done(&unanswered{pulsarsend.ErrTimeout, sender})
-				})
-			})
+			refusing.take(c, done)
 		}
 		settleAll(src, event.Failed, handles)
 		time.Sleep(10 * time.Minute)
@@ -279,12 +265,11 @@ func TestARefusedCopyDoesNotHaveTheOthersSentOverAndOver(t *testing.T) {
 	})
 }
 
-// forgetful is a broker that refuses some copies, by their payload. The client has two producers, one of them for copies that are sent alone, and
-// forgets one after a refusal, until another takes its place.
+// forgetful is a broker that refuses some copies. The client forgets a producer after a refusal, until another takes its place.
 type forgetful struct {
-	refuses   func(payload string) bool
+	refuses   func(*outgoing) bool
 	timeout   time.Duration
-	forgotten [2]atomic.Bool
+	forgotten [1 + loneMax]atomic.Bool // by producer, that of the copies that are sent together first
 
 	mu   sync.Mutex
 	made []weak.Pointer[pulsarsend.Sender]
@@ -293,9 +278,9 @@ type forgetful struct {
 func (f *forgetful) take(c outgoing, done func(error)) {
 	producer := &f.forgotten[0]
 	if c.after != nil {
-		producer = &f.forgotten[1]
+		producer = &f.forgotten[1+c.producer]
 	}
-	if f.refuses(string(c.payload)) {
+	if f.refuses(&c) {
 		producer.Store(true)
 	}
 	time.AfterFunc(time.Millisecond, func() {
@@ -313,6 +298,9 @@ func (f *forgetful) take(c outgoing, done func(error)) {
 		})
 	})
 }
+
+// numberOf returns the number that is the payload of a copy.
+func numberOf(c *outgoing) int { n, _ := strconv.Atoi(string(c.payload)); return n }
 
 // kept counts the producers that are still in memory.
 func (f *forgetful) kept() (n int) {
@@ -333,7 +321,7 @@ func TestCopiesThatWereRefusedAloneComeLast(t *testing.T) {
 		const refused, others = 20, 20
 		n := 0
 		src, broker, handles := runFake(t, refused+others+1, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
-		refusing := &forgetful{timeout: src.cfg.CopyTimeout, refuses: func(payload string) bool { n, _ := strconv.Atoi(payload); return n <= refused }}
+		refusing := &forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return numberOf(c) <= refused }}
 		broker.take = refusing.take
 		settleAll(src, event.Failed, handles[1:1+refused])
 		time.Sleep((refused + 2) * src.cfg.CopyTimeout) // each is tried alone
@@ -351,17 +339,58 @@ func TestCopiesThatWereRefusedAloneComeLast(t *testing.T) {
 	})
 }
 
+// A copy that is probably refused leaves producers to the others, and each lone copy has its own.
+func TestProducersOfLoneCopies(t *testing.T) {
+	q := copyQueue{last: make([]outgoingEvent, 2)}
+	q.last[0].after, q.last[1].after = refused, refused
+	send := func(want bool) {
+		t.Helper()
+		out, some := q.next()
+		if some != want || some && q.busy[out.producer] {
+			t.Errorf("a copy is to be sent: %v, want %v; the producers %v are busy, and its is %d", some, want, q.busy, out.producer)
+		}
+		if some {
+			q.fly(&out)
+		}
+	}
+	send(true)
+	send(false)
+	for range loneMax {
+		q.lone = append(q.lone, outgoingEvent{after: pulsarsend.NewSender(nil)})
+	}
+	for range loneMax - 1 {
+		send(true)
+	}
+	send(false)
+}
+
 // Copies that were not sent yet go on beside those that are sent alone.
 func TestRefusedCopiesLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const refused, others = 5, 5
 		n := 0
 		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(cfg *Config) { cfg.CopiesMax = 1 })
-		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(payload string) bool { n, _ := strconv.Atoi(payload); return n < refused }}).take
+		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return numberOf(c) < refused }}).take
 		settleAll(src, event.Failed, handles[:refused])
 		time.Sleep(3 * refused * src.cfg.CopyTimeout) // each is tried alone
 		settleAll(src, event.Failed, handles[refused:])
 		time.Sleep(src.cfg.CopyTimeout)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, refused)
+		}
+	})
+}
+
+// Copies that have lost their receipts with refused ones do not wait for these, if they are few.
+func TestSomeRefusedCopiesDoNotDelayTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = loneMax - 1, 100
+		n := 0
+		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) { ev.Payload = []byte(strconv.Itoa(n)); n++ }, func(*Config) {})
+		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return numberOf(c) < refused }}).take
+		settleAll(src, event.Failed, handles)
+		time.Sleep(src.cfg.CopyTimeout + src.cfg.CopyBackoffMax) // until the others are sent alone
 		synctest.Wait()
 		if open := src.Stats().Unsettled; open != refused {
 			t.Errorf("%d events are open, want the %d that are refused", open, refused)
@@ -378,7 +407,7 @@ func TestALateConfirmationDoesNotWaitForRefusedCopies(t *testing.T) {
 		sender := pulsarsend.NewSender(nil)
 		broker.take = func(c outgoing, done func(error)) {
 			time.AfterFunc(src.cfg.CopyTimeout, func() { done(&unanswered{pulsarsend.ErrTimeout, sender}) })
-			if n, _ := strconv.Atoi(string(c.payload)); n >= refused {
+			if numberOf(&c) >= refused {
 				time.AfterFunc(src.cfg.CopyTimeout*3/2, func() { done(nil) })
 			}
 		}

@@ -54,6 +54,8 @@ type outgoing struct {
 	eventTime   int64 // Unix milliseconds, 0 when there is none
 	delay       time.Duration
 	after       *pulsarsend.Sender // which has not answered an earlier copy: this one is sent by another one, alone; nil: none
+	producer    int                // the number of that other one
+	awaited     bool               // its sender waits for it: it is given up after sendTimeout
 }
 
 // retryCopy makes the copy that comes back after d.Delay.

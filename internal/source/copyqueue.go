@@ -3,12 +3,13 @@ package source
 import (
 	"slices"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // copyQueue decides which copy for one topic is sent next. Copies are sent together, but for those that were not answered: the broker may refuse
-// one of them, and then the client loses the receipts of all others of the same producer. So these are sent one at a time, by another producer.
-// A copy that is not answered there, either, is probably refused, and comes after the others, since each such attempt takes CopyTimeout.
+// one of them, and then the client loses the receipts of all others of the same producer. So these are sent alone: each by a producer that has no other
+// copy under way. A copy that is not answered there, either, is probably refused, and comes after the others, since each such attempt takes CopyTimeout.
 type copyQueue struct {
 	copiesMax int
 
@@ -17,12 +18,27 @@ type copyQueue struct {
 	last    []outgoingEvent // to be sent alone after those: probably refused
 	failed  []outgoingEvent // to be sent again after a pause
 
-	flying, flyingBytes int  // of those that are sent together
-	loneFlies           bool // it takes no room from the others
+	flying, flyingBytes int           // of those that are sent together
+	busy                [loneMax]bool // by number of a producer: it has a lone copy under way, which takes no room from the others
 }
+
+// loneMax bounds the copies for one topic that are sent alone at the same time, and the producers that a router then has there beside the common one.
+// Fewer refused copies than that delay no others.
+const loneMax = 3
 
 // refused stands for the producers of copies that were not answered when they were sent alone, so that none of these is kept in memory.
 var refused = new(pulsarsend.Sender)
+
+// fail takes copies that have failed. A new event waits for no pause, since its sender waits for its one further attempt.
+func (q *copyQueue) fail(lost []outgoingEvent) {
+	for _, out := range lost {
+		if out.answer != nil {
+			q.lone = append(q.lone, out)
+		} else {
+			q.failed = append(q.failed, out)
+		}
+	}
+}
 
 // retry ends the pause of the copies that have failed.
 func (q *copyQueue) retry() {
@@ -40,27 +56,36 @@ func (q *copyQueue) retry() {
 	q.failed = q.failed[:0]
 }
 
-// takeSafe removes the lone copies of which an earlier attempt was confirmed late: they need no turn.
-func (q *copyQueue) takeSafe() (safe []outgoingEvent) {
+// takeEnded removes the lone copies that need no turn: those of which an earlier attempt was confirmed late, and those that are too late for their senders.
+func (q *copyQueue) takeEnded(now clock.Instant) (ended []landing) {
 	remove := func(out outgoingEvent) bool {
-		isSafe := out.isSafe() // once, since a confirmation may come at any time
-		if isSafe {
-			safe = append(safe, out)
+		switch {
+		case out.isSafe(): // asked once, since a confirmation may come at any time
+			ended = append(ended, landing{outgoingEvent: out})
+		case out.isTooLate(now):
+			ended = append(ended, landing{out, pulsarsend.ErrTimeout})
+		default:
+			return false
 		}
-		return isSafe
+		return true
 	}
 	q.lone = slices.DeleteFunc(q.lone, remove)
 	q.last = slices.DeleteFunc(q.last, remove)
-	return safe
+	return ended
 }
 
 // next removes the next copy that may be sent now, if there is one.
 func (q *copyQueue) next() (out outgoingEvent, some bool) {
+	idle := slices.Index(q.busy[:], false)
 	switch {
-	case len(q.lone) > 0 && !q.loneFlies:
-		return take(&q.lone), true
-	case len(q.last) > 0 && !q.loneFlies:
-		return take(&q.last), true
+	case len(q.lone) > 0 && idle >= 0:
+		out = take(&q.lone)
+		out.producer = idle
+		return out, true
+	case len(q.last) > 0 && !slices.Contains(q.busy[:], true): // one at a time, so that others find a producer
+		out = take(&q.last)
+		out.producer = idle
+		return out, true
 	case len(q.waiting) > 0 && q.flying < q.copiesMax && q.flyingBytes < copyBytesMax:
 		return take(&q.waiting), true
 	}
@@ -73,7 +98,7 @@ func (q *copyQueue) land(out *outgoingEvent) { q.count(out, -1) }
 
 func (q *copyQueue) count(out *outgoingEvent, by int) {
 	if out.after != nil {
-		q.loneFlies = by > 0
+		q.busy[out.producer] = by > 0
 		return
 	}
 	q.flying += by

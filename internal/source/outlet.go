@@ -22,20 +22,29 @@ type outlets struct {
 	cfg     Config
 	sdk     *sdk
 	byTopic map[string]*outlet
-	alone   map[string]*outlet // by topic, for copies that were not answered: one at a time
+	alone   [loneMax]map[string]*outlet // by topic, for copies that were not answered: each has one at a time
 }
 
 func newOutlets(cfg Config, sdk *sdk) *outlets {
-	return &outlets{cfg: cfg, sdk: sdk, byTopic: outletsByTopic(cfg), alone: outletsByTopic(cfg)}
+	p := &outlets{cfg: cfg, sdk: sdk, byTopic: outletsByTopic(cfg)}
+	for i := range p.alone {
+		p.alone[i] = outletsByTopic(cfg)
+		for topic, o := range p.alone[i] {
+			o.tries = p.alone[0][topic].tries
+		}
+	}
+	return p
 }
 
 func outletsByTopic(cfg Config) map[string]*outlet {
-	pauses := backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}
+	made := func(topic string, keep bool) *outlet {
+		return &outlet{topic: topic, keep: keep, tries: &tries{pauses: backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}}}
+	}
 	return map[string]*outlet{
-		cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
-		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses, keep: true},
-		cfg.ParkingTopic():  {topic: cfg.ParkingTopic(), pauses: pauses, keep: true},
-		cfg.TimerTopic():    {topic: cfg.TimerTopic(), pauses: pauses},
+		cfg.RetryTopic:      made(cfg.RetryTopic, false),
+		cfg.DeadLetterTopic: made(cfg.DeadLetterTopic, true),
+		cfg.ParkingTopic():  made(cfg.ParkingTopic(), true),
+		cfg.TimerTopic():    made(cfg.TimerTopic(), false),
 	}
 }
 
@@ -46,10 +55,8 @@ type outlet struct {
 	keep  bool // the topic may have no reader for long, so it needs a subscription
 
 	// Of the goroutine that sends.
-	checked clock.Instant   // when the topic last had its subscription, 0: not checked yet
-	failed  error           // why there was no producer at the last attempt, nil if there was one
-	again   clock.Instant   // the earliest time of the next attempt
-	pauses  backoff.Backoff // between attempts
+	checked clock.Instant // when the topic last had its subscription, 0: not checked yet
+	*tries
 
 	bytes atomic.Int64 // of copies without a receipt, including those that have timed out
 
@@ -60,6 +67,13 @@ type outlet struct {
 	looking  bool               // a goroutine looks for it
 	doubted  bool               // the subscription could not be created: nothing is sent before it exists
 	later    bool               // a timer will check, since a receipt came after the last check that found the subscription
+}
+
+// tries are the attempts to get a producer. The outlets of one topic that send alone share theirs, since each may take long to fail.
+type tries struct {
+	failed error           // why there was no producer at the last attempt, nil if there was one
+	again  clock.Instant   // the earliest time of the next attempt
+	pauses backoff.Backoff // between attempts
 }
 
 // receipt is the receipt of a copy for a kept topic.
@@ -84,9 +98,13 @@ type unanswered struct {
 func (u *unanswered) Unwrap() error { return u.error }
 
 func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
-	o := p.byTopic[c.topic]
+	timeout := p.cfg.CopyTimeout
+	if c.awaited {
+		timeout = min(timeout, sendTimeout)
+	}
+	o, silence := p.byTopic[c.topic], p.cfg.CopyTimeout
 	if c.after != nil {
-		o = p.alone[c.topic]
+		o, silence = p.alone[c.producer][c.topic], timeout
 	}
 	producer, err := p.tryProducer(ctx, o)
 	if err != nil && c.after != nil { // a policy may permit no more producers
@@ -110,8 +128,8 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 	if c.eventTime != 0 {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
-	answer := pulsarsend.Within(p.cfg.CopyTimeout, func(err error) {
-		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(p.cfg.CopyTimeout) {
+	answer := pulsarsend.Within(timeout, func(err error) {
+		if errors.Is(err, pulsarsend.ErrTimeout) && producer.Silent(silence) {
 			p.replace(o, producer)
 		}
 		if errors.Is(err, pulsarsend.ErrTimeout) || errors.Is(err, pulsar.ErrProducerClosed) {
@@ -130,7 +148,7 @@ func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
 		o.bytes.Add(-weight)
 		if err == nil && id != nil {
 			producer.Received(id.PartitionIdx())
-			if c.after != nil && c.after.SilentIn(id.PartitionIdx(), p.cfg.CopyTimeout) {
+			if c.after != nil && c.after.SilentIn(id.PartitionIdx(), timeout) {
 				p.replace(p.byTopic[c.topic], c.after)
 			}
 		}

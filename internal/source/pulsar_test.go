@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
@@ -298,6 +300,53 @@ func TestAProducerThatIsSilentInAPartitionIsMadeAnew(t *testing.T) {
 	}
 }
 
+// A new event is given up soon. The producer that it was sent by alone is replaced then; that of the others when it is known to be no slow one.
+func TestSilentProducersOfNewEventsAreMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := func() *fakeProducer { return &fakeProducer{answer: func(*pulsar.ProducerMessage, func(error)) {}} }
+		together, alone := silent(), silent()
+		producers := []pulsar.Producer{together, alone, &numbered{}, answering(nil)}
+		p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+			made := producers[0]
+			producers = producers[1:]
+			return made, nil
+		}})
+		p.outlets.cfg.CopyTimeout = math.MaxInt64
+		topic := p.cfg.TimerTopic()
+		const number = loneMax - 1
+		send := func(after *pulsarsend.Sender, want error) *pulsarsend.Sender {
+			t.Helper()
+			o := p.outlets.byTopic[topic]
+			if after != nil {
+				o = p.outlets.alone[number][topic]
+			}
+			made, err := p.outlets.tryProducer(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
+			ends := make(chan error, 1)
+			begun := time.Now()
+			p.send(t.Context(), outgoing{topic: topic, after: after, producer: number, awaited: true}, func(err error) { ends <- err })
+			if err := <-ends; !errors.Is(err, want) || want == nil && err != nil || time.Since(begun) > sendTimeout {
+				t.Errorf("a copy ended with %v after %v, want %v", err, time.Since(begun), want)
+			}
+			synctest.Wait()
+			return made
+		}
+		first := send(nil, pulsarsend.ErrTimeout)
+		send(first, pulsarsend.ErrTimeout)
+		if together.closed.Load() != 0 || alone.closed.Load() != 1 {
+			t.Errorf("the producers were closed %d and %d times, want only that of one copy to be", together.closed.Load(), alone.closed.Load())
+		}
+		send(first, nil)
+		if together.closed.Load() != 1 {
+			t.Error("the first producer was not closed, though another one's copy was confirmed")
+		}
+		send(nil, nil)
+	})
+}
+
 // A policy may permit as many producers of a topic as there are routers: copies that are to be sent alone take the first producer then.
 func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
 	made := 0
@@ -313,6 +362,12 @@ func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
 		if err := <-sent; err != nil {
 			t.Error(err)
 		}
+	}
+	p.outlets.alone[0][p.cfg.RetryTopic].again = clock.Forever
+	sent := make(chan error, 1)
+	p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: pulsarsend.NewSender(nil), producer: loneMax - 1}, func(err error) { sent <- err })
+	if err := <-sent; err != nil {
+		t.Error(err)
 	}
 	if made != 2 {
 		t.Errorf("%d producers were asked for, want one for each way", made)

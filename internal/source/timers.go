@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -24,6 +25,13 @@ const (
 	// earlyMax is the time that an event may be held here until it is due: Pulsar delivers in ticks of a second, mostly one
 	// tick too early.
 	earlyMax = 3 * time.Second
+
+	// senderWait is how long a sender waits for the answer (lane.SendTimeout).
+	senderWait = 30 * time.Second
+
+	// sendTimeout is the time after which a new event that the broker did not confirm is sent again, alone, or has failed if it was: one that has
+	// lost its receipt with a refused one is confirmed while its sender still waits.
+	sendTimeout = senderWait / 3
 
 	// undelayedPause is the time that a copy that the broker did not delay is held before it is copied again.
 	undelayedPause = 10 * time.Second
@@ -57,7 +65,7 @@ func (s *Source) Send(e *event.Event, answer func(error)) error {
 	if s.ended {
 		return errEnded
 	}
-	s.timers.add(outgoingEvent{message: event.Message{Event: &own, Key: textOf(own.Key)}, answer: answer})
+	s.timers.add(outgoingEvent{message: event.Message{Event: &own, Key: textOf(own.Key)}, answer: answer, asked: clock.Now()})
 	return nil
 }
 

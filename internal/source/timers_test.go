@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // timing is a source on a fake broker, in a bubble.
@@ -315,6 +316,122 @@ func TestUnsentIsAnswered(t *testing.T) {
 			t.Errorf("%d answers to the first one, and %d further ones to the second", len(first), len(second))
 		}
 	})
+}
+
+// A new event that the broker refuses takes the receipts of others with it: these are sent once more, alone, and its sender learns that it has failed.
+func TestARefusedEventFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		h.broker.take = (&forgetful{timeout: sendTimeout, refuses: func(c *outgoing) bool { return c.delay > time.Minute }}).take
+		refused := []chan error{h.send(time.Hour), h.send(time.Hour)}
+		var others []chan error
+		for range 100 {
+			others = append(others, h.send(0))
+		}
+		time.Sleep(sendTimeout + time.Second)
+		synctest.Wait()
+		for i, answers := range others {
+			if len(answers) != 1 {
+				t.Fatalf("event %d is not answered", i)
+			}
+			if err := <-answers; err != nil {
+				t.Errorf("event %d: %v", i, err)
+			}
+		}
+		time.Sleep(sendTimeout)
+		synctest.Wait()
+		for i, answers := range refused {
+			if len(answers) != 1 {
+				t.Fatalf("refused event %d is not answered", i)
+			}
+			if err := <-answers; !errors.Is(err, pulsarsend.ErrTimeout) {
+				t.Errorf("refused event %d: %v", i, err)
+			}
+		}
+		sent := h.broker.sentTo(h.cfg.TimerTopic())
+		time.Sleep(time.Hour)
+		if again := h.broker.sentTo(h.cfg.TimerTopic()); again != sent || sent != 2*(2+100) {
+			t.Errorf("%d copies were sent, and %d later, want two of each event", sent, again-sent)
+		}
+	})
+}
+
+// silent sends one event more than are sent alone at a time, which the broker does not confirm, and waits until all but one are under way alone. late
+// confirms the first attempts; answered returns the answers since its last call.
+func (h *timing) silent() (late func(), answered func() []error) {
+	var mu sync.Mutex
+	var firsts []func(error)
+	h.broker.take = func(c outgoing, done func(error)) {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.after == nil {
+			firsts = append(firsts, done)
+		}
+		time.AfterFunc(sendTimeout, func() { done(&unanswered{pulsarsend.ErrTimeout, pulsarsend.NewSender(nil)}) })
+	}
+	var answers []chan error
+	for range loneMax + 1 {
+		answers = append(answers, h.send(0))
+	}
+	time.Sleep(sendTimeout)
+	synctest.Wait()
+	late = func() {
+		for _, done := range firsts {
+			done(nil)
+		}
+	}
+	return late, func() (errs []error) {
+		synctest.Wait()
+		for _, one := range answers {
+			if len(one) > 0 {
+				errs = append(errs, <-one)
+			}
+		}
+		return errs
+	}
+}
+
+// A confirmation that comes while an event waits to be sent alone counts at once, and that of one that is under way after its attempt.
+func TestALateConfirmationAnswersASend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, answered := startTiming(t).silent()
+		late()
+		if got := answered(); !slices.Equal(got, []error{nil}) {
+			t.Errorf("answers %v, want one without an error", got)
+		}
+		time.Sleep(sendTimeout)
+		if got := answered(); !slices.Equal(got, make([]error, loneMax)) {
+			t.Errorf("answers %v, want %d without an error", got, loneMax)
+		}
+	})
+}
+
+// At the end of a source, an event that waits to be sent alone is answered, too.
+func TestUnsentLoneEventIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		_, answered := h.silent()
+		h.stop()
+		if got := answered(); !slices.Equal(got, []error{errEnded}) {
+			t.Errorf("answers %v, want that of one that was not sent", got)
+		}
+		time.Sleep(sendTimeout)
+		if got := answered(); len(got) != loneMax {
+			t.Errorf("answers %v, want %d", got, loneMax)
+		}
+	})
+}
+
+// Events whose senders wait no longer give their turns to others, so that refused ones cannot fill the queue.
+func TestAnEventThatIsTooLateIsNotSentAlone(t *testing.T) {
+	const now = clock.Instant(time.Hour)
+	answer := func(error) {}
+	q := copyQueue{lone: []outgoingEvent{
+		{answer: answer, asked: now.Add(-senderWait - 1), hop: true}, {answer: answer, asked: now.Add(-senderWait)}, {asked: now.Add(-time.Minute)},
+	}}
+	if ended := q.takeEnded(now); len(ended) != 1 || !ended[0].hop || !errors.Is(ended[0].err, pulsarsend.ErrTimeout) || len(q.lone) != 2 {
+		t.Errorf("%+v are ended, and %d wait, want the first to be ended", ended, len(q.lone))
+	}
 }
 
 // A full source reads nothing more while it holds a timer, neither when something is settled nor when the timer is due: that one is open already.
