@@ -367,7 +367,7 @@ command that is interrupted, or run twice, sends no letter twice: see docs/deadl
 	act.addRateTo(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "all letters, if no other flag selects some")
 	cmd.Flags().BoolVar(&again, "again", false, "send a letter though a replay has sent the same event before")
-	cmd.Flags().StringVar(&to, "to", "", "send the letters to this topic, not to their own")
+	cmd.Flags().StringVar(&to, "to", "", "send the letters to this topic, not to their own; without a subscription on it Pulsar deletes them")
 	o.addTo(cmd)
 	return cmd
 }
@@ -420,7 +420,7 @@ type shownCounts struct {
 func showCounts(cmd *cobra.Command, o *outputForm, c deadletter.Counts, options deadletter.Options, failed error) error {
 	err := o.show(cmd.OutOrStdout(), shownCounts{options.DryRun, c}, func(p *page) { countsPage(p, c, options.DryRun) })
 	if failed != nil {
-		if !options.DryRun {
+		if !options.DryRun && !errors.Is(failed, deadletter.ErrNotOpened) {
 			failed = fmt.Errorf("interrupted; run the same command again, and it continues after it has found out what was sent: %w", failed)
 		}
 		return failed

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/config"
@@ -215,6 +216,17 @@ func TestDeadLetterCommands(t *testing.T) {
 	if dry := run(exitOK, "deadletters", "replay", "--match=stock"); !strings.Contains(dry, "5 would be sent") || !strings.Contains(dry, "nothing was changed") {
 		t.Errorf("a dry run says:\n%s", dry)
 	}
+	closed := pulsartest.Topic(t, 0)
+	reader, err := pulsartest.Client(t).CreateReader(pulsar.ReaderOptions{Topic: closed, StartMessageID: pulsar.EarliestMessageID()}) // it creates the topic
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(closed)+"/terminate", nil, nil)
+	if says := run(exitFailed, "deadletters", "replay", "--all", "--yes", "--reason=a test", "--to="+closed); !strings.Contains(says, "5 cannot be sent: its topic cannot be opened") ||
+		!strings.Contains(says, "producer for "+closed) || strings.Contains(says, "interrupted") {
+		t.Errorf("a replay to a topic that takes no events says:\n%s", says)
+	}
 	done := run(exitOK, "deadletters", "purge", "--id="+id, "--yes", "--reason=a test")
 	for _, want := range []string{"1 removed", "purge of dead letters by " + account() + ", because: a test", `"msg":"act"`, `"step":"ended"`, `"purged":1`} {
 		if !strings.Contains(done, want) {
@@ -250,7 +262,7 @@ func TestDeadLetterCommands(t *testing.T) {
 		t.Errorf("a second one says:\n%s", again)
 	}
 	acts := run(exitOK, "deadletters", "acts", "--limit=3")
-	for _, want := range []string{"replay of events", "replay of dead letters", "3 sent", "4 sent", account(), "a test", "1 older act", "-REPLAYS"} {
+	for _, want := range []string{"replay of events", "replay of dead letters", "3 sent", "4 sent", account(), "a test", "2 older acts", "-REPLAYS"} {
 		if !strings.Contains(acts, want) {
 			t.Errorf("the acts have no %q:\n%s", want, acts)
 		}

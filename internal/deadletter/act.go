@@ -9,6 +9,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -67,7 +68,7 @@ func (b *Broker) CheckTarget(topic string) error {
 }
 
 // ReplayLetters sends the selected letters again, each to its topic or to sel.To, and removes them
-// from the dead letters when the broker has confirmed that.
+// from the dead letters when the broker has confirmed that. With [ErrNotOpened] it has sent all but those to the topics that the error names.
 func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
 	if o.DryRun {
 		return b.wouldReplay(ctx, sel, o)
@@ -81,6 +82,10 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 	defer s.close()
 	seen := map[string]bool{}
 	send := func(l *received, e batched) error {
+		if err := s.open(e.topic); err != nil {
+			c.obstacle(ObstacleNotOpened)
+			return ctx.Err()
+		}
 		if seen[o.once(e.sent)] {
 			c.Repeated++
 			if err := s.flush(ctx, &c); err != nil { // the other one may wait in the batch
@@ -95,7 +100,7 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 		s.drop(&c)
 		return c, err
 	}
-	return c, a.end(ctx, c)
+	return c, cmp.Or(a.end(ctx, c), s.notOpened())
 }
 
 // wouldReplay counts what a replay would do.
@@ -165,34 +170,77 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 
 // Purge removes the selected letters.
 func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
-	remove := func(*received) error { return nil }
+	ack := func(*received) error { return nil }
 	var a *acting
 	if !o.DryRun {
 		if a, err = b.begin(ctx, Record{What: ActPurge, Who: o.Who, Why: o.Why, Selection: &sel}, o.AcceptDuplicates); err != nil {
 			return c, err
 		}
 		defer a.close()
-		remove = func(l *received) error { return l.ack() }
+		ack = func(l *received) error { return l.ack() }
 	}
+	entry := sharedEntry{ack: ack, counts: &c, removed: map[event.MessageID]bool{}}
 	c.Reach, err = b.letters(ctx, func(l *received) error {
 		c.Read++
 		if !sel.has(&l.Letter) {
 			return nil
 		}
+		if entry.removed[l.ID] { // Pulsar's client shows it again after it has reconnected
+			return ack(l)
+		}
 		if c.Selected++; c.Selected > o.Max {
 			c.Left++
 			return nil
 		}
-		if err := remove(l); err != nil {
-			return fmt.Errorf("deadletter: ack of %s: %w", l.ID, err)
-		}
-		c.Purged++
-		return nil
+		return entry.remove(l)
 	}, nothing)
-	if err != nil || o.DryRun {
+	if err != nil {
 		return c, err
 	}
+	entry.leave()
+	if o.DryRun {
+		return c, nil
+	}
 	return c, a.end(ctx, c)
+}
+
+// sharedEntry holds the letters of one entry until all of it are to be removed: Pulsar cannot remember the ack of a part.
+type sharedEntry struct {
+	ack     func(*received) error
+	counts  *Counts
+	letters map[int32]*received // by place in the entry; after a reconnect the client shows an entry from its first letter on again
+	removed map[event.MessageID]bool
+}
+
+func (e *sharedEntry) remove(l *received) error {
+	for _, held := range e.letters {
+		if other := held.ID; other.Ledger != l.ID.Ledger || other.Entry != l.ID.Entry || other.TopicPartition != l.ID.TopicPartition {
+			e.leave()
+		}
+		break
+	}
+	if e.letters == nil {
+		e.letters = map[int32]*received{}
+	}
+	e.letters[l.ID.Batch] = l
+	if len(e.letters) < l.shared {
+		return nil
+	}
+	for _, one := range e.letters {
+		if err := e.ack(one); err != nil {
+			return fmt.Errorf("deadletter: ack of %s: %w", one.ID, err)
+		}
+		e.removed[one.ID] = true
+	}
+	e.counts.Purged += len(e.letters)
+	e.letters = nil
+	return nil
+}
+
+// leave counts the letters that are held, of an entry of which others are not removed.
+func (e *sharedEntry) leave() {
+	e.counts.Shared += len(e.letters)
+	e.letters = nil
 }
 
 // ErrTooMany says that more events were selected than the limit.
@@ -220,7 +268,7 @@ func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c 
 	defer s.close()
 	marks := map[string]string{PropertyReplayRun: sel.Run}
 	for _, at := range p.partitions {
-		_, err := b.readSince(ctx, at.partition, sel.Since, func(m pulsar.Message) error {
+		_, _, err := b.readSince(ctx, at.partition, sel.Since, func(m pulsar.Message) error {
 			if at.end.before(placeOf(m.ID())) {
 				return errStop
 			}
@@ -283,12 +331,15 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 			return p, fmt.Errorf("deadletter: %s: %w", topic, err)
 		}
 		for _, partition := range partitions {
-			end, err := b.readSince(ctx, partition, sel.Since, func(m pulsar.Message) error {
+			end, unsure, err := b.readSince(ctx, partition, sel.Since, func(m pulsar.Message) error {
 				one := messageOf(m, partition)
 				return b.choose(&sel, o, c, &one, p.chosen, copies)
 			})
 			if err != nil {
 				return p, err
+			}
+			if unsure != "" {
+				c.Unsure = append(c.Unsure, partition+" "+unsure)
 			}
 			p.partitions = append(p.partitions, span{topic, partition, end})
 		}
@@ -320,6 +371,10 @@ func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen
 		return nil
 	}
 	c.Selected++
+	if m.headBytes() > headMax {
+		c.obstacle(ObstacleHead)
+		return nil
+	}
 	if chosen[id] {
 		c.Repeated++
 		return nil

@@ -72,7 +72,8 @@ func nothing() error { return nil }
 // received is a letter on its subscription.
 type received struct {
 	Letter
-	ack func() error
+	shared int // messages of its entry, itself included
+	ack    func() error
 }
 
 // letters reads the letters that are not acked, in the order of each topic partition, until each
@@ -171,7 +172,9 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *budget, each
 		case err != nil:
 			return "", err
 		}
-		letter := &received{Letter: newLetter(messageOf(m, topic), b.cfg.Key), ack: func() error { return consumer.AckID(m.ID()) }}
+		letter := &received{
+			Letter: newLetter(messageOf(m, topic), b.cfg.Key), shared: int(m.ID().BatchSize()), ack: func() error { return consumer.AckID(m.ID()) },
+		}
 		left.spend(&letter.message)
 		if err := each(letter); err != nil {
 			return "", err
@@ -264,29 +267,41 @@ func (b *Broker) read(ctx context.Context, topic string, from Place, each func(p
 }
 
 // readSince reads a topic partition up to its present end, from about a time on, or from the beginning
-// if it is zero: each may see older messages. It returns that end.
-func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, each func(pulsar.Message) error) (end Place, err error) {
+// if it is zero: each may see older messages. It returns that end. Producers claim the
+// times: unsure says why messages that were published since then may have been missed, "" if nothing tells so.
+func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, each func(pulsar.Message) error) (end Place, unsure string, err error) {
 	start := Place{Entry: -1}
 	if !since.IsZero() {
 		since = since.Add(-b.cfg.SkewMax) // an older message may stand behind one published since then
 		if end, err = b.endOf(topic); err != nil || end.Entry < 0 {
-			return end, err
+			return end, "", err
 		}
 		last, err := b.firstFrom(ctx, topic, end)
 		switch {
 		case err != nil:
-			return end, err
+			return end, "", err
 		case last == nil || !last.PublishTime().Before(since):
 			if start, err = b.before(ctx, topic, since); err != nil {
-				return end, err
+				return end, "", err
 			}
 		default: // a seek would find nothing either: brokers look at the last message first
 			if hides, err := b.hides(ctx, topic, end, since); err != nil || !hides {
-				return end, err
+				return end, "was not read, since its last events claim to be older", err
 			}
 		}
 	}
-	return b.read(ctx, topic, start, each)
+	var newest time.Time
+	end, err = b.read(ctx, topic, start, func(m pulsar.Message) error {
+		at := m.PublishTime()
+		if start.Entry >= 0 && at.Before(newest.Add(-b.cfg.SkewMax)) {
+			unsure = fmt.Sprintf("has events of clocks that differ by more than %v, so events before %v may be missing", b.cfg.SkewMax, start)
+		}
+		if at.After(newest) {
+			newest = at
+		}
+		return each(m)
+	})
+	return end, unsure, err
 }
 
 // tailMax is the number of entries at the end of a topic partition among which one has to be new, if there is a new message at all. Producers claim the times, so

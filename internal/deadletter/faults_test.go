@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 )
@@ -363,6 +366,162 @@ func TestReplayThatDies(t *testing.T) {
 	}
 }
 
+// lettersInOneEntry publishes letters as no router does.
+func (g *group) lettersInOneEntry(numbers ...int) {
+	g.t.Helper()
+	batch, err := g.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: g.cfg.LettersTopic, SendTimeout: pulsarsend.NoTimeout, BatchingMaxPublishDelay: time.Minute, BatchingMaxMessages: uint(len(numbers)),
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer batch.Close()
+	for _, n := range numbers {
+		m := g.letter(n)
+		batch.SendAsync(g.t.Context(), &m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				g.t.Error(err)
+			}
+		})
+	}
+	if err := batch.FlushWithCtx(g.t.Context()); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// TestPurgeOfEntries: a purge removes letters of one entry together, and says which remain since it has selected a part of their entry.
+func TestPurgeOfEntries(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.lettersInOneEntry(0, 1, 3)
+	g.lettersInOneEntry(6, 9)
+	g.letters(12)
+	g.lettersInOneEntry(15, 18)
+	g.letters(2)
+	for _, c := range []struct {
+		client              pulsar.Client
+		max, purged, shared int
+		waiting             string
+	}{
+		{g.client, 5, 3, 2, "0 1 15 18 2 3"}, // the limit leaves one of 15 and 18
+		{repeating{g.client}, 100, 2, 2, "0 1 2 3"},
+	} {
+		healthy := g.client
+		g.over(c.client)
+		for _, dry := range []bool{true, false} {
+			got, err := g.Purge(t.Context(), Selection{Keys: []string{"user-0"}}, Options{Who: "me@here", Why: "a test", Max: c.max, DryRun: dry})
+			if err != nil || got.Purged != c.purged || got.Shared != c.shared {
+				t.Errorf("dry run %v: %+v, %v, want %d removed, %d that share an entry", dry, got, err, c.purged, c.shared)
+			}
+		}
+		g.over(healthy)
+		if got := g.waiting(); got != c.waiting {
+			t.Errorf("these wait: %s, want %s", got, c.waiting)
+		}
+	}
+}
+
+// TestPurgeThatDies: it does not count a letter whose ack has no answer, and the next one removes the rest.
+func TestPurgeThatDies(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.letters(0, 1, 2, 3)
+	healthy := g.client
+	client := &dying{Client: healthy}
+	client.left.Store(3) // the record, and two acks
+	g.over(client)
+	sel, o := Selection{Until: time.Now().Add(time.Hour)}, Options{Who: "me@here", Why: "a test", Max: 100}
+	if c, err := g.Purge(t.Context(), sel, o); !errors.Is(err, errDied) || c.Purged != 1 || c.Shared != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.over(healthy)
+	if got := g.waiting(); got != "2 3" {
+		t.Errorf("these wait: %s", got)
+	}
+	if c, err := g.Purge(t.Context(), sel, o); err != nil || c.Purged != 2 {
+		t.Errorf("the next one: %+v, %v", c, err)
+	}
+}
+
+// TestReplaysTopicWithPartitions: the records are in one topic partition, whatever the broker makes of their topic.
+func TestReplaysTopicWithPartitions(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	namespace := "public/" + pulsartest.Name(t)
+	pulsartest.Admin(t, http.MethodPut, "namespaces/"+namespace, map[string]any{}, nil)
+	pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation",
+		map[string]any{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 3}, nil)
+	g.topic = "persistent://" + namespace + "/orders"
+	g.cfg.LettersTopic, g.cfg.Topics = g.topic+"-DLQ", []string{g.topic}
+	g.over(g.client)
+	g.keep(g.cfg.LettersTopic, "kept")
+	g.keep(g.topic, "orders")
+	g.letters(0, 1, 2)
+	g.interrupt(1, 1, 2)
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.SentBefore != 1 || c.Sent != 2 {
+		t.Errorf("sent %d, sent before %d, want 2, 1", c.Sent, c.SentBefore)
+	}
+	g.wantHeld("at the end", "0", "1", "2")
+	if trail, err := g.Trail(t.Context(), 10); err != nil || len(trail.Acts) != 2 || trail.Acts[0].Counts == nil {
+		t.Errorf("the acts are %+v, %v", trail, err)
+	}
+	partitions, err := g.client.TopicPartitions(g.cfg.ReplaysTopic())
+	if err != nil || len(partitions) != 3 {
+		t.Errorf("the replays topic has the partitions %v, %v", partitions, err)
+	}
+}
+
+// TestEventsThatMayBeMissedAreNamed: a replay of events says which topic partitions it has not read, as their last events claim to be older.
+func TestEventsThatMayBeMissedAreNamed(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("old")})
+	sel := Selection{Since: time.Now().Add(time.Hour), Until: time.Now().Add(2 * time.Hour), Run: "r"}
+	c, err := g.ReplayEvents(t.Context(), sel, Options{Rate: 1000, Max: 4, DryRun: true})
+	if err != nil || c.Read != 0 || !slices.ContainsFunc(c.Words(true), func(s Said) bool { return strings.HasPrefix(s.Text, g.topic+" was not read") }) {
+		t.Errorf("%+v, %v", c.Words(true), err)
+	}
+}
+
+// TestReplayBesideATopicThatCannotBeOpened: its letters wait on and are named, the others are sent.
+func TestReplayBesideATopicThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	terminated := pulsartest.Topic(t, 0)
+	g.cfg.Topics = append(g.cfg.Topics, terminated)
+	g.over(g.client)
+	g.keep(g.topic, "orders")
+	g.keep(terminated, "orders")
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(terminated)+"/terminate", nil, nil)
+	var all []pulsar.ProducerMessage
+	for _, n := range []int{0, 0, 1, 2, 3} {
+		letter := g.letter(n)
+		if n%2 == 0 {
+			letter.Properties[source.PropertyTopic] = terminated
+		}
+		all = append(all, letter)
+	}
+	g.publish(g.cfg.LettersTopic, all...)
+	c, err := g.replay(Selection{}, nil)
+	if !errors.Is(err, ErrNotOpened) || !strings.Contains(err.Error(), terminated) || c.Sent != 2 || c.Repeated != 0 || c.Obstacles[ObstacleNotOpened] != 3 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.wantHeld("at the end", "1", "3")
+	if got := g.waiting(); got != "0 0 2" {
+		t.Errorf("these wait: %s", got)
+	}
+	if last := g.acts[len(g.acts)-1]; last.Step != StepEnded {
+		t.Errorf("the act has not ended: %+v", last)
+	}
+	if a := g.Answer(t.Context(), Question{What: AskReplay, ByKey: true, Key: []byte("user-2"), By: "me", Why: "a test", Yes: true}); !strings.Contains(a.Error, terminated) || strings.Contains(a.Error, "again") {
+		t.Errorf("the admin endpoint answers %+v", a)
+	}
+	if c := g.mustReplay(Selection{To: g.topic}, nil); c.Sent != 2 || c.Repeated != 1 {
+		t.Errorf("to another topic: %+v", c)
+	}
+}
+
 // TestLettersThatCannotBeSent: encrypted letters, and those of a batch, wait on, and hide no others. The last one is of a batch.
 func TestLettersThatCannotBeSent(t *testing.T) {
 	t.Parallel()
@@ -371,22 +530,7 @@ func TestLettersThatCannotBeSent(t *testing.T) {
 	g.letters(0)
 	g.publishAs(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, Encryption: pulsartest.Encryption(t)}, g.letter(1))
 	g.letters(2)
-	batch, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: g.cfg.LettersTopic, BatchingMaxPublishDelay: time.Minute, BatchingMaxMessages: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer batch.Close()
-	for n := range 3 {
-		m := g.letter(3 + n)
-		batch.SendAsync(t.Context(), &m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err := batch.FlushWithCtx(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	g.lettersInOneEntry(3, 4, 5)
 	for _, change := range []func(*Options){dry, nil} {
 		c := g.mustReplay(Selection{}, change)
 		if c.Read != 6 || c.Sent != 2 || c.Obstacles[ObstacleEncrypted] != 1 || c.Obstacles[ObstacleBatched] != 3 || c.Reach != "" {
@@ -400,6 +544,38 @@ func TestLettersThatCannotBeSent(t *testing.T) {
 	}
 	if len(left) != 4 || left[0].Entry != 1 || left[1].Batch != 0 || left[3].Batch != 2 {
 		t.Errorf("these wait: %v", left)
+	}
+}
+
+// TestHeadsThatCannotBeSentAgain: a letter or event as large as the broker takes, whose copy would be larger, stops no replay.
+func TestHeadsThatCannotBeSentAgain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	since := time.Now().Add(-time.Minute)
+	for _, topic := range []string{g.cfg.LettersTopic, g.topic} {
+		producer, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, SendTimeout: pulsarsend.NoTimeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer producer.Close()
+		size := 5 << 20
+		for err = errStop; err != nil && size > 5<<20-500; size-- { // the client refuses what is too large
+			large := pulsar.ProducerMessage{Properties: map[string]string{source.PropertyTopic: g.topic, "large": strings.Repeat("x", size)}}
+			_, err = producer.Send(t.Context(), &large)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.letters(1)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("2")})
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.Obstacles[ObstacleHead] != 1 {
+		t.Errorf("of letters: %+v", c)
+	}
+	c, err := g.ReplayEvents(t.Context(), Selection{Since: since, Until: time.Now().Add(time.Minute), Run: "r"}, Options{Rate: 1000, Max: 100})
+	if err != nil || c.Sent != 2 || c.Obstacles[ObstacleHead] != 1 {
+		t.Errorf("of events: %+v, %v", c, err)
 	}
 }
 

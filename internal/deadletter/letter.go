@@ -65,6 +65,18 @@ func (m *message) own() []event.Property {
 	return own
 }
 
+// headMax bounds the keys and properties of an event that is sent again, in bytes. Pulsar's client cannot send them beyond what the broker takes (5 MiB, with the marks
+// of the replay), so that one such message would end each replay before those behind it.
+const headMax = 4 << 20
+
+func (m *message) headBytes() int {
+	n := len(m.MessageKey) + len(m.OrderingKey)
+	for _, p := range m.own() {
+		n += len(p.Name) + len(p.Value)
+	}
+	return n
+}
+
 // key returns the key of the event, "" if it has none.
 func (m *message) key(x key.Extractor) event.Key {
 	k, err := x.Extract(&key.Message{MessageKey: m.MessageKey, OrderingKey: m.OrderingKey, Properties: m.own(), Payload: m.Payload, ID: m.ID})
@@ -153,8 +165,10 @@ const (
 	ObstacleBatched   = "shares an entry with other messages, so no router wrote it"
 	ObstacleEncrypted = "is encrypted"
 	ObstacleBroken    = "is an entry that cannot be read"
+	ObstacleHead      = "its key and properties have more than 4 MiB"
 	ObstacleTimer     = "is a timer, an event of Send, or a firing of a schedule: --to sends it to a topic, as an event without a timer"
 	ObstacleTopic     = "its topic is not in pulsar.topics: --to names another"
+	ObstacleNotOpened = "its topic cannot be opened"
 )
 
 // obstacle returns why the letter cannot be sent again, "" if it can: to the topic to, or to its
@@ -167,6 +181,8 @@ func (l *Letter) obstacle(topics []string, to string) string {
 		return ObstacleEncrypted
 	case l.Broken != "":
 		return ObstacleBroken
+	case l.headBytes() > headMax:
+		return ObstacleHead
 	case to == "" && l.Timer:
 		return ObstacleTimer
 	case to == "" && !slices.Contains(topics, l.Topic):

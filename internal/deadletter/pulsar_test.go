@@ -660,7 +660,7 @@ func (r *droppingReader) Next(ctx context.Context) (pulsar.Message, error) {
 // payloadsSince are what readSince reads.
 func (g *group) payloadsSince(b *Broker, since time.Time) (got []string, end Place) {
 	g.t.Helper()
-	end, err := b.readSince(g.t.Context(), g.topic, since, func(m pulsar.Message) error {
+	end, _, err := b.readSince(g.t.Context(), g.topic, since, func(m pulsar.Message) error {
 		got = append(got, string(m.Payload()))
 		return nil
 	})

@@ -166,11 +166,13 @@ type Counts struct {
 	Purged     int            `json:"purged"`              // in a dry run: would be
 	SentBefore int            `json:"sent_before"`         // by an act before; letters are removed, not sent
 	Repeated   int            `json:"repeated"`            // the same event as a letter that was sent, and published before that; removed, not sent
+	Shared     int            `json:"shared,omitempty"`    // selected by a purge, and not removed: others of their entries were not selected, or are beyond the limit
 	Left       int            `json:"left"`                // selected, beyond the limit
 	Foreign    int            `json:"foreign,omitempty"`   // messages of the replays topic that are no records; ignored
 	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out
 	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they stay
 	Schema     int            `json:"schema"`              // sent without the schema version that the original has
+	Unsure     []string       `json:"unsure,omitempty"`    // of a replay of events: topic partitions of which it may have missed some, and why
 	Reach      string         `json:"reach,omitempty"`     // why reading ended, when not at the end of the topic
 }
 

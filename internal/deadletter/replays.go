@@ -36,10 +36,28 @@ type acting struct {
 	act      Record // act, what, who, why and selection
 }
 
+// recordsTopic returns the name of the topic of the records: the replays topic, or its first topic partition if the broker has created it with some.
+func (b *Broker) recordsTopic() (string, error) {
+	partitions, err := b.client.TopicPartitions(b.cfg.ReplaysTopic())
+	if err != nil {
+		return "", fmt.Errorf("deadletter: %s: %w", b.cfg.ReplaysTopic(), err)
+	}
+	return partitions[0], nil
+}
+
+// records calls each for each message of the replays topic.
+func (b *Broker) records(ctx context.Context, each func(pulsar.Message) error) error {
+	topic, err := b.recordsTopic()
+	if err == nil {
+		_, err = b.read(ctx, topic, Place{Entry: -1}, each)
+	}
+	return err
+}
+
 // remember reads the replays topic.
 func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 	memory := newMemory()
-	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, func(m pulsar.Message) error {
+	err := b.records(ctx, func(m pulsar.Message) error {
 		r, err := decodeRecord(m.Payload())
 		if err != nil { // an error would let a stranger prevent all acts
 			memory.foreign++
@@ -54,24 +72,28 @@ func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 // begin takes the lock, resolves interrupted acts and records the beginning of one. The caller
 // must close the returned one.
 func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (*acting, error) {
+	topic, err := b.recordsTopic()
+	if err != nil {
+		return nil, err
+	}
 	keeper, err := pulsarread.Subscribe(b.client, pulsar.ConsumerOptions{
-		Topic: b.cfg.ReplaysTopic(), SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
+		Topic: topic, SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", replaysSubscription, b.cfg.ReplaysTopic(), err)
+		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", replaysSubscription, topic, err)
 	}
 	keeper.Close()
 	var producer pulsar.Producer
 	err = b.patiently(ctx, ErrActing, []string{"ProducerFenced", "ProducerBusy"}, func() (err error) {
 		producer, err = b.client.CreateProducer(pulsar.ProducerOptions{
-			Topic: b.cfg.ReplaysTopic(), ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
+			Topic: topic, ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
 			SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, DisableBlockIfQueueFull: true,
 		})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: producer for %s: %w", b.cfg.ReplaysTopic(), err)
+		return nil, fmt.Errorf("deadletter: producer for %s: %w", topic, err)
 	}
 	a := &acting{broker: b, producer: producer, act: act}
 	if err := a.start(ctx, acceptDuplicates); err != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -28,6 +30,7 @@ type sender struct {
 	size      int // of a batch
 	producers map[string]pulsar.Producer
 	ends      map[string]map[string]Place // topic → topic partition → its last message that is known
+	failed    map[string]error            // topic → why it cannot be opened
 
 	batch []batched
 	bytes int
@@ -44,7 +47,7 @@ func newSender(a *acting, perSecond int) *sender {
 	size := min(batchMax, perSecond)
 	return &sender{
 		acting: a, size: size, limiter: rate.NewLimiter(rate.Limit(perSecond), size),
-		producers: map[string]pulsar.Producer{}, ends: map[string]map[string]Place{},
+		producers: map[string]pulsar.Producer{}, ends: map[string]map[string]Place{}, failed: map[string]error{},
 	}
 }
 
@@ -154,11 +157,28 @@ func (s *sender) moveEnd(topic string, id pulsar.MessageID) {
 	}
 }
 
-// open opens a producer for a topic, once, after it has learned the topic's end.
-func (s *sender) open(topic string) (err error) {
-	if s.producers[topic] != nil {
+// ErrNotOpened says that letters remain whose topics cannot be opened.
+var ErrNotOpened = errors.New("letters were not sent to topics that cannot be opened")
+
+// notOpened returns an [ErrNotOpened] that names the topics, nil if there are none.
+func (s *sender) notOpened() error {
+	errs := slices.SortedFunc(maps.Values(s.failed), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if len(errs) == 0 {
 		return nil
 	}
+	return fmt.Errorf("%w: %w", ErrNotOpened, errors.Join(errs...))
+}
+
+// open opens a producer for a topic, after it has learned the topic's end. It tries once.
+func (s *sender) open(topic string) (err error) {
+	if s.producers[topic] != nil || s.failed[topic] != nil {
+		return s.failed[topic]
+	}
+	defer func() {
+		if err != nil {
+			s.failed[topic] = err
+		}
+	}()
 	if s.ends[topic], err = s.acting.broker.ends(topic); err != nil {
 		return err
 	}

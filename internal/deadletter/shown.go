@@ -17,6 +17,7 @@ const (
 	shownTextMax     = 200     // bytes of a text in a list
 	shownPropertyMax = 4 << 10 // bytes of a text of one letter
 	shownReasonsMax  = 20
+	unsureShownMax   = 5
 )
 
 // Shown is one dead letter as commands and the admin endpoint show it.
@@ -182,13 +183,21 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	did(c.Purged, "removed", "")
 	did(c.SentBefore, "left out or removed", ": an earlier replay sent them")
 	did(c.Repeated, "left out or removed", ": the same event was selected or sent already")
-	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleTimer, ObstacleTopic} {
+	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
 	}
 	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")
 	alarm(c.Schema, "have a schema version, and are sent without it")
+	alarm(c.Shared, "cannot be removed: they share entries with letters that remain")
 	alarm(c.Left, "selected letters remain, since one act has a limit")
 	alarm(c.Foreign, "messages of the replays topic are not records of acts, and were ignored")
+	for i, text := range c.Unsure {
+		if i == unsureShownMax {
+			line(false, "%d more topic partitions are like these", len(c.Unsure)-i)
+			break
+		}
+		line(false, "%s", text)
+	}
 	if c.Reach != "" {
 		line(false, "%s", c.Reach)
 	}

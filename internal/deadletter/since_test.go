@@ -116,7 +116,7 @@ func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
 				client.times = append(client.times, now.Add(-48*time.Hour))
 			}
 			var got []int64
-			_, err := New(cfg, client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
+			_, unsure, err := New(cfg, client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
 				if m.PublishTime().After(since) {
 					got = append(got, m.ID().EntryID())
 				}
@@ -125,8 +125,50 @@ func TestALastMessageThatClaimsToBeOldHidesNothing(t *testing.T) {
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%s: it reads %d of %d events published since then: %v", name, len(got), len(want), err)
 			}
+			if (unsure != "") != (c.recent == 0) {
+				t.Errorf("%s: it says %q", name, unsure)
+			}
 			if most := len(client.times) + 2*tailMax; client.read > 2*most || c.recent == 0 && client.read > 2*tailMax+1 {
 				t.Errorf("%s: it reads %d of %d messages", name, client.read, len(client.times))
+			}
+		}
+	})
+}
+
+// TestClocksThatDifferAreNamed: a read from a time on that may have missed events, since clocks of producers differ by more than the seek allows for, says so.
+func TestClocksThatDifferAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		for _, late := range []time.Duration{0, 9 * time.Minute, 2 * time.Hour} {
+			missed := 0
+			for run := range 10 {
+				since, want, got := now.Add(-6*time.Hour+time.Duration(run)*time.Minute), 0, 0
+				client := &timedClient{}
+				for i := range 24 * 60 { // nine of ten have a late clock
+					at := now.Add(time.Duration(i-24*60) * time.Minute)
+					if i%10 > 0 {
+						at = at.Add(-late)
+					}
+					if !at.Before(since) {
+						want++
+					}
+					client.times = append(client.times, at)
+				}
+				_, unsure, err := New(DefaultConfig(), client).readSince(t.Context(), "t", since, func(m pulsar.Message) error {
+					if !m.PublishTime().Before(since) {
+						got++
+					}
+					return nil
+				})
+				if err != nil || got < want && unsure == "" || late < time.Hour && unsure != "" {
+					t.Errorf("%v late: it reads %d of %d events and says %q, %v", late, got, want, unsure, err)
+				}
+				if got < want {
+					missed++
+				}
+			}
+			if (missed > 0) != (late > time.Hour) {
+				t.Errorf("%v late: %d of 10 reads miss events", late, missed)
 			}
 		}
 	})

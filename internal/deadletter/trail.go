@@ -54,7 +54,7 @@ func (t *trailOf) add(r *Record) {
 // Trail reads the replays topic, and returns the newest acts: at most so many.
 func (b *Broker) Trail(ctx context.Context, most int) (Trail, error) {
 	t := trailOf{trail: Trail{Acts: []Done{}}, most: most}
-	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, func(m pulsar.Message) error {
+	err := b.records(ctx, func(m pulsar.Message) error {
 		r, err := decodeRecord(m.Payload())
 		if err != nil {
 			t.trail.Foreign++
