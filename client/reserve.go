@@ -42,6 +42,8 @@ type Reservation struct {
 	until clock.Instant
 	pings map[uint64]clock.Instant // renewals without an answer
 	k     uint64
+
+	unheard clock.Instant // when the first request since the newest frame was sent; 0: there was none
 }
 
 // ErrNotReserved is the kind of a [CallError] of Reserve: the key was not reserved. The code says why: [CodeTimeout] if the key was not free in time,
@@ -85,7 +87,7 @@ const (
 )
 
 // unheardMax bounds the renewals of a covered reservation in a row without any answer: when the next one is due, the
-// SDK gives the connection up, with half of the ttl left. A live reservation is too short for that.
+// SDK gives the connection up, with half of the ttl left. A live reservation is too short for that: it is lost, and then the SDK gives the connection up.
 const unheardMax = 2
 
 // openGrace limits the wait for a stream, in addition to the wait for the key. An attempt to connect takes a second.
@@ -191,7 +193,7 @@ func (c reservedContext) Err() error {
 	if err := c.Context.Err(); err != nil || !c.reservation.overdue() {
 		return err
 	}
-	c.reservation.lost(ErrKeyLost)
+	c.reservation.expire()
 	return c.Context.Err()
 }
 
@@ -226,9 +228,8 @@ type holding struct {
 	end    context.CancelFunc
 	err    error // why frames is closed
 
-	granted bool          // the owner has answered on this stream; until then silence is normal
-	unheard int           // renewals since the newest frame
-	since   clock.Instant // when the first of them was sent
+	granted bool // the owner has answered on this stream; until then silence is normal
+	unheard int  // renewals since the newest frame
 }
 
 // newStream returns a stream that is not open yet, and its context.
@@ -271,6 +272,9 @@ func (s *holding) open(ctx context.Context) (connected bool, err error) {
 // begin asks, on an open stream.
 func (s *holding) begin(ctx context.Context, ask *lanev1.Ask) error {
 	s.asked = s.lane.options.clock.Now()
+	s.mu.Lock()
+	s.Reservation.unheard = s.asked
+	s.mu.Unlock()
 	err := s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
 	if errors.Is(err, io.EOF) { // the router has ended the stream, and says why
 		_, err = s.stream.Recv()
@@ -290,6 +294,9 @@ func (s *holding) read(ctx context.Context) {
 			s.err = err
 			return
 		}
+		s.mu.Lock()
+		s.Reservation.unheard = 0
+		s.mu.Unlock()
 		select {
 		case s.frames <- f:
 		case <-ctx.Done():
@@ -417,6 +424,7 @@ func (s *holding) renew() {
 		s.pings[k] = s.lane.options.clock.Now()
 	}
 	s.mu.Unlock()
+	s.noteSent()
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Renew{Renew: &lanev1.Renew{K: k}}}) // the reader learns why
 }
 
@@ -448,19 +456,17 @@ func (r *Reservation) keep(s *holding) {
 			s.release()
 		case <-watch.C:
 			if r.overdue() {
-				r.lost(ErrKeyLost) // no effect after a release
+				r.expire()
 				return
 			}
 		case <-renewals.C:
 			switch {
 			case released == nil:
 			case s.ttl > 0 && s.granted && s.unheard >= unheardMax:
-				r.lane.conn.silent(s.since)
+				r.giveUpSilent()
 				s.end() // its frames end, too
 			default:
-				if s.unheard++; s.unheard == 1 {
-					s.since = r.lane.options.clock.Now()
-				}
+				s.unheard++
 				s.renew()
 			}
 		case <-redial:
@@ -523,6 +529,7 @@ func (r *Reservation) askAgain() *lanev1.Ask {
 
 // release sends the release to the router. The end of the stream, or Over, has the result.
 func (s *holding) release() {
+	s.noteSent()
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
 }
 
@@ -541,6 +548,31 @@ func (s *holding) drain() {
 			return
 		}
 	}
+}
+
+// noteSent notes that a request is sent.
+func (r *Reservation) noteSent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unheard == 0 {
+		r.unheard = r.lane.options.clock.Now()
+	}
+}
+
+// giveUpSilent replaces the connection if a request of the reservation had no answer, and nothing else was heard on it since.
+func (r *Reservation) giveUpSilent() {
+	r.mu.Lock()
+	since := r.unheard
+	r.mu.Unlock()
+	if since != 0 {
+		r.lane.conn.silent(since)
+	}
+}
+
+// expire ends a reservation whose permission has passed. The next one gets another connection if this one is dead. After a release it has no other effect.
+func (r *Reservation) expire() {
+	r.giveUpSilent()
+	r.lost(ErrKeyLost)
 }
 
 // overdue reports whether the permission has passed.

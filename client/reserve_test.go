@@ -345,6 +345,46 @@ func TestReservationOnADeadConnection(t *testing.T) {
 	})
 }
 
+// TestAfterALiveReservationOnADeadConnection: without a ttl it is lost at its deadline, or its release is given up then. The next one gets
+// another connection, at once.
+func TestAfterALiveReservationOnADeadConnection(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*client.Reservation){
+		"lost": func(r *client.Reservation) { <-r.Context().Done() },
+		"seen by the call": func(r *client.Reservation) {
+			for r.Context().Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+		},
+		"released": (*client.Reservation).Release,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lend(t, func(s *lending) error {
+				if err := s.grant(lease); err != nil {
+					return err
+				}
+				return s.keep(lease)
+			}, func(t *testing.T, lane *client.Lane, l *lender, _ *grpc.Server) {
+				r := reserve(t, lane)
+				l.mute()
+				end(r)
+				again, err := lane.Reserve(t.Context(), "user-1")
+				if err != nil {
+					t.Fatalf("the next one: %v", err)
+				}
+				again.Release()
+				r.Release()
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if len(l.conns) != 2 {
+					t.Errorf("%d connections, want 2", len(l.conns))
+				}
+			})
+		})
+	}
+}
+
 // TestReservationIsLostWithoutAnAnswer: permission counts from the ask, or from the renewal that was answered; silence moves nothing.
 func TestReservationIsLostWithoutAnAnswer(t *testing.T) {
 	const late = 700 * time.Millisecond

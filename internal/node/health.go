@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
+	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -164,10 +165,37 @@ func (n *Node) CheckSource() error {
 		return errors.New("no topic is consumed: none of pulsar.topics is listed by all members of the group")
 	}
 	why := n.consumeErr.Load()
-	if why == nil || errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.drainCycle()) { // other checks say why it does not
+	if why == nil {
+		return allUnread(n.topicsToConsume(), n.topicsUnread())
+	}
+	if errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.drainCycle()) { // other checks say why it does not
 		return nil
 	}
 	return *why
+}
+
+// topicsUnread returns the topics that this node has lost, each with the reason; nil: none.
+func (n *Node) topicsUnread() map[string]error {
+	if src := n.source.Load(); src != nil {
+		return src.Unread()
+	}
+	return nil
+}
+
+// allUnread returns an error if a node has lost all topics that it consumes. Without some of them it takes part.
+func allUnread(topics []string, unread map[string]error) error {
+	if len(unread) == 0 {
+		return nil
+	}
+	var reasons []error
+	for _, topic := range topics {
+		why := unread[source.FullTopicName(topic)]
+		if why == nil {
+			return nil
+		}
+		reasons = append(reasons, why)
+	}
+	return fmt.Errorf("no topic can be read any more, or not all of its partitions: %w", errors.Join(reasons...))
 }
 
 // stuckAfter is the delay of the ownership machine's driver after which only a restart may help.

@@ -88,3 +88,19 @@ func TestReadinessNamesWhatADrainWaitsFor(t *testing.T) {
 		t.Errorf("after a drain it waits for %s", m.DrainWaits())
 	}
 }
+
+// A node that has lost one of its topics is ready: it reads the others. One that has lost all says which, and why.
+func TestReadyWithoutALostTopic(t *testing.T) {
+	denied := func(topic string) error { return errors.New("denied " + topic) }
+	lost := map[string]error{"persistent://public/default/a": denied("a"), "persistent://public/default/a-s-RETRY": denied("retry")}
+	if err := allUnread([]string{"a", "b"}, lost); err != nil {
+		t.Errorf("with one topic of two: %v", err)
+	}
+	if err := allUnread([]string{"a", "b"}, nil); err != nil {
+		t.Errorf("with all topics: %v", err)
+	}
+	lost["persistent://public/default/b"] = denied("b")
+	if err := allUnread([]string{"a", "b"}, lost); err == nil || !strings.Contains(err.Error(), "denied a") || !strings.Contains(err.Error(), "denied b") {
+		t.Errorf("without any topic: %v, want an error with the reasons", err)
+	}
+}

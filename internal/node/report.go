@@ -114,6 +114,12 @@ func (s *reporter) Status() report.Status {
 		status.Settings[one.Name] = one.Value
 	}
 	status.TopicsNotConsumed = n.TopicsNotConsumed()
+	for topic, why := range n.topicsUnread() {
+		if status.TopicsUnread == nil {
+			status.TopicsUnread = make(map[string]string)
+		}
+		status.TopicsUnread[topic] = why.Error()
+	}
 	status.Acts = n.actsStatus()
 	if other := n.otherSettings.Load(); other != nil && clock.Now().Sub(other.at) < otherSettingsShownMax {
 		status.OtherSettings = other.reason

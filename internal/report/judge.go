@@ -57,7 +57,7 @@ func Disagreements(m Members) []string {
 }
 
 // otherSettings tells in which settings members differ on which they must agree, which topics wait until all list
-// them, and how a router differed that was refused.
+// them or cannot be read, and how a router differed that was refused.
 func otherSettings(m Members) []string {
 	var found []string
 	var names []string
@@ -68,6 +68,9 @@ func otherSettings(m Members) []string {
 		}
 		names = slices.AppendSeq(names, maps.Keys(one.Status.Settings))
 		maps.Copy(topics, one.Status.TopicsNotConsumed)
+		for _, topic := range slices.Sorted(maps.Keys(one.Status.TopicsUnread)) {
+			found = append(found, fmt.Sprintf("%s cannot read topic %s any more: %s", one.Name, topic, one.Status.TopicsUnread[topic]))
+		}
 		if one.Status.OtherSettings != "" {
 			found = append(found, fmt.Sprintf("%s refused a router with other settings: %s", one.Name, one.Status.OtherSettings))
 		}

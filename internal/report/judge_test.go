@@ -21,6 +21,8 @@ func TestDisagreements(t *testing.T) {
 	}
 	refused, waits := member("a", "1:5", "aa"), member("b", "1:5", "aa")
 	refused.Status.OtherSettings = `x key.from is "k" here and "l" there`
+	denied := member("a", "1:5", "aa")
+	denied.Status.TopicsUnread = map[string]string{"orders": "denied"}
 	waits.Status.TopicsNotConsumed = map[string][]string{"orders": {"a"}}
 	for name, test := range map[string]struct {
 		members []Member
@@ -29,6 +31,7 @@ func TestDisagreements(t *testing.T) {
 		"other settings":  {[]Member{with("a", "k"), with("b", "l"), member("c", "1:5", "aa")}, []string{`not all have the same settings: a says key.from "k"; b says key.from "l"`}},
 		"a refused one":   {[]Member{refused}, []string{`a refused a router with other settings: x key.from is "k" here and "l" there`}},
 		"a topic waits":   {[]Member{waits}, []string{"topic orders is not consumed until it is listed by a"}},
+		"a lost topic":    {[]Member{denied}, []string{"a cannot read topic orders any more: denied"}},
 		"all agree":       {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "aa")}, nil},
 		"nobody there":    {nil, nil},
 		"one is silent":   {[]Member{member("a", "1:5", "aa"), {Name: "b", Error: "it is gone"}}, []string{"b does not answer: it is gone"}},

@@ -59,6 +59,7 @@ type Status struct {
 	LogVersion        uint32              `json:"log_version"`                   // in which the group decides; 0: not known
 	Settings          map[string]string   `json:"settings,omitempty"`            // on which the group must agree
 	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
+	TopicsUnread      map[string]string   `json:"topics_unread,omitempty"`       // topics that the broker no longer lets it read, and why
 	OtherSettings     string              `json:"other_settings,omitempty"`      // how a router differed that wanted to join in the last ten minutes
 
 	Acts *Acts `json:"acts,omitempty"` // nil: this member takes no acts on keys, or its version does not tell

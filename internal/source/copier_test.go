@@ -45,6 +45,8 @@ func (f *fakeBroker) bound(unacked int) {
 	f.bounds = append(f.bounds, unacked)
 }
 
+func (*fakeBroker) unread() map[string]error { return nil }
+
 func (*fakeBroker) timers() error { return nil }
 
 func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
@@ -710,7 +712,7 @@ func TestAddedPartitionsShareTheQueue(t *testing.T) {
 	cfg.Topics, cfg.Subscription, cfg.Timers = []string{"t"}, "s", false
 	cfg = cfg.Resolved()
 	g := &growing{noting: noting{subscribed: map[string]subscription{}}}
-	d := &discovery{cfg: cfg, reader: g, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}, begun: new(Begun)}
+	d := &discovery{cfg: cfg, reader: g, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}, unread: map[string]*error{}, begun: new(Begun)}
 	for _, g.partitionsNow = range []int{1, 2, 3, 8, 16} {
 		if err := d.look(t.Context(), cfg.Topics[0]); err != nil {
 			t.Fatal(err)
@@ -733,7 +735,7 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 			cfg.Topics, cfg.Subscription, cfg.FromEarliest, cfg.Timers = []string{"t"}, "s", all, false
 			cfg = cfg.Resolved()
 			n := &noting{subscribed: map[string]subscription{}}
-			d := &discovery{cfg: cfg, reader: n, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}, begun: new(Begun)}
+			d := &discovery{cfg: cfg, reader: n, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}, unread: map[string]*error{}, begun: new(Begun)}
 			if err := d.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}

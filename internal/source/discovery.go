@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -14,7 +15,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
 )
 
 // discovery subscribes to all partitions of the topics, and to those that are added while the source runs.
@@ -25,9 +29,14 @@ type discovery struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	// Of start, and of the goroutine after it.
-	reading      map[string]struct{} // names of topic partitions
-	begun        *Begun
+	lost  chan struct{} // signals topic partitions that the reader has lost
+	begun *Begun
+
+	mu      sync.Mutex          // guards the fields below
+	reading map[string]struct{} // names of topic partitions
+	unread  map[string]*error   // names of topic partitions that were read, or of topics, and why they cannot be read now
+
+	// Of the goroutine.
 	holesAsked   clock.Instant // see noteHoles
 	holesUnknown bool          // the newest question was not answered
 
@@ -58,6 +67,24 @@ func (b *Begun) has(name string) bool {
 	defer b.mu.Unlock()
 	_, has := b.names[name]
 	return has
+}
+
+// hasTopic reports whether a partition of a topic was read.
+func (b *Begun) hasTopic(topic string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name := range b.names {
+		if isOf(name, topic) {
+			return true
+		}
+	}
+	return false
+}
+
+// isOf reports whether a name is that of a topic, or of one of its partitions.
+func isOf(name, topic string) bool {
+	base, _ := SplitPartition(name)
+	return name == topic || base == topic
 }
 
 // topics returns the topics that must be read.
@@ -105,7 +132,8 @@ func (d *discovery) lookForTimers(ctx context.Context) {
 // subscribersMax bounds the concurrent subscriptions to topic partitions.
 const subscribersMax = 16
 
-// start subscribes to all topic partitions, and looks for others from then on.
+// start subscribes to all topic partitions, and looks for others from then on. A topic that cannot be read is an error, which tells of wrong settings
+// or rights, unless this process has read it before: then the others are read without it.
 func (d *discovery) start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(subscribersMax)
@@ -113,23 +141,32 @@ func (d *discovery) start(ctx context.Context) error {
 	for _, topic := range d.topics() {
 		var names []string
 		if names, err = d.partitions(groupCtx, topic); err != nil {
+			if entries.Unavailable(err) && d.begun.hasTopic(topic) {
+				d.lose(topic, err)
+				err = nil
+				continue
+			}
 			break
 		}
 		earliest := d.cfg.FromEarliest || topic == d.cfg.RetryTopic // copies are never skipped
 		for _, name := range names {
-			if _, known := d.reading[name]; known { // the settings name a topic partition beside its topic
+			if !d.enter(name) { // the settings name a topic partition beside its topic
 				continue
 			}
-			d.reading[name] = struct{}{}
 			group.Go(func() error {
-				return d.subscribe(groupCtx, subscription{topic: name, earliest: earliest || d.begun.has(name), queue: d.queueFor(len(names))})
+				again := d.begun.has(name)
+				err := d.subscribe(groupCtx, subscription{topic: name, earliest: earliest || again, queue: d.queueFor(len(names))})
+				if again && entries.Unavailable(err) {
+					d.lose(name, err)
+					return nil
+				}
+				return err
 			})
 		}
 	}
 	if err := cmp.Or(group.Wait(), err); err != nil {
 		return err
 	}
-	d.metrics.topicPartitions.Set(float64(len(d.reading)))
 	notYet := errNotReady
 	d.timersErr.Store(&notYet)
 	looking, looked := ctx, make(chan struct{})
@@ -188,26 +225,115 @@ func (d *discovery) queueFor(partitions int) int {
 // timersQueueShare divides the prefetch of the timer topic: few timers are due at once.
 const timersQueueShare = 10
 
+// lostAgainMax is the longest interval at which a topic partition that was lost is tried again.
+const lostAgainMax = 15 * time.Second
+
 // run is the goroutine. A failed subscription is tried again at the next interval; the other topic partitions are read meanwhile.
 func (d *discovery) run(ctx context.Context) {
-	ticker := time.NewTicker(d.cfg.DiscoverEvery)
-	defer ticker.Stop()
+	pauses := backoff.Backoff{Min: min(500*time.Millisecond, d.cfg.DiscoverEvery), Max: min(lostAgainMax, d.cfg.DiscoverEvery)}
+	again := func() time.Duration {
+		if d.unreadTopics() == nil {
+			pauses.Reset()
+			return d.cfg.DiscoverEvery
+		}
+		return pauses.Next()
+	}
+	pause := again()
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-timer.C:
+		case <-d.lost:
+			pauses.Reset()
+			pause = pauses.Next()
+			timer.Reset(pause)
+			continue
 		case <-ctx.Done():
 			return
 		}
 		d.noteHoles(ctx)
+		failed := make(map[string]error)
 		for _, topic := range d.topics() {
 			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
 				d.metrics.discoveryFailures.Inc()
-				d.log.Warn("cannot look up new topic partitions, or cannot read one; trying again",
-					"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
+				failed[topic] = err
 			}
 		}
 		d.lookForTimers(ctx) // last: each of its partitions may take long to answer
+		pause = again()
+		timer.Reset(pause)
+		for topic, err := range failed {
+			d.log.Warn("cannot look up new topic partitions, or cannot read one; trying again", "topic", topic, "again_in", pause, "error", err)
+		}
 	}
+}
+
+// enter adds a topic partition to those that are read. It reports false if it was there.
+func (d *discovery) enter(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, known := d.reading[name]
+	d.reading[name] = struct{}{}
+	delete(d.unread, name)
+	d.metrics.topicPartitions.Set(float64(len(d.reading)))
+	return !known
+}
+
+// lose says that a topic partition, or a topic, cannot be read any more: the goroutine tries again. It does not block; any goroutine may call it.
+func (d *discovery) lose(name string, why error) {
+	d.log.Error("a topic cannot be read any more: the other topics are read, and it is tried again", "topic", name, "error", why)
+	if isOf(name, d.cfg.TimerTopic()) {
+		d.timersErr.Store(&why)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.reading, name)
+	d.unread[name] = &why
+	d.metrics.topicPartitions.Set(float64(len(d.reading)))
+	signal.Set(d.lost)
+}
+
+// whyUnread returns why a topic partition cannot be read any more, a new value each time that it is lost; nil: nothing is known.
+func (d *discovery) whyUnread(name string) *error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unread[name]
+}
+
+// isRead reports whether a topic partition is read.
+func (d *discovery) isRead(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, is := d.reading[name]
+	return is
+}
+
+// forgetGone forgets what could not be read of a topic, and is no longer of it by the broker's newest answer.
+func (d *discovery) forgetGone(topic string, names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.unread, func(name string, _ *error) bool { return isOf(name, topic) && !slices.Contains(names, name) })
+}
+
+// unreadTopics returns the topics of which something cannot be read any more, and why; nil: none.
+func (d *discovery) unreadTopics() map[string]error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var topics map[string]error
+	for _, topic := range append(d.topics(), d.cfg.TimerTopic()) {
+		for name, why := range d.unread {
+			if !isOf(name, topic) {
+				continue
+			}
+			if topics == nil {
+				topics = make(map[string]error)
+			}
+			topics[topic] = *why
+			break
+		}
+	}
+	return topics
 }
 
 // look subscribes to the added partitions of a topic.
@@ -216,30 +342,33 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
+	d.forgetGone(topic, names)
 	queue := d.queueFor(len(names))
 	if topic == d.cfg.TimerTopic() {
 		queue = max(1, queue/timersQueueShare)
 	}
-	isRead := func(name string) bool { _, is := d.reading[name]; return is }
-	if added := slices.ContainsFunc(names, func(name string) bool { return !isRead(name) }); added { // all share the queue of their topic
+	if added := slices.ContainsFunc(names, func(name string) bool { return !d.isRead(name) }); added { // all share the queue of their topic
 		for _, name := range names {
-			if isRead(name) {
+			if d.isRead(name) {
 				d.reader.fetchAhead(name, queue)
 			}
 		}
 	}
 	var errs []error
 	for _, name := range names {
-		if isRead(name) {
+		if d.isRead(name) {
 			continue
 		}
+		before := d.whyUnread(name)
 		// All that it holds came after the subscription to its topic.
 		if err := d.subscribe(ctx, subscription{topic: name, earliest: true, queue: queue}); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		d.reading[name] = struct{}{}
-		d.metrics.topicPartitions.Inc()
+		if d.whyUnread(name) != before { // the reader has lost it already
+			continue
+		}
+		d.enter(name)
 		d.log.Info("reading a topic partition", "topic", name, "topic_partitions", len(names))
 	}
 	return errors.Join(errs...)

@@ -116,6 +116,7 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 			r.fetched, err = r.queue.Receive(ctx, r.fetched[:0], r.cfg.BatchMax)
 			switch {
 			case errors.Is(err, entries.ErrLost): // also if ctx has ended meanwhile: it is told once
+				r.forget(err)
 				return batch, fmt.Errorf("%w: %w", errLost, err)
 			case err != nil:
 				return batch, err
@@ -137,6 +138,17 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 		clear(r.fetched[began:r.next])
 	}
 	return batch, nil
+}
+
+// forget removes the consumer that an error reports as lost.
+func (r *entryReader) forget(err error) {
+	var lost *entries.LostError
+	if !errors.As(err, &lost) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.consumers = slices.DeleteFunc(r.consumers, func(c *entries.Consumer) bool { return c == lost.Consumer })
 }
 
 // receipt returns the receipt of an entry, and reports false if none of its events is to be handed on.
@@ -178,12 +190,18 @@ func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, tot
 	_ = d.AckPart(left, total) // it fails if the consumer is closed; then another one gets the entry
 }
 
-// originOf finds the topic partition of a consumer.
+// originOf finds the topic partition of a consumer. Consumers of one topic partition, of which all but the last were lost, share it.
 func (r *entryReader) originOf(c *entries.Consumer) *origin {
 	o := r.origins[c]
 	if o == nil {
 		made := newOrigin(len(r.origins), c.Topic(), r.cfg)
 		o = &made
+		for _, known := range r.origins {
+			if known.base == made.base && known.partition == made.partition {
+				o = known
+				break
+			}
+		}
 		r.origins[c] = o
 	}
 	return o

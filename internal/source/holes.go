@@ -85,6 +85,8 @@ func (d *discovery) noteHoles(ctx context.Context) {
 
 // isPartitioned reports whether partitions of a topic are read, rather than the topic.
 func (d *discovery) isPartitioned(topic string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for name := range d.reading {
 		if strings.HasPrefix(name, topic+"-partition-") {
 			return true

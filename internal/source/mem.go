@@ -125,7 +125,10 @@ func (m *memConnection) bound(int) {}
 
 func (m *memConnection) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
-// timers implements connection. One subscription reads all topics.
+// unread implements connection. One subscription reads all topics.
+func (m *memConnection) unread() map[string]error { return nil }
+
+// timers implements connection.
 func (m *memConnection) timers() error {
 	if !m.cfg.Timers {
 		return errTimersOff

@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 
@@ -63,7 +64,10 @@ func newPulsarConnection(
 ) *pulsarConnection {
 	return &pulsarConnection{
 		cfg: cfg, admin: admin, sdk: client, reader: reader, outlets: newOutlets(cfg, client),
-		discovery: &discovery{cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{}), begun: new(Begun)},
+		discovery: &discovery{
+			cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, lost: make(chan struct{}, 1),
+			reading: make(map[string]struct{}), unread: make(map[string]*error), begun: new(Begun),
+		},
 	}
 }
 
@@ -84,9 +88,19 @@ func (p *pulsarConnection) subscribeAll(ctx context.Context) error {
 	return nil
 }
 
-// receive implements connection.
+// receive implements connection. It continues without a topic partition that a broker refuses, until discovery can read it again.
 func (p *pulsarConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
-	return p.reader.receive(ctx, batch)
+	for {
+		got, err := p.reader.receive(ctx, batch)
+		var lost *entries.LostError
+		if !errors.As(err, &lost) || !entries.Unavailable(err) {
+			return got, err
+		}
+		p.discovery.lose(lost.Topic, lost.Cause)
+		if ctx.Err() != nil {
+			return got, ctx.Err()
+		}
+	}
 }
 
 // ack implements connection.
@@ -103,6 +117,9 @@ func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {
 	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, p.discovery.topics())
 	return l, true, err
 }
+
+// unread implements connection.
+func (p *pulsarConnection) unread() map[string]error { return p.discovery.unreadTopics() }
 
 // timers implements connection.
 func (p *pulsarConnection) timers() error { return p.discovery.timers() }

@@ -16,8 +16,9 @@ type reader interface {
 	subscribe(ctx context.Context, s subscription) error
 	// fetchAhead changes how many events are fetched ahead of a topic partition that is read. It does not block.
 	fetchAhead(name string, queue int)
-	// receive, ack, bound and ends are as in connection.
+	// receive is as in connection. It also returns errLost for each consumer that has ended by itself, and continues with the others.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
+	// ack, bound and ends are as in connection.
 	ack(a Ack) error
 	bound(unacked int)
 	ends(ctx context.Context) ([]End, error)
@@ -84,6 +85,6 @@ func subscribeError(topic, subscription string, err error) error {
 	return fmt.Errorf("source: subscribe %q on %s: %w%s", subscription, topic, err, hint(err))
 }
 
-// errLost says that a topic partition is no longer read. Nothing else shows it: the broker
+// errLost says that a topic partition is no longer read. It wraps an [entries.LostError]. Nothing else shows it: the broker
 // has no consumer to report, and to the source the topic looks idle.
 var errLost = errors.New("the reader has given up on a consumer")

@@ -48,6 +48,9 @@ type connection interface {
 	bound(unacked int)
 	// limits returns the broker's limits, and false when the broker cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
+	// unread returns the topics that were read and cannot be read any more, or not all of their partitions, and why; nil: none. Any
+	// goroutine may call it.
+	unread() map[string]error
 	// timers returns why the timer topic is not read, nil if it is. Any goroutine may call it.
 	timers() error
 	// ends returns the ends of the topic partitions, and false when the broker cannot be
@@ -365,6 +368,17 @@ func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 		return s.broker.ends(ctx)
 	default:
 		return nil, true, errNotReady
+	}
+}
+
+// Unread returns the topics that s has lost, or partitions of them, each with the reason; nil: none. The broker refuses them, for lack of a right,
+// for example. s tries again to read them, and reads the others meanwhile. Any goroutine may call it.
+func (s *Source) Unread() map[string]error {
+	select {
+	case <-s.ready:
+		return s.broker.unread()
+	default:
+		return nil
 	}
 }
 

@@ -111,6 +111,13 @@ func final(err error) bool {
 	}
 }
 
+// Unavailable reports whether a broker refuses a topic itself until somebody acts on it: the topic is deleted, or the role may not consume it, for
+// example. It is false for a subscription that is in use with another type.
+func Unavailable(err error) bool {
+	var refused *BrokerError
+	return final(err) && errors.As(err, &refused) && refused.Code != pulsarpb.ServerError_CONSUMER_BUSY
+}
+
 // permanent reports whether a first attempt should not be repeated: its error is final, credentials or certificates are wrong, or another
 // consumer blocks it.
 func permanent(err error) bool {

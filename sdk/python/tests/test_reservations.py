@@ -496,6 +496,30 @@ def test_a_ttl_outlasts_a_dead_connection(style: str) -> None:
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_the_next_one_after_a_live_one_on_a_dead_connection(style: str, released: bool) -> None:
+    """Without a ttl it is lost at its deadline, or its release is given up then. The next one gets another connection, at once."""
+
+    def serve(s: Stream) -> Iterator[pb.ReserveResponse]:
+        yield s.granted()
+        for request in s.requests:
+            if request.HasField("release"):
+                yield s.over("released", "")
+                return
+            yield s.renewed(request.renew.k)
+
+    async def check() -> None:
+        with Lender(serve) as router, Mute(router.endpoint) as proxy, ringfence.Lane(proxy.endpoint) as lane:
+            async with reserve(style, lane) as held:
+                proxy.mute()
+                if not released:
+                    assert await held.lost(WAIT)
+            async with reserve(style, lane, wait=1.0):
+                pass
+
+    asyncio.run(check())
+
+
 def test_a_ttl_is_renewed_seldom() -> None:
     renewals: list[float] = []
 

@@ -141,7 +141,7 @@ export class Holder implements Cancellable {
   #coverMs = coverMin;
   #answered = false; // the owner has granted it on the present stream; before, it may be waited for in silence
   #unheard = 0; // renewals since the newest frame
-  #unheardSince = 0; // by performance.now(): when the first of them, or the first ask, was sent
+  #unheardSince: number | undefined; // by performance.now(): when the first request since the newest frame was sent
   #released: Promise<void> | undefined;
   #over: (() => void) | undefined; // after a release: ends the wait for it
 
@@ -158,9 +158,9 @@ export class Holder implements Cancellable {
     let forget = () => {};
     const giveUp = () => this.#fail(new NotReservedError("timeout", textOf(signal?.reason), 0, { cause: signal?.reason }));
     this.#askedAt = this.#opener.clock.now();
-    this.#unheardSince = performance.now();
+    const asked = performance.now();
     const late = () => {
-      if (!this.#granted) this.#opener.silent(this.#unheardSince);
+      if (!this.#granted) this.#opener.silent(asked);
       this.#fail(this.#crowded?.failure ?? new NotReservedError("unreachable", "the router has not answered in time"));
     };
     try {
@@ -183,7 +183,9 @@ export class Holder implements Cancellable {
   }
 
   ask(): void {
-    if (this.#held && this.#permission.overdue(this.#opener.clock.now())) this.#lose("its permission has passed");
+    if (!this.#held || !this.#permission.overdue(this.#opener.clock.now())) return;
+    this.#giveUpSilent();
+    this.#lose("its permission has passed");
   }
 
   leftMs(): number {
@@ -228,6 +230,7 @@ export class Holder implements Cancellable {
       return this.#broke(err);
     }
     this.#stream = stream;
+    this.#unheardSince = undefined;
     this.#answered = false;
     this.#unheard = 0;
     this.#redialAt = Infinity;
@@ -271,6 +274,7 @@ export class Holder implements Cancellable {
   }
 
   #send(frame: NonNullable<MessageInitShape<typeof ReserveRequestSchema>["frame"]>): void {
+    this.#unheardSince ??= performance.now();
     this.#stream?.write(Buffer.from(toBinary(ReserveRequestSchema, create(ReserveRequestSchema, { frame }))));
   }
 
@@ -279,7 +283,7 @@ export class Holder implements Cancellable {
     const k = this.#permission.renew(clock.sent());
     if (this.#begun !== undefined) this.#coverMs = Math.min(2 * this.#coverMs, coverMax);
     this.#schedule(clock.now() + this.#every);
-    if (this.#unheard++ === 0) this.#unheardSince = performance.now();
+    this.#unheard++;
     this.#send({ case: "renew", value: { k } });
   }
 
@@ -299,6 +303,7 @@ export class Holder implements Cancellable {
   #hear({ frame }: ReserveResponse): void {
     this.#crowded = undefined;
     this.#unheard = 0;
+    this.#unheardSince = undefined;
     if (frame.case === "over") {
       const { code, text, retryAfterMs } = frame.value;
       this.#over?.();
@@ -337,8 +342,10 @@ export class Holder implements Cancellable {
     this.ask();
     const now = this.#opener.clock.now();
     if (this.#over !== undefined) {
-      if (this.#permission.overdue(now)) this.#over(); // the key is free without a release
-      else if (now >= this.#redialAt) this.#open(true);
+      if (this.#permission.overdue(now)) {
+        this.#giveUpSilent();
+        this.#over(); // the key is free without a release
+      } else if (now >= this.#redialAt) this.#open(true);
       return;
     }
     if (this.cause !== undefined) return;
@@ -349,10 +356,15 @@ export class Holder implements Cancellable {
     }
   }
 
+  /** Gives the connection up if a request had no answer, and nothing else was heard on it since: the next reservation gets another one. */
+  #giveUpSilent(): void {
+    if (this.#unheardSince !== undefined) this.#opener.silent(this.#unheardSince);
+  }
+
   /** Gives up a stream on which nothing comes any more, and its connection. */
   #quit(): void {
     this.#unheard = 0;
-    this.#opener.silent(this.#unheardSince);
+    this.#giveUpSilent();
     this.#stream?.cancel();
     this.#broke(new NotReservedError("unreachable", "the router does not answer"));
   }

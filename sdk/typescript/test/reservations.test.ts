@@ -279,6 +279,21 @@ describe("a reservation", () => {
     await (await lane.reserve("user-1", { wait: 1000 })).release();
   });
 
+  /** Without a ttl it is lost at its deadline, or its release is given up then. */
+  it("leaves a dead connection to none after it", async (t) => {
+    const router = await lender(t, (s) => (s.keep(), s.grant()));
+    const proxy = await mute(t, router.endpoint);
+    const lane = new Lane(proxy.endpoint);
+    t.after(() => lane.close());
+    const lost = await lane.reserve("user-1");
+    proxy.mute();
+    await new Promise((resolve) => lost.signal.addEventListener("abort", resolve, { once: true }));
+    const released = await lane.reserve("user-1", { wait: 1000 });
+    proxy.mute();
+    await released.release();
+    await (await lane.reserve("user-1", { wait: 1000 })).release();
+  });
+
   it("is released at the end of its block", async (t) => {
     const router = await lender(t, (s) => (s.keep(long), s.grant(long)));
     {

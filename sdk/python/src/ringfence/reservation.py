@@ -47,7 +47,7 @@ PAUSE_MIN, PAUSE_MAX = 0.02, 0.5
 """Seconds before the next stream when one breaks: doubled from the first to the second value."""
 UNHEARD_MAX = 2
 """Renewals of a covered reservation in a row without any frame: when the next one is due, the connection is given up, and half of the ttl is
-left. A live one has no time for that."""
+left. A live one has no time for that: it is lost, and then the connection is given up."""
 RENEWALS_MAX = 64
 """Renewals without an answer that are remembered."""
 
@@ -193,6 +193,7 @@ class Holder:
         # No lock guards these: the handler of a signal may release in the middle of a call of its own thread, and then waits for the holder's.
         self._released = False
         self._told = False  # the holder's thread will see the release
+        self._unheard_since: float | None = None  # when the first request since the newest frame was sent, by time.monotonic
         self._lost_once = threading.Lock()  # taken by the call that tells the loss
         self._link: _Link | None = None  # the newest
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (link, frame), (link, None), or None: release
@@ -217,6 +218,20 @@ class Holder:
         self.cause = cause
         if self._lost_once.acquire(blocking=False):
             self._on_lost()
+
+    def expire(self) -> None:
+        """Ends a reservation whose permission has passed. The next one gets another connection if this one is dead."""
+        self._give_up_silent()
+        self.lose("its permission has passed")
+
+    def _give_up_silent(self) -> None:
+        """Replaces the connection if a request had no answer, and nothing else was heard on it since."""
+        if (since := self._unheard_since) is not None:
+            self._silent(since)
+
+    def _note_sent(self) -> None:
+        if self._unheard_since is None:
+            self._unheard_since = time.monotonic()
 
     @property
     def released(self) -> bool:
@@ -271,6 +286,7 @@ class Holder:
         except SessionError as failure:
             raise NotReserved("", str(failure)) from failure
         self._permission.ask(self._clock.now())
+        self._unheard_since = time.monotonic()
         try:
             return _Link(self._stream, (("authorization", f"Bearer {token}"),) if token else None, self._ask, self._news)
         except ValueError as failure:  # gRPC's word for a channel that is closed
@@ -278,6 +294,7 @@ class Holder:
 
     def _renew(self, link: _Link) -> None:
         k = self._permission.renew(self._clock.now())
+        self._note_sent()
         link.send(pb.ReserveRequest(renew=pb.Renew(k=k)))
 
     def _next(self, seconds: float) -> Any:
@@ -307,6 +324,7 @@ class Holder:
                 self._say_release(link)
                 return False
             _, frame = news
+            self._unheard_since = None
             if frame is None:
                 raise _refused(link.failure)
             if frame.HasField("over"):
@@ -338,23 +356,24 @@ class Holder:
         redial: _Ticks | None = None
         pause = 0.0
         answered = True  # the owner has granted it on the present stream; before, it may be waited for in silence
-        unheard, since = 0, 0.0  # renewals since the newest frame, and when the first of them was sent
+        unheard = 0  # renewals since the newest frame
         while True:
             try:
                 news = self._next(min(CHECK_EVERY, max(renewal.seconds(), RENEW_LEAST)))
             except queue.Empty:
                 news = ()
             if self.overdue():
-                self.lose("its permission has passed")
+                self.expire()
                 return
             if news is None:
                 if releasing:
                     continue
                 releasing = True
+                self._note_sent()
                 link.send(pb.ReserveRequest(release=pb.Release()))
             elif news and news[0] is link:
                 frame = news[1]
-                unheard = 0
+                unheard, self._unheard_since = 0, None
                 answered = answered or (frame is not None and frame.HasField("granted"))
                 if frame is None:  # the stream broke; the reservation goes on until its deadline
                     pause = min(max(2 * pause, PAUSE_MIN), PAUSE_MAX)
@@ -389,11 +408,10 @@ class Holder:
                 renewal = _Ticks(self._clock, self._permission.every)
                 if self._ask.ttl_ms and answered and unheard >= UNHEARD_MAX:
                     unheard = 0
-                    self._silent(since)
+                    self._give_up_silent()
                     link.end()  # its end is the next of the news
                     continue
                 unheard += 1
-                since = time.monotonic() if unheard == 1 else since
                 self._renew(link)
 
     def _say_release(self, link: _Link) -> None:
@@ -458,7 +476,7 @@ class _Held:
     def is_lost(self) -> bool:
         """Whether the key is lost. It reads the clock itself."""
         if self._holder.cause is None and self._holder.overdue():
-            self._holder.lose("its permission has passed")
+            self._holder.expire()
         return self._holder.cause is not None
 
     def check(self) -> None:

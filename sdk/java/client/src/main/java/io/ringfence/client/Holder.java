@@ -47,7 +47,7 @@ final class Holder {
 
     /**
      * So many renewals of a covered reservation in a row without any frame, and the connection is given up when the next one is due: half of the ttl is left.
-     * A live one has no time for that.
+     * A live one has no time for that: it is lost, and then the connection is given up.
      */
     private static final int UNHEARD_MAX = 2;
 
@@ -77,6 +77,7 @@ final class Holder {
     private final CompletableFuture<Void> over = new CompletableFuture<>();
 
     private volatile Fence fence = Fence.NONE;
+    private volatile Long unheard; // when the first request since the newest frame was sent, by System.nanoTime; null: there was none
     private volatile Thread thread;
     private Link link; // the newest; of the thread alone
 
@@ -124,6 +125,7 @@ final class Holder {
     /** Returns why the key is lost, or null. It reads the clock. */
     String lost() {
         if (permission.isOverdue(clock.now())) {
+            giveUpSilent();
             lose(PASSED);
         }
         synchronized (lock) {
@@ -155,6 +157,14 @@ final class Holder {
 
     long leftNanos() {
         return permission.left(clock.now());
+    }
+
+    /** Replaces the connection if a request had no answer, and nothing else was heard on it since: the next reservation gets another one. */
+    private void giveUpSilent() {
+        Long since = unheard;
+        if (since != null) {
+            silent.accept(since);
+        }
     }
 
     private void lose(String because) {
@@ -303,8 +313,7 @@ final class Holder {
         long redialAt = 0;
         long pause = 0;
         boolean answered = true; // the owner has granted it on the present stream; before, it may be waited for in silence
-        int unheard = 0; // renewals since the newest frame
-        long since = 0; // when the first of them was sent
+        int renewals = 0; // since the newest frame
         while (true) {
             News next = next(Math.min(Stream.CHECK_EVERY.toNanos(), Math.max(renewAt - clock.now(), Permission.RENEW_LEAST)));
             if (lost() != null || permission.isOverdue(clock.now())) {
@@ -319,7 +328,7 @@ final class Holder {
                 pause = Math.min(Math.max(2 * pause, PAUSE_MIN), PAUSE_MAX);
                 redialAt = clock.now() + pause;
             } else if (next.link == link && next.frame != null) {
-                unheard = 0;
+                renewals = 0;
                 answered |= next.frame.hasGranted();
                 if (next.frame.hasOver()) {
                     Over told = next.frame.getOver();
@@ -348,7 +357,7 @@ final class Holder {
                     link = new Link();
                     broken = false;
                     answered = false;
-                    unheard = 0;
+                    renewals = 0;
                 } catch (NotReservedException e) {
                     if (releasing) { // the lane was closed, or has no token
                         return;
@@ -359,13 +368,13 @@ final class Holder {
             }
             if (!broken && !releasing && now - renewAt >= 0) {
                 renewAt = now + permission.every();
-                if (hasTtl() && answered && unheard >= UNHEARD_MAX) {
-                    unheard = 0;
-                    silent.accept(since);
+                if (hasTtl() && answered && renewals >= UNHEARD_MAX) {
+                    renewals = 0;
+                    giveUpSilent();
                     link.end(); // its end is the next of the news
                     continue;
                 }
-                since = unheard++ == 0 ? System.nanoTime() : since;
+                renewals++;
                 renew();
             }
         }
@@ -403,6 +412,7 @@ final class Holder {
         /** Opens a stream, and asks. It does not wait for a connection. */
         Link() {
             permission.ask(clock.now());
+            unheard = null;
             call = streams.get();
             requests = ClientCalls.asyncBidiStreamingCall(call, this);
             send(ReserveRequest.newBuilder().setAsk(ask).build());
@@ -410,6 +420,9 @@ final class Holder {
 
         void send(ReserveRequest frame) {
             if (!ended) {
+                if (unheard == null) {
+                    unheard = System.nanoTime();
+                }
                 requests.onNext(frame);
             }
         }
@@ -421,6 +434,7 @@ final class Holder {
 
         @Override
         public void onNext(ReserveResponse frame) {
+            unheard = null;
             news.add(new News(this, frame, null));
         }
 

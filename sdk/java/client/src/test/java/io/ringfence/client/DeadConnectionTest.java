@@ -151,6 +151,22 @@ class DeadConnectionTest {
         }
     }
 
+    /** Without a ttl it is lost at its deadline, or its release is given up then. */
+    @Test
+    void aReservationAfterALiveOneUsesAnotherOne() throws Exception {
+        try (Router router = new Router()) {
+            Reservation lost = router.lane.reserve("user-1", Duration.ofSeconds(1));
+            router.mute();
+            while (!lost.isLost()) {
+                Thread.sleep(1);
+            }
+            Reservation released = router.lane.reserve("user-1", Duration.ofSeconds(1));
+            router.mute();
+            released.close();
+            router.lane.reserve("user-1", Duration.ofSeconds(1)).close();
+        }
+    }
+
     @Test
     void aReservationWithATtlGoesOnByAnotherOne() throws Exception {
         try (Router router = new Router()) {

@@ -1,0 +1,277 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+)
+
+// refusing is a source of the topics a and b. Its broker may refuse one of its topics.
+type refusing struct {
+	*Source
+
+	t       *testing.T
+	cluster *fakebroker.Cluster
+	broker  *fakebroker.Broker
+	refused atomic.Pointer[string] // topic
+	text    string                 // of the refusal
+	begun   *Begun
+	log     strings.Builder // guarded by the handler of the log
+	got     chan event.Message
+	ended   chan error
+	stop    context.CancelFunc
+}
+
+// refuses runs a test in a bubble, with a broker that has one answer for the topics that it refuses.
+func refuses(t *testing.T, code pulsarpb.ServerError, test func(*refusing)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &refusing{t: t, cluster: fakebroker.New(), text: "not this topic", begun: new(Begun), got: make(chan event.Message, 10)}
+		defer r.cluster.Close()
+		r.broker = r.cluster.Broker("a:6650")
+		r.broker.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			refused := r.refused.Load()
+			for topic, request := range map[*string]*uint64{
+				new(c.GetSubscribe().GetTopic()):         new(c.GetSubscribe().GetRequestId()),
+				new(c.GetLookupTopic().GetTopic()):       new(c.GetLookupTopic().GetRequestId()),
+				new(c.GetPartitionMetadata().GetTopic()): new(c.GetPartitionMetadata().GetRequestId()),
+			} {
+				if refused != nil && *topic == *refused {
+					l.Refuse(*request, code, r.text)
+					return true
+				}
+			}
+			return false
+		}
+		test(r)
+		r.end()
+	})
+}
+
+// start runs the next source of the process.
+func (r *refusing) start() {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription, cfg.FromEarliest = []string{"a", "b"}, "s", true
+	r.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(&r.log, nil)),
+		func(ctx context.Context, cfg Config, _ int, log *slog.Logger) (connection, error) {
+			access := entries.Access{Dial: r.cluster.Dial}
+			reader, err := newEntryReader(cfg, entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"}), access, NewMetrics(prometheus.NewRegistry()), log)
+			if err != nil {
+				return nil, err
+			}
+			p := newPulsarConnection(cfg, reader, &sdk{client: &fakeClient{}}, nil, r.metrics, log)
+			p.discovery.begun = r.begun
+			return p, p.subscribeAll(ctx)
+		})
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.stop, r.ended = cancel, make(chan error, 1)
+	var running sync.WaitGroup
+	running.Go(func() { r.ended <- r.Run(ctx, r) })
+}
+
+// end ends the source, which must be running.
+func (r *refusing) end() {
+	r.t.Helper()
+	r.stop()
+	if err := <-r.ended; err != nil {
+		r.t.Errorf("Run = %v", err)
+	}
+}
+
+func (r *refusing) Received(_ context.Context, batch []*event.Entry) {
+	for _, e := range batch {
+		for i := range e.Fresh.All() {
+			r.got <- e.Message(i)
+		}
+	}
+}
+
+func (*refusing) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	return append(dst, make([]*event.Event, len(handles))...)
+}
+
+func (*refusing) Drop([]event.Handle, event.Drop) {}
+
+// publish publishes an event.
+func (r *refusing) publish(topic, payload string) {
+	r.cluster.Publish(FullTopicName(topic), fakebroker.Message(payload), 1)
+}
+
+// take returns the next event, and checks its payload.
+func (r *refusing) take(want string) event.Message {
+	r.t.Helper()
+	select {
+	case m := <-r.got:
+		if got := string(m.Event.Payload); got != want {
+			r.t.Errorf("received %q, want %q", got, want)
+		}
+		return m
+	case err := <-r.ended:
+		r.ended <- err
+		r.t.Fatalf("the source has ended instead of receiving %q: %v", want, err)
+	case <-time.After(time.Hour): // of the bubble
+		r.t.Fatalf("%q does not come", want)
+	}
+	panic("not reached")
+}
+
+func (r *refusing) done(m event.Message) {
+	r.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
+	synctest.Wait()
+}
+
+// refuse withdraws a topic that is read, and unloads it.
+func (r *refusing) refuse(topic string) {
+	name := FullTopicName(topic)
+	r.refused.Store(&name)
+	r.cluster.Move(name, r.broker, false)
+}
+
+// A topic that the broker refuses, or that was deleted, does not keep the router from the other topics. The log and the status name it, and it is
+// read again when that is possible: with the events whose acks were lost.
+func TestTheOtherTopicsAreReadWithoutALostOne(t *testing.T) {
+	for _, code := range []pulsarpb.ServerError{pulsarpb.ServerError_AUTHORIZATION_ERROR, pulsarpb.ServerError_TOPIC_NOT_FOUND} {
+		refuses(t, code, func(r *refusing) {
+			r.start()
+			r.publish("b", "b1")
+			open := r.take("b1")
+			r.refuse("b")
+			r.publish("b", "b2")
+			time.Sleep(time.Minute)
+			for range 3 {
+				r.publish("a", "a")
+				r.done(r.take("a"))
+			}
+			unread := r.Unread()
+			if why := unread[FullTopicName("b")]; len(unread) != 1 || why == nil || !strings.Contains(why.Error(), "not this topic") {
+				r.t.Errorf("not read are %v, want b and the broker's words", unread)
+			}
+			if n := strings.Count(r.log.String(), "level=ERROR"); n != 1 || !strings.Contains(r.log.String(), `it is tried again" component=source topic=persistent://public/default/b `) {
+				r.t.Errorf("%d errors in the log, want one that names the topic:\n%s", n, r.log.String())
+			}
+			if n := testutil.ToFloat64(r.metrics.topicPartitions); n != 3 {
+				r.t.Errorf("%v topic partitions are read, want a, the retry topic and the timer topic", n)
+			}
+			if _, known, err := r.Ends(r.t.Context()); !known || err != nil {
+				r.t.Errorf("the ends of the other topics: %v", err)
+			}
+			r.done(open)
+			r.refused.Store(nil)
+			time.Sleep(lostAgainMax)
+			synctest.Wait()
+			r.done(r.take("b1")) // again: its ack had no consumer
+			r.done(r.take("b2"))
+			time.Sleep(time.Second) // acks go out in groups
+			synctest.Wait()
+			if left := r.cluster.Backlog(FullTopicName("b")); len(left) > 0 {
+				r.t.Errorf("%v are not acked", left)
+			}
+			if unread := r.Unread(); unread != nil {
+				r.t.Errorf("not read are %v, want none", unread)
+			}
+			if n := testutil.ToFloat64(r.metrics.topicPartitions); n != 4 {
+				r.t.Errorf("%v topic partitions are read, want 4", n)
+			}
+		})
+	}
+}
+
+// An event of a lost topic that its handler still has is not handed on a second time when the topic is read again, and is acked then.
+func TestAnOpenEventOfALostTopicIsJoined(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		r.start()
+		r.publish("b", "b1")
+		open := r.take("b1")
+		r.refuse("b")
+		time.Sleep(time.Minute)
+		r.refused.Store(nil)
+		time.Sleep(lostAgainMax)
+		synctest.Wait()
+		r.done(open)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if left := r.cluster.Backlog(FullTopicName("b")); len(left) > 0 || len(r.got) > 0 {
+			r.t.Errorf("%v are not acked, and %d events came twice", left, len(r.got))
+		}
+	})
+}
+
+// A router that starts with a topic that it may not read says so and reads nothing. One that has read it continues without it, if its source begins
+// anew for another reason.
+func TestADeniedTopicAtTheStart(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		denied := FullTopicName("b")
+		r.refused.Store(&denied)
+		r.start()
+		if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "b: ") || !strings.Contains(err.Error(), "grant the router's role") {
+			r.t.Errorf("Run = %v, want an error that names the topic and the remedy", err)
+		}
+		r.refused.Store(nil)
+		r.start()
+		<-r.Ready()
+		r.end()
+		r.refused.Store(&denied)
+		r.start()
+		r.publish("a", "a")
+		r.done(r.take("a"))
+		if why := r.Unread()[denied]; why == nil {
+			r.t.Error("the denied topic counts as read")
+		}
+		r.refused.Store(nil)
+		r.publish("b", "b")
+		r.done(r.take("b"))
+	})
+}
+
+// Timers are refused while their topic cannot be read, and set again later. Events are not affected.
+func TestALostTimerTopic(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		r.start()
+		<-r.Ready()
+		r.refuse("a-s-TIMER")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := r.Source.broker.timers(); err == nil {
+			r.t.Error("timers can be set")
+		}
+		r.publish("a", "a")
+		r.done(r.take("a"))
+		r.refused.Store(nil)
+		time.Sleep(lostAgainMax)
+		synctest.Wait()
+		if err := r.Source.broker.timers(); err != nil {
+			r.t.Errorf("timers cannot be set again: %v", err)
+		}
+	})
+}
+
+// A subscription that has got consumers of another type ends the source, as at the start: the settings are wrong.
+func TestALostTopicWithConsumersOfAnotherType(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_CONSUMER_BUSY, func(r *refusing) {
+		r.text = "Subscription is of different type"
+		r.start()
+		<-r.Ready()
+		r.refuse("b")
+		if err := <-r.ended; !errors.Is(err, errLost) {
+			r.t.Errorf("Run = %v, want %v", err, errLost)
+		}
+		r.refused.Store(nil)
+		r.start()
+		<-r.Ready()
+	})
+}
