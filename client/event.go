@@ -61,7 +61,7 @@ type Property struct{ Name, Value string }
 type MessageID struct {
 	Ledger, Entry  int64
 	Batch          int // index in the producer's batch, -1 without a batch
-	TopicPartition int // -1 if the topic is not partitioned
+	TopicPartition int // -1 if the topic is not partitioned; plus a multiple of 1<<17, which names the cluster, if the topic has moved to another one
 }
 
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch.

@@ -34,7 +34,8 @@ type Metrics struct {
 	resent         prometheus.Counter
 	relayedRefused prometheus.Counter
 	forgotten      prometheus.Counter
-	counted        Stats // by resent, relayedRefused and forgotten
+	missedFailures prometheus.Counter
+	counted        Stats // by resent, relayedRefused, forgotten and missedFailures
 	placeGauges    [places]prometheus.Gauge
 }
 
@@ -101,6 +102,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		forgotten: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_forgotten_releases_total", Help: "Releases of reservations that were forgotten before an owner of the key had confirmed them.",
 		}),
+		missedFailures: factory.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_forward_missed_failures_total",
+			Help: "Failures and rejections that came when this member no longer held their event, mostly because a copy of it was safe in the retry topic: it runs again when the copy comes, and the failure does not count.",
+		}),
 	}
 	refused := counters("ringfence_forward_refused_streams_total",
 		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")
@@ -143,6 +148,7 @@ func (m *Metrics) observe(now clock.Instant, s Stats) {
 	m.relayedRefused.Add(float64(s.RelayedRefused - m.counted.RelayedRefused))
 	m.resent.Add(float64(s.Resent - m.counted.Resent))
 	m.forgotten.Add(float64(s.Forgotten - m.counted.Forgotten))
+	m.missedFailures.Add(float64(s.MissedFailures - m.counted.MissedFailures))
 	m.counted = s
 	m.oldest.Set(0)
 	if s.Events > 0 {

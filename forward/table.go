@@ -44,6 +44,7 @@ type Table struct {
 	waits   waits // the same by due time
 	turn    int   // whose turn it is to relay
 	ignored uint64
+	missed  uint64 // of ignored: failures and rejections of events that are not held
 	resent  uint64
 	// relayedRefused counts the relayed events that were refused because of Config.RelayedBytesMax.
 	relayedRefused uint64
@@ -195,6 +196,9 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		h, ok := t.lookUp(v.Handle)
 		if !ok {
 			t.ignored++
+			if v.Kind == event.Failed || v.Kind == event.Rejected {
+				t.missed++
+			}
 			continue
 		}
 		sent := h.sentTo()
@@ -440,12 +444,13 @@ type Stats struct {
 	Resent         uint64        // events that were refused, lost with their stream, or not answered before a takeover
 	RelayedRefused uint64        // relayed events that were refused because of Config.RelayedBytesMax
 	Ignored        uint64        // verdicts on events that are not held
+	MissedFailures uint64        // of these, failures and rejections, mostly of events that were spilled: they come back without them
 	Forgotten      uint64        // releases of reservations that were forgotten before an owner had confirmed them
 }
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, In: t.count, Resent: t.resent, RelayedRefused: t.relayedRefused, Ignored: t.ignored, Forgotten: t.releases.forgotten}
+	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, In: t.count, Resent: t.resent, RelayedRefused: t.relayedRefused, Ignored: t.ignored, MissedFailures: t.missed, Forgotten: t.releases.forgotten}
 	for _, w := range t.waits {
 		if w.isFull() {
 			s.FullKeys++

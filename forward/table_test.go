@@ -615,6 +615,13 @@ func TestBytesAreThoseOfTheHeldEntries(t *testing.T) {
 	want(small.Bytes)
 	tt.Drop(tt.handlesOf(3))
 	want(0)
+	tt.say(1, event.Done, 0, 3)
+	for _, kind := range []event.VerdictKind{event.Failed, event.Rejected} {
+		tt.say(1, kind, 0, 3) // its copy comes back without it
+	}
+	if s := tt.Stats(); s.Ignored != 3 || s.MissedFailures != 2 {
+		t.Errorf("%d verdicts are ignored, %d of them failures, want 3 and 2", s.Ignored, s.MissedFailures)
+	}
 }
 
 // Only the fresh events of an entry are held; of those that are not there may be no object.

@@ -40,6 +40,9 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	if skip != nil && o.Kind == outcome.Retry && !b.skips.lease.MayDispatch(ownership.Open, now) {
 		skip = nil // another owner may run the event by now; the skip stays, for the next owner of the key
 	}
+	if skip != nil && o.Kind == outcome.Retry && !b.mayEnd(it) {
+		skip = nil // it waits as an event that was not delivered
+	}
 	b.record(now, it, r, o, skip)
 	b.running--
 	it.delivery = 0

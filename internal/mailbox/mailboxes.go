@@ -44,6 +44,12 @@ func (m *Mailboxes) TrustCopies() {
 	m.each(func(b *Boxes) { b.signed = true })
 }
 
+// JudgeSkips sets what decides whether a skipped event that a router has published may end. An event that may not is not delivered meanwhile,
+// and looked at again soon. may is called under a shard's mutex: it must be quick and call no method. It must be set before any other method is called.
+func (m *Mailboxes) JudgeSkips(may func(*event.Event) bool) {
+	m.each(func(b *Boxes) { b.skips.mayEnd = may })
+}
+
 // Forget is [Boxes.Forget].
 func (m *Mailboxes) Forget() (ids int) {
 	m.each(func(b *Boxes) { ids += b.Forget() })

@@ -25,6 +25,10 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	case b.waitsForPark(a):
 		a.wait, a.since = WaitPark, now
 		b.parkHere++
+	case !visits && b.skipsFirst(a) && b.mayLeave(now, a): // it may not end yet
+		a.heldUntil = now.Add(skipAgain)
+		a.wait, a.since = WaitRetry, now
+		b.hold(a, out)
 	case a.heldUntil.After(now) && !visits:
 		a.wait, a.since = WaitRetry, now
 		b.hold(a, out)

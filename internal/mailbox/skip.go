@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -17,11 +18,20 @@ type skips struct {
 	lease   ownership.Lease                  // the newest: only a member that may run a waiting event may end it
 	known   map[event.Key][]event.Skip       // in effect: those of events that are not here, too
 	running map[event.DeliveryID]*event.Skip // deliveries that were taken back, and are not over
+	mayEnd  func(*event.Event) bool          // whether a skipped event that a router has published may end; nil: always
+}
+
+// skipAgain is how long a skipped event that may not end yet waits before it is looked at again.
+const skipAgain = 100 * time.Millisecond
+
+// mayEnd reports whether a skipped event may end, and asks for what it waits for.
+func (b *Boxes) mayEnd(it *item) bool {
+	return b.skips.mayEnd == nil || !it.id.IsSent() || b.skips.mayEnd(it.ref.Event())
 }
 
 // Skip makes events end as dead letters instead of being delivered, those that are here and those that come later, until
 // Unskip. One that waits leaves its key at once, even if the key is on hold or its retry is not due; but it waits while the gate or the lease
-// does not let the key run, since another tenure may run the event. One that runs is named in out.TakeBack: its key stays busy until
+// does not let the key run, since another tenure may run the event, and while [Mailboxes.JudgeSkips] forbids it. One that runs is named in out.TakeBack: its key stays busy until
 // Finish, and then a result other than done makes it a dead letter, under any gate; but without a lease only one by
 // which the application gives the event up, since another owner may run it. A skip replaces an earlier one of the same
 // event.
@@ -84,12 +94,17 @@ func (b *Boxes) Unskip(skips []event.Skip) {
 
 // leaveSkipped settles the waiting events of a key that are to be skipped, and files the key again if its first event was one.
 func (b *Boxes) leaveSkipped(now clock.Instant, a *actor, out *Output) {
-	if a.running == nil && a.head != nil && b.mayLeave(now, a) && skipOf(b.skips.known[a.key], a.head.id) != nil {
+	if a.running == nil && b.skipsFirst(a) && b.mayLeave(now, a) {
 		b.dequeueWaiting(a)
 		b.enqueue(now, a, out)
 		return
 	}
 	b.skipWaiting(now, a, out)
+}
+
+// skipsFirst reports whether the first event of a key is to be skipped.
+func (b *Boxes) skipsFirst(a *actor) bool {
+	return len(b.skips.known) > 0 && a.head != nil && skipOf(b.skips.known[a.key], a.head.id) != nil
 }
 
 // skipOf returns the skip of an event, nil if there is none.
@@ -113,7 +128,7 @@ func (b *Boxes) skipWaiting(now clock.Instant, a *actor, out *Output) {
 	}
 	for it := a.head; it != nil; {
 		next := it.next
-		if s := skipOf(known, it.id); s != nil {
+		if s := skipOf(known, it.id); s != nil && b.mayEnd(it) {
 			if it == a.head {
 				a.heldUntil = 0
 			}

@@ -270,3 +270,105 @@ func TestMailboxesLeaseAndSkips(t *testing.T) {
 		t.Error("a lease took the shards after the last skip")
 	}
 }
+
+// TestASkippedEventThatMayNotEndWaits: it leaves its key as soon as it may, and is not delivered meanwhile, though the others are.
+func TestASkippedEventThatMayNotEndWaits(t *testing.T) {
+	sent := event.SentMessageID("k", "schedule", "1")
+	skip := event.Skip{Key: "k", Event: sent, Reason: "skipped"}
+	ours := func(f *fixture) (may *bool, e *event.Event) {
+		may = new(bool)
+		f.skips.mayEnd = func(e *event.Event) bool { return *may || e.ID != sent }
+		e = f.event("k")
+		e.ID = sent
+		return may, e
+	}
+	t.Run("it waits", func(t *testing.T) {
+		f := newFixture(t, nil)
+		may, e := ours(f)
+		f.accept(Local, e)
+		f.accept(Local, f.event("k"))
+		f.skipEvent(skip)
+		f.wantEnds()
+		if got := f.take(); len(got) > 0 {
+			t.Fatalf("%d deliveries", len(got))
+		}
+		f.now = f.now.Add(skipAgain)
+		f.out.Reset()
+		f.Tick(f.now, &f.out)
+		f.wantEnds()
+		if got := f.take(); len(got) > 0 {
+			t.Fatalf("%d deliveries though it may still not end", len(got))
+		}
+		*may = true
+		f.now = f.now.Add(skipAgain)
+		f.out.Reset()
+		f.Tick(f.now, &f.out)
+		f.wantEnds(event.Skipped{Skip: skip})
+		if d := f.takeOne(); d.MessageID() == sent {
+			t.Fatal("it is delivered though it was skipped")
+		}
+	})
+	t.Run("it is not skipped any more", func(t *testing.T) {
+		f := newFixture(t, nil)
+		_, e := ours(f)
+		f.accept(Local, e)
+		f.skipEvent(skip)
+		f.Unskip([]event.Skip{skip})
+		f.now = f.now.Add(skipAgain)
+		f.out.Reset()
+		f.Tick(f.now, &f.out)
+		if d := f.takeOne(); d.MessageID() != sent {
+			t.Fatal("another one is delivered")
+		}
+	})
+	t.Run("a letter comes before the others", func(t *testing.T) {
+		f := newFixture(t, nil)
+		_, e := ours(f)
+		f.Park(f.now, []event.Park{{Key: "k", State: event.ParkEnds}}, &f.out)
+		f.accept(Local, f.event("k"))
+		f.skipEvent(skip)
+		f.accept(Letters, e)
+		if got := f.take(); len(got) > 0 {
+			t.Fatalf("%d deliveries", len(got))
+		}
+	})
+	t.Run("a call made its key ready", func(t *testing.T) {
+		f := newFixture(t, nil)
+		may, e := ours(f)
+		f.accept(Local, e)
+		f.skipEvent(skip)
+		call := f.event("k")
+		call.ID, call.Call = event.CallMessageID("k", "id", 0), &event.Call{Method: "m", ID: "id", Deadline: f.now.Add(time.Millisecond)}
+		f.accept(Local, call)
+		f.now = f.now.Add(2 * skipAgain)
+		if got := f.take(); len(got) > 0 {
+			t.Fatalf("%d deliveries", len(got))
+		}
+		*may = true
+		f.now = f.now.Add(skipAgain)
+		f.out.Reset()
+		f.Tick(f.now, &f.out)
+		f.wantEnds(event.Skipped{Skip: skip})
+	})
+	t.Run("it was put off", func(t *testing.T) {
+		f := newFixture(t, nil)
+		may, e := ours(f)
+		f.accept(Local, e)
+		d := f.takeOne()
+		f.skipEvent(skip)
+		f.finish(d, event.ResultPutOff, "")
+		f.wantEnds()
+		if got := f.take(); len(got) > 0 {
+			t.Fatalf("%d deliveries", len(got))
+		}
+		*may = true
+		f.out.Reset()
+		f.SetLease(f.now, openLease, &f.out)
+		f.wantEnds(event.Skipped{Skip: skip})
+	})
+}
+
+func (f *fixture) skipEvent(s event.Skip) {
+	f.out.Reset()
+	f.Skip(f.now, []event.Skip{s}, &f.out)
+}

@@ -94,9 +94,9 @@ func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
 	return nil
 }
 
-// eventMay reports whether the first event of a key need not wait for its retry.
+// eventMay reports whether the first event of a key need not wait for its retry, and is not to be skipped.
 func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
-	return a.head != nil && !a.heldUntil.After(now)
+	return a.head != nil && !a.heldUntil.After(now) && !b.skipsFirst(a)
 }
 
 // refileVisited files a key again after its visits have changed, unless it runs.

@@ -246,6 +246,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	if cfg.CopiesSigned {
 		n.boxes.TrustCopies()
 	}
+	n.boxes.JudgeSkips(n.schedules.maySkip)
 	n.boxes.Remember(cfg.History)
 	mailbox.NewMetrics(parts.Registry, n.boxes, p.TracedHandlers)
 	pipeline.NewMetrics(parts.Registry, p)

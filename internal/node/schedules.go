@@ -131,6 +131,18 @@ func (s *schedules) arm(a *schedule.Arm) {
 	}
 }
 
+// maySkip reports whether an event that an operator skips may end, for its schedule's sake.
+func (s *schedules) maySkip(e *event.Event) bool {
+	sent, err := event.ParseSent(e.Properties)
+	if err != nil || sent.Firing == nil || string(e.Key) != schedule.KeyOf(sent.Name) {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	signal.Set(s.changed) // the next firing may have to be published
+	return s.book.MaySkip(timeOfDay(), schedule.FiringOf(&sent))
+}
+
 // skipped tells the book of the firings that an operator has skipped.
 func (s *schedules) skipped(ends []event.Skipped) {
 	for i := range ends {
@@ -139,7 +151,7 @@ func (s *schedules) skipped(ends []event.Skipped) {
 			continue
 		}
 		s.mu.Lock()
-		s.book.Skip(timeOfDay(), e.Key, e.Event)
+		s.book.Skip(e.Key, e.Event)
 		s.mu.Unlock()
 		signal.Set(s.changed)
 	}

@@ -294,22 +294,32 @@ func TestFiringSkippedAsTheGateOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.boxes.JudgeSkips(n.schedules.maySkip)
 	key, first := event.Key(schedule.KeyOf("tick")), now.Add(-5*time.Minute).Truncate(time.Minute)
 	id := schedule.MessageID("tick", schedule.FiringID(d, first))
 	p := ring.PartitionOf(string(key))
 	l := &incarnation{node: n}
 	l.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	l.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Waiting, Token: 7}})
-	n.pipeline.Deliver(event.RefsTo(&event.Event{Handle: 1, ID: id, Key: key, Partition: p, Round: 1}))
+	sent := (&schedule.Arm{Definition: d, Time: first, Due: first}).Sent()
+	n.pipeline.Deliver(event.RefsTo(&event.Event{Handle: 1, ID: id, Key: key, Partition: p, Round: 1, Properties: sent.Properties(nil)}))
 	n.pipeline.SkipEvents([]event.Skip{{Key: key, Event: id}})
 	l.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: 7, Withheld: []ring.KeyHash{1}}})
 	l.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: 7}})
 	var times []time.Time
 	for _, a := range n.schedules.book.Tick(now) {
+		if n.boxes.Inspect(key).Depth != 1 {
+			t.Error("the firing ends before the one after it is safe")
+		}
 		times = append(times, a.Time)
+		n.schedules.book.Armed(now, a.ID, nil)
 	}
 	if !slices.ContainsFunc(times, first.Add(time.Minute).Equal) {
 		t.Errorf("armed are %v, want the one after %v, too", times, first)
+	}
+	l.SetLease(ownership.Lease{Until: clock.Forever - 1})
+	if n.boxes.Inspect(key).Depth != 0 {
+		t.Error("the firing does not end though the one after it is safe")
 	}
 }
 

@@ -71,10 +71,17 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 // about fills in what the events of an entry have in common.
 func about(e *event.Entry, d *entries.Delivered, from *origin) {
 	id := idOf(d)
-	e.Ledger, e.Entry, e.TopicPartition = id.Ledger, id.Entry, from.partition
+	e.Ledger, e.Entry, e.TopicPartition = id.Ledger, id.Entry, marked(from.partition, d.Mark())
 	e.Topic, e.PublishTime, e.Redelivery = from.base, d.Entry.Metadata.PublishTime, d.Redelivery
 	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
 }
+
+// markShift leaves room below a mark for the number of each topic partition, of at most 100,000.
+const markShift = 17
+
+// marked returns a topic partition as ids of its events have it. Of a topic that has moved to another cluster it bears that cluster's mark: that cluster may use
+// ledgers and entries again, and events with ids that have finished are not run.
+func marked(partition, mark int32) int32 { return partition + mark<<markShift }
 
 // idOf returns the id of an entry. That of a complete message in chunks is the same at each delivery, in whatever order they come.
 func idOf(d *entries.Delivered) EntryID {

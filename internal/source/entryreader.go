@@ -233,7 +233,7 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 			return nil, fmt.Errorf("source: last message ids: %w", err)
 		}
 		base, partition := SplitPartition(c.Topic())
-		ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
+		ends = append(ends, End{Topic: base, Partition: marked(partition, c.Mark()), Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
 	}
 	return ends, nil
 }

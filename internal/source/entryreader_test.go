@@ -181,6 +181,12 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 			if moved.ID != old.ID {
 				r.Fatalf("the new cluster names its entry %v, want %v", moved.ID, old.ID)
 			}
+			if was, is := old.Entry.Message(0).Event.ID, moved.Entry.Message(0).Event.ID; is == was || is.TopicPartition>>markShift != moved.Ref.(*entries.Delivered).Mark()-1 {
+				r.Errorf("an event of the new cluster is %v, that of the old one %v: a mailbox would take it for that one", is, was)
+			}
+			if ends, err := r.ends(r.Context()); err != nil || len(ends) != 1 || ends[0].Partition != moved.Entry.TopicPartition {
+				r.Errorf("the topic partition ends at %+v, %v, want it named as in the ids of events", ends, err)
+			}
 			if err := errors.Join(settle(old, 0), settle(old, 1)); err == nil {
 				r.Errorf("counting %v: an entry of the former cluster is acked in the new one", counting)
 			}

@@ -33,7 +33,7 @@ func (Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
 type MessageID struct {
 	Ledger, Entry  int64
 	Batch          int32 // index in the producer's batch, -1 when there was none
-	TopicPartition int32 // of the topic, -1 when it is not partitioned
+	TopicPartition int32 // of the topic, -1 when it is not partitioned; plus a multiple of 1<<17 after the topic has moved to another cluster, which may use ledgers again
 }
 
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch. That of a call is call: and 16 digits.

@@ -185,6 +185,23 @@ func (c *Consumer) cluster() uint64 {
 	return c.seeds.cluster
 }
 
+// MarkMax is the greatest mark of a cluster.
+const MarkMax = 1<<14 - 1
+
+// Mark is 0 while the topic is in the cluster of the client's URL. Otherwise it is a number from 1 to MarkMax that follows from the addresses of the cluster that
+// the topic has moved to: the same at all clients. It does not block.
+func (c *Consumer) Mark() int32 { return c.client.markOf(c.cluster()) }
+
+// Mark is the [Consumer.Mark] of the cluster that the entry is in.
+func (d *Delivered) Mark() int32 { return d.Consumer.client.markOf(d.Cluster) }
+
+func (c *Client) markOf(cluster uint64) int32 {
+	if cluster == c.seeds.cluster {
+		return 0
+	}
+	return int32(1 + cluster%MarkMax)
+}
+
 // SetUnackedMax changes the UnackedMax of the subscription. It does not block.
 func (c *Consumer) SetUnackedMax(events int) {
 	c.mu.Lock()

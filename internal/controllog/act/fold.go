@@ -1,6 +1,7 @@
 package act
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"maps"
@@ -130,11 +131,12 @@ func (f *Fold) skip(p placed) Result {
 	return Skipping
 }
 
-// place puts a record into a map of at most so many; those that have expired make room. It reports whether there was room.
+// place puts a record into a map of at most so many. If it is full, those from the far future make room, or else the one that has expired first: a record
+// whose clock is ahead takes the room of one other only. It reports whether there was room.
 func place[K comparable](into *map[K]placed, limit int, name K, p placed) bool {
 	if _, known := (*into)[name]; !known && len(*into) >= limit {
-		maps.DeleteFunc(*into, func(_ K, old placed) bool { return !activeAt(old.Record, p.At) })
-		if len(*into) >= limit {
+		maps.DeleteFunc(*into, func(_ K, old placed) bool { return isFar(old.Record, p.At) })
+		if len(*into) >= limit && !removeExpired(*into, p.At) {
 			return false
 		}
 	}
@@ -143,6 +145,21 @@ func place[K comparable](into *map[K]placed, limit int, name K, p placed) bool {
 	}
 	(*into)[name] = p
 	return true
+}
+
+// removeExpired removes the record that has expired first, the same one at all members, and reports whether there was one.
+func removeExpired[K comparable](from map[K]placed, now time.Time) (found bool) {
+	var name K
+	var first placed
+	for k, p := range from {
+		if !now.Before(p.Until) && (!found || cmp.Or(p.Until.Compare(first.Until), bytes.Compare(p.ID[:], first.ID[:])) < 0) {
+			name, first, found = k, p, true
+		}
+	}
+	if found {
+		delete(from, name)
+	}
+	return found
 }
 
 // park takes a Park or an Unpark. An Unpark of a key that is not parked counts, too: letters of an expired park may be left.
@@ -231,8 +248,11 @@ func (f *Fold) note(p placed) {
 // activeAt reports whether a hold has an effect at an instant. A record from the far future has none, so that no
 // wrong clock holds a key for longer than DurationMax.
 func activeAt(r Record, now time.Time) bool {
-	return now.Before(r.Until) && r.Until.Sub(now) <= DurationMax
+	return now.Before(r.Until) && !isFar(r, now)
 }
+
+// isFar reports whether a record is from the far future, to a clock.
+func isFar(r Record, now time.Time) bool { return r.Until.Sub(now) > DurationMax }
 
 // Held returns the hold of a key at an instant, and whether there is one.
 func (f *Fold) Held(key event.Key, now time.Time) (Record, bool) {

@@ -299,7 +299,7 @@ func TestFoldIsBounded(t *testing.T) {
 		t.Errorf("in the place of the released one is %s", got)
 	}
 	later := noon.Add(2 * time.Minute)
-	if got := apply(record(Hold, "one more", later, time.Minute)); got != Held || len(f.holds) != 2 {
+	if got := apply(record(Hold, "one more", later, time.Minute)); got != Held || len(f.holds) != HeldLimit {
 		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.holds))
 	}
 	if len(f.list) != listMax {
@@ -338,7 +338,7 @@ func TestSkipsAreBounded(t *testing.T) {
 	if got := apply(endRecord(last, EndDeadLetter)); got != NoSkip {
 		t.Errorf("another end of it is %s", got)
 	}
-	if got := apply(skipRecord("l", 2, noon.Add(2*time.Minute), time.Minute)); got != Skipping || len(f.skips) != 1 {
+	if got := apply(skipRecord("l", 2, noon.Add(2*time.Minute), time.Minute)); got != Skipping || len(f.skips) != SkipsLimit {
 		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.skips))
 	}
 }
@@ -379,8 +379,36 @@ func TestParksAreBounded(t *testing.T) {
 	if got := apply(record(Park, "one more", noon, time.Hour)); got != Parking {
 		t.Errorf("in the place of the one that has ended is %s", got)
 	}
-	if got := apply(record(Park, "another", noon.Add(2*time.Minute), time.Minute)); got != Parking || len(f.parks) != 2 {
+	if got := apply(record(Park, "another", noon.Add(2*time.Minute), time.Minute)); got != Parking || len(f.parks) != ParksLimit {
 		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.parks))
+	}
+}
+
+// TestAClockThatIsAheadTakesOnePlace: when all places are taken, an act from a clock that is hours ahead takes the place of the one that ends first, and
+// the others keep their effect.
+func TestAClockThatIsAheadTakesOnePlace(t *testing.T) {
+	var f Fold
+	at := event.Position{Ledger: 1}
+	apply := func(r Record) Result {
+		at.Entry++
+		_, result := f.Apply(at, encoded(t, r))
+		return result
+	}
+	for i := range HeldLimit {
+		if got := apply(record(Hold, event.Key(fmt.Sprint(i)), noon, time.Hour+time.Duration(i)*time.Second)); got != Held {
+			t.Fatalf("hold %d is %s", i, got)
+		}
+	}
+	if got := apply(record(Hold, "ahead", noon.Add(10*time.Hour), time.Hour)); got != Held {
+		t.Errorf("the hold from a clock that is ahead is %s", got)
+	}
+	if got := apply(record(Hold, "one more", noon, time.Hour)); got != Full {
+		t.Errorf("one more is %s", got)
+	}
+	_, first := f.Held("0", noon)
+	_, second := f.Held("1", noon)
+	if n := len(f.Keys(noon)); n != HeldLimit || first || !second {
+		t.Errorf("%d keys are held, the first one %v, the second one %v; want all but the first one, and the new one", n, first, second)
 	}
 }
 

@@ -5,29 +5,37 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/partition"
 )
+
+// MaySkip reports whether a firing that waits here, and that an operator skips, may become a dead letter: as one that a policy drops, after the firing
+// that follows is safe. A schedule that no worker declares here has none that follows.
+func (b *Book) MaySkip(now time.Time, f Firing) bool {
+	if _, open := b.opened[partition.Of(KeyOf(f.Name))]; !open {
+		return false
+	}
+	l := b.schedules[f.Name]
+	if l == nil || !l.has || f.DefinitionID != l.def.ID() || !l.def.Occurs(f.Time) {
+		return true
+	}
+	e := l.want(now, f.Time, 0)
+	if e == nil {
+		return true
+	}
+	e.safe, e.seen, e.lastSeen = true, true, now
+	successor, ok := l.successor(now, f.Time)
+	if !ok {
+		return true
+	}
+	l.want(now, successor, 0)
+	return l.covers(successor)
+}
 
 // Skip says that an operator has skipped an event of a key. If it is a firing, it is a dead letter, so it is not armed again: it enters if the letter is
 // replayed.
-func (b *Book) Skip(now time.Time, key event.Key, message event.MessageID) {
-	l, e := b.entryOf(key, message)
-	if l == nil {
-		return
-	}
-	if e == nil {
-		at, ok := l.timeOf(now, message) // it came to an earlier owner, or was armed by one
-		if !ok {
-			return
-		}
-		if e = l.want(now, at, 0); e == nil {
-			return
-		}
-	}
-	e.safe, e.entered, e.dead = true, true, true
-	if successor, ok := l.successor(now, e.at); ok { // it may be skipped before it came here, which arms its successor
-		if next := l.want(now, successor, 0); next != nil {
-			next.owed = true
-		}
+func (b *Book) Skip(key event.Key, message event.MessageID) {
+	if _, e := b.entryOf(key, message); e != nil {
+		e.safe, e.entered, e.dead = true, true, true
 	}
 }
 
@@ -61,22 +69,4 @@ func (b *Book) Stop(now time.Time, key event.Key, why Stop, stops bool) {
 	case before != 0:
 		b.stopped[name] = before &^ why
 	}
-}
-
-// timesMax bounds the times that timeOf looks at.
-const timesMax = 10_000
-
-// timeOf returns the time of a firing that is due and not too late, by its message id; false: there is none.
-func (l *line) timeOf(now time.Time, message event.MessageID) (time.Time, bool) {
-	at, ok := l.def.Next(now.Add(-l.def.Offset() - l.def.Grace))
-	for range timesMax {
-		if !ok || l.due(at).After(now) {
-			break
-		}
-		if MessageID(l.def.Name, FiringID(l.def, at)) == message {
-			return at, true
-		}
-		at, ok = l.def.Next(at)
-	}
-	return time.Time{}, false
 }

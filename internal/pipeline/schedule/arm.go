@@ -39,14 +39,11 @@ func (b *Book) Tick(now time.Time) []Arm {
 			b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
 			continue
 		}
-		owned := b.owned(l)
-		if owned {
-			b.follow(now, l)
+		if !b.owned(l) {
+			continue
 		}
+		b.follow(now, l)
 		for _, e := range l.entries {
-			if !owned && !l.owes(now, &e) {
-				continue
-			}
 			if e.safe || b.underway[e.id] != nil || !elapsed(now, e.tried, e.wait) {
 				continue
 			}
@@ -62,15 +59,6 @@ func (b *Book) Tick(now time.Time) []Arm {
 		wanted = append(wanted, o.arm)
 	}
 	return wanted
-}
-
-// owes reports whether a firing is armed without the gate.
-func (l *line) owes(now time.Time, e *entry) bool {
-	if !e.owed || e.safe {
-		return false
-	}
-	_, dropped := l.dropped(now, e.at)
-	return !dropped
 }
 
 // follow brings the entries of l up to date: the next firing is one of them, those that no longer
@@ -162,11 +150,6 @@ func (b *Book) Next(now time.Time) time.Time {
 			at(l.since.Add(GraceDefault))
 		}
 		if !b.owned(l) {
-			for _, e := range l.entries {
-				if l.owes(now, &e) && b.underway[e.id] == nil && len(b.underway) < ArmsMax {
-					at(after(now, e.tried, e.wait))
-				}
-			}
 			continue
 		}
 		switch a := now.Add(-l.def.Offset()); {

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/partition"
@@ -81,7 +80,7 @@ func (b *Book) Opened(now time.Time, p partition.ID) {
 	b.opened[p] = now
 	for _, l := range b.schedules {
 		if l.partition == p {
-			l.entries = slices.DeleteFunc(l.entries, func(e entry) bool { return !e.owed || e.safe })
+			l.entries = nil
 			l.window, l.newest = window{}, time.Time{}
 		}
 	}

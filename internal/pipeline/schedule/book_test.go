@@ -258,9 +258,9 @@ func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 			if came {
 				want(t, b.Arrive(noon, firing(t, d, noon)), NotYet, Arming)
 			}
-			b.Skip(noon, key, MessageID(d.Name, arms[0].ID+1))
-			b.Skip(noon, event.Key(d.Name), MessageID(d.Name, arms[0].ID))
-			b.Skip(noon, key, MessageID(d.Name, arms[0].ID))
+			b.Skip(key, MessageID(d.Name, arms[0].ID+1))
+			b.Skip(event.Key(d.Name), MessageID(d.Name, arms[0].ID))
+			b.Skip(key, MessageID(d.Name, arms[0].ID))
 			wantTimes(t, arm(b, noon), next)
 			for now := noon; now.Before(next); now = now.Add(time.Second) {
 				wantTimes(t, arm(b, now))
@@ -280,47 +280,50 @@ func TestSkipOfAFiringOfAnEarlierOwner(t *testing.T) {
 		now := noon.Add(3*time.Minute + time.Second)
 		b := opened(t, now, d)
 		arm(b, now)
-		b.Skip(now, event.Key(KeyOf(d.Name)), MessageID(d.Name, FiringID(b.schedules[d.Name].def, noon)))
+		b.MaySkip(now, firing(t, d, noon))
 		wantTimes(t, arm(b, now), next)
 	}
 }
 
-// An owner that is deposed before it has armed what follows a skipped firing arms it nevertheless: nothing in the topic leads a later owner to it.
-func TestSuccessorOfASkippedFiringIsArmedWithoutTheGate(t *testing.T) {
+// A skipped firing ends only when the one that follows is safe: an owner that dies first has lost nothing.
+func TestASkippedFiringEndsAfterItsSuccessorIsSafe(t *testing.T) {
 	all := Definition{Name: "a", Every: time.Minute, Missed: All}
 	now := noon.Add(10 * time.Minute)
-	p, key := partition.Of(KeyOf("a")), event.Key(KeyOf("a"))
-	skipped := noon.Add(5 * time.Minute)
-	id := MessageID("a", FiringID(parse(t, all), skipped))
-	for name, again := range map[string]bool{"it owns it no more": false, "it owns it again": true} {
+	tooLate := now.Add(-GraceDefault - time.Minute)
+	for skipped, next := range map[time.Time]time.Time{
+		noon.Add(5 * time.Minute): noon.Add(6 * time.Minute),
+		tooLate:                   now.Add(-GraceDefault),
+	} {
+		f := firing(t, all, skipped)
 		b := opened(t, now, all)
-		b.Skip(now, key, id)
-		b.Closed(p)
-		want := []time.Time{skipped.Add(time.Minute)}
-		if again {
-			b.Opened(now, p)
-			want = append(want, now.Add(time.Minute))
+		arm(b, now)
+		if b.MaySkip(now, f) {
+			t.Fatalf("the firing of %v ends before that of %v is safe", skipped, next)
 		}
-		if at := b.Next(now); !at.Equal(now) {
-			t.Errorf("%s: next = %v, want now", name, at)
+		wantTimes(t, arm(b, now), next)
+		if !b.MaySkip(now, f) {
+			t.Fatalf("the firing of %v does not end though that of %v is safe", skipped, next)
 		}
-		arms := b.Tick(now)
-		for i := range arms {
-			b.Armed(now, arms[i].ID, errors.New("away"))
+		b.Skip(event.Key(KeyOf("a")), MessageID("a", FiringID(parse(t, all), skipped)))
+		wantTimes(t, arm(b, now))
+		b.Closed(partition.Of(KeyOf("a")))
+		if b.MaySkip(now, f) {
+			t.Fatal("it ends at a node that does not own it")
 		}
-		if len(arms) != len(want) || !arms[0].Time.Equal(want[0]) {
-			t.Fatalf("%s: it arms %+v, want %v", name, arms, want)
-		}
-		if at := b.Next(now); !at.After(now) {
-			t.Errorf("%s: after a failure it is tried at once", name)
-		}
-		wantTimes(t, arm(b, now.Add(retryLast)), want...)
-		if again {
-			continue
-		}
-		wantTimes(t, arm(b, now.Add(time.Hour)))
-		if at := b.Next(now.Add(time.Hour)); !at.IsZero() {
-			t.Errorf("%s: there is something to do at %v", name, at)
+	}
+
+	b := opened(t, now, all)
+	arm(b, now)
+	ran := firing(t, all, now)
+	want(t, b.Arrive(now, ran), Enter, NoReason)
+	b.Done(now, ran, End{Settled: true})
+	redefined, undeclared := ran, ran
+	redefined.DefinitionID++
+	undeclared.Name = "other"
+	b.Opened(now, partition.Of(KeyOf("other")))
+	for _, f := range []Firing{ran, redefined, undeclared} {
+		if !b.MaySkip(now, f) {
+			t.Errorf("%+v, which leads to no other, does not end", f)
 		}
 	}
 }
@@ -681,7 +684,7 @@ func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Skip(noon, event.Key(KeyOf("a")), MessageID("a", FiringID(parsed, noon)))
+	b.Skip(event.Key(KeyOf("a")), MessageID("a", FiringID(parsed, noon)))
 	arm(b, noon.Add(time.Minute))
 	want(t, b.Arrive(noon.Add(time.Minute), second), Enter, NoReason)
 }

@@ -18,7 +18,6 @@ type entry struct {
 	seen     bool // it came here, and waits with its sender
 	entered  bool // it was in the lane and was not settled, and is retried as an event is; or it was skipped by an operator: it is not armed again
 	dead     bool // it is a dead letter: no other waits for it
-	owed     bool // it follows one that was skipped: until it is safe it is armed without the gate, too, since nothing else leads a later owner to it
 	lastSeen time.Time
 	returns  time.Duration // from lastSeen until its retry is due
 	tried    time.Time     // when it was wanted, failed, or became safe

@@ -182,6 +182,7 @@ func (w *world) newMember(p *pod) *member {
 	if w.agenda != nil {
 		m.firings = newFirings(m)
 		judge = m.firings
+		m.boxes.JudgeSkips(m.firings.maySkip)
 	}
 	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Skipped: m.skipped, Known: m.known, Letters: m.lettersSettled, Answered: m.answered, Renewed: m.renewed, Began: m.began, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
 		m.app, err = app.New(appConfig(w.difficult), app.Identity{Node: p.name, Group: "g"}, app.Parts{

@@ -509,7 +509,8 @@ func (m *member) skipped(ended []event.Skipped) {
 	for _, s := range ended {
 		m.checkSkipped(&s)
 		if m.firings != nil && !s.Done {
-			m.firings.book.Skip(m.firings.g.now(), s.Key, s.Event)
+			m.firings.checkSkipped(s.Key, s.Event)
+			m.firings.book.Skip(s.Key, s.Event)
 		}
 		end := act.EndDeadLetter
 		if s.Done {

@@ -199,6 +199,12 @@ func (s *firings) arm(a schedule.Arm) {
 
 var errUnsent = errors.New("the broker does not answer")
 
+// maySkip does what internal/node's schedules do.
+func (s *firings) maySkip(e *event.Event) bool {
+	sent, err := event.ParseSent(e.Properties)
+	return err != nil || sent.Firing == nil || s.book.MaySkip(s.g.now(), schedule.FiringOf(&sent))
+}
+
 // known does what internal/node's schedules do.
 func (m *member) known(events []event.Known) {
 	for _, e := range events {
@@ -287,6 +293,24 @@ func (s *firings) checkEntered(f schedule.Firing) {
 	next, ok := d.Next(f.Time)
 	if id := firingID(d, next); ok && s.g.copies[id] == 0 && s.g.over[id] == 0 {
 		s.m.w.fail("%s: %s of %v runs before %v is safe", s.m, f.Name, f.Time, next)
+	}
+}
+
+// checkSkipped: a firing becomes a dead letter only when the next one, which is to run, too, cannot be lost any more.
+func (s *firings) checkSkipped(key event.Key, id event.MessageID) {
+	for _, d := range s.g.definitions {
+		if d.Missed != schedule.All || string(key) != schedule.KeyOf(d.Name) {
+			continue
+		}
+		oldest, now := s.g.first[d.Name], s.g.now()
+		for at, n := now.Truncate(d.Every), 0; n < schedule.MissedMax && !at.Before(oldest); at, n = at.Add(-d.Every), n+1 {
+			if next := firingID(d, at.Add(d.Every)); firingID(d, at) == id {
+				s.m.w.count("firing_skipped")
+				if s.g.copies[next] == 0 && s.g.over[next] == 0 {
+					s.m.w.fail("%s: %s of %v is skipped before the next one is safe", s.m, d.Name, at)
+				}
+			}
+		}
 	}
 }
 
