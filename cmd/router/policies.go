@@ -88,7 +88,15 @@ func (d *doctor) topic(ctx context.Context, admin pulsaradmin.Client, topic stri
 		d.warn("topic", "create it; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
 		return
 	}
-	d.ok("topic", "%s, %s", topic, partitioned(partitions))
+	expire := ""
+	if seconds, _ := d.ttl(ctx, admin, path); seconds > 0 { // the user's wish
+		expire = fmt.Sprintf("; its events expire after %d s: those that no router has received by then are lost, and no metric of the routers counts them", seconds)
+	}
+	d.ok("topic", "%s, %s%s", topic, partitioned(partitions), expire)
+	for _, kind := range d.evictions(ctx, admin, path) {
+		d.warn("topic", "let producers wait instead: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
+			"the broker deletes the oldest events of %s when many wait (%s of type %s): they are lost, and no metric of the routers counts them", topic, evicting, kind)
+	}
 	d.subscription(topic, stats)
 	d.limit(ctx, admin, path, "maxUnackedMessagesOnConsumer", "pulsar.unacked_consumer_max", d.cfg.Pulsar.UnackedConsumerMax)
 	d.limit(ctx, admin, path, "maxUnackedMessagesOnSubscription", "pulsar.unacked_subscription_max", d.cfg.Pulsar.UnackedSubscriptionMax)
@@ -136,7 +144,7 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 }
 
-// copies checks that events are not deleted in the topics in which their copies wait, and that retries are delayed. A message TTL of the events' own topics is the user's wish.
+// copies checks that events are not deleted in the topics in which their copies wait, and that retries are delayed.
 func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 	const check = "copies"
 	cfg, found := d.cfg.Pulsar.Resolved(), len(d.findings)
@@ -172,6 +180,14 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 
 // evicts checks that no backlog quota deletes what is in a topic: neither the anchor of a log nor the originals of copies keep it then.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic, lost string) {
+	for _, kind := range d.evictions(ctx, admin, path) {
+		d.fail(check, "exempt it: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
+			"the broker deletes the oldest messages of %s when it has many (%s of type %s): %s", topic, evicting, kind, lost)
+	}
+}
+
+// evictions returns the types of the backlog quotas by which the broker deletes what nobody has acked.
+func (d *doctor) evictions(ctx context.Context, admin pulsaradmin.Client, path string) (kinds []string) {
 	var all map[string]struct { // by the type of the quota
 		Policy               string
 		LimitSize, LimitTime int64
@@ -183,10 +199,11 @@ func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, pa
 			limit = q.LimitTime
 		}
 		if q.Policy == evicting && limit > 0 {
-			d.fail(check, "exempt it: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
-				"the broker deletes the oldest messages of %s when it has many (%s of type %s): %s", topic, q.Policy, kind, lost)
+			kinds = append(kinds, kind)
 		}
 	}
+	slices.Sort(kinds)
+	return kinds
 }
 
 // retriesWait checks that the broker delays retries. Else they come back at once and use up their attempts, and one with a longer delay than is permitted is

@@ -38,7 +38,8 @@ func healthy() map[string]string {
 		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
 		events + "/partitions":                    `{"partitions":4}`,
 		events + "/partitioned-stats":             `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":7,"consumers":[{"consumerName":"router-1"}]}}}`,
-		events + "/maxUnackedMessagesOnConsumer":  "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
+		events + "/messageTTL":                    "", events + "/backlogQuotaMap": `{}`,
+		events + "/maxUnackedMessagesOnConsumer": "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
 		control + "/partitions": `{"partitions":0}`, control + "/retention": `{"retentionTimeInMinutes":1440,"retentionSizeInMB":-1}`,
 		claims + "/partitions": `{"partitions":0}`, claims + "/messageTTL": "", "/admin/v2/namespaces/public/default/subscriptionExpirationTime": "0",
 		acts + "/partitions": `{"partitions":0}`, acts + "/messageTTL": "", acts + "/backlogQuotaMap": `{}`, claims + "/backlogQuotaMap": `{}`,
@@ -46,8 +47,8 @@ func healthy() map[string]string {
 	}
 }
 
-// examined returns the doctor's findings with such an admin API, except for the good ones.
-func examined(t *testing.T, says map[string]string, args ...string) []finding {
+// examination returns a doctor that has looked at such an admin API.
+func examination(t *testing.T, says map[string]string, args ...string) doctor {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, known := says[r.URL.Path]
@@ -74,6 +75,13 @@ func examined(t *testing.T, says map[string]string, args ...string) []finding {
 		}
 	}
 	d.policies(t.Context(), pulsaradmin.Client{URL: server.URL})
+	return d
+}
+
+// examined returns the findings of an [examination], except for the good ones.
+func examined(t *testing.T, says map[string]string, args ...string) []finding {
+	t.Helper()
+	d := examination(t, says, args...)
 	var unwell []finding
 	for _, f := range d.findings {
 		if f.Result != resultOK {
@@ -142,6 +150,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"short delays":                      {timers + "/delayedDelivery", `{"active":true,"maxDeliveryDelayInMillis":60000}`, "", resultFail, "at most 60000 ms"},
 		"many timers":                       {timers + "/stats", `{"subscriptions":{"orders":{"msgBacklog":5001}}}`, "", resultWarn, "5001 timers wait on a topic partition; beyond 10000"},
 		"timers of a topic with partitions": {timers + "/partitions", `{"partitions":2}`, "", resultWarn, "Topic not found"},
+		"eviction of events":                {events + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "the broker deletes the oldest events of persistent://public/default/orders"},
 		"eviction of claims":                {claims + "/backlogQuotaMap", `{"destination_storage":{"limitSize":1000000,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "a group would lose its subscription"},
 		"eviction of acts":                  {acts + "/backlogQuotaMap", `{"message_age":{"limitTime":60,"policy":"consumer_backlog_eviction"}}`, "", resultFail, "would not know older holds"},
 		"no Shared":                         {events + "/subscriptionTypesEnabled", `["Failover","Exclusive"]`, "", resultFail, "orders permits no subscriptions of the type Shared (only Failover, Exclusive)"},
@@ -160,6 +169,16 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("expiry of events", func(t *testing.T) { // as the user wishes, so that it is only told
+		says := healthy()
+		says[events+"/messageTTL"] = "5"
+		d := examination(t, says)
+		if !slices.ContainsFunc(d.findings, func(f finding) bool {
+			return f.Result == resultOK && f.Check == "topic" && strings.Contains(f.Says, "its events expire after 5 s")
+		}) {
+			t.Errorf("found %+v", d.findings)
+		}
+	})
 	t.Run("limits of the namespace, and of a topic that may have more", func(t *testing.T) {
 		says := healthy()
 		says["/admin/v2/namespaces/public/default/maxSubscriptionsPerTopic"] = "1"

@@ -479,7 +479,7 @@
             'RingfenceHandlersFailing',
             'warning',
             group,
-            'sum by (%s) (%s{outcome=~"failed|retried|rejected"}) / sum by (%s) (%s{outcome=~"done|failed|retried|rejected"}) > %g' % [
+            'sum by (%s) (%s{outcome=~"crashed|failed|retried|rejected"}) / sum by (%s) (%s{outcome=~"crashed|done|failed|retried|rejected"}) > %g' % [
               by,
               recorded('ringfence_mailbox_deliveries:rate5m'),
               by,
@@ -577,7 +577,7 @@
             'info',
             member,
             'sum by (job, instance) (%s) > %d' % [increase('ringfence_listener_rejected_total', '15m'), c.thresholds.turnedAway],
-            'A caller with wrong credentials keeps trying.',
+            'Connections or requests are rejected.',
             '{{ $value | humanize }} connections and requests were rejected in 15 minutes.',
           ),
           alert(

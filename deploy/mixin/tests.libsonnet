@@ -358,7 +358,8 @@ local cases = {
   RingfenceHandlersFailing: {
     fires: [
       s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="done"'),
-      s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="retried"'),
+      s('ringfence_mailbox_deliveries_total', a, '0+30x20', 'outcome="retried"'),
+      s('ringfence_mailbox_deliveries_total', a, '0+30x20', 'outcome="crashed"'),
     ],
     quiet: [  // a handoff returns deliveries, and nobody failed
       s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="done"'),

@@ -158,13 +158,16 @@ func (g *Group) find(name string) (Member, error) {
 	return Member{}, fmt.Errorf("%w %q: there are %s", ErrUnknownMember, name, strings.Join(slices.Compact(names), ", "))
 }
 
-// Members queries all members. A member that does not answer within [AskTimeout] is listed with
-// the reason.
+// Members queries all members. A member that does not answer within [AskTimeout], or at whose address another incarnation answers, is listed
+// with the reason.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
 	each(inTurn(all.Members), func(i *int) {
 		m := &all.Members[*i]
 		status, err := g.status(ctx, *m)
+		if err == nil && status.Incarnation != m.Incarnation && m.Reach != ReachSelf {
+			err = fmt.Errorf("report: at its address answers %s of incarnation %s", status.Member, status.Incarnation)
+		}
 		if err != nil {
 			m.Error = err.Error()
 			return

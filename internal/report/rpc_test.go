@@ -46,3 +46,32 @@ func TestASubjectThatTheOtherDoesNotKnow(t *testing.T) {
 		t.Errorf("asked for a later subject, this one says %v", err)
 	}
 }
+
+// TestADeadIncarnationHasNoStatus: a process that was restarted answers at the address of its earlier incarnation, which stays listed until its
+// lease is over, and only for itself: else the dead member would be shown as ready.
+func TestADeadIncarnationHasNoStatus(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	NewServer(restarted{}, nil).Register(server)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // ends by Stop
+	defer serving.Wait()
+	defer server.Stop()
+	address := listener.Addr().String()
+	local := aLocal{[]Member{{Name: "a", Incarnation: "22", Address: address, Reach: "dead", Listed: true}, {Name: "a", Incarnation: "33", Address: address, Reach: "alive", Listed: true}}}
+	m := NewGroup(local, nil, insecure.NewCredentials()).Members(t.Context())
+	if dead := m.Members[1]; dead.Status != nil || !strings.Contains(dead.Error, "at its address answers a of incarnation 33") {
+		t.Errorf("the dead incarnation is shown with status %+v, error %q", dead.Status, dead.Error)
+	}
+	if alive := m.Members[2]; alive.Status == nil || alive.Error != "" {
+		t.Errorf("the new incarnation is shown with status %+v, error %q", alive.Status, alive.Error)
+	}
+}
+
+// restarted is a member in its newest incarnation.
+type restarted struct{ aLocal }
+
+func (restarted) Status() Status { return Status{View: View{Member: "a", Incarnation: "33"}} }
