@@ -2,7 +2,7 @@ package config
 
 // Admin configures the admin page: health, metrics, and operators' requests.
 type Admin struct {
-	Listen string // host:port; beyond loopback without TLS the page serves probes and /metrics only
+	Listen string // host:port; beyond loopback without TLS the page serves only probes, /metrics, and /drain with admin.drain_token
 
 	// Token is required, as Authorization: Bearer TOKEN, for requests that change something or
 	// show keys. Without a token, only callers on loopback may make changes.
