@@ -18,8 +18,8 @@ COMMAND is a small program on the SDK under test, whose handler obeys the payloa
 "end ID KEY CLOCK" before it returns; CLOCK is CLOCK_BOOTTIME in nanoseconds. docs/sdk-protocol.md has the
 instructions, and examples/conformance and sdk/python/conformance.py obey them.
 
-Rules about calls are absent if the worker takes no calls. The exit code is 0 only if
-every other rule passed. The rules:
+Rules about calls are absent if the worker takes no calls, and those about timers if its
+SDK has none. The exit code is 0 only if every other rule passed. The rules:
 
 `
 

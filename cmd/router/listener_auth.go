@@ -116,7 +116,7 @@ func (e *listenerAuth) guardLane(cfg config.Lane, log *slog.Logger) error {
 }
 
 // probePaths are asked by the kubelet.
-var probePaths = []string{"/startupz", "/readyz", "/livez", "/healthz"}
+var probePaths = []string{"/startupz", "/readyz", "/livez"}
 
 // adminToken returns a function that reads the current token of the admin page.
 func adminToken(cfg config.Admin, metrics *mtls.Metrics, log *slog.Logger) (func() string, error) {

@@ -26,7 +26,9 @@ later one ran (missed: latest), and NOT RUN the firings that did not run, by rea
   too_late      it was later than its grace
   too_many      one of more than 100 that were missed (missed: all)
   redefined     the schedule has other times now
-  undeclared    no worker of the owner declares the schedule any more`,
+  undeclared    no worker of the owner declares the schedule any more
+  duplicate     a copy of one that ran
+  not_scheduled it is at no time of the schedule`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		var m report.Members

@@ -195,6 +195,14 @@
             'it took up to {{ $value | humanizeDuration }} from the last sign of a dead router until its keys were handled elsewhere.',
           ),
           alert(
+            'RingfenceTakeoversRepeated',
+            'warning',
+            ring(group),
+            'max by (%s) (%s) > %d' % [by, inGroup(increase('ringfence_ownership_notes_total', '15m', ['kind="takeover"'])), c.thresholds.takeovers],
+            'Routers end again and again without leaving.',
+            'one router has taken keys over from dead routers {{ $value | humanize }} times in 15 minutes; each time the keys waited for about the lease.',
+          ),
+          alert(
             'RingfencePartitionsUneven',
             'info',
             ring(group),

@@ -35,6 +35,7 @@
       ackHoles: 8000,  // four fifths of the brokers' managedLedgerMaxUnackedRangesToPersist
       redeliveryRatio: 0.2,
       takeover: 5,  // seconds
+      takeovers: 5,  // in 15 minutes
       handoff: 10,  // seconds; a handler that is not finished holds its own key back, rarely its partition
       append: 0.5,  // seconds
       imbalance: 1.5,  // times the average

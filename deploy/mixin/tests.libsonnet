@@ -164,6 +164,16 @@ local cases = {
     labels: atGroup,
     value: '5.98s',
   },
+  RingfenceTakeoversRepeated: {
+    fires: [
+      s('ringfence_ownership_notes_total', a, '0+1x20', 'kind="takeover"'),
+    ],
+    quiet: [  // some nodes of the cluster were lost
+      s('ringfence_ownership_notes_total', a, '0 4x20', 'kind="takeover"'),
+    ],
+    labels: atGroup,
+    value: '9',
+  },
   RingfencePartitionsUneven: {
     fires: [
       s('ringfence_ownership_open_partitions', a, '3800x40'),

@@ -138,7 +138,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 	inTheClear := !loopback && !g.TLS && !g.Insecure
 	if inTheClear && (!drain || g.DrainToken == "") {
 		return &refusal{
-			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: " + cmp.Or(g.Opening,
+			http.StatusForbidden, plain, "in the clear, other machines get probes, /metrics and, with its own token, /drain only: " + cmp.Or(g.Opening,
 				"set admin.tls and admin.token_file, or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true"),
 		}
 	}
