@@ -182,7 +182,7 @@ func (n *Node) topicsUnread() map[string]error {
 	return nil
 }
 
-// allUnread returns an error if a node has lost all topics that it consumes. Without some of them it takes part.
+// allUnread returns an error if a node has lost all topics that it consumes. Without some of them, or some of their partitions, it takes part.
 func allUnread(topics []string, unread map[string]error) error {
 	if len(unread) == 0 {
 		return nil
@@ -190,12 +190,12 @@ func allUnread(topics []string, unread map[string]error) error {
 	var reasons []error
 	for _, topic := range topics {
 		why := unread[source.FullTopicName(topic)]
-		if why == nil {
+		if why == nil || errors.Is(why, source.ErrPartlyRead) {
 			return nil
 		}
 		reasons = append(reasons, why)
 	}
-	return fmt.Errorf("no topic can be read any more, or not all of its partitions: %w", errors.Join(reasons...))
+	return fmt.Errorf("no topic can be read any more: %w", errors.Join(reasons...))
 }
 
 // stuckAfter is the delay of the ownership machine's driver after which only a restart may help.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/source"
 )
 
 // failsBy waits until the readiness of a member fails by a check, with a text in its error.
@@ -102,5 +103,9 @@ func TestReadyWithoutALostTopic(t *testing.T) {
 	lost["persistent://public/default/b"] = denied("b")
 	if err := allUnread([]string{"a", "b"}, lost); err == nil || !strings.Contains(err.Error(), "denied a") || !strings.Contains(err.Error(), "denied b") {
 		t.Errorf("without any topic: %v, want an error with the reasons", err)
+	}
+	lost["persistent://public/default/b"] = fmt.Errorf("%w: %w", source.ErrPartlyRead, denied("b"))
+	if err := allUnread([]string{"a", "b"}, lost); err != nil {
+		t.Errorf("with a partition of one topic: %v", err)
 	}
 }

@@ -150,7 +150,7 @@ func (d *discovery) start(ctx context.Context) error {
 		}
 		earliest := d.cfg.FromEarliest || topic == d.cfg.RetryTopic // copies are never skipped
 		for _, name := range names {
-			if !d.enter(name) { // the settings name a topic partition beside its topic
+			if !d.enter(name, d.whyUnread(name)) { // the settings name a topic partition beside its topic
 				continue
 			}
 			group.Go(func() error {
@@ -246,8 +246,10 @@ func (d *discovery) run(ctx context.Context) {
 		case <-timer.C:
 		case <-d.lost:
 			pauses.Reset()
-			pause = pauses.Next()
-			timer.Reset(pause)
+			if soon := pauses.Next(); soon < pause { // otherwise one loss after the other would put it off
+				pause = soon
+				timer.Reset(pause)
+			}
 			continue
 		case <-ctx.Done():
 			return
@@ -269,15 +271,17 @@ func (d *discovery) run(ctx context.Context) {
 	}
 }
 
-// enter adds a topic partition to those that are read. It reports false if it was there.
-func (d *discovery) enter(name string) bool {
+// enter adds a topic partition to those that are read. It reports false if it was there, or if it was lost since whyUnread returned before.
+func (d *discovery) enter(name string, before *error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, known := d.reading[name]
+	if _, known := d.reading[name]; known || d.unread[name] != before {
+		return false
+	}
 	d.reading[name] = struct{}{}
 	delete(d.unread, name)
 	d.metrics.topicPartitions.Set(float64(len(d.reading)))
-	return !known
+	return true
 }
 
 // lose says that a topic partition, or a topic, cannot be read any more: the goroutine tries again. It does not block; any goroutine may call it.
@@ -309,7 +313,7 @@ func (d *discovery) isRead(name string) bool {
 	return is
 }
 
-// forgetGone forgets what could not be read of a topic, and is no longer of it by the broker's newest answer.
+// forgetGone forgets what could not be read of a topic, and is no longer of it by the broker's newest answer, of which all is read.
 func (d *discovery) forgetGone(topic string, names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -332,6 +336,15 @@ func (d *discovery) unreadTopics() map[string]error {
 			topics[topic] = *why
 			break
 		}
+		if topics[topic] == nil {
+			continue
+		}
+		for name := range d.reading {
+			if isOf(name, topic) {
+				topics[topic] = fmt.Errorf("%w: %w", ErrPartlyRead, topics[topic])
+				break
+			}
+		}
 	}
 	return topics
 }
@@ -342,7 +355,6 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	d.forgetGone(topic, names)
 	queue := d.queueFor(len(names))
 	if topic == d.cfg.TimerTopic() {
 		queue = max(1, queue/timersQueueShare)
@@ -365,11 +377,15 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 			errs = append(errs, err)
 			continue
 		}
-		if d.whyUnread(name) != before { // the reader has lost it already
-			continue
+		if d.enter(name, before) { // otherwise the reader has lost it already
+			d.log.Info("reading a topic partition", "topic", name, "topic_partitions", len(names))
 		}
-		d.enter(name)
-		d.log.Info("reading a topic partition", "topic", name, "topic_partitions", len(names))
+	}
+	if len(errs) == 0 {
+		d.forgetGone(topic, names)
+	}
+	if len(errs) > 1 { // mostly for one reason
+		return fmt.Errorf("%w (and %d more topic partitions)", errs[0], len(errs)-1)
 	}
 	return errors.Join(errs...)
 }

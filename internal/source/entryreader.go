@@ -22,7 +22,7 @@ type entryReader struct {
 	queue  *entries.Queue
 
 	// Of the source's reader.
-	origins map[*entries.Consumer]*origin
+	origins map[string]*origin   // by topic partition
 	fetched []*entries.Delivered // from the queue; those before next were handed on
 	next    int
 	batches batches
@@ -54,7 +54,7 @@ func newEntryReader(cfg Config, client entries.Config, access entries.Access, me
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
-	return &entryReader{cfg: cfg, client: c, queue: entries.NewQueue(), origins: make(map[*entries.Consumer]*origin)}, nil
+	return &entryReader{cfg: cfg, client: c, queue: entries.NewQueue(), origins: make(map[string]*origin)}, nil
 }
 
 // partitions implements reader.
@@ -190,19 +190,13 @@ func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, tot
 	_ = d.AckPart(left, total) // it fails if the consumer is closed; then another one gets the entry
 }
 
-// originOf finds the topic partition of a consumer. Consumers of one topic partition, of which all but the last were lost, share it.
+// originOf returns the topic partition of a consumer, which later consumers of it share.
 func (r *entryReader) originOf(c *entries.Consumer) *origin {
-	o := r.origins[c]
+	o := r.origins[c.Topic()]
 	if o == nil {
 		made := newOrigin(len(r.origins), c.Topic(), r.cfg)
 		o = &made
-		for _, known := range r.origins {
-			if known.base == made.base && known.partition == made.partition {
-				o = known
-				break
-			}
-		}
-		r.origins[c] = o
+		r.origins[c.Topic()] = o
 	}
 	return o
 }
@@ -229,6 +223,9 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 	ends := make([]End, 0, len(consumers))
 	for _, c := range consumers {
 		id, err := c.LastID(ctx)
+		if errors.Is(err, entries.ErrLost) { // receive has not told it yet
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("source: last message ids: %w", err)
 		}

@@ -3,7 +3,10 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -273,5 +276,230 @@ func TestALostTopicWithConsumersOfAnotherType(t *testing.T) {
 		r.refused.Store(nil)
 		r.start()
 		<-r.Ready()
+	})
+}
+
+// A topic that is lost repeatedly is read each time that it can be, and keeps no memory of the consumers that it has had.
+func TestATopicThatIsLostRepeatedly(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		r.start()
+		<-r.Ready()
+		for i := range 10 {
+			payload := fmt.Sprint("b", i)
+			r.publish("b", payload)
+			r.done(r.take(payload))
+			time.Sleep(time.Second) // acks go out in groups
+			r.refuse("b")
+			time.Sleep(time.Minute)
+			r.refused.Store(nil)
+			time.Sleep(lostAgainMax)
+		}
+		r.publish("b", "last")
+		r.done(r.take("last"))
+		reader := r.Source.broker.(*pulsarConnection).reader.(*entryReader)
+		if len(reader.origins) != 1 || len(reader.consumers) != 4 {
+			r.t.Errorf("%d origins of events and %d consumers, want that of b, and those of a, b, the retry topic and the timer topic", len(reader.origins), len(reader.consumers))
+		}
+	})
+}
+
+// The acks of a lost topic are refused, each of them. The log says so once in ten seconds.
+func TestTheAcksOfALostTopicAreOneLine(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		const events = 200
+		r.got = make(chan event.Message, events)
+		r.start()
+		for range events {
+			r.publish("b", "b")
+		}
+		var open []event.Message
+		for range events {
+			open = append(open, r.take("b"))
+		}
+		r.refuse("b")
+		time.Sleep(time.Minute)
+		for _, m := range open {
+			r.done(m)
+		}
+		if n := strings.Count(r.log.String(), "ack refused"); n < 1 || n > events/10 { // the clock of these ten seconds is not the bubble's
+			r.t.Errorf("%d lines, want one", n)
+		}
+	})
+}
+
+// A source whose sink is busy does not know yet that it has lost a topic. It tells the ends of the others all the same.
+func TestTheEndsOfTheOthersBesideALostTopic(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		r.start()
+		n := cap(r.got) + 1
+		for range n {
+			r.publish("a", "a")
+		}
+		synctest.Wait()
+		r.refuse("b")
+		time.Sleep(time.Minute)
+		if r.Unread() != nil {
+			r.t.Error("the source knows of the loss")
+		}
+		if ends, _, err := r.Ends(r.t.Context()); err != nil || len(ends) != 3 {
+			r.t.Errorf("ends %v and %v, want those of a, the retry topic and the timer topic", ends, err)
+		}
+		for range n {
+			r.done(r.take("a"))
+		}
+	})
+}
+
+// A topic partition that is lost again just before it counts as read does not count as read: nothing would try it again.
+func TestATopicPartitionThatIsLostWhileItIsEntered(t *testing.T) {
+	d := fakeLink(&fakeClient{}).discovery
+	before := d.whyUnread("t")
+	d.lose("t", errors.New("refused"))
+	if d.enter("t", before) || d.isRead("t") || d.whyUnread("t") == nil {
+		t.Error("the lost topic partition counts as read")
+	}
+	if !d.enter("t", d.whyUnread("t")) || d.whyUnread("t") != nil {
+		t.Error("the topic partition cannot be read again")
+	}
+}
+
+// A lost topic partition is tried again soon, also while others are lost one after the other.
+func TestLossesDoNotPutOffTheNextAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &fakeReader{
+			names: func(topic string) ([]string, error) {
+				return []string{topic + "-partition-0", topic + "-partition-1"}, nil
+			},
+			attach: func(subscription) error { return nil },
+		}
+		p := fakeLinkOf(&fakeClient{}, reader)
+		if err := p.subscribeAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		first := FullTopicName("t-partition-0")
+		p.discovery.lose(first, errors.New("refused"))
+		for range 10 {
+			time.Sleep(300 * time.Millisecond)
+			p.discovery.lose(FullTopicName("t-partition-1"), errors.New("refused"))
+		}
+		synctest.Wait()
+		if !p.discovery.isRead(first) {
+			t.Error("the topic partition was not tried in three seconds")
+		}
+	})
+}
+
+// The reason why the many partitions of a topic cannot be read is told once, not for each of them.
+func TestTheReasonForManyTopicPartitionsIsShort(t *testing.T) {
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprint(FullTopicName("t"), "-partition-", i))
+	}
+	reader := &fakeReader{
+		names:  func(string) ([]string, error) { return names, nil },
+		attach: func(subscription) error { return errors.New("refused") },
+	}
+	err := fakeLinkOf(&fakeClient{}, reader).discovery.look(t.Context(), FullTopicName("t"))
+	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "refused (and 99 more topic partitions)") {
+		t.Errorf("%v, want one reason", err)
+	}
+}
+
+// A topic that was deleted does not hide the broker's limits, which are those of the other topics then.
+func TestTheLimitsBesideALostTopic(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/admin/v2/persistent/public/default/t/") {
+			http.Error(w, "no such topic", http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write([]byte("70"))
+	}))
+	defer server.Close()
+	p := fakeLink(&fakeClient{})
+	p.cfg.AdminURL = server.URL
+	if l, _, err := p.limits(t.Context()); err == nil {
+		t.Errorf("limits %v without those of a topic that is read", l)
+	}
+	p.discovery.lose(FullTopicName("t"), errors.New("deleted"))
+	if l, _, err := p.limits(t.Context()); err != nil || l.unackedConsumer != 70 || l.unackedSubscription != 70 {
+		t.Errorf("limits %v and %v, want those of the retry topic", l, err)
+	}
+	p.discovery.lose(p.cfg.RetryTopic, errors.New("refused"))
+	if l, _, err := p.limits(t.Context()); err != nil || l.unackedConsumer != 70 {
+		t.Errorf("limits %v and %v, want those that the broker tells", l, err)
+	}
+	server.Close()
+	if l, _, err := p.limits(t.Context()); err == nil {
+		t.Errorf("limits %v without an answer", l)
+	}
+}
+
+// A topic of which some partitions are read is not lost as a whole.
+func TestATopicThatIsReadInPart(t *testing.T) {
+	var names []string
+	reader := &fakeReader{
+		names: func(topic string) ([]string, error) {
+			if topic != FullTopicName("t") {
+				return []string{topic}, nil
+			}
+			return names, nil
+		},
+		attach: func(subscription) error { return nil },
+	}
+	for i := range 2 {
+		names = append(names, fmt.Sprint(FullTopicName("t"), "-partition-", i))
+	}
+	p := fakeLinkOf(&fakeClient{}, reader)
+	if err := p.subscribeAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	refused := errors.New("refused")
+	for i, name := range names {
+		p.discovery.lose(name, refused)
+		if why := p.unread()[FullTopicName("t")]; !errors.Is(why, refused) || errors.Is(why, ErrPartlyRead) != (i == 0) {
+			t.Errorf("after %d lost partitions of 2: %v", i+1, why)
+		}
+	}
+}
+
+// A topic with partitions that was deleted counts as lost until it can be read again, also if the broker takes its name for a topic without partitions.
+func TestATopicThatHasLostItsPartitions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topic := FullTopicName("t")
+		var gone atomic.Bool
+		reader := &fakeReader{
+			names: func(name string) ([]string, error) {
+				if name == topic && !gone.Load() {
+					return []string{name + "-partition-0"}, nil
+				}
+				return []string{name}, nil
+			},
+			attach: func(s subscription) error {
+				if s.topic == topic && gone.Load() {
+					return errors.New("no such topic")
+				}
+				return nil
+			},
+		}
+		p := fakeLinkOf(&fakeClient{}, reader)
+		if err := p.subscribeAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		gone.Store(true)
+		p.discovery.lose(topic+"-partition-0", errors.New("no such topic"))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if p.unread()[topic] == nil {
+			t.Error("the deleted topic counts as read")
+		}
+		gone.Store(false)
+		time.Sleep(lostAgainMax)
+		synctest.Wait()
+		if why := p.unread(); why != nil {
+			t.Errorf("not read are %v", why)
+		}
 	})
 }

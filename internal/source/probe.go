@@ -27,8 +27,9 @@ var errCounting = errors.New("source: pulsar.batch_index_acks is on, but the bro
 	"turn this off, or acknowledgmentAtBatchIndexLevelEnabled on at all brokers")
 
 // probe asks the admin API for the limits of topics, with the policies of topic and
-// namespace applied. The topics have to exist.
-func probe(ctx context.Context, admin pulsaradmin.Client, topics []string) (limits, error) {
+// namespace applied. The topics have to exist, but for those that cannot be read any more: the
+// limits are those of the others then.
+func probe(ctx context.Context, admin pulsaradmin.Client, topics []string, unread map[string]error) (limits, error) {
 	l := limits{unackedConsumer: math.MaxInt32, unackedSubscription: math.MaxInt32}
 	ask := func(path string, answer any) error {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -38,6 +39,8 @@ func probe(ctx context.Context, admin pulsaradmin.Client, topics []string) (limi
 		}
 		return nil
 	}
+	var gone error
+	known := false
 	for _, topic := range topics {
 		path := pulsaradmin.TopicPath(topic)
 		for name, least := range map[string]*int{
@@ -45,13 +48,19 @@ func probe(ctx context.Context, admin pulsaradmin.Client, topics []string) (limi
 			"/maxUnackedMessagesOnSubscription": &l.unackedSubscription,
 		} {
 			var n int
-			if err := ask(path+name+"?applied=true", &n); err != nil {
+			if err := ask(path+name+"?applied=true", &n); err != nil && unread[topic] != nil {
+				gone = err
+				continue
+			} else if err != nil {
 				return limits{}, err
 			}
-			if n > 0 { // 0 is no limit
+			if known = true; n > 0 { // 0 is no limit
 				*least = min(*least, n)
 			}
 		}
+	}
+	if !known {
+		return limits{}, gone
 	}
 	settings := map[string]string{}
 	// Only administrators may ask this; without the right, the configuration counts.

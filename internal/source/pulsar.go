@@ -114,7 +114,7 @@ func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {
 	if p.cfg.AdminURL == "" {
 		return limits{}, false, nil
 	}
-	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, p.discovery.topics())
+	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, p.discovery.topics(), p.unread())
 	return l, true, err
 }
 

@@ -371,8 +371,12 @@ func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 	}
 }
 
-// Unread returns the topics that s has lost, or partitions of them, each with the reason; nil: none. The broker refuses them, for lack of a right,
-// for example. s tries again to read them, and reads the others meanwhile. Any goroutine may call it.
+// ErrPartlyRead says that a topic has other partitions, which are read.
+var ErrPartlyRead = errors.New("the other partitions are read")
+
+// Unread returns the topics that s has lost, or partitions of them, each with the reason, which wraps ErrPartlyRead for a topic of which other partitions
+// are read; nil: none. The broker refuses them, for lack of a right, for example. s tries again to read them, and reads the others meanwhile. Any goroutine
+// may call it.
 func (s *Source) Unread() map[string]error {
 	select {
 	case <-s.ready:
@@ -568,6 +572,9 @@ func (s *Source) noteSettled() {
 // ack is the acker's goroutine. When ctx ends it sends due acks and returns.
 func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
+	const quiet = 10 * time.Second // between two lines in the log: all open events of a topic that was lost are refused
+	var noted clock.Instant
+	refused := 0
 	for ended := false; !ended; {
 		select {
 		case <-s.toAck:
@@ -581,7 +588,11 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 		for _, a := range acks {
 			if err := broker.ack(a); err != nil {
 				s.metrics.ackFailures.Inc()
-				s.log.Warn("ack refused, the broker will deliver the entry again", "message_id", a.Entry, "error", err)
+				refused++
+				if now := clock.Now(); noted == 0 || now.Sub(noted) >= quiet {
+					s.log.Warn("ack refused, the broker will deliver the entry again", "acks", refused, "message_id", a.Entry, "error", err)
+					refused, noted = 0, now
+				}
 			}
 		}
 		clear(acks)
