@@ -61,7 +61,7 @@ type Property struct{ Name, Value string }
 type MessageID struct {
 	Ledger, Entry  int64
 	Batch          int // index in the producer's batch, -1 without a batch
-	TopicPartition int // -1 if the topic is not partitioned; plus a multiple of 1<<17, which names the cluster, if the topic has moved to another one
+	TopicPartition int // -1 if the topic is not partitioned; after the topic has moved to another cluster plus a multiple of 1<<17, which names that
 }
 
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch.

@@ -111,8 +111,8 @@ func (t *traces) about(e *event.Event) []attribute.KeyValue {
 		semconv.MessagingMessageBodySize(len(e.Payload)),
 		attribute.Int("ringfence.partition", int(e.Partition)),
 	)
-	if e.ID.TopicPartition >= 0 {
-		attrs = append(attrs, semconv.MessagingDestinationPartitionID(strconv.Itoa(int(e.ID.TopicPartition))))
+	if n := e.ID.PartitionNumber(); n >= 0 {
+		attrs = append(attrs, semconv.MessagingDestinationPartitionID(strconv.Itoa(int(n))))
 	}
 	if t.keys {
 		attrs = append(attrs, attribute.String("ringfence.key", string(e.Key)))

@@ -76,12 +76,9 @@ func about(e *event.Entry, d *entries.Delivered, from *origin) {
 	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
 }
 
-// markShift leaves room below a mark for the number of each topic partition, of at most 100,000.
-const markShift = 17
-
 // marked returns a topic partition as ids of its events have it. Of a topic that has moved to another cluster it bears that cluster's mark: that cluster may use
 // ledgers and entries again, and events with ids that have finished are not run.
-func marked(partition, mark int32) int32 { return partition + mark<<markShift }
+func marked(partition, mark int32) int32 { return partition + mark<<event.ClusterShift }
 
 // idOf returns the id of an entry. That of a complete message in chunks is the same at each delivery, in whatever order they come.
 func idOf(d *entries.Delivered) EntryID {

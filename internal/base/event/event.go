@@ -33,8 +33,14 @@ func (Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
 type MessageID struct {
 	Ledger, Entry  int64
 	Batch          int32 // index in the producer's batch, -1 when there was none
-	TopicPartition int32 // of the topic, -1 when it is not partitioned; plus a multiple of 1<<17 after the topic has moved to another cluster, which may use ledgers again
+	TopicPartition int32 // see PartitionNumber; plus a multiple of 1<<ClusterShift after the topic has moved to another cluster, which may use ledgers again
 }
+
+// ClusterShift leaves room below the mark of a cluster for the number of each topic partition, of at most 100,000.
+const ClusterShift = 17
+
+// PartitionNumber returns the number of the event's topic partition, -1 if the topic is not partitioned.
+func (m MessageID) PartitionNumber() int32 { return (m.TopicPartition+1)&(1<<ClusterShift-1) - 1 }
 
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch. That of a call is call: and 16 digits.
 func (m MessageID) String() string {
