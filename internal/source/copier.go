@@ -10,6 +10,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/ring"
 )
@@ -71,7 +72,7 @@ func newCopier() *copier { return &copier{work: make(chan struct{}, 1)} }
 // add is called under the source's mutex.
 func (c *copier) add(out outgoingEvent) {
 	c.added = append(c.added, out)
-	wake(c.work)
+	signal.Set(c.work)
 }
 
 // unanswered returns the answers to new events that were not sent, or whose outcomes are not noted. It is called under the
@@ -184,7 +185,7 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 		if over {
 			out.late.Store(true)
 			if out.answer != nil {
-				wake(c.work)
+				signal.Set(c.work)
 			}
 			return
 		}
@@ -199,7 +200,7 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 		if ended && out.answer != nil {
 			out.answer(err)
 		}
-		wake(c.work)
+		signal.Set(c.work)
 	})
 }
 

@@ -132,46 +132,6 @@ func (s *Source) ContinueAfter(earlier *Source) {
 	s.ledger.ContinueAfter(earlier.ledger)
 }
 
-// SetMembers sets the number of members, this one included, that share the subscription
-// and so the broker's allowance for it. It may be called at any time.
-func (s *Source) SetMembers(members int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.members = members
-	s.share()
-}
-
-// share bounds what this node takes of the broker's allowance. The caller holds the lock.
-func (s *Source) share() {
-	s.ledger.Bound(s.cfg.bounds(s.members))
-	if s.bounded != nil {
-		s.bounded.bound(s.cfg.unackedMax(s.members, s.ramp))
-	}
-}
-
-func (s *Source) unackedMax() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cfg.unackedMax(s.members, s.ramp)
-}
-
-// raise lets the share grow to its full size.
-func (s *Source) raise(ctx context.Context) {
-	tick := time.NewTicker(rampEvery)
-	defer tick.Stop()
-	for range rampSteps {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		s.mu.Lock()
-		s.ramp++
-		s.share()
-		s.mu.Unlock()
-	}
-}
-
 // Run subscribes and hands events to sink until ctx ends; then it sends the due acks, closes
 // the subscription, which returns all open events to the broker, and returns nil. Any other
 // return is an error: the subscription is unavailable ([ErrSubscriptionType]), or lost for
@@ -256,66 +216,6 @@ func (s *Source) abandon(sink Sink) {
 	}
 	s.metrics.timersHeld.Set(0)
 	s.gauges()
-}
-
-// adopt replaces the configured limits by the broker's own.
-func (s *Source) adopt(ctx context.Context, broker connection) error {
-	l, known, err := broker.limits(ctx)
-	if err != nil {
-		s.log.Warn("cannot ask the broker for its limits; using the configured ones", "error", err)
-		return nil
-	}
-	if !known {
-		return nil
-	}
-	switch {
-	case l.batchIndexAcks == "false" && s.cfg.Counting == CountEvents:
-		return errCounting
-	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
-		s.log.Info("the broker can ack single events of a batch: set pulsar.batch_index_acks at all members to pin fewer events")
-	}
-	s.limit(l)
-	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
-	return nil
-}
-
-// limit sets the broker's limits, and reports whether they are others than before.
-func (s *Source) limit(l limits) (changed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changed = s.cfg.UnackedConsumerMax != l.unackedConsumer || s.cfg.UnackedSubscriptionMax != l.unackedSubscription
-	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
-	return changed
-}
-
-// followLimits asks for the broker's limits now and then: below a policy that has lowered them, the broker would stop sending before anything is
-// spilled, and all keys would wait for the stuck ones.
-func (s *Source) followLimits(ctx context.Context, broker connection) {
-	tick := time.NewTicker(s.cfg.DiscoverEvery)
-	defer tick.Stop()
-	failed := false
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		l, known, err := broker.limits(ctx)
-		switch {
-		case ctx.Err() != nil || err == nil && !known:
-			return
-		case err != nil:
-			if !failed { // said once, until it works again
-				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
-			}
-		case s.limit(l):
-			s.mu.Lock()
-			s.share()
-			s.mu.Unlock()
-			s.log.Warn("the broker's limits have changed", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
-		}
-		failed = err != nil
-	}
 }
 
 // Drain stops reading for good, and waits until every event that was handed on is settled or
@@ -481,7 +381,7 @@ func (s *Source) enter(receipts []Receipt, batch []*event.Entry) []*event.Entry 
 	again := len(s.acks) > 0
 	s.mu.Unlock()
 	if again {
-		wake(s.toAck)
+		signal.Set(s.toAck)
 	}
 	if len(unreadable) > 0 {
 		s.Settle(nil, unreadable)
@@ -560,9 +460,9 @@ func (s *Source) Copy(m event.Message, v event.Verdict, done func()) {
 // and does not block.
 func (s *Source) noteSettled() {
 	if len(s.acks) > 0 {
-		wake(s.toAck)
+		signal.Set(s.toAck)
 	}
-	wake(s.changed)
+	signal.Set(s.changed)
 	if s.idle != nil && s.ledger.Stats().Unsettled == 0 {
 		close(s.idle)
 		s.idle = nil
@@ -599,7 +499,7 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 		s.mu.Lock()
 		s.acking = 0
 		s.mu.Unlock()
-		wake(s.changed)
+		signal.Set(s.changed)
 	}
 }
 
@@ -634,61 +534,4 @@ func (s *Source) spill(ctx context.Context) {
 			events, noted = 0, now
 		}
 	}
-}
-
-// publishGauges is a goroutine that updates the gauges once a second.
-func (s *Source) publishGauges(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	heavy := false
-	for {
-		s.gauges()
-		if mean, is := s.heavier(); is && !heavy {
-			heavy = true // said once, and not every second
-			s.log.Warn("events are larger than the memory bound assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// heavier returns the mean weight of fresh events since the last call, and whether it
-// exceeds EventBytesTypical. It waits for enough events.
-func (s *Source) heavier() (mean int, is bool) {
-	const enough = 100
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fresh.events < enough {
-		return 0, false
-	}
-	mean = s.fresh.bytes / s.fresh.events
-	s.fresh.events, s.fresh.bytes = 0, 0
-	return mean, mean > s.cfg.EventBytesTypical
-}
-
-func (s *Source) gauges() {
-	s.mu.Lock()
-	stats, mostUnacked, allowance := s.ledger.Stats(), s.ledger.MostUnacked(), s.cfg.allowance(s.members)
-	s.mu.Unlock()
-	age := time.Duration(0)
-	if now := clock.Now(); stats.Oldest.Before(now) {
-		age = now.Sub(stats.Oldest)
-	}
-	s.metrics.unsettled.Set(float64(stats.Unsettled))
-	s.metrics.unsettledBytes.Set(float64(stats.Bytes))
-	s.metrics.openEntries.Set(float64(stats.Entries))
-	s.metrics.pinnedEntries.Set(float64(stats.PinnedEntries))
-	s.metrics.pinnedEvents.Set(float64(stats.Pinned))
-	s.metrics.spilling.Set(float64(stats.Spilling))
-	s.metrics.allowance.Set(float64(stats.Allowance))
-	s.metrics.allowanceRatio.Set(float64(mostUnacked) / float64(max(1, allowance)))
-	s.metrics.oldest.Set(age.Seconds())
-}
-
-// wake sends to a channel of capacity 1 without blocking.
-func wake(c chan struct{}) {
-	signal.Set(c)
 }

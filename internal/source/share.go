@@ -1,0 +1,106 @@
+package source
+
+import (
+	"context"
+	"time"
+)
+
+// SetMembers sets the number of members, this one included, that share the subscription
+// and so the broker's allowance for it. It may be called at any time.
+func (s *Source) SetMembers(members int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.members = members
+	s.share()
+}
+
+// share bounds what this node takes of the broker's allowance. The caller holds the lock.
+func (s *Source) share() {
+	s.ledger.Bound(s.cfg.bounds(s.members))
+	if s.bounded != nil {
+		s.bounded.bound(s.cfg.unackedMax(s.members, s.ramp))
+	}
+}
+
+func (s *Source) unackedMax() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.unackedMax(s.members, s.ramp)
+}
+
+// raise lets the share grow to its full size.
+func (s *Source) raise(ctx context.Context) {
+	tick := time.NewTicker(rampEvery)
+	defer tick.Stop()
+	for range rampSteps {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		s.mu.Lock()
+		s.ramp++
+		s.share()
+		s.mu.Unlock()
+	}
+}
+
+// adopt replaces the configured limits by the broker's own.
+func (s *Source) adopt(ctx context.Context, broker connection) error {
+	l, known, err := broker.limits(ctx)
+	if err != nil {
+		s.log.Warn("cannot ask the broker for its limits; using the configured ones", "error", err)
+		return nil
+	}
+	if !known {
+		return nil
+	}
+	switch {
+	case l.batchIndexAcks == "false" && s.cfg.Counting == CountEvents:
+		return errCounting
+	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
+		s.log.Info("the broker can ack single events of a batch: set pulsar.batch_index_acks at all members to pin fewer events")
+	}
+	s.limit(l)
+	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
+	return nil
+}
+
+// limit sets the broker's limits, and reports whether they are others than before.
+func (s *Source) limit(l limits) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.cfg.UnackedConsumerMax != l.unackedConsumer || s.cfg.UnackedSubscriptionMax != l.unackedSubscription
+	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
+	return changed
+}
+
+// followLimits asks for the broker's limits now and then: below a policy that has lowered them, the broker would stop sending before anything is
+// spilled, and all keys would wait for the stuck ones.
+func (s *Source) followLimits(ctx context.Context, broker connection) {
+	tick := time.NewTicker(s.cfg.DiscoverEvery)
+	defer tick.Stop()
+	failed := false
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		l, known, err := broker.limits(ctx)
+		switch {
+		case ctx.Err() != nil || err == nil && !known:
+			return
+		case err != nil:
+			if !failed { // said once, until it works again
+				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
+			}
+		case s.limit(l):
+			s.mu.Lock()
+			s.share()
+			s.mu.Unlock()
+			s.log.Warn("the broker's limits have changed", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
+		}
+		failed = err != nil
+	}
+}
