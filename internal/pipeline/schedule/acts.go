@@ -9,13 +9,17 @@ import (
 )
 
 // MaySkip reports whether a firing that waits here, and that an operator skips, may become a dead letter: as one that a policy drops, after the firing
-// that follows is safe. A schedule that no worker declares here has none that follows.
+// that follows is safe. While no worker here declares its schedule, it waits for one as long as [Book.Arrive] lets it wait.
 func (b *Book) MaySkip(now time.Time, f Firing) bool {
-	if _, open := b.opened[partition.Of(KeyOf(f.Name))]; !open {
+	opened, open := b.opened[partition.Of(KeyOf(f.Name))]
+	if !open {
 		return false
 	}
 	l := b.schedules[f.Name]
-	if l == nil || !l.has || f.DefinitionID != l.def.ID() || !l.def.Occurs(f.Time) {
+	if l == nil || !l.has {
+		return !now.Before(b.unknownUntil(now, f, l, opened))
+	}
+	if f.DefinitionID != l.def.ID() || !l.def.Occurs(f.Time) {
 		return true
 	}
 	e := l.want(now, f.Time, 0)

@@ -130,9 +130,21 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	return Decision{Verdict: Enter, Missed: f.Missed}
 }
 
-// arriveUnknown decides about a firing that no worker here declares. A deploy under way may bring a
-// worker that does, so it waits, from the moment on at which this node could know.
+// arriveUnknown decides about a firing that no worker here declares.
 func (b *Book) arriveUnknown(now time.Time, f Firing, l *line, opened time.Time) Decision {
+	until := b.unknownUntil(now, f, l, opened)
+	switch {
+	case f.Time.After(now):
+		return wait(Early, f.Time)
+	case now.Before(until):
+		return wait(Unknown, now.Add(askAgain))
+	}
+	return b.drop(l, Undeclared)
+}
+
+// unknownUntil returns until when a firing that no worker here declares waits: a deploy under way may bring a worker that does. It waits from the
+// moment on at which this node could know.
+func (b *Book) unknownUntil(now time.Time, f Firing, l *line, opened time.Time) time.Time {
 	since := opened
 	if l != nil && l.since.After(since) {
 		since = l.since
@@ -146,16 +158,7 @@ func (b *Book) arriveUnknown(now time.Time, f Firing, l *line, opened time.Time)
 			l.since = now
 		}
 	}
-	if f.Time.After(since) {
-		since = f.Time
-	}
-	switch {
-	case f.Time.After(now):
-		return wait(Early, f.Time)
-	case now.Before(since.Add(GraceDefault)):
-		return wait(Unknown, now.Add(askAgain))
-	}
-	return b.drop(l, Undeclared)
+	return later(since, f.Time).Add(GraceDefault)
 }
 
 func wait(r Reason, until time.Time) Decision {

@@ -317,14 +317,38 @@ func TestASkippedFiringEndsAfterItsSuccessorIsSafe(t *testing.T) {
 	ran := firing(t, all, now)
 	want(t, b.Arrive(now, ran), Enter, NoReason)
 	b.Done(now, ran, End{Settled: true})
-	redefined, undeclared := ran, ran
+	redefined := ran
 	redefined.DefinitionID++
-	undeclared.Name = "other"
-	b.Opened(now, partition.Of(KeyOf("other")))
-	for _, f := range []Firing{ran, redefined, undeclared} {
+	for _, f := range []Firing{ran, redefined} {
 		if !b.MaySkip(now, f) {
 			t.Errorf("%+v, which leads to no other, does not end", f)
 		}
+	}
+}
+
+// A skipped firing whose worker has crashed waits for it: the missed ones behind it are still to run. If none comes back, it ends.
+func TestASkippedFiringWaitsForAWorker(t *testing.T) {
+	all := Definition{Name: "a", Every: time.Minute, Missed: All}
+	now := noon.Add(10 * time.Minute)
+	f := firing(t, all, noon.Add(5*time.Minute))
+	b := opened(t, now, all)
+	arm(b, now)
+	b.Forget(now, 1)
+	if b.MaySkip(now, f) {
+		t.Fatal("it ends while no worker declares its schedule")
+	}
+	if !b.MaySkip(now.Add(GraceDefault), f) {
+		t.Error("it does not end though no worker has come for long")
+	}
+	if err := b.Declare(now, 1, []Definition{all}); err != nil {
+		t.Fatal(err)
+	}
+	if b.MaySkip(now, f) {
+		t.Error("it ends before the one that follows is safe")
+	}
+	wantTimes(t, arm(b, now), noon.Add(6*time.Minute), noon.Add(11*time.Minute))
+	if !b.MaySkip(now, f) {
+		t.Error("it does not end though the one that follows is safe")
 	}
 }
 
