@@ -270,7 +270,8 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		return n
 	}
 	r := newRoster("self/0011223344556677", 5, func(refusal, string) {})
-	r.setNamed(map[ownership.Incarnation]Named{inc: {Name: "pod-0", GossipAddr: "10.0.0.7:16652"}})
+	byName := newInc()
+	r.setNamed(map[ownership.Incarnation]Named{inc: {Name: "pod-0", GossipAddr: "10.0.0.7:16652"}, byName: {Name: "pod-2", GossipAddr: "pod-2.orders:16652"}})
 	for name, c := range map[string]struct {
 		node *memberlist.Node
 		want refusal
@@ -279,6 +280,7 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		"of IPv6":                           {node("pod-1", stranger, "[fd00::8]:16652"), ""},
 		"one that is named":                 {node("pod-0", inc, "10.0.0.7:16652"), ""},
 		"one that is named, mapped to IPv6": {node("pod-0", inc, "[::ffff:10.0.0.7]:16652"), ""},
+		"one that is named by a host name":  {node("pod-2", byName, "10.0.0.9:16652"), ""},
 		"itself, whatever is said of it":    {&memberlist.Node{Name: "self/0011223344556677"}, ""},
 
 		"of a named incarnation, another name":   {node("pod-1", inc, "10.0.0.7:16652"), refusedName},
@@ -295,6 +297,7 @@ func TestWhoGetsToBeKnown(t *testing.T) {
 		"no address":                 {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Addr = nil }), refusedAddress},
 		"half an address":            {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Addr = n.Addr[:3] }), refusedAddress},
 		"everybody's address":        {node("a", stranger, "0.0.0.0:1"), refusedAddress},
+		"the same, mapped to IPv6":   {node("a", stranger, "[::ffff:0.0.0.0]:1"), refusedAddress},
 		"many hosts' address":        {node("a", stranger, "224.0.0.1:1"), refusedAddress},
 		"port 0":                     {node("a", stranger, "10.0.0.8:0"), refusedAddress},
 	} {

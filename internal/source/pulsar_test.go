@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -743,8 +744,8 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
-		switch r.URL.Path {
-		case "/admin/v2/persistent/public/default/t/partitioned-stats":
+		switch r.URL.RequestURI() {
+		case "/admin/v2/persistent/public/default/t/partitioned-stats?perPartition=true":
 			_, _ = w.Write([]byte(`{"partitions":{"a":{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":7}}},"b":{"subscriptions":{"other":{"nonContiguousDeletedMessagesRanges":9}}}}}`))
 		case "/admin/v2/persistent/public/default/t-s-TIMER/stats":
 			_, _ = w.Write([]byte(`{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":1,"msgBacklog":5}}}`))
@@ -777,5 +778,46 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	p.discovery.stop() // nobody asks any more
 	if holes, waiting := testutil.ToFloat64(p.discovery.metrics.ackHoles), testutil.ToFloat64(p.discovery.metrics.timersPending); holes != 0 || waiting != 0 {
 		t.Errorf("%v holes and %v timers that wait at the end, want none", holes, waiting)
+	}
+}
+
+// A broker that does not tell of a topic is reported once until it does, and asked about the other topics all the same. A topic of timers that is
+// not read is left out.
+func TestAckHolesThatCannotBeKnown(t *testing.T) {
+	var broken atomic.Bool
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1); broken.Load() && !strings.Contains(r.URL.Path, "TIMER") {
+			http.Error(w, "broken", http.StatusInternalServerError)
+			return
+		}
+		_, _ = w.Write([]byte(`{"subscriptions":{"s":{"msgBacklog":5}}}`))
+	}))
+	defer server.Close()
+	d := fakeLink(&fakeClient{}).discovery
+	var lines bytes.Buffer
+	d.log, d.cfg.AdminURL = slog.New(slog.NewTextHandler(&lines, nil)), server.URL
+	note := func(isBroken bool, logged int) {
+		t.Helper()
+		broken.Store(isBroken)
+		d.holesAsked = d.holesAsked.Add(-holesEvery)
+		d.metrics.timersPending.Set(-1)
+		d.noteHoles(t.Context())
+		if n := testutil.ToFloat64(d.metrics.timersPending); n != 5 {
+			t.Errorf("%v timers wait, want 5", n)
+		}
+		if n := strings.Count(lines.String(), "level=WARN"); n != logged {
+			t.Errorf("%d lines, want %d:\n%s", n, logged, lines.String())
+		}
+	}
+	note(true, 2) // one for each topic
+	note(true, 2)
+	note(false, 2)
+	note(true, 4)
+	asked.Store(0)
+	d.timersErr.Store(new(errTimersOff))
+	d.holesAsked = d.holesAsked.Add(-holesEvery)
+	if d.noteHoles(t.Context()); asked.Load() != 2 {
+		t.Errorf("%d questions without timers, want 2", asked.Load())
 	}
 }

@@ -67,6 +67,10 @@ func TestCopiesThatCount(t *testing.T) {
 			c.seal(nil)
 		}, want: copyNoID},
 		"copied no times":                          {change: func(c *outgoing) { c.properties[PropertyRound] = "0"; c.seal(nil) }, want: copyNoID},
+		"a large property with a router's name":    {change: func(c *outgoing) { c.properties[propertyPrefix+"x"] = strings.Repeat("x", headMax); c.seal(nil) }},
+		"one that is too large for the next copy":  {change: func(c *outgoing) { c.properties[propertyPrefix+"x"] = strings.Repeat("x", 2*headMax); c.seal(nil) }, want: copyAltered},
+		"a large property of the sender":           {change: func(c *outgoing) { c.properties["ringfence-sent-key"] = strings.Repeat("x", 2*headMax); c.seal(nil) }},
+		"sealed again":                             {sealed: [][]byte{key}, known: [][]byte{key}, change: func(c *outgoing) { c.seal([][]byte{key, stolen}) }},
 		"altered and signed, where a key is known": {sealed: [][]byte{key}, known: [][]byte{key}, change: func(c *outgoing) { c.key = "x" }, want: copyAltered},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,11 +92,29 @@ func TestCopyKeys(t *testing.T) {
 		"none":          {"\n", 0},
 		"short":         {base64.StdEncoding.EncodeToString(make([]byte, 15)), 0},
 		"no base64":     {"%%%%", 0},
+		"as many as go": {strings.Repeat(good+"\n", copyKeysMax), copyKeysMax},
 		"too many":      {strings.Repeat(good+"\n", copyKeysMax+1), 0},
 	} {
 		keys, err := parseCopyKeys([]byte(test.content))
 		if len(keys) != test.keys || (err == nil) != (test.keys > 0) {
 			t.Errorf("%s: %d keys, %v, want %d", name, len(keys), err, test.keys)
+		}
+	}
+}
+
+// Copies are read by routers of later releases: what a seal covers, and how, does not change.
+func TestSealsDoNotChange(t *testing.T) {
+	for want, keys := range map[string][][]byte{
+		"sha256:06ef5c9ab0d48a5bf83d8ec03c71aac4c6846708f9d8ca524bbc4b1fcbd889c0":      nil,
+		"hmac-sha256:55ee605d36b1aa147efe76ff69c38835cd06f11c7a4c5b1467988b9392fd10b0": {bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 16)},
+	} {
+		o := outgoing{
+			key: "k", orderingKey: "o", payload: []byte("pay"), eventTime: 7,
+			properties: map[string]string{"kind": "refund", "a": "", PropertyMessageID: "1:2:3:-1", PropertyRound: "1"},
+		}
+		o.seal(keys)
+		if got := o.properties[PropertySeal]; got != want {
+			t.Errorf("the seal is %s, want %s", got, want)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func textOf(key event.Key) string {
 
 // timerCopy makes the copy that comes back when the event is due, or in HopMax.
 func timerCopy(topic string, m event.Message, now int64) outgoing {
-	c := newCopy(topic, m, &event.Detail{}, max(1, m.Event.Round), m.Event.LastError)
+	c := newCopy(topic, m, &event.Detail{}, m.Event.Round, m.Event.LastError)
 	if sent, err := event.ParseSent(m.Event.Properties); err == nil {
 		c.delay = min(HopMax, time.Duration(max(0, sent.Due-now))*time.Millisecond)
 	}
@@ -124,10 +124,10 @@ func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
 	}
 	h = held{until: now, due: sent.Due}
 	rest := sent.Due - now
-	switch expected := min(sent.Due, published+HopMax.Milliseconds()); {
+	switch {
 	case rest <= earlyMax.Milliseconds():
 		h.until = sent.Due
-	case now < expected-earlyMax.Milliseconds():
+	case now < published+(HopMax-earlyMax).Milliseconds():
 		h.until = min(sent.Due, now+undelayedPause.Milliseconds())
 		s.metrics.timersUndelayed.Inc()
 		if !s.undelayed {

@@ -1,10 +1,12 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +27,7 @@ type timing struct {
 	t      *testing.T
 	broker *fakeBroker
 	got    chan event.Message
+	log    strings.Builder // guarded by the handler of the log
 	stop   func()
 	entry  int64
 }
@@ -52,7 +55,7 @@ func startTiming(t *testing.T, set ...func(*Config)) *timing {
 	}
 	broker := &fakeBroker{receipts: make(chan []Receipt), sent: map[string]int{}, held: map[string][]func(error){}}
 	h := &timing{t: t, broker: broker, got: make(chan event.Message, 10)}
-	h.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
+	h.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(&h.log, nil)),
 		func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -142,9 +145,10 @@ func TestTimersHop(t *testing.T) {
 		}
 		for hop, delay := range []time.Duration{HopMax, 30 * time.Minute} {
 			c := h.newest(hop + 1)
-			time.Sleep(HopMax)
-			h.deliver(c, HopMax)
-			if c := h.newest(hop + 2); c.delay != delay {
+			tick := time.Duration(hop) * time.Second // by which the broker may be too early
+			time.Sleep(HopMax - tick)
+			h.deliver(c, HopMax-tick)
+			if c := h.newest(hop + 2); c.delay != delay+tick {
 				t.Fatalf("copy %d is delayed for %v, want %v", hop+2, c.delay, delay)
 			}
 			if h.acked() != hop {
@@ -154,6 +158,7 @@ func TestTimersHop(t *testing.T) {
 			if h.acked() != hop+1 {
 				t.Fatalf("hop %d is not acked", hop)
 			}
+			time.Sleep(tick)
 		}
 		time.Sleep(30*time.Minute - time.Second) // Pulsar's ticks
 		h.deliver(h.newest(3), 30*time.Minute-time.Second)
@@ -178,9 +183,19 @@ func TestTimersHop(t *testing.T) {
 		if !slices.Equal(own, []string{"mine=1"}) {
 			t.Errorf("its own properties are %q", own)
 		}
+		h.mu.Lock()
+		held := h.ledger.bySerial[m.Event.Handle.Serial()].held
+		h.mu.Unlock()
+		if n := testutil.ToFloat64(h.metrics.timersHeld); held || n != 0 {
+			t.Errorf("handed on, it counts as held: %v, and %v in the metric", held, n)
+		}
+		if n := testutil.ToFloat64(h.metrics.timersUndelayed); n != 0 {
+			t.Errorf("%v copies count as not delayed", n)
+		}
 		h.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
-		if h.acked() != 3 || testutil.ToFloat64(h.metrics.timerHops) != 2 {
-			t.Errorf("%d acks, %v hops", h.acked(), testutil.ToFloat64(h.metrics.timerHops))
+		sends := testutil.ToFloat64(h.metrics.timersSent.WithLabelValues("confirmed"))
+		if h.acked() != 3 || testutil.ToFloat64(h.metrics.timerHops) != 2 || sends != 1 {
+			t.Errorf("%d acks, %v hops, %v confirmed", h.acked(), testutil.ToFloat64(h.metrics.timerHops), sends)
 		}
 	})
 }
@@ -189,7 +204,8 @@ func TestTimersHop(t *testing.T) {
 func TestTimersOfABrokerThatDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startTiming(t)
-		h.send(time.Minute)
+		const after = 55 * time.Second // half a pause after the last copy
+		h.send(after)
 		h.broker.answer(h.cfg.TimerTopic())
 		begun, copies := time.Now(), 1
 		for time.Since(begun) < 45*time.Second {
@@ -200,11 +216,14 @@ func TestTimersOfABrokerThatDelaysNothing(t *testing.T) {
 			h.broker.answer(h.cfg.TimerTopic())
 		}
 		h.deliver(h.newest(copies), 0)
-		if m := <-h.got; time.Since(begun) != time.Minute || m.Event.ID != event.SentMessageID("user-1", "test", "1") {
+		if m := <-h.got; time.Since(begun) != after || m.Event.ID != event.SentMessageID("user-1", "test", "1") {
 			t.Errorf("after %v: %+v", time.Since(begun), m.Event)
 		}
 		if n := testutil.ToFloat64(h.metrics.timersUndelayed); copies != 6 || n < 5 {
 			t.Errorf("%d copies, %v noticed", copies, n)
+		}
+		if n := strings.Count(h.log.String(), "the broker delivers timers at once"); n != 1 {
+			t.Errorf("%d lines say so, want one", n)
 		}
 	})
 }
@@ -269,6 +288,53 @@ func TestTimersWithoutATime(t *testing.T) {
 	})
 }
 
+// A timer of the longest time counts, also where the clock is behind that of its sender.
+func TestLongestTimerIsTimely(t *testing.T) {
+	const now = 1_000_000
+	at := func(due int64) *event.Event {
+		id := event.Property{Name: PropertyMessageID, Value: event.SentMessageID("user-1", "test", "1").String()}
+		return &event.Event{Properties: append((&event.Sent{Key: "user-1", Due: due}).Properties(nil), id)}
+	}
+	latest := now + (event.SentAfterMax + HopMax).Milliseconds()
+	if !isTimely(at(latest), now) || isTimely(at(latest+1), now) {
+		t.Error("the bound is not that of the longest timer and an hour")
+	}
+}
+
+// Nothing can be sent before there is a subscription, whatever the caller believes; and the key of a message is text, whatever that of its event is.
+func TestSendOfAnyKey(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	unready := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	if err := unready.Send(&event.Event{}, nil); !errors.Is(err, errNotReady) {
+		t.Errorf("before there is a subscription: %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t)
+		e := &event.Event{ID: event.SentMessageID("a\xffb", "test", "1"), Key: "a\xffb", Properties: (&event.Sent{Key: "a\xffb", Due: wall()}).Properties(nil)}
+		if err := h.Send(e, func(error) {}); err != nil {
+			t.Fatal(err)
+		}
+		if c := h.newest(1); c.key != "a\uFFFDb" {
+			t.Errorf("the key of its message is %q", c.key)
+		}
+		if e.Topic != "" || e.Round != 0 {
+			t.Errorf("the caller's event was changed: %+v", e)
+		}
+	})
+}
+
+// Held events are kept in the order of their next checks, whatever the order in which they come.
+func TestHeldEventsAreInOrder(t *testing.T) {
+	s := new(Source)
+	for _, until := range []int64{5, 9, 1, 7, 5} {
+		s.hold(held{until: until})
+	}
+	if !slices.IsSortedFunc(s.holding, func(a, b held) int { return cmp.Compare(a.until, b.until) }) || len(s.holding) != 5 {
+		t.Errorf("%+v", s.holding)
+	}
+}
+
 // Whoever sends learns how it ended: also when the broker refuses, or the source ends meanwhile.
 func TestSendIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -292,6 +358,9 @@ func TestSendIsAnswered(t *testing.T) {
 		h.broker.answer(h.cfg.TimerTopic())
 		if err := <-answers; err != nil { // the broker has it
 			t.Errorf("answered late: %v", err)
+		}
+		if n := testutil.ToFloat64(h.metrics.timersSent.WithLabelValues("failed")); n != 1 {
+			t.Errorf("%v count as failed, want 1", n)
 		}
 		if err := h.Send(&event.Event{}, nil); !errors.Is(err, errEnded) {
 			t.Errorf("after the end: %v", err)
@@ -516,5 +585,11 @@ func TestWaitForAHeldEventIsShort(t *testing.T) {
 	defer cancel()
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) > earlyMax {
 		t.Errorf("the wait ends at %v", end)
+	}
+	s.hold(held{until: wall() + 1000})
+	ctx, cancel = s.untilDue(t.Context())
+	defer cancel()
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > time.Second {
+		t.Errorf("the wait for the first of two ends at %v", end)
 	}
 }

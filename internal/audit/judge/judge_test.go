@@ -2,7 +2,9 @@ package judge
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,28 @@ const ms = time.Millisecond
 
 func newJudge(log *bytes.Buffer) *Judge {
 	return New(1<<20, "self", prometheus.NewRegistry(), slog.New(slog.NewTextHandler(log, nil)))
+}
+
+// samples returns the values of a registry's counters that are not 0, by name and label.
+func samples(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]float64)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			if n := m.GetCounter().GetValue(); n != 0 {
+				found[name] = n
+			}
+		}
+	}
+	return found
 }
 
 func handling(key int, turn uint64, sent, start, length time.Duration) event.Handling {
@@ -120,5 +144,71 @@ func TestReportOfTheFuture(t *testing.T) {
 	j.Own(1, []event.Handling{handling(1, 1, clock.Boot+ms, clock.Boot+2*ms, ms)}, clock.Boot+10*ms)
 	if c := j.Counts(); c.Overlaps != 0 || c.Undecided[audit.Implausible] != 1 || c.Handlings != 2 {
 		t.Errorf("%+v, want one implausible handling and no overlap", c)
+	}
+}
+
+// Each total is in the metric of its name, and in the state.
+func TestTotals(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	j := New(1<<20, "self", reg, slog.New(slog.DiscardHandler))
+	j.Own(1, []event.Handling{
+		handling(1, 1, 10*ms, 11*ms, 5*ms),
+		handling(1, 2, 12*ms, 13*ms, 9*ms), // overlaps
+		handling(2, 3, 10*ms, 11*ms, time.Hour),
+	}, 100*ms)
+	j.Sent(nil)
+	for range 2 {
+		j.Sent(errors.New("no answer"))
+	}
+	for range 3 {
+		j.Refused()
+	}
+	j.Unheard(1)
+	j.Unheard(3)
+	j.Lost(5)
+	j.Take(&exchange.Report{Member: "other", Clock: j.Here(), OmittedUntil: ms}) // one that is too long loses one at least
+	want := map[string]float64{
+		"ringfence_audit_overlaps_total": 1, "ringfence_audit_handlings_total": 2, "ringfence_audit_unheard_total": 4,
+		"ringfence_audit_undecided_total implausible": 1, "ringfence_audit_undecided_total forgotten": 6,
+		"ringfence_audit_reports_total sent": 1, "ringfence_audit_reports_total failed": 2, "ringfence_audit_reports_total refused": 3,
+		"ringfence_audit_reports_total received": 1,
+	}
+	if got := samples(t, reg); !maps.Equal(got, want) {
+		t.Errorf("metrics %v, want %v", got, want)
+	}
+	if s := j.State(); s.Unheard != 4 || s.Undecided[audit.Forgotten] != 6 || s.Overlaps != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The newest overlaps are shown, and a state that was returned does not change.
+func TestNewestOverlapsAreShown(t *testing.T) {
+	var log bytes.Buffer
+	j := newJudge(&log)
+	overlap := func(key int) {
+		j.Own(1, []event.Handling{handling(key, 1, 10*ms, 11*ms, 5*ms), handling(key, 2, 12*ms, 13*ms, 9*ms)}, 100*ms)
+	}
+	for key := range shownMax {
+		overlap(1 + key)
+	}
+	before := j.State().Newest
+	overlap(shownMax + 1)
+	after := j.State().Newest
+	if len(before) != shownMax || before[0].First.Key != 1 {
+		t.Errorf("%d of the first state, from key %v", len(before), before[0].First.Key)
+	}
+	if len(after) != shownMax || after[0].First.Key != 2 || after[shownMax-1].First.Key != shownMax+1 {
+		t.Errorf("%d are shown, from key %v to key %v", len(after), after[0].First.Key, after[len(after)-1].First.Key)
+	}
+}
+
+// A report has at most so many handlings of this process, and says until when it lacks some.
+func TestSince(t *testing.T) {
+	var log bytes.Buffer
+	j := newJudge(&log)
+	j.Own(1, []event.Handling{handling(1, 1, ms, 2*ms, ms), handling(2, 2, 5*ms, 6*ms, ms), handling(3, 3, 7*ms, 8*ms, ms)}, 100*ms)
+	got, omitted := j.Since(0, func(id partition.ID) bool { return id != 3 }, 1)
+	if len(got) != 1 || got[0].Key != 2 || omitted != 3*ms {
+		t.Errorf("%+v, omitted until %v", got, omitted)
 	}
 }

@@ -187,6 +187,42 @@ func TestDrainTimeoutNamesTheStage(t *testing.T) {
 	})
 }
 
+// The wait for stages that were cut is bounded however many of them are stuck.
+func TestTwoStuckStages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release) // the bubble must end
+		stuck := func(name string) stages.Stage {
+			return stages.Stage{Name: name, Run: func(context.Context) error {
+				<-release
+				return nil
+			}}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if err := stages.All(ctx, 10*time.Second, stuck("source"), stuck("member")); !errors.Is(err, stages.ErrDrainTimeout) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(began); took != time.Minute+11*time.Second {
+			t.Errorf("took %v, want the drain timeout and a second", took)
+		}
+	})
+}
+
+// A stage that has returned is never the one that timed out, even if the time for the drain is over.
+func TestReturnedStageHasNotTimedOut(t *testing.T) {
+	for range 50 { // a select chooses at random
+		synctest.Test(t, func(t *testing.T) {
+			broken := errors.New("broken")
+			err := stages.All(t.Context(), 0, stages.Stage{Name: "source", Run: func(context.Context) error { return broken }})
+			if !errors.Is(err, broken) || errors.Is(err, stages.ErrDrainTimeout) {
+				t.Fatalf("error %v", err)
+			}
+		})
+	}
+}
+
 func TestEveryErrorOfADrainIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := errors.New("one"), errors.New("two")

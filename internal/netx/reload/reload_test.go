@@ -1,6 +1,7 @@
 package reload
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -63,6 +65,107 @@ func TestAChangeIsTakenOver(t *testing.T) {
 	f.Get()
 	if !slices.Equal(f.told, []error{nil}) {
 		t.Errorf("told %v, want one change", f.told)
+	}
+	f.write(t, "three")
+	if got := f.Get(); got != "two" {
+		t.Errorf("got %q: the files were looked at twice within the interval", got)
+	}
+}
+
+// A change of one file of several is a change.
+func TestEachFileCounts(t *testing.T) {
+	f := open(t, "one")
+	second := filepath.Join(t.TempDir(), "second")
+	f.paths = append(f.paths, second)
+	f.parse = func(contents [][]byte) (string, error) { return string(bytes.Join(contents, []byte("+"))), nil }
+	for _, content := range []string{"a", "b"} {
+		if err := os.WriteFile(second, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.later()
+		if got := f.Get(); got != "one+"+content {
+			t.Errorf("got %q after the second file became %q", got, content)
+		}
+	}
+}
+
+// A failure is reported again after the file was good in the meantime, and the content from before the failure is no change.
+func TestAFailureThatReturnsIsReported(t *testing.T) {
+	f := open(t, "good")
+	for _, content := range []string{"", "good", "", "better", ""} {
+		f.write(t, content)
+		f.later()
+		f.Get()
+	}
+	var said []bool
+	for _, err := range f.told {
+		said = append(said, err != nil)
+	}
+	if want := []bool{true, true, false, true}; !slices.Equal(said, want) {
+		t.Errorf("told %v, want failures and changes %v", f.told, want)
+	}
+}
+
+// Callers that come at the same time look at the files once.
+func TestGetIsSafeForConcurrentUse(t *testing.T) {
+	f := open(t, "one")
+	f.write(t, "two")
+	f.later()
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			if got := f.Get(); got != "two" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	callers.Wait()
+	if !slices.Equal(f.told, []error{nil}) {
+		t.Errorf("told %v, want one change", f.told)
+	}
+}
+
+// A file may have as many bytes as its bound; of a pipe with more no more is read than shows that. Permissions matter only for files with
+// secrets.
+func TestBoundsAndPermissions(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are neither such permissions nor such pipes")
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if content, err := Bounded(path, 5); err != nil || string(content) != "12345" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := Bounded(path, 4); err == nil || !strings.Contains(err.Error(), "more than 4 bytes") {
+		t.Errorf("with a byte too many: %v", err)
+	}
+	if _, err := Secret(path, 5); err == nil {
+		t.Error("a secret that all may write to is read")
+	}
+	if content, err := Secret(os.DevNull, 5); err != nil || len(content) != 0 { // all may write to it
+		t.Errorf("no file: %q, %v", content, err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := w.Write(make([]byte, 10<<20)) // more than any pipe holds
+		_ = w.Close()
+		written <- err
+	}()
+	if _, err := Secret(fmt.Sprintf("/dev/fd/%d", r.Fd()), 4); err == nil || !strings.Contains(err.Error(), "more than 4 bytes") {
+		t.Errorf("a pipe with too much: %v", err)
+	}
+	_ = r.Close()
+	if <-written == nil {
+		t.Error("all of a pipe was read")
 	}
 }
 
