@@ -151,10 +151,14 @@ func TestWhoIsMissing(t *testing.T) {
 	g.self.GossipAddr = "10.0.0.9:1"
 	g.members.Store(&[]Member{{Inc: ownership.Incarnation{1}, GossipAddr: "10.0.0.1:1"}})
 	known := []Known{
-		{ownership.Incarnation{9}, "10.0.0.99:1"}, {ownership.Incarnation{8}, "10.0.0.9:1"},
-		{ownership.Incarnation{1}, "10.0.0.11:1"}, {ownership.Incarnation{7}, "10.0.0.1:1"},
+		{ownership.Incarnation{9}, "10.0.0.99:1"},
+		{ownership.Incarnation{8}, "10.0.0.9:1"},
+		{ownership.Incarnation{1}, "10.0.0.11:1"},
+		{ownership.Incarnation{7}, "10.0.0.1:1"},
 		{ownership.Incarnation{6}, ""},
-		{ownership.Incarnation{5}, "10.0.0.5:1"}, {ownership.Incarnation{4}, "10.0.0.5:1"}, {ownership.Incarnation{3}, "10.0.0.3:1"},
+		{ownership.Incarnation{5}, "10.0.0.5:1"},
+		{ownership.Incarnation{4}, "10.0.0.5:1"},
+		{ownership.Incarnation{3}, "10.0.0.3:1"},
 	}
 	g.SetKnown(known)
 	known[5].GossipAddr = "10.0.0.66:1" // the caller's slice may change
