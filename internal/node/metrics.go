@@ -82,7 +82,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Ids of finished events that other members have handed over, by result: admitted and keyless (by a member of an older release) were taken in; unproven, not_owner, ahead, late and full were refused.",
 		}, []string{"result"}),
 	}
-	m.notes.WithLabelValues(string(ownership.NoteLeaseLapsed)) // an increase is only seen from a count that was there before it
+	for _, kind := range []ownership.NoteKind{ownership.NoteLeaseLapsed, ownership.NoteTakeover} {
+		m.notes.WithLabelValues(string(kind)) // an increase is only seen from a count that was there before it
+	}
 	return m
 }
 
