@@ -76,7 +76,7 @@ func (p pretended) lock(context.Context, string) (held, error) {
 func holdWith(t *testing.T, keys int, all []locker) (*holders, holdsPhase, error) {
 	t.Helper()
 	h := newHolders(keys, keyPicker(distributionUniform, keys))
-	h.begin, h.warmUp, h.count = clock.Now().Add(5*time.Millisecond), 10*time.Millisecond, 50*time.Millisecond
+	h.begin, h.warmUp, h.count = clock.Now().Add(5*time.Millisecond), 10*time.Millisecond, 500*time.Millisecond // on a busy machine 50 ms passed without a grant
 	h.run(t.Context(), all)
 	path := filepath.Join(t.TempDir(), "holders")
 	if err := h.write(path); err != nil {

@@ -419,7 +419,7 @@ func TestASubscriptionIsDeletedUnderItsConsumer(t *testing.T) {
 				}
 			}
 			tells := func() bool {
-				return strings.Contains(log.String(), "went back") && strings.Contains(log.String(), topic)
+				return strings.Contains(log.String(), "moved back") && strings.Contains(log.String(), topic)
 			}
 			if test.told {
 				eventually.True(t, "it is told", tells)
