@@ -43,7 +43,7 @@ type Reservation struct {
 	pings map[uint64]clock.Instant // renewals without an answer
 	k     uint64
 
-	unheard clock.Instant // when the first request since the newest frame was sent; 0: there was none
+	silentSince clock.Instant // when the first request since the newest frame was sent; 0: there was none
 }
 
 // ErrNotReserved is the kind of a [CallError] of Reserve: the key was not reserved. The code says why: [CodeTimeout] if the key was not free in time,
@@ -273,7 +273,7 @@ func (s *holding) open(ctx context.Context) (connected bool, err error) {
 func (s *holding) begin(ctx context.Context, ask *lanev1.Ask) error {
 	s.asked = s.lane.options.clock.Now()
 	s.mu.Lock()
-	s.Reservation.unheard = s.asked
+	s.silentSince = s.asked
 	s.mu.Unlock()
 	err := s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Ask{Ask: ask}})
 	if errors.Is(err, io.EOF) { // the router has ended the stream, and says why
@@ -295,7 +295,7 @@ func (s *holding) read(ctx context.Context) {
 			return
 		}
 		s.mu.Lock()
-		s.Reservation.unheard = 0
+		s.silentSince = 0
 		s.mu.Unlock()
 		select {
 		case s.frames <- f:
@@ -554,15 +554,15 @@ func (s *holding) drain() {
 func (r *Reservation) noteSent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unheard == 0 {
-		r.unheard = r.lane.options.clock.Now()
+	if r.silentSince == 0 {
+		r.silentSince = r.lane.options.clock.Now()
 	}
 }
 
 // giveUpSilent replaces the connection if a request of the reservation had no answer, and nothing else was heard on it since.
 func (r *Reservation) giveUpSilent() {
 	r.mu.Lock()
-	since := r.unheard
+	since := r.silentSince
 	r.mu.Unlock()
 	if since != 0 {
 		r.lane.conn.silent(since)

@@ -94,7 +94,7 @@ func (d *doctor) topic(ctx context.Context, admin pulsaradmin.Client, topic stri
 	}
 	d.ok("topic", "%s, %s%s", topic, partitioned(partitions), expire)
 	for _, kind := range d.evictions(ctx, admin, path) {
-		d.warn("topic", "let producers wait instead: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
+		d.warn("topic", "let producers wait instead: "+holdProducers(topic, kind),
 			"the broker deletes the oldest events of %s when many wait (%s of type %s): they are lost, and no metric of the routers counts them", topic, evicting, kind)
 	}
 	d.subscription(topic, stats)
@@ -181,9 +181,14 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 // evicts checks that no backlog quota deletes what is in a topic: neither the anchor of a log nor the originals of copies keep it then.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic, lost string) {
 	for _, kind := range d.evictions(ctx, admin, path) {
-		d.fail(check, "exempt it: pulsar-admin topics set-backlog-quota "+topic+" --policy producer_request_hold --type "+kind+", with a limit of your own",
+		d.fail(check, "exempt it: "+holdProducers(topic, kind),
 			"the broker deletes the oldest messages of %s when it has many (%s of type %s): %s", topic, evicting, kind, lost)
 	}
+}
+
+// holdProducers is the command by which a broker lets producers wait when a backlog quota of that type is reached.
+func holdProducers(topic, kind string) string {
+	return "pulsar-admin topics set-backlog-quota " + topic + " --policy producer_request_hold --type " + kind + ", with a limit of your own"
 }
 
 // evictions returns the types of the backlog quotas by which the broker deletes what nobody has acked.

@@ -81,10 +81,8 @@ func (s *Source) restoreCopy(m event.Message) {
 	}
 	stripCopy(m.Event)
 	s.metrics.copiesRefused.WithLabelValues(why).Inc()
-	s.refused.copies++
-	if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
+	if messages, due := s.refused.add(clock.Now(), 1, refusalEvery); due {
 		s.log.Warn("messages in the retry or timer topic are not valid copies; they are handled as separate events",
-			"messages", s.refused.copies, "reason", why, "message_id", m.Event.ID.String())
-		s.refused.noted, s.refused.copies = now, 0
+			"messages", messages, "reason", why, "message_id", m.Event.ID.String())
 	}
 }

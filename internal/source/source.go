@@ -72,17 +72,14 @@ type Source struct {
 	log     *slog.Logger
 	tracing Tracing
 
-	broker   connection              // set before ready is closed
-	copyKeys *reload.Value[[][]byte] // that sign copies, nil if none do
-	refused  struct {                // the reader's
-		noted  clock.Instant
-		copies int // that were refused since
-	}
-	holding   []held        // that are not due, ascending by until; the reader's
-	undelayed bool          // the broker has delivered a timer too early; the reader's
-	ready     chan struct{} // closed when the subscription is open
-	stopped   chan struct{} // closed when nothing more is handed on
-	draining  chan struct{} // closed by the first Drain
+	broker    connection              // set before ready is closed
+	copyKeys  *reload.Value[[][]byte] // that sign copies, nil if none do
+	refused   tally                   // copies that were not valid; the reader's
+	holding   []held                  // that are not due, ascending by until; the reader's
+	undelayed bool                    // the broker has delivered a timer too early; the reader's
+	ready     chan struct{}           // closed when the subscription is open
+	stopped   chan struct{}           // closed when nothing more is handed on
+	draining  chan struct{}           // closed by the first Drain
 	drainOnce sync.Once
 
 	mu      sync.Mutex
@@ -473,8 +470,7 @@ func (s *Source) noteSettled() {
 func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
 	const quiet = 10 * time.Second // between two lines in the log: all open events of a topic that was lost are refused
-	var noted clock.Instant
-	refused := 0
+	var refused tally
 	for ended := false; !ended; {
 		select {
 		case <-s.toAck:
@@ -488,10 +484,8 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 		for _, a := range acks {
 			if err := broker.ack(a); err != nil {
 				s.metrics.ackFailures.Inc()
-				refused++
-				if now := clock.Now(); noted == 0 || now.Sub(noted) >= quiet {
-					s.log.Warn("ack refused, the broker will deliver the entry again", "acks", refused, "message_id", a.Entry, "error", err)
-					refused, noted = 0, now
+				if acks, due := refused.add(clock.Now(), 1, quiet); due {
+					s.log.Warn("ack refused, the broker will deliver the entry again", "acks", acks, "message_id", a.Entry, "error", err)
 				}
 			}
 		}
@@ -511,8 +505,7 @@ func (s *Source) spill(ctx context.Context) {
 	ticker := time.NewTicker(spillEvery)
 	defer ticker.Stop()
 	const quiet = 10 * time.Second // between two lines in the log
-	var noted clock.Instant
-	events := 0
+	var spilled tally
 	for {
 		select {
 		case <-ticker.C:
@@ -525,13 +518,11 @@ func (s *Source) spill(ctx context.Context) {
 		for _, h := range s.spilled {
 			s.retries.add(outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
 		}
-		events += len(s.spilled)
-		stats := s.ledger.Stats()
+		n, stats := len(s.spilled), s.ledger.Stats()
 		s.mu.Unlock()
-		if events > 0 && (noted == 0 || now.Sub(noted) >= quiet) {
+		if events, due := spilled.add(now, n, quiet); due {
 			s.log.Warn("events that are open for a long time are copied to the retry topic",
 				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
-			events, noted = 0, now
 		}
 	}
 }

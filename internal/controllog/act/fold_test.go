@@ -270,14 +270,20 @@ func TestAnActThatIsWrittenAgainDoesNotUndoALaterOne(t *testing.T) {
 	}
 }
 
-func TestFoldIsBounded(t *testing.T) {
-	var f Fold
+// applierOf returns a function that applies one record after the other, from the first position of a ledger on.
+func applierOf(t *testing.T, f *Fold) func(Record) Result {
 	at := event.Position{Ledger: 1}
-	apply := func(r Record) Result {
+	return func(r Record) Result {
+		t.Helper()
 		at.Entry++
 		_, result := f.Apply(at, encoded(t, r))
 		return result
 	}
+}
+
+func TestFoldIsBounded(t *testing.T) {
+	var f Fold
+	apply := applierOf(t, &f)
 	for i := range HeldLimit {
 		if got := apply(record(Hold, event.Key(fmt.Sprint(i)), noon, time.Minute)); got != Held {
 			t.Fatalf("hold %d is %s", i, got)
@@ -314,12 +320,7 @@ func TestFoldIsBounded(t *testing.T) {
 // TestSkipsAreBounded: there are no more skips than SkipsLimit; those that have expired make room, and of one event there is one.
 func TestSkipsAreBounded(t *testing.T) {
 	var f Fold
-	at := event.Position{Ledger: 1}
-	apply := func(r Record) Result {
-		at.Entry++
-		_, result := f.Apply(at, encoded(t, r))
-		return result
-	}
+	apply := applierOf(t, &f)
 	for i := range int64(SkipsLimit) {
 		if got := apply(skipRecord("k", i, noon, time.Minute)); got != Skipping {
 			t.Fatalf("skip %d is %s", i, got)
@@ -346,12 +347,7 @@ func TestSkipsAreBounded(t *testing.T) {
 // TestParksAreBounded: there are no more parks than ParksLimit; those that have ended or expired make room, and of one key there is one.
 func TestParksAreBounded(t *testing.T) {
 	var f Fold
-	at := event.Position{Ledger: 1}
-	apply := func(r Record) Result {
-		at.Entry++
-		_, result := f.Apply(at, encoded(t, r))
-		return result
-	}
+	apply := applierOf(t, &f)
 	for i := range ParksLimit {
 		if got := apply(record(Park, event.Key(fmt.Sprint(i)), noon, time.Minute)); got != Parking {
 			t.Fatalf("park %d is %s", i, got)
@@ -388,12 +384,7 @@ func TestParksAreBounded(t *testing.T) {
 // the others keep their effect.
 func TestAClockThatIsAheadTakesOnePlace(t *testing.T) {
 	var f Fold
-	at := event.Position{Ledger: 1}
-	apply := func(r Record) Result {
-		at.Entry++
-		_, result := f.Apply(at, encoded(t, r))
-		return result
-	}
+	apply := applierOf(t, &f)
 	for i := range HeldLimit {
 		if got := apply(record(Hold, event.Key(fmt.Sprint(i)), noon, time.Hour+time.Duration(i)*time.Second)); got != Held {
 			t.Fatalf("hold %d is %s", i, got)
@@ -599,12 +590,7 @@ func TestManyWrongClocksDeleteNothing(t *testing.T) {
 // TestTheEndOfAForgottenSkipIsTold: the list forgets a skip that has an effect still, and its end is lacking until it is told.
 func TestTheEndOfAForgottenSkipIsTold(t *testing.T) {
 	var f Fold
-	entry := int64(0)
-	apply := func(r Record) Result {
-		entry++
-		_, result := f.Apply(event.Position{Ledger: 1, Entry: entry}, encoded(t, r))
-		return result
-	}
+	apply := applierOf(t, &f)
 	skip := skipRecord("k", 1, noon, time.Hour)
 	apply(skip)
 	for range listMax {
