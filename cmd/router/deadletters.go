@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/deadletter"
@@ -136,7 +138,7 @@ func acting(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, b *d
 			return err
 		}
 		cfg.Audit = func(r deadletter.Record) { audit(cmd, r) }
-		client, err := lettersClient(cmd.Context(), loaded.Config)
+		client, err := lettersClient(cmd.Context(), loaded.Config, &cfg)
 		if err != nil {
 			return err
 		}
@@ -160,16 +162,27 @@ func letterConfig(c config.Config) (deadletter.Config, error) {
 	}
 	resolved := c.Pulsar.Resolved()
 	cfg.LettersTopic, cfg.Subscription, cfg.RetryTopic, cfg.Topics = resolved.DeadLetterTopic, resolved.DeadLetterSubscription, resolved.RetryTopic, c.Topics()
+	cfg.Group = resolved.Subscription
 	return cfg, nil
 }
 
-func lettersClient(ctx context.Context, cfg config.Config) (pulsar.Client, error) {
+// lettersClient connects to the broker, and lets cfg ask its admin API if there is one.
+func lettersClient(ctx context.Context, c config.Config, cfg *deadletter.Config) (pulsar.Client, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	auth, err := newPulsarAuth(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := newPulsarAuth(c.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); err != nil {
+	if c.Pulsar.AdminURL != "" {
+		admin := pulsaradmin.Client{URL: c.Pulsar.AdminURL, HTTP: auth.adminClient()}
+		cfg.Subscriptions = func(ctx context.Context, topic string) (names []string, err error) {
+			if err = admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/subscriptions", nil, &names); pulsaradmin.IsNotFound(err) {
+				err = nil
+			}
+			return names, err
+		}
+	}
+	if transient, err := auth.preflight(ctx, c.Pulsar.Topics[0]); err != nil {
 		if !transient {
 			err = usageError{err}
 		}
@@ -367,7 +380,7 @@ command that is interrupted, or run twice, sends no letter twice: see docs/deadl
 	act.addRateTo(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "all letters, if no other flag selects some")
 	cmd.Flags().BoolVar(&again, "again", false, "send a letter though a replay has sent the same event before")
-	cmd.Flags().StringVar(&to, "to", "", "send the letters to this topic, not to their own; without a subscription on it Pulsar deletes them")
+	cmd.Flags().StringVar(&to, "to", "", "send the letters to this topic, not to their own; of which some subscription must hold them, or Pulsar deletes them")
 	o.addTo(cmd)
 	return cmd
 }
@@ -420,7 +433,7 @@ type shownCounts struct {
 func showCounts(cmd *cobra.Command, o *outputForm, c deadletter.Counts, options deadletter.Options, failed error) error {
 	err := o.show(cmd.OutOrStdout(), shownCounts{options.DryRun, c}, func(p *page) { countsPage(p, c, options.DryRun) })
 	if failed != nil {
-		if !options.DryRun && !errors.Is(failed, deadletter.ErrNotOpened) {
+		if !options.DryRun && !errors.Is(failed, deadletter.ErrNotSent) {
 			failed = fmt.Errorf("interrupted; run the same command again, and it continues after it has found out what was sent: %w", failed)
 		}
 		return failed

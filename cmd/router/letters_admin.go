@@ -133,7 +133,7 @@ func lettersAnswerCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), deadletter.AskMax) // also if the router has gone
 		defer cancel()
-		client, err := lettersClient(ctx, loaded.Config)
+		client, err := lettersClient(ctx, loaded.Config, &cfg)
 		if _, wrong := errors.AsType[usageError](err); wrong {
 			return err
 		}

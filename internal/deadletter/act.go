@@ -68,7 +68,7 @@ func (b *Broker) CheckTarget(topic string) error {
 }
 
 // ReplayLetters sends the selected letters again, each to its topic or to sel.To, and removes them
-// from the dead letters when the broker has confirmed that. With [ErrNotOpened] it has sent all but those to the topics that the error names.
+// from the dead letters when the broker has confirmed that. With [ErrNotSent] it has sent all but those to topics that the error names.
 func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
 	if o.DryRun {
 		return b.wouldReplay(ctx, sel, o)
@@ -100,7 +100,7 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 		s.drop(&c)
 		return c, err
 	}
-	return c, cmp.Or(a.end(ctx, c), s.notOpened())
+	return c, cmp.Or(a.end(ctx, c), s.notSent(c.Missing))
 }
 
 // wouldReplay counts what a replay would do.
@@ -136,6 +136,8 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 	send func(*received, batched) error, remove func(*received) error, flush func() error,
 ) (err error) {
 	c.Foreign = memory.foreign
+	targets := newTargets(b)
+	defer func() { c.Missing, c.Unsure = targets.missing(), targets.unsure }()
 	c.Reach, err = b.letters(ctx, func(l *received) error {
 		c.Read++
 		id := Sent{l.ID.String(), l.identity(l.origin())}
@@ -159,11 +161,16 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 			c.Left++
 			return nil
 		}
+		topic := cmp.Or(sel.To, l.Topic)
+		if targets.fault(ctx, topic) != "" {
+			c.obstacle(ObstacleUnheld)
+			return ctx.Err()
+		}
 		if l.Schema {
 			c.Schema++
 		}
 		marks := map[string]string{PropertyReplayLetter: id.Letter}
-		return send(l, batched{outgoing: l.again(cmp.Or(sel.To, l.Topic), l.origin(), marks), sent: id, ack: l.ack})
+		return send(l, batched{outgoing: l.again(topic, l.origin(), marks), sent: id, ack: l.ack})
 	}, flush)
 	return err
 }
@@ -325,7 +332,11 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 	if len(topics) == 0 {
 		topics = b.cfg.Topics
 	}
+	targets := newTargets(b)
 	for _, topic := range topics {
+		if fault := targets.fault(ctx, topic); fault != "" {
+			return p, fmt.Errorf("deadletter: %s, so Pulsar would delete what it gets: start a router, which makes it", fault)
+		}
 		partitions, err := b.client.TopicPartitions(topic)
 		if err != nil {
 			return p, fmt.Errorf("deadletter: %s: %w", topic, err)
@@ -344,6 +355,7 @@ func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) 
 			p.partitions = append(p.partitions, span{topic, partition, end})
 		}
 	}
+	c.Unsure = append(c.Unsure, targets.unsure...)
 	for id := range copies {
 		if p.chosen[id] {
 			delete(p.chosen, id)

@@ -24,6 +24,7 @@ type Config struct {
 	Subscription string        // of the dead letter topic
 	RetryTopic   string        // full name; nothing is sent to it
 	Topics       []string      // full names of the topics of the group
+	Group        string        // the subscription of these topics
 	Key          key.Extractor // of the group
 
 	ReadMax   int           // letters that one command reads
@@ -39,6 +40,10 @@ type Config struct {
 
 	Now   func() time.Time // wall clock, for records
 	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
+
+	// Subscriptions returns the names of a topic's subscriptions, none if there is no such topic; nil: they cannot be known. It is asked before
+	// anything is sent to the topic.
+	Subscriptions func(ctx context.Context, topic string) ([]string, error)
 }
 
 // DefaultConfig returns the defaults, without topics and clock.

@@ -504,7 +504,7 @@ func TestReplayBesideATopicThatCannotBeOpened(t *testing.T) {
 	}
 	g.publish(g.cfg.LettersTopic, all...)
 	c, err := g.replay(Selection{}, nil)
-	if !errors.Is(err, ErrNotOpened) || !strings.Contains(err.Error(), terminated) || c.Sent != 2 || c.Repeated != 0 || c.Obstacles[ObstacleNotOpened] != 3 {
+	if !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), terminated) || c.Sent != 2 || c.Repeated != 0 || c.Obstacles[ObstacleNotOpened] != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	g.wantHeld("at the end", "1", "3")
@@ -519,6 +519,70 @@ func TestReplayBesideATopicThatCannotBeOpened(t *testing.T) {
 	}
 	if c := g.mustReplay(Selection{To: g.topic}, nil); c.Sent != 2 || c.Repeated != 1 {
 		t.Errorf("to another topic: %+v", c)
+	}
+}
+
+// TestReplayToATopicWithoutASubscription: letters for a topic that holds nothing wait on and are named, the others are sent; a replay of its events is refused.
+func TestReplayToATopicWithoutASubscription(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2)
+	others, none := pulsartest.Topic(t, 0), pulsartest.Topic(t, 0)
+	g.cfg.Topics = append(g.cfg.Topics, others)
+	g.cfg.Group = "orders"
+	admin, asked := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}, 0
+	g.cfg.Subscriptions = func(ctx context.Context, topic string) (names []string, err error) {
+		asked++
+		if err = admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/subscriptions", nil, &names); pulsaradmin.IsNotFound(err) {
+			err = nil
+		}
+		return names, err
+	}
+	g.over(g.client)
+	g.keep(g.topic, "orders")
+	g.keep(others, "another")
+	var all []pulsar.ProducerMessage
+	for n := range 4 {
+		letter := g.letter(n)
+		if n%2 == 0 {
+			letter.Properties[source.PropertyTopic] = others
+		}
+		all = append(all, letter)
+	}
+	g.publish(g.cfg.LettersTopic, all...)
+
+	if c, err := g.ReplayLetters(t.Context(), Selection{}, Options{Rate: 1000, Max: 100, DryRun: true}); err != nil || c.Sent != 2 || c.Obstacles[ObstacleUnheld] != 2 ||
+		!slices.Equal(c.Missing, []string{others + " has no subscription orders"}) || asked != 2 {
+		t.Errorf("a dry run: %+v, %v, %d questions", c, err, asked)
+	}
+	if c, err := g.replay(Selection{}, nil); !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), others+" has no subscription orders") || c.Sent != 2 || c.Obstacles[ObstacleUnheld] != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := g.replay(Selection{To: none}, nil); !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), none+" has no subscription") || c.Sent != 0 {
+		t.Errorf("to a topic without any: %+v, %v", c, err)
+	}
+	g.wantHeld("at the end", "1", "3")
+	if got := g.waiting(); got != "0 2" {
+		t.Errorf("these wait: %s", got)
+	}
+	now := time.Now()
+	events := Selection{Since: now.Add(-time.Hour), Until: now, Run: "r", Topics: []string{others}}
+	if _, err := g.ReplayEvents(t.Context(), events, Options{Rate: 1000, Max: 100, DryRun: true}); err == nil || !strings.Contains(err.Error(), "no subscription orders") {
+		t.Errorf("a replay of events: %v", err)
+	}
+	g.keep(others, "orders")
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || len(c.Missing)+len(c.Unsure) != 0 {
+		t.Errorf("with its subscription: %+v", c)
+	}
+	for name, subscriptions := range map[string]func(context.Context, string) ([]string, error){
+		"not known without pulsar.admin_url": nil,
+		"not known: refused":                 func(context.Context, string) ([]string, error) { return nil, errors.New("refused") },
+	} {
+		g.cfg.Subscriptions = subscriptions
+		g.over(g.client)
+		g.publish(g.cfg.LettersTopic, g.letter(len(name)))
+		if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || len(c.Unsure) != 1 || !strings.Contains(c.Unsure[0], name) {
+			t.Errorf("%s: %+v", name, c)
+		}
 	}
 }
 

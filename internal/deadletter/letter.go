@@ -169,6 +169,7 @@ const (
 	ObstacleTimer     = "is a timer, an event of Send, or a firing of a schedule: --to sends it to a topic, as an event without a timer"
 	ObstacleTopic     = "its topic is not in pulsar.topics: --to names another"
 	ObstacleNotOpened = "its topic cannot be opened"
+	ObstacleUnheld    = "its topic has no subscription, so Pulsar would delete it"
 )
 
 // obstacle returns why the letter cannot be sent again, "" if it can: to the topic to, or to its

@@ -317,7 +317,7 @@ func (b *Broker) act(ctx context.Context, q Question, sel Selection) (*Acted, er
 		err = fmt.Errorf("%w (%d at this endpoint: router replay takes more)", err, o.Max)
 	}
 	did.Says = did.Counts.Words(o.DryRun)
-	if err != nil && q.Yes && did.Act != "" && !errors.Is(err, ErrNotOpened) {
+	if err != nil && q.Yes && did.Act != "" && !errors.Is(err, ErrNotSent) {
 		err = fmt.Errorf("interrupted; make the same request again, and the act continues after it has found out what was sent: %w", err)
 	}
 	return did, err

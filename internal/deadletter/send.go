@@ -157,16 +157,19 @@ func (s *sender) moveEnd(topic string, id pulsar.MessageID) {
 	}
 }
 
-// ErrNotOpened says that letters remain whose topics cannot be opened.
-var ErrNotOpened = errors.New("letters were not sent to topics that cannot be opened")
+// ErrNotSent says that letters remain whose topics cannot be opened, or have no subscription.
+var ErrNotSent = errors.New("letters were not sent")
 
-// notOpened returns an [ErrNotOpened] that names the topics, nil if there are none.
-func (s *sender) notOpened() error {
+// notSent returns an [ErrNotSent] that names the topics that cannot be opened and the missing subscriptions, nil if there are none.
+func (s *sender) notSent(missing []string) error {
 	errs := slices.SortedFunc(maps.Values(s.failed), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	for _, m := range missing {
+		errs = append(errs, errors.New(m))
+	}
 	if len(errs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", ErrNotOpened, errors.Join(errs...))
+	return fmt.Errorf("%w: %w", ErrNotSent, errors.Join(errs...))
 }
 
 // open opens a producer for a topic, after it has learned the topic's end. It tries once.

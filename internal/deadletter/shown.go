@@ -183,8 +183,15 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	did(c.Purged, "removed", "")
 	did(c.SentBefore, "left out or removed", ": an earlier replay sent them")
 	did(c.Repeated, "left out or removed", ": the same event was selected or sent already")
-	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened} {
+	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened, ObstacleUnheld} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
+	}
+	for i, text := range c.Missing {
+		if i == unsureShownMax {
+			line(true, "%d more topics are like these", len(c.Missing)-i)
+			break
+		}
+		line(true, "%s", text)
 	}
 	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")
 	alarm(c.Schema, "have a schema version, and are sent without it")
@@ -193,7 +200,7 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	alarm(c.Foreign, "messages of the replays topic are not records of acts, and were ignored")
 	for i, text := range c.Unsure {
 		if i == unsureShownMax {
-			line(false, "%d more topic partitions are like these", len(c.Unsure)-i)
+			line(false, "%d more lines like these are left out", len(c.Unsure)-i)
 			break
 		}
 		line(false, "%s", text)

@@ -76,7 +76,7 @@ type Config struct {
 	// tell operators, and `router doctor`, which group uses it.
 	Properties map[string]string `from:"node.group"`
 	// AdminURL is the root of the broker's admin API, from which the router reads the two limits
-	// below and checks pulsar.batch_index_acks; "" skips both.
+	// below and checks pulsar.batch_index_acks, and a replay of dead letters the subscriptions of its topics; "" skips all.
 	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: the most unacked events
 	// of a topic partition that a consumer may have. Set a large number if there is no limit.

@@ -1,0 +1,54 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// targets asks once for each topic that an act sends to whether a subscription holds what it gets. Pulsar deletes what a topic without one gets.
+type targets struct {
+	broker *Broker
+	faults map[string]string // topic → which subscription is missing, "" if none is known to be
+	unsure []string          // for people: why a topic's subscriptions are not known
+}
+
+func newTargets(b *Broker) *targets { return &targets{broker: b, faults: map[string]string{}} }
+
+// fault returns which subscription a topic lacks, "" if it has one, or if that is not known. A topic of the group needs the group's.
+func (t *targets) fault(ctx context.Context, topic string) string {
+	fault, asked := t.faults[topic]
+	if asked {
+		return fault
+	}
+	cfg := &t.broker.cfg
+	if cfg.Subscriptions == nil {
+		if len(t.unsure) == 0 {
+			t.unsure = append(t.unsure, "whether topics have subscriptions is not known without pulsar.admin_url: Pulsar deletes what others get")
+		}
+		return ""
+	}
+	names, err := cfg.Subscriptions(ctx, topic)
+	switch {
+	case err != nil:
+		t.unsure = append(t.unsure, fmt.Sprintf("whether %s has a subscription is not known: %v", topic, err))
+	case len(names) == 0:
+		fault = topic + " has no subscription"
+	case slices.Contains(cfg.Topics, topic) && !slices.Contains(names, cfg.Group):
+		fault = fmt.Sprintf("%s has no subscription %s", topic, cfg.Group)
+	}
+	t.faults[topic] = fault
+	return fault
+}
+
+// missing returns the faults that were found.
+func (t *targets) missing() (all []string) {
+	for _, fault := range t.faults {
+		if fault != "" {
+			all = append(all, fault)
+		}
+	}
+	slices.SortFunc(all, strings.Compare)
+	return all
+}
