@@ -272,7 +272,11 @@ func (r *result) summary(w io.Writer) {
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
 	}
-	line("live auditors", "%d overlaps in %d handlings", r.AuditOverlaps, r.AuditHandlings)
+	if r.AuditHandlings == 0 {
+		line("live auditors", "compared nothing: with slew the clocks of a machine's processes differ")
+	} else {
+		line("live auditors", "%d overlaps in %d handlings", r.AuditOverlaps, r.AuditHandlings)
+	}
 	line("sinks", "%d claims and writes accepted, %d of them stale (%d by one owner); %d refused (%d by one owner)", r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken, r.StaleRefused, r.StaleRefusedSameToken)
 	line("stale handlings", "%d, of which %d after a later delivery by the same owner", r.StaleEnded, r.StaleEndedSameToken)
 	if r.ClockRateError >= steeredLeast {
