@@ -86,7 +86,8 @@ func askProcess(ctx context.Context, executable string, environ []string, q dead
 	if answer.cut {
 		return a, fmt.Errorf("the answer has more than %d bytes", lettersAnswerMax)
 	}
-	return a, json.Unmarshal(answer.Bytes(), &a)
+	err = json.Unmarshal(answer.Bytes(), &a)
+	return a, err
 }
 
 // sacrifice makes the system end this process first if the machine or container has too little memory: on Linux.

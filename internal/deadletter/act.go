@@ -128,7 +128,8 @@ func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c C
 		seen[o.once(e.sent)] = true
 		return nil
 	}
-	return c, b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil }, nothing)
+	err = b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil }, nothing)
+	return c, err
 }
 
 // replayLetters decides about each letter: send gets those to be sent, remove those that were sent before.
