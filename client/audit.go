@@ -128,8 +128,8 @@ func (a *Audit) Begin(key string) *Handling {
 // Waited notes how long the handler waited for its lock, before it began. It counts from End on.
 func (h *Handling) Waited(d time.Duration) { h.waited, h.waits = max(0, d), true }
 
-// Expired notes that the lock had expired while the handler ran, as its release or its renewal said: also after End. Only the first
-// call counts.
+// Expired notes that the lock had expired while the handler ran, as the release or a renewal of the lock has shown.
+// It may be called after End, too. Only the first call counts.
 func (h *Handling) Expired() {
 	if h.expired {
 		return

@@ -80,7 +80,8 @@ func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
 	return handler, nil
 }
 
-// awayMax bounds what a router may ask for: its clock or its settings may be wrong, and the next one at the endpoint has no part in it.
+// awayMax bounds the delay that a router may ask for before the next stream: its clock or its settings may be wrong,
+// and the next router at the endpoint did not ask for it.
 const awayMax = time.Minute
 
 // connect runs one stream after the other until ctx ends.

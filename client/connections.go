@@ -11,9 +11,9 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// connections is the connection of a Lane. It is replaced when a call has ended by its deadline, or a reservation is
-// not renewed, and nothing was heard meanwhile: its other end may be gone without a word, and TCP would wait for a
-// quarter of an hour. Calls in flight on the old connection continue.
+// connections holds the connection of a Lane. It replaces the connection if a call has ended by its deadline, or a
+// reservation is not renewed, and nothing was heard meanwhile: the other end may be gone silently, and TCP would wait
+// for a quarter of an hour. Calls in flight on the old connection continue.
 type connections struct {
 	dial func() (*grpc.ClientConn, error)
 	now  func() clock.Instant

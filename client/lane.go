@@ -80,7 +80,7 @@ const (
 	CodeParked      = event.CodeParked      // an operator has parked the key
 	CodeTooLarge    = event.CodeTooLarge    // the payload does not fit
 	CodeLeaving     = event.CodeLeaving     // this router leaves its group: another one may take the call
-	CodeUnreachable = event.CodeUnreachable // no router, or not the owner of the key, can be reached
+	CodeUnreachable = event.CodeUnreachable // no router can be reached, or the router cannot reach the owner of the key
 )
 
 // CallError says why a call has no reply. errors.Is matches its kind and its cause.

@@ -95,9 +95,9 @@ func WithDrainGrace(d time.Duration) Option { return func(o *options) { o.drainG
 // over in order. It suits an application that ends with its Run.
 func WithLeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
 
-// WithLogger sets the log for connections, those without TLS to another machine included, failed handlers and lost keys; slog.Default by default. Of failures it
-// has a line a second at most, with the type of the error, or the stack of the panic, and not its text, which [Hooks].Finished gets.
-// The SDK never logs a key or a payload.
+// WithLogger sets the log for connections (including those that leave this machine without TLS), failed handlers and
+// lost keys; slog.Default by default. A failure is logged at most once a second, with the type of the error or the
+// stack of the panic, but without its text, which [Hooks].Finished gets. The SDK never logs a key or a payload.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
 // WithInterceptors puts interceptors around the handler. The first one is the outermost: it

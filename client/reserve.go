@@ -67,9 +67,10 @@ func WithWait(d time.Duration) ReserveOption {
 // reservations, and the group must not have 1,024 of them.
 const CodeNotCovered = "not_covered"
 
-// WithTTL makes the reservation last for d from each renewal on, 5 seconds to 5 minutes, also if the owner of the key dies or moves meanwhile: the
-// control log records it, and no later owner gives the key to another holder or handler within d. It is renewed six times in d, at least
-// every 10 seconds. A key whose holder has died is free only after d. Reserve returns when the control log has it.
+// WithTTL makes the reservation last for d from each renewal on, 5 seconds to 5 minutes, even if the owner of the key
+// dies or the key moves meanwhile: the control log records the reservation, and no later owner gives the key to
+// another holder or handler within d. The reservation is renewed six times in d, at least every 10 seconds. If its
+// holder dies, the key is free only after d. Reserve returns when the control log has recorded the reservation.
 func WithTTL(d time.Duration) ReserveOption {
 	// The router refuses a ttl that is too short; 0 would be a reservation without a ttl.
 	return func(a *lanev1.Ask) { a.TtlMs = uint32(min(max(1, d.Milliseconds()), math.MaxUint32)) }
@@ -86,8 +87,9 @@ const (
 	coverFirst        = 4 * time.Millisecond  // the first interval then; each further one is twice as long
 )
 
-// unheardMax bounds the renewals of a covered reservation in a row without any answer: when the next one is due, the
-// SDK gives the connection up, with half of the ttl left. A live reservation is too short for that: it is lost, and then the SDK gives the connection up.
+// unheardMax bounds the renewals of a covered reservation in a row without any answer. When the next one is due, the
+// SDK gives the connection up, with half of the ttl left. A reservation without a ttl is too short for that: it is
+// lost first, and then the SDK gives the connection up.
 const unheardMax = 2
 
 // openGrace limits the wait for a stream, in addition to the wait for the key. An attempt to connect takes a second.

@@ -143,9 +143,10 @@ func (r *runner) tell(now clock.Instant) {
 	}
 }
 
-// next reports the result of the ended event, nil in a goroutine that was just started, and
-// returns the next event, or nil if the goroutine has to end, and when its handler began, by CLOCK_BOOTTIME. That of
-// the ended one is began.
+// next reports the result of the event that has just ended; it is nil in a goroutine that was
+// just started. It returns the next event, or nil if the goroutine has to end. began is when
+// the handler of the ended event began, by CLOCK_BOOTTIME; the returned time is that of the
+// next one.
 //
 // One reading of the clock serves both events: a handler ends before its result is sent, and begins after its delivery has come.
 func (r *runner) next(ended *Event, result *event.Result, began time.Duration) (*Event, time.Duration) {

@@ -8,15 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// State returns what the last turn of the event's or call's key has left in this process, or else what load returns.
-// ctx is the context of a handler, or derived from it. T is the type of the state: a key may have states of several
-// types.
+// State returns the value that the last turn of the key of this event or call has left in this process, or otherwise
+// the value that load returns. ctx is the context of a handler, or derived from it. T is the type of the value: a key
+// may have values of several types.
 //
-// The handler may change what it gets, and need not give it back. It stays for the next turn of the key if this handler returns nil, and it is
-// returned there if that is the next turn of the key anywhere: so a handler reads what the handler before it has written, without a query. A
-// turn whose handler does not ask for the state ends it. So does any doubt: an error, a panic, a cancelled handler, a key that has moved or
-// was reserved, a worker that has come or gone, a router of an older release. State is never durable: write to your database what must last, with
-// the fence.
+// The handler may change the value, and need not give it back. The value is kept for the next turn of the key if this
+// handler returns nil, and is returned there only if no other turn of the key came in between, in any process: so a
+// handler reads what the handler before it has written, without a query. A turn whose handler does not call State
+// drops the value. So does any doubt: an error, a panic, a cancelled handler, a key that has moved or was reserved, a
+// worker that has come or gone, a router of an older release. The value is never durable: write to your database what
+// must last, with the fence.
 //
 // The states of at most [WithStateMax] keys are kept, those that were used last. State returns an error of load as it is.
 func State[T any](ctx context.Context, load func(context.Context) (*T, error)) (*T, error) {
@@ -145,7 +146,8 @@ func (s *states) done(e *Event, err error) bool {
 	return err == nil && (s.n.Load() == 0 || e.run.Err() == nil)
 }
 
-// ended is for the end of every handler: what it has asked for stays if it has done its work, and all else of its key goes.
+// ended is called at the end of every handler. It keeps the values that the handler has asked for if it has done its
+// work, and drops all others of the key.
 func (s *states) ended(e *Event, done bool) {
 	if s.n.Load() == 0 {
 		return

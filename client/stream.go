@@ -71,7 +71,7 @@ type stream struct {
 	session   Session
 	welcomed  bool          // session was set by the router's Welcome
 	goingAway bool          // the router has announced the end of the stream
-	away      time.Duration // how long the router wants no new stream after it
+	away      time.Duration // how long the router asks to wait before the next stream
 	err       error         // why the reader ended
 
 	// Used by the sender alone.
@@ -256,7 +256,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		defer r.mu.Unlock()
 		return fmt.Errorf("the router sent a receipt for Results frame %d, but only %d were sent", f.Receipt, s.sent)
 	}
-	if f.Other == nil && f.Number == 0 { // no receipt could tell the router that they have come
+	if f.Other == nil && f.Number == 0 { // without a number the router could get no receipt for them
 		defer r.mu.Unlock()
 		return errors.New("the router sent deliveries without a number")
 	}

@@ -15,7 +15,7 @@ import (
 //   - a full owner ends it: its caller decides whether to wait;
 //   - an owner that cannot be reached ends it, unless its holder has a promise that outlives the owner, see [Table.goesOn].
 
-// Cancel names a call without a caller.
+// Cancel names a call whose caller no longer waits.
 type Cancel struct {
 	Peer    Peer // the owner that has it, [Local] or a peer
 	Handle  event.Handle

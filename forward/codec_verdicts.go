@@ -141,8 +141,8 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 	return nil
 }
 
-// addLong encodes a verdict with a detail; it returns false when there is no room, of which so many bytes are left. The caller of a reply that
-// no frame has room for hears that the handler ran.
+// addLong encodes a verdict with a detail. It returns false if that does not fit into the left bytes of the frame. If
+// a reply fits into no frame, its caller is told that the handler ran.
 func (p *verdictBatch) addLong(v *event.Verdict, left int, config *Config) bool {
 	d := *v.Detail
 	d.Reason, d.FirstError, d.Owner = clip(d.Reason), clip(d.FirstError), clip(d.Owner)

@@ -7,10 +7,11 @@
 //
 // # Invariant
 //
-// Every held event is in exactly one place (see [Place]), so it is never in flight
-// twice on one live stream; and it is settled exactly once: by the first final
-// verdict of any peer that has received it (on a reservation, of the peer that has it), or by [Table.Drop]. A peer from which others have
-// taken a key over may keep a copy that has no receiver for its verdict (see [Table.TakenOver]): it cannot run there.
+// Every held event is in exactly one place (see [Place]), so it is never in flight twice on one
+// live stream. It is settled exactly once: by [Table.Drop], or by the first final verdict of a peer
+// that has received it (for a reservation, of the peer that has it now). If others have taken a key
+// over from a peer, that peer may keep a copy without a receiver for its verdict (see
+// [Table.TakenOver]): the copy cannot run there.
 //
 // A key's events from the source are sent in the order in which they came. Those that wait
 // are in two places at most, in order in each: the queue of their owner's lane, and behind it

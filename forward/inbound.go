@@ -220,7 +220,8 @@ func (in *inbound) isProven() bool {
 	return in.proven
 }
 
-// queuedMax is the number of frames of verdicts that may wait for one stream before its peer gets no receipts for events, and so may send no more.
+// queuedMax is the number of frames of verdicts that may wait for one stream. While more wait, its peer gets no
+// receipts for events, and so may send no more.
 const queuedMax = 64
 
 // took lets the receipt for a frame of events be sent, once few verdicts wait: a peer that takes no verdicts gets none.

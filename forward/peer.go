@@ -366,8 +366,8 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 	return sendError(e.stream.SendMsg(&e.frame))
 }
 
-// answeredDelay bounds the wait of a receipt for verdicts when the peer owes no other: its next ones answer events whose frame brings the
-// receipt.
+// answeredDelay bounds the wait of a receipt for verdicts while the peer has no unanswered events of ours: its next
+// verdicts will answer events whose frame brings the receipt.
 const answeredDelay = 100 * time.Millisecond
 
 // receiptDelay implements end.

@@ -173,8 +173,9 @@ func (p *Pool) perform(out *Moves, calls bool) {
 	}
 }
 
-// noteCalls notes the calls that the local mailbox is about to get, and reports whether there are some. It keeps a Cancel of such a call for
-// [Pool.delivered]: another goroutine brings them there, and a Cancel that came first would find nothing. p.mu is held.
+// noteCalls notes the calls that the local mailbox is about to get, and reports whether there are any. Another
+// goroutine may still be bringing earlier ones there: a Cancel of such a call would arrive too early and find
+// nothing, so it is kept for [Pool.delivered]. p.mu is held.
 func (p *Pool) noteCalls(out *Moves) (some bool) {
 	if len(p.delivering) > 0 {
 		out.Cancel = slices.DeleteFunc(out.Cancel, func(c Cancel) bool {

@@ -202,8 +202,8 @@ func (t *Table) placeOf(h held) (place Place, l *lane) {
 	return t.waiting[h.waiter()].place, nil
 }
 
-// lostOn takes the events of these partitions back that were sent to the peer of a lane, of all partitions if over is nil, and returns them in no
-// order. Their peer counts as an earlier holder. It visits all records.
+// lostOn takes back the events of these partitions that were sent to the peer of a lane, and returns them in no
+// order; nil for over means all partitions. The peer counts as an earlier holder. It visits all records.
 func (t *Table) lostOn(l *lane, over func(ring.Partition) bool) (lost []held) {
 	if l.sentN == 0 {
 		return nil

@@ -131,9 +131,9 @@ type extra struct {
 	firstError, lastError string
 	newer                 *event.Event // the event with the failures that were reported before it was sent again
 
-	mayRun   bool          // of a call: the stream broke on which it was sent, or its owner has told that it began
-	granted  bool          // of a reservation: the owner has granted it to which it was sent last
-	released clock.Instant // of a reservation whose release is kept: until then; 0: it is not released
+	mayRun   bool          // of a call: the stream on which it was sent broke, or its owner has reported that it began
+	granted  bool          // of a reservation: the owner to which it was sent last has granted it
+	released clock.Instant // of a released reservation: until when the release is kept; 0: it is not released
 }
 
 // extraOf returns what few events have, nil if this one has nothing.
@@ -153,8 +153,8 @@ func (t *Table) ensureExtra(h held) *extra {
 	return x
 }
 
-// had reports whether peer once had an event that was sent again, and may still answer for it. It may not for a
-// reservation: that its turn ends there, or its wait, says nothing about the turn at the present owner, which would get
+// had reports whether peer once had an event that was sent again, and may still answer for it. For a reservation it
+// may not: the end of its turn or wait at that peer says nothing about the turn at the present owner, which would get
 // no Cancel.
 func (t *Table) had(h held, peer Peer) bool {
 	x := t.extraOf(h)

@@ -72,7 +72,7 @@ func (t *Table) keepRelease(now clock.Instant, h held, out *Moves) {
 	t.tellRelease(h, out)
 }
 
-// tellRelease tells the owner of a release, if it has granted the reservation. It confirms the Cancel.
+// tellRelease sends the owner the release, if it has granted the reservation, and asks it to confirm.
 func (t *Table) tellRelease(h held, out *Moves) {
 	sent := h.sentTo()
 	if sent == nil || !t.extraOf(h).granted {

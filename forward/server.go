@@ -212,9 +212,9 @@ func (s *Server) Credit(to StreamID, key *event.Key, events int) {
 	in.credit(credit)
 }
 
-// Renewed answers renewals on a stream. If the stream is gone they are dropped: their holders ask again. The
-// confirmation of a release goes behind the verdicts that wait: one of them may say that the reservation was given back
-// before its Cancel came, which has freed nothing then.
+// Renewed answers renewals on a stream. If the stream is gone the answers are dropped, and the holders ask again. The
+// confirmation of a release goes behind the verdicts that wait: one of them may report that the reservation had ended
+// before its Cancel came, which then freed nothing.
 func (s *Server) Renewed(to StreamID, answers []event.Renewal) {
 	in := s.inbound(to)
 	if in == nil {

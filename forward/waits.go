@@ -24,9 +24,8 @@ func (h held) waiter() waiter {
 	return waiter{key: h.key()}
 }
 
-// wait is the pause of one key after a refusal. Its events are all of the key that are
-// not sent, except those that a queue has: up to the order passing they are to be sent,
-// the others join the wait when their turn comes.
+// wait is the pause of one key after a refusal. It holds the events of the key that are not sent, except those in a
+// queue. Of these, the ones up to the order passing are sent first; the others join the wait when their turn comes.
 type wait struct {
 	of      waiter
 	due     clock.Instant
@@ -151,8 +150,9 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 	heap.Fix(&t.waits, w.index)
 }
 
-// follow releases the waiting events whose owner has changed, or has the epoch now at
-// which it refused them. The order depends only on earlier calls (a map's would not).
+// follow releases the waiting events whose owner has changed, and refused ones whose refuser is still the owner by a
+// route as new as the epoch by which it refused them. The order depends only on earlier calls (that of a map would
+// not).
 func (t *Table) follow(now clock.Instant, out *Moves) {
 	for _, w := range slices.Clone(t.waits) {
 		if w.events.len() == 0 {

@@ -18,9 +18,9 @@ type Config struct {
 	// HandlerTimeout is how long a worker may have an event without an answer or Progress
 	// before it is taken back and counts as failed, up to a quarter later. 0: no limit.
 	HandlerTimeout time.Duration `from:"handler.timeout"`
-	// SilenceMax is how long a worker with an open stream may send no Ping, or take nothing in that is
-	// sent to it. Then it is taken for frozen: its stream is closed as after a crash, and its keys continue once their last
-	// deadline has passed. The check is up to a quarter late.
+	// SilenceMax is how long a worker with an open stream may send no Ping, or read nothing that is sent to it. Then
+	// it counts as frozen: its stream is closed as after a crash, and its keys continue once their last deadline has
+	// passed. The check is up to a quarter late.
 	SilenceMax     time.Duration `min:"100ms" max:"1h"`
 	HelloTimeout   time.Duration `min:"100ms" max:"1m"` // how long a new stream may take to send its Hello
 	PingInterval   time.Duration `min:"10ms" max:"5s"`  // interval at which workers must request new deadlines

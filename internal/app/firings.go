@@ -21,7 +21,8 @@ type Schedules interface {
 	Arrive(id event.DeliveryID, s *event.Sent) Firing
 	// Undeclared decides about one at a worker that does not declare its schedule: it waits or is dropped, and does not run.
 	Undeclared(s *event.Sent) Firing
-	// Ended says that a delivery is over, before its mailbox knows. It reports whether it is one that Arrive has let run.
+	// Ended reports the end of a delivery, before its mailbox knows of it. It returns whether the delivery was one
+	// that Arrive has let run.
 	Ended(r event.Result) bool
 }
 

@@ -21,9 +21,8 @@ func (m *Manual) Take(f *appwire.FromWorker) error {
 	return m.session.handle(f)
 }
 
-// Give returns the next frame to the worker, a *appv1.WorkResponse or a
-// *appwire.ToWorker that is valid until the next call, or nil when there is nothing
-// to say for now. With end there never will be.
+// Give returns the next frame for the worker: a *appv1.WorkResponse, or a *appwire.ToWorker that is valid until the
+// next call; nil when there is nothing to send for now. With end, no frame will follow.
 func (m *Manual) Give() (frame any, end bool) { return m.session.round() }
 
 // Awake reports whether something has happened since the last call for which Give

@@ -107,9 +107,9 @@ func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.R
 // Unsent reports whether deliveries wait for a frame.
 func (d *Outstanding) Unsent() bool { return d.spent < len(d.unsent) }
 
-// Frame appends the deliveries of the next frame to dst, under the names that the
-// worker shall know them by: at most events of them, and at most bytes, unless a single event is larger. An event larger than
-// eventMax never goes out: it is rejected. From here on the worker may start them.
+// Frame appends the deliveries of the next frame to dst, under the names by which the worker will know them. It stops
+// at events deliveries, and at bytes, unless a single event is larger. An event larger than eventMax is never sent:
+// it is rejected. From now on the worker may start the deliveries in dst.
 func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
 	for d.Unsent() && len(dst) < events {
@@ -317,8 +317,8 @@ func (d *Outstanding) withdraw(hit func(*event.Delivery) bool, dst []event.Resul
 	return dst
 }
 
-// Force ends the patience with revoked deliveries of these partitions: their
-// deadlines move no more, and when they have passed the deliveries are over.
+// Force makes the deadlines of revoked deliveries of these partitions final: when they have passed, the deliveries
+// are over.
 func (d *Outstanding) Force(partitions ownership.Set) {
 	for s := range d.sent.all() {
 		if s.revoked && !s.over && partitions.Has(s.partition) {
@@ -414,8 +414,8 @@ func tooSlow(id event.DeliveryID) event.Result {
 	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
 }
 
-// errorBytes is the part of a delivery's size that no frame carries: the texts of earlier failures. With them an event
-// that fits would be rejected at its second attempt.
+// errorBytes is the part of a delivery's size that no frame carries: the texts of earlier failures. If they counted,
+// an event that just fits would be rejected at its second attempt.
 func errorBytes(d *event.Delivery) int {
 	ev := d.Event()
 	return len(ev.FirstError) + len(ev.LastError)

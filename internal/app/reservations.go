@@ -22,10 +22,11 @@ const reservationMax = time.Hour
 // reservations holds the deliveries to holders, which are callers, not workers of the application. Each is an [Outstanding] of one
 // delivery in the state of a broken stream: it is over when the lease behind its last renewal has passed, or when its holder releases it.
 //
-// A reservation with a ttl is covered as soon as the control log has it ([Server.Covered]). From then on its end does not
-// depend on a lease: each renewal promises the ttl, and it is over when its holder was silent for as long as the last
-// promise may last (before the first renewal, the promise of a live one). A revocation ends it here at once, while its
-// holder continues.
+// A reservation with a ttl is covered as soon as the control log has recorded it
+// ([Server.Covered]). From then on its end does not depend on a lease: each renewal promises
+// the ttl, and the reservation is over when its holder has been silent for as long as the
+// last promise may last. Before the first renewal, that is as long as without a ttl. A
+// revocation ends the reservation here at once, while its holder continues.
 type reservations struct {
 	awake chan struct{} // of capacity one: there may be reservations to take
 
@@ -175,8 +176,8 @@ func (s *Server) Covered(c ownership.Covered) {
 		// Its permission has passed, and it is about to end.
 	default:
 		if !held.covered {
-			// This turn has only the promise of a live one, so a holder that died while it waited blocks its key no longer. The
-			// ownership machine keeps the key for the promises of former owners.
+			// So far this turn has only the promise of a lease, so a holder that died while it waited blocks its key
+			// no longer than that. The promises of former owners are kept by the ownership machine.
 			held.covered, held.over = true, held.Next()
 			r.covered++
 			s.Metrics.covers.WithLabelValues("covered").Inc()
@@ -202,9 +203,9 @@ func (r *reservations) remove(held *reservation) {
 	}
 }
 
-// renew returns the time that the holder may continue from now, by its own clock, if that can be promised. Covered without
-// a time means that nothing will be promised again; no permission at all may mean only for now. The lock of the reservations is
-// held, under which Revoke marks: a lease that is newer than a deposition moves only deadlines that survived it.
+// renew returns the time that the holder may continue from now, by its own clock, if that can be promised. A zero
+// permission may be temporary; one with nothing but Covered set is final. The lock of the reservations is held, under
+// which Revoke marks: a lease that is newer than a deposition moves only deadlines that survived it.
 func (r *reservation) renew(s *Server) event.Permission {
 	now := s.Now()
 	switch {

@@ -462,8 +462,8 @@ func (s *Server) finish(results []event.Result) {
 	}
 }
 
-// admitSuspects runs apart the taken deliveries of events that were at a worker when it
-// crashed.
+// admitSuspects removes from taken the suspects for which there is no room, and appends a result for each to putOff.
+// A suspect is an event that was at a worker when it crashed.
 func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
 	s.suspectsMu.Lock()
 	defer s.suspectsMu.Unlock()

@@ -18,12 +18,12 @@ type slot struct {
 	id        event.DeliveryID // the mailboxes' name
 	until     clock.Instant    // revoked: the lease behind the last Pong that could move it
 	partition ring.Partition
-	taken     bool  // false: the slot is free, all but name is of the past
+	taken     bool  // false: the slot is free, and only name is valid
 	revoked   bool  // its deadline moves only by Pong.draining
 	forced    bool  // revoked, and its deadline no longer moves
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
 	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
-	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
+	over      bool  // lost for the mailbox; kept until the worker answers, since it takes a place at the worker
 
 	// For the report of its handling, and only if those are asked for.
 	key   partition.KeyHash

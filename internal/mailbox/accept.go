@@ -8,11 +8,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Accept takes events from a sender, or says at once why not. senderEpoch is the
-// newest epoch that the sender has applied; when it is newer than ours, a partition
-// that is not ours may become ours in a moment, and the answer is NotYet. The events are
-// never written to; they are kept until their verdict. A peer's stream that is
-// SenderGone must send nothing more.
+// Accept takes events from a sender, or refuses them at once. senderEpoch is the newest epoch that the sender has
+// applied; when it is newer than ours, a partition that is not ours may become ours in a moment, and the answer is
+// NotYet. The events are never written to; they are kept until their verdict. A peer's stream must send nothing more
+// after SenderGone.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
 	b.call++
 	if from != Local && from != Letters {
@@ -196,8 +195,8 @@ func (b *Boxes) refuseOverload(to address, out *Output) {
 	out.say(to, event.Overloaded, b.overloaded)
 }
 
-// refuseMisplaced rejects an event whose key does not belong to its partition. Accepted,
-// it could run beside its key; refused, it would be sent again unchanged.
+// refuseMisplaced rejects an event whose key does not belong to its partition. If it were accepted, it could run
+// beside other events of its key; if it were refused, its sender would send it again unchanged.
 func (b *Boxes) refuseMisplaced(to address, e *event.Ref, out *Output) {
 	b.counters.Misplaced++
 	ev := e.Event()

@@ -31,14 +31,16 @@
 // turns results into verdicts, which output.go addresses to their senders. ready.go files
 // each key with events under the reason why it waits; gates.go, workers.go and credits.go
 // change these reasons: a gate moves, a worker starts or stops, a full mailbox has room
-// again. hold.go keeps keys waiting that an operator holds, park.go sends their events to the parking topic and lets them
-// come back first, and
-// skip.go sends events to the dead letter topic that an operator skips. window.go and spans.go know the ids of events that are here or have finished,
-// handover.go passes those of finished events from owner to owner, and copies.go tells
-// events apart that claim one id. actor.go has the queue of a key, ages.go the age of the
-// oldest event, unpin.go bounds the frames that waiting events keep in memory, and
-// prefetch.go overlaps cache misses. visits.go has calls and reservations, visitors.go their queue beside the events of a key, reservations.go the
-// grants and the holders that come back, and replies.go the answers to repeats. slab.go, index.go and queue.go are containers.
+// again. hold.go makes keys on hold wait; park.go sends the events of parked keys to the
+// parking topic, and runs the letters that come back first; skip.go sends events that an
+// operator skips to the dead letter topic. window.go and spans.go hold the ids of events that
+// are here or have finished, handover.go passes those of finished events from owner to owner,
+// and copies.go distinguishes events that claim one id. actor.go has the queue of a key,
+// ages.go the age of the oldest event, unpin.go bounds the frames that waiting events keep in
+// memory, and prefetch.go overlaps cache misses. visits.go has calls and reservations,
+// visitors.go their queue beside the events of a key, reservations.go the grants and the
+// holders that come back, and replies.go the answers to repeats. slab.go, index.go and
+// queue.go are containers.
 //
 // # What a call costs
 //

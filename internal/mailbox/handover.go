@@ -55,7 +55,7 @@ func (b *Boxes) isOf(it *item, d *event.Finished) bool {
 	return !b.compares(d) || ContentOf(it.ref.Event()) == d.Content
 }
 
-// learn adds an id to the window that another member has told.
+// learn adds an id to the window that another member has handed over.
 func (b *Boxes) learn(at clock.Instant, d *event.Finished, s *span, bit uint8) {
 	if !b.compares(d) {
 		b.window.add(at, d.Partition, s, bit)

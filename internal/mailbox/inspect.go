@@ -60,7 +60,7 @@ type KeyState struct {
 	// Attempts counts its failures, Accepted is the time at which it came.
 	Event    event.MessageID
 	Attempts uint32
-	Crashes  uint32 // how often a worker crashed that had it
+	Crashes  uint32 // how often a worker crashed while it had the event
 	Accepted clock.Instant
 
 	LastError string // the application's newest failure of Event, without its content; "": there was none. Inspect alone tells it

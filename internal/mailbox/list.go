@@ -85,7 +85,7 @@ func (a *actor) first() *item {
 	return a.head
 }
 
-// firstWith is first, with the visits, of which the oldest one counts.
+// firstWith is first, but for a key without events it returns the oldest waiting visit.
 func (b *Boxes) firstWith(a *actor) *item {
 	it := a.first()
 	if it == nil && a.visited {

@@ -44,8 +44,9 @@ func (m *Mailboxes) TrustCopies() {
 	m.each(func(b *Boxes) { b.signed = true })
 }
 
-// JudgeSkips sets what decides whether a skipped event that a router has published may end. An event that may not is not delivered meanwhile,
-// and looked at again soon. may is called under a shard's mutex: it must be quick and call no method. It must be set before any other method is called.
+// JudgeSkips sets the function that decides whether a skipped event that a router has published may end. An event
+// that may not end yet is not delivered either, and is checked again soon. may is called under a shard's mutex: it
+// must be quick and call no method. It must be set before any other method is called.
 func (m *Mailboxes) JudgeSkips(may func(*event.Event) bool) {
 	m.each(func(b *Boxes) { b.skips.mayEnd = may })
 }
@@ -234,7 +235,7 @@ func (m *Mailboxes) Park(parks []event.Park, out *Output) {
 			m.shards[i].with(func(b *Boxes) { b.Park(now, mine, out) })
 		}
 	}
-	m.lookWhoLeaves()
+	m.updateLeaving()
 }
 
 // needLease gives the shards the newest lease if they do not have it, and from now on. The caller holds leasing.
@@ -245,8 +246,8 @@ func (m *Mailboxes) needLease(now clock.Instant, out *Output) {
 	}
 }
 
-// lookWhoLeaves finds out whether shards still need the lease. The caller holds leasing.
-func (m *Mailboxes) lookWhoLeaves() {
+// updateLeaving checks whether shards still need the lease. The caller holds leasing.
+func (m *Mailboxes) updateLeaving() {
 	m.leaving = false
 	m.each(func(b *Boxes) { m.leaving = m.leaving || len(b.skips.known)+len(b.skips.running)+len(b.parks) > 0 })
 }
@@ -268,7 +269,7 @@ func (m *Mailboxes) Unskip(skips []event.Skip) {
 	m.leasing.Lock()
 	defer m.leasing.Unlock()
 	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })
-	m.lookWhoLeaves()
+	m.updateLeaving()
 }
 
 // bySkip runs a machine call on each shard that has the key of one of the skips.

@@ -21,10 +21,10 @@ type Metrics struct {
 	hotBusy, hotRate *prometheus.Desc
 }
 
-// Of the hot keys that are exported: each is a time series that stays in a database of metrics.
+// Bounds of the hot keys that are exported: each is a time series, which a metrics database keeps.
 const (
 	hotExportedMax = 5
-	hotExportedMin = 0.1 // of its time the handler of the key must run
+	hotExportedMin = 0.1 // the least share of the time in which a handler of the key runs
 )
 
 type gauge struct {

@@ -78,7 +78,7 @@ func (b *Boxes) answer(it *item, kind event.VerdictKind, detail *event.Detail, o
 	}
 }
 
-// say adds a verdict. There are as few senders as peers.
+// say adds a verdict. It searches the answers one by one, because there are as few senders as peers.
 func (o *Output) say(to address, kind event.VerdictKind, detail *event.Detail) {
 	v := event.Verdict{Handle: to.handle, Kind: kind, Detail: detail}
 	for i := range o.Answers {

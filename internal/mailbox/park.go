@@ -18,11 +18,12 @@ const Letters Sender = math.MaxUint64
 // parkedDelay is for consumer nodes of versions that do not know the verdict Parked: they keep the event, and send it again.
 const parkedDelay = time.Second
 
-// Park changes what becomes of the events of keys. With ParkOn each waiting event, and each that comes, leaves with the verdict
-// Parked, from the head of the queue, even if the key is on hold or its retry is not due. It waits while an event of the key runs,
-// which finishes, and leaves with the others if it is to be retried here; and while the gate or the lease does not let the key
-// run, since another tenure may run it. With ParkEnds nothing of the key runs but [Letters]; all others wait behind them. Neither ends
-// the turn of a reservation whose holder comes back.
+// Park changes how the events of keys end. With ParkOn every event of the key, waiting or arriving, leaves from the
+// head of the queue with the verdict Parked, even if the key is on hold or its retry is not due. It waits only while
+// an event of the key runs, or while the gate or the lease does not let the key run, since another tenure may run it.
+// The running event finishes; if it is to be retried here, it leaves like the others. With ParkEnds only [Letters]
+// run, and all other events of the key wait behind them. Neither ends the turn of a reservation whose holder comes
+// back.
 func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
 	b.call++
 	for _, p := range parks {
@@ -72,8 +73,8 @@ func (b *Boxes) parkWaiting(now clock.Instant, a *actor, out *Output) {
 	b.repayKey(a, out)
 }
 
-// waitsForPark reports whether no event of a key may run because of a park: it is parked, or its letters come back and none is
-// here. If one is, that is first in the queue from now on.
+// waitsForPark reports whether no event of a key may run because of a park: the key is parked, or its letters come
+// back and none of them is here. A letter that is here is moved to the head of the queue.
 func (b *Boxes) waitsForPark(a *actor) bool {
 	switch b.parkOf(a.key).State {
 	case event.NotParked:

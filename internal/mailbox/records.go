@@ -144,7 +144,8 @@ func (b *Boxes) actorOf(key ring.KeyHash) *actor {
 	return a
 }
 
-// addRunning adds to the sketch of a window the parts of it in which handlers ran that run still. It is one step, as list is.
+// addRunning adds to the sketch of a window the time in it that the handlers that still run have taken. It is one
+// step, like list.
 func (b *Boxes) addRunning(from int, sketch *hotkeys.Sketch, begin, end clock.Instant) (next int) {
 	if b.records == nil || b.running == 0 {
 		return 0

@@ -39,8 +39,8 @@ type window struct {
 	copiesFrom uint64
 }
 
-// copiesPart bounds the ids of copies to this fraction of a window, and gapsPart the slots that copies have left which had to make room for
-// newer ones: else many copies would push all other ids out of the window.
+// copiesPart bounds the ids of copies to this fraction of a window. gapsPart bounds the slots left by copies that
+// were removed to make room for newer ones. Otherwise many copies would push all other ids out of the window.
 const copiesPart, gapsPart = 4, 16
 
 // record is one id: a bit of a span.
@@ -195,7 +195,7 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
 		if r := w.at(w.sweep); !r.is(recordDropped) && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
-			if w.mayBeTold(r) {
+			if w.mayHandOver(r) {
 				dst = append(dst, w.finished(r))
 				idsMax--
 			}
@@ -209,9 +209,9 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	return dst, w.sweep > w.first
 }
 
-// mayBeTold reports whether the broker assigned the id of a record, or a router to an event that it has published: the id is not that of
-// another unsigned copy, nor an alias.
-func (w *window) mayBeTold(r *record) bool {
+// mayHandOver reports whether the id of a record may be handed over: the broker has assigned it, or a router has, to
+// an event that it has published. Aliases, and ids of other unsigned copies, may not.
+func (w *window) mayHandOver(r *record) bool {
 	s := w.spans.at(r.span)
 	return s.ledger >= 0 && (!r.is(recordCopied) || s.id(r.bit).IsSent())
 }
@@ -224,7 +224,7 @@ func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Par
 			continue
 		}
 		if r := w.at(serial); !r.is(recordDropped) && leaves(serial, r.partition) {
-			if w.mayBeTold(r) {
+			if w.mayHandOver(r) {
 				dst = append(dst, w.finished(r))
 			}
 			w.forget(serial)

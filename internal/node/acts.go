@@ -58,9 +58,9 @@ func (k actKeys) ParkKeys(parks []event.Park) {
 	}
 }
 
-// awaitActs blocks until the acts are read, for a bounded time: before that this node joins no group, so that it does
-// not run a key that is held. It reports false when ctx ended. A node that cannot read them takes part without: the
-// topic serves operators, and its loss must not stop events.
+// awaitActs blocks until the acts are read, for a bounded time. Until it returns, this node joins no group, so that
+// it does not run a key that is held. It reports false when ctx ended. A node that cannot read the acts joins without
+// them: the topic serves operators, and its loss must not stop events.
 func (n *Node) awaitActs(ctx context.Context) bool {
 	if n.parts.Acts == nil {
 		return true

@@ -69,7 +69,7 @@ func (m *gossipMachine) Step(now clock.Instant, in ownership.Input) []ownership.
 		m.drained(in.Partitions)
 	case ownership.Leave:
 		m.leaving = true
-	default: // about the control log, which there is none of, or just the time
+	default: // about the control log, which does not exist in this mode, or a Tick
 	}
 	table := m.follow()
 	m.moveGates()

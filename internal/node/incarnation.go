@@ -210,8 +210,9 @@ func (l *incarnation) hear(e membership.Evidence) {
 	l.node.reach.gossip(e) // wakes the driver
 }
 
-// news returns what has changed around the machine: the reach of peers, and whether there is an application. The driver
-// fetches it, so the machine always hears the newest state last, also one that changed while the machine was being built.
+// news returns what has changed around the machine: which peers can be reached, and whether there is an application.
+// The driver fetches it, so that the last news the machine gets is the newest, even if it came up while the machine
+// was being built.
 func (l *incarnation) news() []ownership.Input {
 	if l.node.cfg.Mode == Gossip { // no control log says who is gone
 		l.node.reach.keep(l.others.directory())

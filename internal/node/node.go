@@ -290,7 +290,8 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	return pipeline.Stages{Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app}, err
 }
 
-// cover takes to the ownership machine that a reservation is to be covered, or is over. Between two incarnations nothing is: all turns have ended.
+// cover passes a reservation that is to be covered, or is over, to the ownership machine. Between two incarnations it
+// does nothing: all turns have ended.
 func (n *Node) cover(in ownership.Input) {
 	if l := n.incarnation.Load(); l != nil && l.driver != nil {
 		l.driver.cover(in)
@@ -362,7 +363,7 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 		return nil
 	case <-timeout.C:
 		lacks := n.unfinished(n.drainCycle())
-		if lacks == "" { // missing ids cost no more than duplicates, and handOver reports them
+		if lacks == "" { // only ids are missing: they cost at most duplicates, and handOver reports them
 			return nil
 		}
 		return fmt.Errorf("%w after %v: %s", ErrDrainTimeout, n.cfg.DrainTimeout, lacks)

@@ -505,7 +505,7 @@ func TestLettersAreNotCopiedByAMemberThatHasLostThem(t *testing.T) {
 		"another park has come":     func(c *comeback) { u.set([]event.Park{{Key: c.park.Key, Act: [16]byte{9}, State: event.ParkOn}}) },
 		"it is still this member's": func(*comeback) {},
 	} {
-		c := &comeback{park: event.Park{Key: "k", Act: [16]byte{1}, State: event.ParkEnds}, unsaid: map[event.MessageID]struct{}{}, busy: true}
+		c := &comeback{park: event.Park{Key: "k", Act: [16]byte{1}, State: event.ParkEnds}, unacked: map[event.MessageID]struct{}{}, busy: true}
 		u.mu.Lock()
 		u.keys["k"] = c
 		u.mu.Unlock()

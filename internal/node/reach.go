@@ -88,8 +88,9 @@ func (r *reach) list(peers []forward.PeerAddress) {
 	r.wake()
 }
 
-// begin forgets the suspicions of an earlier incarnation's gossip. The next one hears anew who does not answer; that the others are alive
-// it may hear before the control log has named them, when nobody is trusted yet: then nothing would end an old suspicion.
+// begin forgets the suspicions of an earlier incarnation's gossip. The next gossip reports again which peers do not
+// answer. But it may report that a peer is alive before the control log has named that peer, when it is not trusted
+// yet: nothing would then end an old suspicion.
 func (r *reach) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +130,7 @@ func (r *reach) changes() []ownership.Input {
 	return news
 }
 
-// retell makes everything news, for a new machine that knows nothing yet.
+// retell makes the whole state count as changed, for a new machine, which has heard nothing yet.
 func (r *reach) retell() {
 	r.mu.Lock()
 	for inc, l := range r.peers {

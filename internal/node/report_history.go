@@ -37,7 +37,7 @@ func (s *reporter) History(ctx context.Context, key ring.KeyHash) report.History
 	return all
 }
 
-// wall tells the time of day of instants, by what both clocks show now.
+// wall converts instants to the time of day, by the present readings of both clocks.
 type wall struct {
 	now  clock.Instant
 	time time.Time

@@ -130,7 +130,7 @@ func (s *reporter) describe(one *report.ListedKey, now clock.Instant, k mailbox.
 	}
 }
 
-// name returns the name of a key for callers that may see it.
+// name sets the name of a key, for callers that may see it.
 func name(one *report.ListedKey, key string, named bool) {
 	if named {
 		one.SetKey(key)

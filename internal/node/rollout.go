@@ -61,7 +61,7 @@ func (r *rollout) begin() {
 	clear(r.open[:])
 }
 
-// closing notes what has ended so far, before open gates close: a delivery may end before the move is noted.
+// closing notes the counters before open gates close for a move: a delivery may end before the move itself is noted.
 func (r *rollout) closing(changes []ownership.GateChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

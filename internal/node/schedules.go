@@ -54,8 +54,8 @@ func timeOfDay() time.Time {
 	return time.Now().Round(0) //nolint:forbidigo // schedules follow the wall clock; no lease depends on it
 }
 
-// The bounds of the goroutine's pauses: an earlier request of the book waits a little, and steps of the wall clock are
-// noticed.
+// The bounds of the goroutine's pauses: it waits at least a little even if the book asks for less, and at most for so
+// long that steps of the wall clock are noticed.
 const (
 	schedulesLeast = 20 * time.Millisecond
 	schedulesMost  = time.Second

@@ -50,16 +50,16 @@ type unparks struct {
 // comeback is an unpark at this member. The fields are under the mutex of unparks, but those of its letters, which are of the
 // goroutine that handles them, and of the reader while there is none.
 type comeback struct {
-	park   event.Park
-	calm   clock.Instant                // the instant since which every member has complied; 0: one does not
-	busy   bool                         // letters are being handled
-	late   bool                         // the slice of the busy one has ended, and its newest letter still waits or runs
-	ahead  []*source.ParkedLetter       // letters to handle in this slice
-	weight int                          // bytes of the letter that is being handled
-	ended  bool                         // no letter was left
-	count  uint64                       // letters that were handled
-	waits  string                       // the reason why no letter comes; "": one does
-	unsaid map[event.MessageID]struct{} // letters that were handled and are not acked yet
+	park    event.Park
+	calm    clock.Instant                // the instant since which every member has complied; 0: one does not
+	busy    bool                         // letters are being handled
+	late    bool                         // the slice of the busy one has ended, and its newest letter still waits or runs
+	ahead   []*source.ParkedLetter       // letters to handle in this slice
+	weight  int                          // bytes of the letter that is being handled
+	ended   bool                         // no letter was left
+	count   uint64                       // letters that were handled
+	waits   string                       // the reason why no letter comes; "": one does
+	unacked map[event.MessageID]struct{} // letters that were handled and are not acked yet
 }
 
 func newUnparks(n *Node) *unparks {
@@ -76,7 +76,7 @@ func (u *unparks) set(parks []event.Park) {
 	for _, p := range parks {
 		delete(u.keys, p.Key)
 		if p.State == event.ParkEnds {
-			u.keys[p.Key] = &comeback{park: p, unsaid: map[event.MessageID]struct{}{}}
+			u.keys[p.Key] = &comeback{park: p, unacked: map[event.MessageID]struct{}{}}
 		}
 	}
 	u.mu.Unlock()
@@ -252,7 +252,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 			return
 		}
 		u.mu.Lock()
-		_, before := c.unsaid[l.ID]
+		_, before := c.unacked[l.ID]
 		u.mu.Unlock()
 		if before {
 			l.Event.Payload, l.Event.Properties = nil, nil // only its position is needed: the number of these letters is not bounded
@@ -272,7 +272,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	defer from.close()
 	u.mu.Lock()
 	for _, c := range keys { // the missing ones were removed, although the answer was lost
-		maps.DeleteFunc(c.unsaid, func(id event.MessageID, _ struct{}) bool { _, is := still[c][id]; return !is })
+		maps.DeleteFunc(c.unacked, func(id event.MessageID, _ struct{}) bool { _, is := still[c][id]; return !is })
 	}
 	u.mu.Unlock()
 	for _, l := range handled {
@@ -334,11 +334,11 @@ func (u *unparks) next(c *comeback) *source.ParkedLetter {
 	return l
 }
 
-// end ends an unpark without letters, unless it has lost its calm, and reports whether it has. again says that acks may have failed: the next look is
-// the last.
+// end ends an unpark that has no further letters, and reports whether it has. It does not if the unpark is no longer
+// in effect. If acks may have failed, as again says, or letters are not acked yet, the next reading decides.
 func (u *unparks) end(c *comeback, again bool) bool {
 	u.mu.Lock()
-	left := again || u.keys[c.park.Key] != c || len(c.unsaid) > 0
+	left := again || u.keys[c.park.Key] != c || len(c.unacked) > 0
 	count := c.count
 	u.mu.Unlock()
 	if left {
@@ -359,8 +359,8 @@ func (u *unparks) acked(c *comeback, l *source.ParkedLetter, removed bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if removed {
-		delete(c.unsaid, l.ID)
+		delete(c.unacked, l.ID)
 	} else {
-		c.unsaid[l.ID] = struct{}{}
+		c.unacked[l.ID] = struct{}{}
 	}
 }

@@ -111,8 +111,8 @@ func (m *Machine) needsConfirming() bool {
 	})
 }
 
-// awaitsDrained holds a Beat back for the driver's answer to a Revoke, which comes
-// as the very next input: where nothing runs, the first Beat is the release.
+// awaitsDrained reports whether the next Beat must wait for the driver's answer to a Revoke, which is the very next
+// input. With that answer, the first Beat already releases the partitions on which nothing runs.
 func (m *Machine) awaitsDrained() bool {
 	return m.gates.answered < m.gates.seq && !m.due(m.gates.revokedAt.Add(m.cfg.Timing.BeatSpacing))
 }

@@ -31,8 +31,8 @@ type Config struct {
 	// group, unless Gen is higher: its tokens could be lower than those that sinks have seen.
 	HadGroup bool
 	HadGen   uint32
-	// Memory is the knowledge of the earlier incarnation of this process. No Genesis whose
-	// token is not greater than its Floor is made or obeyed.
+	// Memory is the knowledge of the earlier incarnation of this process. A Genesis is made or obeyed only if its
+	// token is greater than Memory's Floor.
 	Memory Memory
 
 	Timing Timing
@@ -157,11 +157,12 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, setting.Check(c.Timing))...)
 }
 
-// WaitFor returns for how long, by our clock, a holder may believe what it was promised for ttl before now, by its own.
+// WaitFor returns the longest time, by our clock, for which a promise of length ttl that was made before now may last
+// by its holder's clock.
 func WaitFor(ttl time.Duration) time.Duration { return waitFor(ttl) }
 
-// waitFor is W: how long the deadlines that a lease of length l gives can outlive
-// the reading of the Beat that renewed it, on any clock that errs by 1 % at most (A2).
+// waitFor is W: the longest time, by our clock, from the reading of a Beat to the end of the deadlines that its lease
+// of length l permits, if every clock errs by 1 % at most (A2).
 func waitFor(l time.Duration) time.Duration {
 	return l*101/99 + 50*time.Millisecond + 1
 }

@@ -45,7 +45,7 @@ const (
 	RefusedTTL       = "the time to live is out of range"
 )
 
-// covers are the turns that are to be covered or are, and the keys that wait for their holders.
+// covers holds the turns that are or will be covered, and the keys that wait for their holders.
 type covers struct {
 	turns   map[KeyAt]*turn         // on open partitions
 	until   map[KeyAt]clock.Instant // on open partitions: when the wait for the holder of the entry ends
@@ -54,7 +54,7 @@ type covers struct {
 	onWay   bool                    // the newest is neither read back nor given up
 	sentAt  clock.Instant           // of the newest
 	failed  bool                    // the log did not take the newest
-	touched Set                     // partitions on which other keys wait than was told, or for others
+	touched Set                     // partitions whose waiting keys, or their holders, have changed since the last SetGates
 	crowded clock.Instant           // when a stretch with too many reservations was first read; zero: none was
 }
 
@@ -83,7 +83,7 @@ func (c *covers) leave(p ring.Partition) {
 	maps.DeleteFunc(c.until, func(k KeyAt, _ clock.Instant) bool { return k.Partition == p })
 }
 
-// cover takes the wish to cover a turn that runs.
+// cover handles the request to cover a running turn.
 func (m *Machine) cover(in Cover) {
 	c := &m.covers
 	t := c.turns[in.KeyAt]
@@ -120,7 +120,8 @@ func (m *Machine) uncover(in Drop) {
 	if _, waits := c.until[in.KeyAt]; !in.Released || !waits {
 		return
 	}
-	// The holder has stopped, wherever it was promised the key. Nobody else of an entry with several ids has.
+	// The holder has stopped, so the promises of all owners to it are void. If the entry has several ids, the holder
+	// of another one may still rely on its promise.
 	if e, found := m.state.reservedOf(in.KeyAt); found && slices.Equal(e.IDs, []ReservationID{in.ID}) {
 		delete(c.until, in.KeyAt)
 		c.touched.add(in.Partition)
@@ -173,7 +174,8 @@ func (m *Machine) letGo() {
 	m.setGates(changes)
 }
 
-// keepCovers appends the takes and the drops that are due: one record at a time, which gathers what comes up meanwhile.
+// keepCovers appends the takes and the drops that are due. Only one record is in flight: changes that come up
+// meanwhile go into the next one.
 func (m *Machine) keepCovers() {
 	c := &m.covers
 	m.letGo()
@@ -198,8 +200,8 @@ func (m *Machine) keepCovers() {
 	m.due(m.now.Add(m.cfg.Timing.Lease))
 }
 
-// changes returns the takes that turns need, and the drops of entries that nothing speaks for: on open partitions, no turn here and
-// no wait for a holder.
+// changes returns the takes that turns need, and drops for the entries on open partitions that have neither a turn
+// here nor a wait for a holder.
 func (m *Machine) changes() (b *Reservations, turns map[KeyAt]uint64) {
 	b, turns = &Reservations{}, map[KeyAt]uint64{}
 	for _, k := range slices.SortedFunc(maps.Keys(m.covers.turns), compareKeys) {
@@ -283,7 +285,7 @@ func (m *Machine) changesDone(seq uint64, failed bool) {
 
 // ---- for a Genesis of ours ----
 
-// newestTake is the position that a Genesis must have been written with the knowledge of.
+// newestTake returns the position of the newest take. A Genesis is void if its author had not read that take.
 func (m *Machine) newestTake() Position {
 	if m.state != nil {
 		return m.state.LastTake
@@ -291,8 +293,9 @@ func (m *Machine) newestTake() Position {
 	return m.join.take
 }
 
-// knowsTakes reports whether all takes up to the newest Hello are known: those up to the Hello of the newest ReadFirst by its answer,
-// and there is none behind it. The Hello may be older than all remembered takes, since the answer may take long.
+// knowsTakes reports whether all takes up to the newest Hello are known. The answer to ReadFirst must reach the first
+// own Hello that was read back, from which on this node reads the takes itself, and the newest take that it has read
+// since: the answer may be late, and end before that take.
 func (m *Machine) knowsTakes() bool {
 	j := &m.join
 	return !j.since.IsZero() && !m.readTo.Before(j.since) && !m.readTo.Before(j.take)
@@ -307,8 +310,8 @@ func (m *Machine) reservedNow() []Reserved {
 	return list[:min(len(list), listedMax)]
 }
 
-// tooManyReserved waits for the end of all promises if a stretch has more reservations than a Genesis can list, which no group writes, or
-// records of a later log version, as after a downgrade.
+// tooManyReserved reports whether a Genesis must wait for the end of all promises: the log has more reservations than
+// a Genesis can list, which no group writes, or records of a later log version, as after a downgrade.
 func (m *Machine) tooManyReserved() (wait bool) {
 	c := &m.covers
 	if c.crowded == 0 {

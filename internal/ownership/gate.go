@@ -36,9 +36,9 @@ func (g Gate) String() string {
 	return "unknown"
 }
 
-// MayDispatch is rule 6, the line where exclusivity is decided for a delivery: the
-// gate is open, and the lease lasts longer than the guard. The caller holds the
-// lock under which the gate changes, and took now under it.
+// MayDispatch reports whether a delivery may start now (rule 6): the gate is open, and the lease lasts longer than
+// the guard. This is where exclusivity is decided for each delivery. The caller holds the lock under which the gate
+// changes, and has read now under it.
 func (l Lease) MayDispatch(g Gate, now clock.Instant) bool {
 	return g == Open && now.Add(l.Guard).Before(l.Until)
 }
@@ -51,10 +51,10 @@ type gates struct {
 	barred  Set // running, and never to be extended again
 	partial Set // open, with keys withheld
 
-	busy     map[ring.Partition][]ring.KeyHash // running → the keys that do; absent: any key may
-	withheld map[ring.Partition][]ring.KeyHash // partial → the keys that are
+	busy     map[ring.Partition][]ring.KeyHash // running → its running keys; absent: any key may run
+	withheld map[ring.Partition][]ring.KeyHash // partial → its withheld keys
 
-	since   []clock.Instant // partition → when the record was read that its wait or drain began with
+	since   []clock.Instant // partition → when the record that began its wait or drain was read
 	revoked []uint64        // partition → Seq of the newest Revoke that closed its open gate
 
 	seq        uint64        // of the newest Revoke
@@ -199,8 +199,8 @@ func (m *Machine) revoke(partitions Set, final bool) {
 	m.beats.changed = true
 }
 
-// stopAll deposes every delivery that runs or may start here: none of them is ever extended
-// again (Genesis, LOST, exit).
+// stopAll revokes every delivery that runs or may start here, for good: no deadline is extended any more (Genesis,
+// LOST, exit).
 func (m *Machine) stopAll(reason string) {
 	g := &m.gates
 	revoked := g.open.Clone()
@@ -230,7 +230,7 @@ func (m *Machine) nameOf(inc Incarnation) string {
 	return n.Name
 }
 
-// closeGates gives every claim up.
+// closeGates closes the waiting gates, and opens none from now on.
 func (m *Machine) closeGates() {
 	g := &m.gates
 	waiting := g.waiting.Clone()
@@ -276,7 +276,7 @@ func (m *Machine) drained(in Drained) {
 	g.recheck = true
 }
 
-// forceDrains ends the patience with deliveries that outlive their tenure by DrainTimeout.
+// forceDrains stops extending the deadlines of deliveries that outlive their tenure by DrainTimeout.
 func (m *Machine) forceDrains() {
 	g := &m.gates
 	for len(g.drains) > 0 && m.due(g.drains[0].at.Add(m.cfg.Timing.DrainTimeout)) {
@@ -298,9 +298,9 @@ func (m *Machine) forceDrains() {
 	}
 }
 
-// mayAcquire is rule 5, where a gate opens: the table gives p to us, we have a
-// lease, nothing of our own earlier tenures runs, and every tenure of others is
-// proven over, or runs on keys only that we know and withhold.
+// mayAcquire reports whether the gate of p may open (rule 5): the table gives p to us, we have a lease, nothing of
+// our own earlier tenures runs, and every tenure of others is proven over, or runs only on keys that its owner has
+// listed, which we withhold.
 func (m *Machine) mayAcquire(p ring.Partition) bool {
 	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && !m.gates.running.Has(p) &&
 		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !t.noted && !m.provenOver(t) })

@@ -26,13 +26,13 @@ type Memory struct {
 	ReservedAt clock.Instant // by this process's clock
 }
 
-// least returns the token that a new tenure's must exceed.
+// least returns the token that the token of a new tenure must exceed.
 func (k Memory) least() Token { return max(k.Floor, k.Told) }
 
 // group is the state that this node shares with its group.
 type group struct {
 	memory   Memory
-	oldHello clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
+	oldHello clock.Instant // when the newest Hello of a router that cannot read LogVersionMax was read; zero: never
 	reads    uint64        // number of the newest ReadFirst
 	reading  bool          // it is not answered
 	readAt   clock.Instant // when it was sent
@@ -158,8 +158,8 @@ func (m *Machine) otherSettings(s *State) string {
 	return fmt.Sprintf("the settings of this router (here) are not those of its group (there): %v", differ)
 }
 
-// noteOtherSettings says that a router wants to join whose settings are not those of the group. It will find
-// out from the Snap, and end.
+// noteOtherSettings reports a router that wants to join with settings other than the group's. It learns this from the
+// Snap, and exits.
 func (m *Machine) noteOtherSettings(r read, h *Hello) {
 	reason := m.state.Identity.Against(h.Identity).String() // the group's values are the ones here
 	if reason == "" && h.Node.Inc != m.cfg.Inc {
@@ -270,7 +270,7 @@ func (m *Machine) firstRead(in FirstRead) {
 		return // a group was seen since the question
 	}
 	if !m.join.rowKnew {
-		m.beginRow() // what is known of is perhaps a group that began after our Hellos, and whose records are still to be read
+		m.beginRow() // the known group may have begun after our Hellos, so that its records are still to be read
 		return
 	}
 	holds, is := "no record of a group", "Is this the right control topic? If so, stop"
@@ -284,8 +284,8 @@ func (m *Machine) firstRead(in FirstRead) {
 // knowsOfGroup reports whether a group is known to have worked on the subscription.
 func (m *Machine) knowsOfGroup() bool { return m.cfg.HadGroup || m.memory.least() > 0 }
 
-// beginRow begins another row of own Hellos. The first of it is read back after all that is known now; so a group that is known now,
-// and is one of this log, has its records before the newest Hello of the row.
+// beginRow starts a new row of own Hellos. They come after everything that is known now. So if the known group is in
+// this log, its records lie before the newest Hello of the row.
 func (m *Machine) beginRow() {
 	m.mayAt = 0
 	m.join.row, m.join.coldAt = 0, 0

@@ -185,7 +185,7 @@ func (m *Machine) checkAnswer(in CheckAnswer) {
 	if !t.checking || in.Check != t.check {
 		return
 	}
-	if in.Failed { // soon, if it did not take all of its time
+	if in.Failed { // after an early failure the check is repeated soon, not after its whole timeout
 		t.checkDue = min(t.checkDue, m.now.Add(m.cfg.Timing.CheckTimeout))
 		m.due(t.checkDue)
 		return
@@ -222,7 +222,7 @@ func (m *Machine) deliver(r read) {
 	m.apply(r)
 }
 
-// gap ends trust in this reader, and in the state if there is one.
+// gap handles missing records: a node with a state is LOST, and a joining node starts its join again.
 func (m *Machine) gap(reason string) {
 	if m.state != nil {
 		m.lost("gap in the log: " + reason)
@@ -389,7 +389,7 @@ func (m *Machine) startCold() {
 		return
 	}
 	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= max(t.HelloEvery, t.HelloLostAfter) {
-		return // with a row that is too old, the next Hello will do
+		return // the row is too old: decide again at the next Hello
 	}
 	if !m.mayBegin() {
 		return
@@ -423,9 +423,9 @@ func (m *Machine) jitter() time.Duration {
 
 // adoptGenesis takes a Genesis that was read while joining: it is a full state.
 //
-// Only one whose author had read our own first Hello, and no other Genesis was passed over since: otherwise
-// members with a state may ignore it as late ([State.olderThan]), and we cannot know their state. Passing over
-// a Genesis is safe: those that took it send a Snap.
+// It adopts only a Genesis whose author had read our first Hello, and only if no other Genesis was passed over since:
+// otherwise members with a state may ignore this one as late ([State.olderThan]), and we cannot know their state. To
+// pass over a Genesis is safe: members that applied it send a Snap.
 func (m *Machine) adoptGenesis(r read, g *Genesis) {
 	j := &m.join
 	unread := len(j.hellos) == 0 || g.After.Before(j.hellos[0].at) || r.rec.LogVersion >= logVersionReserved && g.Base.Before(j.hellos[0].at)

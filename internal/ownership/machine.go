@@ -246,8 +246,8 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	}
 }
 
-// startDeadlines is rule 4 for the tenures that the record at r has deposed, and
-// counts them: the silence of the owner is the silence of its tenure.
+// startDeadlines sets the deadlines of the tenures that the record at r has deposed (rule 4), and returns their
+// number. A deadline counts from the newest Beat that was read from the owner.
 func (m *Machine) startDeadlines(r read) (moved int) {
 	for p := range m.state.pending.All() {
 		tenures := m.state.Pending[p]
@@ -294,8 +294,8 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.emit(Note{Kind: NoteGenesis, At: r.at, Inc: r.rec.Inc, Count: len(g.Table)})
 }
 
-// voids reports whether a Genesis has no effect, since a take lies between what its author has read and itself: its list may lack a
-// reservation that is promised for longer than anybody waits for a lease.
+// voids reports whether a Genesis has no effect: its author had not read a take that precedes it. Its list may then
+// lack a reservation, whose promise can outlast every lease.
 func (m *Machine) voids(r read, g *Genesis) bool {
 	take := m.newestTake()
 	if !g.voidBy(r.rec.LogVersion, take) {
@@ -322,7 +322,7 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 // then, if it is our own, the lease (rule 2).
 func (m *Machine) applyBeat(r read, b *Beat) {
 	b = m.bounded(r, b)
-	if m.isCopys(r, b) {
+	if m.isFromCopy(r, b) {
 		m.lost("another process runs as this incarnation: it has sent a Beat that this one has not; was a virtual machine copied, or set back to a snapshot?")
 		return
 	}
@@ -361,18 +361,18 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	m.moveDeadlines(r, b)
 }
 
-// isCopys reports whether a Beat of our own incarnation is not ours but that of a copy of this process. It must set no
+// isFromCopy reports whether a Beat of our own incarnation is not ours but that of a copy of this process. It must set no
 // lease: it was sent at another time. A copy of this process whose Beats equal ours is detected as soon as one of them
 // differs.
-func (m *Machine) isCopys(r read, b *Beat) bool {
+func (m *Machine) isFromCopy(r read, b *Beat) bool {
 	if r.rec.Inc != m.cfg.Inc {
 		return false
 	}
 	return b.Seq > m.beats.seq || slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool { return s.seq == b.Seq && s.applied != b.Applied })
 }
 
-// bounded returns a Beat without the nodes that no member would still name as unreachable. Each node is compared with all
-// nodes of the Beat before.
+// bounded returns a Beat that names at most unreachableMax nodes as unreachable; no member writes more. Each named
+// node is compared with all those of the Beat before, so a longer list would be slow.
 func (m *Machine) bounded(r read, b *Beat) *Beat {
 	n := len(b.Unreachable)
 	if n <= unreachableMax {

@@ -112,10 +112,9 @@ func (m *Machine) removed(r read) {
 	m.emit(Note{Kind: NoteRemoved, At: r.at, Inc: r.rec.Inc, Took: wait})
 }
 
-// nameTaken reports whether the epoch that was just accepted gives our name to
-// another incarnation, and whether that is for us to obey: it came after us. (An
-// epoch that brings our own dead predecessor in late is not.) Nodes stand in the
-// order of their coming; Since would not do, for a removal moves it.
+// nameTaken reports whether the epoch that was just accepted gives our name to an incarnation that came after us:
+// then this node must exit. An epoch that adds our own dead predecessor late does not count. Nodes are in the order
+// in which they came. Since does not give this order, because a removal changes it.
 func (m *Machine) nameTaken(before []Incarnation) bool {
 	mine, known := m.state.byInc[m.cfg.Inc]
 	return known && slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool {
@@ -333,8 +332,8 @@ func (m *Machine) withoutLateStarters(joiners []Node) []Node {
 	})
 }
 
-// othersWork reports whether a member stays that is ready, or that we are not here for
-// long enough to have heard.
+// othersWork reports whether another member remains that is ready, or may be: this node has not been here for long
+// enough to have heard it.
 func (m *Machine) othersWork(gone []Incarnation) bool {
 	here := m.peer(m.cfg.Inc).came
 	for i, inc := range m.state.Members {

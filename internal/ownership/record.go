@@ -129,8 +129,8 @@ type Beat struct {
 	PrefixHash  uint64 // over the records from the Genesis to Applied; 0: not known
 }
 
-// Busy says on which keys of a partition deliveries of deposed tenures may run: on no
-// other key does one run, and none will start.
+// Busy lists the keys of a partition on which deliveries of deposed tenures may run: on every other key none runs,
+// and none will start.
 type Busy struct {
 	Partition ring.Partition
 	Keys      []ring.KeyHash // ascending
@@ -199,12 +199,12 @@ func ReservationOf(call event.MessageID) (id ReservationID) {
 
 // Bounds of covered reservations. They are constants of the log version.
 const (
-	TTLLeast    = event.TTLLeast // no less than LeaseMax: in its first moments a covered turn has the promise of the live one
+	TTLLeast    = event.TTLLeast // no less than LeaseMax: at first a covered turn still has the promise of a lease
 	TTLMost     = event.TTLMost
 	ReservedMax = 1024 // keys with an entry, of a group: a take for another key has no effect
 	changesMax  = 1024 // takes and drops of one record
 	listedMax   = 4 * ReservedMax
-	idsMax      = 2 // of an entry: of more it is enough to know that there are two
+	idsMax      = 2 // of an entry: two show that the holder is not certain
 )
 
 func (*Genesis) body()      {}

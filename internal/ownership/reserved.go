@@ -154,11 +154,11 @@ func (g *Genesis) voidBy(version uint32, take Position) bool {
 	return version >= logVersionReserved && g.Base.Before(take)
 }
 
-// Stretch reads the covered reservations from a stretch of the log for the author of a Genesis, which has no state: it
-// reads the records from the anchor on. For each key it follows the compare-and-set as members with a state do, as
-// far as that is certain. It takes all ids of a key together as soon as it is not: a record whose sender had applied
-// nothing of the stretch met an entry that is not known, and one that does not count here may have counted, since the
-// entry that it met may have had no room in the state.
+// Stretch reads the covered reservations from a stretch of the log for the author of a Genesis, which has no state:
+// it reads the records from the anchor on. It follows the compare-and-set of each key, as members with a state do,
+// until it cannot be certain of the result; from then on it keeps all ids of the key. It is not certain if the sender
+// of a record had applied nothing of the stretch, since the entry that the record met is then unknown. Nor is it if a
+// record does not count here: it may have counted in the state, where the entry before it may have found no room.
 type Stretch struct {
 	Group      string
 	Partitions int // of the group
@@ -172,7 +172,7 @@ type stretchEntry struct {
 	ids     []ReservationID // of all takes since the entry is known, the newest last; idsMax of them
 	ttl     time.Duration   // the longest of these
 	at      Position        // of the newest take that counts; zero: a drop was the newest
-	unknown bool            // what counts
+	unknown bool            // it is not certain which records counted
 }
 
 // Read takes the next record of the stretch.

@@ -55,11 +55,12 @@ type Tenure struct {
 	Start Position // zero for ANY
 	Dep   Position // the record that deposed it
 
-	// deadline is not replicated: when, by our clock, this tenure is over unless a
-	// Beat that we have not read says otherwise (rule 4). It lives with the tenure.
+	// deadline is when this tenure is over, by our clock, unless a Beat that we have not read extends it (rule 4). It
+	// is not replicated.
 	deadline clock.Instant
 
-	// Nor is this: by a Beat of its owner, nothing of this tenure runs but on these keys.
+	// noted and busy are not replicated, either: if noted, the owner has listed in a Beat the only keys on which
+	// deliveries of this tenure run.
 	noted bool
 	busy  []ring.KeyHash
 }

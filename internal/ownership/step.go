@@ -44,16 +44,15 @@ type AppendDone struct {
 	Failed bool
 }
 
-// Drained says that nothing runs on these partitions: no delivery of any
-// tenure that this node was deposed from, of this or an earlier incarnation of the
-// process, neither queued on a stream nor started and not over.
+// Drained reports the partitions on which no delivery of a deposed tenure is left, of this incarnation or an earlier
+// one of the process: none is queued on a stream, and none has started and is not over.
 type Drained struct {
-	// Seq is the Seq of the newest Revoke that was performed when this was found
-	// true, 0 when there was none. A partition that was revoked later stays as it is.
+	// Seq is that of the newest Revoke that was performed when this was checked, 0 if there was none. The report does
+	// not count for partitions that were revoked later.
 	Seq        uint64
 	Partitions Set
-	// Busy says of some other partitions, whose gates are not open either, on which
-	// keys such a delivery runs. Where nothing is said, it may be any.
+	// Busy lists, for some other partitions whose gates are not open, the keys on which such deliveries run. On a
+	// partition that is in neither list, any key may run.
 	Busy []Busy
 }
 
@@ -99,8 +98,8 @@ type FirstRead struct {
 	Crowded  bool
 }
 
-// Cover says that a turn of a reservation runs that is to be covered; answered by Covered. Turns have numbers of the driver's: no two
-// have the same.
+// Cover asks to cover a running turn of a reservation; it is answered by Covered. The driver numbers the turns, each
+// differently.
 type Cover struct {
 	Take
 	Turn uint64
@@ -188,8 +187,8 @@ type ReservedKey struct {
 	ID  ReservationID // may resume; zero: none may
 }
 
-// Covered says since when, and until when, the holder of a turn may be promised its ttl with each answer; on a revoked partition nothing
-// may be promised.
+// Covered reports that the holder of a turn may, from now until Until, be promised its ttl with each answer, or why
+// it may not. On a revoked partition nothing may be promised.
 type Covered struct {
 	KeyAt
 	Turn    uint64
@@ -205,8 +204,8 @@ type Revoke struct {
 	Final      bool // Genesis, LOST or exit: no later Pong may list them
 }
 
-// ForceDrain ends the patience with deliveries on revoked partitions: they are
-// extended no more, and are over when their last deadline has passed.
+// ForceDrain stops extending the deadlines of deliveries on revoked partitions: they are over when their last
+// deadline has passed.
 type ForceDrain struct {
 	Partitions Set
 	Reason     string
@@ -218,8 +217,9 @@ type SetLease struct{ Lease Lease }
 // PublishTable is the newest applied table, for routing.
 type PublishTable struct{ Table *Table }
 
-// TakenOver says that the log has proven an owner's tenures of partitions over, while no Beat of the owner says that it has read their end:
-// it may be cut off from the log alone. Nothing of them runs, and events that the owner still has cannot begin there.
+// TakenOver reports tenures of an owner that the log has proven over, although no Beat of the owner shows that it has
+// read of their end: it may be cut off from the log alone. No delivery of these tenures runs, and events that the
+// owner still has cannot start there.
 type TakenOver struct {
 	Inc        Incarnation
 	Partitions Set

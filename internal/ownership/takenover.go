@@ -6,9 +6,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// An owner that is cut off from the log cannot read of its deposition: events that others have sent to it stay there,
-// though its lease has passed. The log reports when its deliveries can no longer begin there: apply rule (ii) removes a
-// tenure of an owner that has sent no Beat which knows of its end.
+// An owner that is cut off from the log cannot read of its deposition: events that others have sent to it remain
+// there, although its lease has passed. The log shows the others when no delivery can start there any more: apply
+// rule (ii) then removes a tenure although no Beat of its owner reports its end.
 
 // takenOver is a tenure that another node has proven dead.
 type takenOver struct {

@@ -65,7 +65,7 @@ func (o *observer) received(e *event.Entry, owns func(ring.Partition) bool) {
 	}
 }
 
-// keyless is for an event that is rejected because it has no key.
+// keyless records that an event is rejected because it has no key.
 func (o *observer) keyless(v event.Verdict, e *event.Event, err error) {
 	o.log.keyless(e, err)
 	if o.watch != nil {
@@ -82,14 +82,14 @@ func (o *observer) relayed(e *event.Entry) {
 	}
 }
 
-// accepted is the end of a hop: events of a peer, before their mailboxes have them.
+// accepted records the end of a hop: events of a peer, before their mailboxes have them.
 func (o *observer) accepted(events []event.Ref) {
 	if o.traces != nil {
 		o.traces.accept(events)
 	}
 }
 
-// arrived is for events at their mailbox, and the answers that they got there at once.
+// arrived records events that have come to their mailbox, and the answers that they got there at once.
 func (o *observer) arrived(from mailbox.Sender, events []event.Ref, answers *mailbox.Output) {
 	if o.log.open() {
 		o.log.arrived(from, events, answers)
@@ -106,8 +106,7 @@ func (o *observer) delivered(w event.WorkerID, deliveries []event.Delivery) {
 	}
 }
 
-// finished is for results before the mailboxes have them. find returns the event of a delivery,
-// nil when it is over.
+// finished records results before the mailboxes have them. find returns the event of a delivery, nil when it is over.
 func (o *observer) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
 	if o.traces != nil {
 		o.traces.finish(results)

@@ -112,8 +112,8 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 // Force ends deliveries that run for too long on revoked partitions.
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
 
-// Rest returns the idle ones of the partitions, and the running keys of the busy ones: the next
-// owner need not let the rest of a partition wait for these keys.
+// Rest returns those of the partitions on which nothing runs, and the running keys of the others: only these keys
+// must wait at the next owner.
 func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	var none []ring.Partition
 	for q := range partitions.All() {

@@ -12,7 +12,7 @@
 //
 // All methods are safe for concurrent use. They run on the goroutines of the stages that call
 // them and hold no lock across a call to another stage. The methods for ownership (SetGates,
-// Revoke, Force, Idle, SetLease, SetTable) are for the ownership driver alone, one at a time.
+// Revoke, Force, Rest, SetLease, SetTable) are for the ownership driver alone, one at a time.
 package pipeline
 
 import (
@@ -257,7 +257,7 @@ func (p *Pipeline) credit(c *mailbox.Credit) {
 	}
 }
 
-// answer is stage 7 on its way back.
+// answer sends the verdicts of an Answer to their recipient: stage 7, on the way back.
 func (p *Pipeline) answer(a *mailbox.Answer) {
 	switch a.To {
 	case mailbox.Local:

@@ -54,8 +54,8 @@ func (r *relayed) settle(done []event.Set, verdicts []event.Verdict, peers Answe
 	return done, verdicts
 }
 
-// split takes the verdicts on events with handles of a kind out, each of a set as one of its own. Mostly there are none, and the given ones are
-// the others.
+// split separates the verdicts on events with handles of one kind, as is reports, from the others; each event of a
+// set gets a verdict of its own. Mostly there are none, and the given slices are returned unchanged.
 func split(done []event.Set, verdicts []event.Verdict, is func(event.Handle) bool) (theirs []event.Verdict, _ []event.Set, _ []event.Verdict) {
 	isSet := func(s event.Set) bool { return is(s.First) }
 	if slices.ContainsFunc(done, isSet) {

@@ -161,9 +161,9 @@ func (c Config) unackedMax(members, ramp int) int {
 	return max(1, c.allowance(members)/10*9>>(rampSteps-ramp))
 }
 
-// A source begins with an eighth of its share, which doubles every second. When a group grows, its earlier members still hold their former,
-// larger shares of the broker's allowance until they have settled enough. Would new members take all of theirs at once, the broker could
-// stop the whole subscription.
+// A source begins with an eighth of its share, which doubles every second. When a group grows, its earlier members
+// still hold their former, larger shares of the broker's allowance until they have settled enough. If a new member
+// took its whole share at once, the broker could stop the whole subscription.
 const (
 	rampSteps = 3
 	rampEvery = time.Second
@@ -198,15 +198,15 @@ func DeadLetterTopicName(topics []string, subscription string) string {
 	return copyTopicName(topics, subscription) + "-DLQ"
 }
 
-// ParkingTopic returns the topic of parked events: it is named after the dead letter topic, so that all members that agree on
-// that agree on this one, too.
+// ParkingTopic returns the topic of parked events. It is named after the dead letter topic, so that all members with
+// the same dead letter topic use the same one.
 func (c Config) ParkingTopic() string {
 	letters := c.Resolved().DeadLetterTopic
 	return strings.TrimSuffix(letters, "-DLQ") + "-PARKED"
 }
 
 // TimerTopic returns the topic of events that wait for their time. It is named after the retry topic, so that all
-// members that agree on that agree on this one, too.
+// members with the same retry topic use the same one.
 func (c Config) TimerTopic() string {
 	return strings.TrimSuffix(c.Resolved().RetryTopic, "-RETRY") + "-TIMER"
 }

@@ -27,8 +27,8 @@ type outgoingEvent struct {
 	answer func(error)   // nil for other events
 	asked  clock.Instant // the time of Send
 
-	// The producer that has not answered an earlier copy, nil if none: the next copy is sent alone, by another producer, so that no other receipt is
-	// lost if the broker refuses it.
+	// after is the producer that has not answered an earlier copy, nil if there is none. The next copy is then sent
+	// alone, by another producer, so that no other receipt is lost if the broker refuses it.
 	after    *pulsarsend.Sender
 	producer int // the number of that other one, less than loneMax
 

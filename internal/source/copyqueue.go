@@ -7,9 +7,11 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// copyQueue decides which copy for one topic is sent next. Copies are sent together, but for those that were not answered: the broker may refuse
-// one of them, and then the client loses the receipts of all others of the same producer. So these are sent alone: each by a producer that has no other
-// copy under way. A copy that is not answered there, either, is probably refused, and comes after the others, since each such attempt takes CopyTimeout.
+// copyQueue decides which copy for one topic is sent next. Copies are sent together, except those that were not
+// answered: the broker may have refused one of them, and then the client loses the receipts of all other copies of
+// the same producer. So each of these is sent alone, by a producer that has no other copy under way. If it is not
+// answered there either, it is probably refused: it then comes after the others, since each such attempt takes
+// CopyTimeout.
 type copyQueue struct {
 	copiesMax int
 

@@ -46,8 +46,9 @@ type discovery struct {
 	running sync.WaitGroup
 }
 
-// Begun has the topic partitions that this process has subscribed to, with one source or another. Their subscription should be there: if it was
-// deleted, a new one begins with the oldest entry, since the next one would skip those in between. There are as many as topic partitions.
+// Begun holds the topic partitions to which this process has subscribed, with one source or another. Their
+// subscription should exist: if it was deleted, a new one begins with the oldest entry, since otherwise the entries
+// in between would be skipped. Its size is bounded by the number of topic partitions.
 type Begun struct {
 	mu    sync.Mutex
 	names map[string]struct{}
@@ -132,8 +133,9 @@ func (d *discovery) lookForTimers(ctx context.Context) {
 // subscribersMax bounds the concurrent subscriptions to topic partitions.
 const subscribersMax = 16
 
-// start subscribes to all topic partitions, and looks for others from then on. A topic that cannot be read is an error, which tells of wrong settings
-// or rights, unless this process has read it before: then the others are read without it.
+// start subscribes to all topic partitions, and looks for new ones from then on. A topic that cannot be read is an
+// error, since the settings or the rights must be wrong, unless this process has read the topic before: then the
+// others are read without it.
 func (d *discovery) start(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(subscribersMax)
@@ -313,7 +315,8 @@ func (d *discovery) isRead(name string) bool {
 	return is
 }
 
-// forgetGone forgets what could not be read of a topic, and is no longer of it by the broker's newest answer, of which all is read.
+// forgetGone drops the recorded losses of partitions of a topic that no longer exist by the broker's newest answer.
+// It is called when all existing partitions are read.
 func (d *discovery) forgetGone(topic string, names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

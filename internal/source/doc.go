@@ -1,5 +1,5 @@
 // Package source reads events from a SHARED subscription and settles each of them exactly
-// once: by ack, retry copy or dead letter copy.
+// once: by ack, or by a copy to the retry, dead letter or parking topic.
 //
 // [Ledger] is a pure machine that tracks open events and the entries that they keep
 // unacked at the broker: for each entry a set of its open events. [Source] drives it with a real broker
@@ -17,10 +17,11 @@
 //
 // # Concurrency
 //
-// [Source.Run] owns all goroutines: one reads and calls the sink, one acks, one for each of the retry and dead letter
-// topics sends copies, one publishes gauges. Calls of the client that take no context may
+// [Source.Run] owns all goroutines: one reads and calls the sink, one acks, one for each of
+// the four topics for copies (retry, dead letter, parking, timer) sends them, one spills, one
+// publishes gauges, and some follow limits. Calls of the client that take no context may
 // outlive Run; their results are closed. [Source.Settle], [Source.Drain] and [Source.Stats]
 // are safe for concurrent use and never wait for the broker, except Drain, which waits for
-// settlements. One mutex guards the ledger. It is taken once per batch and for each copy,
-// and never held across a call to the broker or the sink.
+// settlements. One mutex guards the ledger. It is taken once per batch and for each copy, and
+// never held across a call to the broker or the sink.
 package source

@@ -76,8 +76,9 @@ func about(e *event.Entry, d *entries.Delivered, from *origin) {
 	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
 }
 
-// marked returns a topic partition as ids of its events have it. Of a topic that has moved to another cluster it bears that cluster's mark: that cluster may use
-// ledgers and entries again, and events with ids that have finished are not run.
+// marked returns the number of a topic partition as the ids of its events contain it. If the topic has moved to
+// another cluster, the number bears that cluster's mark: that cluster may use the same ledgers and entries again, and
+// an event under the id of a finished one would not run.
 func marked(partition, mark int32) int32 { return partition + mark<<event.ClusterShift }
 
 // idOf returns the id of an entry. That of a complete message in chunks is the same at each delivery, in whatever order they come.

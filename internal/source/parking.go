@@ -151,7 +151,7 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 // notWritten is the reason why a message is no letter that no router can have written.
 const notWritten = "not_written"
 
-// letter restores a letter. why says why it is none.
+// letter restores a letter. why is the reason if the message is no letter.
 func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why string) {
 	if m == nil {
 		return nil, notWritten

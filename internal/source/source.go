@@ -271,9 +271,9 @@ func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 // ErrPartlyRead says that a topic has other partitions, which are read.
 var ErrPartlyRead = errors.New("the other partitions are read")
 
-// Unread returns the topics that s has lost, or partitions of them, each with the reason, which wraps ErrPartlyRead for a topic of which other partitions
-// are read; nil: none. The broker refuses them, for lack of a right, for example. s tries again to read them, and reads the others meanwhile. Any goroutine
-// may call it.
+// Unread returns the topics that s has lost, wholly or in part, each with the reason; nil if none. The reason wraps
+// ErrPartlyRead if other partitions of the topic are read. The broker refuses such a topic, for example because a
+// right is missing. s tries again to read it, and reads the others meanwhile. Any goroutine may call Unread.
 func (s *Source) Unread() map[string]error {
 	select {
 	case <-s.ready:

@@ -44,8 +44,9 @@ const (
 	// pinningPart is the part of an entry that may be open for the entry to count as one
 	// that pins many: one copy frees at least so many events.
 	pinningPart = 10
-	// lateFactor is the age at which the rest of such an entry is late, as a multiple of the entry's age when it began to pin many. Where all
-	// events of a full group take seconds, an entry's last ones take little longer than the others: copies of them would only cost.
+	// lateFactor decides when the last events of such an entry are late: at this multiple of the age that the entry
+	// had when it began to pin many. Where all events of a full group take seconds, the last events of an entry take
+	// little longer than the others, and copies of them would only cost.
 	lateFactor = 2
 	// spillsPerEnd is the number of spills allowed per event that is settled another way.
 	// If an application makes no progress, spilling would only move its backlog.

@@ -29,8 +29,9 @@ const (
 	// senderWait is how long a sender waits for the answer (lane.SendTimeout).
 	senderWait = 30 * time.Second
 
-	// sendTimeout is the time after which a new event that the broker did not confirm is sent again, alone, or has failed if it was: one that has
-	// lost its receipt with a refused one is confirmed while its sender still waits.
+	// sendTimeout is the time after which a new event that the broker has not confirmed is sent again, alone; the
+	// second time it has failed. So an event that has lost its receipt together with a refused one is confirmed while
+	// its sender still waits.
 	sendTimeout = senderWait / 3
 
 	// undelayedPause is the time that a copy that the broker did not delay is held before it is copied again.

@@ -22,7 +22,7 @@ const (
 	headerMessageID   = "Ringfence-Message-Id" // of an event that was published
 )
 
-// Of a listener that answers by a [Handler].
+// Bounds for a listener that answers by a [Handler].
 const (
 	// BodyPath is the path below which a POST has a body, of at most event.CallPayloadMax bytes.
 	BodyPath = keysPath
@@ -83,7 +83,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answerRefusal(w, http.StatusBadRequest, "", err.Error())
 		return
 	}
-	// Also when the context has ended: a caller that has closed only its side of the connection reads on, and without an answer net/http makes one.
+	// It answers even if the context has ended: a caller that has closed only its side of the connection still reads,
+	// and without an answer net/http writes one of its own.
 	answer(w, a)
 }
 
@@ -102,7 +103,7 @@ func (h *Handler) payload(r *http.Request) ([]byte, error) {
 	return payloadOf(r.Body, r.ContentLength)
 }
 
-// refusePayload answers a request whose body cannot be had.
+// refusePayload answers a request whose body cannot be read.
 func (h *Handler) refusePayload(w http.ResponseWriter, err error) {
 	if errors.Is(err, errTooLarge) {
 		h.refuse(w, http.StatusRequestEntityTooLarge, event.CodeTooLarge, err.Error())

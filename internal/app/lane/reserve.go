@@ -160,7 +160,7 @@ func (r *Reservation) end(a Answer) {
 func (r *Reservation) hear(v *event.Verdict) (last bool) {
 	defer signal.Set(r.news)
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
-		if !r.gaveUp { // otherwise the owner is being told that it is not wanted, and frees the key
+		if !r.gaveUp { // otherwise a Cancel is on its way, and the owner frees the key
 			r.granted = d.Grant
 		}
 		return false
@@ -194,7 +194,7 @@ func (r *Reservation) giveUpWaiting() {
 		r.lane.sender.ForgetReservation(r.handle)
 	default:
 		r.lane.sender.GiveUp(r.handle)
-		if r.forget() { // its owner has just granted it: tell the owner that it is not wanted
+		if r.forget() { // its owner has just granted it, too late: free the key
 			r.lane.mu.Lock()
 			r.end(Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}, Text: "its time was up"})
 			r.lane.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 var (
 	// ErrNotSent says that the event was not published.
 	ErrNotSent = errors.New("not published")
-	// ErrTooManySends says so, too: the broker has not confirmed those before it.
+	// ErrTooManySends also means that it was not published: too many earlier events wait for the broker.
 	ErrTooManySends = fmt.Errorf("%w: too many events of this router's applications wait for the broker", ErrNotSent)
 	// errNoAnswer says that the broker has not answered.
 	errNoAnswer = errors.New("the broker has not confirmed it in time")

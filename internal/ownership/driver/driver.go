@@ -34,17 +34,17 @@ type DataPath interface {
 	SetGates([]ownership.GateChange)
 	// Revoke is in the queue of every application stream when it returns.
 	Revoke(ownership.Revoke)
-	// Force ends the time that running handlers of these partitions are given.
+	// Force stops extending the deadlines of running deliveries on these partitions.
 	Force(ownership.ForceDrain)
-	// Rest returns the idle ones of the partitions, and the running keys of the busy ones.
+	// Rest returns those of the partitions on which nothing runs, and the running keys of the others.
 	Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy)
 	// SetLease publishes the lease for dispatch and for Pongs.
 	SetLease(ownership.Lease)
 	// SetTable publishes the newest applied epoch for routing.
 	SetTable(*ownership.Table)
-	// TakenOver says that an owner's tenures are over which may not know it.
+	// TakenOver reports that an owner's tenures are over, which the owner may not have read.
 	TakenOver(ownership.TakenOver)
-	// Covered says until when a turn of a reservation may be promised its ttl, or that it will not be.
+	// Covered reports until when the holder of a turn may be promised its ttl, or why it will not be.
 	Covered(ownership.Covered)
 	// HandOverLate sends the next owners the results that finished after their partitions moved.
 	HandOverLate()

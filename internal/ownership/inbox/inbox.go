@@ -87,7 +87,8 @@ func (b *Inbox[T]) End(it *Item[T], r *event.Result) {
 	if b.broken {
 		return // only an answer on the same stream counts
 	}
-	// Field by field: r was just written so, and to copy it as a whole would wait for that.
+	// Copied field by field: r was written that way just before, and a copy of the whole struct would stall on these
+	// stores.
 	b.Results = append(b.Results, event.Result{
 		Delivery: it.ID, Kind: r.Kind, TimedOut: r.TimedOut, Behind: r.Behind, To: r.To, After: r.After, Reason: r.Reason, Reply: r.Reply, Ran: r.Ran,
 	})
@@ -144,9 +145,8 @@ func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 	}
 }
 
-// Cut takes single deliveries back that took too long. Those that have not started are answered;
-// started ones are appended to dst. Their handlers must be cancelled, and need not run until their
-// deadline, which stays where it is.
+// Cut takes back single deliveries that took too long. Those that have not started are answered; started ones are
+// appended to dst. Their handlers must be cancelled now, although their deadline does not change.
 func (b *Inbox[T]) Cut(hit func(*Item[T]) bool, dst []*T) []*T {
 	b.Revoke(hit)
 	for it := range b.frozen.all() {

@@ -52,8 +52,9 @@ const (
 	Parked      // also while its letters come back
 )
 
-// Stop says that an act stops a key, or does not any more. Its firings come, and wait in the lane or are parked without a word to the Book: they are not armed
-// again until it ends, and then only if they do not come.
+// Stop notes that an act stops a key, or no longer does. Firings of a stopped key that come wait in the lane or are
+// parked, and the Book does not learn of them. So none is armed again until the stop ends, and then only if it does
+// not come.
 func (b *Book) Stop(now time.Time, key event.Key, why Stop, stops bool) {
 	name, ok := strings.CutPrefix(string(key), KeyOf(""))
 	before := b.stopped[name]

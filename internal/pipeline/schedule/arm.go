@@ -81,7 +81,7 @@ func (b *Book) follow(now time.Time, l *line) {
 			continue
 		}
 		if _, dropped := l.dropped(now, at); dropped {
-			// Nobody needs to be told first: if a copy of it comes, it is dropped then, after its successor is safe.
+			// No message is needed: if a copy of it comes, it is dropped then, after its successor is safe.
 			l.entries = slices.Delete(l.entries, i, i+1)
 			if successor, ok := l.successor(now, at); ok {
 				l.want(now, successor, l.standsFor(now, at, missed, successor))

@@ -12,12 +12,12 @@ const (
 	NamesMax     = 4096   // of all workers
 	ArmsMax      = 64     // that are under way at once
 	MissedMax    = 100    // firings that All runs late
-	CountMax     = 10_000 // firings for which one can say that it stands
+	CountMax     = 10_000 // most firings that one is reported to stand for
 	ranMax       = 128    // firings of a schedule that are remembered, to find copies of them; more than MissedMax
 	entriesMax   = 160    // firings of a schedule that are followed; more than MissedMax
 
 	LateMax    = time.Minute     // by which Skip runs a firing late
-	UnseenMax  = 5 * time.Second // from its time on, until an armed firing that has not come is armed again
+	UnseenMax  = 5 * time.Second // this long after its time, an armed firing that has not come is armed again
 	LostMax    = 2 * time.Minute // for which a firing that was told to wait, or whose retry is due, may not ask again; a broker redelivers within one
 	askAgain   = time.Second
 	askSoon    = 100 * time.Millisecond

@@ -224,7 +224,7 @@ func (c *cron) next(t time.Time) (time.Time, bool) {
 	if c.free {
 		return c.nextFree(t)
 	}
-	// Of a civil time that the clocks have shown at t, the instant has passed.
+	// The civil time that the clocks show at t has begun, so the search starts behind it.
 	civil, ok := c.nextCivil(civilAt(t.In(c.zone)).Add(1))
 	for ok {
 		if at := c.instant(civil); at.After(t) {

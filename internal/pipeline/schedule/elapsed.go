@@ -2,8 +2,8 @@ package schedule
 
 import "time"
 
-// elapsed reports whether wait has passed since then. If the clock went back by more than wait
-// nobody knows, and it counts as passed: a step of the clock delays nothing for hours.
+// elapsed reports whether wait has passed since then. It also reports true if the clock went back by more than wait:
+// it is then unknown how much time has passed, and a step of the clock must not delay anything for hours.
 func elapsed(now, then time.Time, wait time.Duration) bool {
 	d := now.Sub(then)
 	return d >= wait || d < -wait

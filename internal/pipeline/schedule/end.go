@@ -46,8 +46,9 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 	}
 }
 
-// Over says that an event of a key has finished before, mostly at an earlier owner, so that copies of it do not come here. If it is a firing that is waited for, it
-// is over: others need not wait until it comes, and it is not armed again. It reports whether it was one.
+// Over notes that an event of a key has finished before, mostly at an earlier owner, so that no copies of it come
+// here. If it is a firing that this Book waits for, that firing is over: others no longer wait for it, and it is not
+// armed again. Over reports whether it was such a firing.
 func (b *Book) Over(key event.Key, message event.MessageID) bool {
 	l, e := b.entryOf(key, message)
 	if e == nil {

@@ -79,8 +79,9 @@ func (l *line) standsFor(now, at time.Time, missed int, successor time.Time) int
 	return l.missedBefore(successor, min(missed+l.def.Count(at, successor, CountMax), CountMax))
 }
 
-// missedBefore returns how many firings the one at that time stands for: those since the newest run, or else as many as its message and the dropped
-// firings say. These counts are too high or too low if a firing waited behind that run, or failed after it.
+// missedBefore returns how many firings the one at that time stands for: those since the newest run, or, if that is
+// not known, as many as its message and the dropped firings report. The result is too high or too low if a firing
+// waited behind that run, or failed after it.
 func (l *line) missedBefore(at time.Time, told int) int {
 	if l.def.Missed != Latest || l.newest.IsZero() || !l.newest.Before(at) {
 		return told
