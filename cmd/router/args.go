@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,7 +15,7 @@ import (
 // noArgs refuses arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s takes no argument, and %q is one: see `%s --help`", cmd.CommandPath(), args[0], cmd.CommandPath())}
+		return usageError{fmt.Errorf("%s takes no argument, and %q is one%s: see `%s --help`", cmd.CommandPath(), args[0], meant(cmd, args), cmd.CommandPath())}
 	}
 	return nil
 }
@@ -23,14 +24,35 @@ func noArgs(cmd *cobra.Command, args []string) error {
 func oneArg(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return usageError{fmt.Errorf("%s takes one argument, %s, and was given %d: see `%s --help`", cmd.CommandPath(), name, len(args), cmd.CommandPath())}
+			return usageError{fmt.Errorf("%s takes one argument, %s, and was given %d%s: see `%s --help`", cmd.CommandPath(), name, len(args), meant(cmd, args), cmd.CommandPath())}
 		}
 		return nil
 	}
 }
 
-// wrongFlag returns a usage error that suggests the nearest flag, or the command's help.
+// meant says how to write an argument that was meant as the value of a flag: the time of --watch, which may have none, or a file with settings.
+func meant(cmd *cobra.Command, args []string) string {
+	for _, one := range args {
+		if _, err := time.ParseDuration(one); err == nil && cmd.Flags().Changed("watch") {
+			return "; for --watch write --watch=" + one
+		}
+		if file := strings.HasSuffix(one, ".yaml") || strings.HasSuffix(one, ".yml"); file && cmd.Flags().Lookup("config") != nil {
+			return "; a file with settings comes after --config"
+		}
+	}
+	return ""
+}
+
+// kinds says what a flag wants, by the type of its value.
+var kinds = map[string]string{"duration": "a duration with its unit (500ms, 2s, 5m)", "int": "a whole number", "bool": "true or false"}
+
+// wrongFlag returns a usage error that says what the flag wants, or suggests the nearest flag or the command's help.
 func wrongFlag(cmd *cobra.Command, err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want := kinds[wrong.GetFlag().Value.Type()]; want != "" {
+			return usageError{fmt.Errorf("--%s = %q, want %s", wrong.GetFlag().Name, wrong.GetValue(), want)}
+		}
+	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
 		return usageError{err}

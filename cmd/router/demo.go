@@ -52,7 +52,7 @@ func demoCommands() []*cobra.Command {
 		Use:   "demo",
 		Short: "Show plain SHARED overlapping, and Ringfence not, through a kill",
 		Long:  demoHelp,
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
 				return usageError{fmt.Errorf("--output = %q, want table or json", output)}
@@ -127,7 +127,7 @@ func child(role string, run func(*cobra.Command) error) *cobra.Command {
 	return &cobra.Command{
 		Use:    role,
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt)
 			procgroup.FollowParent(os.Stdin, os.Exit)

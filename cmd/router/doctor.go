@@ -328,6 +328,11 @@ func (d *doctor) broker(ctx context.Context) {
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
 		if transient, err := auth.preflight(ctx, topic); err != nil {
+			if place := auth.placeOf(ctx, topic); place != nil { // the broker says only that the topic is not found
+				what, remedy, _ := strings.Cut(place.Error(), ": ")
+				d.fail("pulsar access", remedy, "%s: %s", topic, what)
+				return
+			}
 			d.fail("pulsar access", accessAdvice(transient, err), "%s: %v", topic, err)
 			return
 		}
@@ -381,7 +386,7 @@ func accessAdvice(transient bool, err error) string {
 	case !transient:
 		return "see docs/security.md"
 	case strings.Contains(err.Error(), "TopicNotFound"):
-		return "create the topic, or let the broker create topics by itself (allowAutoTopicCreation)"
+		return "correct the name, or create the topic, and its tenant and namespace if they are not there; or let the broker create topics by itself (allowAutoTopicCreation)"
 	}
 	return "wait if the broker has just begun; else look into its log, and whether pulsar.url names its binary port (6650, or 6651 with TLS), and a broker that serves this namespace"
 }

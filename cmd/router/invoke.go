@@ -63,7 +63,7 @@ func invokeCommand() *cobra.Command {
 			if err != nil {
 				return usageError{fmt.Errorf("--data: %w", err)}
 			}
-			if err := checkCall(key, event.Call{Method: args[1], ID: id}, payload, timeout); err != nil {
+			if err := checkCall(event.Call{Method: args[1], ID: id}, payload, timeout); err != nil {
 				return usageError{err}
 			}
 			options, err := router.options(cmd)
@@ -112,11 +112,8 @@ func payloadOf(stdin io.Reader, data string) ([]byte, error) {
 }
 
 // checkCall returns what is wrong with a call that no router would take.
-func checkCall(key string, call event.Call, payload []byte, timeout time.Duration) error {
-	switch {
-	case key == "" || len(key) > event.KeyMax:
-		return fmt.Errorf("KEY has %d bytes, want 1 to %d", len(key), event.KeyMax)
-	case timeout < time.Millisecond || timeout > lane.TimeoutMax:
+func checkCall(call event.Call, payload []byte, timeout time.Duration) error {
+	if timeout < time.Millisecond || timeout > lane.TimeoutMax {
 		return fmt.Errorf("--timeout = %v, want 1ms to %v", timeout, lane.TimeoutMax)
 	}
 	return call.Check(len(payload))

@@ -70,8 +70,6 @@ func lockCommand() *cobra.Command {
 			}
 			o.command = args[1:]
 			switch waits := cmd.Flags().Changed("wait"); {
-			case o.key == "" || len(o.key) > event.KeyMax:
-				return usageError{fmt.Errorf("KEY has %d bytes, want 1 to %d", len(o.key), event.KeyMax)}
 			case now && waits:
 				return usageError{errors.New("--wait and --no-wait exclude each other")}
 			case o.wait < 0 || o.wait > lane.WaitMax:

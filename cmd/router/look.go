@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 )
@@ -161,16 +162,20 @@ func keyQuery(argument string, encoded bool) (url.Values, error) {
 	return url.Values{"key": {key}}, nil
 }
 
-// keyOf returns the key of an argument.
+// keyOf returns the key of an argument. No event has an empty key: it comes from a variable of a script that is not set.
 func keyOf(argument string, encoded bool) (string, error) {
-	if !encoded {
-		return argument, nil
+	key := argument
+	if encoded {
+		raw, err := base64.StdEncoding.DecodeString(argument)
+		if err != nil {
+			return "", usageError{fmt.Errorf("KEY is not base64: %w", err)}
+		}
+		key = string(raw)
 	}
-	raw, err := base64.StdEncoding.DecodeString(argument)
-	if err != nil {
-		return "", usageError{fmt.Errorf("KEY is not base64: %w", err)}
+	if key == "" || len(key) > event.KeyMax {
+		return "", usageError{fmt.Errorf("KEY has %d bytes, want 1 to %d", len(key), event.KeyMax)}
 	}
-	return string(raw), nil
+	return key, nil
 }
 
 func keyPage(p *page, k report.Key) {

@@ -7,14 +7,17 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/report"
 )
 
 const migrateHelp = `Print what to change to move a subscription to Ringfence, in which order, and what can go
@@ -104,6 +107,9 @@ type liveConsumer struct {
 	Client  string `json:"client"` // library and version
 }
 
+// isRouter reports whether a consumer is a router of Ringfence.
+func (c liveConsumer) isRouter() bool { return c.Client == entries.DefaultConfig().ClientVersion }
+
 // migrationStats are the fields of a topic's statistics that a plan is made from.
 type migrationStats struct {
 	Subscriptions map[string]struct {
@@ -169,6 +175,20 @@ func subscriptionOf(ctx context.Context, admin pulsaradmin.Client, topic, name s
 	return live, nil
 }
 
+// countOf returns the number of consumers, and how many of them are routers, if any is.
+func countOf(consumers []liveConsumer) string {
+	routers := 0
+	for _, c := range consumers {
+		if c.isRouter() {
+			routers++
+		}
+	}
+	if routers == 0 {
+		return strconv.Itoa(len(consumers))
+	}
+	return fmt.Sprintf("%d (%s)", len(consumers), report.Plural(routers, "router"))
+}
+
 func planPage(p *page, m migration) {
 	p.line("Move subscription %s from %s to Ringfence.\n", m.Subscription, m.From)
 	var rows [][]string
@@ -178,7 +198,7 @@ func planPage(p *page, m migration) {
 			kind = "not there"
 		}
 		rows = append(rows, []string{
-			s.Topic, partitioned(s.Partitions), kind, fmt.Sprint(len(s.Consumers)), fmt.Sprint(s.Backlog), fmt.Sprint(s.Unacked),
+			s.Topic, partitioned(s.Partitions), kind, countOf(s.Consumers), fmt.Sprint(s.Backlog), fmt.Sprint(s.Unacked),
 			fmt.Sprintf("%.1f/s", s.RateOut), fmt.Sprintf("%.1f/s", s.RateRedeliv),
 		})
 	}

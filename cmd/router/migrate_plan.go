@@ -152,7 +152,7 @@ func (m *migration) alongside(cfg config.Config) {
 		"`router members` lists every new pod as ready")
 	m.step("Remove the last old consumer: "+namesOf(m.Found)+".",
 		"as long as one is left, only the lock protects its keys.",
-		"`router migrate plan` lists no consumers but the routers; the lock was never contended for a day; `router exclusivity` says KEPT")
+		"`router migrate plan` names no consumer here; the lock was never contended for a day; `router exclusivity` says KEPT")
 	m.step("Add the fence of each delivery to the writes (docs/sinks.md).",
 		"it refuses the write of a handler that was paused for too long, which the lock did not.", "the sink refuses an old fence in a test")
 	m.step("Remove the lock from the handler, in a deploy of its own.",
@@ -211,10 +211,14 @@ func (m *migration) orderRisk(what string) {
 // namesShownMax bounds the consumers that a step names.
 const namesShownMax = 10
 
+// namesOf names the old consumers: those that are not routers.
 func namesOf(found []liveSubscription) string {
 	var names []string
 	for _, s := range found {
 		for _, c := range s.Consumers {
+			if c.isRouter() {
+				continue
+			}
 			names = append(names, strings.TrimSpace(c.Name+" "+c.Address))
 		}
 	}

@@ -44,7 +44,11 @@ func planned(t *testing.T, from, admin string, args ...string) (out, says string
 	return cli(t, append([]string{"migrate", "plan", "--from", from, "--pulsar.admin_url", admin, "--config", settingsFile(t, least)}, args...)...)
 }
 
-const consumers = `"consumers":[{"consumerName":"old-1","address":"/10.0.0.7:4711","clientVersion":"Pulsar-Java-v3.0.0"}]`
+const (
+	anOldConsumer = `{"consumerName":"old-1","address":"/10.0.0.7:4711","clientVersion":"Pulsar-Java-v3.0.0"}`
+	aRouter       = `{"consumerName":"pod-0","address":"/10.0.0.8:4712","clientVersion":"Ringfence"}`
+	consumers     = `"consumers":[` + anOldConsumer + `]`
+)
 
 func TestMigratePlan(t *testing.T) {
 	t.Parallel()
@@ -62,6 +66,14 @@ func TestMigratePlan(t *testing.T) {
 				"Add the fence", "Remove the lock from the handler", "What can go wrong:", "30 events sent to its consumers and not acked", "redelivers 2.5 events/s",
 				"a backlog of 1200, which is 30 s of work", "every event would be handled twice", "To go back: add the lock again", "docs/migration-from-redlock.md",
 			},
+		},
+		"redlock, with a router already": {
+			from: fromRedlock, subscription: `"workers":{"type":"Shared","consumers":[` + aRouter + `,` + anOldConsumer + `]}`,
+			want: []string{"Shared", "2 (1 router)", "Remove the last old consumer: old-1 /10.0.0.7:4711.", "names no consumer here"},
+		},
+		"redlock, with routers alone": {
+			from: fromRedlock, subscription: `"workers":{"type":"Shared","consumers":[` + aRouter + `]}`,
+			want: []string{"Shared", "1 (1 router)", "Remove the last old consumer: none is connected now."},
 		},
 		"key_shared": {
 			from: fromKeyShared, subscription: `"workers":{"type":"Key_Shared","msgBacklog":7,"msgDelayed":2,` + consumers + `}`,

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls"
 )
@@ -393,6 +394,20 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 				t.Errorf("a router does not wait for it: %v", err)
 			}
 		})
+	}
+}
+
+// On a real broker, which says of a topic without a tenant or a namespace only that it is not found.
+func TestDoctorNamesAMissingTenant(t *testing.T) {
+	settings := settingsFile(t, least)
+	for topic, want := range map[string]string{
+		"persistent://nobody/default/orders": "persistent://nobody/default/orders: the tenant nobody does not exist\n                         → create it (pulsar-admin tenants create nobody), or correct the name\n",
+		"persistent://public/none/orders":    "persistent://public/none/orders: the namespace public/none does not exist\n                         → create it (pulsar-admin namespaces create public/none), or correct the name\n",
+	} {
+		args := []string{"doctor", "--config", settings, "--pulsar.url", pulsartest.URL(t), "--pulsar.admin_url", pulsartest.AdminURL(t), "--control_log.namespace", "public/default", "--pulsar.topics", topic}
+		if out, _, code := cli(t, args...); code != exitFailed || !strings.Contains(out, want) {
+			t.Errorf("exit code %d, and %q is missing in\n%s", code, want, out)
+		}
 	}
 }
 

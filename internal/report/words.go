@@ -32,8 +32,8 @@ func (at *KeyAt) Words() []string {
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call%s came %s ago; %s behind it",
 			WaitWords(*at), Seconds(at.Seconds), at.callWords(), Seconds(at.Age), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing:
-		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
-			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), at.Failures, at.Queued))
+		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %s; %d more wait behind it",
+			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), Plural(int(at.Failures), "time"), at.Queued))
 		if at.LastError != "" {
 			lines = append(lines, fmt.Sprintf("its newest failure: %q", at.LastError))
 		}

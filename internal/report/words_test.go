@@ -26,6 +26,7 @@ func TestWords(t *testing.T) {
 		"waits for the handler (worker 7), for 2s; a call came 3s ago; 0 events wait behind it|a call runs, 2 calls or reservations wait":          {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Call: true, Calls: 2},
 		"is reserved, for 2s; 1 event waits behind it|2 calls or reservations wait":                                                                {Wait: "handler", Seconds: 2, Age: 3, Call: true, Calls: 2, Queued: 1},
 		"waits for its gate, for 2s; a call came 3s ago; 0 events wait behind it|1 call or reservation waits":                                      {Wait: "gate", Seconds: 2, Age: 3, Call: true, Calls: 1},
+		"waits for the handler (worker 7), for 2s; event 7:8:-1:-1 came 3s ago, failed 1 time; 0 more wait behind it":                              {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Event: "7:8:-1:-1", Failures: 1},
 		"waits for the handler (worker 7), for 2s; event 7:8:-1:-1 came 3s ago, failed 0 times; 0 more wait behind it|1 call or reservation waits": {Wait: "handler", Worker: 7, Seconds: 2, Age: 3, Event: "7:8:-1:-1", Calls: 1},
 	} {
 		if got := strings.Join(at.Words(), "|"); got != want {

@@ -116,7 +116,7 @@ type First func(ctx context.Context, key event.Key) (event.MessageID, error)
 func orderOf(r *http.Request) (Order, error) {
 	q := r.URL.Query()
 	o := Order{Key: event.Key(q.Get("key")), By: q.Get("by"), Reason: q.Get("reason"), From: r.RemoteAddr}
-	if !q.Has("key") {
+	if o.Key == "" {
 		return Order{}, fmt.Errorf("%w: say which key: key=KEY, percent-encoded", ErrRefused)
 	}
 	if text := q.Get("for"); text != "" {
