@@ -2,14 +2,21 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
+
+// subscriptionsMax bounds the wait for an answer about a topic's subscriptions. A network that drops what goes to the admin API must not take the time in
+// which letters are read.
+const subscriptionsMax = 3 * time.Second
 
 // targets asks once for each topic that an act sends to whether a subscription holds what it gets. Pulsar deletes what a topic without one gets.
 type targets struct {
 	broker *Broker
+	silent bool              // a question was not answered in time, so no other is asked
 	faults map[string]string // topic → which subscription is missing, "" if none is known to be
 	unsure []string          // for people: why a topic's subscriptions are not known
 }
@@ -19,7 +26,7 @@ func newTargets(b *Broker) *targets { return &targets{broker: b, faults: map[str
 // fault returns which subscription a topic lacks, "" if it has one, or if that is not known. A topic of the group needs the group's.
 func (t *targets) fault(ctx context.Context, topic string) string {
 	fault, asked := t.faults[topic]
-	if asked {
+	if asked || t.silent {
 		return fault
 	}
 	cfg := &t.broker.cfg
@@ -29,8 +36,13 @@ func (t *targets) fault(ctx context.Context, topic string) string {
 		}
 		return ""
 	}
-	names, err := cfg.Subscriptions(ctx, topic)
+	asking, done := context.WithTimeout(ctx, subscriptionsMax)
+	names, err := cfg.Subscriptions(asking, topic)
+	done()
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		t.silent = true
+		t.unsure = append(t.unsure, fmt.Sprintf("whether %s and further topics have subscriptions is not known: pulsar.admin_url does not answer within %v", topic, subscriptionsMax))
 	case err != nil:
 		t.unsure = append(t.unsure, fmt.Sprintf("whether %s has a subscription is not known: %v", topic, err))
 	case len(names) == 0:

@@ -457,6 +457,50 @@ func TestUnparkPausesWhenNoLetterIsRemoved(t *testing.T) {
 	}
 }
 
+// unackableOf is a reading of the parking topic that removes no letter of one key.
+type unackableOf struct {
+	parkingReading
+	key event.Key
+}
+
+func (r unackableOf) Ack(l *source.ParkedLetter) error {
+	if l.Event.Key == r.key {
+		return errors.New("no answer")
+	}
+	return r.parkingReading.Ack(l)
+}
+
+// TestUnparkBesideALetterThatIsNotRemoved: a letter that cannot be removed keeps its own key, and no other whose letters come back at the same time.
+func TestUnparkBesideALetterThatIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, _, order := g.startParked()
+	g.parkEach(a, order, []string{"other"})
+	read := a.unparks.read
+	a.unparks.read = func(ctx context.Context, each func(*source.ParkedLetter)) (parkingReading, error) {
+		r, err := read(ctx, each)
+		if err != nil {
+			return nil, err
+		}
+		return unackableOf{r, "k"}, nil
+	}
+	for _, key := range []event.Key{"k", "other"} {
+		order.Key = key
+		if _, _, err := a.Acts().Unpark(t.Context(), order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("the other unpark has ended", func() error {
+		if p := a.parkOf("other"); p != nil {
+			return fmt.Errorf("the key waits as %+v", p)
+		}
+		return nil
+	})
+	if p := a.parkOf("k"); p == nil || p.Letters != 1 {
+		t.Errorf("the unpark of the letter that is not removed waits as %+v", p)
+	}
+}
+
 // unheard is a reading of the parking topic that removes letters, but whose answers are lost.
 type unheard struct{ parkingReading }
 

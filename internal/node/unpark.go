@@ -285,7 +285,7 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	for _, c := range keys {
 		letters := chosen.letters[c]
 		if len(letters) == 0 && !chosen.cut[c] {
-			further = u.end(c, len(handled) > 0) || further
+			further = u.end(c, len(still[c]) > 0) || further
 			continue
 		}
 		u.mu.Lock()
@@ -335,7 +335,8 @@ func (u *unparks) next(c *comeback) *source.ParkedLetter {
 }
 
 // end ends an unpark that has no further letters, and reports whether it has. It does not if the unpark is no longer
-// in effect. If acks may have failed, as again says, or letters are not acked yet, the next reading decides.
+// in effect. If acks of letters of the key may have failed, as again says, or letters are not acked yet, the next
+// reading decides.
 func (u *unparks) end(c *comeback, again bool) bool {
 	u.mu.Lock()
 	left := again || u.keys[c.park.Key] != c || len(c.unacked) > 0

@@ -70,16 +70,16 @@ func (b *Begun) has(name string) bool {
 	return has
 }
 
-// hasTopic reports whether a partition of a topic was read.
-func (b *Begun) hasTopic(topic string) bool {
+// of returns the names of the partitions of a topic that were read, or of a topic partition.
+func (b *Begun) of(topic string) (names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name := range b.names {
 		if isOf(name, topic) {
-			return true
+			names = append(names, name)
 		}
 	}
-	return false
+	return names
 }
 
 // isOf reports whether a name is that of a topic, or of one of its partitions.
@@ -143,7 +143,7 @@ func (d *discovery) start(ctx context.Context) error {
 	for _, topic := range d.topics() {
 		var names []string
 		if names, err = d.partitions(groupCtx, topic); err != nil {
-			if entries.Unavailable(err) && d.begun.hasTopic(topic) {
+			if entries.Unavailable(err) && len(d.begun.of(topic)) > 0 {
 				d.lose(topic, err)
 				err = nil
 				continue
@@ -321,6 +321,16 @@ func (d *discovery) forgetGone(topic string, names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.unread, func(name string, _ *error) bool { return isOf(name, topic) && !slices.Contains(names, name) })
+}
+
+// unreadPartitions returns the names of the topic partitions that were read, and cannot be read any more.
+func (d *discovery) unreadPartitions() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for lost := range d.unread {
+		names = append(names, d.begun.of(lost)...) // it may be a topic with partitions
+	}
+	return names
 }
 
 // unreadTopics returns the topics of which something cannot be read any more, and why; nil: none.

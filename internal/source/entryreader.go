@@ -222,14 +222,15 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 	r.mu.Unlock()
 	ends := make([]End, 0, len(consumers))
 	for _, c := range consumers {
+		base, partition := SplitPartition(c.Topic())
 		id, err := c.LastID(ctx)
 		if errors.Is(err, entries.ErrLost) { // receive has not told it yet
+			ends = append(ends, unknownEnd(base, marked(partition, c.Mark())))
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("source: last message ids: %w", err)
 		}
-		base, partition := SplitPartition(c.Topic())
 		ends = append(ends, End{Topic: base, Partition: marked(partition, c.Mark()), Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
 	}
 	return ends, nil

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -327,8 +328,9 @@ func TestTheAcksOfALostTopicAreOneLine(t *testing.T) {
 	})
 }
 
-// A source whose sink is busy does not know yet that it has lost a topic. It tells the ends of the others all the same.
-func TestTheEndsOfTheOthersBesideALostTopic(t *testing.T) {
+// A source tells the ends of the other topics beside a lost one, also while its sink is busy and it does not know of the loss yet. The lost topic has no known end:
+// it is named all the same, since ids of finished events are admitted only before the ends of all topics.
+func TestTheEndsBesideALostTopic(t *testing.T) {
 	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
 		r.start()
 		n := cap(r.got) + 1
@@ -338,16 +340,40 @@ func TestTheEndsOfTheOthersBesideALostTopic(t *testing.T) {
 		synctest.Wait()
 		r.refuse("b")
 		time.Sleep(time.Minute)
+		wantEnds := func() {
+			r.t.Helper()
+			ends, _, err := r.Ends(r.t.Context())
+			lost := slices.DeleteFunc(slices.Clone(ends), func(e End) bool { return e.Topic != FullTopicName("b") })
+			if err != nil || len(ends) != 4 || !slices.Equal(lost, []End{unknownEnd(FullTopicName("b"), -1)}) {
+				r.t.Errorf("ends %v and %v, want those of a, the retry topic and the timer topic, and an unknown one of b", ends, err)
+			}
+		}
 		if r.Unread() != nil {
 			r.t.Error("the source knows of the loss")
 		}
-		if ends, _, err := r.Ends(r.t.Context()); err != nil || len(ends) != 3 {
-			r.t.Errorf("ends %v and %v, want those of a, the retry topic and the timer topic", ends, err)
-		}
+		wantEnds()
 		for range n {
 			r.done(r.take("a"))
 		}
+		if r.Unread() == nil {
+			r.t.Error("the source does not know of the loss")
+		}
+		wantEnds()
 	})
+}
+
+// A topic that is lost at the start of a source is known by the partitions that an earlier source has read.
+func TestTheEndsOfATopicThatIsLostAtTheStart(t *testing.T) {
+	d := fakeLink(&fakeClient{}).discovery
+	topic := FullTopicName("t")
+	for n := range 2 {
+		d.begun.add(fmt.Sprint(topic, "-partition-", n))
+	}
+	d.begun.add(FullTopicName("other"))
+	d.lose(topic, errors.New("refused"))
+	if names := d.unreadPartitions(); len(names) != 2 || !isOf(names[0], topic) || !isOf(names[1], topic) {
+		t.Errorf("the topic partitions %v, want two of %s", names, topic)
+	}
 }
 
 // A topic partition that is lost again just before it counts as read does not count as read: nothing would try it again.

@@ -72,6 +72,7 @@ type outlet struct {
 // tries are the attempts to get a producer. The outlets of one topic that send alone share theirs, since each may take long to fail.
 type tries struct {
 	failed error           // why there was no producer at the last attempt, nil if there was one
+	by     *outlet         // that has made it, if it failed
 	again  clock.Instant   // the earliest time of the next attempt
 	pauses backoff.Backoff // between attempts
 }
@@ -253,18 +254,28 @@ func (p *outlets) replace(o *outlet, given *pulsarsend.Sender) {
 }
 
 // tryProducer returns the producer of an outlet. An attempt may take long to fail, so
-// copies that come soon after a failure fail with the same error.
+// copies that come soon after a failure fail with the same error, unless it was another outlet's, and this one has a producer.
 func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
-	if o.failed != nil && clock.Now().Before(o.again) {
+	paused := o.failed != nil && clock.Now().Before(o.again)
+	if paused && (o.by == o || !o.hasProducer()) {
 		return nil, o.failed
 	}
 	producer, err := p.producer(ctx, o)
-	if o.failed = err; err == nil {
+	switch {
+	case err != nil:
+		o.failed, o.by, o.again = err, o, clock.Now().Add(o.pauses.Next())
+		return nil, err
+	case !paused:
+		o.failed, o.by = nil, nil
 		o.pauses.Reset()
-		return producer, nil
 	}
-	o.again = clock.Now().Add(o.pauses.Next())
-	return nil, err
+	return producer, nil
+}
+
+func (o *outlet) hasProducer() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.producer != nil
 }
 
 // producer returns the producer of an outlet, created at first use, and again when the client

@@ -127,7 +127,14 @@ func (p *pulsarConnection) timers() error { return p.discovery.timers() }
 // ends implements connection.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
 	ends, err := p.reader.ends(ctx)
-	return ends, true, err
+	if err != nil {
+		return nil, true, err
+	}
+	for _, name := range p.discovery.unreadPartitions() {
+		topic, partition := SplitPartition(name)
+		ends = append(ends, unknownEnd(topic, partition))
+	}
+	return ends, true, nil
 }
 
 // send implements connection.

@@ -375,6 +375,37 @@ func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
 	}
 }
 
+// A policy may permit one further producer, and not as many as send alone: a copy that is sent alone takes that one also right after the attempt to get another
+// has failed. If it was refused, it would take the receipts of all others with it otherwise, each time.
+func TestALoneCopyTakesItsProducerThoughThereIsNoOther(t *testing.T) {
+	var made []*numbered
+	asked := 0
+	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+		if asked++; len(made) == 2 {
+			return nil, errors.New("ProducerBusy: Topic reached max producers limit")
+		}
+		made = append(made, &numbered{})
+		return made[len(made)-1], nil
+	}})
+	send := func(after *pulsarsend.Sender, producer int) {
+		t.Helper()
+		sent := make(chan error, 1)
+		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: after, producer: producer}, func(err error) { sent <- err })
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	}
+	send(nil, 0)
+	send(pulsarsend.NewSender(nil), 0)
+	send(pulsarsend.NewSender(nil), 1) // by the common producer
+	p.outlets.alone[1][p.cfg.RetryTopic].again = clock.Forever
+	send(refused, 0)
+	send(pulsarsend.NewSender(nil), 2) // by the common producer, without a further attempt
+	if made[0].sent != 3 || made[1].sent != 2 || asked != 3 {
+		t.Errorf("%d copies were sent together and %d alone, and %d producers asked for, want 3, 2 and 3", made[0].sent, made[1].sent, asked)
+	}
+}
+
 // The dead letter topic loses its subscription behind our back when it is deleted, and
 // when the subscription expires: it is looked after again, and no dead letter is sent
 // where nothing keeps it.

@@ -256,8 +256,13 @@ type End struct {
 // errNotReady says that there is no subscription yet.
 var errNotReady = errors.New("source: not subscribed")
 
+// unknownEnd is the end of a topic partition that cannot be read now: that of an empty one.
+func unknownEnd(topic string, partition int32) End {
+	return End{Topic: topic, Partition: partition, Last: EntryID{Ledger: -1, Entry: -1}}
+}
+
 // Ends asks the broker for the last entry of all topic partitions that s reads. The ledger
-// of an empty one is -1, or has no entry. It reports false when the broker cannot be asked
+// of an empty one, and of one that s has lost, is -1, or has no entry. It reports false when the broker cannot be asked
 // such a thing. s must be Ready.
 func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 	select {

@@ -140,6 +140,24 @@ func TestEachTopicHasItsEnd(t *testing.T) {
 		map[admission.Result]int{admission.Admitted: 2, admission.Ahead: 2})
 }
 
+// A topic whose end is not known may still be in the ledger of an id, although the ends of the others are in later ones.
+func TestATopicWithAnUnknownEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends []admission.End
+		want admission.Result
+	}{
+		"all ends are known": {nil, admission.Admitted},
+		"one is not known":   {[]admission.End{{Topic: "lost", Last: at(-1, -1)}}, admission.Ahead},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := asked(at(20, 3))
+			a.Learn(a.Ask(), c.ends, true, new(admission.Output))
+			a.SetTable(table([]admission.Member{member(1, "a")}, 0))
+			want(t, offer(a, inc(1), true, finished(0, 15, 100)), map[admission.Result]int{c.want: 1})
+		})
+	}
+}
+
 // A new member knows no ends: ids that it receives wait for the broker's answer and are judged by
 // it.
 func TestIdsWaitForTheEnds(t *testing.T) {
