@@ -596,6 +596,26 @@ func TestUnknownVerdictIsNotYet(t *testing.T) {
 	}
 }
 
+// However long a peer's delay is, its sums with clocks do not overflow: neither that of an answer's caller, who rounds it up to seconds, nor the
+// time at which the broker delivers a copy, which its client counts in nanoseconds since 1970.
+func TestLongestDelayOfAVerdict(t *testing.T) {
+	for _, ms := range []uint64{1 << 43, 1 << 60, math.MaxUint64} {
+		b := encode(t, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: &peerv1.Verdicts{
+			Number: 1, Verdicts: []*peerv1.Verdict{{Handle: 1, Kind: peerv1.VerdictKind_VERDICT_KIND_FAILED, DelayMs: ms}},
+		}}})
+		var f, other verdictsFrame
+		if err := errors.Join(f.parse(b), other.parseAny(b)); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []event.Verdict{f.verdicts[0], other.verdicts[0]} {
+			delay := v.DetailOrZero().Delay
+			if at := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Add(delay); delay+time.Second < delay || time.Unix(0, at.UnixNano()).Year() != at.Year() {
+				t.Errorf("%d ms are %v", ms, delay)
+			}
+		}
+	}
+}
+
 // An event's weight is never less than its encoding, so a frame that was filled by
 // weight is never too large to send.
 func TestWeightCoversEncoding(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -350,10 +349,10 @@ func millis(d time.Duration) uint64 {
 	return uint64((d-1)/time.Millisecond) + 1
 }
 
-// duration reads milliseconds; more than fit are as many as fit.
+// delayMax is longer than any delay that settings allow, and so short that its sum with the time of day is in nanoseconds since 1970.
+const delayMax = 100 * 365 * 24 * time.Hour
+
+// duration reads the milliseconds of a delay, at most delayMax.
 func duration(ms uint64) time.Duration {
-	if ms > math.MaxInt64/uint64(time.Millisecond) {
-		return math.MaxInt64 / time.Millisecond * time.Millisecond
-	}
-	return time.Duration(ms) * time.Millisecond
+	return time.Duration(min(ms, uint64(delayMax/time.Millisecond))) * time.Millisecond
 }

@@ -79,7 +79,7 @@ func proveCommand() *cobra.Command {
 				return fmt.Errorf("--out: %w", err) // before anything begins
 			}
 			began := time.Now()
-			run, err := prove.Conduct(cmd.Context(), o, group, func(format string, args ...any) { fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...) })
+			run, err := prove.Conduct(cmd.Context(), o, group, (&page{out: cmd.OutOrStdout()}).line) // members tell most of its words
 			if err != nil {
 				return err
 			}
@@ -121,23 +121,23 @@ func proved(cmd *cobra.Command, v *prove.Verdict, out string) error {
 	if err != nil {
 		return err
 	}
-	w := cmd.OutOrStdout()
-	fmt.Fprintln(w)
+	p := page{out: cmd.OutOrStdout()}
+	p.line("")
 	for _, c := range v.Checks {
 		result := map[string]string{"promise": "BROKEN", "exercise": "NO"}[c.Kind]
 		if c.Held {
 			result = "ok"
 		}
-		fmt.Fprintf(w, "%-7s %s: %s\n", result, c.Name, c.Says)
+		p.line("%-7s %s: %s", result, c.Name, c.Says)
 	}
 	for _, text := range append(v.Examples, v.Notes...) {
-		fmt.Fprintln(w, text)
+		p.line("%s", text)
 	}
-	page, object := filepath.Join(out, "report.html"), filepath.Join(out, "report.json")
-	if err := errors.Join(os.WriteFile(page, html, 0o600), os.WriteFile(object, text, 0o600)); err != nil {
+	shown, object := filepath.Join(out, "report.html"), filepath.Join(out, "report.json")
+	if err := errors.Join(os.WriteFile(shown, html, 0o600), os.WriteFile(object, text, 0o600)); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nreport: %s, %s\n", page, object)
+	p.line("\nreport: %s, %s", shown, object)
 	if !v.Held || !v.Exercised {
 		return errProof
 	}

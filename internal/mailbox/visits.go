@@ -66,6 +66,7 @@ var (
 	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
 	bare   = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
 	badID  = &event.Detail{Reason: "its message id is not that of a call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	mixed  = &event.Detail{Reason: "its id is that of a call and of a reservation", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
 	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
 	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
 	begun  = &event.Detail{Reason: "its handler was cut"}
@@ -250,6 +251,10 @@ func (b *Boxes) visitAt(v visit) *item {
 
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
 func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
+	if call.Reservation != it.isReservation() { // callers choose the ids of calls, also as those of reservations
+		out.say(from, event.Answered, mixed)
+		return
+	}
 	if call.Reservation {
 		b.comeBack(now, it, from, call, out)
 		return

@@ -232,6 +232,47 @@ func TestACallerThatAsksTwiceWaitsOnce(t *testing.T) {
 	f.want(ask(f, event.Call{ID: "id", Reservation: true}))
 }
 
+// A call whose caller has chosen an id as reservations have does not join the reservation: the release of that would not free the key. Nor does a
+// reservation join a call, whose caller would hear that it has not run.
+func TestCallsAndReservationsDoNotJoin(t *testing.T) {
+	for name, reserved := range map[string]bool{"a reservation first": true, "a call first": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			ask := func(n uint64, reservation bool) event.Handle {
+				e := f.event("key")
+				e.Handle, e.ID, e.Payload = event.NewCallHandle(n), event.CallMessageID("key", "reservation\x00id", 0), nil
+				e.Call = &event.Call{ID: "id", Reservation: true, Deadline: f.now.Add(time.Minute)}
+				if !reservation {
+					e.Call = &event.Call{Method: "m", ID: "reservation\x00id", Deadline: f.now.Add(time.Minute)}
+				}
+				f.out.Reset()
+				f.accept(Local, e)
+				return e.Handle
+			}
+			first, worker := ask(1, reserved), event.WorkerID(1)
+			if reserved {
+				worker = event.Keeper
+			}
+			got := f.Take(f.now, openLease, worker, 1, nil)
+			if len(got) != 1 {
+				t.Fatalf("%d deliveries", len(got))
+			}
+			if reserved {
+				f.Grant(got[0].ID, event.Grant{Fence: got[0].Fence(), Remaining: time.Second}, &f.out)
+			}
+			second := ask(2, !reserved)
+			if a := f.out.Answers; len(a) != 1 || len(a[0].Verdicts) != 1 || a[0].Verdicts[0].Handle != second || a[0].Verdicts[0].DetailOrZero().Reply == nil || a[0].Verdicts[0].DetailOrZero().Reply.Outcome != event.CallNotRun {
+				t.Errorf("the answers are %+v, want one to the second caller: it has not run", a)
+			}
+			f.out.Reset()
+			f.Cancel(f.now, Local, []event.Handle{first}, &f.out)
+			if want := []event.DeliveryID{got[0].ID}; !slices.Equal(f.out.TakeBack, want) {
+				t.Errorf("taken back are %v, want %v", f.out.TakeBack, want)
+			}
+		})
+	}
+}
+
 // While no worker is up, nothing can run of a key but reservations: they need not wait for the turn of an event, or of a call before them, which
 // nobody could give.
 func TestReservationsGoOnWithoutAWorker(t *testing.T) {

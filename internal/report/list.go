@@ -14,7 +14,23 @@ type (
 	stepList      []Step      // at most [HistoryStepsMax]
 	partitionList []Partition // at most [ring.Partitions]
 	skipList      []Skip      // at most [SkipsMax]
+	scheduleList  []Schedule  // at most [SchedulesMax]
+
+	list[T any] []T // at most listMax
 )
+
+// listMax bounds all other lists: those of workers are the longest, and app.workers_max is at most as much.
+const listMax = 10_000
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *list[T]) UnmarshalJSON(text []byte) error {
+	return unmarshalList((*[]T)(l), text, listMax)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *scheduleList) UnmarshalJSON(text []byte) error {
+	return unmarshalList((*[]Schedule)(l), text, SchedulesMax)
+}
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (l *keyList) UnmarshalJSON(text []byte) error {

@@ -54,7 +54,7 @@ type Status struct {
 	Generation   uint32  `json:"generation"`    // of fencing tokens
 	Workers      int     `json:"workers"`       // application streams that take deliveries
 
-	UncheckedWorkers []Worker `json:"unchecked_workers,omitempty"` // those whose SDK does not declare that it passes router conformance
+	UncheckedWorkers list[Worker] `json:"unchecked_workers,omitempty"` // those whose SDK does not declare that it passes router conformance
 
 	LogVersion        uint32              `json:"log_version"`                   // in which the group decides; 0: not known
 	Settings          map[string]string   `json:"settings,omitempty"`            // on which the group must agree
@@ -64,14 +64,14 @@ type Status struct {
 
 	Acts *Acts `json:"acts,omitempty"` // nil: this member takes no acts on keys, or its version does not tell
 
-	Listeners   []Listener  `json:"listeners,omitempty"` // none: a version that does not tell
-	Checks      []Check     `json:"checks"`              // of readiness
-	Gates       Gates       `json:"gates"`
-	Events      Events      `json:"events"`
-	Visits      *Visits     `json:"visits,omitempty"`    // nil: a version that does not tell
-	Schedules   []Schedule  `json:"schedules,omitempty"` // that its workers declare
-	Rates       Rates       `json:"rates"`
-	Exclusivity Exclusivity `json:"exclusivity"`
+	Listeners   list[Listener] `json:"listeners,omitempty"` // none: a version that does not tell
+	Checks      list[Check]    `json:"checks"`              // of readiness
+	Gates       Gates          `json:"gates"`
+	Events      Events         `json:"events"`
+	Visits      *Visits        `json:"visits,omitempty"`    // nil: a version that does not tell
+	Schedules   scheduleList   `json:"schedules,omitempty"` // that its workers declare
+	Rates       Rates          `json:"rates"`
+	Exclusivity Exclusivity    `json:"exclusivity"`
 
 	SchedulesUnshown int `json:"schedules_unshown,omitempty"` // beyond SchedulesMax
 }
@@ -141,7 +141,7 @@ type Visits struct {
 	Crowded  uint64 `json:"crowded"`  // calls and reservations that this owner has refused because a bound was reached
 	Refused  uint64 `json:"refused"`  // those that this node has refused its own callers for the same reason
 
-	Bounds []Bound `json:"bounds"` // of all of these
+	Bounds list[Bound] `json:"bounds"` // of all of these
 }
 
 // Bound is a limit of a member.
@@ -192,7 +192,7 @@ type Audit struct {
 	Overlaps  uint64            `json:"overlaps"`            // pairs of handlers of one key that ran at the same time
 	Undecided map[string]uint64 `json:"undecided,omitempty"` // handlings that could not be compared, by reason
 	Unheard   uint64            `json:"unheard,omitempty"`   // former owners that did not report when their last handlers ended
-	Newest    []Overlap         `json:"newest,omitempty"`    // some overlaps, the newest last
+	Newest    list[Overlap]     `json:"newest,omitempty"`    // some overlaps, the newest last
 	Order     Order             `json:"order"`
 }
 
@@ -278,7 +278,7 @@ type Partition struct {
 	Gate    string `json:"gate"`         // of this member: closed, waiting, open or draining
 	Running int    `json:"running"`      // deliveries at this member
 
-	Blockers []Blocker `json:"blockers,omitempty"` // whose tenures this member waits for: with its gate, or with keys that an open one withholds
+	Blockers list[Blocker] `json:"blockers,omitempty"` // whose tenures this member waits for: with its gate, or with keys that an open one withholds
 }
 
 // Key is the owner of a key, and the reason why the key waits.
@@ -296,28 +296,28 @@ type KeyAt struct {
 	View
 	Error string `json:"error,omitempty"` // why this member gave no word; nothing below counts then
 
-	Says []string `json:"says,omitempty"` // all of the following in sentences for people, by the asked member
+	Says list[string] `json:"says,omitempty"` // all of the following in sentences for people, by the asked member
 
 	// In the member's mailboxes.
-	Gate      string    `json:"gate"`                 // closed, waiting, open or draining
-	Wait      string    `json:"wait"`                 // reason: nothing, handler, retry, gate, worker, slot, hold or park
-	Seconds   float64   `json:"seconds"`              // for how long
-	Queued    int       `json:"queued"`               // events behind the one that runs, or would run next
-	Event     string    `json:"event,omitempty"`      // message id of the running or next event, as ledger:entry:partition:batch
-	Age       float64   `json:"age_seconds"`          // how long that event has been here
-	Failures  uint32    `json:"failures"`             // how often the application has failed it
-	LastError string    `json:"last_error,omitempty"` // the application's text of its newest failure
-	RetryIn   float64   `json:"retry_in_seconds"`     // until its next attempt is due; 0: now
-	Worker    uint64    `json:"worker,omitempty"`     // the stream that has it, or that the key sticks to
-	Call      bool      `json:"call,omitempty"`       // it is a call or a reservation, not an event
-	Calls     int       `json:"calls,omitempty"`      // calls and reservations that wait, besides a running one
-	Blockers  []Blocker `json:"blockers,omitempty"`   // with gate: whose tenures may still run
+	Gate      string        `json:"gate"`                 // closed, waiting, open or draining
+	Wait      string        `json:"wait"`                 // reason: nothing, handler, retry, gate, worker, slot, hold or park
+	Seconds   float64       `json:"seconds"`              // for how long
+	Queued    int           `json:"queued"`               // events behind the one that runs, or would run next
+	Event     string        `json:"event,omitempty"`      // message id of the running or next event, as ledger:entry:partition:batch
+	Age       float64       `json:"age_seconds"`          // how long that event has been here
+	Failures  uint32        `json:"failures"`             // how often the application has failed it
+	LastError string        `json:"last_error,omitempty"` // the application's text of its newest failure
+	RetryIn   float64       `json:"retry_in_seconds"`     // until its next attempt is due; 0: now
+	Worker    uint64        `json:"worker,omitempty"`     // the stream that has it, or that the key sticks to
+	Call      bool          `json:"call,omitempty"`       // it is a call or a reservation, not an event
+	Calls     int           `json:"calls,omitempty"`      // calls and reservations that wait, besides a running one
+	Blockers  list[Blocker] `json:"blockers,omitempty"`   // with gate: whose tenures may still run
 
-	Method      string       `json:"method,omitempty"`        // of the call that runs, or is next
-	Via         string       `json:"via,omitempty"`           // the member where that call, or the reservation of the key, was asked for
-	CallerWaits float64      `json:"caller_waits_seconds"`    // how long the caller of that call still waits
-	Reservation *Reservation `json:"reservation,omitempty"`   // that holds the key
-	Waiting     []Waiting    `json:"waiting_calls,omitempty"` // the oldest of Calls
+	Method      string        `json:"method,omitempty"`        // of the call that runs, or is next
+	Via         string        `json:"via,omitempty"`           // the member where that call, or the reservation of the key, was asked for
+	CallerWaits float64       `json:"caller_waits_seconds"`    // how long the caller of that call still waits
+	Reservation *Reservation  `json:"reservation,omitempty"`   // that holds the key
+	Waiting     list[Waiting] `json:"waiting_calls,omitempty"` // the oldest of Calls
 
 	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read
 
@@ -330,7 +330,7 @@ type KeyAt struct {
 	NoApplication bool `json:"no_application,omitempty"` // none is connected to this member, which takes no events from the broker therefore
 
 	// Held for their verdict, as the node that received them.
-	Held []Held `json:"held,omitempty"`
+	Held list[Held] `json:"held,omitempty"`
 }
 
 // Reservation holds a member's knowledge of the holder of a key. The key has been held for KeyAt.Seconds.

@@ -29,13 +29,13 @@ const (
 
 // MoveWord is one member's report of one move: of a record of the control log that gave partitions other owners.
 type MoveWord struct {
-	Member      string    `json:"member"`
-	Incarnation string    `json:"incarnation"`
-	At          string    `json:"position"` // of the record
-	Time        time.Time `json:"time"`     // when the member read it, by its clock
-	Reason      string    `json:"reason"`   // as its author has it: "leave node-1", "silent node-1", "join node-1", or several
-	Partitions  int       `json:"partitions"`
-	From        []string  `json:"from,omitempty"` // members that lost some
+	Member      string       `json:"member"`
+	Incarnation string       `json:"incarnation"`
+	At          string       `json:"position"` // of the record
+	Time        time.Time    `json:"time"`     // when the member read it, by its clock
+	Reason      string       `json:"reason"`   // as its author has it: "leave node-1", "silent node-1", "join node-1", or several
+	Partitions  int          `json:"partitions"`
+	From        list[string] `json:"from,omitempty"` // members that lost some
 
 	Gained  int     `json:"gained"`         // of the partitions, by this member
 	Waiting int     `json:"waiting"`        // of these, such that a key still waits for an earlier owner
@@ -77,7 +77,18 @@ func (w *MoveWord) Clip() {
 // MoveWords holds the reports of moves by member and move, in the order of their arrival.
 type MoveWords []MoveWord
 
-// Add adds words, and replaces those of the same member about the same move. It keeps the newest [MoveWordsMax].
+// bytes is about the length of a word in JSON.
+func (w *MoveWord) bytes() int {
+	const numbers = 300 // with their names
+	n := numbers + len(w.Member) + len(w.Incarnation) + len(w.At) + len(w.Reason)
+	for _, name := range w.From {
+		n += len(name) + len(`"",`)
+	}
+	return n
+}
+
+// Add adds words, and replaces those of the same member about the same move. It keeps the newest [MoveWordsMax], and no more than fit into a
+// member's answer.
 func (m MoveWords) Add(words ...MoveWord) MoveWords {
 	for _, w := range words {
 		if i := slices.IndexFunc(m, func(one MoveWord) bool { return one.key() == w.key() }); i >= 0 {
@@ -86,7 +97,13 @@ func (m MoveWords) Add(words ...MoveWord) MoveWords {
 		}
 		m = append(m, w)
 	}
-	return slices.Delete(m, 0, max(0, len(m)-MoveWordsMax))
+	bytes := 0
+	for i := len(m) - 1; i >= 0; i-- {
+		if bytes += m[i].bytes(); bytes > moveReportBytes || len(m)-i > MoveWordsMax {
+			return slices.Delete(m, 0, i+1)
+		}
+	}
+	return m
 }
 
 // UnmarshalJSON implements json.Unmarshaler. It reads no more words than there may be: an empty one of three bytes takes hundreds in memory.

@@ -155,3 +155,26 @@ func TestHostileMovesTakeLittleMemory(t *testing.T) {
 		}
 	}
 }
+
+// Members that leave hand over words of any length that may be: all that one member keeps of them fits into its answer. The newest
+// count.
+func TestWordsAreBoundedByTheirBytes(t *testing.T) {
+	var all MoveWords
+	var before int
+	for n := range MoveWordsMax {
+		w := MoveWord{Member: "m", Incarnation: "i", At: strconv.Itoa(n), Reason: strings.Repeat("r", moveTextMax)}
+		for range moveFromMax {
+			w.From = append(w.From, strings.Repeat("f", moveTextMax))
+		}
+		if err := w.check(); err != nil {
+			t.Fatal(err)
+		}
+		all, before = all.Add(w), len(all)
+		if newest := all[len(all)-1].At; newest != w.At {
+			t.Fatalf("the newest word is %s, want %s", newest, w.At)
+		}
+	}
+	if text, err := json.Marshal(all); err != nil || len(text) > moveReportBytes+moveReportBytes/8 || len(all) < before || len(all) < 40 {
+		t.Errorf("%d words, %d before, of %d bytes, want at most about %d: %v", len(all), before, len(text), moveReportBytes, err)
+	}
+}

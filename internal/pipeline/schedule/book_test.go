@@ -887,6 +887,42 @@ func TestDeclare(t *testing.T) {
 	}
 }
 
+// Names that no worker declares any more are remembered for a while, but take no room from others: a worker with other names at each of
+// its starts would shut out all workers for an hour. Those go first whose workers left first.
+func TestForgottenNamesMakeRoom(t *testing.T) {
+	b, now := NewBook(), noon
+	many := make([]Definition, SchedulesMax)
+	for start := range NamesMax / SchedulesMax {
+		for i := range many {
+			many[i] = Definition{Name: fmt.Sprintf("%02d.%d", start, i), Cron: "@daily"}
+		}
+		if err := b.Declare(now, uint64(start), many); err != nil {
+			t.Fatal(err)
+		}
+		if now = now.Add(time.Second); start > 0 { // the first worker remains
+			b.Forget(now, uint64(start))
+		}
+	}
+	if err := b.Declare(now, 100, []Definition{minutely, {Name: "other", Cron: "@daily"}}); err != nil {
+		t.Fatalf("no room: %v", err)
+	}
+	if len(b.names) != NamesMax || len(b.schedules) != NamesMax {
+		t.Errorf("%d names and %d schedules", len(b.names), len(b.schedules))
+	}
+	for name, want := range map[string]bool{"00.0": true, "01.0": false, "01.1": false, "01.10": true, "02.0": true, "m": true, "other": true} {
+		if has := b.schedules[name] != nil; has != want {
+			t.Errorf("%s is known: %t", name, has)
+		}
+	}
+	// What is to be declared is not forgotten for that.
+	if err := b.Declare(now, 101, []Definition{{Name: "01.10", Cron: "@daily"}, {Name: "new", Cron: "@daily"}}); err != nil {
+		t.Fatal(err)
+	}
+	if b.schedules["01.10"] == nil || b.schedules["01.100"] != nil || b.schedules["new"] == nil {
+		t.Error("the wrong one was forgotten")
+	}
+}
+
 // Of two workers that declare a name differently, the one that came last wins, until it leaves.
 func TestConflictingWorkers(t *testing.T) {
 	hourly := Definition{Name: "m", Every: time.Hour}

@@ -34,7 +34,7 @@ func (b *Book) Declare(now time.Time, worker uint64, defs []Definition) error {
 			added++
 		}
 	}
-	if len(b.names)+added > NamesMax {
+	if !b.makeRoom(len(b.names)+added-NamesMax, parsed) {
 		return fmt.Errorf("schedule: more than %d schedules in all workers; declare fewer", NamesMax)
 	}
 	for _, d := range defs {
@@ -46,6 +46,32 @@ func (b *Book) Declare(now time.Time, worker uint64, defs []Definition) error {
 	}
 	b.replace(now, worker, parsed)
 	return nil
+}
+
+// makeRoom removes so many schedules that no worker declares any more, first those whose workers left first, but none of wanted. It reports whether
+// there were enough.
+func (b *Book) makeRoom(n int, wanted map[string]Definition) bool {
+	if n <= 0 {
+		return true
+	}
+	var left []*line
+	for _, name := range b.names {
+		if _, is := wanted[name]; is {
+			continue
+		}
+		if l := b.schedules[name]; !l.has && !l.runs {
+			left = append(left, l)
+		}
+	}
+	if len(left) < n {
+		return false
+	}
+	slices.SortStableFunc(left, func(x, y *line) int { return x.since.Compare(y.since) })
+	for _, l := range left[:n] {
+		delete(b.schedules, l.name)
+	}
+	b.names = slices.DeleteFunc(b.names, func(name string) bool { return b.schedules[name] == nil })
+	return true
 }
 
 // Forget removes the schedules of a worker that left.
