@@ -55,6 +55,7 @@ func (k actKeys) ParkKeys(parks []event.Park) {
 	k.unparks.set(parks)
 	for i := range parks {
 		k.schedules.stop([]event.Key{parks[i].Key}, schedule.Parked, parks[i].State != event.NotParked)
+		k.schedules.stop([]event.Key{parks[i].Key}, schedule.Unparking, parks[i].State == event.ParkEnds)
 	}
 }
 

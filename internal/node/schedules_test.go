@@ -323,6 +323,57 @@ func TestFiringSkippedAsTheGateOpens(t *testing.T) {
 	}
 }
 
+// TestLettersOfAScheduleWaitForNoFiring: with MissedAll a firing waits for an earlier one, but not while its letters come back. The earlier one is then a later
+// letter, or no letter: it waits for this one.
+func TestLettersOfAScheduleWaitForNoFiring(t *testing.T) {
+	t.Parallel()
+	n := &Node{parts: Parts{Registry: prometheus.NewRegistry()}, log: slog.New(slog.DiscardHandler), boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now)}
+	n.schedules = newSchedules(n)
+	var err error
+	n.pipeline, err = pipeline.New(pipeline.Parts{Now: clock.Now}, func(*pipeline.Pipeline) (pipeline.Stages, error) {
+		return pipeline.Stages{Boxes: n.boxes, Holder: noHolder{}, App: noWorkers{}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := schedule.Definition{Name: "tick", Every: time.Minute, Missed: schedule.All, Grace: time.Hour}.Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, book, key := timeOfDay(), n.schedules.book, event.Key(schedule.KeyOf("tick"))
+	if err := book.Declare(now, 1, []schedule.Definition{d}); err != nil {
+		t.Fatal(err)
+	}
+	book.Opened(now, ring.PartitionOf(string(key)))
+	newest := now.Add(-d.Offset()).Truncate(time.Minute)
+	arrive := func(at time.Time) schedule.Decision {
+		for {
+			got := book.Arrive(now, schedule.Firing{Name: "tick", DefinitionID: d.ID(), Time: at})
+			if got.Reason != schedule.Arming {
+				return got
+			}
+			for _, a := range book.Tick(now) {
+				book.Armed(now, a.ID, nil)
+			}
+		}
+	}
+	keys := actKeys{Pipeline: n.pipeline, unparks: newUnparks(n), schedules: n.schedules}
+	book.Arrive(now, schedule.Firing{Name: "tick", DefinitionID: d.ID(), Time: newest.Add(-2 * time.Minute)})
+	keys.ParkKeys([]event.Park{{Key: key, State: event.ParkOn}})
+	if got := arrive(newest); got.Reason != schedule.Order {
+		t.Fatalf("while the key is parked: %+v, want order", got)
+	}
+	keys.ParkKeys([]event.Park{{Key: key, State: event.ParkEnds}})
+	if got := arrive(newest); got.Verdict != schedule.Enter {
+		t.Errorf("while its letters come back: %+v, want enter", got)
+	}
+	book.Done(now, schedule.Firing{Name: "tick", DefinitionID: d.ID(), Time: newest}, schedule.End{Settled: true})
+	keys.ParkKeys([]event.Park{{Key: key}})
+	if got := arrive(newest.Add(-time.Minute)); got.Reason != schedule.Order {
+		t.Errorf("after that: %+v, want order", got)
+	}
+}
+
 // noHolder holds nothing.
 type noHolder struct{ pipeline.Holder }
 

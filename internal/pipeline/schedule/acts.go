@@ -46,10 +46,11 @@ func (b *Book) Skip(key event.Key, message event.MessageID) {
 // Stop is why an operator's act keeps the events of a key from running.
 type Stop uint8
 
-// The reasons. A key can have both.
+// The reasons. A key can have several.
 const (
-	OnHold Stop = 1 << iota
-	Parked      // also while its letters come back
+	OnHold    Stop = 1 << iota
+	Parked         // also while its letters come back
+	Unparking      // its letters come back: they alone run, in their own order
 )
 
 // Stop notes that an act stops a key, or no longer does. Firings of a stopped key that come wait in the lane or are

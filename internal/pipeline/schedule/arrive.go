@@ -116,7 +116,7 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 		return b.drop(l, reason)
 	case l.runs:
 		return wait(Overlap, now.Add(askAgain))
-	case l.def.Missed == All && l.precedes(now, f.Time):
+	case l.def.Missed == All && b.stopped[l.name]&Unparking == 0 && l.precedes(now, f.Time): // an earlier one that is not a letter waits for this one
 		return wait(Order, now.Add(askAgain))
 	case !declared:
 		return wait(Unknown, now.Add(askAgain))

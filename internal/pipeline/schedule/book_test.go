@@ -641,6 +641,30 @@ func TestAllRunsInOrder(t *testing.T) {
 	want(t, b.Arrive(noon.Add(LostMax), firing(t, d, second)), Enter, NoReason)
 }
 
+// While the letters of a parked key come back they alone run, one after the other in their order: one that waited for an earlier firing,
+// which is no letter or a later one, would wait for what waits for it.
+func TestAllWaitsForNoneWhileLettersComeBack(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All}
+	key, second := event.Key(KeyOf("a")), noon.Add(time.Minute)
+	b := opened(t, noon.Add(-1), d)
+	arm(b, noon.Add(-1))
+	arm(b, noon)
+	arm(b, second)
+	b.Stop(second, key, Parked, true)
+	want(t, b.Arrive(second, firing(t, d, second)), NotYet, Order)
+	b.Stop(second, key, Unparking, true)
+	want(t, b.Arrive(second, firing(t, d, second)), Enter, NoReason)
+	b.Done(second, firing(t, d, second), End{Settled: true})
+
+	b.Stop(second, key, Parked, false)
+	b.Stop(second, key, Unparking, false)
+	third, fourth := second.Add(time.Minute), second.Add(2*time.Minute)
+	arm(b, third)
+	arm(b, fourth)
+	want(t, b.Arrive(fourth, firing(t, d, fourth)), NotYet, Order)
+	want(t, b.Arrive(fourth, firing(t, d, noon)), Enter, NoReason)
+}
+
 // A firing that an earlier owner has run, as a mailbox finds out when a copy of it comes, or the owner's word: none
 // waits for it, and it is not armed again.
 func TestFiringOfAnEarlierOwnerIsOver(t *testing.T) {
@@ -713,6 +737,37 @@ func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {
 	want(t, b.Arrive(noon.Add(time.Minute), second), Enter, NoReason)
 }
 
+// A firing that its handler has rejected is a dead letter only when its consumer node has copied it. If that node ends before, the firing comes again, and runs, as any event
+// does. No other firing waits for it or stands for it.
+func TestRejectedFiringMayComeAgain(t *testing.T) {
+	rejected := EndOf(event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter})
+	for _, policy := range []Policy{Latest, All} {
+		d := Definition{Name: "a", Every: time.Minute, Missed: policy}
+		b := opened(t, noon.Add(-1), d)
+		arm(b, noon.Add(-1))
+		arm(b, noon)
+		first, next := firing(t, d, noon), firing(t, d, noon.Add(time.Minute))
+		for range 2 {
+			want(t, b.Arrive(noon, first), Enter, NoReason)
+			b.Done(noon, first, rejected)
+		}
+		if s := b.Overview()[0]; !s.LastRun.Equal(noon) || s.Waiting != 0 {
+			t.Errorf("%v: status = %+v", policy, s)
+		}
+		for now := noon; !now.After(next.Time); now = now.Add(time.Second) {
+			for _, at := range arm(b, now) {
+				if at.Equal(noon) {
+					t.Fatalf("%v: a rejected firing is armed again %v later", policy, now.Sub(noon))
+				}
+			}
+		}
+		got := b.Arrive(next.Time, next)
+		if want(t, got, Enter, NoReason); got.Missed != 0 {
+			t.Errorf("%v: the next one stands for %d", policy, got.Missed)
+		}
+	}
+}
+
 func TestEndOf(t *testing.T) {
 	again := outcome.Outcome{Kind: outcome.Retry, Delay: time.Minute}
 	for _, test := range []struct {
@@ -721,7 +776,7 @@ func TestEndOf(t *testing.T) {
 		want   End
 	}{
 		{event.ResultDone, outcome.Outcome{Kind: outcome.Ack}, End{Settled: true}},
-		{event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter}, End{Settled: true}},
+		{event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter}, End{Settled: true, Dead: true}},
 		{event.ResultRetry, again, End{After: time.Minute}},
 		{event.ResultRetry, outcome.Outcome{Kind: outcome.DeadLetter}, End{Dead: true}},
 		{event.ResultLost, outcome.Outcome{}, End{}},

@@ -9,16 +9,18 @@ import (
 
 // End is the decision about a firing whose run is over.
 type End struct {
-	Settled bool          // it does not come again: further copies of it are dropped
-	Dead    bool          // not Settled: it is a dead letter, and comes again only if that is replayed
+	Settled bool          // the handler has decided
+	Dead    bool          // it is to be a dead letter, and comes again only if that is replayed, or if its consumer node ended before; if it is Settled and not Dead, further copies of it are dropped
 	After   time.Duration // neither: until its retry is due; 0: at once
 }
 
 // EndOf returns the end of a run by its result and the outcome of its event, the zero Outcome if that is not known.
 func EndOf(result event.ResultKind, o outcome.Outcome) End {
 	switch {
-	case result == event.ResultDone || result == event.ResultReject: // the handler has decided
+	case result == event.ResultDone:
 		return End{Settled: true}
+	case result == event.ResultReject:
+		return End{Settled: true, Dead: true}
 	case o.Kind == outcome.DeadLetter:
 		return End{Dead: true}
 	}
@@ -32,15 +34,18 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 		return
 	}
 	l.runs = false
-	known := l.has && l.def.ID() == f.DefinitionID
-	switch {
-	case end.Settled:
+	same := l.def.ID() == f.DefinitionID
+	if end.Settled {
 		l.status.LastRun = f.Time
-		if l.def.ID() == f.DefinitionID {
-			l.remember(f.Time)
+		if same {
 			l.newest = later(l.newest, f.Time)
 		}
-	case known:
+	}
+	switch {
+	case !same:
+	case end.Settled && !end.Dead:
+		l.remember(f.Time)
+	case l.has:
 		e := l.want(now, f.Time, l.running.Missed)
 		e.safe, e.seen, e.entered, e.lastSeen, e.dead, e.returns = true, !end.Dead, true, now, end.Dead, end.After
 	}

@@ -296,6 +296,7 @@ func (k *keeper) ParkKeys(parks []event.Park) {
 	for _, p := range parks {
 		k.parks[p.Key] = p
 		k.m.firings.stop([]event.Key{p.Key}, schedule.Parked, p.State != event.NotParked)
+		k.m.firings.stop([]event.Key{p.Key}, schedule.Unparking, p.State == event.ParkEnds)
 		delete(k.back, p.Key)
 		switch p.State {
 		case event.ParkEnds:
