@@ -174,7 +174,7 @@ const (
 
 // drip opens a connection, sends what begins a request, and then one byte after the other, and opens it again when it is closed, until ctx ends. It returns how
 // many were opened.
-func (c *callees) drip(ctx context.Context, begin string, every time.Duration, more string) (opened int64) {
+func (c *callees) drip(ctx context.Context, begin string, every time.Duration) (opened int64) {
 	var dialer net.Dialer
 	for ctx.Err() == nil {
 		conn, err := dialer.DialContext(ctx, "tcp", c.lane())
@@ -182,8 +182,8 @@ func (c *callees) drip(ctx context.Context, begin string, every time.Duration, m
 			opened++
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			_, err = io.WriteString(conn, begin)
-			for i := 0; err == nil && backoff.Sleep(ctx, every) == nil; i++ {
-				_, err = io.WriteString(conn, more[i%len(more):i%len(more)+1])
+			for err == nil && backoff.Sleep(ctx, every) == nil {
+				_, err = io.WriteString(conn, "x")
 			}
 			stop()
 			_ = conn.Close()
@@ -213,11 +213,11 @@ var slowCalls = withCalls("slow-calls", probesMissedMax, func(ctx context.Contex
 		all.Go(func() {
 			switch i % 3 {
 			case 0: // headers without an end
-				opened.Add(c.drip(attacking, c.head(chargePath, "X-Slow: "), time.Second, "x"))
+				opened.Add(c.drip(attacking, c.head(chargePath, "X-Slow: "), time.Second))
 			case 1: // a body, without the token
-				opened.Add(c.drip(attacking, c.head(chargePath, "Content-Length: 1048576", ""), time.Second, "x"))
+				opened.Add(c.drip(attacking, c.head(chargePath, "Content-Length: 1048576", ""), time.Second))
 			default: // nothing at all
-				opened.Add(c.drip(attacking, "", time.Minute, "x"))
+				opened.Add(c.drip(attacking, "", time.Minute))
 			}
 		})
 	}
@@ -255,7 +255,7 @@ var largeCalls = withCalls("large-calls", largeMissedMax, func(ctx context.Conte
 		all.Go(func() {
 			switch i % 3 {
 			case 0: // it never comes
-				sent.Add(c.drip(attacking, c.head(chargePath, authorized, "Content-Length: 1048576", ""), time.Second, "x"))
+				sent.Add(c.drip(attacking, c.head(chargePath, authorized, "Content-Length: 1048576", ""), time.Second))
 			case 1: // larger than a payload may be
 				sent.Add(c.flood(attacking, c.head(chargePath, authorized, "Content-Length: 4294967296", ""), block))
 			default: // without an end

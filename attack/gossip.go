@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -184,7 +183,7 @@ const (
 func (r *router) listed(ctx context.Context) (members int, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	_, text, err = r.ask(ctx, http.MethodGet, "/v1/members", "Authorization", "Bearer "+adminToken)
+	_, text, err = r.ask(ctx, "/v1/members", "Authorization", "Bearer "+adminToken)
 	if err != nil {
 		return 0, "", err
 	}

@@ -201,7 +201,7 @@ func (l *lab) start(ctx context.Context, name string, other *router, more settin
 		if r.ended() {
 			return fmt.Errorf("%w: it has ended: %s", eventually.ErrInVain, r.tail())
 		}
-		code, said, err := r.ask(ctx, http.MethodGet, "/startupz")
+		code, said, err := r.ask(ctx, "/startupz")
 		if err == nil && code != http.StatusOK {
 			err = errors.New(said)
 		}
@@ -297,9 +297,9 @@ func (r *router) settledLog(ctx context.Context) int64 {
 
 const askMax = 5 * time.Second // for one answer of the admin page
 
-// ask makes a request to the admin page, with headers as name, value.
-func (r *router) ask(ctx context.Context, method, path string, headers ...string) (code int, said string, err error) {
-	return askAt(ctx, r.admin(), method, path, "", headers...)
+// ask gets a path of the admin page, with headers as name, value.
+func (r *router) ask(ctx context.Context, path string, headers ...string) (code int, said string, err error) {
+	return askAt(ctx, r.admin(), http.MethodGet, path, "", headers...)
 }
 
 // operator makes a request with the token of operators.
@@ -338,7 +338,7 @@ func (r *router) alive(ctx context.Context) error {
 		if r.ended() {
 			return fmt.Errorf("%w: the router has ended: %s", eventually.ErrInVain, r.tail())
 		}
-		code, said, err := r.ask(ctx, http.MethodGet, "/livez")
+		code, said, err := r.ask(ctx, "/livez")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d %s", code, said)
 		}
@@ -350,7 +350,7 @@ var seriesLine = regexp.MustCompile(`(?m)^([a-z_]+(?:\{[^\n]*\})?) (\S+)$`)
 
 // metrics returns all series of the router, with their labels.
 func (r *router) metrics(ctx context.Context) (map[string]float64, error) {
-	code, text, err := r.ask(ctx, http.MethodGet, "/metrics")
+	code, text, err := r.ask(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func (r *router) askInLoops(ctx context.Context, clients int, path string) (answ
 	for range clients {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				code, _, err := r.ask(ctx, http.MethodGet, path)
+				code, _, err := r.ask(ctx, path)
 				if err == nil && code == http.StatusOK {
 					n.Add(1)
 					continue

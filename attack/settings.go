@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,7 +50,7 @@ func (l *lab) refusedAtStart(ctx context.Context, name string, more settings) (f
 		if r.ended() {
 			return nil
 		}
-		code, _, err = r.ask(ctx, http.MethodGet, "/livez")
+		code, _, err = r.ask(ctx, "/livez")
 		return err
 	})
 	if err != nil {

@@ -78,7 +78,7 @@ func storms() []storm {
 		{10, "escape codes in names", "50 packets and 5 questions for members a second", func(ctx context.Context, g *group) int64 {
 			var asking sync.WaitGroup
 			asking.Go(func() {
-				every(ctx, 5, 16, func() { _, _, _ = g.target().ask(ctx, http.MethodGet, "/v1/members") })
+				every(ctx, 5, 16, func() { _, _, _ = g.target().ask(ctx, "/v1/members") })
 			})
 			defer asking.Wait()
 			return packets(ctx, g, 50, func(i int) []byte {
@@ -117,7 +117,7 @@ func storms() []storm {
 			c := &callees{router: g.target()}
 			var slow sync.WaitGroup
 			slow.Go(func() {
-				beside(200, func() int64 { return c.drip(ctx, c.head(chargePath, "X-Slow: "), time.Second, "x") })
+				beside(200, func() int64 { return c.drip(ctx, c.head(chargePath, "X-Slow: "), time.Second) })
 			})
 			defer slow.Wait()
 			return every(ctx, 100, 64, func() { _, _ = c.statusOf(ctx, c.head(chargePath, "Connection: close", "Content-Length: 1", "", "5")) })

@@ -225,7 +225,7 @@ func (r *relay) forwarded() func([]byte) error {
 
 // worked takes the application's answers.
 func (r *relay) worked(records []byte) error {
-	handles, err := readBareHandles(records, nil)
+	handles, err := readBareHandles(records)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (r *relay) worked(records []byte) error {
 
 // answered takes another relay's answers.
 func (r *relay) answered(records []byte) error {
-	slots, err := readBareHandles(records, nil)
+	slots, err := readBareHandles(records)
 	if err == nil {
 		r.settle(slots)
 	}

@@ -104,7 +104,7 @@ func TestBareRecordsThatAreCutOff(t *testing.T) {
 			t.Errorf("%d of %d bytes: %v", n, len(whole), err)
 		}
 	}
-	if _, err := readBareHandles(make([]byte, 12), nil); !errors.Is(err, errBare) {
+	if _, err := readBareHandles(make([]byte, 12)); !errors.Is(err, errBare) {
 		t.Errorf("one handle and a half: %v", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestConsumeBare(t *testing.T) {
 			return appendBareEvent(b, uint64(i+1), keyName(i), payload(keyName(i), i, 256))
 		})
 		return s.receive(func(records []byte) error {
-			handles, err := readBareHandles(records, nil)
+			handles, err := readBareHandles(records)
 			for _, h := range handles {
 				answers <- h
 			}

@@ -51,7 +51,7 @@ func callName(number int, once bool) string {
 
 func isCall(event string) bool { return strings.HasPrefix(event, callPrefix) }
 
-// counts are the calls of a run by what became of them.
+// callCounts are the calls of a run by what became of them.
 type callCounts struct {
 	Made     int            `json:"made"` // without repeats
 	Once     int            `json:"once"` // without an id

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,8 +69,9 @@ func TestJudgeFirings(t *testing.T) {
 	done := func(member int, name string, from, to int) turnLine {
 		return turnLine{member: member, name: name, from: from, to: to, outcome: "done"}
 	}
+	latest, skip := everyTen("s", schedule.Latest, 90*time.Second), everyTen("s", schedule.Skip, 90*time.Second)
 	for name, test := range map[string]struct {
-		policy   string // "": all, with a grace of an hour; else with one of 90 s
+		of       schedule.Definition // none: all, with a grace of an hour
 		lines    []turnLine
 		outcomes []outcome
 		want     string // in what the counts say
@@ -99,24 +101,17 @@ func TestJudgeFirings(t *testing.T) {
 		"at once at one owner":     {lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200), done(0, firing("s", 20, 0), 20_100, 20_200), done(0, firing("s", 20, 0), 20_300, 20_400)}, broken: "Twice"},
 		"three times, one kill":    {lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200), done(0, firing("s", 20, 0), 20_100, 20_200), done(1, firing("s", 20, 0), 23_000, 23_100), done(2, firing("s", 20, 0), 25_000, 25_100)}, outcomes: []outcome{kill(0, 20_300, 24_000)}, broken: "Twice"},
 
-		"latest, stood for":          {policy: "latest", lines: []turnLine{done(0, firing("s", 20, 1), 20_100, 20_200)}, want: "1 ran, 1 stood for by a later one (0 untold)"},
-		"latest, untold":             {policy: "latest", lines: []turnLine{done(0, firing("s", 20, 0), 20_100, 20_200)}, broken: "Unrun"},
-		"latest, untold after kill":  {policy: "latest", lines: []turnLine{done(0, firing("s", 20, 0), 20_100, 20_200)}, outcomes: []outcome{kill(1, 9_000, 12_000)}, want: "1 stood for by a later one (1 untold)"},
-		"latest, nothing after it":   {policy: "latest", lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, broken: "Unrun"},
-		"latest, too late":           {policy: "latest", lines: []turnLine{done(0, firing("s", 120, 11), 120_100, 120_200)}, outcomes: []outcome{kill(1, 9_000, 100_000)}, want: "2 too late"},
-		"latest, past the grace":     {policy: "latest", lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200), done(0, firing("s", 20, 0), 120_200, 120_300)}, broken: "Late"},
-		"skip, skipped after a kill": {policy: "skip", lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, outcomes: []outcome{kill(1, 19_000, 22_000)}, want: "1 skipped"},
-		"skip, and never":            {policy: "skip", lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, broken: "Unrun"},
+		"latest, stood for":          {of: latest, lines: []turnLine{done(0, firing("s", 20, 1), 20_100, 20_200)}, want: "1 ran, 1 stood for by a later one (0 untold)"},
+		"latest, untold":             {of: latest, lines: []turnLine{done(0, firing("s", 20, 0), 20_100, 20_200)}, broken: "Unrun"},
+		"latest, untold after kill":  {of: latest, lines: []turnLine{done(0, firing("s", 20, 0), 20_100, 20_200)}, outcomes: []outcome{kill(1, 9_000, 12_000)}, want: "1 stood for by a later one (1 untold)"},
+		"latest, nothing after it":   {of: latest, lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, broken: "Unrun"},
+		"latest, too late":           {of: latest, lines: []turnLine{done(0, firing("s", 120, 11), 120_100, 120_200)}, outcomes: []outcome{kill(1, 9_000, 100_000)}, want: "2 too late"},
+		"latest, past the grace":     {of: latest, lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200), done(0, firing("s", 20, 0), 120_200, 120_300)}, broken: "Late"},
+		"skip, skipped after a kill": {of: skip, lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, outcomes: []outcome{kill(1, 19_000, 22_000)}, want: "1 skipped"},
+		"skip, and never":            {of: skip, lines: []turnLine{done(0, firing("s", 10, 0), 10_100, 10_200)}, broken: "Unrun"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := everyTen("s", schedule.All, time.Hour)
-			if test.policy != "" {
-				policy, err := schedule.ParsePolicy(test.policy)
-				if err != nil {
-					t.Fatal(err)
-				}
-				d = everyTen("s", policy, 90*time.Second)
-			}
+			d := cmp.Or(test.of, everyTen("s", schedule.All, time.Hour))
 			f, c, err := judgeFirings(turnJournals(t, test.lines), test.outcomes, firingRun{
 				schedules: []schedule.Definition{d}, wall: time.Unix(unixZero, 0), whole: ms(5_000), over: ms(29_000),
 			})

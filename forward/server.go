@@ -70,7 +70,6 @@ type Server struct {
 	acceptor Acceptor
 	now      func() clock.Instant
 	metrics  *Metrics
-	log      *slog.Logger
 	refusals *loglimit.Limit // log lines about streams without a valid Hello
 	endings  *loglimit.Limit // log lines about streams with one, which proves no identity
 	others   []func(grpc.ServiceRegistrar)
@@ -92,7 +91,7 @@ func NewServer(config Config, identity func() Identity, creds credentials.Transp
 	log = log.With("component", "forward")
 	return &Server{
 		config: config, identity: identity, creds: creds, options: options, acceptor: acceptor,
-		now: now, metrics: metrics, log: log,
+		now: now, metrics: metrics,
 		refusals: loglimit.New(log, "peer_stream_refused", lineEvery, metrics.lines),
 		endings:  loglimit.New(log, "peer_stream_ended", lineEvery, metrics.lines),
 		streams:  make(map[StreamID]*inbound),

@@ -769,7 +769,7 @@ func caller(t *testing.T, network network, b *node, frames ...*peerv1.ForwardReq
 	return st, func() { cancel(); _ = conn.Close() }
 }
 
-// end reads until the stream ends and returns its status.
+// endOf reads until the stream ends and returns its status.
 func endOf(st peerv1.PeerService_ForwardClient) *status.Status {
 	for {
 		if _, err := st.Recv(); err != nil {

@@ -12,7 +12,6 @@ import (
 // group is a table that changes as members come and go.
 type group struct {
 	names  []string
-	table  []uint16
 	owners []string // partition → name
 }
 
@@ -40,7 +39,7 @@ func (g *group) become(t testing.TB, still bool, names ...string) (moved []ring.
 			moved = append(moved, ring.Partition(p))
 		}
 	}
-	g.names, g.table, g.owners = names, next, owners
+	g.names, g.owners = names, owners
 	return moved
 }
 

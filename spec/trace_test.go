@@ -294,14 +294,13 @@ type history struct {
 	cur, gen  []int
 	events    []string
 	keys      int
-	counts    map[string]int // of events
 }
 
 const micro = int64(time.Microsecond)
 
 // historyOf looks at the steps for partition p.
 func (tr *trace) historyOf(p ring.Partition) *history {
-	f := &history{partition: p, counts: map[string]int{}}
+	f := &history{partition: p}
 	var items []event.Position // content of the model's log
 	positions := slices.SortedFunc(maps.Keys(tr.log), event.Position.Compare)
 	lands := map[event.Position]string{}
@@ -359,9 +358,7 @@ func (tr *trace) historyOf(p ring.Partition) *history {
 		return ""
 	}
 	put := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		f.events = append(f.events, "<<"+text+">>")
-		f.counts[strings.Trim(text[:strings.Index(text, ",")], `"`)]++
+		f.events = append(f.events, "<<"+fmt.Sprintf(format, args...)+">>")
 	}
 	clocks := map[string]int64{} // of the newest event
 	var s step

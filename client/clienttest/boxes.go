@@ -159,11 +159,12 @@ func (b *boxes) Grant(id event.DeliveryID, g event.Grant) {
 	}
 }
 
-// where reports whether a delivery waits, and else its id, 0 if it has ended.
-func (b *boxes) where(d *Delivery) (waits bool, id event.DeliveryID) {
+// runningID returns the id of a delivery that runs, else 0.
+func (b *boxes) runningID(d *Delivery) event.DeliveryID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.find(d)
+	_, id := b.find(d)
+	return id
 }
 
 // find returns whether the delivery waits, and its id if it runs. The lock is held.
@@ -179,7 +180,7 @@ func (b *boxes) find(d *Delivery) (waits bool, id event.DeliveryID) {
 	return false, 0
 }
 
-// remove does the same, and removes the delivery if it waits.
+// remove removes a delivery if it waits, and else returns its id, 0 if it has ended.
 func (b *boxes) remove(d *Delivery) (waited bool, id event.DeliveryID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -131,7 +131,7 @@ func (v *visits) RenewReservation(r event.Renewal) {
 	if one == nil {
 		return
 	}
-	_, id := v.router.boxes.where(one.delivery)
+	id := v.router.boxes.runningID(one.delivery)
 	if v.router.server.Renew([]event.DeliveryID{id})[0].Remaining > 0 {
 		r.Remaining = permission
 	}
@@ -151,8 +151,7 @@ func (v *visits) granted(match func(*visit) bool) (all []*visit, ids []event.Del
 	}
 	v.mu.Unlock()
 	for _, one := range all {
-		_, id := v.router.boxes.where(one.delivery)
-		ids = append(ids, id)
+		ids = append(ids, v.router.boxes.runningID(one.delivery))
 	}
 	return all, ids
 }

@@ -103,18 +103,31 @@ func (o *order) send(ctx context.Context, a *asker, what, argument string, more 
 	return key, done, nil
 }
 
-// recordedBut is the error of a command whose act stands in the acts topic, and that cannot tell what has become of it.
-func recordedBut(done act.Done, err error) error {
-	return fmt.Errorf("the %s is recorded and in effect until %s (act %s, see router acts), but the state of the key is not known: %w",
-		done.Act.Act, timeWords(done.Act.Until), done.Act.ID, err)
-}
-
-// checkFor returns what is wrong with --for. Without the flag the router has a default, which is not what 0s means.
-func checkFor(cmd *cobra.Command, duration time.Duration) error {
-	if duration <= 0 && cmd.Flags().Changed("for") {
-		return usageError{fmt.Errorf("--for = %v, want a duration such as 30m", duration)}
+// showActed shows what has become of an act that stands in the acts topic. known tells whether the owner of the key has read it, and err why that could
+// not be asked.
+func showActed(cmd *cobra.Command, form *outputForm, done act.Done, known bool, err error, answer any, words func(*page)) error {
+	if err != nil {
+		return fmt.Errorf("the %s is recorded and in effect until %s (act %s, see router acts), but the state of the key is not known: %w",
+			done.Act.Act, timeWords(done.Act.Until), done.Act.ID, err)
+	}
+	if err := form.show(cmd.OutOrStdout(), answer, words); err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("the %s is recorded, but the owner of the key has not read it yet: see above", done.Act.Act)
 	}
 	return nil
+}
+
+// valuesFor returns the values of a request with --for. Without the flag the router has a default, which is not what 0s means.
+func valuesFor(cmd *cobra.Command, duration time.Duration) (url.Values, error) {
+	if !cmd.Flags().Changed("for") {
+		return url.Values{}, nil
+	}
+	if duration <= 0 {
+		return nil, usageError{fmt.Errorf("--for = %v, want a duration such as 30m", duration)}
+	}
+	return url.Values{"for": {duration.String()}}, nil
 }
 
 // account names the person at the terminal, as far as the system knows.
@@ -146,12 +159,9 @@ The command prints the state of the key at its owner, and which members do not k
 The exit code is 1 if the owner does not know it.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
-		more := url.Values{}
-		if err := checkFor(cmd, duration); err != nil {
+		more, err := valuesFor(cmd, duration)
+		if err != nil {
 			return err
-		}
-		if duration != 0 {
-			more.Set("for", duration.String())
 		}
 		key, done, err := o.send(cmd.Context(), a, "hold", args[0], more)
 		if err != nil {
@@ -162,16 +172,7 @@ The exit code is 1 if the owner does not know it.`,
 			return errors.New("not held: the group holds as many keys as the acts topic allows; release some")
 		}
 		known, err := held.find(cmd.Context(), a, key)
-		if err != nil {
-			return recordedBut(done, err)
-		}
-		if err := form.show(cmd.OutOrStdout(), held, func(p *page) { heldPage(p, held) }); err != nil {
-			return err
-		}
-		if !known {
-			return errors.New("the hold is recorded, but the owner of the key has not read it yet: see above")
-		}
-		return nil
+		return showActed(cmd, form, done, known, err, held, func(p *page) { heldPage(p, held) })
 	})
 	cmd.Flags().DurationVar(&duration, "for", 0, "when the hold ends by itself (default acts.hold_for of the router; at most acts.hold_for_max)")
 	o.addTo(cmd)
@@ -298,10 +299,11 @@ The command is refused while a member of the group does not know parks. It print
 key at its owner. The exit code is 1 if the owner does not know the park.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
-		if err := checkFor(cmd, duration); err != nil {
+		more, err := valuesFor(cmd, duration)
+		if err != nil {
 			return err
 		}
-		p, key, err := o.park(cmd.Context(), a, "park", args[0], duration)
+		p, key, err := o.park(cmd.Context(), a, "park", args[0], more)
 		if err != nil {
 			return err
 		}
@@ -333,10 +335,11 @@ The command prints the state of the key at its owner, which tells what the lette
 exit code is 1 if the owner does not know the unpark.`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
-		if err := checkFor(cmd, duration); err != nil {
+		more, err := valuesFor(cmd, duration)
+		if err != nil {
 			return err
 		}
-		p, key, err := o.park(cmd.Context(), a, "unpark", args[0], duration)
+		p, key, err := o.park(cmd.Context(), a, "unpark", args[0], more)
 		if err != nil {
 			return err
 		}
@@ -356,11 +359,7 @@ type parkedKey struct {
 	State report.Key `json:"state"` // of the key, at its owner and elsewhere
 }
 
-func (o *order) park(ctx context.Context, a *asker, what, argument string, duration time.Duration) (p parkedKey, key string, err error) {
-	more := url.Values{}
-	if duration != 0 {
-		more.Set("for", duration.String())
-	}
+func (o *order) park(ctx context.Context, a *asker, what, argument string, more url.Values) (p parkedKey, key string, err error) {
 	if key, p.Done, err = o.send(ctx, a, what, argument, more); err == nil && p.Result == act.Full {
 		err = errors.New("refused: as many keys are parked as the acts topic allows")
 	}
@@ -389,16 +388,7 @@ func (p *parkedKey) find(ctx context.Context, a *asker, key string, wanted func(
 }
 
 func (p *parkedKey) show(cmd *cobra.Command, form *outputForm, known bool, err error) error {
-	if err != nil {
-		return recordedBut(p.Done, err)
-	}
-	if err := form.show(cmd.OutOrStdout(), *p, func(out *page) { parkedPage(out, *p) }); err != nil {
-		return err
-	}
-	if !known {
-		return fmt.Errorf("the %s is recorded, but the owner of the key has not read it yet: see above", p.Act.Act)
-	}
-	return nil
+	return showActed(cmd, form, p.Done, known, err, *p, func(out *page) { parkedPage(out, *p) })
 }
 
 func parkedPage(p *page, k parkedKey) {
@@ -452,16 +442,7 @@ The exit code is 1 if nothing was there to skip, or the owner does not know the 
 		}
 		s := skippedEvent{Done: done}
 		known, err := s.find(cmd.Context(), a, key)
-		if err != nil {
-			return recordedBut(done, err)
-		}
-		if err := form.show(cmd.OutOrStdout(), s, func(p *page) { skippedPage(p, s) }); err != nil {
-			return err
-		}
-		if !known {
-			return errors.New("the skip is recorded, but the owner of the key has not read it yet: see above")
-		}
-		return nil
+		return showActed(cmd, form, done, known, err, s, func(p *page) { skippedPage(p, s) })
 	})
 	cmd.Flags().StringVar(&id, "event", "", "the message id of the event, as ledger:entry:partition:batch (default: the one that runs, or is first)")
 	o.addTo(cmd)

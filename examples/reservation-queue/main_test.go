@@ -61,3 +61,17 @@ func TestClerks(t *testing.T) {
 		t.Log(said.String())
 	}
 }
+
+// journal returns the lines of an item, in their order.
+func (q *queue) journal(item string) (lines []string) {
+	text, err := q.dir.ReadFile("journal")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, is := strings.CutPrefix(line, item+" "); is {
+			lines = append(lines, strings.TrimSpace(rest))
+		}
+	}
+	return lines
+}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/ringfence/router/client"
 )
@@ -52,18 +51,4 @@ func (q *queue) note(item, what string, fence client.Fence) {
 	}
 	defer func() { _ = f.Close() }()
 	_, _ = fmt.Fprintln(f, item, what, fence)
-}
-
-// journal returns the lines of an item, in their order.
-func (q *queue) journal(item string) (lines []string) {
-	text, err := q.dir.ReadFile("journal")
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, is := strings.CutPrefix(line, item+" "); is {
-			lines = append(lines, strings.TrimSpace(rest))
-		}
-	}
-	return lines
 }

@@ -41,14 +41,6 @@ type OrderCounts struct {
 	Forgotten  uint64         // keys that had to make room for others
 }
 
-// Sum returns the number of inversions.
-func (c OrderCounts) Sum() (all uint64) {
-	for _, n := range c.Inversions {
-		all += n
-	}
-	return all
-}
-
 // Inversions counts how often an event of a key began after a later one of its topic partition, by message id. Only first
 // handlings count: a failed event comes again on purpose. It knows the keys that began here most recently; so inversions across a
 // move, and those of a key that was forgotten, are not seen, and the count is a lower bound. It is not safe for concurrent use.

@@ -184,3 +184,11 @@ func TestInversionInTheFirstEntry(t *testing.T) {
 		t.Errorf("%+v, want one inversion of 2 events", c)
 	}
 }
+
+// Sum returns the number of inversions.
+func (c OrderCounts) Sum() (all uint64) {
+	for _, n := range c.Inversions {
+		all += n
+	}
+	return all
+}

@@ -144,7 +144,6 @@ func (b *Boxes) state(a *actor) KeyState {
 // PartState is the state of one partition.
 type PartState struct {
 	Gate    ownership.Gate
-	Token   ownership.Token
 	Running int // running deliveries of any tenure
 }
 
@@ -152,7 +151,7 @@ type PartState struct {
 func (b *Boxes) Parts(states *[ring.Partitions]PartState) {
 	for i := range b.parts {
 		p := &b.parts[i]
-		states[p.number] = PartState{p.gate, p.token, p.running}
+		states[p.number] = PartState{p.gate, p.running}
 	}
 }
 

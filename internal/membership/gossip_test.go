@@ -334,8 +334,7 @@ type testNode struct {
 	cfg      Config
 	gossip   *Gossip
 	cancel   context.CancelFunc
-	worked   chan struct{} // closed when the node does nothing more but answer
-	leaving  chan bool     // whether to announce the departure
+	leaving  chan bool // whether to announce the departure
 	ended    chan struct{}
 
 	settings identity.Identity
@@ -377,7 +376,7 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limit
 	n := &testNode{
 		settings: settings,
 		name:     cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
-		worked: make(chan struct{}), leaving: make(chan bool, 1), ended: make(chan struct{}),
+		leaving: make(chan bool, 1), ended: make(chan struct{}),
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error

@@ -448,11 +448,3 @@ func (c *schedulesCollector) Collect(to chan<- prometheus.Metric) {
 }
 
 var _ app.Schedules = (*schedules)(nil)
-
-// owner returns the owner of a schedule, as far as this node knows.
-func (n *Node) scheduleOwner(name string) string {
-	if t := n.Table(); t != nil {
-		return t.Owner(ring.PartitionOf(schedule.KeyOf(name))).Name
-	}
-	return ""
-}

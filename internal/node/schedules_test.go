@@ -415,3 +415,11 @@ func TestHeldScheduleIsNotPublishedAgain(t *testing.T) {
 	}
 	eventually.True(t, "it runs", func() bool { runs, _ := f.count(); return runs == 1 })
 }
+
+// scheduleOwner returns the owner of a schedule, as far as this node knows.
+func (n *Node) scheduleOwner(name string) string {
+	if t := n.Table(); t != nil {
+		return t.Owner(ring.PartitionOf(schedule.KeyOf(name))).Name
+	}
+	return ""
+}

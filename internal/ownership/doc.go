@@ -22,6 +22,7 @@
 //	takenover.go  owners that have not read that others took over their partitions
 //	beat.go     when a Beat is sent, and its content (rule 1)
 //	propose.go  proposals of epochs: by whom, with which members, when
+//	leave.go    how a member leaves the group
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
 //	reserved.go the entries of covered reservations: the effect of takes, drops and a Genesis on them (rule 9)
 //	cover.go    when a reservation is covered, and which keys wait for their holder

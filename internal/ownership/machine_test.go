@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// land appends a record to the world's log and lets everybody read it.
+// hear appends a record to the world's log and lets everybody read it.
 func (w *world) hear(inc Incarnation, b Body) {
 	w.land(Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b})
 	w.runUntil(w.now + 200*time.Millisecond)

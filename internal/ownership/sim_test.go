@@ -80,8 +80,7 @@ type world struct {
 	runs     []*run        // every delivery that may still run
 	digests  map[Position]uint64
 	opened   map[ring.Partition]Token
-	let      map[keyAt]Token    // the newest tenure that let a key through
-	cuts     map[[2]string]bool // pairs of names that do not reach each other
+	let      map[keyAt]Token // the newest tenure that let a key through
 	failure  string
 	trace    []string
 	tracing  bool
@@ -111,7 +110,7 @@ func newWorld(seed uint64, timing Timing) *world {
 	return &world{
 		rng: rand.New(rand.NewPCG(seed, 1)), timing: timing, next: Position{Ledger: 10}, place: simPlace,
 		digests: map[Position]uint64{}, opened: map[ring.Partition]Token{}, let: map[keyAt]Token{},
-		cuts: map[[2]string]bool{}, stats: map[string]int{},
+		stats: map[string]int{},
 	}
 }
 
@@ -206,7 +205,6 @@ type run struct {
 	token    Token
 	stream   int
 	started  bool
-	begun    time.Duration
 	finish   time.Duration // when its handler ends by itself
 	deadline clock.Instant // the application's
 	revoked  bool          // as the application knows
@@ -215,7 +213,6 @@ type run struct {
 	// As the sidecar knows:
 	until     clock.Instant
 	sideRevok bool
-	forced    bool
 	over      bool
 
 	holder  *holder // of a live reservation, which is no application's: deadline is by its clock
@@ -367,7 +364,6 @@ func (p *proc) perform(e Effect) Input {
 	case ForceDrain:
 		for _, r := range w.runs {
 			if r.p == p && e.Partitions.Has(r.part) && !r.over {
-				r.forced = true
 				p.overWhenPassed(r)
 			}
 		}
@@ -788,7 +784,7 @@ func (p *proc) dispatch(at keyAt) {
 		}
 		w.checkHolders(at, nil)
 		w.stats["deliveries"]++
-		r.started, r.begun, r.deadline = true, w.now, p.deadline
+		r.started, r.deadline = true, p.deadline
 		r.finish = w.now + w.handlerTime()
 		w.after(r.finish-w.now, func() { w.end(r) })
 		w.endAtDeadline(r)

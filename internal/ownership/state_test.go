@@ -20,7 +20,7 @@ var (
 
 func at(entry int64) Position { return Position{Ledger: 7, Entry: entry} }
 
-// step is one record of a little log: its position is its index, from 1 on.
+// logStep is one record of a little log: its position is its index, from 1 on.
 type logStep struct {
 	inc  Incarnation
 	body Body

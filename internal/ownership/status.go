@@ -21,17 +21,14 @@ const (
 type Status struct {
 	Phase    Phase
 	Member   bool
-	Ready    bool // as our Beats say it
 	Lease    clock.Instant
 	Applied  Position // newest record taken in
-	Cur      Position
 	Gen      uint32
 	Open     int // gates
 	Waiting  int
 	Draining int
 	Pending  int         // partitions, of anybody, with a tenure that is not proven dead
 	Withheld int         // keys of partitions with an open gate that wait for an earlier owner's delivery
-	Covered  int         // turns of reservations at this owner that are covered
 	Awaited  int         // keys of partitions with an open gate that wait for the holder of a covered reservation
 	Reserved int         // keys of the group with a covered reservation, by the log
 	Rival    Incarnation // a member that sends Beats under our name; zero: none is known
@@ -41,7 +38,7 @@ type Status struct {
 // Status returns the picture at time now.
 func (m *Machine) Status(now clock.Instant) Status {
 	st := Status{
-		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
+		Member: m.isMember(), Lease: m.lease, Applied: m.tail.last,
 		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
 		Full: m.groupFull(),
 	}
@@ -52,14 +49,9 @@ func (m *Machine) Status(now clock.Instant) Status {
 		st.Withheld += len(keys)
 	}
 	st.Awaited = len(m.covers.until)
-	for _, t := range m.covers.turns { // a count
-		if !t.at.IsZero() {
-			st.Covered++
-		}
-	}
 	if m.state != nil {
 		st.Reserved = len(m.state.Reserved)
-		st.Cur, st.Gen, st.Pending = m.state.Cur, m.state.Gen, m.state.pending.Len()
+		st.Gen, st.Pending = m.state.Gen, m.state.pending.Len()
 	}
 	switch {
 	case m.over:

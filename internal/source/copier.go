@@ -262,6 +262,22 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
+// notLanded takes back the claim of a copy that failed, and reports whether it is to be sent again, and whether it was sent alone and not answered.
+func (s *Source) notLanded(l *landing) (again, alone bool) {
+	if l.spilled {
+		s.ledger.NotCopied(l.verdict.Handle)
+	}
+	again = l.answer == nil
+	if u := new(unanswered); errors.As(l.err, &u) {
+		if l.after == nil {
+			l.after, again = u.by, true
+		} else {
+			l.after, alone = refused, true
+		}
+	}
+	return again, alone
+}
+
 // settleLanded settles the events whose copies are safe, answers the senders of new ones, and returns those that are to be sent again.
 func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered, parked int
@@ -275,18 +291,11 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			l.err = nil
 		}
 		if l.err != nil {
-			if l.spilled {
-				s.ledger.NotCopied(l.verdict.Handle)
+			again, alone := s.notLanded(l)
+			if alone {
+				suspect = l
 			}
-			ends := l.answer != nil
-			if u := new(unanswered); errors.As(l.err, &u) {
-				if l.after == nil {
-					l.after, ends = u.by, false
-				} else {
-					l.after, suspect = refused, l
-				}
-			}
-			if !ends {
+			if again {
 				lost = append(lost, l.outgoingEvent)
 				l.answer = nil // not yet
 			}

@@ -187,7 +187,7 @@ func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, time.Duration(max(1, left))*time.Millisecond)
 }
 
-// noteTimers counts the outcomes of copies for the timer topic, and answers the senders of new events.
+// noteTimer counts the outcomes of copies for the timer topic, and answers the senders of new events.
 func (s *Source) noteTimer(l *landing) {
 	switch {
 	case l.answer == nil:

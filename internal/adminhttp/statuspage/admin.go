@@ -71,7 +71,6 @@ const (
 
 // Page is the status page of one member.
 type Page struct {
-	group   Group
 	callers Callers
 	streams chan struct{} // a token for each
 	named   watcher
@@ -81,7 +80,7 @@ type Page struct {
 // New returns the page of a group.
 func New(group Group, callers Callers) *Page {
 	return &Page{
-		group: group, callers: callers, streams: make(chan struct{}, streamsMax),
+		callers: callers, streams: make(chan struct{}, streamsMax),
 		named: newWatcher(group, true), hashed: newWatcher(group, false),
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Bounds of an identity that comes from elsewhere.
@@ -63,19 +61,6 @@ func (i Identity) Validate() error {
 		}
 	}
 	return nil
-}
-
-// Hash returns a number that is equal for equal identities, 0 for an unknown one. It is a hint, not a proof:
-// 64 bits that anybody can compute.
-func (i Identity) Hash() uint64 {
-	if len(i) == 0 {
-		return 0
-	}
-	var b strings.Builder
-	for _, s := range i {
-		fmt.Fprintf(&b, "%d:%s=%d:%s;", len(s.Name), s.Name, len(s.Value), s.Value)
-	}
-	return max(xxhash.Sum64String(b.String()), 1)
 }
 
 // Difference is one setting in which two identities differ.

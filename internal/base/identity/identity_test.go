@@ -28,14 +28,6 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-func TestHashTellsIdentitiesApart(t *testing.T) {
-	a := Of(Setting{"a", "b;1:c=1:d"})
-	b := Of(Setting{"a", "b"}, Setting{"c", "d"})
-	if a.Hash() == b.Hash() || a.Hash() != Of(a...).Hash() || Identity(nil).Hash() != 0 {
-		t.Errorf("hashes %x, %x, %x of nothing", a.Hash(), b.Hash(), Identity(nil).Hash())
-	}
-}
-
 func TestValidate(t *testing.T) {
 	many := make(Identity, SettingsMax+1)
 	for name, c := range map[string]struct {

@@ -17,8 +17,7 @@ type permits struct {
 	queueMost  int             // the largest queue so far: the broker may have permits of that time
 	unackedMax int             // events that may be unacked; those that the broker may still send count, too
 	granted    int             // by FLOW commands, minus the cost of arrived entries
-	unread     int             // cost of the arrived entries that were not taken
-	entries    int             // number of these entries
+	entries    int             // that arrived and were not taken
 	owed       int             // cost of taken entries that no FLOW has returned yet; below zero after a smaller queue
 	unacked    int             // cost of the arrived entries that were not acked, without their acked events
 	costs      map[wire.ID]int // of each of them
@@ -58,7 +57,6 @@ func (p *permits) arrived(id wire.ID, cost int) bool {
 	}
 	p.entries++
 	p.granted -= cost
-	p.unread += cost
 	p.unacked += cost - p.costs[id]
 	p.costs[id] = cost
 	return true
@@ -68,7 +66,6 @@ func (p *permits) arrived(id wire.ID, cost int) bool {
 // waits for a reader that keeps up, and not every entry needs a FLOW.
 func (p *permits) taken(cost int) (flow int) {
 	p.entries--
-	p.unread -= cost
 	p.owed += cost
 	if p.owed < max(1, p.queue/2) {
 		return 0

@@ -90,7 +90,7 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 		if broker > want || broker < max(1, min(least, want)) || unackedMax == 0 && broker != want {
 			t.Fatalf("in the end, the broker has %d permits, want %d to %d: %+v", broker, least, want, p)
 		}
-		if p.unread != 0 || p.owed != queue-broker || p.unacked != 0 || len(p.costs) != 0 {
+		if p.entries != 0 || p.owed != queue-broker || p.unacked != 0 || len(p.costs) != 0 {
 			t.Fatalf("in the end, something is counted: %+v", p)
 		}
 	})

@@ -16,7 +16,6 @@ type Delivered struct {
 	Consumer   *Consumer
 	Cluster    uint64  // that ID belongs to: a topic can move to another cluster, which may use the ids again
 	ID         wire.ID // of the entry; for a message in chunks, of the entry that arrived last
-	Partition  int32   // as sent by the broker, -1 for none
 	Redelivery uint32
 	AckSet     []uint64 // a bit for each event that is not acked yet; nil: all
 	Entry      wire.Entry

@@ -45,7 +45,7 @@ type awaited struct {
 // arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
 func (s *session) arrived(f wire.Frame) error {
 	d := &Delivered{
-		Consumer: s.consumer, ID: f.Message.ID, Cluster: s.cluster, Partition: f.Message.Partition, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
+		Consumer: s.consumer, ID: f.Message.ID, Cluster: s.cluster, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
 		Raw: f.Entry, from: s,
 	}
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
@@ -86,7 +86,7 @@ var errIncomplete = &wire.BrokenError{Reason: wire.ReasonChunk, What: "its other
 func (s *session) incomplete(m *wire.Incomplete) {
 	c := s.consumer
 	d := &Delivered{
-		Consumer: c, ID: m.IDs[0], Cluster: s.cluster, Partition: -1, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
+		Consumer: c, ID: m.IDs[0], Cluster: s.cluster, Redelivery: 1, Entry: m.Entry, Chunks: m.IDs, Missing: m.Missing, Raw: m.Parts, from: s, taken: true,
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

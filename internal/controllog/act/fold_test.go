@@ -208,8 +208,6 @@ func TestFoldMatchesTheReference(t *testing.T) {
 	})
 }
 
-// TestFoldIsBounded: there are no more holds than HeldLimit and no more listed records than listMax; holds that have
-// expired make room.
 // TestAnActThatIsWrittenAgainDoesNotUndoALaterOne: a member that writes an act again may not have read yet that it is
 // over. Its record then stands behind the later one, and a member that starts now knows no better.
 func TestAnActThatIsWrittenAgainDoesNotUndoALaterOne(t *testing.T) {

@@ -147,7 +147,6 @@ func (f *Fold) Resources() []string { return slices.Sorted(maps.Keys(f.states)) 
 // Conflict is a resource that another group holds.
 type Conflict struct {
 	Resource    string
-	State       State
 	Differences identity.Differences
 }
 
@@ -178,7 +177,7 @@ func (f *Fold) Judge(ours identity.Identity, wanted []string) Verdict {
 				v.Released = append(v.Released, name)
 			}
 		case differs(ours, s.Holder):
-			v.Conflicts = append(v.Conflicts, Conflict{Resource: name, State: s, Differences: ours.Against(s.Holder)})
+			v.Conflicts = append(v.Conflicts, Conflict{Resource: name, Differences: ours.Against(s.Holder)})
 		case len(merged(s.Holder, ours)) > len(s.Holder):
 			v.Extends = true
 		}

@@ -265,7 +265,7 @@ func equalsHold(t *testing.T, s site) {
 	}
 }
 
-// releaseAll ends the claims of a group.
+// release ends the claims of a group.
 func (s site) release(t *testing.T, who identity.Identity, force bool, places []Place) {
 	t.Helper()
 	for _, p := range places {

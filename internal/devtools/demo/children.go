@@ -86,7 +86,7 @@ func RunPlain(ctx context.Context, o AppOptions, stdout io.Writer) error {
 	})
 }
 
-// testify runs an application and prints its progress.
+// runApp runs an application and prints its progress.
 func runApp(ctx context.Context, o AppOptions, stdout io.Writer, run func(context.Context, *testapp.App) error) error {
 	file, err := journal.Create(o.Journal)
 	if err != nil {

@@ -36,17 +36,9 @@ import (
 // ConductProperty is the event property that tells the application how to behave.
 const ConductProperty = "conduct"
 
-// Config bounds the duration of the usual work: it is between WorkMin and WorkMax, and the same
-// for each handling of an event.
+// Config bounds the duration of the usual work: it is between WorkMin and WorkMax (0 <= WorkMin <= WorkMax), and the
+// same for each handling of an event.
 type Config struct{ WorkMin, WorkMax time.Duration }
-
-// Validate reports bounds that make no sense.
-func (c Config) Validate() error {
-	if c.WorkMin < 0 || c.WorkMax < c.WorkMin {
-		return fmt.Errorf("testapp: work of %v to %v, want 0 <= WorkMin <= WorkMax", c.WorkMin, c.WorkMax)
-	}
-	return nil
-}
 
 // Event holds the fields of an event that an application uses.
 type Event struct {
@@ -64,8 +56,7 @@ type App struct {
 	over    atomic.Uint64
 }
 
-// New returns an application that writes to journal, which the caller closes. cfg must be
-// valid.
+// New returns an application that writes to journal, which the caller closes.
 func New(cfg Config, journal *journal.Writer) *App {
 	return &App{cfg: cfg, journal: journal}
 }

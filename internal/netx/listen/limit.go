@@ -129,9 +129,6 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// HandshakeTimeout is how long a connection may take to begin: TLS, and the preface of HTTP/2.
-const HandshakeTimeout = 5 * time.Second
-
 // noteEvery is the least time between two log lines about rejections.
 const noteEvery = time.Second
 

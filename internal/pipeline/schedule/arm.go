@@ -11,7 +11,6 @@ type Arm struct {
 	Time       time.Time
 	ID         uint64
 	Due        time.Time
-	Delay      time.Duration // 0: it is due
 	Missed     int
 }
 
@@ -48,7 +47,7 @@ func (b *Book) Tick(now time.Time) []Arm {
 				continue
 			}
 			due := l.due(e.at)
-			orders = append(orders, order{e.tried, Arm{Definition: l.def, Time: e.at, ID: e.id, Due: due, Delay: max(0, due.Sub(now)), Missed: e.missed}})
+			orders = append(orders, order{e.tried, Arm{Definition: l.def, Time: e.at, ID: e.id, Due: due, Missed: e.missed}})
 		}
 	}
 	// Those that wait longest go first, so that schedules whose publication fails do not hold up others.
@@ -92,7 +91,6 @@ func (b *Book) follow(now time.Time, l *line) {
 		if e.safe && !e.entered && b.stopped[l.name] == 0 && !now.Before(l.due(at).Add(UnseenMax)) && elapsed(now, e.tried, max(e.wait, UnseenMax)) {
 			e.safe, e.tried, e.wait = false, now, 0
 			b.counts.Rearmed++
-			l.status.Rearmed++
 		}
 	}
 }
@@ -104,18 +102,12 @@ func (b *Book) Armed(now time.Time, id uint64, err error) {
 		return
 	}
 	delete(b.underway, id)
-	if err == nil {
-		b.counts.Armed++
-	} else {
-		b.counts.ArmFailures++
-	}
 	l := b.schedules[f.name]
 	if l == nil {
 		return
 	}
 	l.status.ArmError = ""
 	if err != nil {
-		l.status.ArmFailures++
 		l.status.ArmError = err.Error()
 	}
 	e := l.find(f.at)

@@ -49,20 +49,7 @@ const (
 
 var policies = [...]string{Latest: "latest", All: "all", Skip: "skip"}
 
-// ParsePolicy reads "latest", "all" or "skip"; "" is "latest".
-func ParsePolicy(s string) (Policy, error) {
-	if s == "" {
-		return Latest, nil
-	}
-	for p, name := range policies {
-		if s == name {
-			return Policy(p), nil
-		}
-	}
-	return 0, fmt.Errorf("schedule: missed = %.20q, want latest, all or skip", s)
-}
-
-// String returns the word that [ParsePolicy] reads.
+// String returns the word that reports show.
 func (p Policy) String() string {
 	if int(p) < len(policies) {
 		return policies[p]
@@ -71,7 +58,7 @@ func (p Policy) String() string {
 }
 
 // Definition is a schedule as its application declares it. Exactly one of Cron, Every and At is
-// set. Its methods but Parse and Check are for what [Definition.Parse] returned.
+// set. Its methods but Parse are for what [Definition.Parse] returned.
 type Definition struct {
 	Name   string
 	Cron   string        // five fields, or a descriptor such as @daily
@@ -90,12 +77,6 @@ type parsed struct {
 	cron   *cron
 	id     uint64
 	offset time.Duration
-}
-
-// Check reports everything that is wrong with d.
-func (d Definition) Check() error {
-	_, err := d.Parse()
-	return err
 }
 
 // Parse checks d and returns it with its defaults, ready for the other methods. The error

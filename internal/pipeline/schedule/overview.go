@@ -4,26 +4,24 @@ import "time"
 
 // Counts are totals since the Book was made.
 type Counts struct {
-	Armed, ArmFailures, Rearmed, Entered, Missed uint64
-	Dropped                                      [reasons]uint64 // by Reason
+	Rearmed, Entered, Missed uint64
+	Dropped                  [reasons]uint64 // by Reason
 }
 
 // Status is one schedule in an [Book.Overview].
 type Status struct {
-	Definition  Definition // that counts; if no worker declares it, the last one
-	Owned       bool       // this node arms it
-	Workers     int        // that declare it
-	Conflict    bool       // not all of them alike
-	Next        time.Time  // when it is due next; zero: never, or not owned
-	Armed       bool       // that firing is safe
-	Running     time.Time  // the firing in the lane; zero: none
-	LastRun     time.Time  // the newest firing that was settled here
-	Waiting     int        // firings that came and were told to wait
-	Missed      uint64     // firings for which others stood
-	Rearmed     uint64
-	ArmFailures uint64
-	ArmError    string          // why the newest publication failed; "": it did not
-	Dropped     [reasons]uint64 // by Reason
+	Definition Definition      // that counts; if no worker declares it, the last one
+	Owned      bool            // this node arms it
+	Workers    int             // that declare it
+	Conflict   bool            // not all of them alike
+	Next       time.Time       // when it is due next; zero: never, or not owned
+	Armed      bool            // that firing is safe
+	Running    time.Time       // the firing in the lane; zero: none
+	LastRun    time.Time       // the newest firing that was settled here
+	Waiting    int             // firings that came and were told to wait
+	Missed     uint64          // firings for which others stood
+	ArmError   string          // why the newest publication failed; "": it did not
+	Dropped    [reasons]uint64 // by Reason
 }
 
 // Overview returns all schedules, by name.

@@ -64,7 +64,6 @@ type handling struct {
 	token     int64
 	turn      uint64
 	order     int // among all handlers, by their beginnings
-	attempt   uint32
 	result    event.Result
 	call      *event.Call // nil: it is an event, or a reservation
 	sent      *event.Sent // of a firing, else nil
@@ -295,7 +294,7 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 	c.given = number
 	for _, d := range given {
 		h := &handling{
-			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt, call: d.Call(),
+			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, call: d.Call(),
 		}
 		if h.call != nil && !c.app.calls {
 			c.app.w.fail("%s gets %v, a call, and takes none", c.app, h)

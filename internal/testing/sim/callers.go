@@ -36,15 +36,14 @@ type callID struct {
 
 // calling is one call, as its caller sees it.
 type calling struct {
-	of       *callID
-	home     *member
-	handle   event.Handle
-	made     time.Duration
-	timeout  time.Duration
-	repeats  int
-	outcome  event.CallOutcome // 0: none yet
-	gaveUp   bool
-	homeDied bool
+	of      *callID
+	home    *member
+	handle  event.Handle
+	made    time.Duration
+	timeout time.Duration
+	repeats int
+	outcome event.CallOutcome // 0: none yet
+	gaveUp  bool
 }
 
 func (c *calling) String() string {
@@ -189,7 +188,6 @@ func (m *member) answered(verdicts []event.Verdict) {
 func (m *member) loseCalls() {
 	for _, h := range slices.Sorted(maps.Keys(m.calls)) {
 		c := m.calls[h]
-		c.homeDied = true
 		m.w.count("call_home_died")
 		m.w.repeatLater(c)
 	}

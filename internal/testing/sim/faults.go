@@ -90,56 +90,58 @@ func (w *world) fault() {
 	w.count("fault_" + k.String())
 	w.faultsEver++
 	w.tracef("FAULT %v at %s for %v", k, p.name, long)
-	m := p.member
-	switch k {
-	case joinGroup:
-		w.join()
-		return
-	case outageLog:
-		w.log.outage = max(w.log.outage, w.now+long)
-		return
-	case longOutage:
-		w.log.outage = max(w.log.outage, w.now+w.between(20*time.Second, 60*time.Second))
-		return
-	case rollLog:
-		w.log.rollover()
-		return
-	case truncateLog:
-		w.log.truncate()
-		return
-	case deleteLog:
-		w.spurious = true
-		w.log.delete(ownership.Position{Ledger: w.log.next.Ledger + 1 + w.rng.Int64N(5)})
-		return
-	case rebuildLog:
-		w.rebuild()
-		return
-	case stallBroker:
-		w.broker.outage = max(w.broker.outage, w.now+long)
-		w.after(w.broker.outage-w.now, w.broker.dispatch)
-		return
-	case stallAfterBeat:
-		w.stallWhileDraining(p)
-		return
-	case sameName:
-		w.double(p)
-		return
-	case otherSettings:
-		w.joinDiffering(p)
-		return
-	case coldStart:
-		w.startCold()
-		return
-	case killHolder, pauseHolder, breakHolder:
-		w.hitReserver(k, long)
+	if w.hitGroup(k, p, long) {
 		return
 	}
-	frozen := w.hitWorkers(p, k, long)
+	m, frozen := p.member, w.hitWorkers(p, k, long)
 	if m == nil || m.process.dead {
 		p.up()
 		return
 	}
 	m.touch(0)
+	w.hitMember(k, p, long, frozen)
+}
+
+// hitGroup lets something go wrong that does not concern a running router alone, and reports whether the fault is of such a kind.
+func (w *world) hitGroup(k kind, p *pod, long time.Duration) bool {
+	switch k {
+	case joinGroup:
+		w.join()
+	case outageLog:
+		w.log.outage = max(w.log.outage, w.now+long)
+	case longOutage:
+		w.log.outage = max(w.log.outage, w.now+w.between(20*time.Second, 60*time.Second))
+	case rollLog:
+		w.log.rollover()
+	case truncateLog:
+		w.log.truncate()
+	case deleteLog:
+		w.spurious = true
+		w.log.delete(ownership.Position{Ledger: w.log.next.Ledger + 1 + w.rng.Int64N(5)})
+	case rebuildLog:
+		w.rebuild()
+	case stallBroker:
+		w.broker.outage = max(w.broker.outage, w.now+long)
+		w.after(w.broker.outage-w.now, w.broker.dispatch)
+	case stallAfterBeat:
+		w.stallWhileDraining(p)
+	case sameName:
+		w.double(p)
+	case otherSettings:
+		w.joinDiffering(p)
+	case coldStart:
+		w.startCold()
+	case killHolder, pauseHolder, breakHolder:
+		w.hitReserver(k, long)
+	default:
+		return false
+	}
+	return true
+}
+
+// hitMember lets something go wrong with a router or its connections; its workers were frozen for a time.
+func (w *world) hitMember(k kind, p *pod, long, frozen time.Duration) {
+	m := p.member
 	switch k {
 	case killRouter, killBoth:
 		m.kill(w.chance(0.7))
@@ -196,15 +198,22 @@ func (w *world) fault() {
 	case lyingBeat:
 		m.feed.lies = true
 	case dropConsumer:
-		if m.consumer != nil {
-			w.broker.drop(m.consumer)
-			if w.counting == source.CountEvents { // an unload
-				for _, q := range w.live {
-					if q.consumer != nil {
-						w.broker.drop(q.consumer)
-					}
-				}
-			}
+		w.dropConsumer(m)
+	}
+}
+
+// dropConsumer closes the consumer of a member, or in an unload those of all.
+func (w *world) dropConsumer(m *member) {
+	if m.consumer == nil {
+		return
+	}
+	w.broker.drop(m.consumer)
+	if w.counting != source.CountEvents {
+		return
+	}
+	for _, q := range w.live {
+		if q.consumer != nil {
+			w.broker.drop(q.consumer)
 		}
 	}
 }

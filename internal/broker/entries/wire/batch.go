@@ -6,11 +6,7 @@ type Single struct {
 	OrderingKey  []byte
 	Payload      []byte
 	Properties   Properties
-	EventTime    int64  // milliseconds since 1970, 0 when absent
-	Sequence     uint64 // valid if HasSequence; otherwise that of the entry applies
-	HasSequence  bool
-	KeyBase64    bool // Key is base64 of the producer's bytes
-	NullKey      bool
+	EventTime    int64 // milliseconds since 1970, 0 when absent
 	NullValue    bool
 	CompactedOut bool // removed by compaction: ack it without delivering it
 }
@@ -81,16 +77,10 @@ func (s *Single) parse(b []byte) (size int32, ok bool) {
 			s.CompactedOut = f.value != 0
 		case 5<<3 | varint:
 			s.EventTime = int64(f.value)
-		case 6<<3 | varint:
-			s.KeyBase64 = f.value != 0
 		case 7<<3 | delimited:
 			s.OrderingKey = f.bytes
-		case 8<<3 | varint:
-			s.Sequence, s.HasSequence = f.value, true
 		case 9<<3 | varint:
 			s.NullValue = f.value != 0
-		case 10<<3 | varint:
-			s.NullKey = f.value != 0
 		}
 		b = rest
 	}

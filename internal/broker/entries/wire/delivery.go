@@ -10,11 +10,9 @@ const ackSetWordsMax = 1 << 14
 type Delivery struct {
 	Consumer   uint64
 	ID         ID
-	Partition  int32  // -1: none
 	Redelivery uint32 // number of earlier deliveries of the entry
 	// AckSet has a bit for each event that is not acked yet, the first event in the lowest bit of the first word. Nil means all events.
 	AckSet []uint64
-	Epoch  uint64
 }
 
 // Acked reports whether an event of the entry was acked before this delivery. Events count from 0.
@@ -29,7 +27,7 @@ func (d *Delivery) Acked(event int) bool {
 // parseMessage reads the CommandMessage in a BaseCommand. A field that occurs more than once follows the rules of protobuf: the last value
 // of a scalar counts, and messages are merged.
 func parseMessage(b []byte, d *Delivery) bool {
-	*d = Delivery{Partition: -1}
+	*d = Delivery{}
 	var has seen
 	for len(b) > 0 {
 		f, rest, ok := readField(b)
@@ -72,8 +70,6 @@ func (d *Delivery) command(b []byte, has *seen) bool {
 				ok = n > 0 && d.ackSet(word)
 				words = words[n:]
 			}
-		case 5<<3 | varint:
-			d.Epoch = f.value
 		}
 		if !ok {
 			return false
@@ -96,8 +92,6 @@ func (d *Delivery) id(b []byte, has *seen) bool {
 		case 2<<3 | varint:
 			d.ID.Entry = int64(f.value)
 			has.add(hasEntry)
-		case 3<<3 | varint:
-			d.Partition = int32(f.value)
 		}
 		b = rest
 	}

@@ -31,8 +31,6 @@ type Entry struct {
 	Compressed bool
 	// Payload is decompressed, unless it is compressed as Compressed says, encrypted, or a chunk. It is empty, not nil, for an event without bytes.
 	Payload []byte
-	// BrokerTimestamp, in milliseconds since 1970, and BrokerIndex are -1 when the broker does not add them.
-	BrokerTimestamp, BrokerIndex int64
 
 	buffer []byte // of the decompressed payload
 }
@@ -55,8 +53,8 @@ func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 
 // ParseHead is Parse for an entry that may wait for a long time: a payload that is compressed stays so, and Open must be called before it is used.
 func (p *Parser) ParseHead(e *Entry, b []byte, payloadMax int) error {
-	*e = Entry{buffer: e.buffer, Events: 1, BrokerTimestamp: -1, BrokerIndex: -1}
-	b, err := e.broker(b)
+	*e = Entry{buffer: e.buffer, Events: 1}
+	b, err := withoutBroker(b)
 	if err != nil {
 		return err
 	}
@@ -113,21 +111,14 @@ func (e *Entry) fits() error {
 	return nil
 }
 
-// broker reads the broker's metadata, if present, and returns the bytes after them.
-func (e *Entry) broker(b []byte) ([]byte, error) {
+// withoutBroker returns the bytes after the broker's metadata, if it adds them.
+func withoutBroker(b []byte) ([]byte, error) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != magicBroker {
 		return b, nil
 	}
 	fields, b, ok := sized(b[2:])
 	for len(fields) > 0 && ok {
-		var f field
-		f, fields, ok = readField(fields)
-		switch f.tag {
-		case 1<<3 | varint:
-			e.BrokerTimestamp = int64(f.value)
-		case 2<<3 | varint:
-			e.BrokerIndex = int64(f.value)
-		}
+		_, fields, ok = readField(fields)
 	}
 	if !ok {
 		return nil, broken(ReasonMetadata, "bad broker metadata")

@@ -72,18 +72,12 @@ func TestMetadataParsesLikeGeneratedCode(t *testing.T) {
 func sameMetadata(t *rapid.T, m *Metadata, want *pulsarpb.MessageMetadata) {
 	t.Helper()
 	sameBytes(t, "producer", m.Producer, blob(want.ProducerName))
-	same(t, "sequence", m.Sequence, want.GetSequenceId())
-	same(t, "highest", m.HighestSequence, want.GetHighestSequenceId())
 	same(t, "publish time", m.PublishTime, int64(want.GetPublishTime()))
 	same(t, "event time", m.EventTime, int64(want.GetEventTime()))
-	same(t, "deliver at", m.DeliverAt, want.GetDeliverAtTime())
 	sameProperties(t, m.Properties, want.Properties)
 	sameBytes(t, "key", m.Key, blob(want.PartitionKey))
-	same(t, "base64", m.KeyBase64, want.GetPartitionKeyB64Encoded())
-	same(t, "null key", m.NullKey, want.GetNullPartitionKey())
 	same(t, "null value", m.NullValue, want.GetNullValue())
 	sameBytes(t, "ordering key", m.OrderingKey, want.OrderingKey)
-	sameBytes(t, "replicated from", m.ReplicatedFrom, blob(want.ReplicatedFrom))
 	sameBytes(t, "schema version", m.SchemaVersion, want.SchemaVersion)
 	same(t, "compression", int32(m.Compression), int32(want.GetCompression()))
 	same(t, "uncompressed size", m.UncompressedSize, want.GetUncompressedSize())
@@ -104,9 +98,6 @@ func sameMetadata(t *rapid.T, m *Metadata, want *pulsarpb.MessageMetadata) {
 	same(t, "chunks", m.Chunks, want.GetNumChunksFromMsg())
 	same(t, "chunked size", m.ChunkedSize, want.GetTotalChunkMsgSize())
 	same(t, "marker", m.Marker, want.MarkerType != nil)
-	same(t, "transaction", m.Transaction, want.TxnidLeastBits != nil || want.TxnidMostBits != nil)
-	same(t, "txn least", m.TransactionLeast, want.GetTxnidLeastBits())
-	same(t, "txn most", m.TransactionMost, want.GetTxnidMostBits())
 }
 
 func deref[T any](p *T) (v T) {
@@ -126,24 +117,23 @@ func TestParseEntry(t *testing.T) {
 	m := metadata()
 	m.PartitionKey = new("k")
 	plain := must(wiretest.Entry(m, []byte("payload")))
-	check := func(t *testing.T, b []byte, timestamp, index int64) {
+	check := func(t *testing.T, b []byte) {
 		t.Helper()
 		e, err := parse(b, 100)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(e.Payload) != "payload" || string(e.Metadata.Key) != "k" || e.Events != 1 || e.Batched || e.Chunked ||
-			e.BrokerTimestamp != timestamp || e.BrokerIndex != index {
+		if string(e.Payload) != "payload" || string(e.Metadata.Key) != "k" || e.Events != 1 || e.Batched || e.Chunked {
 			t.Errorf("entry = %+v", e)
 		}
 	}
-	t.Run("plain", func(t *testing.T) { check(t, plain, -1, -1) })
+	t.Run("plain", func(t *testing.T) { check(t, plain) })
 	t.Run("stamped", func(t *testing.T) {
 		stamp := &pulsarpb.BrokerEntryMetadata{BrokerTimestamp: proto.Uint64(5), Index: proto.Uint64(6)}
-		check(t, must(wiretest.Stamped(stamp, plain)), 5, 6)
+		check(t, must(wiretest.Stamped(stamp, plain)))
 	})
-	t.Run("stamped with nothing", func(t *testing.T) { check(t, must(wiretest.Stamped(&pulsarpb.BrokerEntryMetadata{}, plain)), -1, -1) })
-	t.Run("without checksum", func(t *testing.T) { check(t, plain[6:], -1, -1) })
+	t.Run("stamped with nothing", func(t *testing.T) { check(t, must(wiretest.Stamped(&pulsarpb.BrokerEntryMetadata{}, plain))) })
+	t.Run("without checksum", func(t *testing.T) { check(t, plain[6:]) })
 	t.Run("empty", func(t *testing.T) {
 		if e, err := parse(must(wiretest.Entry(m, nil)), 0); err != nil || e.Payload == nil || len(e.Payload) > 0 {
 			t.Errorf("payload = %v, %v", e.Payload, err)
@@ -264,9 +254,9 @@ func TestBatchParsesLikeGeneratedCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := []Single{{Sequence: 5}}
+		before := []Single{{EventTime: 5}}
 		got, err := e.Split(before)
-		if err != nil || len(got) != 1+len(want) || got[0].Sequence != 5 {
+		if err != nil || len(got) != 1+len(want) || got[0].EventTime != 5 {
 			t.Fatalf("Split = %d events, %v", len(got), err)
 		}
 		for i, s := range want {
@@ -276,10 +266,6 @@ func TestBatchParsesLikeGeneratedCode(t *testing.T) {
 			sameBytes(t, "ordering key", g.OrderingKey, s.OrderingKey)
 			sameBytes(t, "payload", g.Payload, append([]byte{}, payloads[i]...))
 			same(t, "event time", g.EventTime, int64(s.GetEventTime()))
-			same(t, "sequence", g.Sequence, s.GetSequenceId())
-			same(t, "has sequence", g.HasSequence, s.SequenceId != nil)
-			same(t, "base64", g.KeyBase64, s.GetPartitionKeyB64Encoded())
-			same(t, "null key", g.NullKey, s.GetNullPartitionKey())
 			same(t, "null value", g.NullValue, s.GetNullValue())
 			same(t, "compacted", g.CompactedOut, s.GetCompactedOut())
 		}
@@ -313,7 +299,7 @@ func TestSplitRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before := []Single{{Sequence: 5}}
+			before := []Single{{EventTime: 5}}
 			got, err := e.Split(before)
 			if reasonOf(t, err) != ReasonBatch || len(got) != 1 {
 				t.Errorf("Split = %d events, %v", len(got), err)
@@ -484,9 +470,8 @@ func FuzzSplit(f *testing.F) {
 			b = b[4+size:]
 			if string(s.Payload) != string(b[:want.GetPayloadSize()]) || string(s.Key) != want.GetPartitionKey() ||
 				string(s.OrderingKey) != string(want.OrderingKey) || s.EventTime != int64(want.GetEventTime()) ||
-				s.Properties.Len() != len(want.Properties) || s.Sequence != want.GetSequenceId() ||
-				s.NullValue != want.GetNullValue() || s.NullKey != want.GetNullPartitionKey() || s.KeyBase64 != want.GetPartitionKeyB64Encoded() ||
-				s.CompactedOut != want.GetCompactedOut() {
+				s.Properties.Len() != len(want.Properties) ||
+				s.NullValue != want.GetNullValue() || s.CompactedOut != want.GetCompactedOut() {
 				t.Fatalf("event = %+v, want %v", s, &want)
 			}
 			i := 0

@@ -38,9 +38,7 @@ func TestMessageParsesLikeGeneratedCode(t *testing.T) {
 		d := f.Message
 		same(t, "consumer", d.Consumer, m.GetConsumerId())
 		same(t, "id", d.ID, ID{Ledger: int64(id.GetLedgerId()), Entry: int64(id.GetEntryId())})
-		same(t, "partition", d.Partition, id.GetPartition())
 		same(t, "redelivery", d.Redelivery, m.GetRedeliveryCount())
-		same(t, "epoch", d.Epoch, m.GetConsumerEpoch())
 		same(t, "words", len(d.AckSet), len(m.AckSet))
 		for i, word := range m.AckSet {
 			same(t, "word", d.AckSet[i], uint64(word))
@@ -211,8 +209,7 @@ func FuzzParseFrame(f *testing.F) {
 		id := m.GetMessageId()
 		if c.GetType() != pulsarpb.BaseCommand_MESSAGE || d.Consumer != m.GetConsumerId() ||
 			d.ID != (ID{int64(id.GetLedgerId()), int64(id.GetEntryId())}) ||
-			d.Partition != id.GetPartition() || d.Redelivery != m.GetRedeliveryCount() || d.Epoch != m.GetConsumerEpoch() ||
-			len(d.AckSet) != len(m.GetAckSet()) {
+			d.Redelivery != m.GetRedeliveryCount() || len(d.AckSet) != len(m.GetAckSet()) {
 			t.Errorf("delivery = %+v, want %v", d, m)
 		}
 		if string(frame.Entry) != string(b[4+size:]) {

@@ -18,18 +18,12 @@ const (
 // are nil when absent, and not nil when empty.
 type Metadata struct {
 	Producer         []byte
-	Sequence         uint64
-	HighestSequence  uint64 // of the batch's last event, 0 when absent
 	PublishTime      int64
 	EventTime        int64
-	DeliverAt        int64
 	Properties       Properties
 	Key              []byte // of a message outside of a batch
-	KeyBase64        bool   // Key is base64 of the producer's bytes
-	NullKey          bool
-	NullValue        bool // of a message outside of a batch
+	NullValue        bool   // of a message outside of a batch
 	OrderingKey      []byte
-	ReplicatedFrom   []byte // name of a cluster
 	SchemaVersion    []byte
 	Compression      Compression
 	UncompressedSize uint32 // 0 when absent
@@ -39,9 +33,6 @@ type Metadata struct {
 	Chunks           int32  // 0 or 1 when the message is not chunked
 	ChunkedSize      int32  // bytes of all chunks, 0 when absent
 	Marker           bool   // a record of the broker itself, not an event
-	Transaction      bool   // has a transaction id
-	TransactionLeast uint64
-	TransactionMost  uint64
 }
 
 // Required fields of MessageMetadata.
@@ -75,7 +66,6 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 			m.Producer = f.bytes
 			has.add(hasProducer)
 		case 2<<3 | varint:
-			m.Sequence = f.value
 			has.add(hasSequence)
 		case 3<<3 | varint:
 			m.PublishTime = int64(f.value)
@@ -119,8 +109,6 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 // rare reads the fields that most entries do not have.
 func (m *Metadata) rare(f *field) {
 	switch f.tag {
-	case 5<<3 | delimited:
-		m.ReplicatedFrom = f.bytes
 	case 6<<3 | delimited:
 		m.Key = f.bytes
 	case 12<<3 | varint:
@@ -131,20 +119,10 @@ func (m *Metadata) rare(f *field) {
 		m.Encryption.Param = f.bytes
 	case 16<<3 | delimited:
 		m.SchemaVersion = f.bytes
-	case 17<<3 | varint:
-		m.KeyBase64 = f.value != 0
 	case 18<<3 | delimited:
 		m.OrderingKey = f.bytes
-	case 19<<3 | varint:
-		m.DeliverAt = int64(f.value)
 	case 20<<3 | varint:
 		m.Marker = true
-	case 22<<3 | varint:
-		m.TransactionLeast, m.Transaction = f.value, true
-	case 23<<3 | varint:
-		m.TransactionMost, m.Transaction = f.value, true
-	case 24<<3 | varint:
-		m.HighestSequence = f.value
 	case 25<<3 | varint:
 		m.NullValue = f.value != 0
 	case 26<<3 | delimited:
@@ -155,7 +133,5 @@ func (m *Metadata) rare(f *field) {
 		m.ChunkedSize = int32(f.value)
 	case 29<<3 | varint:
 		m.Chunk = int32(f.value)
-	case 30<<3 | varint:
-		m.NullKey = f.value != 0
 	}
 }
