@@ -3,6 +3,7 @@ package config_test
 import (
 	"cmp"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )
@@ -186,8 +188,9 @@ func TestProfile(t *testing.T) {
 }
 
 func TestLoadReportsAllProblems(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("fedcba9876543210\n"), 0o600); err != nil {
+	dir := t.TempDir()
+	secret, blank := filepath.Join(dir, "secret"), filepath.Join(dir, "blank")
+	if err := errors.Join(os.WriteFile(secret, []byte("fedcba9876543210\n"), 0o600), os.WriteFile(blank, []byte(" \n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -209,6 +212,20 @@ func TestLoadReportsAllProblems(t *testing.T) {
 			"2: unknown key x; `router config example` lists all",
 			"3: unknown key y; `router config example` lists all",
 		}},
+		"an unknown key that is farther from another": {"mailbox: {depth_greatest: many}\n", enough, []string{
+			"1: unknown key mailbox.depth_greatest, the nearest is mailbox.depth_max", // and nothing about a value that may be meant for something else
+		}},
+		"a file of a setting that is no secret": {"log: {level_file: SECRET}\n", enough, []string{
+			"1: unknown key log.level_file; `router config example` lists all",
+		}},
+		"secrets that are no text": {"admin: {token: 0123456789012345678}\npulsar: {token: 1234567890}\n", enough, []string{
+			"1: admin.token = (hidden), which is not text in YAML: put it in quotes",
+			"2: pulsar.token = (hidden), which is not text in YAML: put it in quotes",
+		}},
+		"a number for the file of a secret": {"admin: {drain_token_file: 5}\n", enough, []string{"1: admin.drain_token_file is not the path of a file"}},
+		"no file of a secret":               {"", with("RINGFENCE__ADMIN__DRAIN_TOKEN_FILE="), []string{"variable RINGFENCE__ADMIN__DRAIN_TOKEN_FILE: admin.drain_token_file is not the path of a file"}},
+		"a file of blanks":                  {"admin: {drain_token_file: BLANK}\n", enough, []string{"1: admin.drain_token_file cannot be used: DIR/blank is empty"}},
+		"a list of a number":                {"gossip: {seeds: 5}\n", enough, []string{"1: gossip.seeds = 5, which is not text in YAML: put it in quotes"}},
 		"unknown variable": {"", with("RINGFENCE__PULSAR__TOPIC=a"), []string{
 			"variable RINGFENCE__PULSAR__TOPIC: unknown key pulsar.topic, the nearest is pulsar.topics",
 		}},
@@ -351,13 +368,13 @@ handler: {timeout: 1ms}
 		t.Run(name, func(t *testing.T) {
 			from := config.Sources{Environ: test.environ}
 			if test.file != "" {
-				from.File = yamlFile(t, strings.ReplaceAll(test.file, "SECRET", secret))
+				from.File = yamlFile(t, strings.NewReplacer("SECRET", secret, "BLANK", blank).Replace(test.file))
 			}
 			_, err := config.Load(from)
 			if err == nil {
 				t.Fatal("Load succeeded")
 			}
-			lines := strings.Split(strings.ReplaceAll(err.Error(), cmp.Or(from.File, "none")+":", ""), "\n")
+			lines := strings.Split(strings.NewReplacer(cmp.Or(from.File, "none")+":", "", dir, "DIR").Replace(err.Error()), "\n")
 			if len(lines) > 1 {
 				if want := fmt.Sprintf("%d problems in the settings", len(lines)-1); lines[0] != want {
 					t.Errorf("the first line is %q, want %q", lines[0], want)
@@ -384,12 +401,35 @@ handler: {timeout: 1ms}
 	}
 }
 
+// The first 500 problems are listed, in the order of their lines, and the others are counted.
+func TestProblemsAreBounded(t *testing.T) {
+	var file strings.Builder
+	for line := range 501 {
+		fmt.Fprintf(&file, "x%d: 1\n", line+1)
+	}
+	path := yamlFile(t, file.String())
+	_, err := config.Load(config.Sources{File: path, Environ: enough})
+	if err == nil {
+		t.Fatal("Load succeeded")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 502 || lines[0] != "501 problems in the settings" || lines[501] != "and 1 more" {
+		t.Fatalf("%d lines, from %q to %q", len(lines), lines[0], lines[len(lines)-1])
+	}
+	for line := range 500 {
+		if want := fmt.Sprintf("%s:%d: unknown key x%d;", path, line+1, line+1); !strings.HasPrefix(lines[line+1], want) {
+			t.Errorf("line %d is %q, want %q", line+1, lines[line+1], want)
+		}
+	}
+}
+
 // goNames matches names of Go fields, types and functions.
 var goNames = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*|\[\]string|\bu?int\d*\b|strconv|\btime\.|!!|map\[`)
 
 func TestMissingFile(t *testing.T) {
-	if _, err := config.Load(config.Sources{File: filepath.Join(t.TempDir(), "none.yaml"), Environ: enough}); err == nil {
-		t.Error("a file that does not exist was read")
+	_, err := config.Load(config.Sources{File: filepath.Join(t.TempDir(), "none.yaml"), Environ: bare[1:]})
+	if err == nil || strings.Contains(err.Error(), "\n") { // what is missing may be in the file
+		t.Errorf("of a file that does not exist: %v", err)
 	}
 }
 
@@ -501,6 +541,7 @@ func TestAddressesThatCannotBeDialedAreRefused(t *testing.T) {
 	for variable, value := range map[string]string{
 		"GOSSIP__SEEDS": "a:1,b:99999", "gossip__seeds": "dns+a:http", "Gossip__Seeds": "a:0",
 		"PULSAR__URL": "pulsar://a:1,b:99999", "pulsar__url": "pulsar+ssl://a:b c", "Pulsar__Url": "pulsar://a:0",
+		"PULSAR__url": "pulsar://a:6650,", "pulsar__URL": "pulsar://pulsar+ssl://a:6651", "pulsar__ADMIN_url": "http://:8080",
 		"PULSAR__ADMIN_URL": "http://a:99999", "NODE__ADVERTISE_IP": "0.0.0.0", "node__advertise_ip": "224.0.0.1",
 	} {
 		environ := with(config.EnvPrefix+variable+"="+value, config.EnvPrefix+"GOSSIP__ADVERTISE=192.0.2.1:16652")
@@ -511,6 +552,7 @@ func TestAddressesThatCannotBeDialedAreRefused(t *testing.T) {
 		}
 	}
 	good := with("RINGFENCE__GOSSIP__SEEDS=a:1,dns+b:65535,[::1]:1", "RINGFENCE__PULSAR__URL=pulsar://a,b:6650,[::1]:1/", "RINGFENCE__PULSAR__ADMIN_URL=https://a")
+	good = append(good, "RINGFENCE__NODE__GROUP="+strings.Repeat("g", membership.GroupBytesMax))
 	if _, err := config.Load(config.Sources{Environ: good}); err != nil {
 		t.Error(err)
 	}
@@ -518,13 +560,13 @@ func TestAddressesThatCannotBeDialedAreRefused(t *testing.T) {
 
 // A file would say 8 where a variable with the same text says 10.
 func TestNumbersWithALeadingZeroAreRefused(t *testing.T) {
-	for _, text := range []string{"010", "0100", "-010", "0_10"} {
+	for _, text := range []string{"010", "07", "0100", "-010", "0_10"} {
 		_, err := config.Load(config.Sources{File: yamlFile(t, "mailbox: {depth_max: "+text+"}\n"), Environ: with()})
 		if err == nil || !strings.Contains(err.Error(), "mailbox.depth_max = "+text+", which is octal") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for _, text := range []string{"0", "0x10", "0b10", "0o10", "10"} {
+	for _, text := range []string{"0", "0x10", "0b10", "0o10", "0X10", "0B10", "0O10", "10"} {
 		if _, err := config.Load(config.Sources{File: yamlFile(t, "prove: {peer_port: "+text+"}\n"), Environ: with()}); err != nil {
 			t.Error(err)
 		}

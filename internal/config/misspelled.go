@@ -6,9 +6,6 @@ import (
 	"strings"
 )
 
-// oneUnderscore is the start of variables that may be settings with one underscore for two.
-const oneUnderscore = "RINGFENCE_"
-
 // sdkVariable is the SDKs' variable that would be a setting's with one underscore for two.
 const sdkVariable = "RINGFENCE_APP_TOKEN_FILE"
 
@@ -32,7 +29,7 @@ func MisspelledVariables(environ []string) []Misspelled {
 	found := map[string]string{}
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, oneUnderscore) || strings.HasPrefix(name, EnvPrefix) || name == sdkVariable {
+		if strings.HasPrefix(name, EnvPrefix) || name == sdkVariable {
 			continue
 		}
 		if want, ok := flat[strings.ReplaceAll(name, "__", "_")]; ok {
@@ -53,5 +50,5 @@ func variableOf(key string) string {
 
 // flatVariable is variableOf with single underscores.
 func flatVariable(key string) string {
-	return oneUnderscore + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+	return strings.ReplaceAll(variableOf(key), "__", "_")
 }

@@ -311,8 +311,8 @@ func (r *reader) firstOf(section string) string {
 	return all[slices.IndexFunc(all, func(key string) bool { return strings.HasPrefix(key, section+".") })]
 }
 
-// editsMin is the number of edits within which a key counts as a misspelling of another; a third of a long key is allowed too.
-const editsMin = 2
+// misspelledMax is the number of edits within which a key counts as a misspelling of another. One within a third of its length is named, too.
+const misspelledMax = 2
 
 // keyBytesMax is the greatest length of keys for which a similar one is looked up.
 const keyBytesMax = 64
@@ -320,10 +320,10 @@ const keyBytesMax = 64
 // unknown reports an unknown key with the nearest known one. If that is very near, the value is checked as one of that key.
 func (r *reader) unknown(key string, value *yaml.Node, at origin) {
 	if len(key) <= keyBytesMax && len(r.problems) < problemsMax {
-		if near, ok := Nearest(key, slices.Sorted(maps.Keys(r.known)), max(editsMin, len(key)/3)); ok {
+		if near, ok := Nearest(key, slices.Sorted(maps.Keys(r.known)), len(key)/3); ok {
 			r.wrong(at, "unknown key %s, the nearest is %s", key, near)
 			r.doubtful[near] = true
-			if edits(key, near) <= editsMin {
+			if edits(key, near) <= misspelledMax {
 				r.said = append(r.said, said{near, value, at})
 			}
 			return

@@ -569,6 +569,10 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	if _, err := g.ReplayEvents(t.Context(), events, Options{Rate: 1000, Max: 100, DryRun: true}); err == nil || !strings.Contains(err.Error(), "no subscription orders") {
 		t.Errorf("a replay of events: %v", err)
 	}
+	g.keep(none, "another") // no topic of the group's
+	if c := g.mustReplay(Selection{To: none}, dry); c.Sent != 2 || len(c.Missing)+len(c.Unsure) != 0 {
+		t.Errorf("to a topic with another subscription: %+v", c)
+	}
 	g.keep(others, "orders")
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || len(c.Missing)+len(c.Unsure) != 0 {
 		t.Errorf("with its subscription: %+v", c)
@@ -579,8 +583,8 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	} {
 		g.cfg.Subscriptions = subscriptions
 		g.over(g.client)
-		g.publish(g.cfg.LettersTopic, g.letter(len(name)))
-		if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || len(c.Unsure) != 1 || !strings.Contains(c.Unsure[0], name) {
+		g.publish(g.cfg.LettersTopic, g.letter(len(name)), g.letter(1000+len(name)))
+		if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || len(c.Unsure) != 1 || !strings.Contains(c.Unsure[0], name) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
@@ -673,6 +677,156 @@ func TestReplaysOfEventsWithTwoNames(t *testing.T) {
 	}
 }
 
+// TestBatchesAreBounded: a batch is sent when it has enough events, or enough bytes; the next one begins with none.
+func TestBatchesAreBounded(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	large := strings.Repeat("x", batchBytesMax/2)
+	for n := range 6 {
+		letter := g.letter(n)
+		if n < 2 {
+			letter.Payload = []byte(strconv.Itoa(n) + large)
+		}
+		g.publish(g.cfg.LettersTopic, letter)
+	}
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.Rate = 3 }); c.Sent != 6 {
+		t.Errorf("%+v", c)
+	}
+	var batches []int
+	var begins []Place
+	err := g.records(t.Context(), func(m pulsar.Message) error {
+		r, err := decodeRecord(m.Payload())
+		if r.Step == StepSending {
+			batches, begins = append(batches, len(r.Letters)), append(begins, r.From[g.topic])
+		}
+		return err
+	})
+	if want := []int{2, 3, 1}; err != nil || !slices.Equal(batches, want) {
+		t.Fatalf("the batches have %d letters, want %d: %v", batches, want, err)
+	}
+	if begins[1].Entry != 1 || begins[2].Entry != 4 {
+		t.Errorf("the batches begin behind %v, want the last event of the one before", begins)
+	}
+}
+
+// TestRecordsOfEvents: the records of a replay of events name its topic partitions, and no letters, of which the next command would look for copies.
+func TestRecordsOfEvents(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("0")})
+	sel := Selection{Since: time.Now().Add(-time.Minute), Until: time.Now().Add(time.Minute), Run: "r"}
+	if c, err := g.ReplayEvents(t.Context(), sel, Options{Rate: 1000, Max: 100}); err != nil || c.Sent != 1 || len(c.Unsure) != 1 { // without pulsar.admin_url
+		t.Fatalf("%+v, %v", c, err)
+	}
+	sendings := 0
+	err := g.records(t.Context(), func(m pulsar.Message) error {
+		r, err := decodeRecord(m.Payload())
+		if len(r.Letters)+len(r.Ends) > 0 {
+			t.Errorf("a record names letters: %+v", r)
+		}
+		if r.Step == StepSending {
+			sendings += len(r.From)
+		}
+		return err
+	})
+	if err != nil || sendings != 1 {
+		t.Errorf("%d topic partitions, %v, want 1", sendings, err)
+	}
+}
+
+// refusing is a client without readers of a topic.
+type refusing struct {
+	pulsar.Client
+
+	topic string
+}
+
+var errRefused = errors.New("refused")
+
+func (c refusing) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	if o.Topic == c.topic {
+		return nil, errRefused
+	}
+	return c.Client.CreateReader(o)
+}
+
+// TestInterruptedReplayToATopicThatCannotBeRead: also with consent to duplicates an act waits for what can be known later.
+func TestInterruptedReplayToATopicThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+	g.letters(1)
+	g.interrupt(1, 1)
+	healthy := g.client
+	g.over(refusing{healthy, g.topic})
+	if found, err := g.findSent(t.Context(), Record{Step: StepSending, From: map[string]Place{g.topic: {}}}); len(found) > 0 || err != nil {
+		t.Errorf("of a batch without letters: %v, %v", found, err) // nothing to look for
+	}
+	if c, err := g.replay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); !errors.Is(err, errRefused) || c.Sent != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.over(healthy)
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 0 || c.SentBefore != 1 {
+		t.Errorf("sent %d, sent before %d, want 0, 1", c.Sent, c.SentBefore)
+	}
+}
+
+// interrupting is a client whose producers for a topic cancel their caller's context before they send.
+type interrupting struct {
+	pulsar.Client
+
+	topic  string
+	cancel func()
+}
+
+func (c interrupting) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+	p, err := c.Client.CreateProducer(o)
+	if o.Topic == c.topic {
+		p = interruptingProducer{p, c.cancel}
+	}
+	return p, err
+}
+
+type interruptingProducer struct {
+	pulsar.Producer
+
+	cancel func()
+}
+
+func (p interruptingProducer) SendAsync(ctx context.Context, m *pulsar.ProducerMessage, answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	p.cancel()
+	if err := ctx.Err(); err != nil {
+		answer(nil, m, err)
+		return
+	}
+	p.Producer.SendAsync(ctx, m, answer)
+}
+
+// TestReplayThatIsCancelledWhileItSends: the batch that is under way is sent, and its letters are removed.
+func TestReplayThatIsCancelledWhileItSends(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	healthy := g.client
+	g.over(interrupting{healthy, g.topic, cancel})
+	c, err := g.ReplayLetters(ctx, Selection{}, Options{Who: "me@here", Why: "a test", Rate: 100, Max: 100})
+	if !errors.Is(err, context.Canceled) || c.Sent != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.over(healthy)
+	g.wantHeld("at the end", "0", "1")
+	if got := g.waiting(); got != "" {
+		t.Errorf("at the end these wait: %s", got)
+	}
+}
+
 // TestRecordsAreKept: the replays topic has a subscription that keeps its records.
 func TestRecordsAreKept(t *testing.T) {
 	t.Parallel()
@@ -682,6 +836,46 @@ func TestRecordsAreKept(t *testing.T) {
 	g.mustReplay(Selection{}, nil)
 	if s := pulsartest.Stats(t, g.cfg.ReplaysTopic(), replaysSubscription); s.Backlog != 3 {
 		t.Errorf("%d records are kept, want 3", s.Backlog)
+	}
+}
+
+// TestSchemasAreCounted: messages are sent without the version of their schema, and counted.
+func TestSchemasAreCounted(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	letter := g.letter(0)
+	letter.Properties[source.PropertySchema] = "0000000000000001"
+	g.publish(g.cfg.LettersTopic, letter, g.letter(1))
+	producer, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: g.topic, Schema: pulsar.NewStringSchema(nil)}) // in batches, the only messages to which Pulsar's client adds the version
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Payload: []byte("text")}); err != nil {
+		t.Fatal(err)
+	}
+	sel := Selection{Since: time.Now().Add(-time.Minute), Until: time.Now().Add(time.Minute), Run: "r"}
+	if c, err := g.ReplayEvents(t.Context(), sel, Options{Rate: 1000, Max: 100}); err != nil || c.Sent != 1 || c.Schema != 1 {
+		t.Errorf("of events: %+v, %v", c, err)
+	}
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || c.Schema != 1 {
+		t.Errorf("of letters: %+v", c)
+	}
+}
+
+// TestForeignRecordsAreCounted: what somebody else writes to the replays topic is counted, and prevents no act.
+func TestForeignRecordsAreCounted(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.keep(g.cfg.ReplaysTopic(), "theirs")
+	g.publish(g.cfg.ReplaysTopic(), pulsar.ProducerMessage{Payload: []byte("no record")})
+	g.letters(0)
+	for _, change := range []func(*Options){dry, nil} {
+		if c := g.mustReplay(Selection{}, change); c.Sent != 1 || c.Foreign != 1 {
+			t.Errorf("%+v", c)
+		}
 	}
 }
 

@@ -130,7 +130,7 @@ func TestSetKeys(t *testing.T) {
 func TestParseKeys(t *testing.T) {
 	a, b := newKey(16), newKey(32)
 	encode := base64.StdEncoding.EncodeToString
-	for _, text := range []string{encode(a) + "," + encode(b), encode(a) + "\n" + encode(b) + "\n", " " + encode(a) + " \r\n\r\n" + encode(b)} {
+	for _, text := range []string{encode(a) + "," + encode(b), encode(a) + "\r" + encode(b), encode(a) + "\n" + encode(b) + "\n", " " + encode(a) + " \r\n\r\n" + encode(b)} {
 		keys, err := ParseKeys(text)
 		if err != nil || !slices.EqualFunc(keys, [][]byte{a, b}, bytes.Equal) {
 			t.Errorf("%d keys, %v", len(keys), err)

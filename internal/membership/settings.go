@@ -42,13 +42,10 @@ func newSettings(self Member, ours identity.Identity, metrics *Metrics, log *slo
 }
 
 // merge takes the settings of another node in an exchange. Routers of earlier releases send
-// none.
+// none, which differ in nothing.
 func (s *settings) merge(told []byte) {
-	if len(told) == 0 {
-		return
-	}
 	var hello peerv1.Hello
-	if len(told) > settingsBytesMax || proto.Unmarshal(told, &hello) != nil || len(hello.GetIdentity()) > identity.SettingsMax {
+	if len(told) > settingsBytesMax || proto.Unmarshal(told, &hello) != nil {
 		s.metrics.bad.Inc()
 		return
 	}

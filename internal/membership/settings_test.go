@@ -89,3 +89,31 @@ func TestForgedSettingsAreCounted(t *testing.T) {
 		t.Errorf("%d bytes of log, want one short line", n)
 	}
 }
+
+// Settings of no member are only counted, though they differ: too many bytes, too many settings, and names out of order.
+func TestSettingsOutOfBoundsAreCounted(t *testing.T) {
+	metrics := NewMetrics(prometheus.NewRegistry())
+	ours := identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
+	s, err := newSettings(Member{Name: "a", Inc: newInc()}, ours, metrics, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := identity.Setting{Name: "key.from", Value: "y"}
+	var many identity.Identity
+	for n := range identity.SettingsMax + 1 {
+		many = append(many, identity.Setting{Name: fmt.Sprintf("n%03d", n)})
+	}
+	for name, theirs := range map[string]identity.Identity{strings.Repeat("x", settingsBytesMax): {other}, "many": many, "out of order": {other, other}} {
+		forged, err := newSettings(Member{Name: name, Inc: newInc()}, theirs, metrics, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := testutil.ToFloat64(metrics.bad)
+		if s.merge(forged.encoded); testutil.ToFloat64(metrics.bad) != before+1 {
+			t.Errorf("%.20s is taken", name)
+		}
+	}
+	if got := testutil.ToFloat64(metrics.otherSettings); got != 0 {
+		t.Errorf("%v exchanges with other settings are counted, want 0", got)
+	}
+}

@@ -96,7 +96,7 @@ func (s screen) packet(packet []byte) ([]byte, error) {
 	if err := checkMessages(plain); err != nil {
 		return nil, err
 	}
-	if len(plain) == len(message) {
+	if bytes.Equal(plain, message) {
 		return packet, nil
 	}
 	return append(packet[:header:header], plain...), nil

@@ -40,12 +40,23 @@ func compound(parts ...string) string {
 	return out + strings.Join(parts, "")
 }
 
-func compressed(message string) string {
+func lzwOf(message string) string {
 	var buf bytes.Buffer
 	w := lzw.NewWriter(&buf, lzw.LSB, 8)
 	_, _ = w.Write([]byte(message))
 	_ = w.Close()
-	return "\x09\x82" + str("Algo") + "\x00" + str("Buf") + str(buf.String())
+	return buf.String()
+}
+
+func compressed(message string) string {
+	return "\x09\x82" + str("Algo") + "\x00" + str("Buf") + str(lzwOf(message))
+}
+
+// inBytes is compressed with another form of bytes, whose length has so many bytes.
+func inBytes(form string, size int, message string) string {
+	text := lzwOf(message)
+	length := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
+	return "\x09\x82" + str("Algo") + "\x00" + str("Buf") + form + string(length[4-size:]) + text
 }
 
 const (
@@ -55,18 +66,34 @@ const (
 
 func TestPackets(t *testing.T) {
 	plain, encrypted := screen{label: "orders"}, screen{label: "orders", encrypted: true}
+	full, same := aPing+strings.Repeat("x", packetBytesMax-len(aPing)), aPing
+	for len(same) < len(compressed(same)) {
+		same += "x"
+	}
+	if len(same) != len(compressed(same)) {
+		t.Fatalf("%d bytes are compressed to %d", len(same), len(compressed(same)))
+	}
 	for name, c := range map[string]struct {
 		screen screen
 		packet string
 		want   string // without its label; "": refused
 		why    refusal
 	}{
-		"a ping":                  {plain, labelled("orders", aPing), aPing, ""},
-		"with a checksum":         {plain, labelled("orders", withCRC(aPing)), aPing, ""},
-		"news":                    {plain, labelled("orders", compound(aPing, aDeath, aDeath)), compound(aPing, aDeath, aDeath), ""},
-		"compressed":              {plain, labelled("orders", withCRC(compressed(compound(aDeath, aDeath)))), compound(aDeath, aDeath), ""},
-		"encrypted":               {encrypted, labelled("orders", "\x01secret"), "\x01secret", ""},
-		"encrypted, of version 0": {encrypted, labelled("orders", "\x00secret"), "\x00secret", ""},
+		"a ping":                   {plain, labelled("orders", aPing), aPing, ""},
+		"with a checksum":          {plain, labelled("orders", withCRC(aPing)), aPing, ""},
+		"news":                     {plain, labelled("orders", compound(aPing, aDeath, aDeath)), compound(aPing, aDeath, aDeath), ""},
+		"compressed":               {plain, labelled("orders", withCRC(compressed(compound(aDeath, aDeath)))), compound(aDeath, aDeath), ""},
+		"encrypted":                {encrypted, labelled("orders", "\x01secret"), "\x01secret", ""},
+		"as large as may be":       {encrypted, labelled("orders", "\x01"+strings.Repeat("x", packetBytesMax-9)), "\x01" + strings.Repeat("x", packetBytesMax-9), ""},
+		"as many as may be":        {plain, labelled("orders", compound(slices.Repeat([]string{aDeath}, packetPartsMax)...)), compound(slices.Repeat([]string{aDeath}, packetPartsMax)...), ""},
+		"compressed, of all size":  {plain, labelled("orders", compressed(full)), full, ""},
+		"in 8 bits of length":      {plain, labelled("orders", inBytes("\xc4", 1, aPing)), aPing, ""},
+		"in 8 bits, as text":       {plain, labelled("orders", inBytes("\xd9", 1, aPing)), aPing, ""},
+		"in 16 bits of length":     {plain, labelled("orders", inBytes("\xc5", 2, aPing)), aPing, ""},
+		"in 16 bits, as text":      {plain, labelled("orders", inBytes("\xda", 2, aPing)), aPing, ""},
+		"in 32 bits of length":     {plain, labelled("orders", inBytes("\xc6", 4, aPing)), aPing, ""},
+		"compressed to its length": {plain, labelled("orders", compressed(same)), same, ""},
+		"encrypted, of version 0":  {encrypted, labelled("orders", "\x00secret"), "\x00secret", ""},
 
 		"nothing":                     {plain, "", "", refusedLabel},
 		"no label":                    {plain, aPing, "", refusedLabel},
@@ -76,6 +103,11 @@ func TestPackets(t *testing.T) {
 		"a label alone":               {plain, labelled("orders", ""), "", refusedMalformed},
 		"a wrong checksum":            {plain, labelled("orders", "\x0cabcd"+aPing), "", refusedMalformed},
 		"a checksum alone":            {plain, labelled("orders", "\x0cabcd"), "", refusedMalformed},
+		"a checksum of nothing":       {plain, labelled("orders", withCRC("")), "", refusedMalformed},
+		"a compound of nothing":       {plain, labelled("orders", "\x07"), "", refusedMalformed},
+		"nothing, compressed":         {plain, labelled("orders", compressed("")), "", refusedMalformed},
+		"compressed and cut inside":   {plain, labelled("orders", "\x09\x82"+str("Algo")+"\x00"+str("Buf")+str(lzwOf(aDeath)[:20])), "", refusedMalformed},
+		"by another algorithm":        {plain, labelled("orders", "\x09\x82"+str("Algo")+"\x01"+str("Buf")+str(lzwOf(aPing))), "", refusedMalformed},
 		"garbage":                     {plain, labelled("orders", "\xd3\x8a\x01"), "", refusedMalformed},
 		"a user's message":            {plain, labelled("orders", "\x08hello"), "", refusedMalformed},
 		"an exchange in a packet":     {plain, labelled("orders", "\x06\x83"), "", refusedMalformed},
@@ -134,6 +166,10 @@ func TestStreams(t *testing.T) {
 		"a ping":                          {plain, false, labelled("orders", aPing), labelled("orders", aPing), ""},
 		"encrypted":                       {encrypted, false, labelled("orders", secret), labelled("orders", secret), ""},
 		"an encrypted answer":             {encrypted, true, secret, secret, ""},
+		"as much as may be":               {plain, false, labelled("orders", exchange(streamNodesMax, settingsBytesMax, "rest")), labelled("orders", exchange(streamNodesMax, settingsBytesMax, "rest")), ""},
+		"numbers of one byte":             {plain, true, "\x06\x83\xa5Nodes\x7f\xacUserStateLen\x00\xa4Join\xc2rest", "\x06\x83\xa5Nodes\x7f\xacUserStateLen\x00\xa4Join\xc2rest", ""},
+		"an error":                        {plain, true, "\x0d\x81\xa5Error\xa1x", "\x0d\x81\xa5Error\xa1x", ""},
+		"the longest cipher":              {encrypted, true, "\x0a\x00\x10\x00\x00secret", "\x0a\x00\x10\x00\x00secret", ""},
 		"encrypted, while both are taken": {plain, false, labelled("orders", secret), labelled("orders", secret), ""},
 
 		"another group":           {plain, false, labelled("other!", aPing), "", refusedLabel},
@@ -146,6 +182,9 @@ func TestStreams(t *testing.T) {
 		"megabytes of state":      {plain, false, labelled("orders", exchange(1, 20<<20, "")), "", refusedTooLarge},
 		"megabytes of cipher":     {encrypted, false, labelled("orders", "\x0a\x01\x40\x00\x00"), "", refusedTooLarge},
 		"a negative number":       {plain, false, labelled("orders", "\x06\x81\xa5Nodes\xff"), "", refusedTooLarge},
+		"the least of one byte":   {plain, false, labelled("orders", "\x06\x81\xa5Nodes\xe0"), "", refusedTooLarge},
+		"a number for a bool":     {plain, false, labelled("orders", "\x06\x81\xa4Join\x01"), "", refusedMalformed},
+		"another field, longer":   {plain, false, labelled("orders", "\x06\x81\xd9\x20"+strings.Repeat("x", 32)+"\x01"), "", refusedMalformed},
 		"a number of 64 bits":     {plain, false, labelled("orders", "\x06\x81\xa5Nodes\xcf\xff\xff\xff\xff\xff\xff\xff\xff"), "", refusedMalformed},
 		"a user's message":        {plain, false, labelled("orders", "\x08\x81\xaaUserMsgLen\x01x"), "", refusedMalformed},
 		"another field":           {plain, false, labelled("orders", "\x06\x81\xa5Other\x01"), "", refusedMalformed},

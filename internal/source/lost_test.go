@@ -389,6 +389,20 @@ func TestATopicPartitionThatIsLostWhileItIsEntered(t *testing.T) {
 	}
 }
 
+// Timers are refused at once when their topic is lost, not only when it cannot be read at the next attempt, and for no other topic.
+func TestTimersAreRefusedAtOnce(t *testing.T) {
+	d := fakeLink(&fakeClient{}).discovery
+	why := errors.New("refused")
+	d.lose("t", why)
+	if err := d.timers(); err != nil {
+		t.Errorf("without another topic: %v", err)
+	}
+	d.lose(d.cfg.TimerTopic(), why)
+	if err := d.timers(); !errors.Is(err, why) {
+		t.Errorf("without their topic: %v", err)
+	}
+}
+
 // A lost topic partition is tried again soon, also while others are lost one after the other.
 func TestLossesDoNotPutOffTheNextAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

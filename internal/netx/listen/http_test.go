@@ -319,6 +319,13 @@ func TestHTTPWithTLS(t *testing.T) {
 
 // The listener closes the connection that has been slow for longest, of the address with the most connections.
 func TestCrowd(t *testing.T) {
+	for range 100 { // it has them in a map
+		crowdMakesRoom(t)
+	}
+}
+
+func crowdMakesRoom(t *testing.T) {
+	t.Helper()
 	c := newCrowd(4)
 	enter := func(id uint64, source string, now clock.Instant, want uint64) {
 		t.Helper()
@@ -344,6 +351,27 @@ func TestCrowd(t *testing.T) {
 	c.leave(4)
 	enter(10, "kubelet", 12, 0)
 	enter(11, "kubelet", 13, 1)
+	same := newCrowd(3)
+	for id := range uint64(3) {
+		same.enter(id+1, "a", 1)
+	}
+	if victim, _, _ := same.enter(4, "a", 2); victim != 1 {
+		t.Errorf("of those that came at once %d makes room, want 1", victim)
+	}
+	again := newCrowd(4) // of which one is kept
+	again.enter(1, "a", 1)
+	again.keep(1)
+	again.moved(1, 2)
+	again.enter(2, "a", 3)
+	again.keep(2)
+	again.enter(3, "a", 4)
+	again.enter(4, "a", 5)
+	if victim, _, _ := again.enter(5, "a", 6); victim != 1 {
+		t.Errorf("%d makes room, want 1, whose answer has ended", victim)
+	}
+	if victim, _, _ := again.enter(6, "a", 7); victim != 3 {
+		t.Errorf("%d makes room, want 3: 2 is kept", victim)
+	}
 	one := newCrowd(1)
 	one.enter(1, "a", 1)
 	one.keep(1)
