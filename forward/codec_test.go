@@ -616,6 +616,21 @@ func TestLongestDelayOfAVerdict(t *testing.T) {
 	}
 }
 
+// A text of a verdict that is not UTF-8 is read as one that is, and nothing else changes. No router sends one.
+func TestTextsOfAVerdictAreUTF8(t *testing.T) {
+	b := encode(t, &verdictsFrame{number: 1, verdicts: []event.Verdict{{
+		Handle: 1, Kind: event.Answered,
+		Detail: &event.Detail{Reason: "grün #", FirstError: "#", Owner: "n#", Reply: &event.Reply{Outcome: event.CallFailed, Code: "c#", Payload: []byte("#")}},
+	}}})
+	var f verdictsFrame
+	if err := f.parse(bytes.ReplaceAll(b, []byte("#"), []byte{0xff})); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.verdicts[0].DetailOrZero(); d.Reason != "grün ?" || d.FirstError != "?" || d.Owner != "n?" || d.Reply.Code != "c?" || string(d.Reply.Payload) != "\xff" {
+		t.Errorf("%+v, %+v", d, d.Reply)
+	}
+}
+
 // An event's weight is never less than its encoding, so a frame that was filled by
 // weight is never too large to send.
 func TestWeightCoversEncoding(t *testing.T) {

@@ -319,11 +319,14 @@ func readDetail(b []byte) (_ *event.Detail, rest []byte) {
 	turn, b := hotframe.Number(b, verdictTurn)
 	remaining, b := hotframe.Number(b, verdictRemaining)
 	return detailOrNil(event.Detail{
-		Reply: replyOf(outcome, bytes.Clone(reply), string(code)), Grant: grantOf(int64(token), turn, remaining),
+		Reply: replyOf(outcome, bytes.Clone(reply), textOf(code)), Grant: grantOf(int64(token), turn, remaining),
 		Delay: duration(delay), Attempts: uint32(attempts), Crashes: uint32(crashes),
-		Reason: string(reason), FirstError: string(first), Epoch: epoch, Owner: string(owner),
+		Reason: textOf(reason), FirstError: textOf(first), Epoch: epoch, Owner: textOf(owner),
 	}), b
 }
+
+// textOf returns a peer's text as UTF-8: gRPC could not pass another one on to a caller.
+func textOf(b []byte) string { return hotframe.Text(string(b)) }
 
 func detailOrNil(d event.Detail) *event.Detail {
 	if d == (event.Detail{}) {
