@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -62,7 +60,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 	grown := func(partitions int) {
 		t.Helper()
 		before := sent.Load()
-		pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", partitions, nil)
+		pulsartest.Grow(t, topic, partitions)
 		eventually.NoError(t, 30*time.Second, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
 			for _, m := range c.members {
 				// Two more: the retry topic and the timer topic.

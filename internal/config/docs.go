@@ -34,7 +34,7 @@ var docs = map[string]string{
 	"app.listen":                      "host:port on loopback, or unix:PATH; with TLS any host:port.",
 	"app.ping_interval":               "Interval at which workers must request new deadlines.",
 	"app.reason_bytes_max":            "Most bytes of the error text of a result; longer texts are cut.",
-	"app.silence_max":                 "How long a worker with an open stream may send no Ping, or take nothing in that is sent to it. Then it is taken for frozen: its stream is closed as after a crash, and its keys continue once their last deadline has passed. The check is up to a quarter late.",
+	"app.silence_max":                 "How long a worker with an open stream may send no Ping, or read nothing that is sent to it. Then it counts as frozen: its stream is closed as after a crash, and its keys continue once their last deadline has passed. The check is up to a quarter late.",
 	"app.socket_mode":                 "The mode of the socket's file, in octal. Every process with write permission may connect.",
 	"app.socket_owner":                "The owner of the socket's file, as numeric UID:GID, UID or :GID; empty: the router's user and group.",
 	"app.tls.ca_file":                 "CAs that may sign the certificate of the other side, in PEM.",

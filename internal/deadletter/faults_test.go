@@ -134,7 +134,7 @@ func TestPartitionsAddedDuringAReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(g.topic)+"/partitions", 16, nil)
+	pulsartest.Grow(t, g.topic, 16)
 	for at := int32(0); at == 0; { // until the client knows the new partitions
 		id, err := other.Send(t.Context(), &pulsar.ProducerMessage{})
 		if err != nil {

@@ -345,12 +345,12 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 		if count > 2 {
 			read = append(read, count-1)
 		}
-		pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count+1, nil)
+		pulsartest.Grow(t, topic, count+1)
 		occupant, err = b.client.Subscribe(pulsar.ConsumerOptions{Topic: partition(count), SubscriptionName: cfg.Subscription, Type: pulsar.Exclusive})
 	}
 	taken := count - 1
 	defer occupant.Close()
-	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count+1, nil)
+	pulsartest.Grow(t, topic, count+1)
 	read = append(read, count)
 	failures := metric(t, reg, "ringfence_source_discovery_failures_total")
 	eventually.True(t, "all others are read", func() bool {

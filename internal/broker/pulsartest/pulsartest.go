@@ -91,6 +91,16 @@ func Topic(t testing.TB, partitions int) string {
 	return topic
 }
 
+// Grow gives a topic more partitions. Pulsar also makes the subscriptions of the new ones, and fails after it has added them if a consumer does that at the
+// same time (ManagedLedgerException$BadVersionException in 4.0.8).
+func Grow(t testing.TB, topic string, count int) {
+	t.Helper()
+	err := pulsaradmin.Client{URL: AdminURL(t)}.Call(t.Context(), http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count, nil)
+	if err != nil && partitions(t, topic) != count {
+		t.Fatal(err)
+	}
+}
+
 // Unload makes the broker unload and reload the topic: its connections are closed, and unacked
 // events are redelivered.
 func Unload(t testing.TB, topic string) {
