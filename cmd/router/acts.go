@@ -30,7 +30,7 @@ import (
 // noActs explains why a router takes no acts.
 const noActs = "this router takes no acts on keys: acts.enabled is false, or ownership.mode is gossip"
 
-// newActs returns what takes acts of operators on a router; nil: nothing does.
+// newActs returns the keeper of operators' acts on a router, nil if the router takes no acts.
 func newActs(cfg config.Config, b broker, registry *prometheus.Registry, log *slog.Logger) *act.Keeper {
 	metrics := act.NewMetrics(registry)
 	if !cfg.Acts.Enabled || modeOf(cfg) == node.Gossip {
@@ -48,8 +48,8 @@ func newActs(cfg config.Config, b broker, registry *prometheus.Registry, log *sl
 	return keeper
 }
 
-// holdMax is half of the time in which a held event makes its rounds through the retry topic, if it is copied as often
-// as can be; the other half is for the time before and after the hold.
+// holdMax returns half of the shortest time in which a held event can use up its copies to the retry topic. The other
+// half is for the time before and after the hold.
 func holdMax(cfg config.Config) time.Duration {
 	spill := cfg.Pulsar.Spill
 	return time.Duration(min(float64(spill.RoundsMax)*float64(spill.DelayMax)/2, float64(act.DurationMax)))
@@ -103,8 +103,8 @@ func (o *order) send(ctx context.Context, a *asker, what, argument string, more 
 	return key, done, nil
 }
 
-// showActed shows what has become of an act that stands in the acts topic. known tells whether the owner of the key has read it, and err why that could
-// not be asked.
+// showActed shows the result of an act that is in the acts topic. known says whether the owner of the key has read
+// the act; err is the reason why the owner could not be asked.
 func showActed(cmd *cobra.Command, form *outputForm, done act.Done, known bool, err error, answer any, words func(*page)) error {
 	if err != nil {
 		return fmt.Errorf("the %s is recorded and in effect until %s (act %s, see router acts), but the state of the key is not known: %w",
@@ -119,7 +119,8 @@ func showActed(cmd *cobra.Command, form *outputForm, done act.Done, known bool, 
 	return nil
 }
 
-// valuesFor returns the values of a request with --for. Without the flag the router has a default, which is not what 0s means.
+// valuesFor returns the values of a request with --for. Without the flag the router uses its default; 0s would not
+// mean that.
 func valuesFor(cmd *cobra.Command, duration time.Duration) (url.Values, error) {
 	if !cmd.Flags().Changed("for") {
 		return url.Values{}, nil
@@ -189,7 +190,8 @@ type heldKey struct {
 // actKnownWithin is how long the owner may take to read a hold, or to tell the end of a skip.
 const actKnownWithin = 5 * time.Second
 
-// isKnown reports whether a member that tells of this hold has read ours: it tells of the newest.
+// isKnown reports whether a member that reports the hold told has read ours: members report the newest hold that they
+// have read.
 func (h *heldKey) isKnown(told *report.Hold) bool { return told != nil && !told.Since.Before(h.Act.At) }
 
 // find waits until the owner of the key knows the hold, and reports whether it does.

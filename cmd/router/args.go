@@ -30,7 +30,8 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
-// meant says how to write an argument that was meant as the value of a flag: the time of --watch, which may have none, or a file with settings.
+// meant returns a hint if an argument was probably meant as the value of a flag: the interval of --watch, whose value
+// is optional, or a file with settings.
 func meant(cmd *cobra.Command, args []string) string {
 	for _, one := range args {
 		if _, err := time.ParseDuration(one); err == nil && cmd.Flags().Changed("watch") {
@@ -111,7 +112,7 @@ func requireWords(root *cobra.Command) {
 	}
 }
 
-// outputOf writes to what is the output of a command by then.
+// outputOf writes to the output that a command has at the time of the write.
 type outputOf struct{ cmd *cobra.Command }
 
 func (o outputOf) Write(b []byte) (int, error) { return o.cmd.OutOrStdout().Write(b) }

@@ -14,16 +14,16 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// errViolated makes the exit code tell of a log that contradicts itself.
+// errViolated makes the command fail if the log contradicts itself.
 var errViolated = errors.New("the control log contradicts itself: see above")
 
-// errUnjudged makes the exit code tell of a log that holds nothing to judge by.
+// errUnjudged makes the command fail if the log has nothing to check records against.
 var errUnjudged = errors.New("the control log has no record from which its state follows: nothing was checked")
 
 // errNoGroup makes the exit code tell of a group that has no control log.
 var errNoGroup = errors.New("no router of this group has ever run here")
 
-// errLater makes the exit code tell of a log that goes on in a format that this build does not read.
+// errLater makes the command fail if the log continues in a format that this build cannot read.
 var errLater = errors.New("the control log continues in a later version: see above")
 
 func auditCommand() *cobra.Command {

@@ -56,7 +56,7 @@ func (a *application) start(at net.Addr, leave func()) error {
 	a.cmd.Env = a.environment(endpointOf(at))
 	a.ended, a.asked, a.signals = make(chan struct{}), make(chan struct{}), make(chan os.Signal, len(forwarded))
 	started := make(chan error)
-	a.running.Go(func() { buryOrphans(a.ended) })
+	a.running.Go(func() { reapOrphans(a.ended) })
 	a.running.Go(func() { a.watch(started, leave) })
 	if err := <-started; err != nil {
 		return usageError{fmt.Errorf("the application cannot be started: %w", err)}

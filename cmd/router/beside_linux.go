@@ -15,9 +15,10 @@ import (
 	"github.com/ringfence/router/internal/base/timerslack"
 )
 
-// ownGroup gives an application a process group of its own, so that Ctrl-C in a terminal reaches the
-// router alone. It ends by SIGTERM when the router is killed: that happens when the thread that has
-// started it ends, so the caller's goroutine keeps its thread until unlock. Its timer slack is the kernel's, not that of a router.
+// ownGroup gives an application a process group of its own, so that Ctrl-C in a terminal reaches the router alone.
+// The kernel sends the application SIGTERM when the router is killed, or already when the thread that started the
+// application ends: so the caller's goroutine keeps its thread until unlock. The application gets the kernel's
+// default timer slack, not the router's.
 func ownGroup(cmd *exec.Cmd) (unlock func()) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	runtime.LockOSThread()
@@ -31,9 +32,10 @@ func ownGroup(cmd *exec.Cmd) (unlock func()) {
 // orphansEvery is the time between two looks for orphans. What the router has started itself is waited for at once, long before a second look.
 const orphansEvery = 5 * time.Second
 
-// buryOrphans waits for processes that have lost their parent, until stop is closed, if this is the first process of a container. Such
-// processes become its children; unless it waits for their ends, each keeps a process id of the container.
-func buryOrphans(stop <-chan struct{}) {
+// reapOrphans reaps processes that have lost their parent, until stop is closed, if this is the first process of a
+// container. Such processes become its children, and unless it reaps them, each occupies a process id of the
+// container.
+func reapOrphans(stop <-chan struct{}) {
 	if os.Getpid() != 1 {
 		return
 	}

@@ -14,5 +14,5 @@ func ownGroup(cmd *exec.Cmd) (unlock func()) {
 	return func() {}
 }
 
-// buryOrphans has nothing to do here: see that for Linux.
-func buryOrphans(<-chan struct{}) {}
+// reapOrphans does nothing on this system: see the one for Linux.
+func reapOrphans(<-chan struct{}) {}

@@ -15,5 +15,5 @@ func signalGroup(*exec.Cmd, os.Signal) {}
 func terminateGroup(cmd *exec.Cmd) { _ = cmd.Process.Kill() } // fails only if it has ended
 func killGroup(cmd *exec.Cmd)      { _ = cmd.Process.Kill() }
 
-// buryOrphans has nothing to do here: see that for Linux.
-func buryOrphans(<-chan struct{}) {}
+// reapOrphans does nothing on this system: see the one for Linux.
+func reapOrphans(<-chan struct{}) {}

@@ -33,7 +33,7 @@ const (
 )
 
 // brokerWatch finds out why the broker does not serve this router, for as long as it does not. The
-// clients retry for ever and do not say.
+// clients retry forever without reporting why.
 type brokerWatch struct {
 	find func(context.Context) error // why the broker does not serve; nil: nothing is known against it
 	why  atomic.Pointer[error]
@@ -65,7 +65,7 @@ func (w *brokerWatch) run(ctx context.Context, serves func() bool, log *slog.Log
 	}
 }
 
-// servedBy reports whether a broker does for a node all that it is asked for.
+// servedBy reports whether the broker serves every request of a node.
 func servedBy(n *node.Node) bool {
 	return n.CheckClaim() == nil && n.CheckLease() == nil && n.CheckSource() == nil
 }

@@ -82,7 +82,7 @@ func forgetPage(n *node.Node) http.Handler {
 	})
 }
 
-// drainPending says that a drain went on when --wait ended; exitUndrain.
+// drainPending means that a drain was still in progress when --wait ended. Its exit code is exitUndrain.
 type drainPending struct{ says string }
 
 func (d drainPending) Error() string { return d.says }

@@ -355,7 +355,8 @@ var (
 	errQuiet = errors.New("no Beat came")
 )
 
-// nobodyLives listens to the control topic for the Beat of a member.
+// nobodyLives returns an error if a member of the group writes a Beat to the control topic while it listens there, or
+// if it cannot find out.
 func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
 	if modeOf(cfg) == node.Gossip {
 		return usageError{errors.New("with ownership.mode gossip the log does not show running members: stop them, and use --force")}

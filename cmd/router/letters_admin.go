@@ -29,7 +29,7 @@ import (
 // Bounds of the process that answers a question about dead letters.
 const (
 	lettersAnswerMax  = 8 << 20
-	answerMemoryLimit = "256MiB" // GOMEMLIMIT, which is a wish
+	answerMemoryLimit = "256MiB" // GOMEMLIMIT, a soft limit
 	lastWordsMax      = 2 << 10
 	questionBytesMax  = 1 << 20
 )
@@ -79,7 +79,7 @@ func askProcess(ctx context.Context, executable string, environ []string, q dead
 	if err := cmd.Start(); err != nil {
 		return a, fmt.Errorf("the process that reads dead letters: %w", err)
 	}
-	sacrifice(cmd.Process.Pid)
+	killFirst(cmd.Process.Pid)
 	if err := cmd.Wait(); err != nil {
 		return a, fmt.Errorf("the process that reads dead letters: %w; its output: %s", err, untrusted.Short(strings.TrimSpace(words.String()), lastWordsMax))
 	}
@@ -90,8 +90,9 @@ func askProcess(ctx context.Context, executable string, environ []string, q dead
 	return a, err
 }
 
-// sacrifice makes the system end this process first if the machine or container has too little memory: on Linux.
-func sacrifice(pid int) {
+// killFirst makes the kernel kill the process pid before any other if the machine or container runs out of memory, on
+// Linux only.
+func killFirst(pid int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte("1000"), 0o600) // elsewhere there is no such file
 }
 

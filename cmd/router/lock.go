@@ -106,7 +106,8 @@ func lockCommand() *cobra.Command {
 	return cmd
 }
 
-// lockError is an end of router lock with an exit code of its own. Without a text nothing is printed: the command has said why.
+// lockError ends router lock with an exit code of its own. Without a text nothing is printed, because the command has
+// reported its failure itself.
 type lockError struct {
 	code int
 	text string

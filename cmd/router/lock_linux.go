@@ -21,7 +21,8 @@ func startLocked(cmd *exec.Cmd) (unlock func(), err error) {
 	return runtime.UnlockOSThread, nil
 }
 
-// untilEnded waits for the end of a child and leaves it to Wait: until then its number is given to no other process, and to no group.
+// untilEnded waits for the end of a child without reaping it. Until Wait reaps it, its process id, which is also the
+// id of its group, is not used again.
 func untilEnded(cmd *exec.Cmd) {
 	for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}

@@ -27,8 +27,9 @@ import (
 )
 
 const (
-	// lockTerm is how much permission is left when the command is told to end, or a quarter of what there was, if that is less. Renewals come
-	// when two thirds of it are left, at the latest: so one has failed, and the next one has had its time.
+	// lockTerm is how much permission is left when the command gets SIGTERM, or a quarter of the longest permission,
+	// if that is less. A renewal begins when two thirds are left, at the latest, so by then one has failed, and a
+	// second one has had time for an answer.
 	lockTerm = 400 * time.Millisecond
 
 	// lockStart bounds the answers of a watchdog that starts.
@@ -137,8 +138,8 @@ type locked struct {
 	lost     string        // why the command shall end, "" while it shall not
 }
 
-// run runs the command to its end. There is never a command without a watchdog that knows its group: it begins when the watchdog has said so. An error
-// that is no lockError comes from before that.
+// run runs the command to its end. The command never runs without a watchdog that knows its process group: it begins
+// only when the watchdog has confirmed that. An error other than a lockError means that the command has not begun.
 func (l *locked) run() error {
 	var err error
 	if l.dog, err = startDog(); err != nil {
@@ -178,7 +179,8 @@ func (l *locked) run() error {
 	return l.finish()
 }
 
-// until is the deadline of the reservation. Whatever delays this process meanwhile makes it earlier.
+// until returns the deadline of the reservation. It reads the lease clock before the remaining time, so a delay of
+// the process in between makes the result earlier, never later.
 func (l *locked) until() clock.Instant {
 	now := clock.Now()
 	left := time.Until(l.reservation.Until())
@@ -254,7 +256,7 @@ func (l *locked) watch() {
 		case ahead, ok := <-answers:
 			switch late := l.late(clock.Now()); {
 			case !ok:
-				if answers = nil; !late { // otherwise it has done its duty
+				if answers = nil; !late { // otherwise it has ended after it killed the group
 					l.lose("its watchdog has ended")
 				}
 			case l.lost == "" && !late: // a passed deadline is never extended
@@ -343,7 +345,7 @@ func (l *locked) lendTerminal() (takeBack func()) {
 	if has, err := unix.IoctlGetInt(terminal, unix.TIOCGPGRP); err != nil || has != own {
 		return func() {}
 	}
-	signal.Ignore(syscall.SIGTTOU) // that it would be stopped by when it takes it back
+	signal.Ignore(syscall.SIGTTOU) // which would stop this process when it takes the terminal back
 	_ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, l.child.Process.Pid)
 	return func() { _ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, own) }
 }

@@ -9,6 +9,6 @@ func startLocked(cmd *exec.Cmd) (unlock func(), err error) {
 	return func() {}, cmd.Start()
 }
 
-// untilEnded waits for the end of a child. For a moment then the watchdog knows the number of a group that is no more; systems do not give it away
-// so soon.
+// untilEnded waits for the end of a child and reaps it. For a moment the watchdog then has the id of a group that no
+// longer exists; systems do not reuse an id so soon.
 func untilEnded(cmd *exec.Cmd) { _ = cmd.Wait() } // its state is looked at

@@ -38,7 +38,8 @@ const (
 	lockOrphanMax = time.Second
 )
 
-// The lines that a watchdog is told. It answers each, and its start, with a line that has the time of its clock.
+// The lines that are sent to a watchdog. When it has started, and after each line, it answers with a line that has
+// its clock's time.
 const (
 	tellUntil = "until" // and an instant of its clock: the new deadline
 	tellGroup = "group" // and the process group
@@ -106,7 +107,7 @@ func watchLock(in io.Reader, out io.Writer) {
 		now := clock.Now()
 		switch {
 		case d.late(now): // whatever was said since
-			killForGood(d.group)
+			killUntilGone(d.group)
 			return
 		case heard:
 			if d.hear(line) {
@@ -116,7 +117,7 @@ func watchLock(in io.Reader, out io.Writer) {
 		case !open:
 			lines = nil
 			if d.abandoned(now); d.group == 0 {
-				return // its command waits for a word of it, and ends
+				return // the command still waits for its byte, and ends without it
 			}
 			signalLocked(d.group, syscall.SIGTERM)
 		case d.orphan && !signalLocked(d.group, 0):
@@ -125,8 +126,9 @@ func watchLock(in io.Reader, out io.Writer) {
 	}
 }
 
-// killForGood kills a group until nothing is left of it: at most a while, since the dead whom nobody buries count too.
-func killForGood(group int) {
+// killUntilGone sends SIGKILL until no process of a group is left, for a second at most, since dead processes that
+// nobody reaps count, too.
+func killUntilGone(group int) {
 	if group == 0 {
 		return
 	}
@@ -167,7 +169,7 @@ const gateFile = 3
 
 // execLocked becomes the command as soon as a byte comes through the gate.
 func execLocked(gate *os.File, path string, command []string) error {
-	signal.Ignore(syscall.SIGTSTP) // of the command, too: the shell knows router lock alone, so nobody could wake a command that Ctrl-Z has stopped
+	signal.Ignore(syscall.SIGTSTP) // the command inherits this: the shell only knows router lock, so nothing could continue a command that Ctrl-Z has stopped
 	_, err := io.ReadFull(gate, make([]byte, 1))
 	_ = gate.Close() // it was only read
 	if err != nil {

@@ -178,7 +178,8 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 	}
 }
 
-// evicts checks that no backlog quota deletes what is in a topic: neither the anchor of a log nor the originals of copies keep it then.
+// evicts checks that no backlog quota deletes messages of a topic. Against a quota they are not even protected by a
+// subscription that has not acked them, such as the anchor of a log.
 func (d *doctor) evicts(ctx context.Context, admin pulsaradmin.Client, check, path, topic, lost string) {
 	for _, kind := range d.evictions(ctx, admin, path) {
 		d.fail(check, "exempt it: "+holdProducers(topic, kind),
@@ -211,8 +212,8 @@ func (d *doctor) evictions(ctx context.Context, admin pulsaradmin.Client, path s
 	return kinds
 }
 
-// retriesWait checks that the broker delays retries. Else they come back at once and use up their attempts, and one with a longer delay than is permitted is
-// refused.
+// retriesWait checks that the broker delays retries. If delays are forbidden, retries come back at once and use up
+// their attempts; if they are limited, the broker refuses retries with a longer delay.
 func (d *doctor) retriesWait(ctx context.Context, admin pulsaradmin.Client, check, path, topic string) {
 	delays := d.delays(ctx, admin, path)
 	if delays == nil {

@@ -19,7 +19,7 @@ import (
 type uses struct {
 	subscription string // of the routers, or the one that keeps what is in the topic
 	from         string // where it begins
-	lack         string // what is missing without the topic; "": the doctor speaks elsewhere of that
+	lack         string // what does not work without the topic; "": another check reports that
 	optional     bool   // routers go on without it
 
 	// What policies may forbid.

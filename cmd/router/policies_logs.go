@@ -44,7 +44,8 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client) {
 	d.rates(ctx, admin, path, topic)
 }
 
-// inactive checks that topics stay while the group is stopped and has nothing left to read: with a topic its subscription would go.
+// inactive checks that the broker does not delete topics while the group is stopped and has nothing left to read: it
+// would delete the subscriptions with them.
 func (d *doctor) inactive(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	const harmless = "delete_when_no_subscriptions"
 	var affected []string
@@ -158,7 +159,7 @@ func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path s
 	}
 }
 
-// expiry checks that nothing but the anchor lets records go.
+// expiry checks that records are deleted only when the anchor has moved past them.
 func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path string) {
 	switch seconds, known := d.ttl(ctx, admin, path); {
 	case seconds > 0:

@@ -7,7 +7,8 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// makesTopics reports whether the broker creates a topic at its first use, by the policy of its namespace or else by its own setting. It does if it does not tell.
+// makesTopics reports whether the broker creates a topic at its first use, by the policy of its namespace or else by
+// its own setting. If the broker does not tell, the answer is true.
 func makesTopics(ctx context.Context, admin pulsaradmin.Client, topic string, settings map[string]string) bool {
 	var policy struct{ AllowAutoTopicCreation *bool }
 	if err := admin.Call(ctx, http.MethodGet, namespaceOf(topic)+"/autoTopicCreation", nil, &policy); err == nil && policy.AllowAutoTopicCreation != nil {

@@ -145,8 +145,9 @@ func (d *pulsarAuth) provider() auth.Provider {
 	return nil
 }
 
-// issuerTimeout bounds each request to an issuer of tokens, and is the pause after one in vain while the token is good. The library's provider
-// (v0.21.0) has no bound: an issuer that accepts connections and does not answer would keep all who wait for a token for ever.
+// issuerTimeout bounds each request to an issuer of tokens. It is also the pause after a failed request while the
+// token is still valid. The library's provider (v0.21.0) has no timeout: an issuer that accepts connections but does
+// not answer would block everyone who needs a token forever.
 const issuerTimeout = 5 * time.Second
 
 // tokenSpare is how long before its end a token is replaced.
@@ -155,7 +156,7 @@ const tokenSpare = time.Minute
 // tokenSecondsMax bounds how long a token is good: an issuer whose tokens never expire may say more seconds than a Duration holds.
 const tokenSecondsMax = 365 * 24 * 3600
 
-// oauth2 asks the issuer only when a client begins with it: it may be away, and come.
+// oauth2 requests the first token only when a client needs one, so that a router can start while the issuer is down.
 type oauth2 struct {
 	auth.Provider // but for GetData
 	settings      config.PulsarOAuth2
@@ -164,7 +165,7 @@ type oauth2 struct {
 	mu     sync.Mutex // guards the fields below, and is held while the issuer is asked
 	token  string
 	until  clock.Instant // the token is to be replaced; it expires tokenSpare later, also while the machine sleeps
-	failed clock.Instant // the issuer last gave none in place of one that was good; 0: never
+	failed clock.Instant // when the issuer last failed to replace a valid token; 0: never
 }
 
 func newOAuth2(settings config.PulsarOAuth2) *oauth2 {
@@ -184,7 +185,7 @@ func (o *oauth2) GetData() ([]byte, error) {
 	switch got, err := o.fetch(); {
 	case err == nil:
 		o.token, o.until = got.AccessToken, now.Add(time.Duration(min(got.ExpiresIn, tokenSecondsMax))*time.Second-tokenSpare)
-	case good: // the issuer may come back; until it is asked again, nobody waits for it
+	case good: // use the old token until the issuer is asked again
 		o.failed = clock.Now()
 	default:
 		return nil, fmt.Errorf("pulsar.oauth2: %w", err)
@@ -232,8 +233,9 @@ func (d *pulsarAuth) adminClient() *http.Client {
 	return &http.Client{Transport: &adminTransport{auth: d}}
 }
 
-// adminTransport authorizes each request, those after a redirect too: brokers send a
-// question about a topic on to its owner. It does not follow one out of TLS.
+// adminTransport authorizes each request, including those after a redirect: brokers
+// redirect a request about a topic to its owner. It does not follow a redirect from TLS
+// to plain HTTP.
 type adminTransport struct {
 	auth *pulsarAuth
 
@@ -271,7 +273,8 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 	return transport.RoundTrip(request)
 }
 
-// token asks the provider, which takes no context, and may ask an issuer. Nobody waits for a question that has been left: it ends by itself.
+// token asks the provider, which takes no context, and may call an issuer. If ctx ends first, the call is abandoned,
+// and ends by itself.
 func (t *adminTransport) token(ctx context.Context) ([]byte, error) {
 	start := func(call func()) error {
 		t.asking.Go(call)

@@ -193,8 +193,8 @@ const servicesShownMax = 10
 // stderrPatience is how long a process that ends waits for a reader of its standard error.
 const stderrPatience = time.Second
 
-// outliveLogReader keeps the process alive when the reader of its log has gone: writing then fails, instead of a death without a
-// drain. The signal is not ignored: what a process starts would inherit that.
+// outliveLogReader keeps SIGPIPE from killing the process, without a drain, when the reader of its log has gone:
+// writing fails instead. The signal is caught, not ignored, because child processes would inherit the latter.
 func outliveLogReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // run is the life of one member, from its listeners to the end of its drain.

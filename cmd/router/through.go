@@ -48,7 +48,8 @@ func (t *through) options(cmd *cobra.Command) ([]client.Option, error) {
 	return options, nil
 }
 
-// connectHint says what to do about a router to which no connection can be made, in a text to be appended; "" if err is another error.
+// connectHint returns advice, to be appended to an error, for a router to which no connection can be made; "" for
+// other errors.
 func connectHint(err *client.CallError) string {
 	if err.Code != client.CodeUnreachable || err.Err == nil { // of a router: the owner of the key cannot be reached
 		return ""

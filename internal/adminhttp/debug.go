@@ -61,7 +61,7 @@ func (t *profileTurn) bounded(profile http.Handler, usual, most time.Duration) h
 	})
 }
 
-// secondsOf reads ?seconds= as profiles do; a fraction is too much of it.
+// secondsOf reads ?seconds= as profiles do, but takes whole seconds only.
 func secondsOf(r *http.Request, usual time.Duration) (time.Duration, error) {
 	text := r.URL.Query().Get("seconds")
 	if text == "" {

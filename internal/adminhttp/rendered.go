@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Of pages that strangers may ask for.
+// Limits of pages that callers without a token may request.
 const (
 	renderedFor   = 500 * time.Millisecond // how old an answer may be that is given again
 	renderedMax   = 64                     // answers that are remembered of one page
@@ -76,7 +76,7 @@ func (p *renderedPage) render(answer *rendering, form string, r *http.Request) {
 	defer cancel()
 	complete := false
 	defer func() {
-		if !complete { // the page has panicked, of which the server logs what the first caller made: the others must not take nothing for the answer
+		if !complete { // the page has panicked: the server logs it for the first caller, and the others must not get an empty answer
 			answer.header, answer.status = http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, http.StatusInternalServerError
 			answer.body.Reset()
 			answer.body.WriteString("the page cannot be shown: see the log of the router\n")

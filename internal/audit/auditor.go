@@ -102,8 +102,8 @@ type head struct {
 // never is before all instants.
 const never = time.Duration(math.MinInt64)
 
-// headsMax keeps the heads, of which each handling needs one, in a cache of the processor, and still far apart: in a chain of several keys,
-// handlers of these that run at the same time are looked at in vain.
+// headsMax is small enough that the heads, one of which each handling reads, fit into a cache of the processor, and
+// large enough that few keys share a chain: concurrent handlers of other keys in the same chain are compared in vain.
 const headsMax = 1 << 14
 
 const (
@@ -138,8 +138,9 @@ func New(memory int) *Auditor {
 	return &Auditor{ring: make([]record, max((memory-heads*headBytes)/recordBytes, 16)), heads: make([]head, heads)}
 }
 
-// Register returns the id of a source, also of one that is registered already. The first source keeps its id; another one may lose it to the
-// next Register when none of its handlings is in memory. ok is false if there is no room: all others have handlings in memory.
+// Register returns the id of a source, and registers it if necessary. The first source keeps its id for good. Any
+// other source may lose its id to a later Register once none of its handlings is in memory. ok is false if there is
+// no room: all others have handlings in memory.
 func (a *Auditor) Register(s Source) (id SourceID, ok bool) {
 	free := -1
 	for i := range a.sources {
@@ -362,7 +363,8 @@ func (m *Mapping) agrees(other *Mapping) bool {
 	return (m.Shift - other.Shift).Abs() <= max(m.StartSlack, m.EndSlack)+max(other.StartSlack, other.EndSlack)
 }
 
-// isWithin reports whether r is an instant, as a clock with steps shows a short handling, at which the other one had begun and not ended.
+// isWithin reports whether r has no length, as a clock with coarse steps shows a short handling, and lies within the
+// other one.
 func (r *record) isWithin(other *record) bool {
 	return r.start == r.end && other.start < r.start && r.end < other.end
 }

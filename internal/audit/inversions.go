@@ -41,9 +41,10 @@ type OrderCounts struct {
 	Forgotten  uint64         // keys that had to make room for others
 }
 
-// Inversions counts how often an event of a key began after a later one of its topic partition, by message id. Only first
-// handlings count: a failed event comes again on purpose. It knows the keys that began here most recently; so inversions across a
-// move, and those of a key that was forgotten, are not seen, and the count is a lower bound. It is not safe for concurrent use.
+// Inversions counts how often an event of a key began after a later one of its topic partition, by message id. Only
+// first handlings count: a failed event comes again on purpose. It knows only the keys that most recently began here,
+// so it misses inversions across a move and those of forgotten keys: the count is a lower bound. It is not safe for
+// concurrent use.
 type Inversions struct {
 	sets      [][newestWays]newest
 	tenures   [partition.Count]tenure

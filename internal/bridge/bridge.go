@@ -180,8 +180,9 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// handle is the handler: one request, and more only while the application accepts no connection and
-// the worker stays. An event whose request was not sent then does not wait for the drain grace.
+// handle is the handler. It makes one request, and repeats it only while the application accepts no
+// connection and the worker does not leave. When the worker leaves, an event whose request was not
+// sent goes back at once, instead of after the drain grace.
 func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 	pauses := backoff.Backoff{Min: lookFirst, Max: lookMax}
 	leaving := b.leaves()
@@ -214,7 +215,7 @@ func (b *Bridge) handle(ctx context.Context, e *client.Event) error {
 
 // send makes one request. sent is false if the application cannot have seen it: there was no connection for it, or TLS failed.
 func (b *Bridge) send(ctx context.Context, e *client.Event) (response *http.Response, sent bool, err error) {
-	sent = true // a request that is no good, for which no connection is looked for, would wait for ever
+	sent = true // an invalid request, which never gets to a connection, must not be repeated forever
 	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { sent = false },               // again if nothing was written to a connection that had ended
 		GotConn: func(httptrace.GotConnInfo) { sent = true }, // after the handshake of TLS
@@ -271,8 +272,8 @@ func retryAfter(header string, now time.Time) (after time.Duration, ok bool) {
 	return min(max(at.Sub(now), 0), retryAfterMax), true
 }
 
-// setPresent begins a stay of the worker: absent is called after a long absence, and leaving is closed
-// at the end of the stay.
+// setPresent is called when the worker begins to take events: absent is to be called after a long
+// absence of the application, and leaving is closed when the worker stops or leaves.
 func (b *Bridge) setPresent(absent func(), leaving <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -317,7 +317,8 @@ const misspelledMax = 2
 // keyBytesMax is the greatest length of keys for which a similar one is looked up.
 const keyBytesMax = 64
 
-// unknown reports an unknown key with the nearest known one. If that is very near, the value is checked as one of that key.
+// unknown reports an unknown key and the nearest known one. If the two are very similar, the value is also checked as
+// a value of the known key.
 func (r *reader) unknown(key string, value *yaml.Node, at origin) {
 	if len(key) <= keyBytesMax && len(r.problems) < problemsMax {
 		if near, ok := Nearest(key, slices.Sorted(maps.Keys(r.known)), len(key)/3); ok {

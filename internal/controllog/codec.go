@@ -22,8 +22,9 @@ var (
 // partitionsMax is the most partitions that a record can speak of.
 const partitionsMax = 1 << 16
 
-// pendingMax bounds the tenures in a Snap, which names each once, with all of its partitions: within the size that a broker takes, there could be
-// gigabytes of them. It allows 256 on each partition, and a new owner takes none over before it has waited for all.
+// pendingMax bounds the pairs of a tenure and a partition in a Snap. The Snap names each tenure once, with all of its
+// partitions, so a record that a broker accepts could expand to gigabytes in memory. The bound allows 256 tenures on
+// each partition; there are few, since a new owner waits for all of them before it takes the partition over.
 const pendingMax = 1 << 20
 
 // Bounds of the topics that a node says it consumes. TopicsBytesMax is that of what a router may be configured with: with it, a Snap

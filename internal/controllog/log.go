@@ -472,8 +472,9 @@ func (l *Log) release(record ownership.Record) {
 	}
 }
 
-// appended leaves the answer to an append for Run's goroutine: the caller may be the
-// driver, which would wait for itself, or the client's own goroutine.
+// appended leaves the answer to an append to Run's goroutine. The caller may be the
+// driver, which would deadlock if it delivered the answer to itself, or a goroutine of
+// the client, which must not block.
 func (l *Log) appended(record ownership.Record, err error) {
 	result := "ok"
 	if !errors.Is(err, errBusy) { // which those under way explain

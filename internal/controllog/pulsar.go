@@ -262,8 +262,8 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		})
 }
 
-// silentTimeouts is the number of send timeouts for which a producer may be without a receipt. Mostly the broker is
-// away then, and the client would reconnect by itself.
+// silentTimeouts is the number of send timeouts that may pass without a receipt before a producer is replaced. It
+// is more than one, because mostly the broker is just unreachable, and the client reconnects by itself.
 const silentTimeouts = 4
 
 var errSilent = errors.New("no receipts: the broker is away, or has refused a record, as by a policy of maxMessageSize")
@@ -332,7 +332,8 @@ func (p *Pulsar) openReader(ctx context.Context, options pulsar.ReaderOptions) (
 		pulsar.Reader.Close)
 }
 
-// End implements [Transport]. It opens a reader for the question: the client asks through one.
+// End implements [Transport]. It opens a reader, since the client offers the lookup of the newest position only
+// there.
 func (p *Pulsar) End(ctx context.Context) (event.Position, error) {
 	if err := p.connected(ctx); err != nil {
 		return endUnknown, err
@@ -473,8 +474,8 @@ func (p *Pulsar) terminatedAdvice() string {
 	return "nothing can be written to a terminated topic: delete it while the routers run, and they begin it anew: pulsar-admin topics delete --force " + p.cfg.Topic
 }
 
-// ended says that the topic is terminated. The client, which does not know the broker's word for that, closes the connection and comes back many times a
-// second.
+// ended logs that the topic is terminated, at a limited rate: the client does not know the broker's error for this,
+// closes the connection, and reconnects many times a second.
 func (p *Pulsar) ended() {
 	p.mu.Lock()
 	now := clock.Now()
@@ -497,8 +498,8 @@ func (p *Pulsar) isReady() bool {
 	}
 }
 
-// named adds [ErrDenied] to the error of a broker that lets this role not use the topic. It goes
-// by the name of the result: not every call of the client returns a pulsar.Error.
+// named adds [ErrDenied] to the error of a broker that denies this role access to the topic. It
+// compares the text, because not every call of the client returns a pulsar.Error.
 func (p *Pulsar) named(err error) error {
 	if !strings.Contains(err.Error(), "AuthorizationError") {
 		return err
@@ -554,8 +555,9 @@ func position(id pulsar.MessageID) event.Position {
 	return event.Position{Ledger: id.LedgerID(), Entry: id.EntryID()}
 }
 
-// demote makes the client's log lines fit ours: a reconnect is an error to it and a
-// matter of course to us. It calls ended instead of a line about the end of a terminated topic.
+// demote lowers the levels of the client's log lines: errors, as the client calls each
+// reconnect, become warnings, and all other lines debug. Instead of the client's line
+// about a terminated topic it calls ended.
 type demote struct {
 	slog.Handler
 

@@ -10,9 +10,9 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// Read reads a log from a position on, see [Transport.Tail]. Once the reader is open and the log has told its end, see [Transport.End], within
-// endMax, it calls follow, whose ctx ends when the reader is lost. It returns the error of follow, or why there is no reader any more; nil if ctx has
-// ended and follow returns nil.
+// Read reads a log from a position on, see [Transport.Tail]. Once the reader is open it asks the log for its end
+// ([Transport.End]), for at most endMax, and calls follow with it. The ctx of follow ends when the reader is lost.
+// Read returns the error of follow, or the reason for the loss; nil if ctx has ended and follow returns nil.
 func Read(ctx context.Context, transport Transport, from event.Position, prefetch int, endMax time.Duration,
 	follow func(ctx context.Context, end event.Position, entries <-chan Entry) error,
 ) error {

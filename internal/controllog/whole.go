@@ -16,15 +16,15 @@ import (
 // Whole returns a transport whose Tail misses no record that the log has. It is for readers that do not check positions
 // themselves, as the machine of ownership does.
 //
-// The reader of Pulsar's client reconnects by itself, and then drops the record that waits for its caller if another record
-// is queued.
-// So a record that is not the next entry of the same ledger is passed on only after a second reader, opened at the
-// record before, has it as the next one too. A topic with few records has one in each ledger, so the first reader reads
-// on for some time, and the second one checks all of that.
+// The reader of Pulsar's client reconnects by itself, and then drops the record that waits for its caller if another
+// record is queued. So a record that is not the next entry of the same ledger is passed on only after a second
+// reader, opened at the record before, also has it as the next one. Each record of a topic with few records may be in
+// a ledger of its own. So the first reader reads ahead for some time, and the second one checks everything that it
+// has read.
 //
-// The client also continues by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if readers opened at the newest
-// record do not have it, or if a position falls and the log ends before it. Such a topic is empty, and may stay so: a
-// reader is opened there every lookEvery.
+// The client also continues by itself in a topic that was deleted and made again. So Tail ends with [ErrReplaced] if
+// readers opened at the newest record do not have it, or if a position falls and the log ends before it. Such a topic
+// may remain empty, so that no record would show the change: therefore a reader is opened there every lookEvery.
 func Whole(t Transport, log *slog.Logger) Transport { return whole{t, log} }
 
 type whole struct {

@@ -23,7 +23,8 @@ type Options struct {
 	AcceptDuplicates bool // send letters of which it cannot be known whether they were sent
 }
 
-// once names what one act sends once: an event; with Again a letter, which Pulsar's client shows a second time after it has reconnected.
+// once returns the name by which an act sends something only once: that of the event, or with Again that of the
+// letter, since Pulsar's client returns a letter a second time after it has reconnected.
 func (o *Options) once(s Sent) string {
 	if o.Again {
 		return s.Letter
@@ -245,7 +246,7 @@ func (e *sharedEntry) remove(l *received) error {
 	return nil
 }
 
-// leave counts the letters that are held, of an entry of which others are not removed.
+// leave counts the held letters of an entry as not removed, because others of the entry are not to be removed.
 func (e *sharedEntry) leave() {
 	e.counts.Shared += len(e.letters)
 	e.letters = nil

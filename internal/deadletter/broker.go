@@ -36,7 +36,7 @@ type Config struct {
 	BusyMax   time.Duration // to wait for another consumer of the letters: routers attach one for a moment once a minute
 	LateMax   time.Duration // for which messages of a command that was killed may still arrive
 	SkewMax   time.Duration // between the clocks of producers
-	AheadMax  int           // messages in a row of producers whose clocks are ahead by more than that: what follows them was published later
+	AheadMax  int           // consecutive messages that end the search for a batch if all are later than it by more than SkewMax; fewer may come from producers whose clocks are ahead
 
 	Now   func() time.Time // wall clock, for records
 	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
@@ -207,8 +207,9 @@ func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Cons
 	return consumer, nil
 }
 
-// patiently tries until the broker has no more one of the words for busy, for at most BusyMax: it may
-// not yet have seen the end of a command that was killed.
+// patiently calls try again while its error has one of these words, by which the broker reports
+// another consumer or producer, for at most BusyMax: the broker may not have noticed yet that an
+// earlier command was killed.
 func (b *Broker) patiently(ctx context.Context, busy error, words []string, try func() error) error {
 	patience, cancel := context.WithTimeout(ctx, b.cfg.BusyMax)
 	defer cancel()
@@ -309,11 +310,12 @@ func (b *Broker) readSince(ctx context.Context, topic string, since time.Time, e
 	return end, unsure, err
 }
 
-// tailMax is the number of entries at the end of a topic partition among which one has to be new, if there is a new message at all. Producers claim the times, so
-// the last message may seem old while those before it are not.
+// tailMax is the number of entries at the end of a topic partition that are searched for a new message if the last
+// one is old. Publish times are those of the producers' clocks, so an old last message may follow new ones.
 const tailMax = 100
 
-// hides reports whether a last message that was published before a time stands behind one that was not, among those of the last entries of its ledger.
+// hides reports whether, among the last entries of its ledger, the last message follows one that was published at or
+// after a time, although it is older itself.
 func (b *Broker) hides(ctx context.Context, topic string, end Place, since time.Time) (bool, error) {
 	_, err := b.read(ctx, topic, Place{end.Ledger, max(0, end.Entry-tailMax+1)}, func(m pulsar.Message) error {
 		if m.PublishTime().Before(since) {

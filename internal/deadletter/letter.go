@@ -102,7 +102,8 @@ func (m *message) identity(original string) Identity {
 	return Identity(hex.EncodeToString(sum[:16]))
 }
 
-// bytesOf keeps apart what JSON would replace in invalid text.
+// bytesOf returns properties as bytes: JSON would replace invalid UTF-8 in strings, so that different properties
+// could become equal.
 func bytesOf(properties []event.Property) (all [][2][]byte) {
 	for _, p := range properties {
 		all = append(all, [2][]byte{[]byte(p.Name), []byte(p.Value)})

@@ -110,7 +110,7 @@ type Acted struct {
 	Counts Counts `json:"counts"`
 }
 
-// hide removes what callers may not see who may not know keys.
+// hide removes the fields that are only for callers that may know keys.
 func (l *AskedLetter) hide() { l.Key, l.KeyBase64, l.FirstError, l.LastError = "", "", "", "" }
 
 // Answer answers a question. Its Config should be [Config.Asked].

@@ -143,8 +143,8 @@ func (m *Memory) repeats(l *Letter, id Identity) bool {
 	return sent && m.ends[act].isAfter(l)
 }
 
-// isAfter reports whether a letter came before the end. Places tell it whatever the clocks of routers and commands say; without
-// them, the letter's own time does.
+// isAfter reports whether the act ended after the letter came. It compares places if there are some, since these do
+// not depend on the clocks of routers and commands, and otherwise times.
 func (e actEnd) isAfter(l *Letter) bool {
 	if e.places == nil {
 		return l.Published.Before(e.at.Truncate(time.Millisecond)) // which is the precision of Published

@@ -116,7 +116,7 @@ func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
 	for _, r := range interrupted {
 		found, err := a.broker.findSent(ctx, r)
 		if errors.Is(err, ErrTrimmed) && acceptDuplicates {
-			err = nil // of those that were found, it is known
+			err = nil // it is certain that those that were found were sent
 		}
 		if err != nil {
 			return err
@@ -230,9 +230,9 @@ var errLater = errors.New("deadletter: messages are missing")
 // readBehind calls each for the messages behind a place, which was the end of the topic partition, up to its present end. why says
 // why it is not known that these were all; "" if it is.
 //
-// They are all if the reader shows the message at the place, or one before it, first: brokers delete messages from the beginning. A chunked
-// message is at the place of its last chunk, and the client does not show it to a reader that begins there. So readers begin farther and farther before the place
-// until one shows enough.
+// They are all if the reader shows the message at the place, or one before it, first: brokers delete messages from
+// the beginning. A chunked message has the place of its last chunk, and a reader that begins there does not get it.
+// So each further reader begins farther before the place, until the first message of one proves that none is missing.
 func (b *Broker) readBehind(ctx context.Context, topic string, place Place, each func(pulsar.Message) error) (why string, err error) {
 	if place.Ledger < 0 {
 		if _, err = b.read(ctx, topic, place, each); errors.Is(err, errQuiet) {

@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// subscriptionsMax bounds the wait for an answer about a topic's subscriptions. A network that drops what goes to the admin API must not take the time in
-// which letters are read.
+// subscriptionsMax bounds the wait for an answer about a topic's subscriptions. A network that drops requests to the
+// admin API must not use up the time for reading letters.
 const subscriptionsMax = 3 * time.Second
 
-// targets asks once for each topic that an act sends to whether a subscription holds what it gets. Pulsar deletes what a topic without one gets.
+// targets asks once for each topic to which an act sends whether it has a subscription. Without one Pulsar deletes
+// the messages of the topic.
 type targets struct {
 	broker *Broker
 	silent bool              // a question was not answered in time, so no other is asked

@@ -10,9 +10,11 @@ import (
 
 // whole reads a topic partition in the order of its messages, each once, and misses none.
 //
-// The reader of Pulsar's client reconnects by itself, and drops the message that waits for its caller at that moment if another one is queued. So a message that
-// is not the next one of its batch, or of the next entry of the same ledger, is in doubt: it and those that follow it for a while form a stretch,
-// which a second reader reads again. Whatever either of them has shown counts. (controllog.Whole does this for the records of an endless log, by their positions.)
+// The reader of Pulsar's client reconnects by itself, and drops the message that waits for its caller at that moment
+// if another one is queued. So a message that is not the next one of its batch, or of the next entry of the same
+// ledger, is in doubt: together with those that follow it for a while it forms a stretch, which a second reader reads
+// again. The messages of both readers count. (controllog.Whole does this for the records of an endless log, by their
+// positions.)
 //
 // A chunked message that the first reader has missed, and whose chunks lie among those of others, may escape the second reader, too, since
 // that begins where the stretch does.

@@ -88,8 +88,9 @@ func (c Config) NewAttempts(shards int) *Attempts {
 // result is of no meaning.
 func (t *Attempts) Peek(n int) int { return int(t.newest.peek(n).Ended) }
 
-// Next adds an attempt, and returns it for the caller to set all of it. failed says that this
-// attempt failed, or an earlier attempt of its event, or one of its key since the key last had no events.
+// Next adds an attempt and returns it; the caller must set all of its fields. failed says that this
+// attempt, an earlier attempt of its event, or an attempt of its key since the key last had no events,
+// has failed.
 func (t *Attempts) Next(failed bool) *Attempt {
 	to := &t.newest
 	if failed {

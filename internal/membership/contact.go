@@ -66,8 +66,8 @@ func (g *Gossip) trySeeds(ctx context.Context) seedsAre {
 	return seedsFine
 }
 
-// noteSeeds reports once that the seeds lead only to this node: a group splits unnoticed if a
-// single node takes itself for the joined cluster.
+// noteSeeds reports a new result of contacting the seeds, once. If the seeds lead only to
+// this node, it may believe that it has joined, while the rest of its group runs elsewhere.
 func (g *Gossip) noteSeeds(before, now seedsAre) {
 	if now == before {
 		return
@@ -79,7 +79,7 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 		g.metrics.onlySelf.Set(1)
 	case seedsRefused:
 		g.log.Warn("seeds answer, but this node refuses their members: see the log line gossip refused and its metric", "seeds", g.cfg.Seeds)
-		g.metrics.onlySelf.Set(1) // it is as alone
+		g.metrics.onlySelf.Set(1) // it is just as alone
 	case seedsUnresolved:
 		g.log.Warn("no seed can be resolved", "seeds", g.cfg.Seeds)
 	case seedsSilent:

@@ -45,7 +45,8 @@ type Keys struct{ *reload.Value[[][]byte] }
 // Keys returns the keys of a [Gossip] that is ready; nil: they are not in a file.
 func (g *Gossip) Keys() *Keys { return g.keys }
 
-// Continue makes it begin with the keys of an earlier incarnation's gossip, whose file may be broken by now. It is called before Run.
+// Continue makes g begin with the keys of an earlier incarnation's gossip, because the file may be unreadable by now.
+// It must be called before Run.
 func (g *Gossip) Continue(keys *Keys) { g.keys = keys }
 
 func (g *Gossip) keyFile() (*Keys, error) {

@@ -118,7 +118,7 @@ func (r *roster) judge(n *memberlist.Node, now clock.Instant) refusal {
 	}
 	id := incarnation(string(n.Meta))
 	if of, ok := r.names[n.Name]; ok && of != id {
-		return refusedName // memberlist would not know the member of that name
+		return refusedName // otherwise memberlist would refuse the member that owns the name
 	}
 	if known, ok := r.named[id]; ok {
 		if n.Name != known.gossipName(id) {

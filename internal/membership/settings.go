@@ -42,7 +42,7 @@ func newSettings(self Member, ours identity.Identity, metrics *Metrics, log *slo
 }
 
 // merge takes the settings of another node in an exchange. Routers of earlier releases send
-// none, which differ in nothing.
+// none; that counts as no difference.
 func (s *settings) merge(told []byte) {
 	var hello peerv1.Hello
 	if len(told) > settingsBytesMax || proto.Unmarshal(told, &hello) != nil {

@@ -124,7 +124,7 @@ func (h *History) Only(event string) {
 }
 
 // onceMoved keeps the first report of each move of the partition, since every member has its own,
-// and of these moves only those that the rest of the history is about.
+// and drops the moves before the first step of an event.
 func onceMoved(steps []Step) []Step {
 	var begin time.Time
 	for _, s := range steps {

@@ -56,8 +56,9 @@ func Disagreements(m Members) []string {
 	return found
 }
 
-// otherSettings tells in which settings members differ on which they must agree, which topics wait until all list
-// them or cannot be read, and how a router differed that was refused.
+// otherSettings lists in sentences the settings in which members differ although they must agree, the topics
+// that wait until all members list them, or that cannot be read, and the differences for which a router was
+// refused.
 func otherSettings(m Members) []string {
 	var found []string
 	var names []string

@@ -238,8 +238,9 @@ type Member struct {
 	Error       string  `json:"error,omitempty"`   // why it did not
 }
 
-// Cut returns the asked member, if it is of an earlier version, and the members of newer versions. The asked one passes on what it knows itself
-// of their words: schedules, acts, findings of the auditor and listeners are missing.
+// Cut returns the asked member, if it is of an earlier version, and the members of newer versions. The asked member
+// passes on only the fields of their reports that its version has: schedules, acts, findings of the auditor and
+// listeners are missing.
 func (m *Members) Cut() (asked string, newer []string) {
 	i := slices.IndexFunc(m.Members, func(one Member) bool { return one.Reach == ReachSelf && one.Status != nil })
 	if i < 0 || m.Members[i].Status.Visits != nil {

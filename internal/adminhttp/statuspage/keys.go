@@ -91,8 +91,9 @@ func rowOf(k *report.ListedKey, bytes *int) keyView {
 	return v
 }
 
-// stuck reports whether a key has waited for the same thing for too long, and that is a matter of this key or its
-// partition: not an operator's hold, a reservation, which ends with its holder, a due attempt, or the want of workers, which concerns all keys of a member.
+// stuck reports whether a key has waited for the same thing for too long, for a reason that concerns this key or its
+// partition. Holds and parks of an operator, reservations, and the delay of a retry are intended; a lack of workers
+// concerns all keys of a member.
 func stuck(k *report.ListedKey) bool {
 	return !k.Reserved() && k.Seconds >= stuckAfter.Seconds() && !slices.Contains([]string{"hold", "park", "retry", "worker", "slot"}, k.Wait)
 }

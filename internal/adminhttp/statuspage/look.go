@@ -55,8 +55,8 @@ func look(ctx context.Context, group Group, named bool, known *keyLists) seen {
 	return s
 }
 
-// lookAtGates asks the members for their partitions. Whose gates are all open, for all keys, is not asked:
-// that is every member, but in a change.
+// lookAtGates asks members for their partitions. It skips members whose gates are all open for all keys,
+// which are all members, except while partitions move.
 func (s *seen) lookAtGates(ctx context.Context, group Group) {
 	for _, m := range s.members.Members {
 		if m.Status == nil || m.Status.Gates.Waiting+m.Status.Gates.Draining+m.Status.Gates.Withheld == 0 {

@@ -68,8 +68,9 @@ func newRing(s seen, colors map[string]string) ringView {
 	return r
 }
 
-// stateOfPartition goes by the word of the owner, and by nothing else if there is none.
-// gates has the partitions of an owner some of whose gates are not open, nil if it was not asked or did not answer.
+// stateOfPartition returns the state of a partition by the report of its owner alone; without one it is silent.
+// gates has the partitions of an owner some of whose gates are not open; it is nil if the owner was not asked or
+// did not answer.
 func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]report.Partition) gateState {
 	switch {
 	case owner.Status == nil:
@@ -113,8 +114,8 @@ func waitFor(waits []wait, member string) (n int) {
 	return n
 }
 
-// waitsOf tells for the partitions that wait whose they were, and until when that counts,
-// by the word of their owners.
+// waitsOf returns for the waiting partitions the previous owners and the ends of the
+// waits, as their owners report them.
 func waitsOf(s seen, colors map[string]string) []wait {
 	type class struct {
 		owner, member string

@@ -122,8 +122,9 @@ func (c *Collector) admit(r *exchange.Report) error {
 	return nil
 }
 
-// expire takes the places of processes that report no more. It is called only when a place is needed: a process that was cut off and comes
-// back tells the same counters again, which must not be added to those that it has told.
+// expire removes the processes that no longer report. It is called only when a place is needed: a process that
+// was only cut off, and returns after its removal, reports its counters again, so that they are added a second
+// time.
 func (c *Collector) expire(now clock.Instant) {
 	maps.DeleteFunc(c.processes, func(_ exchange.Incarnation, p *process) bool {
 		if p.reports(now) {

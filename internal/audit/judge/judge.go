@@ -98,9 +98,9 @@ func (j *Judge) Here() audit.Clock {
 // stepMax is by how much an SDK's reading of CLOCK_BOOTTIME may be off: some languages read it in steps of 10 ms.
 const stepMax = 20 * time.Millisecond
 
-// bound bounds the interval of a handling by the sending of its delivery and the arrival of its result, which it lies between whatever
-// the SDK's clock shows. So a delivery that was sent after the result of an earlier one never seems to overlap with it. ok is false if the interval is by another
-// clock.
+// bound limits the interval of a handling to the time between the sending of its delivery and the arrival of its
+// result, where it lies whatever the SDK's clock shows. So a delivery that was sent after the result of an earlier
+// one never seems to overlap with it. ok is false if the interval was measured by another clock.
 func bound(h *event.Handling, now time.Duration) (ok bool) {
 	if h.Start < h.Sent-stepMax || h.End > now+stepMax {
 		return false
@@ -151,7 +151,7 @@ func (j *Judge) Take(r *exchange.Report) {
 	}
 	j.found = j.found[:0]
 	for i := range r.Handlings {
-		if r.Handlings[i].End > r.Clock.Boot+stepMax { // it had not ended yet: who believes this finds overlaps with all that is to come
+		if r.Handlings[i].End > r.Clock.Boot+stepMax { // it ends in the future: if it counted, it would overlap with all handlings until then
 			j.auditor.Undecided(audit.Implausible, 1)
 			continue
 		}

@@ -28,22 +28,25 @@ const (
 // IsTTL reports whether a covered reservation may have this ttl.
 func IsTTL(d time.Duration) bool { return d >= TTLLeast && d <= TTLMost }
 
-// Call is what an event has that is a call: a caller waits for the reply of the key's handler. It is immutable.
+// Call holds the additional data of an event that is a call, whose caller waits for the reply of the key's handler.
+// It is immutable.
 type Call struct {
 	Method   string
 	ID       string              // of the caller's choice; "": see Once
 	Deadline clock.Instant       // by this process's clock: the caller is no longer waiting
 	Path     []partition.KeyHash // of the keys whose handlers wait for this call, the outermost first
 
-	// Reservation says that no handler runs, but the caller itself, at its own place: Method is "". Deadline bounds its wait alone.
-	// Resume says that it was granted before: a new one is not wanted.
+	// Reservation says that the caller itself does the work, where it is, instead of a handler. Method is then "",
+	// and Deadline bounds only the wait for the key. Resume says that the reservation was granted before, so that it
+	// must not be granted anew.
 	Reservation, Resume bool
-	// TTL says that the reservation is to be covered: each renewal promises the key for so long, also beyond the death of its owner. 0: it is
-	// not.
+	// TTL is not 0 if the reservation is to be covered: each renewal then promises the key for that long, even if the
+	// owner of the key dies.
 	TTL time.Duration
 }
 
-// Once reports whether the call must not run twice: nothing tells a repeat from another call.
+// Once reports whether the call must not run twice, because without an id a repeat cannot be distinguished from
+// another call.
 func (c *Call) Once() bool { return c.ID == "" }
 
 // callOverhead is the approximate size of the Go values of a call.
@@ -91,7 +94,7 @@ func IsMethod(name string) bool {
 	return true
 }
 
-// callLedger is less than the ledger of every call, and greater than any of a broker.
+// callLedger is the least ledger in the id of a call, and greater than any ledger of a broker.
 const callLedger = 1 << 62
 
 // CallMessageID returns the id that all repeats of a call have in common; without an id of the caller, one that differs with the nonce. No

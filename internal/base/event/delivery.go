@@ -9,7 +9,8 @@ import (
 // WorkerID is this process's name for one stream of its application. Never reused.
 type WorkerID uint64 // from 1 for streams
 
-// Keeper is the worker of reservations: no stream of the application, but this router itself. Its keys wait apart, and it is always up.
+// Keeper is the worker that gets the deliveries of reservations. It is not a stream of the application but this
+// router itself, and it always takes deliveries. Its keys wait separately from those of the streams.
 const Keeper WorkerID = 0
 
 // DeliveryID is this process's name for one hand-over of an event to a worker. Never reused.
@@ -28,7 +29,8 @@ type Delivery struct {
 	Crashes   uint32 // how often a worker crashed that had the event
 	Size      uint32 // of the event in every memory bound, see Event.Bytes
 
-	// Generation is that of the key's partition and of the workers. While it and the token stay, a key has all its turns at one worker.
+	// Generation changes with the key's partition and with the set of workers. While it and the token are unchanged,
+	// all turns of a key are at one worker.
 	Generation uint64
 }
 

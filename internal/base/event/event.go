@@ -91,7 +91,7 @@ type Event struct {
 	PublishTime int64        // Unix milliseconds, by the producer's clock
 	EventTime   int64        // Unix milliseconds, 0 when the producer gave none
 	Redelivery  uint32       // how often Pulsar has delivered it before
-	Attempts    uint32       // how often the application has failed it, at any node; moves up at the owner, and at the consumer node by Attempted
+	Attempts    uint32       // how often the application has failed it, at any node; counted at the owner, and at the consumer node by the verdict Attempted
 	Round       uint32       // how often it has been copied to the retry topic
 	Crashes     uint32       // how often a worker crashed that had it; no failures, and told like Attempts
 	FirstError  string       // the application's first failure, "" when none

@@ -93,8 +93,8 @@ func (k Key) markIn(text string, marks []mark) {
 // gram is the number of bytes compared at once: every run of excerptMin bytes has such a piece at a multiple of its length.
 const gram = (excerptMin + 1) / 2
 
-// workPerByte bounds how many bytes are compared for each byte of a content. A text that takes more is hidden whole: it
-// was made to.
+// workPerByte bounds how many bytes are compared for each byte of a content. A text that takes more was made for this
+// purpose, and is hidden as a whole.
 const workPerByte = 16
 
 // markRuns marks every run of excerptMin bytes or more that text and content have in common. It returns false if that takes too much work.

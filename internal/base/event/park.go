@@ -32,7 +32,8 @@ type Mark struct {
 // String returns the text of m: 32 hex digits, a blank, and the text of the fence.
 func (m Mark) String() string { return hex.EncodeToString(m.Act[:]) + " " + m.Fence.String() }
 
-// CutMark takes the Reason of the verdict Parked apart: the text of a Mark, and behind it the newest error of the event, "" if there is none.
+// CutMark splits the Reason of the verdict Parked into the text of a Mark and the newest error of the event, "" if
+// there is none.
 func CutMark(reason string) (mark, lastError string) {
 	if len(reason) <= markBytes {
 		return reason, ""

@@ -35,7 +35,8 @@ const (
 	propertyFiring  = propertySent + "firing"
 )
 
-// Sent is what an event has that a router published for an application: a timer, a firing of a schedule, or an event of its Send.
+// Sent holds the additional data of an event that a router published for an application: a timer, a firing of a
+// schedule, or an event of Send.
 type Sent struct {
 	Key    Key
 	Due    int64   // Unix milliseconds: not handled earlier, by the clocks of the routers; 0: at once
@@ -50,7 +51,8 @@ type Firing struct {
 	Missed     uint32 // earlier occurrences that did not run, for which this one runs, too
 }
 
-// sentLedger is less than the ledger of every event that routers publish, and greater than any of a broker.
+// sentLedger is the least ledger in the id of an event that a router has published, and greater than any ledger of a
+// broker.
 const sentLedger = 1 << 61
 
 // IsSent reports whether m is the id of an event that a router has published.

@@ -9,7 +9,8 @@ type Skip struct {
 	Reason string   // who has decided it, why and by which act, as the dead letter has it
 }
 
-// Known is an event that a router has published, of which a further copy has ended here: it has finished before, here or at an earlier owner.
+// Known is an event that a router has published, and of which a further copy ended here because the event had
+// finished before, at this owner or an earlier one.
 type Known struct {
 	Key   Key
 	Event MessageID

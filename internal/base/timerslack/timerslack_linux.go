@@ -10,9 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Widen gives all threads of this process the slack [Wide]. A thread inherits its slack, and sysmon exists before any code of the program runs, so the process starts
-// its program anew, with the same arguments, variables, files and process id. It does nothing, and returns nil, if the slack is not [Default]: it was done before, or somebody
-// has set another one on purpose (TimerSlackNSec of systemd). Call it before the program handles signals: one that comes meanwhile would be lost.
+// Widen gives all threads of this process the slack [Wide]. A thread inherits its slack, and sysmon exists before any
+// code of the program runs, so the process executes its program again, with the same arguments, variables, files and
+// process id. Widen does nothing, and returns nil, if the slack is not [Default]: the process has done this before,
+// or the slack was set on purpose (TimerSlackNSec of systemd). Call it before the program handles signals, since a
+// signal that comes in between would be lost.
 func Widen() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -28,7 +30,7 @@ func Widen() error {
 		return err
 	}
 	err = syscall.Exec(path, os.Args, os.Environ()) //nolint:gosec // this program again
-	_ = set(now)                                    // as it was: it could be set a moment ago
+	_ = set(now)                                    // restores the slack; this cannot fail if the call above did not
 	return fmt.Errorf("timer slack: cannot start %s again: %w", path, err)
 }
 
@@ -41,8 +43,8 @@ func get() (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
-// Narrow gives the calling thread the kernel's slack, which the processes inherit that it starts. The caller's goroutine has its thread for itself.
-// restore undoes it.
+// Narrow gives the calling thread the kernel's default slack, which the processes that it starts inherit. The
+// caller's goroutine must be locked to its thread. restore undoes the change.
 func Narrow() (restore func()) {
 	before, err := get()
 	if err != nil || before == Default || set(Default) != nil {

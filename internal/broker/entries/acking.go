@@ -11,8 +11,9 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Ack acks an entry, or all chunks of a message. The first chunk is acked last, even if chunks were handed on one by one. One that arrived before the
-// latest reconnect is not acked: the broker sends it again, with those that it needs it for. It fails for an entry of a cluster that the topic has left.
+// Ack acks an entry, or all chunks of a message. The first chunk is acked last, even if chunks were handed on one by
+// one. A first chunk that arrived before the latest reconnect is not acked: the broker sends it again, and needs it
+// in order to send the other chunks. It fails for an entry of a cluster that the topic has left.
 func (d *Delivered) Ack() error {
 	c := d.Consumer
 	c.mu.Lock()

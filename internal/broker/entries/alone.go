@@ -45,12 +45,12 @@ func isPart(m *wire.Metadata) bool { return m.Chunks > 1 && len(m.UUID) > 0 }
 // errFirst breaks a chunk whose first chunk is not held.
 var errFirst = &wire.BrokenError{Reason: wire.ReasonChunk, What: "the first chunk of its message is broken"}
 
-// firstsMax bounds the messages whose first chunk waits to be acked: to the broker each is an unacked event until then, of those that all keys
-// of the topic partition share.
+// firstsMax bounds the messages whose first chunk waits to be acked: until then each counts as an unacked event at
+// the broker, and all keys of the topic partition share the limit on these.
 const firstsMax = 1 << 12
 
-// arrived counts a chunk that is handed on, with the reason if it is broken. Of more than most messages, the first chunks of later ones are acked
-// without waiting for the others.
+// arrived counts a chunk that is handed on, with the reason if it is broken. If more than most messages are open, the
+// first chunks of further ones are acked without waiting for the other chunks.
 func (a *alone) arrived(now clock.Instant, id wire.ID, m *wire.Metadata, broken *wire.BrokenError, most int) {
 	if a.of[id] != nil {
 		return
@@ -81,8 +81,9 @@ func (a *alone) broken(m *wire.Metadata) error {
 	return nil
 }
 
-// done ends a chunk, and returns the entries to ack now, in order. first: it is the first chunk of its message. Of the chunks of another session only
-// the first ones are not acked: the broker sends them again, with those that it needs them for.
+// done ends a chunk, and returns the entries to ack now, in order. first: it is the first chunk of its message. A
+// first chunk of another session is not acked: the broker sends it again, and needs it in order to send the other
+// chunks.
 func (a *alone) done(now clock.Instant, id wire.ID, first bool) (acks []wire.ID) {
 	if !first {
 		acks = []wire.ID{id}

@@ -88,8 +88,8 @@ func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (
 	return result, err
 }
 
-// leave gives the token of a call back when it is done, or has not returned in time: otherwise one call that never returns would be the last. A
-// provider that is being initialized is not called beside that.
+// leave gives back the token of a call when the call is done, or has not returned in time: otherwise a call that
+// never returns would prevent all later ones. While a provider is being initialized, no other call begins.
 func (c *credentials) leave(done <-chan struct{}) {
 	defer func() { <-c.calling }()
 	late := time.NewTimer(c.timeout)

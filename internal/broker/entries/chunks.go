@@ -26,8 +26,9 @@ func newChunks(cfg Config, metrics *Metrics, now func() clock.Instant) *chunks {
 	return &chunks{metrics: metrics, now: now, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
-// begin takes chunks of a session from now on; nil: of none. The chunks that earlier sessions hold or have given up are forgotten: the broker has
-// sent them again, or will, and a chunk that was asked for since then would go back without the rest of its message.
+// begin accepts chunks of one session from now on; nil: of none. It forgets the chunks that earlier sessions held or
+// have given up: the broker sends them again by itself, and a request to redeliver one that has just come again would
+// return it without the rest of its message.
 func (c *chunks) begin(of *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -188,8 +188,9 @@ func (c *Client) learn(name string, change func(*known)) {
 	change(c.topics[name])
 }
 
-// seedsOf returns where to begin with a topic partition: in the cluster that its topic has moved to, if the former one does not have it. That one says itself
-// when nothing is left of a topic partition.
+// seedsOf returns the cluster in which to look up a topic partition: the one to which its topic has moved, if the
+// former cluster does not have that partition. For a partition that it has, the former cluster itself reports when
+// everything has moved.
 func (c *Client) seedsOf(topic string) *seeds {
 	base, number := splitPartition(topic)
 	if k := c.topic(base); k.moved != nil && number >= k.partitions {

@@ -213,7 +213,8 @@ func (c *Consumer) SetUnackedMax(events int) {
 	c.later()
 }
 
-// SetPermits changes the Permits of the subscription, at least 1. It does not block. Those beyond a smaller number do not return to the broker.
+// SetPermits changes the Permits of the subscription, at least 1. It does not block. If the number shrinks, the
+// surplus permits are not returned to the broker when their entries are taken.
 func (c *Consumer) SetPermits(events int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 // permits counts the events that a broker may still send to one subscription of a consumer, and those that it counts as unacked. Both sides
 // add the permits of FLOW commands and subtract the cost of each entry. Both counts go below zero with an entry of many events. Pure.
 //
-// A broker stops a consumer that has too many unacked events, and all consumers of a subscription that has. So no permit is given that
-// could lead there.
+// A broker blocks a consumer that has too many unacked events, and all consumers of a subscription that has too many.
+// So permits are given only as far as these limits cannot be reached.
 type permits struct {
 	queue      int             // events that may be unread, at least 1
 	queueMost  int             // the largest queue so far: the broker may have permits of that time

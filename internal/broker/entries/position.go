@@ -18,8 +18,9 @@ type positionAt struct {
 // positionEvery is the interval at which a broker is asked for the position of a subscription.
 const positionEvery = time.Minute
 
-// follow asks for the position of the subscription at the begin of a session, and from time to time. A position goes back when the subscription was deleted
-// and made again, or set back, or when a broker ends: nothing else shows that.
+// follow asks for the position of the subscription at the beginning of a session and every positionEvery. The
+// position moves back if the subscription was deleted and created again, if its cursor was reset, or if a broker
+// ended before it saved the position; nothing else shows this.
 func (c *Consumer) follow(ctx context.Context, s *session) {
 	ticker := time.NewTicker(positionEvery)
 	defer ticker.Stop()

@@ -31,8 +31,9 @@ type Delivered struct {
 	first bool // that is the first of its message
 }
 
-// openMax bounds the bytes of payloads that are decompressed before they wait. Permits count events: some thousand entries of a few KiB may each
-// declare tens of MiB, which only the receiver decompresses then, one after the other.
+// openMax bounds the bytes of payloads that are decompressed before they enter the queue. Permits count events, not
+// bytes, and thousands of waiting entries of a few KiB may each declare tens of MiB. Beyond the bound, the receiver
+// decompresses them, one at a time.
 const openMax = 32 << 20
 
 // Open decompresses the payload of an entry that has waited compressed; if it is broken, it sets Broken. The receiver calls it once for each entry, before

@@ -35,7 +35,7 @@ func (c *Consumer) run(ctx context.Context, s *session) {
 	for {
 		steady := c.serve(ctx, s)
 		if ctx.Err() != nil {
-			c.farewell(context.WithoutCancel(ctx), s)
+			c.closeAtBroker(context.WithoutCancel(ctx), s)
 		}
 		e := c.leave(s)
 		var err error
@@ -120,8 +120,8 @@ func (c *Consumer) tick(s *session) {
 	c.later()
 }
 
-// farewell sends the last acks and closes the consumer at the broker.
-func (c *Consumer) farewell(ctx context.Context, s *session) {
+// closeAtBroker sends the last acks and closes the consumer at the broker.
+func (c *Consumer) closeAtBroker(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.client.cfg.CloseTimeout, errNoAnswer)
 	defer cancel()
 	c.mu.Lock()

@@ -162,10 +162,12 @@ func (s *session) settled(ids ...wire.AckID) {
 	s.consumer.client.metrics.unacked.Add(float64(s.permits.unacked - before))
 }
 
-// recount makes the broker count anew what is unacked, when nothing is and nothing comes. It (4.0.8) counts an entry for ever that was unacked when
-// the subscription's cursor passed it, because it has expired or an administrator has skipped it. At its limit it would send nothing any more. An entry that is
-// under way comes twice, as after a reconnect, so it is asked only if what has come could be half of the bound. One whose ack was refused would come again and
-// again. The caller holds the consumer's lock.
+// recount makes the broker count its unacked events anew, if the consumer has none and no entry arrives. A broker
+// (4.0.8) counts an entry as unacked forever if the subscription's cursor passed it before its ack, because the entry
+// expired or an administrator skipped it; at its limit it sends nothing any more. A recount delivers entries in
+// flight twice, as a reconnect does, so it is requested only if the arrived entries could account for half of the
+// limit. It is not requested after a refused ack, since that entry would come again and again. The caller holds the
+// consumer's lock.
 func (s *session) recount() {
 	idle := !s.came && len(s.permits.costs) == 0 && len(s.receipts) == 0 && len(s.consumer.acks.ids) == 0
 	s.came = false

@@ -66,7 +66,7 @@ func (c *Client) Subscribe(ctx context.Context, o SubscribeOptions) (Consumer, e
 	return r, nil
 }
 
-// subscribed waits for the header, which is the server's yes.
+// subscribed waits for the header, by which the server confirms the subscription.
 func subscribed(stream grpc.BidiStreamingClient[demov1.ConsumeRequest, demov1.ConsumeResponse]) error {
 	header, err := stream.Header()
 	if err == nil && header == nil { // the stream ended without one

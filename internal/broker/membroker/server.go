@@ -110,7 +110,7 @@ func (s *server) AppendRecord(_ context.Context, in *demov1.AppendRecordRequest)
 	return &demov1.AppendRecordResponse{LedgerId: at.Ledger, EntryId: at.Entry}, nil
 }
 
-// TailRecords reads a log. Its header says that the place is taken.
+// TailRecords reads a log. It sends its header once the position to begin at is fixed.
 func (s *server) TailRecords(in *demov1.TailRecordsRequest, stream grpc.ServerStreamingServer[demov1.TailRecordsResponse]) error {
 	from := event.Position{Ledger: in.GetLedgerId(), Entry: in.GetEntryId()}
 	if in.GetLatest() {

@@ -16,7 +16,8 @@ type Keys interface {
 	ReleaseKeys(keys []event.Key)
 	SkipEvents(skips []event.Skip)
 	UnskipEvents(skips []event.Skip)
-	// ParkKeys changes what becomes of the events of keys; with NotParked a park or an unpark has ended.
+	// ParkKeys changes whether the events of keys are parked, wait for their letters, or run; NotParked means that a
+	// park or an unpark has ended.
 	ParkKeys(parks []event.Park)
 }
 
@@ -32,8 +33,8 @@ func (f *Fold) Active(now time.Time) Active {
 	return Active{f.Keys(now), f.Skips(now), f.Parks(now)}
 }
 
-// Effects are the acts that a member's mailboxes go by. The zero value is that of new mailboxes, which go by none. It is not safe for
-// concurrent use.
+// Effects holds the acts that are in effect at a member's mailboxes. The zero value belongs to new mailboxes, at
+// which none are. It is not safe for concurrent use.
 type Effects struct {
 	held  map[event.Key]event.Key
 	skips map[skipped]event.Skip
@@ -43,12 +44,12 @@ type Effects struct {
 // Held returns how many keys are held.
 func (e *Effects) Held() int { return len(e.held) }
 
-// Become makes the mailboxes go by these acts, and no other. The calls say what has changed, each in a fixed order. It returns how
-// many keys are no longer held.
+// Become puts exactly these acts into effect at the mailboxes. It calls keys only for what has changed, in a fixed
+// order, and returns the number of keys that are no longer held.
 func (e *Effects) Become(active Active, keys Keys) (released int) {
 	held, free := change(&e.held, active.Held, func(k event.Key) event.Key { return k }, cmp.Compare)
 	if len(held) > 0 {
-		keys.HoldKeys(held) // before the end of a park, and the release behind its beginning: no event runs in between
+		keys.HoldKeys(held) // holds come before the ends of parks, and releases after their beginnings, so that no event runs in between
 	}
 	skips, ended := change(&e.skips, active.Skips, func(s event.Skip) skipped { return skipped{s.Key, s.Event} }, compareSkips)
 	if len(ended) > 0 {
@@ -71,7 +72,8 @@ func (e *Effects) Become(active Active, keys Keys) (released int) {
 	return len(free)
 }
 
-// change makes known hold what is wanted, by its names. It returns what is new or has changed, and what is gone.
+// change replaces the content of known, by name, with what is wanted. It returns what is new or has changed, and what
+// was removed.
 func change[N, V comparable](known *map[N]V, wanted []V, name func(V) N, compare func(a, b V) int) (added, gone []V) {
 	before := *known
 	*known = make(map[N]V, len(wanted))

@@ -20,8 +20,9 @@ type ending struct {
 // endsMax bounds the ends that wait to be written to the topic.
 const endsMax = SkipsLimit
 
-// Ended takes the ends of skips at this member: each is logged, and written to the acts topic when that can be used. Of several ends
-// of one skip, as when an event is delivered again, the topic gets the first. It does not block, and keeps no slice.
+// Ended takes the ends of skips at this member. Each is logged, and written to the acts topic as soon as the topic
+// can be used. If a skip ends several times, because its event is delivered again, only the first end is written.
+// Ended does not block, and does not keep the slice.
 func (k *Keeper) Ended(ends []event.Skipped) {
 	for _, e := range ends {
 		end := endOf(e)
@@ -37,8 +38,9 @@ func (k *Keeper) Ended(ends []event.Skipped) {
 	signal.Set(k.ended)
 }
 
-// Unparked takes the end of an unpark at this member, which has handled so many letters of the key, and knows of none that is
-// left. It is logged and written as the end of a skip is. It does not block. It reports false if too many ends wait: the caller tries again.
+// Unparked takes the end of an unpark at this member, which has handled that many letters of the key and knows of no
+// further one. The end is logged and written like the end of a skip. Unparked does not block. It reports false if too
+// many ends wait; the caller then tries again.
 func (k *Keeper) Unparked(p event.Park, letters uint64) (kept bool) {
 	if !k.keepEnd(Record{Kind: Unparked, Key: p.Key, Of: p.Act, End: EndEmpty, Reason: fmt.Sprintf("no letter is left; %s has handled %d", k.member, letters)}) {
 		return false

@@ -131,8 +131,9 @@ func (f *Fold) skip(p placed) Result {
 	return Skipping
 }
 
-// place puts a record into a map of at most so many. If it is full, those from the far future make room, or else the one that has expired first: a record
-// whose clock is ahead takes the room of one other only. It reports whether there was room.
+// place puts a record into a map of at most limit records. If the map is full, all records from the far future are
+// removed, or else the one that expired first. So a record from a clock that is ahead displaces at most one other. It
+// reports whether there was room.
 func place[K comparable](into *map[K]placed, limit int, name K, p placed) bool {
 	if _, known := (*into)[name]; !known && len(*into) >= limit {
 		maps.DeleteFunc(*into, func(_ K, old placed) bool { return isFar(old.Record, p.At) })
@@ -245,8 +246,8 @@ func (f *Fold) note(p placed) {
 	f.list = append(f.list, p)
 }
 
-// activeAt reports whether a hold has an effect at an instant. A record from the far future has none, so that no
-// wrong clock holds a key for longer than DurationMax.
+// activeAt reports whether an act has an effect at an instant. A record from the far future has none, so that a
+// wrong clock cannot extend an act beyond DurationMax.
 func activeAt(r Record, now time.Time) bool {
 	return now.Before(r.Until) && !isFar(r, now)
 }

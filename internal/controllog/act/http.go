@@ -19,7 +19,7 @@ const (
 	ordersBurst     = 20
 )
 
-// errTooMany asks for patience.
+// errTooMany is the answer to orders beyond the rate.
 var errTooMany = errors.New("too many acts: try again in a moment")
 
 // Acts is the answer to GET /v1/acts.
@@ -50,7 +50,7 @@ type Done struct {
 //
 // KEY may have any bytes, percent-encoded. An answer 504 means that the act may or may not take effect.
 //
-// A park is refused while parkable says that a member would not do its part.
+// A park is refused while parkable returns an error: a member that knows no parks would handle the events.
 func Handlers(k *Keeper, none string, first First, parkable func(context.Context) error) map[string]http.Handler {
 	turns := rate.NewLimiter(ordersPerSecond, ordersBurst)
 	order := func(act func(context.Context, Order) (Shown, Result, error)) http.Handler {

@@ -377,7 +377,7 @@ func (k *Keeper) lost(ctx context.Context, why error, pause time.Duration, keys 
 	k.wait(ctx, pause, keys)
 }
 
-// wait lets holds expire meanwhile.
+// wait pauses, and lets acts expire meanwhile.
 func (k *Keeper) wait(ctx context.Context, pause time.Duration, keys Keys) {
 	for pause > 0 && ctx.Err() == nil {
 		step := min(pause, lookEvery)

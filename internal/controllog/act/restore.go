@@ -33,9 +33,9 @@ type subject struct {
 
 func (r Record) subject() subject { return subject{r.Key, r.Kind == Park || r.Kind == Unpark} }
 
-// redo gives an act that stands in the topic twice its effect again if by its time it is later than each other one on
-// its key. Its record is there again since an earlier act was written again behind the first one, by a member that had
-// not read it.
+// redo puts an act into effect again whose record is in the topic twice, if its time is later than that of every
+// other act on its key. Members write such an act again when an earlier act was written again behind it, by a member
+// that had not read it.
 func (f *Fold) redo(p placed) {
 	if p.Kind == Skip {
 		return
@@ -81,8 +81,8 @@ func move[K comparable](in map[K]placed, name K, same func(placed) bool, at even
 	return true
 }
 
-// Restart makes the Fold take records from the first one on again, as the topic is another one now. The acts that it knows stay as they are: their
-// records have no effect again, and [Fold.Missing] returns those that have none.
+// Restart prepares the Fold to read a new topic from its first record on. The known acts remain: their records have
+// no effect when they are read again, and [Fold.Missing] returns those that have no record in the new topic.
 func (f *Fold) Restart() {
 	f.last, f.read = event.Position{}, false
 	for i := range f.list {
@@ -100,9 +100,9 @@ func (f *Fold) Restart() {
 	}
 }
 
-// Missing returns the acts with an effect at an instant and the parks and unparks without an end, which have no record
-// since [Fold.Restart]; and the acts and ends behind which a record of an act that they ended or replaced stands in the
-// topic again. Oldest first.
+// Missing returns the records that the topic lacks, oldest first: acts with an effect at an instant, and parks and
+// unparks without an end, that have no record since [Fold.Restart]; and acts and ends after which the topic now
+// has a record of an act that they ended or replaced.
 func (f *Fold) Missing(now time.Time) (missing []Record) {
 	look := func(p placed, always bool) {
 		if p.at.IsZero() && (always || activeAt(p.Record, now)) {
@@ -125,8 +125,9 @@ func (f *Fold) Missing(now time.Time) (missing []Record) {
 	return missing
 }
 
-// undone appends the acts and ends that a member which reads only the topic does not go by: an earlier state of the
-// topic lacks them, or a member that had not read them yet has written an act again behind them.
+// undone appends the acts and ends that have no effect at a member that reads only the present topic: the topic was
+// restored to an earlier state without them, or a member that had not read them has written an earlier act again
+// behind them.
 func (f *Fold) undone(now time.Time, missing []Record) []Record {
 	last, newest := map[subject]placed{}, map[subject]placed{} // by positions, and by the order in which they were first read
 	for _, p := range f.list {

@@ -27,7 +27,7 @@ type Config struct {
 	Identity identity.Identity
 	Places   []Place
 
-	// Optional is for a router that is not exclusive anyway: it continues after PatienceMax without its claims.
+	// Optional lets a router whose mode is not exclusive continue without its claims after PatienceMax.
 	Optional    bool
 	PatienceMax time.Duration
 }
@@ -92,7 +92,8 @@ func New(cfg Config, open func(topic string) (controllog.Transport, error), log 
 		p.wasRead = sync.OnceFunc(k.read.Done)
 		k.places = append(k.places, p)
 		k.waits[at.Topic] = errors.New("not read yet")
-		// Groups that want the same of two namespaces claim in the same order, so that one of them gets both.
+		// Two groups that want the same resources in two namespaces claim them in the same order, so that one of the
+		// groups gets both.
 		turn = p.held
 	}
 	metrics.watch(k)
@@ -193,7 +194,7 @@ type place struct {
 	held    chan struct{}
 	wake    chan struct{}            // cap 1: there is a generation to write down
 	wasRead func()                   // once
-	logged  map[Result]clock.Instant // the newest line about records that did this; of the goroutine of visits
+	logged  map[Result]clock.Instant // when a line about records with this result was last logged; used only by the goroutine of visits
 	owned   bool                     // the log has said that this group holds all here; of the goroutine of visits
 }
 
@@ -225,7 +226,7 @@ func (p *place) keep(ctx context.Context) error {
 	group.Go(func() error { return transport.Run(ctx) })
 	if p.keeper.cfg.Optional {
 		group.Go(func() error {
-			p.losePatience(ctx)
+			p.continueUnclaimed(ctx)
 			return nil
 		})
 	}
@@ -233,8 +234,8 @@ func (p *place) keep(ctx context.Context) error {
 	return group.Wait()
 }
 
-// losePatience ends the patience of a router that can do without.
-func (p *place) losePatience(ctx context.Context) {
+// continueUnclaimed lets an Optional router continue without the claim after PatienceMax.
+func (p *place) continueUnclaimed(ctx context.Context) {
 	timer := time.NewTimer(p.keeper.cfg.PatienceMax)
 	defer timer.Stop()
 	select {

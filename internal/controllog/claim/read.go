@@ -23,7 +23,7 @@ var errLooked = errors.New("claim: looked")
 // Look reads a claims topic to its end and then asks change for a record to write; nil: none.
 // It returns the state of the log after that. It runs the transport.
 func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
-	transport = controllog.Whole(transport, slog.New(slog.DiscardHandler)) // of one reading, nobody needs to know how often it was begun
+	transport = controllog.Whole(transport, slog.New(slog.DiscardHandler)) // restarts of a single reading are not worth a log line
 	l := look{transport: transport, change: change}
 	_, _ = rand.Read(l.writer[:]) // never fails
 	group, ctx := errgroup.WithContext(ctx)

@@ -34,8 +34,9 @@ type File struct {
 // their journal shows them as running.
 type Stop struct{ From, Until clock.Instant }
 
-// covers reports whether h, a handling of the file, stood still from start to end: that time lies within one of the stops and the WakeMax
-// after it. If h has deadlines, the key was its own until then, although it stood still: nobody else may have begun before.
+// covers reports whether h, a handling of the file, stood still from start to end: that time must lie within one of
+// the stops and the WakeMax after it. If h has deadlines, it still owned the key until the last of them, although it
+// stood still: a handling that began before that deadline is an overlap.
 func (f File) covers(h *handling, start, end clock.Instant) bool {
 	if start.Before(h.deadline) {
 		return false

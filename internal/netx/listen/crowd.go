@@ -74,7 +74,7 @@ func (c *crowd) moved(id uint64, now clock.Instant) {
 	}
 }
 
-// keep makes a connection stay until it has moved, if not too many are kept already.
+// keep prevents a connection from being closed for another one before it has moved, unless too many are kept already.
 func (c *crowd) keep(id uint64) {
 	if m := c.members[id]; m != nil && !m.kept && c.kept < c.keptMax {
 		m.kept = true

@@ -97,8 +97,8 @@ func (g Guard) Protect(handler http.Handler) http.Handler {
 // tokenKey is the key of [Guard.Token] in the context of a request that has passed the guard.
 type tokenKey struct{}
 
-// ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the present token: the
-// same page may tell other callers less. An answer without an end asks again, since the token may be replaced.
+// ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the present token: a page may
+// show less to other callers. A stream without an end must check again, since the token may be replaced.
 func ShowsToken(r *http.Request) bool {
 	want, _ := r.Context().Value(tokenKey{}).(func() string)
 	return want != nil && same(bearerToken(r), want())

@@ -151,7 +151,7 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 			ctx, cancel := context.WithTimeout(r.Context(), turnWaitMax)
 			err := turn.Wait(ctx)
 			cancel()
-			if err != nil { // or the caller has closed its side of the connection, and may read on: without an answer net/http makes one
+			if err != nil { // also if the caller has closed its side of the connection: it may still read, and without an answer net/http writes one of its own
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, "too many requests", http.StatusTooManyRequests)
 				return
@@ -184,10 +184,11 @@ func (h HTTP) wantsBody(r *http.Request) bool {
 	})
 }
 
-// boundedBody is a body with a deadline. Once it was read to its end the deadline is lifted, since a connection whose deadline has passed
-// counts as closed by its client, and the connection may be used again: unless the body came in chunks. Then the request may have had a
-// length too, which net/http drops, and a proxy that goes by the length takes what follows the last chunk for a part of the body. That must
-// not run as a request of its own (RFC 9112, 6.3).
+// boundedBody is a body with a deadline. Once it was read to its end the deadline is lifted, since net/http takes a
+// connection whose deadline has passed for one that its client has closed. The connection may then be used again,
+// unless the body came in chunks: the request may also have had a length, which net/http drops, and a proxy that uses
+// the length takes the bytes after the last chunk for a part of the body. They must not run as a request of their own
+// (RFC 9112, 6.3).
 type boundedBody struct {
 	io.ReadCloser
 	answer  http.ResponseWriter

@@ -77,7 +77,8 @@ func NewLimiter(name string, connectionsMax int, metrics *Metrics) *Limiter {
 }
 
 // Admit returns conn, which has a place until it is closed. Beyond the limit it closes
-// conn at once and returns false: left to wait, it would keep the next one waiting too.
+// conn at once and returns false: a connection that had to wait for a place would block
+// the next ones.
 func (d *Limiter) Admit(conn net.Conn) (net.Conn, bool) {
 	if d.count.Add(1) > d.connectionsMax {
 		d.count.Add(-1)

@@ -137,7 +137,7 @@ func (c callersCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	called.recognized = sync.OnceFunc(func() { k.strangers.Add(-1) })
 	k.mu.Lock() // they may fire before both are there
 	defer k.mu.Unlock()
-	called.patience = time.AfterFunc(k.bounds.LastMax, called.tire)
+	called.patience = time.AfterFunc(k.bounds.LastMax, called.closeSilent)
 	called.look = time.AfterFunc(k.bounds.StuckMax, called.watchWrites)
 	return called, callerInfo{info, called}, nil
 }
@@ -189,8 +189,8 @@ func (c *connection) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// watchWrites closes the connection if the Write of the last look is under way still. Deadlines
-// for each Write would say the same, and cost as much as small frames do.
+// watchWrites closes the connection if the Write that was running at the last check still is. A
+// deadline for each Write would do the same, but cost as much as a small frame.
 func (c *connection) watchWrites() {
 	now := c.writes.Load()
 	if now%2 == 1 && now == c.seen {
@@ -206,8 +206,8 @@ func (c *connection) watchWrites() {
 	}
 }
 
-// tire closes the connection of one that has said nothing worth its place.
-func (c *connection) tire() {
+// closeSilent closes a connection on which no Hello has come in time.
+func (c *connection) closeSilent() {
 	if !c.known.Load() {
 		c.callers.turnAway(silent, c.RemoteAddr())
 		_ = c.Close()

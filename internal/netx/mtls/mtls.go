@@ -72,8 +72,9 @@ func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*St
 	return open(listener, files, func(material) error { return nil }, metrics, log)
 }
 
-// OpenAlike is [Open] for a listener whose two sides are alike: name is to be in the own certificate, too. It warns of one that the others
-// will refuse, as far as the own CA file and clock tell. Without the warning, only the others would know.
+// OpenAlike is [Open] for a listener at which both sides verify the same name, so name must be in the own
+// certificate, too. It logs a warning about an own certificate that the other side will refuse, judged by the own CA
+// file and clock. Without the warning, only the other side would know.
 func OpenAlike(listener string, files Files, name string, metrics *Metrics, log *slog.Logger) (*Store, error) {
 	return open(listener, files, func(m material) error { return m.refused(name) }, metrics, log)
 }
@@ -212,8 +213,8 @@ func (s *Store) Refused(name string) error { return s.value.Get().refused(name) 
 // Certificate returns the own certificate, nil without one.
 func (s *Store) Certificate() *tls.Certificate { return s.value.Get().certificate }
 
-// Server returns the configuration of a listener that lets in whose certificate
-// carries name.
+// Server returns the configuration of a listener that accepts only callers whose
+// certificate carries name.
 func (s *Store) Server(name string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -221,8 +222,8 @@ func (s *Store) Server(name string) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return s.value.Get().certificate, nil
 		},
-		// Any certificate, as far as the library is concerned: it would verify by the CAs
-		// that it was given once. VerifyConnection goes by those of now.
+		// The library accepts any certificate here, because it would verify by CAs that
+		// never change. VerifyConnection uses the current ones.
 		ClientAuth: tls.RequireAnyClientCert,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			return s.verify(state, name, x509.ExtKeyUsageClientAuth)
@@ -248,8 +249,8 @@ func (s *Store) Public() *tls.Config {
 // name, at any address.
 func (s *Store) Client(name string) *tls.Config {
 	config := s.client()
-	// The library would verify by the CAs that it was given once, and by the address that
-	// was dialed. VerifyConnection does it all, in every handshake.
+	// The library would verify by CAs that never change, and by the address that was
+	// dialed. VerifyConnection verifies everything instead, in every handshake.
 	config.InsecureSkipVerify = true
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		return s.verify(state, name, x509.ExtKeyUsageServerAuth)
@@ -320,9 +321,9 @@ func (m material) verify(chain []*x509.Certificate, name string, usage x509.ExtK
 	return nil
 }
 
-// isFor reports whether a certificate carries exactly this DNS name, IP address or URI.
-// A wildcard carries no name but itself: it is issued to a whole domain, of which one
-// service is meant.
+// isFor reports whether a certificate carries exactly this DNS name, IP address or URI. A
+// wildcard matches only itself: it is issued for a whole domain, while name is that of
+// one service.
 func isFor(c *x509.Certificate, name string) bool {
 	if strings.Contains(name, "://") {
 		return slices.ContainsFunc(c.URIs, func(uri *url.URL) bool { return uri.String() == name })

@@ -243,7 +243,8 @@ func (m *member) began(now clock.Instant, deliveries []event.Delivery) {
 // its own receipt, and a worker learns a little later that nobody waits.
 const lateMax = 2 * time.Second
 
-// checkCallStart: a call without an id runs once, and none runs whose callers all know that it never will, or that nobody waits for.
+// checkCallStart: a call without an id runs once, and no call runs after all its callers were told that it never
+// will, or after its callers stopped waiting.
 func (w *world) checkCallStart(h *handling) {
 	of := w.calls[h.id]
 	if of == nil || of.key != h.key {

@@ -406,7 +406,8 @@ func (s *seat) holderEnd() {
 	}
 }
 
-// handedOver reports whether a covered reservation is nothing any more that its owner waits for: the log keeps it.
+// handedOver reports whether a covered reservation no longer depends on its owner: the owner is dead or no longer has
+// its delivery, or the control log keeps the reservation.
 func (v *reserving) handedOver() bool {
 	return v.ttl > 0 && (v.owner == nil || v.owner.process.dead || v.owner.boxes.Delivered(v.delivery) == nil || v.covered)
 }

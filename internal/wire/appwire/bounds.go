@@ -14,9 +14,9 @@ type Bounds struct {
 	Results int // in a Results frame
 }
 
-// Bounds of frames that are rare. An SDK names each of its deliveries once in a Progress,
-// and has 100,000 at most; it has one capability today. Of schedules, of which a worker may declare fewer, the rest is for the
-// receiver to name.
+// Bounds of frames that are rare. An SDK names each of its deliveries once in a Progress, and has 100,000 at most; it
+// has a few capabilities. A worker may declare fewer schedules than this bound, so that the receiver can name the
+// surplus in its error.
 const (
 	progressMax     = 100_000
 	capabilitiesMax = 64

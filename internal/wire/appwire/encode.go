@@ -105,7 +105,7 @@ func appendTokens(b []byte, tokens []int64) []byte {
 func appendTimer(b []byte, properties []event.Property) []byte {
 	s, err := event.ParseSent(properties)
 	if err != nil {
-		return b // of a forger in the retry topic: an event like others
+		return b // forged in the retry topic: it is delivered as an ordinary event
 	}
 	timer := &appv1.Timer{Name: s.Name, DueMs: s.Due}
 	if s.Firing != nil {

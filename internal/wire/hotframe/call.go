@@ -81,7 +81,8 @@ func CallDeadline(now clock.Instant, ms uint64) clock.Instant {
 	return now.Add(time.Duration(min(ms, uint64(CallTimeoutMax/time.Millisecond))) * time.Millisecond)
 }
 
-// CallTTL returns the ttl of a reservation in a frame. One that is too long counts as one that is just too long.
+// CallTTL returns the ttl of a reservation in a frame. A longer one than TTLMost becomes TTLMost plus a
+// millisecond, which is refused like it.
 func CallTTL(ms uint32) time.Duration {
 	return time.Duration(min(ms, uint32(event.TTLMost/time.Millisecond)+1)) * time.Millisecond
 }

@@ -10,8 +10,9 @@ import (
 // Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, and arrive in any order and
 // repeatedly. It is not safe for concurrent use.
 //
-// No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked. A message with entries that the
-// broker had delivered before, and whose other chunks do not come in time, is not given up again: it is incomplete, so that it comes to an end.
+// No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker
+// unacked. If some entries of a message had been delivered before, and its other chunks do not come in time again,
+// the message is not given up a second time: it is returned as incomplete, so that it can be settled.
 //
 // When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first, each as a whole, and with the chunks of it that
 // arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever.

@@ -24,8 +24,9 @@ type Entry struct {
 	// Chunked means that Payload is a part of a message for Assembler, still compressed. It is false for encrypted chunks, which are
 	// treated like any encrypted entry.
 	Chunked bool
-	// Events is the number of permits that the broker deducts for the entry. It is at least 1, except after an error: then it is the declared number, if that
-	// could be read, of any sign and up to 2^31 - 1: return that many permits, and do not allocate by it.
+	// Events is the number of permits that the broker deducts for the entry. It is at least 1, except after an error:
+	// then it is the declared number, if that could be read, which may be negative, and up to 2^31 - 1: return that
+	// many permits, but never allocate memory for so many events.
 	Events int
 	// Compressed means that Payload waits for Parser.Open.
 	Compressed bool
