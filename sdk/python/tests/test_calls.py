@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pathlib
 import pickle
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -537,6 +540,46 @@ def test_no_router(style: str) -> None:
     with pytest.raises(CallError, match="the lane was closed") as caught:
         invoke(style, lane, "k", "do")
     assert caught.value.outcome == "not_run"
+
+
+FORKS = """
+import os, signal, sys, threading, warnings
+import ringfence
+
+lane = ringfence.Lane(sys.argv[1])
+lane.invoke("k", "do")
+
+def calls():
+    while True:
+        try:
+            lane.invoke("k", "do")
+        except ringfence.CallError:
+            pass
+
+for _ in range(4):
+    threading.Thread(target=calls, daemon=True).start()
+warnings.simplefilter("ignore")  # Python itself warns of a fork with threads
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # a request that does not end leaves no process behind
+    for ask in (lambda: lane.invoke("k", "do", timeout=1), lambda: lane.send("k", timeout=1), lambda: lane.reserve("k")):
+        try:
+            ask()
+        except RuntimeError as error:
+            print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+def test_a_lane_after_a_fork(ringfence_router: Router) -> None:
+    """gRPC's threads are not in the child: with others under way in the parent, a request of the child never ends, not even by its timeout."""
+    start(ringfence_router, "threads", lambda call: call.payload)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", FORKS, ringfence_router.endpoint]
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=WAIT, check=True)
+    assert ended.stdout.splitlines() == ["the lane was made before a fork: make another one in the child process"] * 3
 
 
 def test_a_call_in_a_unit_test() -> None:

@@ -53,6 +53,11 @@ def test_fences_sort_as_their_texts() -> None:
         assert Fence.parse(a.text) == a
 
 
+def test_the_text_of_a_key_names_it() -> None:
+    key = b"user-\xff"
+    assert Event(Event(key).key_text).key == key
+
+
 def wire() -> Event:
     frame = pb.Deliveries(
         topics=["other", "persistent://public/default/orders"],

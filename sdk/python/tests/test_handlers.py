@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import datetime
 import functools
+import pickle
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,22 @@ def test_retry_after() -> None:
     for bad in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="finite"):
             RetryAfter(bad)
+
+
+class Busy(RetryAfter):
+    """One of the application's, with a constructor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(2, "busy")
+
+
+@pytest.mark.parametrize(
+    "error", [Reject("never"), RetryAfter(1.5, "busy"), RetryAfter(3), Busy(), CallFailure("no_stock", "none left"), KeyLost("lost")]
+)
+def test_exceptions_come_from_other_processes(error: BaseException) -> None:
+    """As from a pool of processes in which a handler computes: one that cannot be made again breaks the pool."""
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 class Unspeakable(Exception):

@@ -13,6 +13,9 @@ from ringfence.errors import ArgumentError, Unauthenticated
 from ringfence.options import Options, check
 
 
+async def in_vain(*_: object) -> None: ...
+
+
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGFENCE_APP_ENDPOINT", raising=False)
     monkeypatch.delenv("RINGFENCE_APP_TOKEN_FILE", raising=False)
@@ -62,6 +65,8 @@ def test_bad_endpoints(endpoint: str) -> None:
         ({"leave_group": "no"}, "leave_group = 'no', want True or False"),
         ({"token_file": 0}, "token_file = 0, want the name of a file"),
         ({"tls": "ca.pem"}, "tls = 'ca.pem', want a ringfence.TLS"),
+        ({"ready": in_vain}, "ready = .*, want a plain function"),
+        ({"hooks": ringfence.Hooks(window=in_vain)}, "window = .*, want a plain function"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:

@@ -61,6 +61,15 @@ def test_a_handler_runs_in_the_trace_of_its_event(ringfence_router: Router, styl
     assert "secret" not in failed.to_json()
 
 
+def test_a_call_without_a_handler_is_no_failure(ringfence_router: Router, exporter: InMemorySpanExporter) -> None:
+    exporter.clear()
+    ringfence_router.start(lambda event: None, calls={"do": lambda call: None})
+    assert ringfence_router.call("k", "other").outcome().kind == "not_started"
+    [span] = exporter.get_finished_spans()
+    assert result(span) == "not_started"
+    assert span.status.status_code == trace.StatusCode.UNSET
+
+
 class _Broken(SpanProcessor):
     """Raises when a span of one of these topics starts, or ends."""
 

@@ -908,6 +908,32 @@ def test_serve(style: str, how: str, gate: Gate) -> None:
         assert asyncio.run(main(router)) == ("returned" if how == "stop" else "cancelled")
 
 
+def test_the_end_of_asyncio_run_drains(ringfence_router: Router) -> None:
+    """asyncio.run cancels all tasks when its own has ended, and waits for them."""
+    started, cancelled = threading.Event(), threading.Event()
+
+    def handle(event: Event) -> None:
+        started.set()
+        assert cancelled.wait(WAIT)
+        event.check()
+
+    async def watch() -> None:
+        try:
+            await asyncio.sleep(WAIT)
+        finally:
+            cancelled.set()
+
+    async def main() -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(of) for of in (ringfence.serve(handle, ringfence_router.endpoint), watch())]
+        await asyncio.to_thread(started.wait, WAIT)
+        return tasks
+
+    delivery = ringfence_router.deliver("k")
+    serving, _ = asyncio.run(main())
+    assert serving.cancelled(), serving.exception()
+    assert delivery.outcome().kind == "done"
+
+
 def test_a_second_cancellation_of_serve_cancels_handlers(style: str, gate: Gate) -> None:
     async def main(router: Router) -> None:
         serving = asyncio.ensure_future(ringfence.serve(waiting(style, gate), router.endpoint, drain_grace=1000))

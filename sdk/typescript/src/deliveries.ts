@@ -84,6 +84,7 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
   constructor(options: Options) {
     this.#runner = new Runner(options);
     if (this.#runner.settings.calls.size > 0) throw new RingfenceError("argument", "calls: only run accepts calls", "calls");
+    if (this.#runner.settings.interceptors.length > 0) throw new RingfenceError("argument", "interceptors: only run has a handler, which they would be around", "interceptors");
   }
 
   [Symbol.asyncIterator](): this {

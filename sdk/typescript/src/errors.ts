@@ -156,7 +156,8 @@ export class KeyLostError extends Error {
 
 /**
  * The reason of a handler's signal: the handler took longer than the router's handler.timeout
- * without Event.progress. It counts as a failure: the event is retried once the handler has ended.
+ * without Event.progress. It counts as a failure: the event is retried once the handler has ended. Or an operator has skipped the
+ * event (router skip): it goes to the dead letter topic, unless the handler returns.
  */
 export class HandlerTimeoutError extends Error {
   override name = "HandlerTimeoutError";

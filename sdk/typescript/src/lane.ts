@@ -35,7 +35,7 @@ const outcomes: Partial<Record<Outcome, CallOutcome>> = {
 const refusals = new Set([codes.INVALID_ARGUMENT, codes.UNIMPLEMENTED, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.RESOURCE_EXHAUSTED]);
 
 /** Options of a Lane, which are those of run. */
-export type LaneOptions = Pick<Options, "tls" | "tokenFile" | "traces">;
+export type LaneOptions = Pick<Options, "logger" | "tls" | "tokenFile" | "traces">;
 
 /** Options of one call. */
 export interface InvokeOptions {
@@ -122,7 +122,7 @@ export class Lane {
    */
   constructor(endpoint?: string, options: LaneOptions = {}) {
     for (const name of Object.keys(options)) {
-      if (!["tls", "tokenFile", "traces", "clock"].includes(name)) throw new RingfenceError("argument", `${name} is not an option of a Lane`, name);
+      if (!["logger", "tls", "tokenFile", "traces", "clock"].includes(name)) throw new RingfenceError("argument", `${name} is not an option of a Lane`, name);
     }
     const { clock, ...rest } = options as LaneOptions & { clock?: Clock }; // the clock is for tests
     const settings = settingsOf(endpoint === undefined ? rest : { ...rest, endpoint });

@@ -99,11 +99,11 @@ export interface Options {
   leaveGroup?: boolean;
   /** Stops the worker, in order, when it aborts. */
   signal?: AbortSignal;
-  /** Stops the worker, in order, at SIGTERM and SIGINT; a second signal cancels the running handlers at once, and a third one ends the process. Default: true, unless `signal` is given. */
+  /** Stops the worker, in order, at SIGTERM and SIGINT; a second signal cancels the running handlers at once, and a third one ends the process. Default: true, unless `signal` is given. Node delivers no signals to worker threads. */
   handleSignals?: boolean;
   /** Where to log. By default lines on standard error. */
   logger?: Logger;
-  /** Functions around the handler; the first one is the outermost. */
+  /** Functions around the handler, for run; the first one is the outermost. */
   interceptors?: readonly Interceptor[];
   hooks?: Hooks;
   /**
@@ -221,14 +221,18 @@ export function readToken(file: string): string {
   return token;
 }
 
-/** Returns a logger that does not throw: what another one fails to write goes to stderr, with the reason. */
+/** Returns a logger that does not throw: what another one fails to write, at once or by its promise, goes to stderr, with the reason. */
 function guarded(logger: Logger): Logger {
   const level = (name: "info" | "warn" | "error"): Logger["info"] => (message, fields) => {
-    try {
-      logger[name](message, fields);
-    } catch (error) {
+    const failed = (error: unknown) => {
       stderrLogger.error("the logger failed", { error });
       stderrLogger[name](message, fields);
+    };
+    try {
+      const written: unknown = logger[name](message, fields);
+      if (written instanceof Promise) written.catch(failed); // of an async function: nobody else would catch it, and Node ends the process
+    } catch (error) {
+      failed(error);
     }
   };
   return { info: level("info"), warn: level("warn"), error: level("error") };

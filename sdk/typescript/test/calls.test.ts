@@ -200,6 +200,7 @@ test("wrong handlers of calls are refused", async () => {
     await assert.rejects(run(nothing, { calls: calls as Record<string, CallHandler> }), { code: "argument", argument: "calls", message });
   }
   assert.throws(() => deliveries({ calls: { do: nothing } }), { code: "argument", argument: "calls", message: /only run accepts calls/ });
+  assert.throws(() => deliveries({ interceptors: [(next) => next] }), { code: "argument", argument: "interceptors" });
 });
 
 test("replies wait for the next frame when they do not fit", () => {

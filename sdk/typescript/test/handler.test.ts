@@ -133,3 +133,12 @@ test("a logger that throws ends nothing: its line goes to standard error, with t
   for (const level of ["info", "warn", "error"] as const) logger[level]("draining", { running: 2 });
   assert.deepEqual(lines, ["info", "warn", "error"].flatMap((level) => ['ringfence: error: the logger failed error="disk full"\n', `ringfence: ${level}: draining running=2\n`]));
 });
+
+test("a logger whose promise rejects ends nothing either", async (t) => {
+  const lines: string[] = [];
+  t.mock.method(process.stderr, "write", (line: string) => lines.push(line) > 0);
+  const broken = () => Promise.reject(new Error("disk full"));
+  settingsOf({ logger: { info: broken, warn: broken, error: broken } }).logger.warn("draining", { running: 2 });
+  await new Promise(setImmediate); // of a rejection that nobody has caught Node tells before
+  assert.deepEqual(lines, ['ringfence: error: the logger failed error="disk full"\n', "ringfence: warn: draining running=2\n"]);
+});

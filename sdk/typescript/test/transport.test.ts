@@ -133,6 +133,8 @@ describe("gRPC", () => {
     stop.abort();
     await run(() => {}, { endpoint: "router.example:16650", signal: stop.signal, logger: { ...silent, warn: (message, fields) => warned.push(message, fields.endpoint) } });
     assert.match(String(warned[0]), /without TLS: set the option tls/);
+    new Lane("router.example:16650", { logger: { ...silent, warn: (message) => warned.push(message) } }).close();
+    assert.match(String(warned.at(-1)), /without TLS/);
   });
 
   it("warns of a lane without TLS to another machine, too", (t) => {

@@ -51,6 +51,7 @@ from ringfence.errors import (
     CallerGone,
     CallError,
     CallFailure,
+    CallOutcome,
     Cancelled,
     DrainTimeout,
     Error,
@@ -73,7 +74,7 @@ from ringfence.errors import (
 )
 from ringfence.event import Event, Fence, MessageID, Timer
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, json_handler
-from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, Session
+from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, ResultKind, Session
 from ringfence.reservation import AsyncReservation, Reservation
 from ringfence.version import VERSION as __version__
 from ringfence.worker import Worker, run, serve
@@ -92,6 +93,7 @@ __all__ = [
     "CallError",
     "CallFailure",
     "CallHandler",
+    "CallOutcome",
     "CallerGone",
     "Cancelled",
     "DrainTimeout",
@@ -116,6 +118,7 @@ __all__ = [
     "Reject",
     "Reservation",
     "Result",
+    "ResultKind",
     "RetryAfter",
     "Session",
     "SessionError",

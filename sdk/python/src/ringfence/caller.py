@@ -15,7 +15,7 @@ import grpc
 
 from ringfence.call import TIMEOUT_DEFAULT, TOO_LARGE, Call
 from ringfence.connections import Connections
-from ringfence.errors import ArgumentError, CallError, NotReserved, SessionError
+from ringfence.errors import ArgumentError, CallError, CallOutcome, NotReserved, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
 from ringfence.options import check
@@ -45,7 +45,7 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
-_OUTCOMES = {
+_OUTCOMES: dict[int, CallOutcome] = {
     pb.OUTCOME_FAILED: "failed",
     pb.OUTCOME_NOT_RUN: "not_run",
     pb.OUTCOME_DONE_BEFORE: "done_before",
@@ -67,6 +67,8 @@ class Lane:
         receipt = lane.invoke("user-7", "charge", b"4200", id="order-8")
 
     It connects with the first call, and again whenever the connection breaks. All methods may be called from any thread.
+
+    A lane serves the process that made it: its methods raise RuntimeError in a child of :func:`os.fork`, which needs a lane of its own.
     """
 
     def __init__(
@@ -231,6 +233,7 @@ class Lane:
         """Returns what starts a holder of a key."""
         check_seconds("wait", wait)
         check_seconds("ttl", ttl)
+        self._channel.check_process()
         ask = pb.ReserveRequest(ask=pb.Ask(key=_bytes(key), path=path_of(caller)))
         if ask.ByteSize() > REQUEST_MAX:
             raise NotReserved(TOO_LARGE, f"a request of {ask.ByteSize()} bytes: want at most {REQUEST_MAX}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,12 @@ class Connections:
         self._connection = _Connection(dial())
         self._old: set[_Connection] = set()
         self._closed = False
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raises RuntimeError in a child of a fork: gRPC's threads are in its parent alone, and a request of the child may never end."""
+        if os.getpid() != self._process:
+            raise RuntimeError("the lane was made before a fork: make another one in the child process")
 
     def unary_unary(self, method: str, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]) -> _Unary:
         return _Unary(self, method, serialize, deserialize)
@@ -74,6 +81,7 @@ class Connections:
             self._end_unused(old)
 
     def begin(self) -> _Connection:
+        self.check_process()
         with self._lock:
             self._connection.open += 1
             return self._connection

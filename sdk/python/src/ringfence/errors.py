@@ -5,10 +5,17 @@ from __future__ import annotations
 import builtins
 import datetime
 import math
-from typing import Any
+from typing import Any, Literal
 
 GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 """The class of groups of exceptions, which Python has from 3.11 on."""
+
+
+def _made_again(of: type[BaseException], args: tuple[Any, ...], fields: dict[str, Any]) -> BaseException:
+    """Returns an exception that another process has raised. Its constructor is not called: that takes other arguments than ``args``."""
+    error = of.__new__(of, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class Reject(Exception):
@@ -32,6 +39,9 @@ class RetryAfter(Exception):
             raise ValueError(f"RetryAfter: delay = {delay}, want a finite number of seconds")
         self.delay = max(seconds, 0.0)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # it may be raised in a pool of processes
+        return _made_again, (type(self), self.args, self.__dict__)
+
 
 class CallFailure(Exception):
     """Raised by the handler of a call: the call failed, and the caller gets ``code`` with the text.
@@ -43,6 +53,9 @@ class CallFailure(Exception):
     def __init__(self, code: str, reason: object = "") -> None:
         super().__init__(reason)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it may be raised in a pool of processes
+        return _made_again, (type(self), self.args, self.__dict__)
 
 
 class Cancelled(BaseException):
@@ -57,7 +70,10 @@ class KeyLost(Cancelled):
 
 
 class HandlerTimeout(Cancelled):
-    """The handler took longer than the router's ``handler.timeout`` without :meth:`Event.progress`. It counts as a failure."""
+    """The handler took longer than the router's ``handler.timeout`` without :meth:`Event.progress`, and it counts as a failure.
+
+    Or an operator has skipped the event (``router skip``): it goes to the dead letter topic, unless the handler returns.
+    """
 
 
 class CallerGone(Cancelled):
@@ -72,6 +88,10 @@ class DrainTimeout(Cancelled):
     """
 
 
+CallOutcome = Literal["failed", "not_run", "unknown", "done_before"]
+"""What became of a call without a reply: see :attr:`CallError.outcome`."""
+
+
 class Error(Exception):
     """A failure that the SDK reports, as opposed to a failure of a handler."""
 
@@ -83,7 +103,7 @@ class ArgumentError(Error, ValueError):
 class CallError(Error):
     """Raised by :meth:`Lane.invoke`: the call has no reply."""
 
-    def __init__(self, outcome: str, code: str = "", text: str = "", retry_after: float = 0.0) -> None:
+    def __init__(self, outcome: CallOutcome, code: str = "", text: str = "", retry_after: float = 0.0) -> None:
         super().__init__(f"{_OUTCOMES[outcome]}{code and f' ({code})'}{text and f': {text}'}")
         self.outcome = outcome
         """failed: the handler raised. not_run: the call has not run, and never will; it can be repeated. unknown: it may have run, and may
@@ -97,7 +117,7 @@ class CallError(Error):
         self.retry_after = retry_after
         """not_run: seconds after which to call again; 0: as you like."""
 
-    def __reduce__(self) -> tuple[type[CallError], tuple[str, str, str, float]]:  # by default it would be made again of its text alone
+    def __reduce__(self) -> tuple[type[CallError], tuple[CallOutcome, str, str, float]]:  # by default it would be made again of its text alone
         return type(self), (self.outcome, self.code, self.text, self.retry_after)
 
 
@@ -156,7 +176,7 @@ class HandlersStillRunning(Error):
 
 
 class SessionError(Error):
-    """A session with the router ended, or could not begin. The SDK reconnects; the log and ``on_disconnected`` report it."""
+    """A session with the router ended, or could not begin. The SDK reconnects; the log and :attr:`Hooks.disconnected` report it."""
 
 
 class Unreachable(SessionError):

@@ -192,7 +192,7 @@ class Event(Item):
         fence: Fence = Fence(0, 0),
         timer: Timer | None = None,
     ) -> None:
-        self.key = key.encode() if isinstance(key, str) else key
+        self.key = key.encode(errors="surrogateescape") if isinstance(key, str) else key  # as key_text has it
         self.payload = payload.encode() if isinstance(payload, str) else payload
         self.properties = {} if properties is None else dict(properties)
         self.topic = topic

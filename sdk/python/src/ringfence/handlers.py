@@ -14,7 +14,7 @@ from ringfence.call import NO_HANDLER, NoHandler, code_of
 from ringfence.errors import GROUP, CallFailure, DrainTimeout, Reject, RetryAfter
 from ringfence.event import Event
 from ringfence.inbox import CANCELLED, DONE, NOT_STARTED, REJECT, RETRY, Answer
-from ringfence.options import Result
+from ringfence.options import Result, ResultKind
 
 if TYPE_CHECKING:
     from ringfence.options import Settings
@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 _AFTER_MS_MAX = (1 << 63) - 1
 _LOOKS_MAX = 100  # causes may form a circle
-_KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled", NOT_STARTED: "not_started"}
+KINDS: dict[int, ResultKind] = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled", NOT_STARTED: "not_started"}
 
 
 def is_async(handler: Handler) -> bool:
@@ -167,7 +167,7 @@ def with_hooks(settings: Settings, handler: Handler) -> Handler:
                 settings.log.exception("a hook failed")
 
     def finished(event: Event, begun: float, error: BaseException | None) -> None:
-        kind = "done" if error is None else _KINDS[kind_of(event, error)]
+        kind: ResultKind = "done" if error is None else KINDS[kind_of(event, error)]
         call(hooks.finished, event, Result(kind, error, time.perf_counter() - begun))
 
     if is_async(handler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import ipaddress
 import logging
 import math
@@ -12,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from ringfence.clock import LeaseClock, system_clock
 from ringfence.errors import GROUP, ArgumentError, SessionError, Unauthenticated
@@ -66,11 +67,15 @@ class Hooks:
     At the end of a session the number becomes 0."""
 
 
+ResultKind = Literal["done", "retry", "reject", "cancelled", "not_started"]
+"""How a handler ended. not_started: a call of a method without a handler."""
+
+
 class Result(NamedTuple):
     """How the handler of an event ended."""
 
-    kind: str
-    """done, retry, reject or cancelled; not_started: a call of a method without a handler"""
+    kind: ResultKind
+    """As the router is told."""
     error: BaseException | None
     """What the handler raised."""
     seconds: float
@@ -248,6 +253,13 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
     tls = options.get("tls")
     if tls is not None and not isinstance(tls, TLS):
         raise ArgumentError(f"tls = {tls!r}, want a ringfence.TLS")
+    hooks = options.get("hooks") or Hooks()
+    for function, called in (
+        *((field.name, getattr(hooks, field.name, None)) for field in dataclasses.fields(Hooks)),
+        ("ready", options.get("ready")),
+    ):
+        if inspect.iscoroutinefunction(called):
+            raise ArgumentError(f"{function} = {called!r}, want a plain function: nothing awaits what it returns")
     if tls is None and not _stays_here(endpoint):
         log.warning("the connection to %s is not encrypted: pass tls, unless the address is of this machine", endpoint)
     return Settings(
@@ -260,7 +272,7 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         leave_group=bool(leave_group),
         token_file=None if token_file is None else os.fsdecode(token_file),
         tls=tls,
-        hooks=options.get("hooks") or Hooks(),
+        hooks=hooks,
         ready=options.get("ready"),
         traces=options.get("traces"),
         calls=dict(options.get("calls") or {}),

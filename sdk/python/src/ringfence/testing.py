@@ -373,7 +373,7 @@ class Router:
         within 50 ms. Later deliveries have a fence with a higher token.
         """
         with self._changed:
-            box = self._box(key.encode() if isinstance(key, str) else key)
+            box = self._box(key.encode(errors="surrogateescape") if isinstance(key, str) else key)
             box.token += 1
             for delivery in box.queue:
                 delivery._end(Outcome("not_started"))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.errors import ArgumentError
 from ringfence.event import Event
-from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, kind_of
-from ringfence.inbox import CANCELLED, REJECT
+from ringfence.handlers import KINDS, AsyncHandler, Handler, PlainHandler, is_async, kind_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -99,8 +98,7 @@ def _spans(wanted: bool | None, log: Log) -> Callable[[Event], AbstractContextMa
         try:
             yield
         except BaseException as error:
-            kind = kind_of(event, error)
-            end(*started, "cancelled" if kind == CANCELLED else "reject" if kind == REJECT else "retry")
+            end(*started, KINDS[kind_of(event, error)])
             raise
         end(*started, "done")
 

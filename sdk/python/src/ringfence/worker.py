@@ -39,6 +39,9 @@ class Worker:
 
     The options are those of :func:`run`. A coroutine function runs in an event loop of the worker's own, in a thread; use
     :func:`serve` to run it in yours. A worker starts once. All methods may be called from any thread.
+
+    Its threads do not keep the process alive: stop the worker and join it before the end of the process, as the end of the ``with`` does.
+    Events that are unanswered then count as crashes of their handlers.
     """
 
     def __init__(self, handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
@@ -249,22 +252,22 @@ async def serve(handler: Handler, endpoint: str | None = None, *, stop: asyncio.
 async def _serve(worker: Worker, stop: asyncio.Event | None = None) -> None:
     over = asyncio.Event()
     worker._start(asyncio.get_running_loop(), over)
-    waits = {asyncio.ensure_future(over.wait())}
-    if stop is not None:
-        waits.add(asyncio.ensure_future(stop.wait()))
+    stopping = None if stop is None else asyncio.ensure_future(_stop_at(stop, worker))
     cancelled: asyncio.CancelledError | None = None
     while not over.is_set():
         try:
-            ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            waits -= ended
-            if not over.is_set():
-                worker.stop()
+            await over.wait()  # in this task: asyncio.run cancels all others, too, when its own has ended
         except asyncio.CancelledError as error:
             cancelled = error
             worker.stop()
-    for wait in waits:
-        wait.cancel()
+    if stopping is not None:
+        stopping.cancel()
     if worker._runner.error is not None:
         raise worker._runner.error
     if cancelled is not None:
         raise cancelled
+
+
+async def _stop_at(stop: asyncio.Event, worker: Worker) -> None:
+    await stop.wait()
+    worker.stop()

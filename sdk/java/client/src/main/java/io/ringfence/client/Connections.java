@@ -12,7 +12,6 @@ import io.grpc.Status;
 import java.util.HashSet;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
@@ -64,7 +63,7 @@ final class Connections extends ManagedChannel {
             connection = new Connection(next);
             old.removeIf(ManagedChannel::isTerminated);
             old.add(before);
-            CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, ForkJoinPool.commonPool()).execute(before::shutdown);
+            CompletableFuture.delayedExecutor(LINGER_SECONDS, TimeUnit.SECONDS, Threads.ANSWERS).execute(before::shutdown);
         }
     }
 

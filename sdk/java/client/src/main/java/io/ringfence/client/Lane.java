@@ -18,6 +18,7 @@ import io.ringfence.client.proto.LaneServiceGrpc;
 import io.ringfence.client.proto.ReserveRequest;
 import io.ringfence.client.proto.ReserveResponse;
 import io.ringfence.client.proto.SendRequest;
+import java.lang.System.Logger;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -25,7 +26,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
@@ -55,7 +55,7 @@ public final class Lane implements AutoCloseable {
         this.options = options;
         this.channels = channels;
         this.channel = new Connections(channels);
-        this.sender = new Sender(channel, options, ForkJoinPool.commonPool());
+        this.sender = new Sender(channel, options, Threads.ANSWERS);
     }
 
     /**
@@ -119,6 +119,17 @@ public final class Lane implements AutoCloseable {
         }
 
         /**
+         * Sets the log for what the application should know of the connection, as {@link Worker.Builder#logger} does.
+         *
+         * @param logger that of io.ringfence.client by default
+         * @return this
+         */
+        public Builder logger(Logger logger) {
+            options.logger(logger);
+            return this;
+        }
+
+        /**
          * Replaces the connection to the router, for test routers.
          *
          * @param channels makes a channel, once; the lane shuts it down
@@ -139,9 +150,12 @@ public final class Lane implements AutoCloseable {
          * Returns the lane.
          *
          * @return the lane
-         * @throws IllegalArgumentException if the endpoint is none
+         * @throws IllegalArgumentException if the endpoint is none, or the logger is null
          */
         public Lane dial() {
+            if (options.logger == null) {
+                throw new IllegalArgumentException("logger = null");
+            }
             options.logger = new GuardedLogger(options.logger);
             return new Lane(options, options.connection());
         }
@@ -213,7 +227,7 @@ public final class Lane implements AutoCloseable {
 
     /**
      * Is {@link #invoke(byte[], String, byte[], CallOptions)} without waiting. To cancel the future takes the call back, which may have run
-     * then.
+     * then. Its stages run in a thread of the SDK, and may block.
      *
      * @param key the key, any bytes
      * @param method the method
@@ -285,7 +299,7 @@ public final class Lane implements AutoCloseable {
             Duration left = pauses.left();
             attempt = new Attempt();
             // Not in the thread that reads: what the application does with the reply must not hold up others.
-            io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(ForkJoinPool.commonPool())
+            io.grpc.CallOptions within = io.grpc.CallOptions.DEFAULT.withExecutor(Threads.ANSWERS)
                     .withDeadlineAfter(left.plus(GRACE).toMillis(), TimeUnit.MILLISECONDS).withStreamTracerFactory(attempt);
             call = MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(LaneServiceGrpc.getInvokeMethod(), within, channel);
             ClientCalls.asyncUnaryCall(call, request.setTimeoutMs(Math.max(1, left.toMillis())).build(), this);
@@ -302,7 +316,7 @@ public final class Lane implements AutoCloseable {
             Status status = Status.fromThrowable(failure);
             long pause = status.getCode() == Status.Code.RESOURCE_EXHAUSTED ? pauses.next() : -1;
             if (pause >= 0) { // the router has taken nothing in: too many calls of its callers are just beginning
-                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, ForkJoinPool.commonPool()).execute(this::attempt);
+                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, Threads.ANSWERS).execute(this::attempt);
                 return;
             }
             reply.completeExceptionally(notAnswered(status, failure, attempt));

@@ -21,6 +21,8 @@ import java.util.Map;
  * other services continue the trace. It needs OpenTelemetry's API, which is an optional dependency.
  */
 public final class OpenTelemetryTraces implements Interceptor {
+    private static final System.Logger LOG = new GuardedLogger(System.getLogger("io.ringfence.client"));
+
     private static final AttributeKey<String> SYSTEM = AttributeKey.stringKey("messaging.system");
     private static final AttributeKey<String> OPERATION_TYPE = AttributeKey.stringKey("messaging.operation.type");
     private static final AttributeKey<String> OPERATION_NAME = AttributeKey.stringKey("messaging.operation.name");
@@ -84,8 +86,29 @@ public final class OpenTelemetryTraces implements Interceptor {
         return event -> handle(next, event);
     }
 
+    /** Calls the next handler in a span. A span that fails is logged, and its event goes on. */
     private void handle(Handler next, Event event) throws Exception {
-        Context parent = propagator.extract(Context.root(), event, PROPERTIES);
+        Span span = null;
+        Scope scope = null;
+        try {
+            Context parent = propagator.extract(Context.root(), event, PROPERTIES);
+            span = start(event, parent);
+            scope = parent.with(span).makeCurrent();
+        } catch (Throwable failure) {
+            LOG.log(System.Logger.Level.ERROR, "a span failed", failure);
+        }
+        ResultKind kind = ResultKind.DONE;
+        try {
+            next.handle(event);
+        } catch (Throwable thrown) {
+            kind = kindOf(event, thrown);
+            throw thrown;
+        } finally {
+            end(span, scope, kind);
+        }
+    }
+
+    private Span start(Event event, Context parent) {
         Span span = tracer.spanBuilder(event.method().isEmpty() ? "process " + event.topic() : "call " + event.method()).setParent(parent).setSpanKind(SpanKind.CONSUMER).startSpan();
         if (span.isRecording()) {
             span.setAttribute(SYSTEM, "pulsar").setAttribute(OPERATION_TYPE, "process").setAttribute(OPERATION_NAME, "process")
@@ -93,19 +116,33 @@ public final class OpenTelemetryTraces implements Interceptor {
                     .setAttribute(BODY_SIZE, (long) event.payloadSize()).setAttribute(PARTITION, (long) event.partition())
                     .setAttribute(ATTEMPT, (long) event.attempt());
         }
-        ResultKind kind = ResultKind.DONE;
-        try (Scope scope = parent.with(span).makeCurrent()) {
-            next.handle(event);
-        } catch (Throwable thrown) {
-            kind = event.isCancelled() ? ResultKind.CANCELLED
-                    : Runner.verdictOf(thrown) instanceof RejectException ? ResultKind.REJECT : ResultKind.RETRY;
-            throw thrown;
-        } finally {
+        return span;
+    }
+
+    private static ResultKind kindOf(Event event, Throwable thrown) {
+        if (event.isCancelled()) {
+            return ResultKind.CANCELLED;
+        } else if (thrown instanceof NoHandlerException) {
+            return ResultKind.NOT_STARTED;
+        }
+        return Runner.verdictOf(thrown) instanceof RejectException ? ResultKind.REJECT : ResultKind.RETRY;
+    }
+
+    private static void end(Span span, Scope scope, ResultKind kind) {
+        try {
+            if (scope != null) {
+                scope.close();
+            }
+            if (span == null) {
+                return;
+            }
             span.setAttribute(RESULT, kind.name().toLowerCase(Locale.ROOT));
             if (List.of(ResultKind.RETRY, ResultKind.REJECT).contains(kind)) {
                 span.setStatus(StatusCode.ERROR, kind.name().toLowerCase(Locale.ROOT));
             }
             span.end();
+        } catch (Throwable failure) { // thrown, it would make a failure of an event that is done
+            LOG.log(System.Logger.Level.ERROR, "a span failed", failure);
         }
     }
 }

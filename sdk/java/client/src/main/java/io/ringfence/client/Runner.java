@@ -363,7 +363,7 @@ final class Runner {
         }
         events.removeIf(event -> !event.cancel(why));
         for (Event event : events) {
-            log.log(Level.WARNING, "handler cancelled: message {0}, attempt {1}: {2}", event.messageId(), event.attempt(), why);
+            log.log(Level.WARNING, "handler cancelled: message {0}, attempt {1}: {2}", event.messageId(), Integer.toString(event.attempt()), why);
         }
     }
 
@@ -422,20 +422,20 @@ final class Runner {
             event.kind = ResultKind.CANCELLED;
             return;
         }
-        boolean foreseen = false;
+        Throwable verdict = null;
         try {
-            foreseen = judge(event, thrown);
+            verdict = judge(event, thrown);
         } catch (Throwable broken) { // the handler's own exception class: without an answer the key would be held for ever
             event.kind = ResultKind.RETRY;
             event.afterMs = 0;
             event.code = null;
         }
         try {
-            event.reason = foreseen && thrown.getMessage() != null ? thrown.getMessage() : thrown.toString();
+            event.reason = verdict != null && thrown.getMessage() != null ? thrown.getMessage() : thrown.toString();
         } catch (Throwable broken) { // as above
             event.reason = thrown.getClass().getName();
         }
-        if (!foreseen) {
+        if (verdict == null || verdict instanceof CallFailureException && event.arrival == null) { // that is for calls alone
             logFailure(event, thrown);
         }
     }
@@ -468,8 +468,8 @@ final class Runner {
         }
     }
 
-    /** Sets the kind of the answer to what a handler threw. Returns whether that is an exception of the SDK. */
-    private static boolean judge(Event event, Throwable thrown) {
+    /** Sets the kind of the answer to what a handler threw. Returns the exception of the SDK among its causes, or null. */
+    private static Throwable judge(Event event, Throwable thrown) {
         event.kind = ResultKind.RETRY;
         Throwable verdict = verdictOf(thrown);
         if (verdict instanceof RejectException) {
@@ -479,7 +479,7 @@ final class Runner {
         } else if (event.arrival != null) {
             event.code = Call.codeOf(verdict);
         }
-        return verdict != null;
+        return verdict;
     }
 
     /** Rounds up, so that a short delay does not become 0, which asks for the router's own. */

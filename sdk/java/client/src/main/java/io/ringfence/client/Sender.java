@@ -20,7 +20,6 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
-import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.regex.Matcher;
@@ -198,7 +197,7 @@ final class Sender {
             Status status = Status.fromThrowable(failure);
             long pause = status.getCode() == Status.Code.RESOURCE_EXHAUSTED ? pauses.next() : -1;
             if (pause >= 0) { // the router has published nothing
-                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, ForkJoinPool.commonPool()).execute(this::attempt);
+                CompletableFuture.delayedExecutor(pause, TimeUnit.NANOSECONDS, Threads.ANSWERS).execute(this::attempt);
                 return;
             }
             String text = Stream.text(status);

@@ -329,7 +329,7 @@ public final class Worker implements AutoCloseable {
             away = away.compareTo(AWAY_MAX) < 0 ? away : AWAY_MAX;
             Duration pause = away.compareTo(Duration.ofNanos(nanos)) > 0 ? away : Duration.ofNanos(nanos);
             delay = delay.multipliedBy(2).compareTo(BACKOFF_MAX) > 0 ? BACKOFF_MAX : delay.multipliedBy(2);
-            log.log(Level.WARNING, "no stream to the router at {0}: {1}; again in {2} ms", options.where(), why.getMessage(), pause.toMillis());
+            log.log(Level.WARNING, "no stream to the router at {0}: {1}; again in {2} ms", options.where(), why.getMessage(), Long.toString(pause.toMillis())); // as text: the format would group the digits of a number
             if (stopped.await(pause.toNanos(), TimeUnit.NANOSECONDS)) {
                 return;
             }
@@ -611,7 +611,8 @@ public final class Worker implements AutoCloseable {
         }
 
         /**
-         * Starts the worker and returns at once. Its threads keep the process alive until {@link Worker#close}.
+         * Starts the worker and returns at once. Its threads keep the process alive until {@link Worker#close}. A SIGTERM ends the
+         * process without a drain, unless the application closes the worker, for example in a shutdown hook: {@link #run} does.
          *
          * @return the running worker
          * @throws IllegalArgumentException if an option is out of range: the message names all of them

@@ -52,6 +52,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -235,6 +236,33 @@ class CallTest {
             int asked = router.requests.size();
             Thread.sleep(200);
             assertEquals(asked, router.requests.size(), "it asks on");
+        }
+    }
+
+    /** The application may block the common pool, which has one thread on a small machine. */
+    @Test
+    void aCallWhileTheCommonPoolIsBlocked() throws Exception {
+        InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).setReply(ByteString.copyFromUtf8("r")).build();
+        int threads = Math.max(1, ForkJoinPool.getCommonPoolParallelism());
+        CountDownLatch blocked = new CountDownLatch(threads);
+        CountDownLatch end = new CountDownLatch(1);
+        for (int i = 0; i < threads; i++) {
+            ForkJoinPool.commonPool().execute(() -> {
+                blocked.countDown();
+                try {
+                    end.await();
+                } catch (InterruptedException e) {
+                    Thread.currentThread().interrupt();
+                }
+            });
+        }
+        AtomicInteger count = new AtomicInteger();
+        try (Routed router = new Routed(null, request -> count.incrementAndGet() < 3 ? Status.RESOURCE_EXHAUSTED : response)) {
+            assertTrue(blocked.await(WAIT_SECONDS, TimeUnit.SECONDS));
+            CompletableFuture<byte[]> reply = router.lane.invokeAsync("k".getBytes(StandardCharsets.UTF_8), "do", NOTHING, CallOptions.NONE);
+            assertArrayEquals(new byte[] {'r'}, reply.get(WAIT_SECONDS, TimeUnit.SECONDS));
+        } finally {
+            end.countDown();
         }
     }
 

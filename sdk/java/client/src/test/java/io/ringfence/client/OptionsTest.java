@@ -11,6 +11,7 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.ResourceBundle;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
@@ -72,6 +73,36 @@ class OptionsTest {
         } finally {
             log.removeHandler(failing);
         }
+    }
+
+    @Test
+    void aLaneHasALogOfItsOwn() {
+        List<String> lines = new ArrayList<>();
+        System.Logger log = new System.Logger() {
+            @Override
+            public String getName() {
+                return "own";
+            }
+
+            @Override
+            public boolean isLoggable(Level level) {
+                return true;
+            }
+
+            @Override
+            public void log(Level level, ResourceBundle bundle, String message, Throwable thrown) {
+                lines.add(message);
+            }
+
+            @Override
+            public void log(Level level, ResourceBundle bundle, String format, Object... parameters) {
+                lines.add(format);
+            }
+        };
+        Lane.builder().endpoint("192.0.2.1:1").logger(log).dial().close();
+        assertEquals(1, lines.size(), lines.toString());
+        assertTrue(lines.get(0).contains("not encrypted"), lines.get(0));
+        assertThrows(IllegalArgumentException.class, () -> Lane.builder().logger(null).dial());
     }
 
     /** A second function does not take the place of the first. */

@@ -314,7 +314,7 @@ class SessionTest {
         BlockingQueue<Long> pauses = new LinkedBlockingQueue<>();
         TestLog log = new TestLog((line, thrown, parameters) -> {
             if (line.startsWith("no stream")) {
-                pauses.add(((Number) parameters[2]).longValue());
+                pauses.add(Long.parseLong((String) parameters[2]));
             }
         });
         OneThing router = new OneThing(out -> {

@@ -8,15 +8,21 @@ import io.opentelemetry.api.common.AttributeKey;
 import io.opentelemetry.api.trace.Span;
 import io.opentelemetry.api.trace.StatusCode;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
+import io.opentelemetry.context.Context;
 import io.opentelemetry.context.propagation.ContextPropagators;
 import io.opentelemetry.sdk.OpenTelemetrySdk;
 import io.opentelemetry.sdk.testing.exporter.InMemorySpanExporter;
+import io.opentelemetry.sdk.trace.ReadWriteSpan;
+import io.opentelemetry.sdk.trace.ReadableSpan;
 import io.opentelemetry.sdk.trace.SdkTracerProvider;
+import io.opentelemetry.sdk.trace.SpanProcessor;
 import io.opentelemetry.sdk.trace.data.SpanData;
 import io.opentelemetry.sdk.trace.export.SimpleSpanProcessor;
+import io.ringfence.client.Call;
 import io.ringfence.client.Event;
 import io.ringfence.client.OpenTelemetryTraces;
 import io.ringfence.client.RejectException;
+import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -91,5 +97,62 @@ class TracesTest {
         router.deliver(event("k")).outcome();
         assertEquals("00000000000000000000000000000000", current.remove());
         assertTrue(!GlobalOpenTelemetry.isSet(), "the SDK has set the global OpenTelemetry");
+    }
+
+    /** A span processor of the application that is broken. */
+    private record Broken(boolean atStart) implements SpanProcessor {
+        private static void fail() {
+            throw new IllegalStateException("the processor is broken");
+        }
+
+        @Override
+        public void onStart(Context parent, ReadWriteSpan span) {
+            if (atStart) {
+                fail();
+            }
+        }
+
+        @Override
+        public boolean isStartRequired() {
+            return true;
+        }
+
+        @Override
+        public void onEnd(ReadableSpan span) {
+            if (!atStart) {
+                fail();
+            }
+        }
+
+        @Override
+        public boolean isEndRequired() {
+            return true;
+        }
+    }
+
+    @Test
+    void aSpanThatFailsDoesNotFailItsEvent() {
+        for (boolean atStart : List.of(true, false)) {
+            OpenTelemetrySdk broken = OpenTelemetrySdk.builder().setTracerProvider(SdkTracerProvider.builder().addSpanProcessor(new Broken(atStart)).build())
+                    .setPropagators(ContextPropagators.create(W3CTraceContextPropagator.getInstance())).build();
+            try (TestRouter router = new TestRouter()) {
+                router.start(this::handle, options -> options.interceptors(new OpenTelemetryTraces(broken)));
+                assertEquals(Outcome.Kind.DONE, router.deliver(event("good")).outcome().kind());
+                assertEquals(new Outcome(Outcome.Kind.REJECT, Duration.ZERO, "bad"), router.deliver(event("bad")).outcome());
+                assertEquals(2, current.size(), "each handler ran once");
+                current.clear();
+            } finally {
+                broken.close();
+            }
+        }
+    }
+
+    @Test
+    void aCallWithoutAHandlerIsNoFailure(TestRouter router) {
+        router.start(this::handle, options -> options.call("do", Call::payload).interceptors(new OpenTelemetryTraces(openTelemetry)));
+        assertEquals(Outcome.Kind.NOT_STARTED, router.call("k", "other", new byte[0]).outcome().kind());
+        SpanData span = spans.getFinishedSpanItems().get(0);
+        assertEquals("not_started", span.getAttributes().get(AttributeKey.stringKey("ringfence.result")));
+        assertEquals(StatusCode.UNSET, span.getStatus().getStatusCode());
     }
 }

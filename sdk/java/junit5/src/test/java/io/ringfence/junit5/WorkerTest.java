@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.ringfence.client.CallFailureException;
 import io.ringfence.client.DrainTimeoutException;
 import io.ringfence.client.Event;
 import io.ringfence.client.Fence;
@@ -758,5 +759,42 @@ class WorkerTest {
         }
         deliveries.forEach(delivery -> assertEquals(Outcome.Kind.DONE, delivery.outcome().kind()));
         assertEquals(large.length + 5_000, bytes.get());
+    }
+
+    /** A log's format writes a number of 1234 as 1,234 or 1.234, by the country. */
+    @Test
+    void numbersInTheLogAreText(TestRouter router) throws InterruptedException {
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        Queue<Object> numbers = new ConcurrentLinkedQueue<>();
+        CountDownLatch started = new CountDownLatch(1);
+        router.start(event -> {
+            started.countDown();
+            Thread.sleep(TimeUnit.SECONDS.toMillis(WAIT_SECONDS));
+        }, options -> options.logger(new TestLog((line, thrown, parameters) -> {
+            Stream.of(parameters).filter(parameter -> parameter instanceof Number).forEach(numbers::add);
+            lines.add(line);
+        })));
+        TestRouter.Delivery delivery = router.deliver(Event.of("k").attempt(1234));
+        await(started);
+        router.lose("k");
+        assertEquals(Outcome.Kind.CANCELLED, delivery.outcome().kind());
+        router.disconnect();
+        List<String> seen = new ArrayList<>();
+        while (seen.stream().noneMatch(line -> line.startsWith("no stream"))) {
+            seen.add(take(lines));
+        }
+        assertTrue(seen.stream().anyMatch(line -> line.startsWith("handler cancelled")), seen.toString());
+        assertEquals(List.of(), List.copyOf(numbers));
+    }
+
+    /** A CallFailureException is an answer to a caller, and an event has none. */
+    @Test
+    void anEventThatFailsAsACallIsLogged(TestRouter router) {
+        Queue<String> lines = new ConcurrentLinkedQueue<>();
+        router.start(event -> {
+            throw new CallFailureException("no_stock", "none left");
+        }, options -> options.logger(new TestLog((line, thrown, parameters) -> lines.add(line))));
+        assertEquals(new Outcome(Outcome.Kind.RETRY, Duration.ZERO, "none left"), router.deliver(Event.of("k")).outcome());
+        assertTrue(lines.stream().anyMatch(line -> line.startsWith("handler failed: message ") && line.contains("CallFailureException")), lines.toString());
     }
 }
