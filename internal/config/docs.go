@@ -96,7 +96,7 @@ var docs = map[string]string{
 	"log.level":                       "Lowest level that is logged: debug, info, warn or error.",
 	"mailbox.bytes_max":               "bytes_max bounds the bytes of all events in mailboxes, with 256 bytes of overhead for each. Each shard has an equal part of at least 9 MiB, and holds at most 1<<20 events.",
 	"mailbox.calls_max":               "calls_max bounds all calls that wait or run, each shard an equal part.",
-	"mailbox.depth_max":               "depth_max bounds the waiting events of one key, besides a running one.",
+	"mailbox.depth_max":               "depth_max bounds the waiting events of one key, besides a running one. With fewer than 128, a schedule that runs all missed times may run them out of order.",
 	"mailbox.frames_bytes_max":        "frames_bytes_max bounds the bytes of peers' frames that waiting events keep in memory; beyond it these events are copied out.",
 	"mailbox.joins_max":               "joins_max bounds the senders that wait for the verdict on one event.",
 	"mailbox.key_calls_max":           "key_calls_max bounds the calls of one key that wait, besides a running one. A further one is refused as overloaded.",

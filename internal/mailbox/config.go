@@ -13,7 +13,8 @@ type Config struct {
 	// Shards is the number of independently locked parts that the partitions are spread
 	// over.
 	Shards int `min:"1" max:"4093"`
-	// DepthMax bounds the waiting events of one key, besides a running one.
+	// DepthMax bounds the waiting events of one key, besides a running one. With fewer than 128, a schedule that runs
+	// all missed times may run them out of order.
 	DepthMax int `min:"1"`
 	// BytesMax bounds the bytes of all events in mailboxes, with 256 bytes of overhead for each.
 	// Each shard has an equal part of at least 9 MiB, and holds at most 1<<20 events.

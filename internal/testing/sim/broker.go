@@ -340,10 +340,7 @@ func (c *consumer) copy(m event.Message, v event.Verdict) {
 				w.acts.land(m.Event, v.DetailOrZero())
 			}
 		} else if v.Kind == event.Rejected {
-			w.broker.find(m.Event).die()
-			if w.agenda != nil && m.Event.ID.IsSent() {
-				w.agenda.over[m.Event.ID]++
-			}
+			w.broker.deadLetter(m.Event)
 			w.count("dead_letter")
 		} else {
 			w.broker.copyLater(m.Event, v.DetailOrZero())
@@ -435,8 +432,15 @@ func (b *broker) open() (n int, oldest *published) {
 	return len(b.events), oldest
 }
 
-// die makes it a dead letter. If its entry comes again, it runs again.
-func (p *published) die() { p.dead, p.kills = true, 0 }
+// deadLetter takes a dead letter. If an entry of its event comes again, the event runs again.
+func (b *broker) deadLetter(ev *event.Event) {
+	p := b.find(ev)
+	p.dead, p.kills = true, 0
+	if b.w.agenda != nil && ev.ID.IsSent() {
+		b.w.agenda.over[ev.ID]++
+		b.w.count("firing_dead")
+	}
+}
 
 func (p *published) String() string {
 	return fmt.Sprintf("event %v of %v ago, done %d times, in %d entries", p.id, p.at, p.done, p.copies)

@@ -31,7 +31,8 @@
 //
 // Some features are in a part of the seeds only. Modulo 4: 2 has operators, who hold, release, skip, park and unpark, and nothing may begin
 // that an act forbids, once the member has read the act; in 3 workers drain, handlers have a timeout, some of them hang, and some events kill their worker; in even ones the broker says where its topic
-// ends. Modulo 3: in 1 it takes acks of single events. TestClockJumps breaks the assumption about clocks.
+// ends. Modulo 3: in 1 it takes acks of single events. Modulo 5: in 2 applications declare schedules. In TestFailingFirings their handlers reject and put off
+// many firings. TestClockJumps breaks the assumption about clocks.
 //
 // Not simulated: trimming of the acts topic, the claims topic (a router knows the claims as of the start of its
 // incarnation), routers that write older log versions, and two groups on one subscription.

@@ -172,7 +172,11 @@ func (w *world) newMember(p *pod) *member {
 		Identity: identityOf(p.settings),
 	}
 	m.settings = p.settings
-	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(w.difficult), p.name, m.clock)
+	boxes := mailboxConfig(2 + w.rng.IntN(3))
+	if w.agenda != nil && w.agenda.fails > 0 {
+		boxes.DepthMax = 128 // with fewer, firings that wait for a failed one leave no room for it
+	}
+	m.boxes = mailbox.NewMailboxes(boxes, retryConfig(w.difficult), p.name, m.clock)
 	m.table = forward.NewTable(forwardConfig())
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {

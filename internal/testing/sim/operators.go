@@ -483,10 +483,7 @@ func (k *keeper) copy(c *comeback, e *event.Event, v event.Verdict, then func(bo
 	}
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if v.Kind == event.Rejected {
-			w.broker.find(e).die()
-			if w.agenda != nil && e.ID.IsSent() {
-				w.agenda.over[e.ID]++
-			}
+			w.broker.deadLetter(e)
 		} else {
 			w.broker.copyLater(e, v.DetailOrZero())
 		}
@@ -527,11 +524,14 @@ func (m *member) skipped(ended []event.Skipped) {
 
 // ---- the judge ----
 
-// checkSkipped: an event is skipped by the member alone that may run it.
+// checkSkipped: an event becomes a dead letter by a skip at the member alone that may run it. One that its handler has done may run again elsewhere when that is reported.
 func (m *member) checkSkipped(s *event.Skipped) {
+	if s.Done {
+		return
+	}
 	for _, h := range m.w.running[s.Key] {
 		if h.id == s.Event && h.runs() && h.owner() != m {
-			m.w.unless(m.w.p.defiant, "defiant_skip", "%s skips %v, which runs: %v", m, s.Event, h)
+			m.w.unless(m.w.p.defiant || m.w.wild, "skipped_beside_handler", "%s skips %v, which runs: %v", m, s.Event, h)
 		}
 	}
 }
@@ -545,7 +545,8 @@ func (a *acts) checkLands(ev *event.Event, mark event.Mark) {
 	a.marks[name] = ev.ID
 	for _, h := range a.w.running[ev.Key] {
 		if h.reserved == nil && h.fence().Before(mark.Fence) && h.runs() {
-			a.w.unless(a.w.p.defiant, "defiant_park", "%v is parked with the mark %v, while an earlier delivery runs: %v", ev.ID, mark, h)
+			excused := a.w.p.defiant || a.w.wild && h.token < mark.Fence.Token // clocks let two owners act
+			a.w.unless(excused, "parked_beside_handler", "%v is parked with the mark %v, while an earlier delivery runs: %v", ev.ID, mark, h)
 		}
 	}
 }

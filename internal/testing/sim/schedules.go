@@ -19,11 +19,13 @@ type agenda struct {
 	w           *world
 	definitions []schedule.Definition
 	wire        []*appv1.Schedule
+	fails       float64 // how likely a handler rejects a firing, and as likely it wants it again later; 0: as any event
 
-	first  map[string]time.Time    // by name: the first time that was published
-	copies map[event.MessageID]int // of a firing, at the broker, that are not acked
-	over   map[event.MessageID]int // how often a handler has done it, or it became a dead letter
-	until  time.Time               // what is due later waits at the broker while the cluster comes to rest; zero: nothing
+	first   map[string]time.Time    // by name: the first time that was published
+	copies  map[event.MessageID]int // of a firing, at the broker, that are not acked
+	over    map[event.MessageID]int // how often a handler has done it, or it became a dead letter
+	dropped map[event.MessageID]int // how often its policy has dropped it
+	until   time.Time               // what is due later waits at the broker while the cluster comes to rest; zero: nothing
 }
 
 // schedules makes the applications declare schedules, one of each policy. The scene must be part of the run from its beginning.
@@ -31,7 +33,7 @@ func schedules(w *world) {
 	if w.agenda != nil {
 		return
 	}
-	g := &agenda{w: w, first: map[string]time.Time{}, copies: map[event.MessageID]int{}, over: map[event.MessageID]int{}}
+	g := &agenda{w: w, first: map[string]time.Time{}, copies: map[event.MessageID]int{}, over: map[event.MessageID]int{}, dropped: map[event.MessageID]int{}}
 	policies := map[schedule.Policy]appv1.MissedPolicy{
 		schedule.Latest: appv1.MissedPolicy_MISSED_POLICY_LATEST, schedule.All: appv1.MissedPolicy_MISSED_POLICY_ALL, schedule.Skip: appv1.MissedPolicy_MISSED_POLICY_SKIP,
 	}
@@ -87,7 +89,7 @@ func (g *agenda) deliver(ev *event.Event, due time.Time) {
 	}
 	p := b.byID[ev.ID]
 	if p == nil {
-		p = &published{id: ev.ID, key: ev.Key, at: w.now, done: 1} // it may be acked without a handler: its policy drops it, or it is a copy
+		p = &published{id: ev.ID, key: ev.Key, at: w.now, done: g.over[ev.ID] + g.dropped[ev.ID]} // copies of one that is over are acked without a handler
 		b.events = append(b.events, p)
 		b.byID[ev.ID] = p
 	}
@@ -143,6 +145,39 @@ func (g *agenda) started(h *handling) {
 	if g.over[h.id] > 0 {
 		g.w.count("firing_started_again")
 	}
+}
+
+// drops notes that the policy of a firing drops it. One that is dropped as a duplicate must be over.
+func (g *agenda) drops(f schedule.Firing, why schedule.Reason) {
+	g.w.count("firing_dropped")
+	if why == schedule.Duplicate {
+		return
+	}
+	id := firingID(g.definition(f.Name), f.Time)
+	g.dropped[id]++
+	if p := g.w.broker.byID[id]; p != nil {
+		p.done++
+	}
+}
+
+// definition returns the schedule of a name.
+func (g *agenda) definition(name string) schedule.Definition {
+	return g.definitions[slices.IndexFunc(g.definitions, func(d schedule.Definition) bool { return d.Name == name })]
+}
+
+// drawResult draws the result of a firing's handler.
+func (g *agenda) drawResult() event.Result {
+	switch x := g.w.rng.Float64(); {
+	case x < g.fails:
+		g.w.count("firing_rejected")
+		return event.Result{Kind: event.ResultReject, Reason: "never"}
+	case x < 2*g.fails:
+		g.w.count("firing_wanted_later")
+		return event.Result{Kind: event.ResultRetry, Reason: "later", After: g.w.between(time.Second, 3*time.Second)}
+	case x < 2.2*g.fails:
+		return event.Result{Kind: event.ResultRetry, Reason: "not now"}
+	}
+	return event.Result{Kind: event.ResultDone}
 }
 
 // firings performs what the Book of a member asks for, as internal/node's schedules do.
@@ -279,7 +314,7 @@ func (s *firings) decided(now time.Time, f schedule.Firing, d schedule.Decision)
 		s.checkEntered(f)
 		return app.Firing{Run: true, Missed: uint32(d.Missed)}
 	case schedule.Drop:
-		s.m.w.count("firing_dropped")
+		s.g.drops(f, d.Reason)
 		return app.Firing{}
 	case schedule.NotYet:
 		s.m.w.count("firing_put_off")
@@ -289,7 +324,7 @@ func (s *firings) decided(now time.Time, f schedule.Firing, d schedule.Decision)
 
 // checkEntered: a firing runs only when the next one of its schedule cannot be lost any more.
 func (s *firings) checkEntered(f schedule.Firing) {
-	d := s.g.definitions[slices.IndexFunc(s.g.definitions, func(d schedule.Definition) bool { return d.Name == f.Name })]
+	d := s.g.definition(f.Name)
 	next, ok := d.Next(f.Time)
 	if id := firingID(d, next); ok && s.g.copies[id] == 0 && s.g.over[id] == 0 {
 		s.m.w.fail("%s: %s of %v runs before %v is safe", s.m, f.Name, f.Time, next)

@@ -218,6 +218,9 @@ func (w *world) drawWork(h *handling) (time.Duration, event.Result) {
 	if h.call != nil {
 		return takes, w.drawReply(h)
 	}
+	if h.sent != nil && h.sent.Firing != nil && w.agenda.fails > 0 {
+		return takes, w.agenda.drawResult()
+	}
 	r := event.Result{Kind: event.ResultDone}
 	switch x := w.rng.Float64(); {
 	case x < 0.01:
