@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -175,12 +174,7 @@ func lettersClient(ctx context.Context, c config.Config, cfg *deadletter.Config)
 	}
 	if c.Pulsar.AdminURL != "" {
 		admin := pulsaradmin.Client{URL: c.Pulsar.AdminURL, HTTP: auth.adminClient()}
-		cfg.Subscriptions = func(ctx context.Context, topic string) (names []string, err error) {
-			if err = admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/subscriptions", nil, &names); pulsaradmin.IsNotFound(err) {
-				err = nil
-			}
-			return names, err
-		}
+		cfg.Subscriptions = admin.Subscriptions
 	}
 	if transient, err := auth.preflight(ctx, c.Pulsar.Topics[0]); err != nil {
 		if !transient {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -112,6 +113,7 @@ func (c liveConsumer) isRouter() bool { return c.Client == entries.DefaultConfig
 
 // migrationStats are the fields of a topic's statistics that a plan is made from.
 type migrationStats struct {
+	Partitions    map[string]migrationStats
 	Subscriptions map[string]struct {
 		Type             string
 		MsgBacklog       int64
@@ -124,6 +126,30 @@ type migrationStats struct {
 		IsReplicated     bool `json:"replicated"`
 		Consumers        []struct{ ConsumerName, Address, ClientVersion string }
 	}
+}
+
+// consumers returns the consumers of a subscription. Those of a partitioned topic are in the statistics of its partitions: the broker's sum of these has neither their
+// addresses nor their clients.
+func (m migrationStats) consumers(subscription string) []liveConsumer {
+	all := []liveConsumer{}
+	if len(m.Partitions) == 0 {
+		for _, c := range m.Subscriptions[subscription].Consumers {
+			all = append(all, liveConsumer{c.ConsumerName, c.Address, c.ClientVersion})
+		}
+		return all
+	}
+	hostOf := func(c liveConsumer) string { return c.Address[:max(0, strings.LastIndex(c.Address, ":"))] } // it has a connection to each broker
+	for _, partition := range slices.Sorted(maps.Keys(m.Partitions)) {
+		for _, one := range m.Partitions[partition].consumers(subscription) {
+			known := slices.ContainsFunc(all, func(c liveConsumer) bool {
+				return c.Name == one.Name && c.Client == one.Client && hostOf(c) == hostOf(one)
+			})
+			if !known {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
 }
 
 // subscriptionsOf reads the subscription of the settings on each topic, the retry topic last if
@@ -157,7 +183,7 @@ func subscriptionOf(ctx context.Context, admin pulsaradmin.Client, topic, name s
 	}
 	call := path + "/stats"
 	if live.Partitions > 0 {
-		call = path + "/partitioned-stats?perPartition=false"
+		call = path + "/partitioned-stats?perPartition=true"
 	}
 	var stats migrationStats
 	if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil {
@@ -169,9 +195,7 @@ func subscriptionOf(ctx context.Context, admin pulsaradmin.Client, topic, name s
 	live.Backlog, live.Unacked, live.Delayed = s.MsgBacklog, s.UnackedMessages, s.MsgDelayed
 	live.RateOut, live.RateRedeliv = s.MsgRateOut, s.MsgRateRedeliver
 	live.KeyMode, live.OutOfOrder = s.KeySharedMode, s.AllowOutOfOrder
-	for _, c := range s.Consumers {
-		live.Consumers = append(live.Consumers, liveConsumer{c.ConsumerName, c.Address, c.ClientVersion})
-	}
+	live.Consumers = stats.consumers(name)
 	return live, nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -203,6 +206,40 @@ func TestMigratePlanOfALiveSubscription(t *testing.T) {
 		if m, err := after.Receive(t.Context()); err != nil || m.Key() != "ann" {
 			t.Fatalf("event %d: %v", i, err)
 		}
+	}
+}
+
+// On a real broker: routers are told from the other consumers of a partitioned topic, and each counts once.
+func TestMigratePlanOfAPartitionedTopic(t *testing.T) {
+	admin, topic := pulsartest.AdminURL(t), pulsartest.Topic(t, 3)
+	old, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "workers", Name: "old-1", Type: pulsar.Shared})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	cfg := entries.DefaultConfig()
+	cfg.URL = pulsartest.URL(t)
+	router, err := entries.New(cfg, entries.Access{}, entries.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	for n := range 3 {
+		_, err := router.Subscribe(t.Context(), entries.Subscription{
+			Topic: fmt.Sprintf("%s-partition-%d", topic, n), Name: "workers", Type: entries.Shared, Consumer: "pod-0", Permits: 1, UnackedMax: 10, Queue: entries.NewQueue(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _, code := planned(t, fromRedlock, admin, "--pulsar.topics", topic)
+	rest := out
+	for _, want := range []string{"2 (1 router)", "Remove the last old consumer: old-1 /", "names no consumer here"} {
+		_, after, has := strings.Cut(rest, want)
+		if code != exitOK || !has {
+			t.Fatalf("exit code %d, and %q is missing in\n%s", code, want, out)
+		}
+		rest = after
 	}
 }
 

@@ -41,9 +41,9 @@ type Config struct {
 	Now   func() time.Time // wall clock, for records
 	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
 
-	// Subscriptions returns the names of a topic's subscriptions, none if there is no such topic; nil: they cannot be known. It is asked before
-	// anything is sent to the topic.
-	Subscriptions func(ctx context.Context, topic string) ([]string, error)
+	// Subscriptions returns the names of the durable subscriptions of each of a topic's partitions, none of one that is not there; nil: they cannot be
+	// known. It is asked before anything is sent to the topic.
+	Subscriptions func(ctx context.Context, topic string) (map[string][]string, error)
 }
 
 // DefaultConfig returns the defaults, without topics and clock.

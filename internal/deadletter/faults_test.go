@@ -530,12 +530,9 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	g.cfg.Topics = append(g.cfg.Topics, others)
 	g.cfg.Group = "orders"
 	admin, asked := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}, 0
-	g.cfg.Subscriptions = func(ctx context.Context, topic string) (names []string, err error) {
+	g.cfg.Subscriptions = func(ctx context.Context, topic string) (map[string][]string, error) {
 		asked++
-		if err = admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/subscriptions", nil, &names); pulsaradmin.IsNotFound(err) {
-			err = nil
-		}
-		return names, err
+		return admin.Subscriptions(ctx, topic)
 	}
 	g.over(g.client)
 	g.keep(g.topic, "orders")
@@ -557,6 +554,11 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	if c, err := g.replay(Selection{}, nil); !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), others+" has no subscription orders") || c.Sent != 2 || c.Obstacles[ObstacleUnheld] != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
+	reader, err := g.client.CreateReader(pulsar.ReaderOptions{Topic: none, StartMessageID: pulsar.EarliestMessageID()}) // whose subscription holds nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
 	if c, err := g.replay(Selection{To: none}, nil); !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), none+" has no subscription") || c.Sent != 0 {
 		t.Errorf("to a topic without any: %+v, %v", c, err)
 	}
@@ -577,9 +579,9 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || len(c.Missing)+len(c.Unsure) != 0 {
 		t.Errorf("with its subscription: %+v", c)
 	}
-	for name, subscriptions := range map[string]func(context.Context, string) ([]string, error){
+	for name, subscriptions := range map[string]func(context.Context, string) (map[string][]string, error){
 		"not known without pulsar.admin_url": nil,
-		"not known: refused":                 func(context.Context, string) ([]string, error) { return nil, errors.New("refused") },
+		"not known: refused":                 func(context.Context, string) (map[string][]string, error) { return nil, errors.New("refused") },
 	} {
 		g.cfg.Subscriptions = subscriptions
 		g.over(g.client)
@@ -587,6 +589,45 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 		if c := g.mustReplay(Selection{}, nil); c.Sent != 2 || len(c.Unsure) != 1 || !strings.Contains(c.Unsure[0], name) {
 			t.Errorf("%s: %+v", name, c)
 		}
+	}
+}
+
+// TestReplayToATopicPartitionWithoutASubscription: the broker names the subscriptions of a partitioned topic that any partition has, but what goes to one without is
+// lost.
+func TestReplayToATopicPartitionWithoutASubscription(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2)
+	to := pulsartest.Topic(t, 2)
+	g.cfg.Group = "orders"
+	g.cfg.Subscriptions = pulsaradmin.Client{URL: pulsartest.AdminURL(t)}.Subscriptions
+	g.over(g.client)
+	for _, topic := range []string{g.topic, to} {
+		g.keep(topic+"-partition-0", "orders")
+	}
+	g.publish(g.cfg.LettersTopic, g.letter(0), g.letter(1), g.letter(2))
+	lacks := func(sel Selection, partition string) {
+		t.Helper()
+		c, err := g.replay(sel, nil)
+		if want := partition + " has no subscription"; !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), want) || c.Sent != 0 || c.Obstacles[ObstacleUnheld] != 3 {
+			t.Errorf("%+v, %v, want %q", c, err, want)
+		}
+	}
+	lacks(Selection{}, g.topic+"-partition-1")
+	lacks(Selection{To: to}, to+"-partition-1")
+	now := time.Now()
+	events := Selection{Since: now.Add(-time.Hour), Until: now, Run: "r", Topics: []string{g.topic}}
+	if _, err := g.ReplayEvents(t.Context(), events, Options{Rate: 1000, Max: 100, DryRun: true}); err == nil || !strings.Contains(err.Error(), "-partition-1 has no subscription") {
+		t.Errorf("a replay of events: %v", err)
+	}
+	g.keep(g.topic+"-partition-1", "another")
+	lacks(Selection{}, g.topic+"-partition-1")
+	g.keep(to+"-partition-1", "another") // no topic of the group's: some subscription of each partition is enough
+	if c := g.mustReplay(Selection{To: to}, dry); c.Sent != 3 || len(c.Missing)+len(c.Unsure) != 0 {
+		t.Errorf("to a topic with subscriptions: %+v", c)
+	}
+	g.keep(g.topic, "orders")
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 3 || len(c.Missing)+len(c.Unsure) != 0 {
+		t.Errorf("with its subscription: %+v", c)
 	}
 }
 

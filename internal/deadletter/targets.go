@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ type targets struct {
 
 func newTargets(b *Broker) *targets { return &targets{broker: b, faults: map[string]string{}} }
 
-// fault returns which subscription a topic lacks, "" if it has one, or if that is not known. A topic of the group needs the group's.
+// fault returns which subscription a topic lacks, "" if each of its partitions has one, or if that is not known. A topic of the group needs the group's.
 func (t *targets) fault(ctx context.Context, topic string) string {
 	fault, asked := t.faults[topic]
 	if asked || t.silent {
@@ -38,7 +39,7 @@ func (t *targets) fault(ctx context.Context, topic string) string {
 		return ""
 	}
 	asking, done := context.WithTimeout(ctx, subscriptionsMax)
-	names, err := cfg.Subscriptions(asking, topic)
+	held, err := cfg.Subscriptions(asking, topic)
 	done()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -46,13 +47,25 @@ func (t *targets) fault(ctx context.Context, topic string) string {
 		t.unsure = append(t.unsure, fmt.Sprintf("whether %s and further topics have subscriptions is not known: pulsar.admin_url does not answer within %v", topic, subscriptionsMax))
 	case err != nil:
 		t.unsure = append(t.unsure, fmt.Sprintf("whether %s has a subscription is not known: %v", topic, err))
-	case len(names) == 0:
-		fault = topic + " has no subscription"
-	case slices.Contains(cfg.Topics, topic) && !slices.Contains(names, cfg.Group):
-		fault = fmt.Sprintf("%s has no subscription %s", topic, cfg.Group)
+	default:
+		fault = cfg.missing(topic, held)
 	}
 	t.faults[topic] = fault
 	return fault
+}
+
+// missing returns which subscription a topic lacks by those of its partitions, "" if none. What is sent to the topic may go to each of them.
+func (c *Config) missing(topic string, held map[string][]string) string {
+	ours := slices.Contains(c.Topics, topic)
+	for _, partition := range slices.Sorted(maps.Keys(held)) {
+		switch names := held[partition]; {
+		case len(names) == 0:
+			return partition + " has no subscription"
+		case ours && !slices.Contains(names, c.Group):
+			return fmt.Sprintf("%s has no subscription %s", partition, c.Group)
+		}
+	}
+	return ""
 }
 
 // missing returns the faults that were found.

@@ -13,7 +13,7 @@ func TestSubscriptionsThatNobodyTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const topics = 5
 		asked := 0
-		b := &Broker{cfg: Config{Subscriptions: func(ctx context.Context, _ string) ([]string, error) {
+		b := &Broker{cfg: Config{Subscriptions: func(ctx context.Context, _ string) (map[string][]string, error) {
 			asked++
 			limited, done := context.WithTimeout(ctx, 30*time.Second) // as pulsaradmin has it
 			defer done()

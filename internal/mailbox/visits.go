@@ -87,6 +87,9 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 		case s != nil && s.here.has(bit):
 			b.joinCall(group.at, b.search(b.actorSeen(seen), s, bit), from, call, out)
 			return
+		case s != nil && s.done.has(bit) && call.Reservation: // which is never done
+			out.say(from, event.Answered, mixed)
+			return
 		case s != nil && s.done.has(bit):
 			b.counters.Duplicates++
 			b.repeatAnswer(from, seen.message, out)

@@ -273,6 +273,28 @@ func TestCallsAndReservationsDoNotJoin(t *testing.T) {
 	}
 }
 
+// The id of a call that was done, as reservations have it, is answered to a reservation as one that has not run, not with the call's reply.
+func TestAReservationIsNotAnsweredByACall(t *testing.T) {
+	f := newFixture(t, nil)
+	ask := func(n uint64, call event.Call) {
+		e := f.event("key")
+		call.Deadline = f.now.Add(time.Minute)
+		e.Handle, e.ID, e.Payload, e.Call = event.NewCallHandle(n), event.CallMessageID("key", "reservation\x00id", 0), nil, &call
+		f.out.Reset()
+		f.accept(Local, e)
+	}
+	ask(1, event.Call{Method: "m", ID: "reservation\x00id"})
+	f.finish(f.takeOne(), event.ResultDone, "")
+	ask(2, event.Call{Method: "m", ID: "reservation\x00id"})
+	if a := f.out.Answers; len(a) != 1 || a[0].Verdicts[0].DetailOrZero().Reply.Outcome == event.CallNotRun {
+		t.Fatalf("the answers to the call are %+v, want its reply again", a)
+	}
+	ask(3, event.Call{ID: "id", Reservation: true})
+	if a := f.out.Answers; len(a) != 1 || a[0].Verdicts[0].DetailOrZero() != *mixed {
+		t.Errorf("the answers to the reservation are %+v, want one that it has not run", a)
+	}
+}
+
 // While no worker is up, nothing can run of a key but reservations: they need not wait for the turn of an event, or of a call before them, which
 // nobody could give.
 func TestReservationsGoOnWithoutAWorker(t *testing.T) {

@@ -376,6 +376,35 @@ func TestTheEndsOfATopicThatIsLostAtTheStart(t *testing.T) {
 	}
 }
 
+// endsOf is a reader whose ends a test gives.
+type endsOf struct {
+	fakeReader
+	give func() []End
+}
+
+func (r *endsOf) ends(context.Context) ([]End, error) { return r.give(), nil }
+
+// A topic partition that is read again while the reader asks for ends is not among those that it asks. It is named once if it is lost for all that time.
+func TestTheEndsWhileALostTopicComesBack(t *testing.T) {
+	for name, comes := range map[string]bool{"it comes back": true, "it does not": false} {
+		t.Run(name, func(t *testing.T) {
+			lost, reader := FullTopicName("t")+"-partition-1", new(endsOf)
+			p := fakeLinkOf(&fakeClient{}, reader)
+			p.discovery.begun.add(lost)
+			p.discovery.lose(lost, errors.New("refused"))
+			reader.give = func() []End {
+				if comes && !p.discovery.enter(lost, p.discovery.whyUnread(lost)) {
+					t.Error("it is not read again")
+				}
+				return nil
+			}
+			if ends, known, err := p.ends(t.Context()); err != nil || !known || !slices.Equal(ends, []End{unknownEnd(FullTopicName("t"), 1)}) {
+				t.Errorf("the ends %v, %t, %v", ends, known, err)
+			}
+		})
+	}
+}
+
 // A topic partition that is lost again just before it counts as read does not count as read: nothing would try it again.
 func TestATopicPartitionThatIsLostWhileItIsEntered(t *testing.T) {
 	d := fakeLink(&fakeClient{}).discovery

@@ -71,10 +71,10 @@ type outlet struct {
 
 // tries are the attempts to get a producer. The outlets of one topic that send alone share theirs, since each may take long to fail.
 type tries struct {
-	failed error           // why there was no producer at the last attempt, nil if there was one
-	by     *outlet         // that has made it, if it failed
-	again  clock.Instant   // the earliest time of the next attempt
-	pauses backoff.Backoff // between attempts
+	failed  error           // why there was no producer at the last attempt, nil if there was one
+	further bool            // that attempt was one for a further producer: outlets that have one need none
+	again   clock.Instant   // the earliest time of the next attempt
+	pauses  backoff.Backoff // between attempts
 }
 
 // receipt is the receipt of a copy for a kept topic.
@@ -254,19 +254,19 @@ func (p *outlets) replace(o *outlet, given *pulsarsend.Sender) {
 }
 
 // tryProducer returns the producer of an outlet. An attempt may take long to fail, so
-// copies that come soon after a failure fail with the same error, unless it was another outlet's, and this one has a producer.
+// copies that come soon after a failure fail with the same error, unless a further producer failed, and this outlet has one.
 func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
-	paused := o.failed != nil && clock.Now().Before(o.again)
-	if paused && (o.by == o || !o.hasProducer()) {
+	present := o.hasProducer()
+	if o.failed != nil && clock.Now().Before(o.again) && !(o.further && present) {
 		return nil, o.failed
 	}
 	producer, err := p.producer(ctx, o)
 	switch {
 	case err != nil:
-		o.failed, o.by, o.again = err, o, clock.Now().Add(o.pauses.Next())
+		o.failed, o.further, o.again = err, !present, clock.Now().Add(o.pauses.Next())
 		return nil, err
-	case !paused:
-		o.failed, o.by = nil, nil
+	case !present || !o.further: // one that was there does not show that there can be a further one
+		o.failed, o.further = nil, false
 		o.pauses.Reset()
 	}
 	return producer, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -126,11 +127,14 @@ func (p *pulsarConnection) timers() error { return p.discovery.timers() }
 
 // ends implements connection.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
+	unread := p.discovery.unreadPartitions() // one that is read again meanwhile is not among those that the reader asks
 	ends, err := p.reader.ends(ctx)
 	if err != nil {
 		return nil, true, err
 	}
-	for _, name := range p.discovery.unreadPartitions() {
+	unread = append(unread, p.discovery.unreadPartitions()...)
+	slices.Sort(unread)
+	for _, name := range slices.Compact(unread) {
 		topic, partition := SplitPartition(name)
 		ends = append(ends, unknownEnd(topic, partition))
 	}

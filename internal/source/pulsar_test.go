@@ -406,6 +406,67 @@ func TestALoneCopyTakesItsProducerThoughThereIsNoOther(t *testing.T) {
 	}
 }
 
+// Outlets that send alone have a pause in common after the subscription of their topic could not be created, however many of them have a producer: an attempt
+// may take long to fail, and the other copies wait for it.
+func TestOutletsThatSendAloneShareThePauseForASubscription(t *testing.T) {
+	var broken error
+	attempts := 0
+	p := fakeLink(&fakeClient{
+		subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) { attempts++; return &fakeConsumer{}, broken },
+		produce:   func(pulsar.ProducerOptions) (pulsar.Producer, error) { return &numbered{}, nil },
+	})
+	get := func(n int) error {
+		o := p.outlets.alone[n][p.cfg.DeadLetterTopic]
+		_, err := p.outlets.tryProducer(t.Context(), o)
+		o.checked = 0 // its next check is due
+		return err
+	}
+	for n := range loneMax {
+		if err := get(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken, attempts = errors.New("broken"), 0
+	for n := range 3 * loneMax {
+		if n == 1 {
+			p.outlets.alone[0][p.cfg.DeadLetterTopic].again = clock.Forever
+		}
+		if err := get(n % loneMax); !errors.Is(err, broken) {
+			t.Errorf("outlet %d: %v", n%loneMax, err)
+		}
+	}
+	if attempts != 1 {
+		t.Errorf("%d attempts, want one", attempts)
+	}
+}
+
+// The pauses between attempts to get a further producer of a topic grow, though outlets that have one send beside them.
+func TestPausesForAFurtherProducerGrow(t *testing.T) {
+	made := 0
+	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+		if made++; made > 1 {
+			return nil, errors.New("ProducerBusy: Topic reached max producers limit")
+		}
+		return &numbered{}, nil
+	}})
+	one, other := p.outlets.alone[0][p.cfg.RetryTopic], p.outlets.alone[1][p.cfg.RetryTopic]
+	var pause time.Duration
+	for range 8 {
+		one.again = 0 // the pause is over
+		if _, err := p.outlets.tryProducer(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+		before := clock.Now()
+		if _, err := p.outlets.tryProducer(t.Context(), other); err == nil {
+			t.Fatal("a further producer")
+		}
+		pause = max(pause, one.again.Sub(before))
+	}
+	if least := p.cfg.CopyBackoffMax / 4; pause < least {
+		t.Errorf("the longest pause is %v, want at least %v", pause, least)
+	}
+}
+
 // The dead letter topic loses its subscription behind our back when it is deleted, and
 // when the subscription expires: it is looked after again, and no dead letter is sent
 // where nothing keeps it.

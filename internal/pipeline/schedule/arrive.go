@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/partition"
@@ -96,6 +97,7 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	}
 
 	f.Missed = min(max(f.Missed, 0), CountMax)
+	l.letters = slices.DeleteFunc(l.letters, f.Time.Equal) // its letter is replayed, or was not safe
 	e := l.want(now, f.Time, f.Missed)
 	e.safe, e.seen, e.lastSeen, e.dead, e.returns = true, true, now, false, 0
 	f.Missed = e.missed

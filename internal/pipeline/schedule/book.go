@@ -62,8 +62,9 @@ type line struct {
 	since     time.Time  // if not: from when on
 	entries   []entry    // by time: firings that should be safe and have not entered
 	ran       []time.Time
-	newest    time.Time // the newest that ran since the gate opened; zero: none
-	running   Firing    // in the lane
+	letters   []time.Time // firings that are to be dead letters: they are not armed again, but run if a copy of them comes
+	newest    time.Time   // the newest that ran since the gate opened; zero: none
+	running   Firing      // in the lane
 	runs      bool
 	window    window
 	status    Status // its counters

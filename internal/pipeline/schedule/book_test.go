@@ -768,6 +768,51 @@ func TestRejectedFiringMayComeAgain(t *testing.T) {
 	}
 }
 
+// The retry of an earlier firing, which looks for its successors, does not arm a dead letter again: the handler would get once more what it has rejected, or given up
+// on. It knows no entries if the worker has reconnected meanwhile.
+func TestADeadLetterIsNotArmedAgain(t *testing.T) {
+	late := noon.Add(80*time.Second + LostMax + time.Second) // no firing waits for the retry of the first one
+	for name, end := range map[string]End{
+		"rejected": EndOf(event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter}),
+		"given up": EndOf(event.ResultRetry, outcome.Outcome{Kind: outcome.DeadLetter}),
+	} {
+		for policy, at := range map[Policy]time.Time{Latest: noon.Add(time.Minute), All: late} {
+			d := Definition{Name: "a", Every: time.Minute, Missed: policy}
+			b := opened(t, noon.Add(-1), d)
+			arm(b, noon.Add(-1))
+			arm(b, noon)
+			first, second := firing(t, d, noon), firing(t, d, noon.Add(time.Minute))
+			want(t, b.Arrive(noon, first), Enter, NoReason)
+			b.Done(noon, first, End{After: 80 * time.Second})
+			arm(b, at)
+			enter := func() {
+				got := b.Arrive(at, second)
+				if got.Reason == Arming { // its successor was not safe yet
+					arm(b, at)
+					got = b.Arrive(at, second)
+				}
+				want(t, got, Enter, NoReason)
+			}
+			enter()
+			b.Done(at, second, end)
+
+			b.Forget(at, 1)
+			if err := b.Declare(at, 1, []Definition{d}); err != nil {
+				t.Fatal(err)
+			}
+			at = at.Add(20 * time.Second)
+			arm(b, at)
+			if got := b.Arrive(at, first); got.Verdict == Enter {
+				b.Done(at, first, End{Settled: true})
+			}
+			if slices.ContainsFunc(arm(b, at), second.Time.Equal) {
+				t.Errorf("%s, %v: it is armed again", name, policy)
+			}
+			enter() // its letter is replayed
+		}
+	}
+}
+
 func TestEndOf(t *testing.T) {
 	again := outcome.Outcome{Kind: outcome.Retry, Delay: time.Minute}
 	for _, test := range []struct {

@@ -109,7 +109,7 @@ func (l *line) choose(now time.Time) {
 	if !l.has || l.def.ID() != def.ID() {
 		l.entries = nil
 		if l.def.parsed != nil && l.def.ID() != def.ID() {
-			l.ran, l.newest = nil, time.Time{}
+			l.ran, l.letters, l.newest = nil, nil, time.Time{}
 		}
 	}
 	l.has, l.def, l.window = true, def, window{}

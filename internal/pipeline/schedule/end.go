@@ -49,6 +49,9 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 		e := l.want(now, f.Time, l.running.Missed)
 		e.safe, e.seen, e.entered, e.lastSeen, e.dead, e.returns = true, !end.Dead, true, now, end.Dead, end.After
 	}
+	if same && end.Dead {
+		l.letters = keepNewest(l.letters, f.Time)
+	}
 }
 
 // Over notes that an event of a key has finished before, mostly at an earlier owner, so that no copies of it come

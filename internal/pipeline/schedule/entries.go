@@ -41,10 +41,14 @@ func (b *Book) entryOf(key event.Key, message event.MessageID) (*line, *entry) {
 }
 
 // remember notes a firing that has run.
-func (l *line) remember(at time.Time) {
-	if l.ran = append(l.ran, at); len(l.ran) > ranMax {
-		l.ran = slices.Delete(l.ran, 0, 1)
+func (l *line) remember(at time.Time) { l.ran = keepNewest(l.ran, at) }
+
+// keepNewest adds a firing to those that are remembered.
+func keepNewest(times []time.Time, at time.Time) []time.Time {
+	if times = append(times, at); len(times) > ranMax {
+		times = slices.Delete(times, 0, 1)
 	}
+	return times
 }
 
 // covers reports whether the firing at that time is safe, or is over.
@@ -55,7 +59,7 @@ func (l *line) covers(at time.Time) bool {
 
 // past reports whether the firing at that time has entered.
 func (l *line) past(at time.Time) bool {
-	return l.hasRun(at) || l.runs && l.running.DefinitionID == l.def.ID() && l.running.Time.Equal(at)
+	return l.hasRun(at) || slices.ContainsFunc(l.letters, at.Equal) || l.runs && l.running.DefinitionID == l.def.ID() && l.running.Time.Equal(at)
 }
 
 func (l *line) hasRun(at time.Time) bool { return slices.ContainsFunc(l.ran, at.Equal) }
