@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -330,5 +331,23 @@ func TestImageFile(t *testing.T) {
 	base := regexp.MustCompile(`(?m)^FROM (gcr\.io/distroless/static-\S+:nonroot(?:@sha256:[0-9a-f]{64})?) AS base$`).FindStringSubmatch(image)
 	if base == nil || !strings.Contains(read(t, "../.ko.yaml"), "defaultBaseImage: "+base[1]+"\n") {
 		t.Errorf("Dockerfile and .ko.yaml do not build on the same distroless image without root: %v", base)
+	}
+}
+
+// TestImageIsBuiltFromAllTrackedFiles: Go marks a build as +dirty if a file that git knows is missing.
+func TestImageIsBuiltFromAllTrackedFiles(t *testing.T) {
+	patterns := func(path string) (all []string) {
+		for line := range strings.Lines(read(t, path)) {
+			if pattern := strings.Trim(line, "/\n"); pattern != "" && !strings.HasPrefix(pattern, "#") {
+				all = append(all, pattern)
+			}
+		}
+		return all
+	}
+	untracked := patterns("../.gitignore")
+	for _, pattern := range patterns("../.dockerignore") {
+		if !slices.Contains(untracked, pattern) {
+			t.Errorf("%s is not in the context of the image, and git may know it", pattern)
+		}
 	}
 }

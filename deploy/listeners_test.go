@@ -34,6 +34,7 @@ type manifest struct {
 }
 
 type servicePort struct {
+	Name       string
 	Port       int
 	TargetPort string `yaml:"targetPort"`
 }
@@ -175,8 +176,12 @@ func inTheClear(t *testing.T, rendered []byte) (faults []string) {
 	}
 	for _, service := range ofKind(list, "Service") {
 		for _, p := range service.Spec.Ports {
-			if named[p.TargetPort] != p.Port || !reachable[p.Port] {
-				fault("service %s: port %d goes to %q, which is port %d", service.Metadata.Name, p.Port, p.TargetPort, named[p.TargetPort])
+			// Not a name: some releases of Kubernetes do not find those of a sidecar (kubernetes#127958).
+			if p.TargetPort != strconv.Itoa(p.Port) || !reachable[p.Port] {
+				fault("service %s: port %d goes to %q", service.Metadata.Name, p.Port, p.TargetPort)
+			}
+			if encrypted := strings.HasPrefix(p.Name, "tls-"); p.Port == 16651 && encrypted != loaded.Peer.TLS.Enabled() {
+				fault("service %s: a mesh takes port %s for TLS: %v, and peers have TLS: %v", service.Metadata.Name, p.Name, encrypted, loaded.Peer.TLS.Enabled())
 			}
 		}
 	}
@@ -222,6 +227,9 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 	// Said in the values it is seen in the manifests, once for each listener.
 	exposed := accepts(t, helmTemplate(t, orders, inClear...))
 	faults := inTheClear(t, exposed)
+	if slices.ContainsFunc(faults, func(f string) bool { return !strings.HasPrefix(f, "insecure: ") }) {
+		t.Errorf("in the clear: %q", faults)
+	}
 	for _, name := range []string{"peer", "gossip", "admin"} {
 		if !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, "insecure: "+name+",") }) {
 			t.Errorf("%s is in the clear, and this test does not see it: %q", name, faults)
@@ -238,7 +246,9 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 		"another port":               {"- {name: admin, containerPort: 16653", "- {name: admin, containerPort: 16654", "16654"},
 		"a probe of another port":    {"{path: /livez, port: admin", "{path: /livez, port: peer", "liveness"},
 		"a hook of another scheme":   {"port: 16653\n                scheme: HTTP\n", "port: 16653\n                scheme: HTTPS\n", "preStop"},
-		"a service of another port":  {"targetPort: peer", "targetPort: admin", "service shop-orders-gossip"},
+		"a service of another port":  {"targetPort: 16651", "targetPort: 16653", "service shop-orders-gossip"},
+		"a service of a named port":  {"targetPort: 16651", "targetPort: peer", "service shop-orders-gossip"},
+		"TLS under another name":     {"name: tls-peer", "name: grpc-peer", "a mesh takes port grpc-peer"},
 		"an application's open port": {"- name: orders\n          image", "- name: orders\n          ports: [{containerPort: 8080}]\n          image", "8080"},
 	} {
 		planted := strings.Replace(string(asItIs), plant.old, plant.replacement, 1)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ringfence/router/internal/config"
 )
 
 // TestChartsTakeNamesThatLookLikeNumbers: the names of releases, namespaces and Secrets are text in the manifests.
@@ -144,5 +146,117 @@ func TestChartComparesMemory(t *testing.T) {
 		{"resources.limits.memory=3G"}, {"resources.limits.memory=2818572288"}, {"resources.limits=null"}, {"resources.limits.memory=1Gi", "goMemLimit=900MiB"},
 	} {
 		accepts(t, helmTemplate(t, orders, sets(values...)...))
+	}
+}
+
+// TestChartRefusesSettingsOfItsOwn: a setting or a variable that would be ignored beside a value of the chart, or would replace
+// what the chart sets, is named.
+func TestChartRefusesSettingsOfItsOwn(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	variable := func(name string) []string { return []string{"extraEnv[0].name=" + name, "extraEnv[0].value=x"} }
+	for name, wrong := range map[string]struct {
+		values []string
+		why    string
+	}{
+		"another name of peers":    {[]string{"config.peer.tls.name=x"}, "ringfence.config.peer.tls.name is x"},
+		"other keys":               {[]string{"config.gossip.encryption_keys_file=/x"}, "ringfence.config.gossip.encryption_keys_file is /x"},
+		"another token of workers": {[]string{"secrets.appToken.secretName=x", "config.app.token_file=/x"}, "ringfence.config.app.token_file is /x"},
+		"no token of operators":    {[]string{"secrets.adminToken.secretName=x", "config.admin.token_file="}, "ringfence.config.admin.token_file is "},
+		"another CA of brokers":    {[]string{"secrets.pulsarTLS.secretName=x", "config.pulsar.tls.ca_file=/x"}, "ringfence.config.pulsar.tls.ca_file is /x"},
+		"another group":            {variable("RINGFENCE__NODE__GROUP"), "RINGFENCE__NODE__GROUP would replace node.group"},
+		"other seeds":              {variable("RINGFENCE__GOSSIP__SEEDS"), "RINGFENCE__GOSSIP__SEEDS would replace gossip.seeds"},
+		"a group from a Secret": {
+			[]string{"secretEnv.RINGFENCE__NODE__GROUP.name=x", "secretEnv.RINGFENCE__NODE__GROUP.key=x"}, "RINGFENCE__NODE__GROUP would replace node.group",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refuses(t, helmTemplate(t, orders, sets(wrong.values...)...), wrong.why)
+		})
+	}
+	for _, values := range [][]string{
+		{"config.gossip.encryption_keys_file=/etc/ringfence-secrets/gossip-keys/keys"},
+		{"secrets.pulsarTLS.secretName=x", "config.pulsar.tls.name=pulsar"},
+		variable("RINGFENCE__LOG__LEVEL"),
+	} {
+		accepts(t, helmTemplate(t, orders, sets(values...)...))
+	}
+}
+
+// TestChartAsksWithTheTLSOfTheConfig: a certificate of the admin page may come from a volume of the user; probes, hooks and the
+// PodMonitor ask by TLS then, too.
+func TestChartAsksWithTheTLSOfTheConfig(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	rendered := accepts(t, helmTemplate(t, orders, sets("config.admin.tls.cert_file=/certs/tls.crt", "config.admin.tls.key_file=/certs/tls.key", "podMonitor.enabled=true")...))
+	if faults := inTheClear(t, rendered); len(faults) > 0 {
+		t.Error(strings.Join(faults, "\n"))
+	}
+	refuses(t, helmTemplate(t, orders, sets("extraEnv[0].name=RINGFENCE__ADMIN__TLS__CERT_FILE", "extraEnv[0].value=/certs/tls.crt")...), "/extraEnv/0/name")
+}
+
+// TestChartComparesDrains: no router starts if its drain is not longer than that of its handlers.
+func TestChartComparesDrains(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	for _, values := range [][]string{
+		{"drain.seconds=30"}, {"config.ownership.drain_timeout=45s"}, {"config.ownership.drain_timeout=1m"}, {"drain.seconds=3600", "config.ownership.drain_timeout=1h0m5s"},
+	} {
+		refuses(t, helmTemplate(t, orders, sets(values...)...), "the drain needs more than that")
+	}
+	for _, values := range [][]string{
+		{"drain.seconds=31"},
+		{"drain.seconds=20", "config.ownership.drain_timeout=10s"},
+		{"drain.seconds=90", "config.ownership.drain_timeout=1m20s"},
+		{"drain.seconds=2", "config.ownership.drain_timeout=1500ms"},
+		{"config.ownership.profile=calm"},
+		{"drain.seconds=20", "extraEnv[0].name=RINGFENCE__OWNERSHIP__DRAIN_TIMEOUT", "extraEnv[0].value=10s"},
+	} {
+		rendered := accepts(t, helmTemplate(t, orders, sets(values...)...))
+		environ := []string{"RINGFENCE__NODE__NAME=pod-0"}
+		for _, variable := range ofKind(parsed(t, rendered), "Deployment")[0].Spec.Template.Spec.InitContainers[0].Env {
+			if variable.Name == "RINGFENCE__OWNERSHIP__DRAIN_TIMEOUT" {
+				environ = append(environ, variable.Name+"="+variable.Value)
+			}
+		}
+		if _, err := config.Load(config.Sources{File: routerFile(t, rendered), Environ: environ}); err != nil {
+			t.Errorf("%q: the chart accepts it, and the router does not: %v", values, err)
+		}
+	}
+}
+
+// TestChartRefusesWhatClustersAndRoutersRefuse: such values fail when the chart is rendered, not in the middle of a rollout.
+func TestChartRefusesWhatClustersAndRoutersRefuse(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	for value, why := range map[string]string{
+		"podDisruptionBudget.maxUnavailable=soon": "/podDisruptionBudget/maxUnavailable",
+		"podDisruptionBudget.maxUnavailable=0%":   "/podDisruptionBudget/maxUnavailable", // no node could be drained
+		"group=orders/blue":                       "/group",
+		"config.admin.tls=null":                   "/config/admin/tls",
+		"config.peer.tls=null":                    "/config/peer/tls",
+	} {
+		refuses(t, helmTemplate(t, orders, sets(value)...), why)
+	}
+	accepts(t, helmTemplate(t, orders, sets("podDisruptionBudget.maxUnavailable=10%")...))
+}
+
+// TestChartNotes: after an installation the example says which ports are unprotected, and how to ask the admin page.
+func TestChartNotes(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	for name, test := range map[string]struct{ values, want []string }{
+		"as it is":     {nil, []string{"curl localhost:16653/readyz", "gossip ports accept only"}},
+		"TLS":          {[]string{"secrets.adminTLS.secretName=x"}, []string{"curl --insecure https://localhost:16653/readyz", "gossip ports accept only"}},
+		"an open page": {[]string{"config.admin.insecure=true"}, []string{"curl localhost:16653/readyz", "gossip ports accept only"}},
+		"open gossip":  {[]string{"config.gossip.insecure=true", "secrets.gossipKeys.secretName="}, []string{"gossip ports are UNPROTECTED"}},
+	} {
+		arguments := append([]string{"install", "shop", orders, "--namespace=shop", "--dry-run=client"}, sets(test.values...)...)
+		notes := string(accepts(t, tool(t, "helm", arguments...)))
+		for _, want := range test.want {
+			if !strings.Contains(notes, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, notes[strings.LastIndex(notes, "NOTES:"):])
+			}
+		}
 	}
 }

@@ -46,7 +46,14 @@
             'RingfencePartitionsUnowned',
             'critical',
             ring(group),
-            '%s < %d and %s > 0' % [recorded('ringfence_ownership_open_partitions:sum'), c.limits.partitions, recorded('ringfence_ownership_is_member:sum')],
+            // A partition that moves is counted at neither router, or at both, until both were scraped, and in a rollout there is always one.
+            'sum by (%s) (max by (%s, instance) (%s)) < %d and %s > 0' % [
+              by,
+              by,
+              inGroup('max_over_time(%s[2m])' % one('ringfence_ownership_open_partitions')),
+              c.limits.partitions,
+              recorded('ringfence_ownership_is_member:sum'),
+            ],
             'Some keys have no owner.',
             'only {{ $value }} of %d partitions are open. The events of all other keys wait.' % c.limits.partitions,
             '2m',
@@ -55,11 +62,14 @@
             'RingfencePartitionsOwnedTwice',
             'critical',
             ring(group),
-            // A router that is scraped by two jobs counts once.
+            // A router that is scraped by two jobs counts once. The minimum leaves out partitions that move, as above.
             'sum by (%s) (max by (%s, instance) (%s)) > %d' % [
               by,
               by,
-              inGroup('(%s and on (job, instance) %s > 0)' % [one('ringfence_ownership_open_partitions'), one('ringfence_ownership_lease_remaining_seconds')]),
+              inGroup('(min_over_time(%s[2m]) and on (job, instance) %s > 0)' % [
+                one('ringfence_ownership_open_partitions'),
+                one('ringfence_ownership_lease_remaining_seconds'),
+              ]),
               c.limits.partitions,
             ],
             'Two routers report that they own the same partition.',
@@ -254,9 +264,15 @@
             'RingfenceMembershipDisagrees',
             'warning',
             ring(group),
-            'max by (%s) (%s) != min by (%s) (%s)' % [by, inGroup(one('ringfence_membership_members')), by, inGroup(one('ringfence_membership_members'))],
+            // A rollout changes the number more often than all routers are scraped.
+            'max by (%s) (%s) > min by (%s) (%s)' % [
+              by,
+              inGroup('min_over_time(%s[5m])' % one('ringfence_membership_members')),
+              by,
+              inGroup('max_over_time(%s[5m])' % one('ringfence_membership_members')),
+            ],
             'Routers see different groups.',
-            'one router sees more members in gossip than another does.',
+            'one router has seen more members in gossip for ten minutes than another one.',
             '5m',
           ),
           alert(

@@ -43,6 +43,13 @@ local cases = {
       s('ringfence_ownership_open_partitions', a, '4093x6 0x4'),
       s('ringfence_ownership_is_member', a, '1x6 0x4'),
     ],
+    also: {
+      'a rollout that moves partitions all the time, and routers that are scraped at different times': [
+        s('ringfence_ownership_open_partitions', a, '2050-10x11'),
+        s('ringfence_ownership_open_partitions', b, '2043 2043+10x10'),  // a minute later
+        s('ringfence_ownership_is_member', a, '1x11'),
+      ],
+    },
     labels: atGroup,
     value: '2000',
   },
@@ -66,6 +73,12 @@ local cases = {
     also: {
       'two groups of one job': whole(a) + whole(b) + [info(a, 'orders'), info(b, 'payments')],
       'a router that two jobs scrape': whole(a) + whole(again) + [info(a, 'orders'), info(again, 'orders')],
+      'a rollout that moves partitions all the time, and routers that are scraped at different times': [
+        s('ringfence_ownership_open_partitions', a, '2050 2050-10x10'),  // a minute later
+        s('ringfence_ownership_open_partitions', b, '2043+10x11'),
+        s('ringfence_ownership_lease_remaining_seconds', a, '1.5x11'),
+        s('ringfence_ownership_lease_remaining_seconds', b, '1.5x11'),
+      ],
     },
     labels: atGroup,
     value: '4100',
@@ -208,6 +221,12 @@ local cases = {
   RingfenceMembershipDisagrees: {
     fires: [s('ringfence_membership_members', a, '2x10'), s('ringfence_membership_members', b, '3x10')],
     quiet: [s('ringfence_membership_members', a, '2 2 3x10'), s('ringfence_membership_members', b, '3x10')],
+    also: {
+      'a rollout, in which the routers are scraped at different times': [
+        s('ringfence_membership_members', a, '3 4 3 4 3 4 3 4 3 4 3'),
+        s('ringfence_membership_members', b, '4 3 4 3 4 3 4 3 4 3 4'),
+      ],
+    },
     labels: atGroup,
   },
   RingfenceAlone: {

@@ -8,6 +8,10 @@
   "drain" (dict "timeout" (printf "%ds" (int .Values.ringfence.drain.seconds)))
 -}}
 {{- $_ := include "ringfence.addCredentials" (dict "own" $own "root" .) -}}
+{{- $variables := keys (default dict .Values.ringfence.secretEnv) -}}
+{{- range .Values.ringfence.extraEnv }}{{ $variables = append $variables .name }}{{ end -}}
+{{- include "ringfence.checkOwn" (dict "own" $own "config" .Values.ringfence.config "variables" $variables "path" "") -}}
+{{- if not (has "RINGFENCE__OWNERSHIP__DRAIN_TIMEOUT" $variables) }}{{ include "ringfence.checkDrain" . }}{{ end -}}
 {{- $config := merge $own (deepCopy .Values.ringfence.config) -}}
 {{- $pulsar := default dict $config.pulsar -}}
 {{- if not $pulsar.topics }}{{ fail "ringfence.config.pulsar.topics is not set: which topics shall be consumed?" }}{{ end -}}
@@ -16,8 +20,43 @@
 {{- $at := splitList "." $path -}}
 {{- if dig (first $at) (last $at) "" $config }}{{ fail (printf "ringfence.config.%s would be readable in the ConfigMap: use ringfence.secrets or ringfence.secretEnv" $path) }}{{ end -}}
 {{- end -}}
-{{- include "ringfence.checkListeners" (dict "config" $config "secretEnv" .Values.ringfence.secretEnv) -}}
+{{- include "ringfence.checkListeners" (dict "config" $config "secretEnv" (default dict .Values.ringfence.secretEnv)) -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/*
+Fails if a setting that this chart sets has another value in the config, where it would be ignored, or in a variable, which would replace
+the chart's value.
+*/}}
+{{- define "ringfence.checkOwn" -}}
+{{- $here := . -}}
+{{- range $name, $value := .own -}}
+{{- $path := printf "%s.%s" $here.path $name | trimPrefix "." -}}
+{{- $theirs := get $here.config $name -}}
+{{- if kindIs "map" $value -}}
+{{- include "ringfence.checkOwn" (dict "own" $value "config" (default dict $theirs) "variables" $here.variables "path" $path) -}}
+{{- else -}}
+{{- $variable := printf "RINGFENCE__%s" ($path | replace "." "__" | upper) -}}
+{{- if has $variable $here.variables }}{{ fail (printf "%s would replace %s, which this chart sets: leave the variable out" $variable $path) }}{{ end -}}
+{{- if and (hasKey $here.config $name) (ne $path "gossip.seeds") (ne (toString $theirs) (toString $value)) -}}
+{{- fail (printf "ringfence.config.%s is %v, and this chart sets it to %v: leave it out, or the value of ringfence.secrets that sets it" $path $theirs $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails if the whole drain would be over before its handlers have to be: no router starts with that. */}}
+{{- define "ringfence.checkDrain" -}}
+{{- $handlers := toString (dig "drain_timeout" "30s" (default dict .Values.ringfence.config.ownership)) -}}
+{{- if regexMatch "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$" $handlers -}}
+{{- $seconds := 0 -}}
+{{- range $unit, $factor := dict "h" 3600 "m" 60 "s" 1 -}}
+{{- $seconds = add $seconds (mul $factor (regexFind (printf "[0-9]+%s" $unit) $handlers | trimSuffix $unit | int)) -}}
+{{- end -}}
+{{- if le (int .Values.ringfence.drain.seconds) (int $seconds) -}}
+{{- fail (printf "ringfence.drain.seconds is %d, and ownership.drain_timeout %s: the drain needs more than that" (int .Values.ringfence.drain.seconds) $handlers) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
@@ -115,9 +154,11 @@ data:
 
 {{/*
 Routers are ready when they are members, and become members by finding each other here: so the addresses of
-pods that are not ready belong in.
+pods that are not ready belong in. Target ports are numbers: several releases of Kubernetes find no names of a sidecar's ports
+(kubernetes#127958), and the application may have ports of the same names. A service mesh goes by the first part of a port's name.
 */}}
 {{- define "ringfence.gossipService" -}}
+{{- $config := include "ringfence.config" . | fromYaml -}}
 apiVersion: v1
 kind: Service
 metadata:
@@ -134,15 +175,15 @@ spec:
   ports:
     - name: tcp-gossip
       port: 16652
-      targetPort: gossip
+      targetPort: 16652
       protocol: TCP
     - name: udp-gossip
       port: 16652
-      targetPort: gossip-udp
+      targetPort: 16652
       protocol: UDP
-    - name: grpc-peer
+    - name: {{ ternary "tls" "grpc" (dig "peer" "tls" "cert_file" "" $config | empty | not) }}-peer
       port: 16651
-      targetPort: peer
+      targetPort: 16651
       protocol: TCP
 {{- end -}}
 

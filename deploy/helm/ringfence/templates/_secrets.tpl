@@ -93,5 +93,6 @@ spec:
 
 {{/* How probes and hooks ask the admin page. The kubelet does not check the certificate. */}}
 {{- define "ringfence.adminScheme" -}}
-{{- ternary "HTTPS" "HTTP" (hasKey (include "ringfence.secretMounts" . | fromYaml) "admin-tls") -}}
+{{- $ours := hasKey (include "ringfence.secretMounts" . | fromYaml) "admin-tls" -}}
+{{- ternary "HTTPS" "HTTP" (or $ours (dig "admin" "tls" "cert_file" "" .Values.ringfence.config | empty | not)) -}}
 {{- end -}}

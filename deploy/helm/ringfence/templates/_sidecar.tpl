@@ -108,7 +108,7 @@ httpGet:
   path: /drain?wait={{ int .Values.ringfence.drain.seconds }}s
   port: 16653
   scheme: {{ include "ringfence.adminScheme" . }}
-  {{- $headers := .Values.ringfence.drain.headers -}}
+  {{- $headers := default list .Values.ringfence.drain.headers -}}
   {{- with .Values.ringfence.drain.token }}
   {{- $headers = prepend $headers (dict "name" "Authorization" "value" (printf "Bearer %s" .)) -}}
   {{- end }}
