@@ -311,7 +311,7 @@ func adminURLIsOfWeb(c *reader) bool {
 
 func issuerURLIsHTTPS(c *reader) bool {
 	issuer, err := url.Parse(c.Pulsar.Oauth2.IssuerURL)
-	return !c.Pulsar.Oauth2.enabled() || err == nil && issuer.Scheme == "https" && issuer.Host != "" && portIsDialable(issuer)
+	return !c.Pulsar.Oauth2.enabled() || err == nil && issuer.Scheme == "https" && issuer.Hostname() != "" && portIsDialable(issuer)
 }
 
 func pulsarTLSIsUsed(c *reader) bool {

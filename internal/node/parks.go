@@ -44,10 +44,9 @@ func Parkable(ctx context.Context, group *report.Group) error {
 	members := group.Members(ctx)
 	for _, m := range members.Members {
 		switch {
-		case m.Unnamed:
 		case m.Status == nil && m.Listed:
 			return fmt.Errorf("%w: %s does not answer, so it is unknown whether it can park events (%s)", act.ErrRefused, m.Name, m.Error)
-		case m.Status == nil:
+		case m.Status == nil: // it has left, or gossip alone knows it
 		case m.Status.Acts == nil || m.Status.Acts.Parks == nil:
 			return fmt.Errorf("%w: %s takes no acts (acts.enabled is false), or is of a version that does not park keys: it would handle the events", act.ErrRefused, m.Name)
 		case m.Status.Acts.Error != "":

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -136,6 +137,46 @@ func TestLongListsOfPeersAreNotRead(t *testing.T) {
 		text := `{"` + name + `":[` + empty(name) + `,` + empty(name) + `]}`
 		if err := json.Unmarshal([]byte(text), word); err != nil {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestListsOfPeersAtTheirBounds: the longest list of each kind is read whole, and one item more is refused.
+func TestListsOfPeersAtTheirBounds(t *testing.T) {
+	for name, list := range map[string]struct {
+		most int
+		word func() (word any, length func() int)
+	}{
+		"keys":       {KeysLimitMax, func() (any, func() int) { w := new(KeysAt); return w, func() int { return len(w.Keys) } }},
+		"steps":      {HistoryStepsMax, func() (any, func() int) { w := new(HistoryAt); return w, func() int { return len(w.Steps) } }},
+		"partitions": {ring.Partitions, func() (any, func() int) { w := new(Partitions); return w, func() int { return len(w.Partitions) } }},
+		"skips":      {SkipsMax, func() (any, func() int) { w := new(KeyAt); return w, func() int { return len(w.Skips) } }},
+		"schedules":  {SchedulesMax, func() (any, func() int) { w := new(Status); return w, func() int { return len(w.Schedules) } }},
+		"words":      {MoveWordsMax, func() (any, func() int) { w := new(RolloutAt); return w, func() int { return len(w.Words) } }},
+		"says":       {listMax, func() (any, func() int) { w := new(KeyAt); return w, func() int { return len(w.Says) } }},
+	} {
+		text := func(n int) []byte {
+			return []byte(`{"` + name + `":[` + strings.TrimSuffix(strings.Repeat(empty(name)+",", n), ",") + `]}`)
+		}
+		word, length := list.word()
+		if err := json.Unmarshal(text(list.most), word); err != nil || length() != list.most {
+			t.Errorf("%s: %d of %d are read: %v", name, length(), list.most, err)
+		}
+		if err := json.Unmarshal([]byte(`{"`+name+`":null}`), word); err != nil || length() != 0 {
+			t.Errorf("%s: %d are left of none: %v", name, length(), err)
+		}
+		if err := json.Unmarshal([]byte(`{"`+name+`":[]}`), word); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if again, err := json.Marshal(word); err != nil || bytes.Contains(again, []byte(`"`+name+`":null`)) {
+			t.Errorf("%s: an empty list becomes none: %v", name, err)
+		}
+		for _, bad := range []string{`{}`, `1`, `[[]]`} {
+			if err := json.Unmarshal([]byte(`{"`+name+`":`+bad+`}`), word); err == nil {
+				t.Errorf("%s: %s is read", name, bad)
+			}
+		}
+		if err := json.Unmarshal(text(list.most+1), word); !errors.Is(err, errTooLong) {
+			t.Errorf("%s: %d items: %v", name, list.most+1, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
@@ -78,6 +80,97 @@ func TestRollouts(t *testing.T) {
 	}
 }
 
+// TestRolloutsSumUp: moves that follow each other are one rollout, however long it takes, and its sums and those of its members are of all words.
+func TestRolloutsSumUp(t *testing.T) {
+	begin := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	at := func(n int) time.Time { return begin.Add(time.Duration(n) * (RolloutGap - time.Second)) }
+	words := MoveWords{
+		{Member: "b", Incarnation: "b1", At: "1:1", Time: at(0), Reason: "unreachable z", Partitions: 3, From: []string{"z", "y"}, Gained: 3, Waiting: 1, Waited: 1},
+		{Member: "a", Incarnation: "a2", At: "1:1", Time: at(0).Add(time.Second), Reason: "unreachable z", Partitions: 3, From: []string{"y", "x"}, Forced: 2},
+		{Member: "a", Incarnation: "a1", At: "1:1", Time: at(0).Add(time.Second), Reason: "unreachable z", Partitions: 3},
+		{Member: "b", Incarnation: "b1", At: "1:2", Time: at(1), Reason: "join c", Partitions: 2, From: []string{"y"}, Lost: 2, Waiting: 2, Cut: 1, Forced: 1},
+		{Member: "b", Incarnation: "b1", At: "1:3", Time: at(2), Reason: "leave c", Partitions: 1, Gained: 1, Silent: 2, Answered: 4, Unanswered: 5},
+	}
+	all := rolloutsOf(movesOf(words))
+	if len(all) != 1 || len(all[0].Moves) != 3 {
+		t.Fatalf("%+v, want one rollout of three moves", all)
+	}
+	r := all[0]
+	if want := (MoveSum{Partitions: 6, Waiting: 3, Pause: 2, Answered: 4, Cut: 1, Forced: 3, Unanswered: 5}); r.MoveSum != want {
+		t.Errorf("the rollout is %+v, want %+v", r.MoveSum, want)
+	}
+	if first := r.Moves[0]; !slices.Equal(first.Unknown, []string{"x", "y", "z"}) || first.Words[0].Incarnation != "a1" || first.Words[1].Incarnation != "a2" || first.Words[2].Member != "b" {
+		t.Errorf("the first move is %+v", first)
+	}
+	if !slices.Equal(r.Unknown, []string{"x", "y", "z"}) {
+		t.Errorf("unknown are %q", r.Unknown)
+	}
+	want := []RolloutMember{
+		{Name: "a", MoveSum: MoveSum{Forced: 2}},
+		{Name: "b", Gained: 4, Lost: 2, MoveSum: MoveSum{Partitions: 6, Waiting: 3, Pause: 2, Answered: 4, Cut: 1, Forced: 1, Unanswered: 5}},
+		{Name: "c", Left: 1, Joined: 1},
+		{Name: "z", Gone: 1},
+	}
+	if !slices.Equal(r.Members, want) {
+		t.Errorf("the members are %+v, want %+v", r.Members, want)
+	}
+}
+
+// inGroup is a member that knows of moves, and of others.
+type inGroup struct {
+	telling
+	others []Member
+}
+
+func (l inGroup) Members() []Member { return append(l.telling.Members(), l.others...) }
+
+// TestWordsOfOthers: of a member's own word and the copies that others have of it, its own counts. A member whose words are not those of a member is silent.
+func TestWordsOfOthers(t *testing.T) {
+	word := func(member string, lost int) MoveWord {
+		return MoveWord{Member: member, Incarnation: member + "1", At: "1:1", Reason: "join c", Lost: lost}
+	}
+	serve := func(words ...MoveWord) string {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer()
+		NewServer(telling{words: words}, nil).Register(server)
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(server.Stop)
+		return listener.Addr().String()
+	}
+	hostile := word("c", 7)
+	hostile.Reason = strings.Repeat("x", moveTextMax+1)
+	g := NewGroup(inGroup{telling{words: MoveWords{word("a", 1), word("b", 8)}}, []Member{
+		{Name: "b", Incarnation: "b1", Reach: "alive", Address: serve(word("a", 9), word("b", 2))},
+		{Name: "c", Incarnation: "c1", Reach: "alive", Address: serve(hostile)},
+	}}, nil, insecure.NewCredentials())
+	r := g.Rollouts(t.Context(), 1)
+	if len(r.Silent) != 1 || !strings.HasPrefix(r.Silent[0], "c: report: a text of ") {
+		t.Errorf("silent are %q", r.Silent)
+	}
+	if len(r.Rollouts) != 1 || len(r.Rollouts[0].Members) != 3 || r.Rollouts[0].Members[0].Lost != 1 || r.Rollouts[0].Members[1].Lost != 2 {
+		t.Errorf("the rollouts are %+v, want those by the own words of a and b", r.Rollouts)
+	}
+}
+
+// TestNewWordsReplaceOldOnes: a word of the same member about the same move takes the place of the earlier one. The newest words are kept.
+func TestNewWordsReplaceOldOnes(t *testing.T) {
+	var words MoveWords
+	for i := range MoveWordsMax + 1 {
+		words = words.Add(MoveWord{Incarnation: "a1", At: strconv.Itoa(i)})
+	}
+	words = words.Add(MoveWord{Incarnation: "a1", At: "1", Lost: 5}, MoveWord{Incarnation: "a1", At: "9", Lost: 6})
+	if len(words) != MoveWordsMax || words[0].At != "1" || words[0].Lost != 5 || words[8].Lost != 6 {
+		t.Errorf("%d words, the first is %+v", len(words), words[0])
+	}
+	words[0].Reason = strings.Repeat("x", moveWordBytes/2)
+	if sent, err := DecodeMoves(EncodeMoves(words)); err != nil || len(sent) != MoveWordsMax/2 || sent[len(sent)-1].At != strconv.Itoa(MoveWordsMax) {
+		t.Errorf("%d words are handed over, %v", len(sent), err)
+	}
+}
+
 // TestHostileMoves: words of others are bounded in number and size.
 func TestHostileMoves(t *testing.T) {
 	long := strings.Repeat("x", moveTextMax+1)
@@ -86,6 +179,12 @@ func TestHostileMoves(t *testing.T) {
 		"too large":      bytes.Repeat([]byte(" "), moveWordBytes+1),
 		"too many words": manyMoves(MoveWordsMax + 1),
 		"a long reason":  []byte(`[{"reason":"` + long + `"}]`),
+		"a long member":  []byte(`[{"member":"` + long + `"}]`),
+		"a long one of":  []byte(`[{"incarnation":"` + long + `"}]`),
+		"a long record":  []byte(`[{"position":"` + long + `"}]`),
+		"no words":       []byte(`{}`),
+		"words of text":  []byte(`["a"]`),
+		"much space":     []byte(strings.Repeat(" ", moveWordBytes) + "[]"),
 		"a long name":    []byte(`[{"from":["` + long + `"]}]`),
 		"many members":   []byte(`[{"from":["a"` + strings.Repeat(`,"a"`, moveFromMax) + `]}]`),
 	} {
@@ -135,6 +234,18 @@ func TestALongAnswerAboutMovesFits(t *testing.T) {
 	var at RolloutAt
 	if err := json.Unmarshal(answer.GetJson(), &at); err != nil || len(at.Words) < MoveWordsMax/4 || at.Words[len(at.Words)-1].At != words[MoveWordsMax-1].At {
 		t.Errorf("%d words, %v", len(at.Words), err)
+	}
+}
+
+// TestRolloutAtItsBound: the words of an answer have no more bytes than may be, however long one is.
+func TestRolloutAtItsBound(t *testing.T) {
+	at := RolloutAt{Words: MoveWords{{At: "1"}, {At: "2", Reason: strings.Repeat("x", moveReportBytes/2)}, {At: "3", Reason: strings.Repeat("x", moveReportBytes/3)}, {At: "4"}}}
+	if at.Bound(); len(at.Words) != 4 {
+		t.Errorf("%d words are left of those that fit", len(at.Words))
+	}
+	at.Words[1].Reason += at.Words[1].Reason
+	if at.Bound(); len(at.Words) != 2 || at.Words[0].At != "3" {
+		t.Errorf("%d words are left, want those after the long one", len(at.Words))
 	}
 }
 

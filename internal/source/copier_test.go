@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
@@ -364,6 +366,24 @@ func TestProducersOfLoneCopies(t *testing.T) {
 		send(true)
 	}
 	send(false)
+}
+
+// A lone copy that was confirmed late, or whose sender waits no longer, needs no turn, however many are before it.
+func TestLoneCopiesThatNeedNoTurn(t *testing.T) {
+	now, late := clock.Now().Add(time.Hour), new(atomic.Bool)
+	late.Store(true)
+	safe, waits := outgoingEvent{late: late}, outgoingEvent{late: new(atomic.Bool)}
+	asked := func(ago time.Duration) outgoingEvent {
+		return outgoingEvent{answer: func(error) {}, asked: now.Add(-ago)}
+	}
+	q := copyQueue{lone: []outgoingEvent{waits, safe, asked(senderWait), asked(senderWait + 1)}, last: []outgoingEvent{waits, safe}}
+	var errs []error
+	for _, l := range q.takeEnded(now) {
+		errs = append(errs, l.err)
+	}
+	if !slices.Equal(errs, []error{nil, pulsarsend.ErrTimeout, nil}) || len(q.lone) != 2 || len(q.last) != 1 {
+		t.Errorf("%v have ended, and %d and %d wait", errs, len(q.lone), len(q.last))
+	}
 }
 
 // Copies that were not sent yet go on beside those that are sent alone.

@@ -405,6 +405,32 @@ func TestTheEndsWhileALostTopicComesBack(t *testing.T) {
 	}
 }
 
+// Of a topic that is read in part only the lost partition has no known end.
+func TestTheEndsOfALostTopicPartition(t *testing.T) {
+	d := fakeLink(&fakeClient{}).discovery
+	lost := FullTopicName("t-partition-1")
+	for _, name := range []string{FullTopicName("t-partition-0"), lost, FullTopicName("t-partition-10")} {
+		d.begun.add(name)
+	}
+	d.lose(lost, errors.New("refused"))
+	if names := d.unreadPartitions(); !slices.Equal(names, []string{lost}) {
+		t.Errorf("the topic partitions %v, want %s", names, lost)
+	}
+}
+
+// The loss of a topic partition is forgotten when the topic has it no longer, and not before.
+func TestLossesOfTopicPartitionsThatAreGone(t *testing.T) {
+	d := fakeLink(&fakeClient{}).discovery
+	gone, there, other := FullTopicName("t-partition-0"), FullTopicName("t-partition-1"), FullTopicName("other")
+	for _, name := range []string{gone, there, other} {
+		d.lose(name, errors.New("refused"))
+	}
+	d.forgetGone(FullTopicName("t"), []string{there})
+	if d.whyUnread(gone) != nil || d.whyUnread(there) == nil || d.whyUnread(other) == nil {
+		t.Errorf("not read are %v", d.unread)
+	}
+}
+
 // A topic partition that is lost again just before it counts as read does not count as read: nothing would try it again.
 func TestATopicPartitionThatIsLostWhileItIsEntered(t *testing.T) {
 	d := fakeLink(&fakeClient{}).discovery

@@ -183,6 +183,92 @@ func sendOne(t *testing.T, p *pulsarConnection, topic string) error {
 
 var errPending = errors.New("no answer")
 
+// A copy that is confirmed after it has timed out is safe, and its end is told again. One that fails then has failed once. Both, and one whose producer was closed, count as
+// not answered.
+func TestALateConfirmationOfACopyIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answer func(error)
+		p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+			return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { answer = done }}, nil
+		}})
+		for _, test := range []struct {
+			late error
+			want []error
+		}{
+			{nil, []error{pulsarsend.ErrTimeout, nil}},
+			{errors.New("refused"), []error{pulsarsend.ErrTimeout}},
+		} {
+			var ends []error
+			p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends = append(ends, err) })
+			time.Sleep(p.cfg.CopyTimeout)
+			synctest.Wait()
+			answer(test.late)
+			synctest.Wait()
+			if len(ends) != len(test.want) || !errors.Is(ends[0], test.want[0]) || ends[len(ends)-1] != nil && len(test.want) > 1 {
+				t.Errorf("after a late %v the ends are %v, want %v", test.late, ends, test.want)
+			}
+			if u, is := errors.AsType[*unanswered](ends[0]); !is || u.by == nil {
+				t.Errorf("%v counts as an answer", ends[0])
+			}
+		}
+		var end error
+		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic}, func(err error) { end = err })
+		answer(pulsar.ErrProducerClosed)
+		if _, is := errors.AsType[*unanswered](end); !is {
+			t.Errorf("%v counts as an answer", end)
+		}
+	})
+}
+
+// closing counts its ends.
+type closing struct {
+	pulsar.Consumer
+	closed atomic.Int32
+}
+
+func (c *closing) Close() { c.closed.Add(1) }
+
+// A copy is an entry of its own, may be larger than its original, and blocks nobody. The topics that may have no reader for long have a subscription from their
+// beginning before a copy is sent, and another router may have it at the time.
+func TestCopiesAsTheClientIsAskedToSendThem(t *testing.T) {
+	for topic, kept := range map[string]bool{"t-s-RETRY": false, "t-s-DLQ": true, "t-s-PARKED": true, "t-s-TIMER": false} {
+		for refusal, busy := range map[string]error{"": nil, "busy": errors.New("server error: ConsumerBusy: Exclusive consumer is already connected"), "many": errors.New("server error: ConsumerBusy: Topic reached max consumers limit"), "shared": errors.New("Subscription is of different type")} {
+			consumer, subscribed := new(closing), 0
+			var sent *pulsar.ProducerMessage
+			p := fakeLink(&fakeClient{
+				produce: func(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+					if o.Topic != FullTopicName(topic) || !o.DisableBatching || !o.EnableChunking || !o.DisableBlockIfQueueFull || o.SendTimeout != pulsarsend.NoTimeout || o.MaxPendingMessages < 2*DefaultConfig().CopiesMax {
+						t.Errorf("%s: the producer is asked for with %+v", topic, o)
+					}
+					if kept != (subscribed > 0) {
+						t.Errorf("%s: the subscription is made %d times before", topic, subscribed)
+					}
+					return &fakeProducer{answer: func(m *pulsar.ProducerMessage, done func(error)) { sent = m; done(nil) }}, nil
+				},
+				subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+					if subscribed++; o.Topic != FullTopicName(topic) || o.Type != pulsar.Exclusive || o.SubscriptionInitialPosition != pulsar.SubscriptionPositionEarliest {
+						t.Errorf("%s: subscribed with %+v", topic, o)
+					}
+					if busy != nil {
+						return nil, busy
+					}
+					return consumer, nil
+				},
+			})
+			if err := sendOne(t, p, FullTopicName(topic)); err != nil || sent == nil || !sent.EventTime.IsZero() {
+				t.Errorf("%s: %+v is sent, %v", topic, sent, err)
+			}
+			if closed := int(consumer.closed.Load()); busy == nil && closed != subscribed {
+				t.Errorf("%s %s: of %d consumers %d were closed", topic, refusal, subscribed, closed)
+			}
+			p.send(t.Context(), outgoing{topic: FullTopicName(topic), eventTime: 5000}, func(error) {})
+			if !sent.EventTime.Equal(time.UnixMilli(5000)) {
+				t.Errorf("%s: the event time is %v", topic, sent.EventTime)
+			}
+		}
+	}
+}
+
 // The client closes a producer for good when its topic is gone as it reconnects. The next
 // copy gets another one; after any other failure it has the same.
 func TestAProducerThatTheClientGaveUpIsMadeAnew(t *testing.T) {

@@ -178,7 +178,7 @@ func same(given, want string) bool {
 // fromLoopback reports whether a request comes from this machine, or its pod.
 func fromLoopback(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && remote.Addr().Unmap().IsLoopback()
+	return err == nil && remote.Addr().IsLoopback()
 }
 
 // namesLoopback reports whether a request names this machine by an address, or as localhost.

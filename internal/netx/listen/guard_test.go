@@ -91,9 +91,12 @@ func TestGuard(t *testing.T) {
 		"an image in the clear":                  {path: "/drain", open: true, remote: pod, header: map[string]string{"User-Agent": "Mozilla/5.0"}, status: 403, why: origin, says: "POST"},
 		"a link that somebody follows":           {path: "/drain", open: true, header: map[string]string{"Sec-Fetch-Site": "none"}, status: 403, why: origin, says: "POST"},
 		"our own page":                           {method: "POST", path: "/undrain", header: map[string]string{"Sec-Fetch-Site": "same-origin"}, status: 200},
+		"our own page that drains":               {method: "POST", path: "/drain", header: map[string]string{"Sec-Fetch-Site": "same-origin"}, status: 200},
 		"our own page by its Origin":             {method: "POST", path: "/undrain", header: map[string]string{"Origin": "http://127.0.0.1:16653"}, status: 200},
 		"a name that was bent to loopback":       {method: "POST", path: "/undrain", host: "evil.example:16653", header: map[string]string{"Sec-Fetch-Site": "same-origin"}, status: 403, why: host, says: "loopback"},
 		"localhost by its name":                  {method: "POST", path: "/undrain", host: "localhost:16653", status: 200},
+		"loopback as a mapped address":           {method: "POST", path: "/undrain", remote: "[::ffff:127.0.0.1]:4711", status: 200},
+		"loopback without a port":                {method: "POST", path: "/undrain", host: "[::1]", status: 200},
 		"loopback of the other kind":             {method: "POST", path: "/undrain", remote: "[::1]:4711", host: "[::1]:16653", status: 200},
 		"a way around the path of the keys":      {path: "/v1/keys/../keys", want: "hush", status: 401},
 		"a way around through what is open":      {path: "/v1/ring/../../drain", want: "hush", status: 401},
@@ -206,6 +209,24 @@ func TestRightsOfACaller(t *testing.T) {
 	}
 	if r := httptest.NewRequest(http.MethodGet, "/", http.NoBody); MayAct(r) || ShowsToken(r) || Ending(r) != nil {
 		t.Error("a request that no guard has seen has rights")
+	}
+}
+
+// A page that everybody may read by TLS gives no rights to a browser that took another name for loopback.
+func TestRightsByANameBentToLoopback(t *testing.T) {
+	guard := Guard{Name: "admin", Token: NoToken, Shells: []string{"/"}, TLS: true, Metrics: NewMetrics(prometheus.NewRegistry())}
+	for name, want := range map[string]bool{"evil.example:16653": false, "localhost:16653": true, "[::1]": true} {
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.RemoteAddr, r.Host = "127.0.0.1:4711", name
+		answered := false
+		guard.Protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if answered = true; MayAct(r) != want {
+				t.Errorf("%s: may act %v", name, !want)
+			}
+		})).ServeHTTP(httptest.NewRecorder(), r)
+		if !answered {
+			t.Errorf("%s: refused", name)
+		}
 	}
 }
 

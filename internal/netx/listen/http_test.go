@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -196,8 +197,8 @@ func TestProbesAreAnsweredUnderAttack(t *testing.T) {
 // A request that was admitted and waits, as a drain does, is not closed to make room.
 func TestDrainsAreKept(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
-	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		keep(r.Context())
+	guard := Guard{Name: "admin", Token: NoToken, DrainPath: "/drain", DrainOpen: true, Metrics: NewMetrics(prometheus.NewRegistry())}
+	s := serve(t, guard.Protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(begun)
 		select {
 		case <-end:
@@ -205,7 +206,7 @@ func TestDrainsAreKept(t *testing.T) {
 			t.Error("the request was cut")
 		}
 		fmt.Fprintln(w, "drained")
-	}), func(h *HTTP) { h.ConnectionsMax = 4 })
+	})), func(h *HTTP) { h.ConnectionsMax = 4 })
 	drain := s.dial(t)
 	write(t, drain, "GET /drain HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-begun
@@ -566,7 +567,27 @@ func TestARequestIsRefusedAlsoIfItsCallerIsGone(t *testing.T) {
 	h := HTTP{Metrics: NewMetrics(prometheus.NewRegistry())}
 	w := httptest.NewRecorder()
 	h.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it ran") })).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(gone))
-	if w.Code != http.StatusTooManyRequests {
-		t.Errorf("status %d, want %d", w.Code, http.StatusTooManyRequests)
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("status %d, want %d, and when to ask again: %v", w.Code, http.StatusTooManyRequests, w.Header())
 	}
+}
+
+// A listener with a rate of its own has no other one for pages: a call waits only for that.
+func TestRequestsOfAListenerWithItsOwnRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := HTTP{Metrics: NewMetrics(prometheus.NewRegistry()), Bounds: Bounds{RequestsPerSecond: 20 * pagesPerSecond}}
+		begun, ran := time.Now(), 0
+		page := h.bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ }))
+		const burst = 20 * pagesPerSecond / 10
+		for range burst {
+			page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		}
+		if took := time.Since(begun); ran != burst || took > 0 {
+			t.Errorf("%d of %d requests ran, in %v", ran, burst, took)
+		}
+		page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		if took := time.Since(begun); ran != burst+1 || took == 0 {
+			t.Errorf("one more ran after %v", took)
+		}
+	})
 }

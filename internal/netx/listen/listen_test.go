@@ -89,6 +89,18 @@ func TestStaleSocketsGiveWayAndNothingElse(t *testing.T) {
 	if content, _ := os.ReadFile(path); string(content) != "precious" {
 		t.Errorf("the file holds %q", content)
 	}
+	path = socketPath(t)
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	if _, err := Listen(t.Context(), "unix:"+path, DefaultSocket()); err == nil || !strings.Contains(err.Error(), "is there") {
+		t.Errorf("a socket of another kind: %v", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the socket of another kind: %v", err)
+	}
 }
 
 // TestSocketsWithLongPaths: the longest path works, and the error of a longer one says what is wrong.
@@ -116,9 +128,16 @@ func TestSocketSettings(t *testing.T) {
 			t.Errorf("%+v: %v", good, err)
 		}
 	}
-	for _, bad := range []Socket{{"", ""}, {"0888", ""}, {"1777", ""}, {"0600", "app"}, {"0600", "1:-2"}} {
+	for _, bad := range []Socket{{"", ""}, {"0888", ""}, {"1777", ""}, {"0600", "app"}, {"0600", "1:-2"}, {"0600", "4294967295"}, {"0600", ":2147483648"}} {
 		if bad.CheckMode() == nil && bad.CheckOwner() == nil {
 			t.Errorf("%+v is accepted", bad)
+		}
+		path := socketPath(t)
+		if _, err := Listen(t.Context(), "unix:"+path, bad); err == nil {
+			t.Errorf("a socket with %+v", bad)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%+v leaves a socket: %v", bad, err)
 		}
 	}
 }

@@ -22,6 +22,15 @@ func TestSocketOwnerIsSomebodyElse(t *testing.T) {
 	if user, group := ownerOf(t, path); user != 12345 || group != 23456 {
 		t.Errorf("the socket belongs to %d:%d", user, group)
 	}
+	path = socketPath(t)
+	other, err := Listen(t.Context(), "unix:"+path, Socket{SocketMode: "0600", SocketOwner: ":23456"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if user, group := ownerOf(t, path); user != os.Getuid() || group != 23456 {
+		t.Errorf("the socket of a group belongs to %d:%d", user, group)
+	}
 }
 
 func ownerOf(t *testing.T, path string) (user, group int) {

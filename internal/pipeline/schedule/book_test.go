@@ -79,16 +79,22 @@ func TestBookFires(t *testing.T) {
 	if next := b.Next(noon); !next.Equal(f.Time) {
 		t.Fatalf("next = %v, want the time of the firing", next)
 	}
-	want(t, b.Arrive(f.Time, f), NotYet, Arming)
+	d = b.Arrive(f.Time, f)
+	if want(t, d, NotYet, Arming); !d.Until.Equal(f.Time.Add(askSoon)) {
+		t.Errorf("until = %v, want soon", d.Until)
+	}
 	wantTimes(t, arm(b, f.Time), noon.Add(2*time.Minute))
 	want(t, b.Arrive(f.Time, f), Enter, NoReason)
+	if n := b.Counts().Entered; n != 1 {
+		t.Errorf("%d have entered", n)
+	}
 	want(t, b.Arrive(f.Time, f), NotYet, Overlap)
 	if s := b.Overview()[0]; !s.Running.Equal(f.Time) || !s.Owned || !s.Armed || !s.Next.Equal(noon.Add(2*time.Minute)) {
 		t.Errorf("status = %+v", s)
 	}
 	b.Done(f.Time, f, End{Settled: true})
 	want(t, b.Arrive(f.Time, f), Drop, Duplicate)
-	if s := b.Overview()[0]; !s.LastRun.Equal(f.Time) || !s.Running.IsZero() || s.Dropped[Duplicate] != 1 {
+	if s := b.Overview()[0]; !s.LastRun.Equal(f.Time) || !s.Running.IsZero() || s.Dropped[Duplicate] != 1 || b.Counts().Dropped[Duplicate] != 1 {
 		t.Errorf("status = %+v", s)
 	}
 }
@@ -100,8 +106,25 @@ func TestLostFiringRunsAgain(t *testing.T) {
 	b.Arrive(noon, f)
 	arm(b, noon)
 	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, End{})
+	if b.Done(noon, f, End{}); b.Overview()[0].Waiting != 1 {
+		t.Errorf("status = %+v", b.Overview()[0])
+	}
 	want(t, b.Arrive(noon, f), Enter, NoReason)
+}
+
+// A firing is due by the jitter of its schedule later than its time.
+func TestJitterDelaysAFiring(t *testing.T) {
+	d := Definition{Name: "j", Every: time.Hour, Jitter: 30 * time.Minute}
+	offset := parse(t, d).Offset()
+	if offset == 0 {
+		t.Fatal("the test needs another name")
+	}
+	b, f := opened(t, noon.Add(-1), d), firing(t, d, noon)
+	got := b.Arrive(noon.Add(offset-1), f)
+	if want(t, got, NotYet, Early); !got.Until.Equal(noon.Add(offset)) {
+		t.Errorf("until = %v, want %v", got.Until, noon.Add(offset))
+	}
+	want(t, b.Arrive(noon.Add(offset), f), NotYet, Arming)
 }
 
 // A firing that ran and failed is retried as an event is: it waits in the lane or the retry topic, or is a dead letter. A copy would run beyond its
@@ -154,6 +177,122 @@ func TestNextFiringStandsForAFailedOne(t *testing.T) {
 	}
 }
 
+// A firing that failed and, since the clock went back, runs after a newer one does not make the next one stand for that.
+func TestARetryAfterANewerRun(t *testing.T) {
+	b := opened(t, noon.Add(-1), minutely)
+	arm(b, noon.Add(-1))
+	run := func(now, at time.Time, end End) (missed int) {
+		t.Helper()
+		arm(b, now)
+		f := firing(t, minutely, at)
+		got := b.Arrive(now, f)
+		want(t, got, Enter, NoReason)
+		b.Done(now, f, end)
+		return got.Missed
+	}
+	second, third := noon.Add(time.Minute), noon.Add(2*time.Minute)
+	run(noon, noon, End{})
+	run(second, second, End{Settled: true})
+	run(noon.Add(30*time.Second), noon, End{Settled: true})
+	if missed := run(third, third, End{Settled: true}); missed != 0 {
+		t.Errorf("the next one stands for %d, want none", missed)
+	}
+}
+
+// What has run before its schedule was declared anew does not count for the new definition.
+func TestRedefinedAfterItsRun(t *testing.T) {
+	often := Definition{Name: "m", Every: 10 * time.Second}
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	f := firing(t, minutely, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, End{Settled: true})
+	redefined := noon.Add(25 * time.Second)
+	if err := b.Declare(redefined, 1, []Definition{often}); err != nil {
+		t.Fatal(err)
+	}
+	wantTimes(t, arm(b, redefined), noon.Add(30*time.Second))
+	want(t, b.Arrive(redefined, firing(t, often, noon)), NotYet, Arming)
+	arm(b, redefined)
+	want(t, b.Arrive(redefined, firing(t, often, noon)), Drop, Superseded)
+	b = opened(t, noon, minutely)
+	arm(b, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Done(noon, f, End{Settled: true})
+	if err := b.Declare(redefined, 1, []Definition{often}); err != nil {
+		t.Fatal(err)
+	}
+	arm(b, redefined)
+	late := noon.Add(50 * time.Second)
+	for len(arm(b, late)) > 0 {
+	}
+	if d := b.Arrive(late, firing(t, often, late)); d.Verdict != Enter || d.Missed != 2 { // of those after the declaration
+		t.Errorf("decision = %+v", d)
+	}
+}
+
+// All waits for a dead letter that has come back, and for a firing that came back before its retry was due and vanished, no longer than for any other.
+func TestAllWaitsForWhatCameBack(t *testing.T) {
+	d := Definition{Name: "a", Every: time.Minute, Missed: All}
+	first, second, third := firing(t, d, noon), firing(t, d, noon.Add(time.Minute)), firing(t, d, noon.Add(2*time.Minute))
+	begun := func(end End) *Book {
+		b := opened(t, noon.Add(-1), d)
+		arm(b, noon.Add(-1))
+		arm(b, noon)
+		want(t, b.Arrive(noon, first), Enter, NoReason)
+		b.Done(noon, first, end)
+		arm(b, second.Time)
+		return b
+	}
+	b := begun(End{Dead: true})
+	want(t, b.Arrive(second.Time, second), Enter, NoReason)
+	want(t, b.Arrive(second.Time, first), NotYet, Overlap) // its letter is replayed
+	b.Done(second.Time, second, End{Settled: true})
+	arm(b, third.Time)
+	want(t, b.Arrive(third.Time, third), NotYet, Order)
+	want(t, b.Arrive(third.Time, first), Enter, NoReason)
+
+	b = begun(End{After: 20 * time.Minute})
+	want(t, b.ArriveUndeclared(second.Time, first), NotYet, Unknown)
+	arm(b, second.Time.Add(LostMax-1))
+	want(t, b.Arrive(second.Time.Add(LostMax-1), second), NotYet, Order)
+	arm(b, second.Time.Add(LostMax))
+	want(t, b.Arrive(second.Time.Add(LostMax), second), Enter, NoReason)
+}
+
+// A firing whose schedule was declared anew while it ran is over: nothing of it counts for the new definition.
+func TestRedefinedWhileItRuns(t *testing.T) {
+	hourly := Definition{Name: "m", Every: time.Hour}
+	for _, end := range []End{{Settled: true}, {Settled: true, Dead: true}, {Dead: true}, {}} {
+		b := opened(t, noon, minutely)
+		arm(b, noon)
+		f := firing(t, minutely, noon)
+		want(t, b.Arrive(noon, f), Enter, NoReason)
+		if err := b.Declare(noon, 1, []Definition{hourly}); err != nil {
+			t.Fatal(err)
+		}
+		arm(b, noon)
+		if want(t, b.Arrive(noon, firing(t, hourly, noon)), NotYet, Overlap); b.Overview()[0].Waiting != 1 {
+			t.Errorf("status = %+v", b.Overview()[0])
+		}
+		b.Done(noon, f, end)
+		if l := b.schedules["m"]; !l.newest.IsZero() || len(l.ran) > 0 {
+			t.Errorf("%+v: the new definition has run at %v and %v", end, l.newest, l.ran)
+		}
+		want(t, b.Arrive(noon, firing(t, hourly, noon)), Enter, NoReason)
+	}
+	// No worker declares it any more.
+	b := opened(t, noon, minutely)
+	arm(b, noon)
+	f := firing(t, minutely, noon)
+	want(t, b.Arrive(noon, f), Enter, NoReason)
+	b.Forget(noon, 1)
+	b.Done(noon, f, End{})
+	if l := b.schedules["m"]; len(l.entries) > 0 {
+		t.Errorf("entries of an undeclared schedule: %+v", l.entries)
+	}
+}
+
 // After an outage the newest firing stands for those before it. The firing after it stands for none, even if an earlier
 // firing has waited behind the run until then, or if the run has failed at first.
 func TestMissedFiringsAreToldOnce(t *testing.T) {
@@ -189,8 +328,8 @@ func TestMissedFiringsAreToldOnce(t *testing.T) {
 			if want(t, got, Enter, NoReason); got.Missed != 0 {
 				t.Errorf("missed = %d, want 0", got.Missed)
 			}
-			if told := b.Overview()[0].Missed; told != test.told {
-				t.Errorf("all runs stand for %d missed firings, want %d", told, test.told)
+			if told, all := b.Overview()[0].Missed, b.Counts().Missed; told != test.told || all != told {
+				t.Errorf("all runs stand for %d missed firings, in all %d, want %d", told, all, test.told)
 			}
 		})
 	}
@@ -271,6 +410,11 @@ func TestSkippedFiringIsNotArmedAgain(t *testing.T) {
 			want(t, b.Arrive(next, firing(t, d, noon)), Enter, NoReason)
 		})
 	}
+	b := opened(t, noon.Add(-1), d)
+	a := b.Tick(noon.Add(-1))[0]
+	b.Skip(key, MessageID(d.Name, a.ID)) // an earlier copy of it
+	b.Armed(noon.Add(-1), a.ID, errors.New("no broker"))
+	wantTimes(t, arm(b, noon.Add(time.Second)), next)
 }
 
 // A new owner skips a firing that it has never seen: the ones after it run all the same.
@@ -297,8 +441,8 @@ func TestASkippedFiringEndsAfterItsSuccessorIsSafe(t *testing.T) {
 		f := firing(t, all, skipped)
 		b := opened(t, now, all)
 		arm(b, now)
-		if b.MaySkip(now, f) {
-			t.Fatalf("the firing of %v ends before that of %v is safe", skipped, next)
+		if b.MaySkip(now, f) || b.Overview()[0].Waiting != 1 {
+			t.Fatalf("the firing of %v ends before that of %v is safe: %+v", skipped, next, b.Overview()[0])
 		}
 		wantTimes(t, arm(b, now), next)
 		if !b.MaySkip(now, f) {
@@ -317,9 +461,9 @@ func TestASkippedFiringEndsAfterItsSuccessorIsSafe(t *testing.T) {
 	ran := firing(t, all, now)
 	want(t, b.Arrive(now, ran), Enter, NoReason)
 	b.Done(now, ran, End{Settled: true})
-	redefined := ran
+	redefined, strange := firing(t, all, noon.Add(5*time.Minute)), firing(t, all, noon.Add(5*time.Minute+time.Second))
 	redefined.DefinitionID++
-	for _, f := range []Firing{ran, redefined} {
+	for _, f := range []Firing{ran, redefined, strange} {
 		if !b.MaySkip(now, f) {
 			t.Errorf("%+v, which leads to no other, does not end", f)
 		}
@@ -382,6 +526,7 @@ func TestFiringOfAStoppedKeyIsNotArmedAgain(t *testing.T) {
 	next := noon.Add(12 * time.Hour)
 	wantTimes(t, arm(b, noon.Add(-1)), noon)
 	b.Stop(noon, "another key", OnHold, true)
+	b.Stop(noon, "s", OnHold, true) // an event's key
 	b.Stop(noon, key, OnHold, true)
 	wantTimes(t, arm(b, noon), next)
 	quiet := func(from, to time.Time) {
@@ -396,7 +541,10 @@ func TestFiringOfAStoppedKeyIsNotArmedAgain(t *testing.T) {
 	quiet(noon, noon.Add(time.Hour))
 	b.Stop(noon.Add(time.Hour), key, Parked, true)
 	b.Stop(noon.Add(time.Hour), key, OnHold, false)
-	quiet(noon.Add(time.Hour), noon.Add(2*time.Hour))
+	quiet(noon.Add(time.Hour), noon.Add(90*time.Minute))
+	b.Stop(noon.Add(90*time.Minute), key, OnHold, true)
+	b.Stop(noon.Add(90*time.Minute), key, OnHold, false)
+	quiet(noon.Add(90*time.Minute), noon.Add(2*time.Hour))
 	end := noon.Add(2 * time.Hour)
 	b.Stop(end, key, Parked, false)
 	b.Stop(end, key, Parked, false)
@@ -408,6 +556,39 @@ func TestFiringOfAStoppedKeyIsNotArmedAgain(t *testing.T) {
 	if len(b.stopped) != 0 {
 		t.Errorf("stopped = %v", b.stopped)
 	}
+}
+
+// After a stop a firing that had been armed again and again is armed again as soon as any other. One that could not be published waits as before.
+func TestArmsAfterAStop(t *testing.T) {
+	daily := Definition{Name: "d", Cron: "@daily", Missed: All, Grace: 24 * time.Hour}
+	midnight := noon.Add(12 * time.Hour)
+	b := opened(t, noon, daily)
+	key := event.Key(KeyOf("d"))
+	arm(b, noon)
+	now := midnight
+	for b.Counts().Rearmed < 5 {
+		for _, a := range b.Tick(now) {
+			var err error
+			if a.Time.After(midnight) {
+				err = errors.New("no broker")
+			}
+			b.Armed(now, a.ID, err)
+		}
+		now = now.Add(time.Second)
+	}
+	later, _ := b.schedules["d"].search(midnight.Add(24 * time.Hour))
+	failed := b.schedules["d"].entries[later]
+	b.Stop(now, key, OnHold, true)
+	b.Stop(now, key, OnHold, false)
+	if got := b.schedules["d"].entries[later]; !got.tried.Equal(failed.tried) || got.wait != failed.wait || failed.wait == 0 {
+		t.Errorf("the one that could not be published waits for %v since %v, want %v since %v", got.wait, got.tried, failed.wait, failed.tried)
+	}
+	for _, a := range b.Tick(now.Add(UnseenMax)) {
+		if a.Time.Equal(midnight) {
+			return
+		}
+	}
+	t.Errorf("it is not armed again: %+v", b.schedules["d"].entries)
 }
 
 // Publications that fail are tried again, with growing delays; another's success shows in between.
@@ -535,11 +716,17 @@ func TestMissedFirings(t *testing.T) {
 				want(t, b.Arrive(test.now, f), Enter, NoReason)
 				return
 			}
-			want(t, b.Arrive(test.now, f), Drop, test.reason)
+			if want(t, b.Arrive(test.now, f), Drop, test.reason); b.Overview()[0].Waiting != 0 {
+				t.Errorf("it counts as one that waits: %+v", b.Overview()[0])
+			}
 			if test.stands >= 0 {
 				got := b.Arrive(test.now, firing(t, d, newest))
 				if want(t, got, Enter, NoReason); got.Missed != test.stands {
 					t.Errorf("missed = %d, want %d", got.Missed, test.stands)
+				}
+				b.Done(test.now, firing(t, d, newest), End{})
+				if got = b.Arrive(test.now, firing(t, d, newest)); got.Verdict != Enter || got.Missed != test.stands {
+					t.Errorf("when it runs again: %+v, want %d missed", got, test.stands)
 				}
 			}
 		})
@@ -554,6 +741,9 @@ func TestSkipOfASingleFiring(t *testing.T) {
 	want(t, b.Arrive(noon.Add(LateMax+1), firing(t, d, noon)), Drop, Skipped)
 	b = opened(t, noon.Add(-time.Hour), d)
 	want(t, b.Arrive(noon.Add(LateMax), firing(t, d, noon)), Enter, NoReason)
+	if b = opened(t, noon.Add(-time.Hour), d); !b.MaySkip(noon, firing(t, d, noon)) {
+		t.Error("it waits for one that follows")
+	}
 	if b = opened(t, noon, d); len(arm(b, noon)) != 0 || !b.Next(noon).IsZero() {
 		t.Error("a time that has passed is armed")
 	}
@@ -717,6 +907,16 @@ func TestAllWaitsForRetriesAndNotForDeadLetters(t *testing.T) {
 	b.Done(noon.Add(20*time.Minute), first, End{Settled: true})
 	want(t, b.Arrive(noon.Add(20*time.Minute), second), Enter, NoReason)
 
+	b = opened(t, noon.Add(-1), d) // its handler takes long, and its retry does not come
+	arm(b, noon.Add(-1))
+	arm(b, noon)
+	want(t, b.Arrive(noon, first), Enter, NoReason)
+	arm(b, second.Time)
+	ended := noon.Add(10 * time.Minute)
+	b.Done(ended, first, End{After: time.Minute})
+	want(t, b.Arrive(ended.Add(time.Minute+LostMax-1), second), NotYet, Order)
+	want(t, b.Arrive(ended.Add(time.Minute+LostMax), second), Enter, NoReason)
+
 	b, _ = failed(End{After: 20 * time.Minute}) // its retry does not come
 	want(t, b.Arrive(noon.Add(20*time.Minute+LostMax), second), Enter, NoReason)
 
@@ -850,6 +1050,12 @@ func TestArriveOfOthers(t *testing.T) {
 		want(t, b.Arrive(noon, strange), Drop, NotScheduled)
 	}
 	many := f
+	many.Missed = 1 << 62
+	if d := b.Arrive(noon, many); d.Verdict != Enter || d.Missed != CountMax {
+		t.Errorf("decision = %+v", d)
+	}
+	b = opened(t, noon, minutely)
+	arm(b, noon)
 	many.Missed = -1 << 62
 	if d := b.Arrive(noon, many); d.Verdict != Enter || d.Missed != 0 {
 		t.Errorf("decision = %+v", d)
@@ -870,9 +1076,20 @@ func TestUndeclared(t *testing.T) {
 	want(t, b.Arrive(noon.Add(GraceDefault-1), f), NotYet, Unknown)
 	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
 
+	for _, at := range []time.Time{{}, time.UnixMilli(-1 << 62), time.UnixMilli(1 << 62)} {
+		f.Time = at
+		want(t, b.Arrive(noon, f), Drop, NotScheduled)
+	}
 	f.Time = noon.Add(2 * time.Hour)
 	want(t, b.Arrive(noon.Add(time.Hour), f), NotYet, Early)
 	want(t, b.Arrive(f.Time, f), NotYet, Unknown)
+
+	b = opened(t, noon, minutely) // whose gate opens again after the last worker has left
+	b.Forget(noon, 1)
+	b.Opened(noon.Add(time.Minute), partition.Of(KeyOf("m")))
+	f.Time = noon
+	want(t, b.Arrive(noon.Add(time.Minute+GraceDefault-1), f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(time.Minute+GraceDefault), f), Drop, Undeclared)
 
 	// The last worker leaves, and comes back: what it has run is remembered.
 	b = opened(t, noon, minutely)
@@ -921,13 +1138,22 @@ func TestUndeclaredAfterAClockThatWasAhead(t *testing.T) {
 
 	b = opened(t, noon, minutely)
 	b.Forget(ahead, 1)
-	b.Tick(noon)
 	want(t, b.Arrive(noon, f), NotYet, Unknown)
 	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
 	b.Tick(noon.Add(GraceDefault))
 	if all := b.Overview(); len(all) != 0 {
 		t.Errorf("an undeclared schedule stays: %+v", all)
 	}
+}
+
+// A clock that goes back for a while makes no firing wait for less.
+func TestUndeclaredWhileTheClockIsBehind(t *testing.T) {
+	b := NewBook()
+	b.Opened(noon, partition.Of(KeyOf("m")))
+	f := firing(t, minutely, noon.Add(-30*time.Minute))
+	want(t, b.Arrive(noon.Add(-time.Hour), f), NotYet, Early)
+	want(t, b.Arrive(noon.Add(GraceDefault-1), f), NotYet, Unknown)
+	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
 }
 
 // A firing at a worker that does not declare it waits for one that does, unless it is to be dropped anyhow.
@@ -994,7 +1220,7 @@ func TestForgottenNamesMakeRoom(t *testing.T) {
 	many := make([]Definition, SchedulesMax)
 	for start := range NamesMax / SchedulesMax {
 		for i := range many {
-			many[i] = Definition{Name: fmt.Sprintf("%02d.%d", start, i), Cron: "@daily"}
+			many[i] = Definition{Name: fmt.Sprintf("%02d.%d", 99-start, i), Cron: "@daily"}
 		}
 		if err := b.Declare(now, uint64(start), many); err != nil {
 			t.Fatal(err)
@@ -1009,17 +1235,40 @@ func TestForgottenNamesMakeRoom(t *testing.T) {
 	if len(b.names) != NamesMax || len(b.schedules) != NamesMax {
 		t.Errorf("%d names and %d schedules", len(b.names), len(b.schedules))
 	}
-	for name, want := range map[string]bool{"00.0": true, "01.0": false, "01.1": false, "01.10": true, "02.0": true, "m": true, "other": true} {
+	for name, want := range map[string]bool{"99.0": true, "98.0": false, "98.1": false, "98.10": true, "97.0": true, "84.0": true, "m": true, "other": true} {
 		if has := b.schedules[name] != nil; has != want {
 			t.Errorf("%s is known: %t", name, has)
 		}
 	}
 	// What is to be declared is not forgotten for that.
-	if err := b.Declare(now, 101, []Definition{{Name: "01.10", Cron: "@daily"}, {Name: "new", Cron: "@daily"}}); err != nil {
+	if err := b.Declare(now, 101, []Definition{{Name: "98.10", Cron: "@daily"}, {Name: "new", Cron: "@daily"}}); err != nil {
 		t.Fatal(err)
 	}
-	if b.schedules["01.10"] == nil || b.schedules["01.100"] != nil || b.schedules["new"] == nil {
+	if b.schedules["98.10"] == nil || b.schedules["98.100"] != nil || b.schedules["98.101"] == nil || b.schedules["new"] == nil {
 		t.Error("the wrong one was forgotten")
+	}
+	// Nor is one whose firing runs. All others may go.
+	b.runs(t, Definition{Name: "97.0"})
+	for worker := uint64(200); ; worker++ {
+		for i := range many {
+			many[i] = Definition{Name: fmt.Sprintf("%d.%d", worker, i), Cron: "@daily"}
+		}
+		free := NamesMax - SchedulesMax - 5 - int(worker-200)*SchedulesMax // beside those of 99, m, other, 98.10, new and 97.0
+		if free < len(many) {
+			if err := b.Declare(now, worker, many[:free+1]); err == nil {
+				t.Error("the one that runs makes room")
+			}
+			if err := b.Declare(now, worker, many[:free]); err != nil {
+				t.Errorf("no room for %d: %v", free, err)
+			}
+			break
+		}
+		if err := b.Declare(now, worker, many); err != nil {
+			t.Fatalf("no room: %v", err)
+		}
+	}
+	if b.schedules["97.0"] == nil || b.schedules["98.101"] != nil || len(b.names) != NamesMax {
+		t.Errorf("the one that runs was forgotten, or another was not: %d names", len(b.names))
 	}
 }
 
