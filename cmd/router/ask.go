@@ -177,7 +177,7 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // without the path: it may have a key in it
 		}
-		if strings.Contains(err.Error(), "malformed HTTP") { // net/http has no error to compare with
+		if isNotHTTP(err) {
 			return 0, nil, fmt.Errorf("%s is no admin endpoint: its answer is not HTTP; check that this is the router's admin.listen, or use --admin HOST:PORT", e.base)
 		}
 		return 0, nil, fmt.Errorf("cannot reach %s: %w; check that the router runs and that this is its admin.listen, or use --admin HOST:PORT", e.base, err)
@@ -188,6 +188,11 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 		return 0, nil, fmt.Errorf("the answer of %s ends early: %w", e.base, err)
 	}
 	return response.StatusCode, text, responseError(e, response.StatusCode, strings.TrimSpace(string(text)))
+}
+
+// isNotHTTP reports whether a server has answered in another protocol, or written before the request. net/http has no errors to compare with.
+func isNotHTTP(err error) bool {
+	return strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)")
 }
 
 // responseError turns a non-2xx response into an error with a hint; nil for 200 and 202.

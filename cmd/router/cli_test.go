@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
@@ -352,6 +353,34 @@ func notHTTP(t *testing.T) string {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 	return l.Addr().String()
+}
+
+// TestAnotherPortSpeaksFirst: a port with another protocol, whose server may write before the request comes, is no admin endpoint.
+func TestAnotherPortSpeaksFirst(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.WriteString(conn, "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00")
+				_, _ = conn.Read(make([]byte, 4<<10)) // the request: it is no preface, so the connection ends
+			}()
+		}
+	}()
+	a := &asker{address: l.Addr().String(), settings: &settings(t).Config}
+	for range 300 {
+		if _, _, err := a.call(t.Context(), http.MethodGet, "/v1/members", time.Minute); err == nil || !strings.Contains(err.Error(), "its answer is not HTTP") {
+			t.Fatalf("the error is %v", err)
+		}
+	}
 }
 
 // TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.
