@@ -175,7 +175,7 @@ func (d *pulsarAuth) absentTopics(ctx context.Context, topics []string) (absent 
 	admin := pulsaradmin.Client{URL: d.settings.AdminURL, HTTP: d.adminClient()}
 	for _, topic := range topics {
 		path := pulsaradmin.TopicPath(topic)
-		if n, err := partitionsOfTopic(ctx, admin, path); err == nil && n > 0 {
+		if n, err := admin.Partitions(ctx, topic); err == nil && n > 0 {
 			continue
 		}
 		var stats struct{}

@@ -178,15 +178,11 @@ func subscriptionOf(ctx context.Context, admin pulsaradmin.Client, topic, name s
 	live := liveSubscription{Topic: topic, Consumers: []liveConsumer{}}
 	path := pulsaradmin.TopicPath(topic)
 	var err error
-	if live.Partitions, err = partitionsOfTopic(ctx, admin, path); err != nil {
+	if live.Partitions, err = admin.Partitions(ctx, topic); err != nil {
 		return live, err
 	}
-	call := path + "/stats"
-	if live.Partitions > 0 {
-		call = path + "/partitioned-stats?perPartition=true"
-	}
 	var stats migrationStats
-	if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil {
+	if err := admin.Call(ctx, http.MethodGet, pulsaradmin.StatsPath(topic, live.Partitions > 0, true), nil, &stats); err != nil {
 		return live, err
 	}
 	_ = admin.Call(ctx, http.MethodGet, path+"/subscriptionTypesEnabled", nil, &live.TypesAllowed) // without an answer all are

@@ -74,17 +74,13 @@ type topicStats struct {
 
 func (d *doctor) topic(ctx context.Context, admin pulsaradmin.Client, topic string) {
 	path := pulsaradmin.TopicPath(topic)
-	partitions, err := partitionsOfTopic(ctx, admin, path)
+	partitions, err := admin.Partitions(ctx, topic)
 	if err != nil {
 		d.warn("topic", "create it, or grant the router's role access; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
 		return
 	}
-	call := path + "/stats"
-	if partitions > 0 {
-		call = path + "/partitioned-stats?perPartition=false"
-	}
 	var stats topicStats
-	if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil {
+	if err := admin.Call(ctx, http.MethodGet, pulsaradmin.StatsPath(topic, partitions > 0, false), nil, &stats); err != nil {
 		d.warn("topic", "create it; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
 		return
 	}
@@ -107,12 +103,6 @@ func partitioned(n int) string {
 		return "not partitioned"
 	}
 	return fmt.Sprintf("%d topic partitions", n)
-}
-
-func partitionsOfTopic(ctx context.Context, admin pulsaradmin.Client, path string) (int, error) {
-	var meta struct{ Partitions int }
-	err := admin.Call(ctx, http.MethodGet, path+"/partitions?checkAllowAutoCreation=false", nil, &meta)
-	return meta.Partitions, err
 }
 
 func (d *doctor) subscription(topic string, stats topicStats) {
@@ -157,7 +147,7 @@ func (d *doctor) copies(ctx context.Context, admin pulsaradmin.Client) {
 		{d.cfg.Pulsar.ParkingTopic(), 0, math.MaxInt64, fmt.Sprintf("a parked key's events wait there until the unpark, acts.park_for (%v) or longer", d.cfg.Acts.ParkFor)},
 		{cfg.DeadLetterTopic, 0, math.MaxInt64, "dead letters wait there until somebody reads them, and are the memory of what was replayed"},
 	} {
-		_, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(c.topic))
+		_, err := admin.Partitions(ctx, c.topic)
 		path := policiesOf(c.topic, !pulsaradmin.IsNotFound(err))
 		const format, advice = "messages of %s expire after %d s, unhandled: %s", "exempt it: pulsar-admin topics set-message-ttl %s -t 0"
 		seconds, known := d.ttl(ctx, admin, path)
@@ -255,7 +245,7 @@ func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, setting
 	cfg := d.cfg.Pulsar.Resolved()
 	worst, where := 0, ""
 	for _, topic := range append([]string{cfg.RetryTopic, cfg.TimerTopic()}, cfg.Topics...) {
-		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		partitions, err := admin.Partitions(ctx, topic)
 		if err != nil {
 			continue // it is not there yet, or was complained of above
 		}
@@ -284,7 +274,7 @@ func (d *doctor) timers(ctx context.Context, admin pulsaradmin.Client, settings 
 		d.ok(check, "this router takes none: pulsar.timers is false")
 		return
 	}
-	partitions, err := partitionsOfTopic(ctx, admin, path)
+	partitions, err := admin.Partitions(ctx, topic)
 	switch {
 	case pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings):
 		d.warn(check, "pulsar-admin topics create "+topic, "%s does not exist, and the broker creates no topics: timers, schedules and Send will not work", topic)

@@ -79,7 +79,7 @@ func (d *doctor) usable(ctx context.Context, admin pulsaradmin.Client, settings 
 	all := usesOf(d.cfg)
 	for _, topic := range slices.Sorted(maps.Keys(all)) {
 		use := all[topic]
-		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		partitions, err := admin.Partitions(ctx, topic)
 		if use.lack != "" && pulsaradmin.IsNotFound(err) && !makesTopics(ctx, admin, topic, settings) {
 			d.missingTopic(topic, use)
 		}

@@ -51,7 +51,7 @@ func (d *doctor) inactive(ctx context.Context, admin pulsaradmin.Client, setting
 	var affected []string
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
 		topic = source.FullTopicName(topic)
-		_, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		_, err := admin.Partitions(ctx, topic)
 		policy := struct {
 			InactiveTopicDeleteMode string
 			DeleteWhileInactive     bool
@@ -70,7 +70,7 @@ func (d *doctor) inactive(ctx context.Context, admin pulsaradmin.Client, setting
 // logTopic checks that the records of a topic have one order. It reports whether the topic is there, and whether routers
 // can use it, or create it.
 func (d *doctor) logTopic(ctx context.Context, admin pulsaradmin.Client, check, topic string) (there, usable bool) {
-	partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+	partitions, err := admin.Partitions(ctx, topic)
 	switch {
 	case pulsaradmin.IsNotFound(err):
 		d.ok(check, "%s does not exist yet; the first router creates it, unless brokers may not create topics", topic)

@@ -40,12 +40,8 @@ func (d *doctor) missingSubscription(ctx context.Context, admin pulsaradmin.Clie
 	if *policy.AllowAutoSubscriptionCreation {
 		return
 	}
-	call := pulsaradmin.TopicPath(topic) + "/stats"
-	if partitions > 0 {
-		call = pulsaradmin.TopicPath(topic) + "/partitioned-stats?perPartition=false"
-	}
 	var stats topicStats
-	if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil && !pulsaradmin.IsNotFound(err) {
+	if err := admin.Call(ctx, http.MethodGet, pulsaradmin.StatsPath(topic, partitions > 0, false), nil, &stats); err != nil && !pulsaradmin.IsNotFound(err) {
 		return // what a role may not see is no fault; topic tells of it
 	}
 	if _, has := stats.Subscriptions[use.subscription]; has {

@@ -178,6 +178,15 @@ func (c *Counts) Words(dry bool) (all []Said) {
 			line(true, "%d %s", n, what)
 		}
 	}
+	some := func(texts []string, alarm bool, more string) {
+		for i, text := range texts {
+			if i == unsureShownMax {
+				line(alarm, more, len(texts)-i)
+				return
+			}
+			line(alarm, "%s", text)
+		}
+	}
 	line(false, "%d read, %d selected", c.Read, c.Selected)
 	did(c.Sent, "sent", "")
 	did(c.Purged, "removed", "")
@@ -186,25 +195,13 @@ func (c *Counts) Words(dry bool) (all []Said) {
 	for _, why := range []string{ObstacleBatched, ObstacleEncrypted, ObstacleBroken, ObstacleHead, ObstacleTimer, ObstacleTopic, ObstacleNotOpened, ObstacleUnheld} {
 		alarm(c.Obstacles[why], "cannot be sent: "+why)
 	}
-	for i, text := range c.Missing {
-		if i == unsureShownMax {
-			line(true, "%d more topics are like these", len(c.Missing)-i)
-			break
-		}
-		line(true, "%s", text)
-	}
+	some(c.Missing, true, "%d more topics are like these")
 	alarm(c.Doubt, "are of an interrupted replay: the replay finds out whether they were sent")
 	alarm(c.Schema, "have a schema version, and are sent without it")
 	alarm(c.Shared, "cannot be removed: they share entries with letters that remain")
 	alarm(c.Left, "selected letters remain, since one act has a limit")
 	alarm(c.Foreign, "messages of the replays topic are not records of acts, and were ignored")
-	for i, text := range c.Unsure {
-		if i == unsureShownMax {
-			line(false, "%d more lines like these are left out", len(c.Unsure)-i)
-			break
-		}
-		line(false, "%s", text)
-	}
+	some(c.Unsure, false, "%d more lines like these are left out")
 	if c.Reach != "" {
 		line(false, "%s", c.Reach)
 	}

@@ -48,14 +48,14 @@ func (t *targets) fault(ctx context.Context, topic string) string {
 	case err != nil:
 		t.unsure = append(t.unsure, fmt.Sprintf("whether %s has a subscription is not known: %v", topic, err))
 	default:
-		fault = cfg.missing(topic, held)
+		fault = cfg.lack(topic, held)
 	}
 	t.faults[topic] = fault
 	return fault
 }
 
-// missing returns which subscription a topic lacks by those of its partitions, "" if none. What is sent to the topic may go to each of them.
-func (c *Config) missing(topic string, held map[string][]string) string {
+// lack returns which subscription a topic lacks by those of its partitions, "" if none. What is sent to the topic may go to each of them.
+func (c *Config) lack(topic string, held map[string][]string) string {
 	ours := slices.Contains(c.Topics, topic)
 	for _, partition := range slices.Sorted(maps.Keys(held)) {
 		switch names := held[partition]; {

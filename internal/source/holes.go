@@ -29,11 +29,7 @@ func Backlog(ctx context.Context, admin pulsaradmin.Client, topic string, partit
 		stats
 		Partitions map[string]stats `json:"partitions"`
 	}
-	path := pulsaradmin.TopicPath(topic) + "/stats"
-	if partitioned {
-		path = pulsaradmin.TopicPath(topic) + "/partitioned-stats?perPartition=true"
-	}
-	if err := admin.Call(ctx, http.MethodGet, path, nil, &all); err != nil {
+	if err := admin.Call(ctx, http.MethodGet, pulsaradmin.StatsPath(topic, partitioned, true), nil, &all); err != nil {
 		return 0, 0, fmt.Errorf("source: %w", err)
 	}
 	if !partitioned {

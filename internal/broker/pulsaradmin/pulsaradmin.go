@@ -33,6 +33,21 @@ type Client struct {
 // (persistent://tenant/namespace/topic).
 func TopicPath(topic string) string { return strings.Replace(topic, "://", "/", 1) }
 
+// StatsPath returns the path of a topic's statistics: of a partitioned one the sums over its partitions, and with each also those of the partitions.
+func StatsPath(topic string, partitioned, each bool) string {
+	if !partitioned {
+		return TopicPath(topic) + "/stats"
+	}
+	return fmt.Sprintf("%s/partitioned-stats?perPartition=%t", TopicPath(topic), each)
+}
+
+// Partitions returns the number of partitions of a topic, 0 if it has none. It does not create the topic.
+func (c Client) Partitions(ctx context.Context, topic string) (int, error) {
+	var meta struct{ Partitions int }
+	err := c.Call(ctx, http.MethodGet, TopicPath(topic)+"/partitions?checkAllowAutoCreation=false", nil, &meta)
+	return meta.Partitions, err
+}
+
 // notFound is the error of an answer with the status 404.
 type notFound struct{ error }
 

@@ -16,13 +16,13 @@ const atOnce = 8
 // Subscriptions returns the names of the durable subscriptions of each topic partition of a topic, from its full name: the others, those of readers, hold nothing.
 // A topic or a topic partition that is not there has none. The broker's own list of a topic's subscriptions has those of readers, and those that any partition has.
 func (c Client) Subscriptions(ctx context.Context, topic string) (map[string][]string, error) {
-	var meta struct{ Partitions int }
-	if err := c.Call(ctx, http.MethodGet, TopicPath(topic)+"/partitions?checkAllowAutoCreation=false", nil, &meta); err != nil && !IsNotFound(err) {
+	partitions, err := c.Partitions(ctx, topic)
+	if err != nil && !IsNotFound(err) {
 		return nil, err
 	}
 	topics := []string{topic}
-	if meta.Partitions > 0 {
-		topics = make([]string, meta.Partitions)
+	if partitions > 0 {
+		topics = make([]string, partitions)
 		for i := range topics {
 			topics[i] = fmt.Sprintf("%s-partition-%d", topic, i)
 		}

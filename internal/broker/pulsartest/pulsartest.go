@@ -135,11 +135,7 @@ func Stats(t testing.TB, topic, subscription string) Subscription {
 	var stats struct {
 		Subscriptions map[string]Subscription `json:"subscriptions"`
 	}
-	kind := "/stats"
-	if partitions(t, topic) > 0 {
-		kind = "/partitioned-stats?perPartition=false"
-	}
-	Admin(t, http.MethodGet, pulsaradmin.TopicPath(topic)+kind, nil, &stats)
+	Admin(t, http.MethodGet, pulsaradmin.StatsPath(topic, partitions(t, topic) > 0, false), nil, &stats)
 	return stats.Subscriptions[subscription]
 }
 

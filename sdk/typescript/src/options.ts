@@ -230,7 +230,7 @@ function guarded(logger: Logger): Logger {
     };
     try {
       const written: unknown = logger[name](message, fields);
-      if (written instanceof Promise) written.catch(failed); // of an async function: nobody else would catch it, and Node ends the process
+      if (written instanceof Promise) written.catch(failed); // the rejection of an async function, which nothing else handles: Node would end the process
     } catch (error) {
       failed(error);
     }
