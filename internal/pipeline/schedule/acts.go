@@ -38,8 +38,9 @@ func (b *Book) MaySkip(now time.Time, f Firing) bool {
 // Skip says that an operator has skipped an event of a key. If it is a firing, it is a dead letter, so it is not armed again: it enters if the letter is
 // replayed.
 func (b *Book) Skip(key event.Key, message event.MessageID) {
-	if _, e := b.entryOf(key, message); e != nil {
+	if l, e := b.entryOf(key, message); e != nil {
 		e.safe, e.entered, e.dead = true, true, true
+		l.letters = keepNewest(l.letters, e.at)
 	}
 }
 

@@ -972,9 +972,16 @@ func TestRejectedFiringMayComeAgain(t *testing.T) {
 // on. It knows no entries if the worker has reconnected meanwhile.
 func TestADeadLetterIsNotArmedAgain(t *testing.T) {
 	late := noon.Add(80*time.Second + LostMax + time.Second) // no firing waits for the retry of the first one
-	for name, end := range map[string]End{
-		"rejected": EndOf(event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter}),
-		"given up": EndOf(event.ResultRetry, outcome.Outcome{Kind: outcome.DeadLetter}),
+	done := func(end End) func(*Book, time.Time, Firing) {
+		return func(b *Book, at time.Time, f Firing) { b.Done(at, f, end) }
+	}
+	for name, ends := range map[string]func(*Book, time.Time, Firing){
+		"rejected": done(EndOf(event.ResultReject, outcome.Outcome{Kind: outcome.DeadLetter})),
+		"given up": done(EndOf(event.ResultRetry, outcome.Outcome{Kind: outcome.DeadLetter})),
+		"skipped while it waits for its next try": func(b *Book, at time.Time, f Firing) {
+			b.Done(at, f, End{After: time.Hour})
+			b.Skip(event.Key(KeyOf(f.Name)), MessageID(f.Name, FiringID(parse(t, Definition{Name: f.Name, Every: time.Minute}), f.Time)))
+		},
 	} {
 		for policy, at := range map[Policy]time.Time{Latest: noon.Add(time.Minute), All: late} {
 			d := Definition{Name: "a", Every: time.Minute, Missed: policy}
@@ -994,7 +1001,7 @@ func TestADeadLetterIsNotArmedAgain(t *testing.T) {
 				want(t, got, Enter, NoReason)
 			}
 			enter()
-			b.Done(at, second, end)
+			ends(b, at, second)
 
 			b.Forget(at, 1)
 			if err := b.Declare(at, 1, []Definition{d}); err != nil {
