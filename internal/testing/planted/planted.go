@@ -39,7 +39,7 @@ func bug(name, does string) Bug {
 // those after WithheldIsAcquired the rules that keep a group one group (ADR 0030). SlewedClock and UnshrunkRemaining break the
 // rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
 // Those after CopyForged break the promises about calls (ADR 0048), and those after VisitBesideEvent about reservations (ADR 0049). Those after
-// ResumeAnyID break the promises about schedules and timers (ADR 0051), and those after TimerAckedEarly about covered reservations (ADR 0052).
+// ResumeAnyID break the promises about schedules and timers (ADR 0051), as RejectedIsRun does, and those after TimerAckedEarly about covered reservations (ADR 0052).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, without a confirming Beat (attack 34)")
@@ -136,6 +136,7 @@ var (
 	GenesisForgetsReserved = bug("genesis_forgets_reserved", "a Genesis lists no reservations")
 	BaseSkipped            = bug("base_skipped", "a Genesis counts although a take lies between what its author has read and itself")
 	ResumedByAnybody       = bug("resumed_by_anybody", "any reservation may begin on a key that waits for its holder")
+	RejectedIsRun          = bug("rejected_is_run", "a rejected firing counts as run before it is a dead letter")
 )
 
 // present is the planted bug. None is the only one in a build without the switches.

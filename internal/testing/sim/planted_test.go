@@ -179,6 +179,9 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 	return hunt{seeds: seeds, length: minutes * time.Minute, scene: and(scenes...), in: in}
 }
 
+// rejecting lets handlers reject many of the firings.
+func rejecting(w *world) { w.agenda.fails = 0.2 }
+
 var hunts = map[planted.Bug]hunt{
 	planted.WindowForged:         {seeds: 1, in: "a contract: a non-member, a member that never owned the key, and an earlier owner of the key hand over ids of future events", contract: forgedWindows},
 	planted.SameToken:            staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
@@ -200,6 +203,7 @@ var hunts = map[planted.Bug]hunt{
 	planted.ArmedAfterHandler:      staged(20, 3, "the applications declare schedules", schedules),
 	planted.FiredEarly:             staged(20, 3, "the applications declare schedules", schedules),
 	planted.RearmedAnew:            staged(20, 3, "the applications declare schedules", schedules),
+	planted.RejectedIsRun:          staged(150, 4, "handlers reject firings, and routers are killed", only(killRouter, killBoth, joinGroup, leaveGroup), schedules, rejecting),
 	planted.FiringForgotten:        {why: "not shown by the simulator, since the window of finished events detects the copies first: schedule.TestPlantedSchedules finds it"},
 	planted.TimerAckedEarly:        {why: "not simulated, since the simulator's broker delays nothing: source.TestPlantedTimers finds it"},
 	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
