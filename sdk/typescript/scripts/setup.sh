@@ -12,4 +12,4 @@ if ! cmp -s package-lock.json build/installed-lock.json; then
 	cp package-lock.json build/installed-lock.json
 fi
 [ -L node_modules ] || ln -s build/node_modules node_modules
-node_modules/.bin/tsc -p tsconfig.json
+node node_modules/typescript/bin/tsc -p tsconfig.json # .bin/tsc may be that of typescript-oldest

@@ -66,7 +66,7 @@ interface Waiter {
 }
 
 /** The iterator of deliveries. */
-export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
+export class Deliveries implements AsyncIterableIterator<Delivery> {
   readonly #runner: Runner;
   readonly #waiters: Waiter[] = [];
   readonly #source: Source = {

@@ -37,7 +37,7 @@ class RetryAfter(Exception):
         seconds = delay.total_seconds() if isinstance(delay, datetime.timedelta) else float(delay)
         if not math.isfinite(seconds):
             raise ValueError(f"RetryAfter: delay = {delay}, want a finite number of seconds")
-        self.delay = max(seconds, 0.0)
+        self.delay: float = max(seconds, 0.0)
 
     def __reduce__(self) -> tuple[Any, ...]:  # it may be raised in a pool of processes
         return _made_again, (type(self), self.args, self.__dict__)
@@ -105,7 +105,7 @@ class CallError(Error):
 
     def __init__(self, outcome: CallOutcome, code: str = "", text: str = "", retry_after: float = 0.0) -> None:
         super().__init__(f"{_OUTCOMES[outcome]}{code and f' ({code})'}{text and f': {text}'}")
-        self.outcome = outcome
+        self.outcome: CallOutcome = outcome  # without the type pyright takes it for any text
         """failed: the handler raised. not_run: the call has not run, and never will; it can be repeated. unknown: it may have run, and may
         still run until its timeout; only a call with an id can be repeated safely. done_before: a call with its id was answered before,
         and its reply is no longer known."""

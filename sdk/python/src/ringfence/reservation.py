@@ -495,7 +495,7 @@ class Reservation(_Held):
 
     def __init__(self, key: bytes, start: Callable[..., Holder]) -> None:
         super().__init__(key)
-        self.lost = threading.Event()
+        self.lost: threading.Event = threading.Event()
         """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
         self._over = threading.Event()
         begun: queue.SimpleQueue[NotReserved | None] = queue.SimpleQueue()
@@ -563,7 +563,7 @@ class AsyncReservation(_Held):
         super().__init__(key)
         self._start = start
         self._begun = False
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         """Set when the key is lost: at most 50 ms after the last permission has passed, or when the router says so."""
         self._over = _Over()
 

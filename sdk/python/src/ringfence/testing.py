@@ -137,22 +137,24 @@ class Sent:
 
     def __init__(self, router: Router, request: lane.SendRequest, message_id: MessageID) -> None:
         self._router = router
-        self.key = request.key
+        self.key: bytes = request.key
         """The key."""
-        self.payload = request.payload
+        self.payload: bytes = request.payload
         """The payload."""
-        self.name = request.name
+        self.name: str = request.name
         """The name of the timer."""
-        self.id = request.id
+        self.id: str = request.id
         """The sender's id of the event: a second one with the same key and id is not recorded."""
-        self.properties = dict(request.properties)
+        self.properties: dict[str, str] = dict(request.properties)
         """The properties."""
-        self.message_id = message_id
+        self.message_id: MessageID = message_id
         """The id that the sender was told."""
-        self.after = request.after_ms / 1000
+        self.after: float = request.after_ms / 1000
         """Seconds after which it is due."""
         now = datetime.datetime.now(datetime.timezone.utc)
-        self.due = _EPOCH + datetime.timedelta(milliseconds=request.at_ms) if request.at_ms else now + datetime.timedelta(seconds=self.after)
+        self.due: datetime.datetime = (
+            _EPOCH + datetime.timedelta(milliseconds=request.at_ms) if request.at_ms else now + datetime.timedelta(seconds=self.after)
+        )
         """When it is due, in UTC."""
 
     def __repr__(self) -> str:  # without key and payload
