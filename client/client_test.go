@@ -651,6 +651,62 @@ func TestRunConnectsForEver(t *testing.T) {
 	})
 }
 
+// registering is a context that counts the functions that wait for its end.
+type registering struct {
+	context.Context
+	done    chan struct{} // its own, so that package context registers with it alone
+	waiting atomic.Int32
+}
+
+func (c *registering) Done() <-chan struct{} { return c.done }
+
+func (c *registering) Err() error {
+	select {
+	case <-c.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// AfterFunc is what package context calls for functions and children.
+func (c *registering) AfterFunc(f func()) func() bool {
+	c.waiting.Add(1)
+	stop := context.AfterFunc(struct{ context.Context }{c}, f)
+	return func() bool {
+		stopped := stop()
+		if stopped {
+			c.waiting.Add(-1)
+		}
+		return stopped
+	}
+}
+
+// An attempt to connect that fails leaves nothing behind that waits for the end of Run: a router may be absent for days.
+func TestFailedAttemptsLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := &registering{Context: context.WithoutCancel(t.Context()), done: make(chan struct{})}
+		var dials atomic.Int32
+		refuse := func(context.Context, string, string) (net.Conn, error) {
+			dials.Add(1)
+			return nil, errors.New("connection refused")
+		}
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := client.Run(ctx, "", done, clienttest.NewRouter(t).WithClock(), client.WithDialer(refuse), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+				t.Errorf("Run = %v, want nil", err)
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n, attempts := ctx.waiting.Load(), dials.Load(); attempts < 20 || n > 2 {
+			t.Errorf("after %d attempts %d functions wait for the end of the context, want at most 2 of the newest attempt", attempts, n)
+		}
+		close(ctx.done)
+		running.Wait()
+	})
+}
+
 // vanishing is a connection whose other end can vanish: then nothing arrives, and there is no
 // error.
 type vanishing struct {

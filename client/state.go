@@ -160,7 +160,7 @@ func (s *states) ended(e *Event, done bool) {
 	}
 	k := at.Value.(*kept)
 	switch {
-	case k.user == e && done && len(k.used) > 0:
+	case k.user == e && done && len(k.used) > 0 && !e.run.stream.over.Load(): // else it would only keep the memory of a stream that has ended
 		k.user, k.values, k.used = nil, k.used, nil
 	case k.user == nil || k.user == e: // otherwise this handler had lost the key to another one
 		s.remove(at)

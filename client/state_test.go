@@ -228,3 +228,29 @@ func TestStateKeepsNoFrame(t *testing.T) {
 	}
 	runtime.KeepAlive(all)
 }
+
+// TestStateKeepsNoEndedStream: states of a stream that has ended are of no use. They would keep it in memory, as each further one,
+// until the states of as many other keys have come as there may be.
+func TestStateKeepsNoEndedStream(t *testing.T) {
+	s, _ := fiveWaiting(t, func(context.Context, *Event) error { return nil })
+	all := s.runner.states
+	begin := func(key string) *Event {
+		e := &Event{Key: key, Fence: Fence{Token: 1}}
+		e.run.stream, e.run.generation, e.run.item.Of = s, 1, e
+		if _, err := State(context.WithValue(t.Context(), handlingKey{}, e), func(context.Context) (*cart, error) { return new(cart), nil }); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	all.ended(begin("before"), true)
+	running := begin("running")
+	if len(all.byKey) != 2 {
+		t.Fatalf("there are states of %d keys, want 2", len(all.byKey))
+	}
+	s.runner.end(s)
+	all.ended(running, true)
+	all.ended(begin("after"), true) // a handler that asks only now
+	if n := len(all.byKey); n != 0 || all.n.Load() != 0 {
+		t.Errorf("after the end of the stream there are states of %d keys, %d counted, want none", n, all.n.Load())
+	}
+}

@@ -57,6 +57,8 @@ type stream struct {
 	// sure is an instant before which no handler's deadline passes.
 	sure atomic.Int64
 
+	over atomic.Bool // it has ended: no later turn can use what its handlers leave
+
 	// Guarded by the runner's lock.
 	inbox     inbox.Inbox[Event]
 	given     uint64              // number of the newest Deliveries frame received
@@ -107,10 +109,12 @@ func (r *runner) runStream(ctx context.Context) (worked bool, away time.Duration
 		streamCtx = metadata.AppendToOutgoingContext(streamCtx, "authorization", "Bearer "+token)
 	}
 	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
+	// After an error, too: otherwise each attempt at an absent router would wait for the end of ctx.
+	established := connected()
 	if err != nil {
 		return false, 0, refusal(err)
 	}
-	if !connected() {
+	if !established {
 		return false, 0, context.Cause(ctx)
 	}
 	stopWaiting := context.AfterFunc(ctx, r.startGrace)
@@ -165,9 +169,11 @@ func (r *runner) begin(s *stream) {
 // end marks s as broken. Its handlers may continue until their deadline.
 func (r *runner) end(s *stream) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	s.inbox.BreakOff()
 	r.live = nil
+	r.mu.Unlock()
+	s.over.Store(true) // first, so that handlers that still run leave no states behind
+	r.states.forget(s, func(uint32) bool { return true })
 }
 
 // watch cancels handlers whose deadline has passed, until over is closed and the last
