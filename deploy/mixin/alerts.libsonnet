@@ -176,8 +176,8 @@
             'warning',
             ring(member),
             increase('ringfence_ownership_forced_drains_total', '15m') + ' > 0',
-            'Handlers outlasted a drain.',
-            'the router gave up deliveries whose handlers did not finish within ownership.drain_timeout.',
+            'Deliveries were given up.',
+            'the router gave up deliveries: their handlers did not finish within ownership.drain_timeout, or the control log was lost.',
           ),
           alert(
             'RingfenceDrained',
@@ -486,7 +486,8 @@
             'RingfenceTopicPartitionUnread',
             'warning',
             member,
-            increase('ringfence_source_discovery_failures_total', '5m') + ' > 0',
+            // Shorter than the wait: a broker outage that is over raises no alert. Routers ask every pulsar.discover_every (30 s).
+            increase('ringfence_source_discovery_failures_total', '2m') + ' > 0',
             'Added topic partitions may be unread.',
             'the router cannot discover new topic partitions, or cannot read one; it keeps trying.',
             '5m',

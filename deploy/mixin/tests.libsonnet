@@ -375,6 +375,7 @@ local cases = {
   RingfenceTopicPartitionUnread: {
     fires: [s('ringfence_source_discovery_failures_total', a, '0+1x20')],
     quiet: [s('ringfence_source_discovery_failures_total', a, '0 1x20')],
+    also: { 'a broker outage of some minutes that is over': [s('ringfence_source_discovery_failures_total', a, '0x8 1 2 3x10')] },
     at: '15m',
   },
   RingfenceDeadLetters: {

@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		appendSeconds: with.NewHistogram(prometheus.HistogramOpts{
 			Name:    "ringfence_controllog_append_duration_seconds",
 			Help:    "From an append to its acknowledgement or failure.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 13), // 1 ms … 4 s
+			Buckets: []float64{.001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 4}, // the alert's threshold is among the bounds
 		}),
 		read: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_controllog_records_total",

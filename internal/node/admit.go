@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
 )
 
 // endsTimeout bounds the time for the broker's answer about the ends of its topic partitions.
@@ -29,14 +31,12 @@ func (n *Node) learnEnds(ctx context.Context) error {
 		if src == nil {
 			continue
 		}
-		select {
-		case <-src.Ready():
-		default:
-			continue
-		}
 		asking, cancel := context.WithTimeout(ctx, endsTimeout)
 		found, known, err := src.Ends(asking)
 		cancel()
+		if errors.Is(err, source.ErrNotReading) { // also of a source that has ended, before the next one subscribes
+			continue
+		}
 		if err != nil {
 			n.log.Warn("the broker did not report the ends of its topics; ids of finished events beyond the last one received here are refused", "error", err)
 		}

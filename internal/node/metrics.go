@@ -42,12 +42,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		handoff: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "ringfence_ownership_acquire_seconds",
 			Help:    "Longest wait of a batch of partitions from the record that gave them to this node until their gates opened.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+			Buckets: []float64{.001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 4, 7, 10, 16, 32}, // the alerts' thresholds are among the bounds, here and below
 		}),
 		takeover: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "ringfence_ownership_takeover_seconds",
 			Help:    "Time from the last sign of a silent owner until its partitions were open here.",
-			Buckets: prometheus.ExponentialBuckets(0.1, 1.5, 16),
+			Buckets: []float64{.1, .15, .25, .4, .6, .9, 1.25, 1.75, 2.5, 3.5, 5, 7.5, 10, 15, 20, 30, 45},
 		}),
 		forced: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_ownership_forced_drains_total",

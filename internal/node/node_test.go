@@ -293,7 +293,9 @@ func TestAbsentApplication(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	impatient := func(c *Config) { c.Timing.AppAbsence = 300 * time.Millisecond }
-	a, b := g.start("a", impatient), g.start("b", impatient)
+	var log lines
+	a := g.startWith("a", impatient, func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	b := g.start("b", impatient)
 	g.startApp(a)
 	g.startApp(b)
 	g.ready(a, b)
@@ -328,6 +330,9 @@ func TestAbsentApplication(t *testing.T) {
 	g.publish(1000, 100)
 	g.settled()
 	g.check()
+	if blamed := log.with("did not report the ends"); blamed != nil { // it was not asked: a had no subscription when its partitions came back
+		t.Errorf("a blames the broker: %s", blamed)
+	}
 }
 
 // TestLostMemberBeginsAgain: a control log that goes back cannot be trusted; every

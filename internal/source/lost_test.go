@@ -598,3 +598,19 @@ func TestATopicThatHasLostItsPartitions(t *testing.T) {
 		}
 	})
 }
+
+// A source that has ended says so when it is asked for the ends: the broker has not failed to answer.
+func TestAnEndedSourceKnowsNoEnds(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_AUTHORIZATION_ERROR, func(r *refusing) {
+		r.start()
+		synctest.Wait()
+		if ends, known, err := r.Ends(r.t.Context()); err != nil || !known || len(ends) != 4 {
+			r.t.Errorf("ends of a source that reads: %v, %v, %v", ends, known, err)
+		}
+		r.end()
+		if ends, known, err := r.Ends(r.t.Context()); !errors.Is(err, ErrNotReading) || !known || ends != nil {
+			r.t.Errorf("ends of one that has ended: %v, %v, %v", ends, known, err)
+		}
+		r.start()
+	})
+}

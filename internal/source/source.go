@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
@@ -256,6 +257,9 @@ type End struct {
 // errNotReady says that there is no subscription yet.
 var errNotReady = errors.New("source: not subscribed")
 
+// ErrNotReading says that a source has no subscription: not yet, or no longer.
+var ErrNotReading = errors.New("source: no subscription is open")
+
 // unknownEnd is the end of a topic partition that cannot be read now: that of an empty one.
 func unknownEnd(topic string, partition int32) End {
 	return End{Topic: topic, Partition: partition, Last: EntryID{Ledger: -1, Entry: -1}}
@@ -263,14 +267,21 @@ func unknownEnd(topic string, partition int32) End {
 
 // Ends asks the broker for the last entry of all topic partitions that s reads. The ledger
 // of an empty one, and of one that s has lost, is -1, or has no entry. It reports false when the broker cannot be asked
-// such a thing. s must be Ready.
+// such a thing, and returns [ErrNotReading] before s is Ready and after it has ended.
 func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 	select {
 	case <-s.ready:
-		return s.broker.ends(ctx)
 	default:
-		return nil, true, errNotReady
+		return nil, true, ErrNotReading
 	}
+	ends, known, err = s.broker.ends(ctx)
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended || errors.Is(err, entries.ErrClosed) {
+		return nil, true, ErrNotReading
+	}
+	return ends, known, err
 }
 
 // ErrPartlyRead says that a topic has other partitions, which are read.

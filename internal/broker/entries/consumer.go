@@ -257,7 +257,8 @@ func (c *Consumer) Topic() string { return c.sub.Topic }
 
 var errNotSubscribed = errors.New("entries: the consumer is reconnecting")
 
-// LastID returns the id of the last entry of the topic partition; its Entry is -1 if there is none.
+// LastID returns the id of the last entry of the topic partition. If there is none, it returns the position of the subscription, where
+// all entries of the topic partition have been: its Entry may be -1, and so is its Ledger if the broker does not tell it.
 func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 	err = c.client.retry(ctx, func(ctx context.Context) error {
 		c.mu.Lock()
@@ -271,6 +272,9 @@ func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 		}
 		r, err := s.lastIDs(ctx)
 		last = idOf(r.GetLastMessageId())
+		if stands := r.GetConsumerMarkDeletePosition(); last.Entry < 0 && stands != nil {
+			last = idOf(stands)
+		}
 		return err
 	})
 	return last, err

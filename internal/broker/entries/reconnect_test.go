@@ -484,3 +484,35 @@ func TestUnusedConnectionsEnd(t *testing.T) {
 		r.receive(1)
 	})
 }
+
+// The last id of an empty topic partition is the position of the subscription: in its ledger, and in no earlier one, entries may still come.
+func TestTheLastIDOfAnEmptyTopicPartition(t *testing.T) {
+	const none = 1<<64 - 1 // Pulsar's -1
+	for name, c := range map[string]struct {
+		stands *pulsarpb.MessageIdData
+		want   wire.ID
+	}{
+		"a new one":                      {&pulsarpb.MessageIdData{LedgerId: new(uint64(21)), EntryId: new(uint64(none))}, wire.ID{Ledger: 21, Entry: -1}},
+		"one whose entries are gone":     {&pulsarpb.MessageIdData{LedgerId: new(uint64(8)), EntryId: new(uint64(3))}, wire.ID{Ledger: 8, Entry: 3}},
+		"at a broker that does not tell": {nil, wire.ID{Ledger: -1, Entry: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.cluster.Broker("a:6650").Script = func(l *fakebroker.Link, cmd *pulsarpb.BaseCommand) bool {
+					asked := cmd.GetGetLastMessageId()
+					if asked == nil {
+						return false
+					}
+					l.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID_RESPONSE.Enum(), GetLastMessageIdResponse: &pulsarpb.CommandGetLastMessageIdResponse{
+						LastMessageId: &pulsarpb.MessageIdData{LedgerId: new(uint64(none)), EntryId: new(uint64(none))}, RequestId: asked.RequestId, ConsumerMarkDeletePosition: c.stands,
+					}})
+					return true
+				}
+				consumer := r.subscribe()
+				if last, err := consumer.LastID(r.Context()); err != nil || last != c.want {
+					r.Errorf("the last id is %v, %v, want %v", last, err, c.want)
+				}
+			})
+		})
+	}
+}

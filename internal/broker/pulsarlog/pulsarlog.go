@@ -29,10 +29,20 @@ import (
 const textMax = 512
 
 // New returns a log for Pulsar's client.
-func New(to *slog.Logger) log.Logger { return logger{to} }
+func New(to *slog.Logger) log.Logger { return logger{to: to} }
 
 // logger implements log.Logger and log.Entry.
-type logger struct{ to *slog.Logger }
+type logger struct {
+	to     *slog.Logger
+	closed bool // the line is about a consumer that the router has closed
+}
+
+// The client's words about a consumer that is closed right after it has subscribed, as the router does to create a subscription. The client
+// writes them as errors.
+const (
+	closedLine  = "Failed to redeliver closing or closed consumer"
+	closedError = "consumer closing or closed"
+)
 
 // SubLogger implements log.Logger.
 func (l logger) SubLogger(fields log.Fields) log.Logger { return l.with(fields) }
@@ -42,18 +52,20 @@ func (l logger) WithFields(fields log.Fields) log.Entry { return l.with(fields) 
 
 // WithField implements log.Logger.
 func (l logger) WithField(name string, value any) log.Entry {
-	return logger{l.to.With(name, harmless(value))}
+	return logger{to: l.to.With(name, harmless(value)), closed: l.closed}
 }
 
 // WithError implements log.Logger.
-func (l logger) WithError(err error) log.Entry { return l.WithField("error", err) }
+func (l logger) WithError(err error) log.Entry {
+	return logger{to: l.to.With("error", harmless(err)), closed: err != nil && err.Error() == closedError}
+}
 
 func (l logger) with(fields log.Fields) logger {
 	attrs := make([]any, 0, 2*len(fields))
 	for name, value := range fields {
 		attrs = append(attrs, name, harmless(value))
 	}
-	return logger{l.to.With(attrs...)}
+	return logger{to: l.to.With(attrs...), closed: l.closed}
 }
 
 // Debug implements log.Logger.
@@ -81,6 +93,9 @@ func (l logger) Warnf(format string, args ...any) { l.printf(slog.LevelWarn, for
 func (l logger) Errorf(format string, args ...any) { l.printf(slog.LevelError, format, args) }
 
 func (l logger) print(level slog.Level, args []any) {
+	if l.closed || len(args) == 1 && args[0] == closedLine {
+		level = slog.LevelDebug
+	}
 	if ctx := context.Background(); l.to.Enabled(ctx, level) {
 		l.to.Log(ctx, level, fmt.Sprint(allHarmless(args)...)) //nolint:sloglint // the words are the client's
 	}

@@ -89,3 +89,22 @@ func TestFactsAreWritten(t *testing.T) {
 		t.Errorf("too much is written:\n%s", text)
 	}
 }
+
+// The router creates a subscription with a consumer that it closes at once. The client's two lines about that are no errors; others are.
+func TestAConsumerThatIsClosedAtOnceIsNoError(t *testing.T) {
+	lines := func(l log.Logger) {
+		l.WithField("state", 2).Error("Failed to redeliver closing or closed consumer")
+		l.WithError(errors.New("consumer closing or closed")).Error("unable to send initial permits to broker")
+	}
+	if text := logged(slog.LevelInfo, lines); text != "" {
+		t.Errorf("written:\n%s", text)
+	}
+	if text := logged(slog.LevelDebug, lines); strings.Count(text, "level=DEBUG") != 2 {
+		t.Errorf("at debug:\n%s", text)
+	}
+	if text := logged(slog.LevelError, func(l log.Logger) {
+		l.WithError(errors.New("connection closed")).Error("unable to send initial permits to broker")
+	}); text == "" {
+		t.Error("another error is not written")
+	}
+}
