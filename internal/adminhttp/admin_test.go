@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,6 +58,15 @@ func TestProbes(t *testing.T) {
 	if status, body := request(noticed, "GET", "/readyz"); status != 200 || body != "ok\nnot what you think\n" {
 		t.Errorf("/readyz with a notice: %d %q", status, body)
 	}
+	noticed = adminhttp.NewHandler(adminhttp.Options{Ready: []adminhttp.Check{stuck}, Notice: "not what you think", Metrics: telemetry.NewRegistry("v1")})
+	w := httptest.NewRecorder()
+	noticed.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+	if body := w.Body.String(); w.Code != 503 || body != "driver: stuck for 10s\nnot what you think\n" {
+		t.Errorf("a failing /readyz with a notice: %d %q", w.Code, body)
+	}
+	if text := w.Header().Get("Content-Type"); text != "text/plain; charset=utf-8" { // a check may quote what outsiders wrote
+		t.Errorf("/readyz has the type %q", text)
+	}
 	if status, _ := request(h, "POST", "/readyz"); status != 405 {
 		t.Errorf("POST /readyz: %d, want 405", status)
 	}
@@ -88,7 +98,9 @@ func TestDrain(t *testing.T) {
 			t.Fatalf("bad requests began %d drains", begun)
 		}
 		expect("POST", "/drain", 202, "draining\n", 0)
+		expect("GET", "/drain?wait=0s", 202, "draining\n", 0)
 		expect("GET", "/drain?wait=5s", 202, "draining\n", 5*time.Second)
+		expect("GET", "/drain?wait=2h", 202, "draining\n", adminhttp.WaitMax)
 		time.AfterFunc(2*time.Second, func() { close(drained) })
 		expect("GET", "/drain?wait=5s", 200, "drained\n", 2*time.Second)
 		expect("POST", "/drain", 200, "drained\n", 0)
@@ -161,6 +173,36 @@ func TestDrainEndsWithItsRequest(t *testing.T) {
 	})
 }
 
+// deadlines notes how long an answer may still take, at each change; 0 for no limit.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Duration
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	if at.IsZero() {
+		d.set = append(d.set, 0)
+	} else {
+		d.set = append(d.set, time.Until(at))
+	}
+	return nil
+}
+
+// A drain may take longer than the server allows other answers to take; a client that does not read its answer may not.
+func TestDrainOutlastsTheServersTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := adminhttp.NewHandler(adminhttp.Options{
+			Metrics: prometheus.NewRegistry(),
+			Drain:   func() <-chan struct{} { return make(chan struct{}) },
+		})
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/drain?wait=1m", nil))
+		if want := []time.Duration{0, 10 * time.Second}; w.Code != 202 || !slices.Equal(w.set, want) {
+			t.Errorf("%d, with the deadlines %v, want %v", w.Code, w.set, want)
+		}
+	})
+}
+
 // One profile at a time, each bounded, with a pause after it as long as it took.
 func TestProfilesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -172,6 +214,7 @@ func TestProfilesTakeTurns(t *testing.T) {
 			}
 		}
 		expect("/debug/pprof/", 200)
+		expect("/debug/pprof/cmdline", 200)
 		for _, target := range []string{"profile?seconds=31", "profile?seconds=-1", "trace?seconds=6", "heap?seconds=3600", "trace?seconds=0.5", "profile?seconds=99999999"} {
 			expect("/debug/pprof/"+target, 400)
 		}
@@ -193,7 +236,7 @@ func TestProfilesTakeTurns(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		expect("/debug/pprof/heap", 429)
 		time.Sleep(1100 * time.Millisecond)
-		expect("/debug/pprof/heap", 200)
+		expect("/debug/pprof/heap?seconds=0", 200) // as if nothing was said
 		expect("/debug/pprof/nothing", 404)
 		if status, _ := request(h, "POST", "/debug/pprof/symbol"); status != 405 {
 			t.Errorf("POST symbol: %d", status)
@@ -246,6 +289,17 @@ func TestRendered(t *testing.T) {
 		if works.Load() != 203 {
 			t.Errorf("it worked %d times", works.Load())
 		}
+		for range 2 {
+			for i := range 200 {
+				go request(page, "GET", fmt.Sprintf("/?member=%d", i))
+				synctest.Wait()
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if n := works.Load() - 203; n != 200+200-64 { // only 64 of the first are given again
+			t.Errorf("it worked %d times for 200 forms that were requested twice", n)
+		}
+		time.Sleep(time.Second) // until they are forgotten
 	})
 }
 
@@ -278,6 +332,14 @@ func TestMetricsAreGatheredOnce(t *testing.T) {
 		if n := g.times.Load(); n != 1 {
 			t.Errorf("metrics were gathered %d times", n)
 		}
+		for _, encoding := range []string{"deflate, gzip", ""} { // each gets its own, though both come within the same half second
+			r, w := httptest.NewRequest("GET", "/metrics", nil), httptest.NewRecorder()
+			r.Header.Set("Accept-Encoding", encoding)
+			h.ServeHTTP(w, r)
+			if zipped := w.Header().Get("Content-Encoding") == "gzip"; w.Code != 200 || zipped != (encoding != "") {
+				t.Errorf("accepting %q: %d, compressed: %v", encoding, w.Code, zipped)
+			}
+		}
 	})
 }
 
@@ -307,7 +369,7 @@ func TestRenderedPageThatPanics(t *testing.T) {
 			request(page, "GET", "/")
 		}()
 		synctest.Wait()
-		if status, body := request(page, "GET", "/"); status != http.StatusInternalServerError || !strings.Contains(body, "see the log") {
+		if status, body := request(page, "GET", "/"); status != http.StatusInternalServerError || body != "the page cannot be shown: see the log of the router\n" {
 			t.Errorf("%d %q", status, body)
 		}
 		time.Sleep(time.Second) // until it is forgotten

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -87,6 +88,7 @@ func TestDerivedFields(t *testing.T) {
 	loaded := load(t, config.Sources{Environ: with(
 		"RINGFENCE__NODE__ADVERTISE_IP=10.0.0.7",
 		"RINGFENCE__PULSAR__BATCH_INDEX_ACKS=true",
+		"RINGFENCE__HANDLER__TIMEOUT=7s",
 		"RINGFENCE__GOSSIP__ENCRYPTION_KEYS="+base64.StdEncoding.EncodeToString([]byte(secret)),
 	)})
 	if loaded.ControlLog.Group != "orders" || loaded.Gossip.Group != "orders" || loaded.Gossip.Name != "router-0" || loaded.Pulsar.ConsumerName != "router-0" {
@@ -98,8 +100,39 @@ func TestDerivedFields(t *testing.T) {
 	if loaded.Pulsar.Counting != source.CountEvents {
 		t.Errorf("counting = %v", loaded.Pulsar.Counting)
 	}
+	if loaded.App.HandlerTimeout != 7*time.Second {
+		t.Errorf("handlers may take %v", loaded.App.HandlerTimeout)
+	}
+	properties := map[string]string{"ringfence-group": "orders", "ringfence-control-topic": "persistent://public/default/__ring-orders"}
+	if !maps.Equal(loaded.Pulsar.Properties, properties) {
+		t.Errorf("the subscription has the properties %v", loaded.Pulsar.Properties)
+	}
 	if keys := loaded.Gossip.SecretKeys; len(keys) != 1 || string(keys[0]) != secret {
 		t.Errorf("%d keys", len(keys))
+	}
+	loaded = load(t, config.Sources{Environ: with("RINGFENCE__NODE__ADVERTISE_IP=10.0.0.7", "RINGFENCE__GOSSIP__ADVERTISE=10.0.0.8:1", "RINGFENCE__OWNERSHIP__MODE=gossip")})
+	if loaded.Gossip.Advertise != "10.0.0.8:1" {
+		t.Errorf("gossip advertises %q, not what it was told", loaded.Gossip.Advertise)
+	}
+	delete(properties, "ringfence-control-topic") // there is none
+	if !maps.Equal(loaded.Pulsar.Properties, properties) {
+		t.Errorf("without a control topic the subscription has the properties %v", loaded.Pulsar.Properties)
+	}
+}
+
+// A profile is chosen by its own setting only.
+func TestNameOfAProfile(t *testing.T) {
+	if loaded := load(t, config.Sources{Environ: with("RINGFENCE__NODE__NAME=fast")}); loaded.Ownership.Timing != ownership.DefaultTiming() {
+		t.Errorf("the times of a router called fast are %+v", loaded.Ownership.Timing)
+	}
+}
+
+// A secret from a file is that of the file.
+func TestSecretOfAFile(t *testing.T) {
+	token := strings.Repeat("t", 16)
+	loaded := load(t, config.Sources{Environ: with("RINGFENCE__ADMIN__DRAIN_TOKEN_FILE=" + yamlFile(t, token+"\n"))})
+	if got := string(loaded.Admin.DrainToken); got != token {
+		t.Errorf("the token is %q", got)
 	}
 }
 

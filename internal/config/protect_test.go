@@ -82,7 +82,7 @@ func TestListeners(t *testing.T) {
 		open []string // exposed
 	}{
 		"as they are by default": {
-			want: map[string]string{"app": "loopback", "peer": "nothing (insecure)", "gossip": "nothing (insecure)", "admin": "loopback", "debug": "loopback"},
+			want: map[string]string{"app": "loopback", "peer": "nothing (insecure)", "gossip": "nothing (insecure)", "admin": "loopback"},
 			open: []string{"peer", "gossip"},
 		},
 		"all on loopback": {
@@ -127,6 +127,16 @@ admin: {token_file: /t}`,
 			want: map[string]string{"gossip": "nothing (insecure: gossip.verify_incoming is false)"},
 			open: []string{"peer", "gossip"},
 		},
+		"admin with TLS": {
+			file: `admin: {listen: "0.0.0.0:16653", tls: {cert_file: /c, key_file: /k}}`,
+			want: map[string]string{"admin": "TLS; probes and metrics only, but on loopback"},
+			open: []string{"peer", "gossip"},
+		},
+		"admin with TLS and a token, debug beside": {
+			file: `{admin: {listen: "0.0.0.0:16653", token: 0123456789abcdef, tls: {cert_file: /c, key_file: /k}}, debug: {listen: "127.0.0.1:4"}}`,
+			want: map[string]string{"admin": "TLS; token", "debug": "loopback; token"},
+			open: []string{"peer", "gossip"},
+		},
 		"admin for probes": {
 			file: `admin: {listen: "0.0.0.0:16653", token_file: /t}`,
 			want: map[string]string{"admin": "probes and metrics only"},
@@ -159,13 +169,20 @@ admin: {token_file: /t}`,
 				environ = append(environ, config.EnvPrefix+strings.ToUpper(exposed)+"__INSECURE=true")
 			}
 			var open []string
+			listed := 0
 			for _, l := range load(t, config.Sources{File: yamlFile(t, test.file), Environ: environ}).Listeners() {
-				if want, ok := test.want[l.Name]; ok && l.ProtectedBy != want {
-					t.Errorf("%s is protected by %q, want %q", l.Name, l.ProtectedBy, want)
+				if want, ok := test.want[l.Name]; ok {
+					listed++
+					if l.ProtectedBy != want {
+						t.Errorf("%s is protected by %q, want %q", l.Name, l.ProtectedBy, want)
+					}
 				}
 				if l.Exposed {
 					open = append(open, l.Name)
 				}
+			}
+			if listed != len(test.want) {
+				t.Errorf("%d of %d listeners are listed", listed, len(test.want))
 			}
 			if !slices.Equal(open, test.open) {
 				t.Errorf("%q are exposed, want %q", open, test.open)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
@@ -43,7 +44,15 @@ func TestRulesAtTheirLimits(t *testing.T) {
 		{"pulsar: {oauth2: {issuer_url: 'https://i:99999', key_file: /k}}", "pulsar.oauth2.issuer_url"},
 		{"pulsar: {oauth2: {issuer_url: 'https://', key_file: /k}}", "pulsar.oauth2.issuer_url"},
 		{"pulsar: {oauth2: {issuer_url: 'https://:443', key_file: /k}}", "pulsar.oauth2.issuer_url"},
+		{"pulsar: {oauth2: {issuer_url: 'https://i/%zz', key_file: /k}}", "pulsar.oauth2.issuer_url"},
+		{"pulsar: {admin_url: 'http://b:8080'}", ""},
+		{"pulsar: {admin_url: 'https://b'}", ""},
+		{"pulsar: {admin_url: 'ftp://b:8080'}", "pulsar.admin_url"},
+		{"pulsar: {admin_url: 'http://:8080'}", "pulsar.admin_url"},
+		{"pulsar: {admin_url: 'http://b:8080/%zz'}", "pulsar.admin_url"},
 		{"pulsar: {topics: [a, '']}", "pulsar.topics"},
+		{"pulsar: {topics: [b, a, public/default/b]}", "pulsar.topics"},
+		{"pulsar: {topics: [a, b], dead_letter_topic: b}", "pulsar.dead_letter_topic"},
 		{"pulsar: {topics: [" + topic(controllog.TopicBytesMax) + "]}", ""},
 		{"pulsar: {topics: [" + topic(controllog.TopicBytesMax+1) + "]}", "pulsar.topics"},
 		{"pulsar: {topics: [" + topics(controllog.TopicsBytesMax) + "]}", ""},
@@ -56,6 +65,8 @@ func TestRulesAtTheirLimits(t *testing.T) {
 		{"peer: {tls: {name: n}}", "peer.tls.cert_file peer.tls.key_file peer.tls.ca_file"},
 		{"gossip: {advertise: '0.0.0.0:1'}", "gossip.advertise"},
 		{"gossip: {advertise: '192.0.2.1:0'}", "gossip.advertise"},
+		{"gossip: {listen: '[::]:1', advertise: '192.0.2.1:1'}", ""},
+		{"gossip: {listen: '[::]:1'}", "gossip.advertise"},
 		{"gossip: {seeds: ['a:1', ':1']}", "gossip.seeds"},
 		{"gossip: {probe_timeout: 500ms, probe_interval: 500ms}", "gossip.probe_timeout"},
 		{"peer: {ping_after: 1s, dead_after: 1s}", "peer.dead_after"},
@@ -71,6 +82,10 @@ func TestRulesAtTheirLimits(t *testing.T) {
 		{fmt.Sprintf("mailbox: {shards: %d, window_bytes_max: %d}", shards, shards*mailbox.ShardWindowBytesMin-1), "mailbox.window_bytes_max"},
 		{fmt.Sprintf("mailbox: {shards: %d, calls_max: %d}", shards, shards), ""},
 		{"{app: {listen: 'unix:16651'}, peer: {listen: ':16651'}}", ""},
+		{"admin: {listen: '127.0.0.1:no-such-port'}", "admin.listen"},
+		{"{debug: {listen: ''}, lane: {listen: ''}}", ""},
+		{fmt.Sprintf("{node: {group: %s}, prove: {enabled: true}}", strings.Repeat("g", membership.GroupBytesMax-ProofSuffixBytes)), ""},
+		{fmt.Sprintf("{node: {group: %s}, prove: {enabled: true}}", strings.Repeat("g", membership.GroupBytesMax-ProofSuffixBytes+1)), "prove.enabled"},
 		{"{admin: {listen: '127.0.0.1:0'}, debug: {listen: '127.0.0.1:0'}}", ""},
 		{"{admin: {listen: '127.0.0.2:7'}, debug: {listen: '127.0.0.1:7'}}", ""},
 		{"{admin: {listen: '0.0.0.0:7'}, debug: {listen: '127.0.0.1:7'}}", "debug.listen"},

@@ -120,6 +120,9 @@ func TestServicesOfKubernetes(t *testing.T) {
 			t.Errorf("%q: %v, want an error about an unknown key", stray, err)
 		}
 	}
+	if loaded, err := config.Load(config.Sources{Environ: with("RINGFENCE__NODE__NAME_SERVICE_PORT=82")}); err == nil {
+		t.Errorf("a port without a host is taken for that of a Service: %+v", loaded.Node)
+	}
 }
 
 // Files that would take long to read are refused at once.

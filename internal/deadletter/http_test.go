@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,9 @@ func (a *asked) call(method, path string, named bool) (int, string) {
 	}
 	w := httptest.NewRecorder()
 	a.mux.ServeHTTP(w, r)
+	if h := w.Header(); w.Code == http.StatusOK && (h.Get("Content-Type") != "application/json" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store") {
+		return 0, fmt.Sprintf("the headers are %v", h) // with them browsers neither guess the type nor keep what strangers wrote
+	}
 	text, _ := io.ReadAll(w.Result().Body)
 	return w.Code, string(text)
 }
@@ -70,7 +75,7 @@ func TestEndpointRefuses(t *testing.T) {
 		{"GET", "/v1/deadletters?limit=0", 400},
 		{"GET", "/v1/deadletters?limit=201", 400},
 		{"GET", "/v1/deadletters?limit=x", 400},
-		{"GET", "/v1/deadletters?match=" + long, 400},
+		{"GET", "/v1/deadletters?match=" + long[:askedTextMax+1], 400},
 		{"GET", "/v1/deadletters/letter", 400},
 		{"GET", "/v1/deadletters/letter?id=1:2", 400},
 		{"GET", "/v1/deadletters/replay?id=1:2:-1:-1", 405},
@@ -78,7 +83,8 @@ func TestEndpointRefuses(t *testing.T) {
 		{"POST", "/v1/deadletters/replay?id=1:2:-1:-1&key=a", 400},
 		{"POST", "/v1/deadletters/purge?key=a&yes=true&by=alice", 400},
 		{"POST", "/v1/deadletters/purge?key=a&yes=true&reason=x&by=%20", 400},
-		{"POST", "/v1/deadletters/purge?key=a&yes=true&by=alice&reason=" + long, 400},
+		{"POST", "/v1/deadletters/purge?key=a&yes=true&by=alice&reason=" + long[:askedWhyMax+1], 400},
+		{"POST", "/v1/deadletters/purge?key=a&yes=true&reason=x&by=" + long[:askedByMax+1], 400},
 		{"GET", "/v1/replay?key=a", 405},
 		{"POST", "/v1/replay?since=2026-11-25T14:00:00Z&until=2026-11-25T15:00:00Z", 400},
 		{"POST", "/v1/replay?key=a&since=1h&until=2026-11-25T15:00:00Z", 400},
@@ -106,6 +112,17 @@ func TestEndpointAsks(t *testing.T) {
 	a := newAsked(func(_ context.Context, q Question) (Answer, error) {
 		return Answer{Acted: &Acted{DryRun: !q.Yes, Act: "f00d", Counts: Counts{Sent: 1}}}, nil
 	})
+	full := "?key=a&yes=true&by=" + strings.Repeat("b", askedByMax) + "&reason=" + strings.Repeat("r", askedWhyMax)
+	if code, says := a.call("POST", "/v1/deadletters/purge"+full, false); code != 200 || len(a.last.Why) != askedWhyMax {
+		t.Errorf("an act of a caller on loopback without a token, with the longest words: %d %s", code, says)
+	}
+	a.log.Reset()
+	for limit, want := range map[string]int{"1": 1, strconv.Itoa(askedListMax): askedListMax} {
+		a.call("GET", "/v1/deadletters?limit="+limit+"&match="+strings.Repeat("m", askedTextMax), true)
+		if a.last.What != AskList || a.last.Limit != want || len(a.last.Match) != askedTextMax {
+			t.Errorf("asked %+v, want the limit %d", a.last, want)
+		}
+	}
 	key := "\xff\x00<b>\x1b[31m"
 	if code, says := a.call("POST", "/v1/deadletters/replay?key="+url.QueryEscape(key), true); code != 200 || a.last.Yes || !a.last.ByKey || string(a.last.Key) != key || !strings.Contains(says, `"dry_run":true`) {
 		t.Errorf("a dry run: %d %s, asked %+v", code, says, a.last)
@@ -144,15 +161,20 @@ func TestEndpointFails(t *testing.T) {
 		"too many":    {Answer{Error: "501", Status: statusOf(ErrTooMany)}, nil, 409},
 		"no letter":   {Answer{Error: "none", Status: statusOf(errNoLetter)}, nil, 404},
 		"false state": {Answer{Error: "x", Status: 200}, nil, 502},
+		"acting":      {Answer{Error: "x", Status: statusOf(ErrActing)}, nil, 409},
+		"trimmed":     {Answer{Error: "x", Status: statusOf(ErrTrimmed)}, nil, 409},
+		"least state": {Answer{Error: "x", Status: 400}, nil, 400},
+		"last state":  {Answer{Error: "x", Status: 599}, nil, 599},
+		"no state":    {Answer{Error: "x", Status: 600}, nil, 502},
 	} {
 		a := newAsked(func(context.Context, Question) (Answer, error) { return c.a, c.err })
-		if code, says := a.call("POST", "/v1/deadletters/purge?key=a&yes=true&by=b&reason=c", true); code != c.want {
-			t.Errorf("%s: %d %s, want %d", name, code, says, c.want)
+		if code, says := a.call("POST", "/v1/deadletters/purge?key=a&yes=true&by=b&reason=c", true); code != c.want || strings.Count(says, "\n") != 1 {
+			t.Errorf("%s: %d %q, want %d", name, code, says, c.want)
 		}
 		if n := testutil.ToFloat64(a.Metrics.questions.WithLabelValues(AskPurge, "failed")); n != 1 {
 			t.Errorf("%s: %v failures are counted", name, n)
 		}
-		if !strings.Contains(a.log.String(), "act on dead letters failed") {
+		if !strings.Contains(a.log.String(), "act on dead letters failed") || strings.Contains(a.log.String(), "ended") {
 			t.Errorf("%s: the log has no line about it:\n%s", name, a.log.String())
 		}
 	}
@@ -222,6 +244,9 @@ func TestHostileLetterShown(t *testing.T) {
 	})
 	_, list := a.call("GET", "/v1/deadletters", true)
 	_, show := a.call("GET", "/v1/deadletters/letter?id=7:8:-1:-1&payload=true", true)
+	if !strings.Contains(show, whole.PayloadIs) {
+		t.Errorf("it is shown as %.300s", show)
+	}
 	_, strange := a.call("GET", "/v1/deadletters", false)
 	for where, text := range map[string]string{"list": list, "show": show, "list of a stranger": strange} {
 		var told any

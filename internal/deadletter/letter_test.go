@@ -67,6 +67,15 @@ func TestLetterOfASpreadEventHasItsKey(t *testing.T) {
 }
 
 func TestLetter(t *testing.T) {
+	marked := set(set(set(written(), source.PropertyCrashes, "3"), source.PropertySchema, "AAE="), source.PropertyEncryption, "{}")
+	if l := newLetter(marked, extractor(t)); l.Crashes != 3 || !l.Schema || !l.Encrypted {
+		t.Errorf("%d crashes, a schema: %v, encrypted: %v", l.Crashes, l.Schema, l.Encrypted)
+	}
+	own := written()
+	own.Schema, own.Encrypted = true, true
+	if l := newLetter(own, extractor(t)); !l.Schema || !l.Encrypted {
+		t.Errorf("of its own: a schema: %v, encrypted: %v", l.Schema, l.Encrypted)
+	}
 	l := newLetter(written(), extractor(t))
 	if l.Key != "alice" || l.Original != "1:2:-1:3" || l.Topic != orders || l.Attempts != 10 || l.Reason != "failed 10 times" ||
 		l.FirstError != "no such order" || l.Owner != "pod-0" || !l.OriginalPublished.Equal(time.UnixMilli(4000)) {
@@ -119,6 +128,13 @@ func TestObstacle(t *testing.T) {
 	}
 	batched := written()
 	batched.Batched = true
+	half := strings.Repeat("x", headMax/2)
+	full, byKey, byOrdering, byName, byValue := written(), written(), written(), written(), written()
+	full.Properties, full.MessageKey, full.OrderingKey = append(slices.Clone(full.Properties), event.Property{Name: half[:headMax/4], Value: half[:headMax/4-len("colour"+"red")]}), half[:headMax/4], half[:headMax/4]
+	byKey.MessageKey, byOrdering.OrderingKey = half+half, half+half
+	byName, byValue = set(byName, half+half, ""), set(byValue, "large", half+half)
+	larger := full
+	larger.MessageKey += "x"
 	for name, c := range map[string]struct {
 		m        message
 		to, want string
@@ -133,6 +149,13 @@ func TestObstacle(t *testing.T) {
 		"a timer":             {timer, "", ObstacleTimer},
 		"a timer, to":         {timer, orders, ""},
 		"batched":             {batched, orders, ObstacleBatched},
+		"as large as may be":  {full, orders, ""},
+		"one byte larger":     {larger, orders, ObstacleHead},
+		"a large key":         {byKey, orders, ObstacleHead},
+		"a large order":       {byOrdering, orders, ObstacleHead},
+		"a large name":        {byName, orders, ObstacleHead},
+		"a large value":       {byValue, orders, ObstacleHead},
+		"claims to be sent":   {set(timer, source.PropertyMessageID, "1:2:-1:3"), "", ObstacleTopic},
 	} {
 		l := newLetter(c.m, x)
 		if got := l.obstacle([]string{orders}, c.to); got != c.want {
@@ -147,7 +170,7 @@ func TestIdentity(t *testing.T) {
 	first := written()
 	of := func(m message) Identity { l := newLetter(m, extractor(t)); return l.identity(l.origin()) }
 	same := map[string]message{
-		"failed again": set(first, source.PropertyAttempts, "11"), "traced": set(first, "traceparent", "00-1"),
+		"failed again": set(first, source.PropertyAttempts, "11"), "traced": set(set(first, "traceparent", "00-1"), "Tracestate", "a=1"),
 		"replayed": set(first, PropertyReplayOf, "1:1:1:1"),
 	}
 	other := map[string]message{
@@ -177,7 +200,7 @@ func TestIdentity(t *testing.T) {
 }
 
 func TestSelection(t *testing.T) {
-	l := newLetter(written(), extractor(t))
+	l := newLetter(set(written(), source.PropertyLastError, "connection reset"), extractor(t))
 	for name, c := range map[string]struct {
 		s    Selection
 		want bool
@@ -187,6 +210,7 @@ func TestSelection(t *testing.T) {
 		"other key":      {Selection{Keys: []string{"bob"}}, false},
 		"reason":         {Selection{Match: "10 times"}, true},
 		"first error":    {Selection{Match: "no such"}, true},
+		"last error":     {Selection{Match: "reset"}, true},
 		"no match":       {Selection{Match: "timeout"}, false},
 		"since":          {Selection{Since: time.UnixMilli(5000)}, true},
 		"later":          {Selection{Since: time.UnixMilli(5001)}, false},

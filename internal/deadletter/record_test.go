@@ -100,6 +100,7 @@ func TestRepeatsByPlace(t *testing.T) {
 		"after the end":                 {event.MessageID{Ledger: 5, Entry: 11, Batch: -1, TopicPartition: 0}, false},
 		"in a later ledger":             {event.MessageID{Ledger: 6, Entry: 0, Batch: -1, TopicPartition: 0}, false},
 		"in a partition that was empty": {event.MessageID{Ledger: 2, Entry: 0, Batch: -1, TopicPartition: 1}, false},
+		"first of a partition since":    {event.MessageID{Ledger: 0, Entry: 0, Batch: -1, TopicPartition: 2}, false},
 		"in a partition added since":    {event.MessageID{Ledger: 2, Entry: 0, Batch: -1, TopicPartition: 2}, false},
 	} {
 		for _, clock := range []time.Duration{-time.Hour, time.Hour} {
@@ -139,13 +140,20 @@ func FuzzDecodeRecord(f *testing.F) {
 }
 
 func TestDecodeRecord(t *testing.T) {
+	long := func(bytes int) string {
+		const before, after = `{"step":"began","act":"`, `"}`
+		return before + strings.Repeat("a", bytes-len(before+after)) + after
+	}
 	for name, text := range map[string]string{
 		"no JSON": "x", "no act": `{"step":"began"}`, "no step": `{"act":"a","step":"slept"}`,
-		"no id": `{"act":"a","step":"sending","letters":[{"letter":"1"}]}`, "too long": `{"act":"` + strings.Repeat("a", recordBytesMax) + `"}`,
+		"no id": `{"act":"a","step":"sending","letters":[{"letter":"1"}]}`, "too long": long(recordBytesMax + 1),
 	} {
 		if _, err := decodeRecord([]byte(text)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+	if _, err := decodeRecord([]byte(long(recordBytesMax))); err != nil {
+		t.Errorf("as long as may be: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ func TestTrail(t *testing.T) {
 		{Act: "old", Step: StepBegan},
 		{Act: "a", Step: StepBegan, At: at, What: ActPurge, Who: "me", Why: "a test"},
 		{Act: "b", Step: StepBegan},
+		{Act: "a", Step: StepBegan, Who: "a liar"},
 		{Act: "old", Step: StepEnded},
 		{Act: "a", Step: StepEnded, At: at.Add(time.Second), Counts: &Counts{Purged: 3}},
 		sending("b", "1:1:-1:-1", "1:2:-1:-1"),

@@ -40,6 +40,13 @@ func TestReplayOfOneTimeIsOneReplay(t *testing.T) {
 	if utc.Run != paris.Run {
 		t.Errorf("one selection is two replays, %s and %s", utc.Run, paris.Run)
 	}
+	later := selectionAsked(t, "2026-11-25T14:00:00Z", "2026-11-25T15:00:01Z")
+	if utc.Run == "" || utc.Run == later.Run {
+		t.Errorf("two selections are one replay, %q and %q", utc.Run, later.Run)
+	}
+	if named := (Selection{Run: "a name"}).Named(); named.Run != "a name" {
+		t.Errorf("a replay with a name is called %q", named.Run)
+	}
 	// The topic as the first replay has left it: the event, and the copy that was sent.
 	original := message{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, MessageKey: "alice", Payload: []byte("{}"), Published: utc.Since}
 	copied := set(set(original, PropertyReplayOf, original.ID.String()), PropertyReplayRun, utc.Run)

@@ -14,7 +14,8 @@ type seedsAre uint8
 
 const (
 	seedsFine       seedsAre = iota
-	seedsOnlySelf            // they resolve only to this node, by its advertised address or by another one
+	seedsOnlySelf            // they resolve only to this node's advertised address
+	seedsNobody              // they answer, and name no node but this one: they are this node by another address, or just starting
 	seedsUnresolved          // no name of them can be looked up
 	seedsSilent              // no node answers at their addresses
 	seedsRefused             // they answer, and this node refuses to know them
@@ -33,7 +34,7 @@ func (g *Gossip) seek(ctx context.Context) {
 			waits.Reset()
 		} else {
 			now = g.trySeeds(ctx)
-			if !waits.IsMaxBackoffReached() && (now == seedsUnresolved || now == seedsSilent) {
+			if !waits.IsMaxBackoffReached() && (now == seedsUnresolved || now == seedsSilent || now == seedsNobody) {
 				now = are // all members of the group may just be starting
 			}
 		}
@@ -58,8 +59,10 @@ func (g *Gossip) trySeeds(ctx context.Context) seedsAre {
 		return seedsUnresolved
 	case reached && g.roster.len() == 1 && g.refusals.Load() > refusals:
 		return seedsRefused
-	case len(others) == 0, reached && g.roster.len() == 1:
+	case len(others) == 0:
 		return seedsOnlySelf
+	case reached && g.roster.len() == 1:
+		return seedsNobody
 	case !reached:
 		return seedsSilent
 	}
@@ -74,7 +77,7 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 	}
 	g.metrics.onlySelf.Set(0)
 	switch now {
-	case seedsOnlySelf:
+	case seedsOnlySelf, seedsNobody:
 		g.log.Warn("seeds name only this node", "address", g.self.GossipAddr, "seeds", g.cfg.Seeds)
 		g.metrics.onlySelf.Set(1)
 	case seedsRefused:

@@ -169,16 +169,22 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 // Seeds that reach no member are reported, once, and not while other members may be starting.
 func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	t.Parallel()
-	for warning, seed := range map[string]string{"no seed can be resolved": "dns+nobody.invalid:16652", "no seed answers": freeAddr(t)} {
+	other := freeAddr(t)
+	for warning, c := range map[string]struct{ listen, seed string }{
+		"no seed can be resolved":   {"127.0.0.1:0", "dns+nobody.invalid:16652"},
+		"no seed answers":           {"127.0.0.1:0", freeAddr(t)},
+		"seeds name only this node": {strings.Replace(other, "127.0.0.1", "0.0.0.0", 1), other}, // a seed that just starts may answer like this, too
+	} {
 		t.Run(warning, func(t *testing.T) {
 			t.Parallel()
 			cfg := testConfig("alone")
-			cfg.Seeds = []string{seed}
+			cfg.Listen, cfg.Advertise, cfg.Seeds = c.listen, "127.0.0.2:1", []string{c.seed}
 			log := new(warnings)
 			alone := startNodeWith(t, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
 			attempts := func() float64 {
 				joins := alone.gossip.metrics.joins
-				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved"))
+				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved")) +
+					testutil.ToFloat64(joins.WithLabelValues("seed", "ok"))
 			}
 			eventually.True(t, "the report", func() bool { return log.count(warning) == 1 })
 			if n := attempts(); n < 3 {
@@ -211,6 +217,7 @@ func TestSeedsThatAreRefusedAreReported(t *testing.T) {
 	if log.count(refused) != 1 {
 		t.Errorf("the log is\n%s", log.text.String())
 	}
+	eventually.True(t, "the metric", func() bool { return testutil.ToFloat64(alone.gossip.metrics.onlySelf) == 1 })
 }
 
 // warnings collects the logged warnings.

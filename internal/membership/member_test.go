@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
@@ -53,7 +54,7 @@ func TestDecodeMemberRefuses(t *testing.T) {
 		"another incarnation": {"n/" + shortInc(newInc()), string(good)},
 		"no name":             {"/" + shortInc(inc), string(good)},
 		"bare name":           {"n", string(good)},
-		"nobody":              {"n/0000000000000000", string(zero)},
+		"nobody":              {"n/0000000000000000", string(zero) + "a:1"},
 		"escape codes":        {"n\x1b[31m/" + shortInc(inc), string(good)},
 		"a name too long":     {strings.Repeat("n", 254) + "/" + shortInc(inc), string(good)},
 		"a slash":             {"n/m/" + shortInc(inc), string(good)},
@@ -72,9 +73,13 @@ func TestDecodeMemberRefuses(t *testing.T) {
 
 // An address that gossip has no room for is refused at the start.
 func TestMetaTooLong(t *testing.T) {
-	self := Member{Inc: newInc(), GRPCAddr: strings.Repeat("x", 500)}
-	if _, err := New(testConfig("a"), self, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry())); err == nil {
-		t.Error("a gRPC address of 500 bytes was accepted")
+	room := memberlist.MetaMaxSize - 17
+	for _, length := range []int{room, room + 1} {
+		self := Member{Inc: newInc(), GRPCAddr: strings.Repeat("x", length)}
+		_, err := New(testConfig("a"), self, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
+		if fits := length == room; (err == nil) != fits {
+			t.Errorf("a gRPC address of %d bytes: %v", length, err)
+		}
 	}
 }
 

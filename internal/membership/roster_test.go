@@ -54,10 +54,15 @@ func TestPlacesForStrangers(t *testing.T) {
 	r.setNamed(map[ownership.Incarnation]Named{{1}: {Name: "pod-1", GossipAddr: "10.0.0.7:1"}})
 	check("one, and one with a name", 3, "")
 	r.NotifyLeave(node(1))
+	r.NotifyJoin(node(3))
+	check("two, after one with a name has left", 4, refusedMembers)
+	r.NotifyLeave(node(3))
 	r.NotifyJoin(node(1))
 	check("the same after it came again", 3, "")
 	r.setNamed(nil)
 	check("two, since a name was taken away", 3, refusedMembers)
+	r.setNamed(map[ownership.Incarnation]Named{{3}: {Name: "pod-3", GossipAddr: "10.0.0.7:3"}})
+	check("two, but it has a name", 3, "")
 	r.setNamed(map[ownership.Incarnation]Named{{1}: {Name: "other", GossipAddr: "10.0.0.7:1"}})
 	check("two, of which one has copied the incarnation of another", 3, refusedMembers)
 	r.setNamed(nil)
@@ -177,4 +182,26 @@ func TestDeadAddressHidesNoOther(t *testing.T) {
 	const dead = "127.0.0.1:1" // the first in order
 	a.gossip.SetKnown([]Known{{newInc(), dead}, {live.inc, live.gossip.Addr()}})
 	eventually.True(t, "them to meet", func() bool { return allSeeAll([]*testNode{a, live}) })
+}
+
+// Few known members are tried in a round, and there may be fewer of them in the next one.
+func TestRejoinsAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("a")
+	cfg.RejoinsMax = 1
+	began := clock.Now()
+	a := startNode(t, cfg)
+	failed := func() float64 { return testutil.ToFloat64(a.gossip.metrics.joins.WithLabelValues("rejoin", "failed")) }
+	var known []Known
+	for i := range 40 {
+		known = append(known, Known{newInc(), fmt.Sprintf("127.0.0.%d:1", 2+i)})
+	}
+	a.gossip.SetKnown(known)
+	eventually.True(t, "three rounds", func() bool { return failed() >= 3 })
+	if took := clock.Now().Sub(began); took < 3*cfg.RejoinInterval {
+		t.Errorf("three addresses were tried within %v", took)
+	}
+	a.gossip.SetKnown(known[:1])
+	before := failed()
+	eventually.True(t, "another two rounds", func() bool { return failed() >= before+2 })
 }

@@ -546,6 +546,18 @@ func TestHoldsOutlastAnUnreadableTopic(t *testing.T) {
 	if _, _, err := a.Hold(t.Context(), order("k")); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("an act without the topic: %v", err)
 	}
+	pages := Handlers(a.Keeper, "", nil, nil)
+	w := httptest.NewRecorder()
+	pages["POST /v1/acts/hold"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/?key=k&by=alice&reason=r", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("the answer to an act without the topic: %d %s", w.Code, w.Body)
+	}
+	w = httptest.NewRecorder()
+	pages["GET /v1/acts"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+	var acts Acts
+	if err := json.Unmarshal(w.Body.Bytes(), &acts); err != nil || acts.Error == "" || len(acts.Acts) != 2 {
+		t.Errorf("the list without the topic: %+v, %v", acts, err)
+	}
 	if _, _, err := b.Hold(t.Context(), order("of b")); err != nil {
 		t.Fatal(err)
 	}
@@ -674,12 +686,13 @@ func TestPages(t *testing.T) {
 	log := controllog.NewMem()
 	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
 	k.ready(t)
-	there := true
-	first := func(_ context.Context, key event.Key) (event.MessageID, error) {
+	there, entry := true, int64(6)
+	first := func(context.Context, event.Key) (event.MessageID, error) {
 		if !there {
 			return event.MessageID{}, fmt.Errorf("%w here", ErrNothing)
 		}
-		return event.MessageID{Ledger: 7, Entry: int64(len(key)), Batch: -1, TopicPartition: -1}, nil
+		entry++ // the one before has gone
+		return event.MessageID{Ledger: 7, Entry: entry, Batch: -1, TopicPartition: -1}, nil
 	}
 	former := true
 	parkable := func(context.Context) error {
@@ -692,13 +705,20 @@ func TestPages(t *testing.T) {
 	for pattern, page := range Handlers(k.Keeper, "", first, parkable) {
 		mux.Handle(pattern, page)
 	}
-	ask := func(method, path string, answer any) int {
-		t.Helper()
+	request := func(method, path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+		return w
+	}
+	ask := func(method, path string, answer any) int {
+		t.Helper()
+		w := request(method, path)
 		if w.Code == http.StatusOK {
 			if err := json.Unmarshal(w.Body.Bytes(), answer); err != nil {
 				t.Errorf("%s: %v in %s", path, err, w.Body)
+			}
+			if h := w.Header(); h.Get("Content-Type") != "application/json" || h.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: the headers %v", path, h)
 			}
 		}
 		return w.Code
@@ -712,6 +732,7 @@ func TestPages(t *testing.T) {
 		"hold?key=k&by=alice":                                         400,
 		"hold?key=" + good:                                            400,
 		"hold?key=k&for=soon" + good:                                  400,
+		"hold?key=k&for=0s" + good:                                    400, // not the usual duration
 		"hold?key=k&for=-1s" + good:                                   400,
 		"hold?key=k&for=1000h" + good:                                 400,
 		"hold?key=" + strings.Repeat("k", 5000) + good:                400,
@@ -723,6 +744,15 @@ func TestPages(t *testing.T) {
 	} {
 		if got := ask("POST", "/v1/acts/"+path, &done); got != want {
 			t.Errorf("POST %.60s: %d, want %d", path, got, want)
+		}
+	}
+	for path, want := range map[string]string{
+		"hold?by=alice&reason=r":      "refused: say which key: key=KEY, percent-encoded\n",
+		"hold?key=k&for=soon" + good:  `refused: for = "soon", want a duration such as 30m` + "\n",
+		"skip?key=k&event=1:2" + good: `refused: event = "1:2", want a message id as ledger:entry:partition:batch` + "\n",
+	} {
+		if got := request("POST", "/v1/acts/"+path).Body.String(); got != want {
+			t.Errorf("POST %s: %q, want %q", path, got, want)
 		}
 	}
 	if got := ask("GET", "/v1/acts/hold?key=k"+good, &done); got != http.StatusMethodNotAllowed {
@@ -751,9 +781,12 @@ func TestPages(t *testing.T) {
 		t.Errorf("a skip of nothing: %d", code)
 	}
 	former = false
-	for path, want := range map[string]Result{"park?for=30m&key=away": Parking, "unpark?key=back": Unparking} {
-		if code := ask("POST", "/v1/acts/"+path+good, &done); code != 200 || done.Result != want || !done.Act.Active {
-			t.Errorf("POST %s: %d %+v", path, code, done)
+	for _, c := range []struct {
+		path string
+		want Result
+	}{{"hold?key=" + key, Renewed}, {"park?for=30m&key=away", Parking}, {"unpark?key=back", Unparking}, {"unpark?key=back", Already}} {
+		if code := ask("POST", "/v1/acts/"+c.path+good, &done); code != 200 || done.Result != c.want || !done.Act.Active {
+			t.Errorf("POST %s: %d %+v", c.path, code, done)
 		}
 	}
 	limited := false
