@@ -47,7 +47,7 @@ type Config struct {
 	// A frame is always taken while no other one is held.
 	RelayedBytesMax int `unit:"bytes" min:"1"`
 	// PeersTypical is the usual number of other members. It bounds nothing, but the memory
-	// bound is computed with it.
+	// bound is computed with it, and the router warns when there are more.
 	PeersTypical int `min:"1"`
 }
 

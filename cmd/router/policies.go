@@ -120,17 +120,33 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 			"%s of %s is in use as %s, and has to be Shared", name, topic, s.Type)
 	default:
 		slices.Sort(consumers)
+		consumers = slices.Compact(consumers)
 		who := ""
 		if len(consumers) > 0 {
-			who = "; all of its consumers have to be routers of this group: " + strings.Join(slices.Compact(consumers), ", ")
+			who = "; all of its consumers have to be routers of this group: " + strings.Join(consumers, ", ")
 		}
 		d.ok("subscription", "%s is Shared, backlog %d%s", name, s.Backlog, who)
+		d.peers(topic, consumers)
 	}
 	for property, ours := range d.cfg.Pulsar.Properties {
 		if theirs := s.Properties[property]; theirs != "" && theirs != ours {
 			d.warn("subscription", "see the claim: brokers enforce nothing by a property, and keep that of the first router",
 				"%s of %s was made with the property %s=%s, and this router has %s", name, topic, property, theirs, ours)
 		}
+	}
+}
+
+// peers compares the routers that consume a topic with those that the memory bound counts.
+func (d *doctor) peers(topic string, consumers []string) {
+	others, typical := 0, d.cfg.Peer.PeersTypical
+	for _, name := range consumers {
+		if name != d.cfg.Pulsar.ConsumerName {
+			others++
+		}
+	}
+	if others > typical {
+		d.warn("memory", fmt.Sprintf("set peer.peers_typical to %d, and size memory by the bound that router config print then shows", others),
+			"%d other routers consume %s, and the memory bound counts %d", others, topic, typical)
 	}
 }
 

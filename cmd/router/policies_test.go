@@ -98,6 +98,9 @@ func examined(t *testing.T, says map[string]string, args ...string) []finding {
 	return unwell
 }
 
+// manyConsumers are those of nine routers, each on two topic partitions.
+var manyConsumers = strings.TrimSuffix(strings.Repeat(`{"consumerName":"r1"},{"consumerName":"r2"},{"consumerName":"r3"},{"consumerName":"r4"},{"consumerName":"r5"},{"consumerName":"r6"},{"consumerName":"r7"},{"consumerName":"r8"},{"consumerName":"r9"},`, 2), ",")
+
 // TestDoctorOfPolicies: every illness of the topics and their policies is found, and nothing else.
 func TestDoctorOfPolicies(t *testing.T) {
 	if unwell := examined(t, healthy()); len(unwell) > 0 {
@@ -117,6 +120,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"acks by index unused":              {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"true"}`, "", resultWarn, "on at the broker, and not used"},
 		"acks by index missing":             {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false"}`, "batch_index_acks", resultFail, "nothing would be acked"},
 		"other type":                        {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Failover","consumers":[{}]}}}`, "", resultFail, "is in use as Failover, and has to be Shared"},
+		"more routers than memory counts":   {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","consumers":[` + manyConsumers + `]}}}`, "", resultWarn, "9 other routers consume persistent://public/default/orders, and the memory bound counts 8"},
 		"partitioned control":               {control + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
 		"no retention":                      {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "only the anchor subscription keeps"},
 		"short retention":                   {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},

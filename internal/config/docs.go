@@ -146,7 +146,7 @@ var docs = map[string]string{
 	"peer.hello_timeout":              "How long a connection and its Hello may take.",
 	"peer.insecure":                   "Allows peer.listen beyond loopback without TLS: then only the network keeps strangers away.",
 	"peer.listen":                     "host:port.",
-	"peer.peers_typical":              "The usual number of other members. It bounds nothing, but the memory bound is computed with it.",
+	"peer.peers_typical":              "The usual number of other members. It bounds nothing, but the memory bound is computed with it, and the router warns when there are more.",
 	"peer.ping_after":                 "How long a stream may be idle before a Ping is sent.",
 	"peer.reconnect_max":              "The longest pause between two attempts to connect.",
 	"peer.reconnect_min":              "The first pause after a stream broke. It doubles up to reconnect_max.",

@@ -319,6 +319,7 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	}
 	n.reach.list(peers)
 	n.pool.SetPeers(peers)
+	n.notePeers(len(peers))
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
 	if n.audit != nil {

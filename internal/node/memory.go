@@ -84,6 +84,17 @@ func times(factors ...int) int {
 	return product
 }
 
+// notePeers warns when more other members come than the memory bound counts, and again only after they were fewer. Any goroutine may call it.
+func (n *Node) notePeers(peers int) {
+	typical := n.cfg.Forward.PeersTypical
+	more := peers > typical
+	if n.manyPeers.Swap(more) || !more {
+		return
+	}
+	n.log.Warn("the group has more members than the memory bound counts: set peer.peers_typical to the number of other members, and size memory by the bound that router config print then shows",
+		"peers", peers, "peers_typical", typical)
+}
+
 // MemorySum returns the sum of the parts.
 func MemorySum(parts []MemoryPart) (sum int) {
 	for _, p := range parts {

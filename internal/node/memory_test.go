@@ -8,6 +8,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -215,6 +216,48 @@ func TestOverloadKeepsWithinTheMemoryBound(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestMoreMembersThanTheMemoryBoundCounts: a router warns once each time that its group outgrows peer.peers_typical.
+func TestMoreMembersThanTheMemoryBoundCounts(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	told := make(chan string, 10)
+	warns := func(p *Parts) {
+		p.Log = slog.New(handlerFunc(func(r slog.Record) {
+			if !strings.HasPrefix(r.Message, "the group has more members than the memory bound counts") || r.Level != slog.LevelWarn {
+				return
+			}
+			r.Attrs(func(a slog.Attr) bool {
+				if a.Key == "peers" {
+					told <- a.Value.String()
+				}
+				return true
+			})
+		}))
+	}
+	a, b := g.startWith("a", func(c *Config) { c.Forward.PeersTypical = 1 }, warns), g.start("b", nil)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	if len(told) > 0 {
+		t.Errorf("it warns of %s other members, which the bound counts", <-told)
+	}
+	c := g.start("c", nil)
+	g.startApp(c)
+	if peers := <-told; peers != "2" {
+		t.Errorf("it warns of %s other members, want 2", peers)
+	}
+	g.ready(a, b, c)
+	a.notePeers(3)
+	if len(told) > 0 {
+		t.Errorf("it warns again, of %s", <-told)
+	}
+	a.notePeers(1)
+	a.notePeers(2)
+	if len(told) != 1 {
+		t.Errorf("%d warnings after there were fewer, want one", len(told))
+	}
 }
 
 // settledHeap is the live heap when tests that have ended have let go of theirs, which

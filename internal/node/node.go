@@ -190,6 +190,7 @@ type Node struct {
 	memory atomic.Pointer[ownership.Memory] // of the earlier incarnation; nil: there was none
 
 	drainCycles drainCycles
+	manyPeers   atomic.Bool // more than Forward.PeersTypical
 	started     atomic.Bool // a record of this node has come back from the control log
 }
 

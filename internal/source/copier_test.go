@@ -360,7 +360,7 @@ func TestProducersOfLoneCopies(t *testing.T) {
 	send(true)
 	send(false)
 	for range loneMax {
-		q.lone = append(q.lone, outgoingEvent{after: pulsarsend.NewSender(nil)})
+		q.lone = append(q.lone, outgoingEvent{message: event.Message{Event: new(event.Event)}, after: pulsarsend.NewSender(nil)})
 	}
 	for range loneMax - 1 {
 		send(true)
@@ -397,6 +397,27 @@ func TestRefusedCopiesLeaveRoom(t *testing.T) {
 		time.Sleep(3 * refused * src.cfg.CopyTimeout) // each is tried alone
 		settleAll(src, event.Failed, handles[refused:])
 		time.Sleep(src.cfg.CopyTimeout)
+		synctest.Wait()
+		if open := src.Stats().Unsettled; open != refused {
+			t.Errorf("%d events are open, want the %d that are refused", open, refused)
+		}
+	})
+}
+
+// Most copies that are refused are too large for their topic. Smaller ones, which have lost their receipts with them, do not wait for these, however many they are.
+func TestCopiesThatAreTooLargeDoNotDelayTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const refused, others = 4 * loneMax, 100
+		n := 0
+		src, broker, handles := runFake(t, refused+others, func(ev *event.Event) {
+			ev.Payload = make([]byte, 10)
+			if n++; n <= refused {
+				ev.Payload = make([]byte, 1000)
+			}
+		}, func(*Config) {})
+		broker.take = (&forgetful{timeout: src.cfg.CopyTimeout, refuses: func(c *outgoing) bool { return len(c.payload) == 1000 }}).take
+		settleAll(src, event.Failed, handles)
+		time.Sleep(src.cfg.CopyTimeout + src.cfg.CopyBackoffMax) // until the others are sent alone
 		synctest.Wait()
 		if open := src.Stats().Unsettled; open != refused {
 			t.Errorf("%d events are open, want the %d that are refused", open, refused)

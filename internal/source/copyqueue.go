@@ -25,7 +25,7 @@ type copyQueue struct {
 }
 
 // loneMax bounds the copies for one topic that are sent alone at the same time, and the producers that a router then has there beside the common one.
-// Fewer refused copies than that delay no others.
+// Fewer refused copies than that delay no others, and more only such as are no smaller.
 const loneMax = 3
 
 // refused stands for the producers of copies that were not answered when they were sent alone, so that none of these is kept in memory.
@@ -81,7 +81,7 @@ func (q *copyQueue) next() (out outgoingEvent, some bool) {
 	idle := slices.Index(q.busy[:], false)
 	switch {
 	case len(q.lone) > 0 && idle >= 0:
-		out = take(&q.lone)
+		out = takeSmallest(&q.lone) // the largest are the likeliest to be refused, each of which takes CopyTimeout
 		out.producer = idle
 		return out, true
 	case len(q.last) > 0 && !slices.Contains(q.busy[:], true): // one at a time, so that others find a producer
@@ -105,6 +105,19 @@ func (q *copyQueue) count(out *outgoingEvent, by int) {
 	}
 	q.flying += by
 	q.flyingBytes += by * out.weight()
+}
+
+// takeSmallest removes the first of the copies with the fewest bytes.
+func takeSmallest(from *[]outgoingEvent) outgoingEvent {
+	at := 0
+	for i := range *from {
+		if (*from)[i].weight() < (*from)[at].weight() {
+			at = i
+		}
+	}
+	out := (*from)[at]
+	*from = slices.Delete(*from, at, at+1)
+	return out
 }
 
 func take(from *[]outgoingEvent) outgoingEvent {

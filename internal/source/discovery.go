@@ -333,6 +333,23 @@ func (d *discovery) unreadPartitions() (names []string) {
 	return names
 }
 
+// existing asks the broker for the names of all topic partitions, those of the timer topic only if it was read. Of a topic that the broker refuses only
+// known ones can have events.
+func (d *discovery) existing(ctx context.Context) (names []string, err error) {
+	topics := d.topics()
+	if timers := d.cfg.TimerTopic(); len(d.begun.of(timers)) > 0 {
+		topics = append(topics, timers)
+	}
+	for _, topic := range topics {
+		of, err := d.partitions(ctx, topic)
+		if err != nil && !entries.Unavailable(err) {
+			return nil, err
+		}
+		names = append(names, of...)
+	}
+	return names, nil
+}
+
 // unreadTopics returns the topics of which something cannot be read any more, and why; nil: none.
 func (d *discovery) unreadTopics() map[string]error {
 	d.mu.Lock()

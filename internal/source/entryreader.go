@@ -223,15 +223,17 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 	ends := make([]End, 0, len(consumers))
 	for _, c := range consumers {
 		base, partition := SplitPartition(c.Topic())
+		mark := c.Mark()
 		id, err := c.LastID(ctx)
-		if errors.Is(err, entries.ErrLost) { // receive has not told it yet
+		// Lost: receive has not told it yet. Moved to another cluster meanwhile: which of the two has answered is not known.
+		if errors.Is(err, entries.ErrLost) || err == nil && c.Mark() != mark {
 			ends = append(ends, unknownEnd(base, marked(partition, c.Mark())))
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("source: last message ids: %w", err)
 		}
-		ends = append(ends, End{Topic: base, Partition: marked(partition, c.Mark()), Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
+		ends = append(ends, End{Topic: base, Partition: marked(partition, mark), Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
 	}
 	return ends, nil
 }

@@ -389,6 +389,7 @@ func TestTheEndsWhileALostTopicComesBack(t *testing.T) {
 	for name, comes := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			lost, reader := FullTopicName("t")+"-partition-1", new(endsOf)
+			reader.names = func(string) ([]string, error) { return nil, nil }
 			p := fakeLinkOf(&fakeClient{}, reader)
 			p.discovery.begun.add(lost)
 			p.discovery.lose(lost, errors.New("refused"))
@@ -402,6 +403,32 @@ func TestTheEndsWhileALostTopicComesBack(t *testing.T) {
 				t.Errorf("the ends %v, %t, %v", ends, known, err)
 			}
 		})
+	}
+}
+
+// A topic partition that is added while the reader asks for ends, or that is not read yet, is named: ids of finished events are admitted only before the
+// ends of all topic partitions of their number. Those that are read are named once, also in another cluster.
+func TestTheEndsWhileATopicPartitionIsAdded(t *testing.T) {
+	reader, topic := new(endsOf), FullTopicName("t")
+	p := fakeLinkOf(&fakeClient{}, reader)
+	names := []string{topic + "-partition-0"}
+	reader.names = func(of string) ([]string, error) {
+		if of != topic {
+			return nil, nil
+		}
+		return names, nil
+	}
+	first := End{Topic: topic, Partition: marked(0, 7), Last: EntryID{Ledger: 5, Entry: 1}}
+	reader.give = func() []End {
+		names = append(names, topic+"-partition-1")
+		return []End{first}
+	}
+	if ends, known, err := p.ends(t.Context()); err != nil || !known || !slices.Equal(ends, []End{first, unknownEnd(topic, 1)}) {
+		t.Errorf("the ends %v, %t, %v, want an unknown one of the topic partition that was added", ends, known, err)
+	}
+	reader.names = func(string) ([]string, error) { return nil, context.DeadlineExceeded }
+	if ends, _, err := p.ends(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the ends %v and %v without an answer about topic partitions, want its error", ends, err)
 	}
 }
 

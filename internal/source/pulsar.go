@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
@@ -125,18 +126,30 @@ func (p *pulsarConnection) unread() map[string]error { return p.discovery.unread
 // timers implements connection.
 func (p *pulsarConnection) timers() error { return p.discovery.timers() }
 
-// ends implements connection.
+// ends implements connection. All topic partitions of the topics are named, also those that are not read yet, or not any more.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
-	unread := p.discovery.unreadPartitions() // one that is read again meanwhile is not among those that the reader asks
+	names := p.discovery.unreadPartitions() // one that is read again meanwhile is not among those that the reader asks
 	ends, err := p.reader.ends(ctx)
 	if err != nil {
 		return nil, true, err
 	}
-	unread = append(unread, p.discovery.unreadPartitions()...)
-	slices.Sort(unread)
-	for _, name := range slices.Compact(unread) {
+	names = append(names, p.discovery.unreadPartitions()...)
+	// After the ends: the ledgers of a topic partition that is added later are newer than all of these.
+	there, err := p.discovery.existing(ctx)
+	if err != nil {
+		return nil, true, err
+	}
+	names = append(names, there...)
+	slices.Sort(names)
+	told := make(map[End]bool, len(ends))
+	for _, e := range ends {
+		told[End{Topic: e.Topic, Partition: event.MessageID{TopicPartition: e.Partition}.PartitionNumber()}] = true
+	}
+	for _, name := range slices.Compact(names) {
 		topic, partition := SplitPartition(name)
-		ends = append(ends, unknownEnd(topic, partition))
+		if !told[End{Topic: topic, Partition: partition}] {
+			ends = append(ends, unknownEnd(topic, partition))
+		}
 	}
 	return ends, true, nil
 }

@@ -158,6 +158,9 @@ func Conduct(ctx context.Context, o Options, group Group, tell func(format strin
 	for i, a := range c.answers {
 		m := &c.run.Members[i]
 		m.Lost, m.Drained, m.Open, m.Audit, m.ClockID = a.Lost, a.Drained, a.Unsettled, a.Audit, a.ClockID
+		if m.Refused > 0 {
+			c.run.Trouble = append(c.run.Trouble, fmt.Sprintf("%s told of more than the load and the faults explain: %s refused", m.Name, report.Plural(m.Refused, "record")))
+		}
 	}
 	c.run.ClockID = ownClockID()
 	c.stop(lasting)
@@ -188,6 +191,7 @@ func (c *conducting) each(ctx context.Context, ask func(i int) Ask) []error {
 			case a.Error != "":
 				errs[i] = fmt.Errorf("%s: %s", name, a.Error)
 			default:
+				a.Audit.Found = a.Audit.Found[:min(len(a.Audit.Found), foundMax)]
 				c.answers[i], c.heard[i] = a, clock.Now()
 				c.run.Members[i].trips = append(c.run.Members[i].trips, trip{sent, back, a.Now})
 			}
@@ -287,9 +291,10 @@ func (c *conducting) poll(ctx context.Context) error {
 		a := &c.answers[i]
 		c.from[i] = a.Next
 		for _, r := range a.Records {
-			c.note(i, r)
+			if c.keep(i, &r) {
+				c.note(i, r)
+			}
 		}
-		c.run.Members[i].Records = append(c.run.Members[i].Records, a.Records...)
 		a.Records = nil
 	}
 	return nil

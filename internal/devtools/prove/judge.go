@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ type handling struct {
 	start, end      int64
 	slack           int64
 	outcome         string // "": it has not ended
+	uncompared      bool   // with some that ran at the time
 	vague           bool   // it has no end, and that may be among the records that are missing: it ran until end at most
 }
 
@@ -108,7 +110,7 @@ func seconds(ns int64) float64 { return float64(ns) / 1e9 }
 // read reads the records of one member.
 func (j *judging) read(member int) {
 	c := j.clocks[member]
-	j.gaps[member] = j.run.Members[member].Lost > 0
+	j.gaps[member] = j.run.Members[member].Lost > 0 || j.run.Members[member].Refused > 0
 	for i := range j.run.Members[member].Records {
 		r := &j.run.Members[member].Records[i]
 		at, slack, ok := c.at(r.At)
@@ -179,6 +181,12 @@ func (j *judging) finish() {
 		}
 	}
 	slices.SortFunc(j.handlings, func(a, b *handling) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.turn, b.turn)) })
+	for _, stops := range j.stops {
+		slices.SortFunc(stops, func(a, b stop) int { return cmp.Compare(a.from, b.from) })
+		for i := 1; i < len(stops); i++ { // stoodStill looks at one
+			stops[i].until = max(stops[i].until, stops[i-1].until)
+		}
+	}
 }
 
 // perKey compares the handlings of each key.
@@ -190,13 +198,22 @@ func (j *judging) perKey() {
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		var running []*handling
 		var before *handling
+		leftUntil := int64(math.MinInt64) // when the last of those ends with which no more are compared
 		j.fences(byKey[key])
 		for _, h := range byKey[key] {
 			running = slices.DeleteFunc(running, func(r *handling) bool { return r.end+between(r, h)+callMax < h.start })
 			for _, r := range running {
 				j.pair(r, h)
 			}
+			if leftUntil >= h.start-h.slack {
+				h.uncompared = true
+			}
 			running = append(running, h)
+			if len(running) > runningMax {
+				i := leave(running)
+				leftUntil = max(leftUntil, running[i].end+running[i].slack+callMax)
+				running = slices.Delete(running, i, i+1)
+			}
 			if before != nil && before.member != h.member {
 				j.v.Moves++
 			}
@@ -207,8 +224,12 @@ func (j *judging) perKey() {
 			if h.outcome != Done {
 				continue
 			}
-			for _, later := range byKey[key][i+1:] {
+			for n, later := range byKey[key][i+1:] {
 				if later.start >= h.end {
+					break
+				}
+				if n == runningMax {
+					h.uncompared = true
 					break
 				}
 				if later.start+between(h, later) < h.end && fence(h, later) < 0 {
@@ -218,6 +239,22 @@ func (j *judging) perKey() {
 			}
 		}
 	}
+}
+
+// leave returns the one of too many running handlings that is compared no more: one that shows no overlap, else the one that ends first.
+func leave(running []*handling) int {
+	first := 0
+	for i, r := range running {
+		switch best := running[first]; {
+		case r.vague && best.vague, !r.vague && !best.vague:
+			if r.end < best.end {
+				first = i
+			}
+		case r.vague:
+			first = i
+		}
+	}
+	return first
 }
 
 // fences compares the fence of each handling of a key with those that began before it, whatever the clocks say.
@@ -236,6 +273,10 @@ func (j *judging) fences(all []*handling) {
 		}
 		for n := i - 1; n >= 0; n-- {
 			earlier := all[n]
+			if i-n > runningMax {
+				h.uncompared = true
+				break
+			}
 			if h.start-earlier.start > h.slack+most {
 				earlier, n = greatest[n], 0 // this one and all before it began earlier
 			}
@@ -289,7 +330,14 @@ const callMax = int64(5 * time.Millisecond)
 
 // stoodStill reports whether the process of h was stopped for the whole time, up to the moment in which a handler notices that it has lost its key.
 func (j *judging) stoodStill(h *handling, from, until int64) bool {
-	return slices.ContainsFunc(j.stops[process{h.member, h.process}], func(s stop) bool { return min(from, until) >= s.from && max(from, until) <= s.until+wakeMax })
+	stops := j.stops[process{h.member, h.process}]
+	i, _ := slices.BinarySearchFunc(stops, min(from, until), func(s stop, at int64) int {
+		if s.from <= at {
+			return -1
+		}
+		return 1
+	})
+	return i > 0 && max(from, until) <= stops[i-1].until+wakeMax
 }
 
 func (j *judging) words(h *handling) string {
@@ -310,6 +358,9 @@ func (j *judging) perEvent() {
 	for _, h := range j.handlings {
 		f := j.fate(h.event, h.key)
 		f.handlings = append(f.handlings, h)
+		if h.uncompared {
+			v.Uncompared++
+		}
 		switch h.outcome {
 		case Done:
 			f.done = append(f.done, h)
@@ -490,8 +541,8 @@ func (j *judging) decide() {
 	whole("the group recovers from each fault", recovered == len(v.Faults), "%d of %d times all members were ready again", recovered, len(v.Faults))
 
 	trouble := len(j.run.Trouble)
-	exercise("the proof itself went well", trouble == 0 && lost == 0 && j.unmapped == 0, "%s",
-		cmp.Or(strings.Join(j.run.Trouble[:min(trouble, examplesMax)], "; "), fmt.Sprintf("%d records were lost, %d have no known time", lost, j.unmapped)))
+	exercise("the proof itself went well", trouble == 0 && lost == 0 && j.unmapped == 0 && v.Uncompared == 0, "%s",
+		cmp.Or(strings.Join(j.run.Trouble[:min(trouble, examplesMax)], "; "), fmt.Sprintf("%d records were lost, %d have no known time; %d handlings were not compared with all others", lost, j.unmapped, v.Uncompared)))
 	exercise("events were handled", v.Handled > 0, "%d events of %d keys", v.Handled, v.Keys)
 	exercise("faults happened", len(v.Faults) > 0, "%d", len(v.Faults))
 	running := 0
@@ -514,6 +565,9 @@ func (j *judging) decide() {
 	}
 	if v.Undecided > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d pairs of handlings lie closer together than the clocks of two machines can tell (%.1f ms); the live auditor measures these clocks better.", v.Undecided, 1e3*v.Slack))
+	}
+	if v.Uncompared > 0 {
+		v.Notes = append(v.Notes, fmt.Sprintf("%d handlings were not compared with all others of their key that may have run at the time, as these were more than %d: what is wrong among them is not counted.", v.Uncompared, runningMax))
 	}
 	if v.Frozen > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d handlings stood still in a stopped process while their key went on elsewhere: they did nothing meanwhile, and the fence refuses what they write afterwards.", v.Frozen))

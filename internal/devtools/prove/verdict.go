@@ -9,11 +9,14 @@ type Member struct {
 	Name    string   `json:"name"`
 	ClockID string   `json:"-"`
 	Records []Record `json:"-"`
-	Lost    int      `json:"records_lost"` // records that it had no room for
+	Lost    int      `json:"records_lost"`              // records that it had no room for
+	Refused int      `json:"records_refused,omitempty"` // records that neither the load nor the faults explain
 	Drained bool     `json:"drained"`
 	Open    int      `json:"unsettled"` // events that were not settled at the end
 	Audit   Audit    `json:"audit"`
 	trips   []trip
+
+	ofEvents, others int // of Records
 }
 
 // Run is a proof that is over, as the command has seen it.
@@ -84,6 +87,7 @@ type Verdict struct {
 	Overlaps    int `json:"overlaps"`       // pairs of handlers of one key that ran at the same time
 	Frozen      int `json:"frozen"`         // pairs of which one stood still in a stopped process
 	Undecided   int `json:"undecided"`      // pairs that the clocks of two machines cannot tell
+	Uncompared  int `json:"uncompared"`     // handlings that were not compared with all others of their key that ran at the time, as there were too many
 	Back        int `json:"fences_back"`    // handlings with a fence that was not greater than that of an earlier one of their key
 	Refused     int `json:"writes_refused"` // handlings that were done after one with a greater fence had begun: a sink refuses their writes
 	Moves       int `json:"moves"`          // times that the next handler of a key ran at another member

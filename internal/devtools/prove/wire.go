@@ -119,9 +119,9 @@ type Answer struct {
 	ClockID string `json:"clock_id"` // equal where clock.Shared is the same clock
 	Now     int64  `json:"now"`      // of clock.Shared
 
-	Records []Record `json:"records,omitempty"` // from Ask.From on
-	Next    int      `json:"next"`              // the number after them
-	Pending int      `json:"pending"`           // records that are not in this answer
+	Records Records `json:"records,omitempty"` // from Ask.From on
+	Next    int     `json:"next"`              // the number after them
+	Pending int     `json:"pending"`           // records that are not in this answer
 
 	Unconfirmed int `json:"unconfirmed,omitempty"` // events that were sent and of which the broker has said nothing yet
 	Lost        int `json:"lost"`                  // records that there was no room for

@@ -156,7 +156,7 @@ type Admission struct {
 	byLedger map[int64]int
 	ledgers  []int64 // keys of byLedger, oldest first
 	last     int     // index in ends of the last call of Seen
-	floor    int64   // the newest ledger in the broker's last answer, -1 before the first
+	floor    int64   // the newest ledger in the broker's answers, of the cluster of its URL; -1 before the first
 
 	asked, answered uint64
 	waiting         []waiting
@@ -314,7 +314,9 @@ func (a *Admission) Learn(number uint64, ends []End, known bool, out *Output) {
 	a.unasked = !known
 	for _, e := range ends {
 		a.end(e)
-		a.floor = max(a.floor, e.Last.Ledger)
+		if unmoved(e.Partition) {
+			a.floor = max(a.floor, e.Last.Ledger)
+		}
 	}
 	a.answered = max(a.answered, number)
 	if !a.asking() {
@@ -420,7 +422,9 @@ func good(keyless bool) Result {
 // it. Ids do not name their topics, but a ledger belongs to exactly one. If that topic is
 // not known, the ledger must be older than the broker's newest answer, so that no topic
 // has begun it since, and the id must lie before the ends of all topic partitions of its
-// number: then its own topic partition has gone on to another ledger.
+// number: then its own topic partition has gone on to another ledger. That needs the ends of
+// all topics, which are only known of the cluster of the URL: another one, to which a topic
+// has moved, numbers its ledgers by itself, and has topics whose move is not noticed yet.
 func (a *Admission) reached(id event.MessageID) bool {
 	if id.Ledger < 0 || id.Entry < 0 {
 		return false // no broker assigns such an id
@@ -430,9 +434,9 @@ func (a *Admission) reached(id event.MessageID) bool {
 	}
 	at := event.Position{Ledger: id.Ledger, Entry: id.Entry}
 	if i, ok := a.byLedger[id.Ledger]; ok {
-		return !a.ends[i].Last.Before(at)
+		return a.ends[i].Partition == id.TopicPartition && !a.ends[i].Last.Before(at) // both clusters may have such a ledger
 	}
-	if id.Ledger > a.floor {
+	if id.Ledger > a.floor || !unmoved(id.TopicPartition) {
 		return false
 	}
 	candidates := a.byNumber[id.TopicPartition]
@@ -442,6 +446,11 @@ func (a *Admission) reached(id event.MessageID) bool {
 		}
 	}
 	return len(candidates) > 0
+}
+
+// unmoved reports whether the number of a topic partition is without the mark of another cluster.
+func unmoved(partition int32) bool {
+	return event.MessageID{TopicPartition: partition}.PartitionNumber() == partition
 }
 
 func (a *Admission) name(inc Incarnation) string {

@@ -158,6 +158,35 @@ func TestATopicWithAnUnknownEnd(t *testing.T) {
 	}
 }
 
+// The topics that are known to have moved to another cluster are not all topics that have: one whose move was not noticed, or that was lost before, has no end there.
+// Only ids in ledgers that this cluster has shown are admitted, and its ledgers say nothing about those of the other one.
+func TestIdsOfAnotherCluster(t *testing.T) {
+	const there = 7 << event.ClusterShift
+	a := asked(at(20, 3))
+	a.Learn(a.Ask(), []admission.End{{Topic: "moved", Partition: there, Last: at(500, 9)}, {Topic: "lost", Last: at(-1, -1)}}, true, new(admission.Output))
+	a.SetTable(table([]admission.Member{member(1, "a")}, 0))
+	for name, c := range map[string]struct {
+		partition     int32
+		ledger, entry int64
+		want          admission.Result
+	}{
+		"published":     {there, 500, 9, admission.Admitted},
+		"not published": {there, 500, 10, admission.Ahead},
+		"older ledger, of a topic without an end": {there, 15, 1, admission.Ahead},
+		"ledger of the former cluster":            {there, 20, 1, admission.Ahead},
+		"its ledger in the former cluster":        {0, 500, 1, admission.Ahead},
+	} {
+		done := finished(0, c.ledger, c.entry)
+		done[0].ID.TopicPartition = c.partition
+		t.Run(name, func(t *testing.T) { want(t, offer(a, inc(1), true, done), map[admission.Result]int{c.want: 1}) })
+	}
+	b := admission.New()
+	b.Learn(b.Ask(), []admission.End{{Topic: "moved", Partition: there, Last: at(500, 9)}, {Topic: topic, Partition: 1, Last: at(20, 3)}}, true, new(admission.Output))
+	b.SetTable(table([]admission.Member{member(1, "a")}, 0))
+	b.Seen("another", 0, at(31, 1)) // it was added after the answer, and so may be the one with ledger 30
+	want(t, offer(b, inc(1), true, finished(0, 30, 1)), map[admission.Result]int{admission.Ahead: 1})
+}
+
 // A new member knows no ends: ids that it receives wait for the broker's answer and are judged by
 // it.
 func TestIdsWaitForTheEnds(t *testing.T) {
