@@ -449,11 +449,11 @@ def test_a_dead_connection(style: str) -> None:
             with pytest.raises(CallError) as caught:
                 invoke(style, lane, "k", "do", timeout=0.2)
             assert caught.value.outcome == "unknown"
-        assert invoke(style, lane, "k", "do", timeout=2.0) == b"r"
+        assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
         proxy.mute()
         with pytest.raises(ringfence.MaybeSent):
             lane.send("k", timeout=0.2)
-        assert invoke(style, lane, "k", "do", timeout=2.0) == b"r"
+        assert invoke(style, lane, "k", "do", timeout=WAIT) == b"r"
         assert proxy.count == 4
 
 
