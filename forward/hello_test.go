@@ -11,10 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/identity"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
@@ -152,5 +155,36 @@ func TestAGoodHelloEndsTheBoundsOfStrangers(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An application whose address is that of the peers' port is told which one it needs.
+func TestAnApplicationAtThePortOfPeersIsToldWhereToGo(t *testing.T) {
+	network := &loopback{}
+	n := newNode(t, network, 1, DefaultConfig(), clock.Now)
+	n.startServer()
+	defer n.stopServer()
+	conn, err := grpc.NewClient("passthrough:///"+n.name(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(network.dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for method, says := range map[string]string{
+		"/ringfence.app.v1.AppService/Work":     "app.listen",
+		"/ringfence.lane.v1.LaneService/Invoke": "app.listen",
+		"/ringfence.peer.v1.PeerService/Later":  "unknown method /ringfence.peer.v1.PeerService/Later",
+		"/of.another.Program/Call":              "unknown method",
+	} {
+		err := conn.Invoke(t.Context(), method, &peerv1.ForwardRequest{}, &peerv1.ForwardResponse{})
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(status.Convert(err).Message(), says) {
+			t.Errorf("%s: %v, want Unimplemented with %q", method, err, says)
+		}
+		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.RecvMsg(&peerv1.ForwardResponse{}); status.Code(err) != codes.Unimplemented || !strings.Contains(status.Convert(err).Message(), says) {
+			t.Errorf("%s as a stream: %v, want Unimplemented with %q", method, err, says)
+		}
 	}
 }

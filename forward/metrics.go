@@ -107,6 +107,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Failures and rejections that came when this member no longer held their event, mostly because a copy of it was safe in the retry topic: it runs again when the copy comes, and the failure does not count.",
 		}),
 	}
+	m.connects.WithLabelValues("failed") // an increase is only seen from a count that was there before it
 	refused := counters("ringfence_forward_refused_streams_total",
 		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")
 	for reason, name := range refusalNames {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		// connections.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, MaxConnectionIdle: idleMax}),
 		grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(unknownMethod),
 	}, s.options...)...)
 	peerv1.RegisterPeerServiceServer(server, s)
 	for _, register := range s.others {
@@ -156,6 +158,15 @@ const (
 	idleMax        = time.Minute // a connection without a stream
 	lineEvery      = time.Second // between two log lines of a kind that strangers can cause
 )
+
+// unknownMethod refuses calls of methods that no service here has. An application whose address names this port by mistake shows the text.
+func unknownMethod(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	if strings.HasPrefix(method, "/ringfence.app.") || strings.HasPrefix(method, "/ringfence.lane.") {
+		return status.Error(codes.Unimplemented, "forward: this port (peer.listen) is for other routers: applications connect to app.listen, which has port 16650 by default")
+	}
+	return status.Errorf(codes.Unimplemented, "forward: unknown method %s", method)
+}
 
 // stop ends all streams, and those that are just beginning.
 func (s *Server) stop() {

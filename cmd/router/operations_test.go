@@ -81,14 +81,18 @@ func metricsOf(t *testing.T) map[string][]string {
 	descs := make(chan *prometheus.Desc, 1000)
 	registry.Describe(descs)
 	close(descs)
-	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	form := regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 	metrics := map[string][]string{}
 	for desc := range descs {
 		parts := form.FindStringSubmatch(desc.String())
 		if parts == nil {
 			t.Fatalf("%s is described in another way than this test knows", desc)
 		}
-		metrics[parts[1]] = strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' || r == ' ' })
+		labels := strings.FieldsFunc(parts[3], func(r rune) bool { return r == ',' || r == ' ' })
+		for _, constant := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(parts[2], -1) {
+			labels = append(labels, constant[1])
+		}
+		metrics[parts[1]] = labels
 	}
 	if len(metrics) < 50 {
 		t.Fatalf("only %d metrics: this test does not see all of them", len(metrics))
@@ -193,11 +197,17 @@ func TestAlertsSeeTheFirstTime(t *testing.T) {
 	}
 	// Labels of the files that are configured, which Seen lets begin at 0; and a threshold far above 1.
 	elsewhere := []string{"ringfence_tls_reloads_total", "ringfence_listener_rejected_total"}
-	of := regexp.MustCompile(`increase\((\w+)(?:\{(\w+)=~?\\?"([^"\\]+)\\?"\})?\[`)
+	of := regexp.MustCompile(`(?:increase|rate)\((\w+)(?:\{(\w+)=~?\\?"([^"\\]+)\\?"\})?\[`)
+	others := regexp.MustCompile(`(?:increase|rate)\((\w+)\{(\w+)!=\\?"([^"\\]+)\\?"\}\[`)
 	seen := 0
 	for where, expr := range queries(t) {
 		if !strings.HasPrefix(where, "alerts.yaml") {
 			continue
+		}
+		for _, m := range others.FindAllStringSubmatch(expr, -1) {
+			if name, label := m[1], m[2]; !slices.ContainsFunc(series[name], func(has map[string]string) bool { return has[label] != "" && has[label] != m[3] }) {
+				t.Errorf("%s: no %s{%s!=%q} is there from the start", where, name, label, m[3])
+			}
 		}
 		for _, m := range of.FindAllStringSubmatch(expr, -1) {
 			name, label := m[1], m[2]
@@ -206,7 +216,7 @@ func TestAlertsSeeTheFirstTime(t *testing.T) {
 				continue
 			}
 			for value := range strings.SplitSeq(m[3], "|") {
-				if !slices.ContainsFunc(series[name], func(has map[string]string) bool { return has[label] == value }) {
+				if !slices.ContainsFunc(series[strings.TrimSuffix(name, "_bucket")], func(has map[string]string) bool { return has[label] == value }) {
 					t.Errorf("%s: %s{%s=%q} is not there from the start", where, name, label, value)
 				}
 			}
@@ -214,6 +224,73 @@ func TestAlertsSeeTheFirstTime(t *testing.T) {
 	}
 	if seen < 20 {
 		t.Fatalf("only %d increases: this test does not see all of them", seen)
+	}
+}
+
+// TestLegendsNameLabels: a legend of a dashboard names labels that the result of its query has, or all of its lines look the same.
+func TestLegendsNameLabels(t *testing.T) {
+	metrics := metricsOf(t)
+	dashboards, err := filepath.Glob(filepath.Join(renderedMixin, "dashboards", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	grouping := regexp.MustCompile(`\bby \(([^)]*)\)`)
+	placeholder := regexp.MustCompile(`\{\{(\w+)\}\}`)
+	names := func(list string) []string {
+		return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	seen := 0
+	for _, path := range dashboards {
+		var dashboard struct {
+			Panels []struct {
+				Title   string
+				Targets []struct{ Expr, LegendFormat string }
+			}
+		}
+		if err := json.Unmarshal([]byte(read(t, path)), &dashboard); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for _, panel := range dashboard.Panels {
+			legends := map[string]bool{}
+			for _, target := range panel.Targets {
+				where := fmt.Sprintf("%s, panel %q: %s", filepath.Base(path), panel.Title, target.Expr)
+				if legends[target.LegendFormat] {
+					t.Errorf("%s has the legend %q of another query", where, target.LegendFormat)
+				}
+				legends[target.LegendFormat] = true
+				name := metricName.FindStringSubmatch(target.Expr)
+				if name == nil {
+					t.Fatalf("%s asks for no metric", where)
+				}
+				labels := append([]string{"instance"}, metrics[strings.TrimSuffix(name[1], "_bucket")]...)
+				has := labels
+				if by := grouping.FindStringSubmatch(target.Expr); by != nil {
+					has = names(by[1])
+					for _, label := range has {
+						if label != "le" && !slices.Contains(labels, label) {
+							t.Errorf("%s sums by %s, a label that %s does not have", where, label, name[1])
+						}
+					}
+				}
+				var shown []string
+				for _, one := range placeholder.FindAllStringSubmatch(target.LegendFormat, -1) {
+					seen++
+					shown = append(shown, one[1])
+					if !slices.Contains(has, one[1]) {
+						t.Errorf("%s: the legend %q names %s, a label that it does not have", where, target.LegendFormat, one[1])
+					}
+				}
+				for _, label := range has {
+					fixed := strings.Contains(target.Expr, label+`="`)
+					if label != "le" && !fixed && !slices.Contains(shown, label) && !strings.HasPrefix(target.Expr, "max(") {
+						t.Errorf("%s: the legend %q tells no %s, so that several lines have it", where, target.LegendFormat, label)
+					}
+				}
+			}
+		}
+	}
+	if seen < 50 {
+		t.Fatalf("only %d labels: this test does not see all of them", seen)
 	}
 }
 

@@ -140,7 +140,7 @@ local grafana = import 'grafana.libsonnet';
         graph('Wait for a receipt', 'From a frame to its receipt.', 's', quantiles('ringfence_forward_receipt_wait_seconds')),
         graph('Trouble', 'Connects that failed, streams refused, mailboxes full.', 'short', {
           'failed connects/s {{instance}}': rate('ringfence_forward_connects_total', ['result="failed"']),
-          'refused streams/s {{instance}}': rate('ringfence_forward_refused_streams_total'),
+          'refused streams/s {{instance}}': sum(rate('ringfence_forward_refused_streams_total'), ['instance']),
           'full mailboxes {{instance}}': one('ringfence_forward_full_keys'),
         }),
       ]),

@@ -18,6 +18,15 @@ local oneGroup = [info(a, 'orders'), info(b, 'orders')];
 local atMember = { job: 'shop/orders', instance: 'a' };
 local atGroup = { group: 'orders' };
 
+// A counter that rises in some of the scrapes: 5 minutes after the begin, for so many minutes.
+local everyMinute(minutes) = '0x5 0+12x%d %dx20' % [minutes + 1, 12 * (minutes + 1)];  // an outage that begins between two scrapes
+local every15s(minutes) = '0x20 0+3x%d %dx60' % [4 * minutes, 12 * minutes];
+local outages(name, minutes, more='') = {
+  ['an outage of %d minutes, scraped every minute' % minutes]: { minutes: 20, series: [s(name, a, everyMinute(minutes), more)] },
+  ['an outage of %d minutes, scraped every 15 s' % minutes]: { minutes: 20, interval: '15s', series: [s(name, a, every15s(minutes), more)] },
+};
+local started(at) = [s('process_start_time_seconds', a, '%dx20' % at)];
+
 local cases = {
   RingfenceNoMembers: {
     fires: [s('ringfence_ownership_is_member', a, '1 1 0x10'), s('ringfence_ownership_is_member', b, '0x12')],
@@ -84,8 +93,13 @@ local cases = {
     value: '4100',
   },
   RingfenceLeaseMarginLow: {
-    fires: [s('ringfence_ownership_lease_margin_seconds', a, '1.4 1.4 0.3 1.4x12')],
-    quiet: [s('ringfence_ownership_lease_margin_seconds', a, '1.4x4 0.6 1.4x12')],
+    fires: [s('ringfence_ownership_lease_margin_seconds', a, '1.4 1.4 0.3 1.4 1.4 1.4 0.3 1.4 1.4 0.3 1.4 1.4 1.4 0.3')],
+    quiet: [s('ringfence_ownership_lease_margin_seconds', a, '1.4x4 0.6x20')],
+    never: {
+      'one late Beat': { minutes: 25, series: [s('ringfence_ownership_lease_margin_seconds', a, '1.4x5 0.3 1.4x20')] },
+      'a broker outage of some minutes that is over': { minutes: 25, interval: '15s', series: [s('ringfence_ownership_lease_margin_seconds', a, '1.4x20 0.1x12 1.4x80')] },
+    },
+    at: '13m',
     value: '300ms',
   },
   RingfenceLeaseLapsing: {
@@ -95,10 +109,14 @@ local cases = {
       s('ringfence_ownership_notes_total', a, '0 1x10', 'kind="lease_lapsed"'),
       s('ringfence_ownership_notes_total', a, '0+5x10', 'kind="epoch"'),
     ],
+    never: {
+      'two broker restarts, scraped between the evaluations': { minutes: 25, interval: '17s', series: [s('ringfence_ownership_notes_total', a, '7x20 8x10 9x80', 'kind="lease_lapsed"')] },
+    },
   },
   RingfenceOwnershipLost: {
     fires: [s('ringfence_ownership_lost_total', a, '0 0 1x10')],
-    quiet: [s('ringfence_ownership_lost_total', a, '3x10')],
+    quiet: [s('ringfence_ownership_lost_total', a, '3x10')] + started(-3600),
+    firesToo: { 'before the first scrape': { series: [s('ringfence_ownership_lost_total', a, '_ 1x10')] + started(10) } },
   },
   RingfencePartitionsWaiting: {
     fires: [s('ringfence_ownership_waiting_partitions', a, '0 40x10')],
@@ -184,6 +202,9 @@ local cases = {
     quiet: [  // some nodes of the cluster were lost
       s('ringfence_ownership_notes_total', a, '0 4x20', 'kind="takeover"'),
     ],
+    never: {
+      'five, scraped between the evaluations': { minutes: 25, interval: '17s', series: [s('ringfence_ownership_notes_total', a, '7x20 8x4 9x4 10x4 11x4 12x80', 'kind="takeover"')] },
+    },
     labels: atGroup,
     value: '9',
   },
@@ -212,11 +233,16 @@ local cases = {
   },
   RingfenceInvariantFailed: {
     fires: [s('ringfence_invariant_failures_total', a, '0 1x10')],
-    quiet: [s('ringfence_invariant_failures_total', a, '0x10')],
+    quiet: [s('ringfence_invariant_failures_total', a, '0x10')] + started(10),
+    firesToo: {
+      'before the first scrape': { series: [s('ringfence_invariant_failures_total', a, '_ 1x10')] + started(10) },
+      'before the router has restarted': { series: [s('ringfence_invariant_failures_total', a, '0 0 1 0x10')] + started(190) },
+    },
   },
   RingfenceHandlersOverlapped: {
     fires: [s('ringfence_audit_overlaps_total', a, '0 1x10')],
-    quiet: [s('ringfence_audit_overlaps_total', a, '2x10'), s('ringfence_audit_undecided_total', a, '0+3x10', 'reason="clocks"')],
+    quiet: [s('ringfence_audit_overlaps_total', a, '2x10'), s('ringfence_audit_undecided_total', a, '0+3x10', 'reason="clocks"')] + started(-3600),
+    firesToo: { 'before the first scrape': { series: [s('ringfence_audit_overlaps_total', a, '_ 2x10')] + started(10) } },
   },
   RingfenceMembershipDisagrees: {
     fires: [s('ringfence_membership_members', a, '2x10'), s('ringfence_membership_members', b, '3x10')],
@@ -244,12 +270,14 @@ local cases = {
     labels: atMember { result: 'failed' },
     fires: [s('ringfence_forward_connects_total', a, '0+6x15', 'result="failed"')],
     quiet: [s('ringfence_forward_connects_total', a, '0+6x2 12x15', 'result="failed"'), s('ringfence_forward_connects_total', a, '0+6x15', 'result="ok"')],
+    never: outages('ringfence_forward_connects_total', 3, 'result="failed"'),
     at: '12m',
   },
   RingfenceRelaying: {
     labels: atMember { path: 'relay' },
     fires: [s('ringfence_forward_events_sent_total', a, '0+6x15', 'path="relay"')],
     quiet: [s('ringfence_forward_events_sent_total', a, '0x15', 'path="relay"'), s('ringfence_forward_events_sent_total', a, '0+6x15', 'path="peer"')],
+    never: outages('ringfence_forward_events_sent_total', 3, 'path="relay"'),
   },
   RingfenceControlLogFailing: {
     fires: [
@@ -260,6 +288,33 @@ local cases = {
       s('ringfence_controllog_appends_total', a, '0+120x10', 'record="beat", result="ok"'),
       s('ringfence_controllog_appends_total', a, '0+1x10', 'record="beat", result="failed"'),
     ],
+    firesToo: {
+      'while an outage lasts, scraped every 15 s': {
+        interval: '15s',
+        series: [
+          s('ringfence_controllog_appends_total', a, '0+30x20 630x40', 'record="beat", result="ok"'),
+          s('ringfence_controllog_appends_total', a, '0x20 0+10x40', 'record="beat", result="failed"'),
+        ],
+        value: '100%',
+      },
+    },
+    never: {
+      'the restart of a broker, scraped every 15 s': {
+        minutes: 15,
+        interval: '15s',
+        series: [
+          s('ringfence_controllog_appends_total', a, '0+30x20 600+0x3 600+30x40', 'record="beat", result="ok"'),
+          s('ringfence_controllog_appends_total', a, '0x20 10 20 30 40x40', 'record="beat", result="failed"'),
+        ],
+      },
+      'the restart of a broker, scraped every minute': {
+        minutes: 15,
+        series: [
+          s('ringfence_controllog_appends_total', a, '0+120x5 660 720 840+120x20', 'record="beat", result="ok"'),
+          s('ringfence_controllog_appends_total', a, '0x5 20 40x20', 'record="beat", result="failed"'),
+        ],
+      },
+    },
     value: '25%',
   },
   RingfenceControlLogSlow: {
@@ -272,12 +327,25 @@ local cases = {
       s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="0.008"'),
       s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="+Inf"'),
     ],
+    never: {
+      'a broker that is slow for three minutes': {
+        minutes: 20,
+        interval: '15s',
+        series: [
+          s('ringfence_controllog_append_duration_seconds_bucket', a, '0+30x20 600x12 630+30x60', 'le="0.25"'),
+          s('ringfence_controllog_append_duration_seconds_bucket', a, '0+30x20 600x12 630+30x60', 'le="0.5"'),
+          s('ringfence_controllog_append_duration_seconds_bucket', a, '0+30x94', 'le="1"'),
+          s('ringfence_controllog_append_duration_seconds_bucket', a, '0+30x94', 'le="+Inf"'),
+        ],
+      },
+    },
     labels: atGroup,
     value: '1.019s',
   },
   RingfenceControlLogTorn: {
     labels: atMember { result: 'torn' },
     fires: [s('ringfence_controllog_checks_total', a, '0 1x10', 'result="torn"')],
+    firesToo: { 'before the first scrape': { series: [s('ringfence_controllog_checks_total', a, '_ 1x10', 'result="torn"')] + started(10) } },
     quiet: [s('ringfence_controllog_checks_total', a, '0x10', 'result="torn"'), s('ringfence_controllog_checks_total', a, '0+1x10', 'result="contiguous"')],
   },
   RingfenceControlLogBadRecords: {
@@ -327,6 +395,11 @@ local cases = {
     labels: atGroup,
     value: '40%',
   },
+  RingfenceSubscriptionSetBack: {
+    fires: [s('ringfence_reader_set_back_total', a, '0x4 1x10'), s('ringfence_reader_set_back_total', b, '0x4 2x10')],
+    quiet: [s('ringfence_reader_set_back_total', a, '2x10'), s('ringfence_reader_set_back_total', b, '0x10')],
+    labels: atGroup,
+  },
   RingfenceAcksFailing: {
     fires: [s('ringfence_source_ack_failures_total', a, '0 1x10')],
     quiet: [s('ringfence_source_ack_failures_total', a, '1x10')],
@@ -334,11 +407,13 @@ local cases = {
   RingfenceCopiesFailing: {
     fires: [s('ringfence_source_copy_failures_total', a, '0+1x15')],
     quiet: [s('ringfence_source_copy_failures_total', a, '0 1x15')],
+    never: outages('ringfence_source_copy_failures_total', 3),
     at: '12m',
   },
   RingfenceBrokenEntries: {
     fires: [s('ringfence_reader_broken_entries_total', a, '0 1x10')],
-    quiet: [s('ringfence_reader_broken_entries_total', a, '1x10')],
+    quiet: [s('ringfence_reader_broken_entries_total', a, '1x10')] + started(-3600),
+    firesToo: { 'before the first scrape': { series: [s('ringfence_reader_broken_entries_total', a, '_ 1x10')] + started(10) } },
   },
   RingfenceAckHoles: {
     fires: [s('ringfence_source_ack_holes', a, '8001x20')],
@@ -355,6 +430,7 @@ local cases = {
   RingfenceTimersUndelayed: {
     fires: [s('ringfence_timers_undelayed_total', a, '0+1x15')],
     quiet: [s('ringfence_timers_undelayed_total', a, '5x15')],
+    firesToo: { 'for the first timer': { at: '3m', series: [s('ringfence_timers_undelayed_total', a, '0 0 2 3x15')] } },
     at: '12m',
   },
   RingfenceReservedKeysNear: {
@@ -365,17 +441,18 @@ local cases = {
     value: '821',
   },
   RingfenceSchedulesNotPublished: {
-    fires: [s('ringfence_schedule_arms_total', a, '0+2x6 _ _ 18+2x6', 'result="failed"')],  // and two scrapes failed
+    fires: [s('ringfence_schedule_arms_total', a, '0+2x6 _ _ 18+2x11', 'result="failed"')],  // and two scrapes failed
+    never: outages('ringfence_schedule_arms_total', 3, 'result="failed"'),
     quiet: [  // one that failed when the router began, and many that did not
       s('ringfence_schedule_arms_total', a, '0 1x15', 'result="failed"'),
       s('ringfence_schedule_arms_total', a, '0+2x15', 'result="confirmed"'),
     ],
-    at: '10m',
+    at: '15m',
   },
   RingfenceTopicPartitionUnread: {
     fires: [s('ringfence_source_discovery_failures_total', a, '0+1x20')],
     quiet: [s('ringfence_source_discovery_failures_total', a, '0 1x20')],
-    also: { 'a broker outage of some minutes that is over': [s('ringfence_source_discovery_failures_total', a, '0x8 1 2 3x10')] },
+    never: outages('ringfence_source_discovery_failures_total', 3),
     at: '15m',
   },
   RingfenceDeadLetters: {
@@ -477,19 +554,31 @@ local tests(alert) =
     input_series: series + (if std.length([one for one in series if std.startsWith(one.series, 'ringfence_node_info')]) > 0 then [] else oneGroup),
     alert_rule_test: [{ eval_time: std.get(case, 'at', '9m'), alertname: alert.alert, exp_alerts: expected }],
   };
-  local fired = [{
+  local firedWith(case) = [{
     exp_labels: alert.labels + std.get(case, 'labels', atMember),
     exp_annotations: {
       [name]: expanded(alert.annotations[name], case)
       for name in std.objectFields(alert.annotations)
     },
   }];
+  local fired = firedWith(case);
+  // Of { series, and optionally interval, at and value }.
+  local other(name, one, looks) = test(name, one.series, []) { interval: std.get(one, 'interval', '1m'), alert_rule_test: looks };
   [
     test('fires', case.fires, fired),
     test('keeps quiet', case.quiet, []),
   ] + [
-    test('fires ' + how, case.firesToo[how], fired)
+    if std.isArray(case.firesToo[how]) then test('fires ' + how, case.firesToo[how], fired)
+    else local one = case.firesToo[how]; other('fires ' + how, one, [
+      { eval_time: std.get(one, 'at', std.get(case, 'at', '9m')), alertname: alert.alert, exp_alerts: firedWith(case + one) },
+    ])
     for how in std.objectFields(std.get(case, 'firesToo', {}))
+  ] + [
+    other('never fires: ' + why, case.never[why], [
+      { eval_time: '%dm' % minute, alertname: alert.alert, exp_alerts: [] }
+      for minute in std.range(1, case.never[why].minutes)
+    ])
+    for why in std.objectFields(std.get(case, 'never', {}))
   ] + [
     test('keeps quiet: ' + why, case.also[why], [])
     for why in std.objectFields(std.get(case, 'also', {}))

@@ -91,7 +91,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"code"}),
 	}
 	// An increase is only seen from a count that was there before it.
-	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted, codes.DeadlineExceeded} {
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Internal} {
 		m.refused.WithLabelValues(code.String())
 	}
 	m.ignored.WithLabelValues("late")

@@ -373,9 +373,14 @@ func TestBadFramesHarmOnlyTheirStream(t *testing.T) {
 			r := newRig(t, func(c *Config) { c.HelloTimeout = 200 * time.Millisecond })
 			bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
 			w := r.dialWith(grpc.ForceCodecV2(garbageCodec{encoding.GetCodecV2("proto")}))
+			codesBefore := testutil.CollectAndCount(r.metrics.refused)
 			test.do(w)
 			if s := w.status(); s.Code() != test.code || !strings.Contains(s.Message(), test.says) {
 				t.Errorf("status = %v %q, want %v with %q", s.Code(), s.Message(), test.code, test.says)
+			}
+			r.metrics.refused.WithLabelValues(test.code.String())
+			if testutil.CollectAndCount(r.metrics.refused) != codesBefore {
+				t.Errorf("%v has no count of 0 before: its first increase is not seen", test.code)
 			}
 			bystander.ping(1)
 			if f := bystander.recv(); f.GetPong().GetK() != 1 {

@@ -56,6 +56,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	// An increase is only seen from a count that was there before it.
 	m.checks.WithLabelValues("torn")
+	for _, result := range []string{"failed", "refused"} {
+		m.appended.WithLabelValues("beat", result)
+	}
 	for _, reason := range []string{"version", "group", "malformed"} {
 		m.bad.WithLabelValues(reason)
 	}

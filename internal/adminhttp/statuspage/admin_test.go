@@ -110,6 +110,14 @@ func TestStateOfAMember(t *testing.T) {
 		"its handlers still run":  {but(fine, func(s *report.Status) { s.Gates.Draining = 5 }), "handing over", "handlers still run", classBusy},
 		"cannot consume":          {but(fine, func(s *report.Status) { s.Checks = []report.Check{{Name: "source", Error: "busy"}} }), "not ready", "source: busy", classBad},
 		"a joiner that is silent": {report.Member{Reach: "unknown"}, "gone", "", classBusy},
+		"lost its broker": {but(fine, func(s *report.Status) {
+			s.Phase, s.LeaseSeconds = "stale", -9
+			s.Checks = []report.Check{{Name: "drain"}, {Name: "broker", Error: "pulsar://broker:6650 does not answer"}, {Name: "lease", Error: "no lease"}}
+		}), "no lease", "control log. broker: pulsar://broker:6650 does not answer", classBad},
+		"begins without a broker": {but(fine, func(s *report.Status) {
+			s.Phase, s.Listed = "joining", false
+			s.Checks = []report.Check{{Name: "member", Error: "waiting for the state of the group"}, {Name: "lease", Error: "no lease yet: connection refused"}}
+		}), "joining", "lease: no lease yet: connection refused", classBusy},
 	} {
 		state, why, class := stateOf(test.member, 0)
 		if state != test.state || !strings.Contains(why, test.why) || class != test.class {

@@ -240,11 +240,11 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 	case s.Draining:
 		return "draining", fmt.Sprintf("It is leaving: %d deliveries are running, %d events are unfinished.", s.Events.Running, s.Events.Unsettled), classBusy
 	case s.Phase == "joining":
-		return "joining", "It waits for the state of the group.", classBusy
+		return "joining", "It waits for the state of the group." + because(s), classBusy
 	case s.Phase == "leaving" || s.Phase == "left":
 		return "leaving", fmt.Sprintf("%d deliveries are running.", s.Events.Running), classBusy
 	case s.Phase == "stale":
-		return "no lease", "It dispatches nothing until it has read back one of its own Beats from the control log.", classBad
+		return "no lease", "It dispatches nothing until it has read back one of its own Beats from the control log." + because(s), classBad
 	case !s.Listed && s.Workers == 0:
 		return "idle", "No application is connected, so it owns nothing.", classBusy
 	case !s.Listed:
@@ -259,6 +259,16 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 		return "not ready", c.Name + ": " + c.Error, classBad
 	}
 	return "ready", "", classGood
+}
+
+// because returns why a member has no lease, by its first check that can tell, such as a broker that cannot be reached; "" if none does.
+func because(s *report.Status) string {
+	for _, c := range s.Checks {
+		if c.Error != "" && slices.Contains([]string{"broker", "claim", "lease"}, c.Name) {
+			return " " + c.Name + ": " + c.Error
+		}
+	}
+	return ""
 }
 
 func recordOf(m report.Member) record {

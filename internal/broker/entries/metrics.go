@@ -21,6 +21,7 @@ type Metrics struct {
 	acks           prometheus.Counter
 	acksUnsent     prometheus.Counter
 	receiptsFailed prometheus.Counter
+	setBack        prometheus.Counter
 	lines          *loglimit.Metrics
 }
 
@@ -54,6 +55,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
 		acksUnsent:     counter("acks_unsent_total", "Acks that were never sent, because a consumer ended while it had no broker."),
 		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
+		setBack: counter("set_back_total", "Times that the position of a subscription moved back on a topic partition: it was deleted "+
+			"and made again, or set back, or its broker ended before it had stored the position."),
 	}
 	for _, reason := range wire.Reasons { // an increase is only seen from a count that was there before it
 		m.broken.WithLabelValues(reason.String())

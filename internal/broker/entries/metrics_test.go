@@ -1,6 +1,7 @@
 package entries
 
 import (
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -40,5 +41,30 @@ func TestFirstBrokenEntryIsAnIncrease(t *testing.T) {
 	m := NewMetrics(prometheus.NewRegistry())
 	if n := testutil.CollectAndCount(m.broken); n != len(wire.Reasons) {
 		t.Errorf("%d counts of broken entries at the start, want one for each of %d reasons", n, len(wire.Reasons))
+	}
+}
+
+// Only a position that moves back within a cluster counts.
+func TestAPositionThatMovesBackIsCounted(t *testing.T) {
+	at := func(cluster uint64, ledger, entry int64) positionAt {
+		return positionAt{cluster: cluster, id: wire.ID{Ledger: ledger, Entry: entry}, known: true}
+	}
+	c := &Consumer{client: &Client{metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler)}}
+	for _, step := range []struct {
+		what string
+		now  positionAt
+		want float64
+	}{
+		{"the first answer", at(1, 5, 7), 0},
+		{"forward", at(1, 6, 0), 0},
+		{"the same", at(1, 6, 0), 0},
+		{"back to an earlier ledger", at(1, 5, 9), 1},
+		{"back within it", at(1, 5, 8), 2},
+		{"another cluster", at(2, 1, 1), 2},
+	} {
+		c.stands(step.now)
+		if got := testutil.ToFloat64(c.client.metrics.setBack); got != step.want {
+			t.Errorf("%s: counted %v, want %v", step.what, got, step.want)
+		}
 	}
 }

@@ -50,6 +50,7 @@ func (c *Consumer) stands(now positionAt) {
 	c.position = now
 	c.mu.Unlock()
 	if before.known && before.cluster == now.cluster && cmp.Or(cmp.Compare(now.id.Ledger, before.id.Ledger), cmp.Compare(now.id.Entry, before.id.Entry)) < 0 {
+		c.client.metrics.setBack.Inc()
 		c.client.log.Warn("the position of the subscription moved back: settled events are delivered again",
 			"topic", c.sub.Topic, "subscription", c.sub.Name, "before", before.id, "now", now.id)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
@@ -422,7 +423,7 @@ func TestASubscriptionIsDeletedUnderItsConsumer(t *testing.T) {
 				return strings.Contains(log.String(), "moved back") && strings.Contains(log.String(), topic)
 			}
 			if test.told {
-				eventually.True(t, "it is told", tells)
+				eventually.True(t, "it is told", func() bool { return tells() && testutil.ToFloat64(c.metrics.setBack) == 1 })
 			} else if time.Sleep(time.Second); tells() {
 				t.Errorf("told %s", log.String())
 			}
