@@ -863,6 +863,9 @@ func TestRunRefusesBadArguments(t *testing.T) {
 		says     string
 	}{
 		"no port":                    {endpoint: "localhost", handler: done, says: "host:port"},
+		"a port of 0":                {endpoint: "localhost:0", handler: done, says: "host:port"},
+		"a port that is none":        {endpoint: "localhost:65536", handler: done, says: "host:port"},
+		"a port that is no number":   {endpoint: "localhost:port", handler: done, says: "host:port"},
 		"no path":                    {endpoint: "unix://sock", handler: done, says: "unix:///path"},
 		"half a path":                {endpoint: "unix:sock", handler: done, says: "unix:///path"},
 		"no handler":                 {says: "handler"},
@@ -972,6 +975,22 @@ func TestErrors(t *testing.T) {
 	}
 	if err := client.Reject(cause); !errors.Is(err, cause) || err.Error() != "cause" {
 		t.Errorf("Reject hides its cause: %v", err)
+	}
+	verdicts := map[string]struct { // the outermost counts
+		err  error
+		want clienttest.Kind
+	}{
+		"a rejection that is to be retried": {client.RetryAfter(client.Reject(cause), time.Second), clienttest.Retry},
+		"a retry that is rejected":          {client.Reject(client.RetryAfter(cause, time.Second)), clienttest.Reject},
+		"a wrapped rejection":               {fmt.Errorf("at last: %w", client.Reject(cause)), clienttest.Reject},
+		"two, the first a retry":            {errors.Join(client.RetryAfter(cause, time.Second), client.Reject(cause)), clienttest.Retry},
+	}
+	r := clienttest.NewRouter(t)
+	r.Start(func(_ context.Context, e *client.Event) error { return verdicts[e.Key].err })
+	for name, test := range verdicts {
+		if got := r.Deliver(&client.Event{Key: name}).Outcome(); got.Kind != test.want || (got.After > 0) != (got.Kind == clienttest.Retry) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
 	}
 	e := &client.Event{}
 	if !e.LeaseUntil().IsZero() || e.Progress(t.Context()) != nil {

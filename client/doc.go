@@ -13,9 +13,10 @@
 //
 // Nil means done: the event is acked. [RetryAfter] and any other error mean that the
 // handler failed and the event is retried, after your delay or the router's back-off.
-// [Reject] means that the event will never succeed: it goes to the dead letter topic. A
-// panic is a failure like any other error. [JSON] and [Proto] turn a function that takes
-// the decoded payload into a handler; payloads that they cannot decode are rejected.
+// [Reject] means that the event will never succeed: it goes to the dead letter topic. If an
+// error wraps both, the outermost counts. A panic is a failure like any other error. [JSON]
+// and [Proto] turn a function that takes the decoded payload into a handler; payloads that
+// they cannot decode are rejected.
 //
 // # When the key is lost
 //

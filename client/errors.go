@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // The causes with which the context of a handler is cancelled; context.Cause returns them.
@@ -92,6 +94,16 @@ func refusal(err error) error {
 	}
 	return &Error{Kind: kind, Err: err}
 }
+
+// verdict is an error that says what becomes of the event. Of several in a tree of errors the outermost counts, as in the other SDKs: who
+// wrapped the error knew it.
+type verdict interface {
+	error
+	tell(result *event.Result)
+}
+
+func (*RejectError) tell(result *event.Result)  { result.Kind = event.ResultReject }
+func (e *RetryError) tell(result *event.Result) { result.After = e.After }
 
 // RetryAfter says that the event failed with err and should be retried after d; d <= 0
 // means after the router's own back-off. The key waits meanwhile. It returns nil if err is

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -236,7 +237,8 @@ func parseEndpoint(s string) (endpoint, error) {
 		}
 		return endpoint{network: "unix", address: path}, nil
 	}
-	if _, port, err := net.SplitHostPort(s); err != nil || port == "" {
+	_, text, err := net.SplitHostPort(s)
+	if port, bad := strconv.ParseUint(text, 10, 16); err != nil || bad != nil || port == 0 {
 		return endpoint{}, badArgument("endpoint", " %q: want host:port or unix:///path", s)
 	}
 	return endpoint{network: "tcp", address: s}, nil

@@ -313,10 +313,8 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 		return event.Result{Kind: event.ResultCancelled}
 	}
 	result := event.Result{Kind: event.ResultRetry, Reason: err.Error()}
-	if reject := (*RejectError)(nil); errors.As(err, &reject) {
-		result.Kind = event.ResultReject
-	} else if retry := (*RetryError)(nil); errors.As(err, &retry) {
-		result.After = retry.After
+	if says, ok := errors.AsType[verdict](err); ok {
+		says.tell(&result)
 	}
 	return result
 }

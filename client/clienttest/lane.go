@@ -28,7 +28,7 @@ func (r *Router) Lane() *client.Lane {
 	return l
 }
 
-// visits makes deliveries of calls and reservations. It implements lane.Sender. Its lock is taken behind that of the boxes.
+// visits makes deliveries of calls and reservations. It implements lane.Sender and lane.Publisher. Its lock is taken behind that of the boxes.
 type visits struct {
 	router *Router
 	lane   *lane.Lane
@@ -49,7 +49,7 @@ type visit struct {
 
 func newVisits(r *Router) *visits {
 	v := &visits{router: r, open: make(map[event.Handle]*visit), reserved: make(map[event.MessageID]*visit)}
-	v.lane = lane.New(lane.DefaultConfig(), v, r, r.now, lane.NewMetrics(prometheus.NewRegistry()))
+	v.lane = lane.New(lane.DefaultConfig(), v, v, r.now, lane.NewMetrics(prometheus.NewRegistry()))
 	lanev1.RegisterLaneServiceServer(r.grpc, &lane.Service{Lane: v.lane})
 	return v
 }

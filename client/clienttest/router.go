@@ -57,13 +57,15 @@ type worker struct {
 }
 
 // Option configures a [Router].
-type Option func(*app.Config)
+type Option func(*options)
+
+type options struct{ handlerTimeout time.Duration }
 
 // WithHandlerTimeout sets a timeout for handlers, as handler.timeout does: a handler that
 // takes longer without Progress is cancelled, up to a quarter of the timeout later. It runs
 // on the time of the test, and must be at least 100 ms. By default there is no timeout.
 func WithHandlerTimeout(d time.Duration) Option {
-	return func(c *app.Config) { c.HandlerTimeout = d }
+	return func(o *options) { o.handlerTimeout = d }
 }
 
 // NewRouter returns a running router, which stops at the end of the test.
@@ -78,9 +80,11 @@ func NewRouter(t testing.TB, opts ...Option) *Router {
 
 	cfg := app.DefaultConfig()
 	cfg.PingInterval = 20 * time.Millisecond
+	var o options
 	for _, opt := range opts {
-		opt(&cfg)
+		opt(&o)
 	}
+	cfg.HandlerTimeout = o.handlerTimeout
 	server, err := app.New(cfg, app.Identity{Node: "clienttest", Group: t.Name()}, app.Parts{
 		Boxes: r.boxes, Lease: r.lease, Workers: r.workersChanged, Drain: func(string) {}, Now: r.now,
 		Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),

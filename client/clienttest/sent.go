@@ -34,7 +34,8 @@ func (r *Router) RefuseSends(err error) {
 }
 
 // Publish implements lane.Publisher.
-func (r *Router) Publish(e *event.Event, answer func(error)) error {
+func (v *visits) Publish(e *event.Event, answer func(error)) error {
+	r := v.router
 	sent, err := event.ParseSent(e.Properties)
 	if err != nil {
 		return err

@@ -67,6 +67,47 @@ public class Line {
     }
 }
 END
+cat >build/readme/src/main/java/Json.java <<END
+import io.ringfence.client.*;
+public class Json {
+    record Order(int cents) {}
+    interface Mapper { <T> T readValue(byte[] bytes, Class<T> type) throws java.io.IOException; }
+    interface Store { void add(String key, Order order); }
+    static void run(Mapper mapper, Store store) {
+        $(block 'Handlers.json')
+    }
+}
+END
+cat >build/readme/src/test/java/ListenerTest.java <<END
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import io.ringfence.client.*;
+import io.ringfence.junit5.*;
+import io.ringfence.spring.*;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.builder.SpringApplicationBuilder;
+import org.springframework.context.support.GenericApplicationContext;
+@RingfenceTest
+class ListenerTest {
+    record Order(int cents) {}
+    interface Store { void add(String key, Fence fence, int cents); }
+    static final AtomicInteger ADDED = new AtomicInteger();
+    @EnableAutoConfiguration
+    static class App {
+        final Store store = (key, fence, cents) -> ADDED.addAndGet(cents);
+$(block '@RingfenceListener')
+    }
+    @Test
+    void handlesAnOrder(TestRouter router) {
+        try (var application = new SpringApplicationBuilder(App.class).initializers((GenericApplicationContext context) ->
+                context.registerBean(RingfenceCustomizer.class, () -> router::connect)).run()) {
+            assertEquals(Outcome.Kind.DONE, router.deliver(Event.of("user-7").payload("{\"cents\": 5}")).outcome().kind());
+        }
+        assertEquals(5, ADDED.get());
+    }
+}
+END
 sed "s/VERSION/$version/" readme-pom.xml >build/readme/pom.xml
 maven build/readme verify
 # handles CLASS PATTERN: whether it handles all of 100 events, and writes the pattern for each

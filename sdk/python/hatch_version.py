@@ -18,12 +18,16 @@ def version() -> str:
                 return line.removeprefix("Version: ")
     try:
         described = subprocess.run(
-            ["git", "-C", str(here), "describe", "--tags", "--match", "v[0-9]*"], capture_output=True, text=True, check=True
+            ["git", "-C", str(here), "describe", "--tags", "--long", "--match", "v[0-9]*"], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "0.0.0.dev0"
-    # v1.2.3 for a tagged commit, v1.2.3-4-gabcdef for the fourth one after it
-    match = re.fullmatch(r"v(\d+(?:\.\d+)*)(?:-(\d+)-g[0-9a-f]+)?", described)
+    return version_of(described)
+
+
+def version_of(described: str) -> str:
+    """Returns the version of a commit as git describes it: v1.2.3-0-gabcdef has the tag v1.2.3, v1.2.3-rc.1-4-gabcdef is the fourth after its."""
+    match = re.fullmatch(r"v(.+)-(\d+)-g[0-9a-f]+", described)
     if match is None:
-        return described.removeprefix("v")
-    return match[1] if match[2] is None else f"{match[1]}.post{match[2]}"
+        raise ValueError(f"git describe says {described!r}, want TAG-NUMBER-gCOMMIT")
+    return match[1] if match[2] == "0" else f"{match[1]}.post{match[2]}"

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["ringfence.pytest_plugin"]  # installed packages get it by their entry point
+# Not by pytest_plugins: where the package is installed its entry point has registered the plugin, and pytest takes no second name for it.
+from ringfence.pytest_plugin import ringfence_router
+
+__all__ = ["ringfence_router"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -35,11 +35,16 @@ awk '/^```python$/ { writing = 1; next } /^```$/ { writing = 0 } writing' ../../
 	sed -n 's/^| \[Python\][^`]*`\([^`]*\)`.*/\1/p' ../../README.md
 } >"$work/line.py"
 
+# The tests of the source distribution run beside the package, whose entry point has registered the fixture.
+mkdir "$work/source"
+tar -xzf build/dist/ringfence-*.tar.gz -C "$work/source" --strip-components=1
+
 cd "$work"
 unset PYTHONPATH
 lines=$(awk '/^def handle/ { counting = 1 } /^if __name__/ { counting = 0 } counting && NF { n++ } END { print n }' handler.py)
 [ "$lines" -le 10 ] || { echo "the first handler has $lines lines, want at most ten" >&2; exit 1; }
-"$clean/bin/python" -W error -m pytest -q -p no:cacheprovider . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
+"$clean/bin/python" -W error -m pytest -q -p no:cacheprovider --ignore=source . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
+(cd source && "$clean/bin/python" -m pytest -p no:cacheprovider tests/test_readme.py tests/test_version.py) >source.log 2>&1 || { cat source.log >&2; exit 1; }
 # handles PROGRAM PATTERN: whether it handles all of 20 events, and writes the pattern for each
 handles() {
 	"$limited" 600 "$router" dev --rate 100 --events 20 -- "$clean/bin/python" "$1" >"$1.log" 2>&1 || { cat "$1.log" >&2; exit 1; }

@@ -49,7 +49,7 @@ assert.ok(first.length <= 10, `the first handler has ${first.length} lines, want
 writeFileSync(
   join(folder, "types.mts"),
   `import { deliveries, Fence, json, Lane, run, type CallHandler, type Event, type Handler, type Options } from "@ringfence/client";
-import { testRouter, type TestOutcome } from "@ringfence/client/testing";
+import { TestDelivery, testRouter, TestSent, type TestOutcome } from "@ringfence/client/testing";
 const options: Options = { maxInFlight: 5, hooks: { finished: (event: Event, outcome) => void [event.key, outcome.kind] } };
 const handler: Handler = json<{ cents: number }>(async (event, order, signal) => void [event.fence.before(Fence.parse("")), order.cents + 1, signal.aborted]);
 const charge: CallHandler = async (call, signal) => Buffer.from(call.method + String(signal.aborted));
@@ -63,6 +63,10 @@ export const remind: Handler = (event) => event.after(1000, "remind", event.time
 export const sent = () => new Lane().send("k", "x", { at: new Date(), properties: { a: "b" } }).then((id) => id.ledger + 1n);
 export const all = [() => run(handler, options), () => deliveries(options), testRouter];
 export const kind: TestOutcome["kind"] = "lost";
+// @ts-expect-error: a router makes them
+export const delivery = () => new TestDelivery();
+// @ts-expect-error: a router makes them
+export const event = (of: TestSent) => [of.deliver(), new TestSent()];
 `,
 );
 const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, target: "es2022", module: "nodenext", typeRoots: [join(root, "node_modules/@types")], types: ["node"] };

@@ -16,4 +16,4 @@
  *
  * @packageDocumentation
  */
-export { TestDelivery, TestRouter, TestSent, testRouter, type CallInit, type EventInit, type TestContext, type TestOutcome, type TestRouterOptions } from "./router.js";
+export { TestRouter, testRouter, type CallInit, type EventInit, type TestContext, type TestDelivery, type TestOutcome, type TestRouterOptions, type TestSent } from "./router.js";
