@@ -209,6 +209,25 @@ func TestLettersThatAreShownTwice(t *testing.T) {
 	}
 }
 
+// TestALetterThatIsShownTwiceBeforeItIsSent: it is not removed by its second showing while the first one waits in the batch.
+func TestALetterThatIsShownTwiceBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(0, 1)
+	healthy := g.client
+	client := &dying{Client: repeating{healthy}}
+	client.left.Store(2) // the record of the beginning, and that of the batch
+	g.over(client)
+	if c, err := g.replay(Selection{}, nil); !errors.Is(err, errDied) || c.Sent != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.over(healthy)
+	if got := g.waiting(); got != "0 1" {
+		t.Errorf("these wait: %q", got)
+	}
+}
+
 // cancelling is a client that cancels its caller's context instead of showing the third letter.
 type cancelling struct {
 	pulsar.Client
@@ -361,6 +380,96 @@ func TestReplayThatDies(t *testing.T) {
 			}
 			if left := g.waiting(); left != "9" {
 				t.Errorf("at the end these wait: %s", left)
+			}
+		})
+	}
+}
+
+// TestInterruptedReplayToTwoTopics: the record of a batch names the ends of both, where the next command looks for its events, whatever it selects itself.
+func TestInterruptedReplayToTwoTopics(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	other := pulsartest.Topic(t, 0)
+	g.cfg.Topics = append(g.cfg.Topics, other)
+	letter := g.letter(1)
+	letter.Properties[source.PropertyTopic] = other
+	for _, topic := range g.cfg.Topics {
+		g.keep(topic, "orders")
+	}
+	g.publish(g.cfg.LettersTopic, g.letter(0), letter)
+	healthy := g.client
+	client := &dying{Client: healthy}
+	client.left.Store(4) // two records, and two events
+	g.over(client)
+	if c, err := g.replay(Selection{}, nil); !errors.Is(err, errDied) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	g.over(healthy)
+	if c := g.mustReplay(Selection{Keys: []string{"none of theirs"}}, nil); c.Sent != 0 || c.SentBefore != 2 {
+		t.Errorf("sent %d, sent before %d, want 0, 2", c.Sent, c.SentBefore)
+	}
+	g.wantHeld("at the end", "0")
+	if got, want := g.held(other), map[string]int{"1": 1}; !maps.Equal(got, want) {
+		t.Errorf("the other topic holds %v, want %v", got, want)
+	}
+}
+
+// losing is a client that loses one message of a topic.
+type losing struct {
+	pulsar.Client
+
+	topic string
+	left  atomic.Int64 // messages, that one included
+}
+
+func (c *losing) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+	p, err := c.Client.CreateProducer(o)
+	if o.Topic == c.topic {
+		p = losingProducer{p, c}
+	}
+	return p, err
+}
+
+type losingProducer struct {
+	pulsar.Producer
+
+	client *losing
+}
+
+func (p losingProducer) SendAsync(ctx context.Context, m *pulsar.ProducerMessage, answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	if p.client.left.Add(-1) == 0 {
+		answer(nil, m, errRefused)
+		return
+	}
+	p.Producer.SendAsync(ctx, m, answer)
+}
+
+// TestRecordsThatAreRefused: an act without one of its records has an error, and goes no further. Its beginning and its end are audited when they are recorded.
+func TestRecordsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before        int // whether one was interrupted
+		record        int64
+		held, audited int
+	}{
+		"what an interrupted one has sent": {1, 1, 1, 0},
+		"the beginning":                    {0, 1, 0, 0},
+		"the batch":                        {0, 2, 0, 1},
+		"the end":                          {0, 3, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			g.letters(1)
+			if c.before > 0 {
+				g.interrupt(1, 1)
+			}
+			client := &losing{Client: g.client, topic: g.cfg.ReplaysTopic()}
+			client.left.Store(c.record)
+			g.over(client)
+			if got, err := g.replay(Selection{}, nil); !errors.Is(err, errRefused) || len(g.held(g.topic)) != c.held || len(g.acts) != c.before+c.audited {
+				t.Errorf("%+v, %v; the topic holds %v, and %d acts are audited, want %d and %d", got, err, g.held(g.topic), len(g.acts), c.held, c.before+c.audited)
 			}
 		})
 	}
@@ -532,7 +641,7 @@ func TestReplayToATopicWithoutASubscription(t *testing.T) {
 	admin, asked := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}, 0
 	g.cfg.Subscriptions = func(ctx context.Context, topic string) (map[string][]string, error) {
 		asked++
-		return admin.Subscriptions(ctx, topic)
+		return admin.Subscriptions(context.WithoutCancel(ctx), topic) // a busy host may take long
 	}
 	g.over(g.client)
 	g.keep(g.topic, "orders")
@@ -599,7 +708,10 @@ func TestReplayToATopicPartitionWithoutASubscription(t *testing.T) {
 	g := newGroup(t, 2)
 	to := pulsartest.Topic(t, 2)
 	g.cfg.Group = "orders"
-	g.cfg.Subscriptions = pulsaradmin.Client{URL: pulsartest.AdminURL(t)}.Subscriptions
+	admin := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}
+	g.cfg.Subscriptions = func(ctx context.Context, topic string) (map[string][]string, error) {
+		return admin.Subscriptions(context.WithoutCancel(ctx), topic) // a busy host may take long
+	}
 	g.over(g.client)
 	for _, topic := range []string{g.topic, to} {
 		g.keep(topic+"-partition-0", "orders")
@@ -751,6 +863,17 @@ func TestBatchesAreBounded(t *testing.T) {
 	}
 }
 
+// TestABatchWaitsForItsRate: before it is recorded.
+func TestABatchWaitsForItsRate(t *testing.T) {
+	s := newSender(nil, 1)
+	s.limiter.Allow() // all of this second
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if sent, err := s.sendRecorded(ctx, make([]batched, 1)); sent != 0 || err == nil {
+		t.Errorf("%d sent, %v", sent, err)
+	}
+}
+
 // TestRecordsOfEvents: the records of a replay of events name its topic partitions, and no letters, of which the next command would look for copies.
 func TestRecordsOfEvents(t *testing.T) {
 	t.Parallel()
@@ -778,7 +901,7 @@ func TestRecordsOfEvents(t *testing.T) {
 	}
 }
 
-// refusing is a client without readers of a topic.
+// refusing is a client that learns nothing of a topic.
 type refusing struct {
 	pulsar.Client
 
@@ -794,6 +917,13 @@ func (c refusing) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
 	return c.Client.CreateReader(o)
 }
 
+func (c refusing) TopicPartitions(topic string) ([]string, error) {
+	if topic == c.topic {
+		return nil, errRefused
+	}
+	return c.Client.TopicPartitions(topic)
+}
+
 // TestInterruptedReplayToATopicThatCannotBeRead: also with consent to duplicates an act waits for what can be known later.
 func TestInterruptedReplayToATopicThatCannotBeRead(t *testing.T) {
 	t.Parallel()
@@ -807,8 +937,8 @@ func TestInterruptedReplayToATopicThatCannotBeRead(t *testing.T) {
 	if found, err := g.findSent(t.Context(), Record{Step: StepSending, From: map[string]Place{g.topic: {}}}); len(found) > 0 || err != nil {
 		t.Errorf("of a batch without letters: %v, %v", found, err) // nothing to look for
 	}
-	if c, err := g.replay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); !errors.Is(err, errRefused) || c.Sent != 0 {
-		t.Errorf("%+v, %v", c, err)
+	if c, err := g.replay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); !errors.Is(err, errRefused) || c.Sent != 0 || len(g.acts) != 1 {
+		t.Errorf("%+v, %v, %d acts with the interrupted one", c, err, len(g.acts))
 	}
 	g.over(healthy)
 	if c := g.mustReplay(Selection{}, nil); c.Sent != 0 || c.SentBefore != 1 {

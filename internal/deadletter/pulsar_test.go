@@ -304,8 +304,28 @@ func TestInterruptedReplay(t *testing.T) {
 			if got := g.waiting(); got != "" {
 				t.Errorf("at the end these wait: %s", got)
 			}
+			if memory, err := g.remember(t.Context()); err != nil || len(memory.interrupted()) > 0 || memory.foreign > 0 {
+				t.Errorf("at the end %+v count as interrupted, and %d records as foreign: %v", memory.interrupted(), memory.foreign, err)
+			}
 		})
 	}
+}
+
+// TestReplayAfterAnInterruptedOne: it waits for messages that the broker may still be handling.
+func TestReplayAfterAnInterruptedOne(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1)
+	g.interrupt(0, 1)
+	g.cfg.LateMax = time.Hour
+	g.over(g.client)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if c, err := g.ReplayLetters(ctx, Selection{}, Options{Who: "me@here", Why: "a test", Rate: 100, Max: 100}); !errors.Is(err, context.DeadlineExceeded) || c.Sent != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	g.wantHeld("while it waits")
 }
 
 // TestInterruptedReplayOfLargeLetters: events that are sent as several chunks are found like others, as the first of a topic, and as the last before a batch.
@@ -345,31 +365,47 @@ func (r hidingReader) Next(ctx context.Context) (pulsar.Message, error) {
 	}
 }
 
-// TestInterruptedReplayBeforeAnIncompleteMessage: what a topic does not show cannot be known; with consent, the letters that were found are not sent again.
+// TestInterruptedReplayBeforeAnIncompleteMessage: what a topic does not show cannot be known, unless all letters were found. With consent, those that were found are
+// not sent again.
 func TestInterruptedReplayBeforeAnIncompleteMessage(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, 0)
-	g.keep(g.topic, "orders")
-	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
-	g.letters(1, 2)
-	g.interrupt(1, 1, 2)
-	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("hidden")})
-	g.client = hiding{g.client}
-	g.cfg.AnswerMax = time.Second
-	g.Broker = New(g.cfg, g.client)
-	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
-		t.Fatalf("the error is %v", err)
-	}
-	if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.Sent != 1 || c.SentBefore != 1 {
-		t.Errorf("sent %d, sent before %d, want 1, 1", c.Sent, c.SentBefore)
+	for name, c := range map[string]struct {
+		before []string // that the topic held
+		sent   int
+	}{"one is not found": {[]string{"before"}, 1}, "one is not found, the topic was empty": {nil, 1}, "all are found": {[]string{"before"}, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			for _, payload := range c.before {
+				g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
+			}
+			g.letters(1, 2)
+			g.interrupt(c.sent, 1, 2)
+			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("hidden")})
+			g.client = hiding{g.client}
+			g.cfg.AnswerMax = time.Second
+			g.Broker = New(g.cfg, g.client)
+			if c.sent < 2 {
+				if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
+					t.Fatalf("the error is %v", err)
+				}
+			}
+			if got := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = c.sent < 2 }); got.Sent != 2-c.sent || got.SentBefore != c.sent {
+				t.Errorf("sent %d, sent before %d, want %d, %d", got.Sent, got.SentBefore, 2-c.sent, c.sent)
+			}
+		})
 	}
 }
 
 // TestInterruptedReplayAmongClocksAhead: messages of producers whose clocks are ahead do not end the search for what an interrupted replay has
-// sent. Its record is dated back, so that all messages are ahead of it.
+// sent, nor do those that are ahead by SkewMax at most. Its record is dated back, so that all messages are ahead of it.
 func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ max, sentBefore int }{"as many as AheadMax": {2, 2}, "more": {0, 0}} {
+	for name, c := range map[string]struct {
+		ahead           time.Duration // of SkewMax
+		max, sentBefore int
+	}{"as many as AheadMax": {time.Minute, 2, 2}, "more": {time.Minute, 0, 0}, "within SkewMax": {-time.Minute, 0, 2}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t, 0)
@@ -377,7 +413,7 @@ func TestInterruptedReplayAmongClocksAhead(t *testing.T) {
 			g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
 			g.letters(0, 1, 2, 3)
 			now := g.cfg.Now
-			g.cfg.Now = func() time.Time { return now().Add(-g.cfg.SkewMax - time.Minute) }
+			g.cfg.Now = func() time.Time { return now().Add(-g.cfg.SkewMax - c.ahead) }
 			g.cfg.AheadMax = c.max
 			g.interrupt(2, 1, 2)
 			g.cfg.Now = now
@@ -683,6 +719,7 @@ func TestReadAfterALostSeek(t *testing.T) {
 	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("2")}, pulsar.ProducerMessage{Payload: []byte("3")})
 	cfg := g.cfg
 	cfg.QuietMax, cfg.SkewMax = 500*time.Millisecond, 0
+	dropped := 0 // seeks; on a busy host a reader may be too quiet for one
 	for drop, starts := range map[int][]string{1: want[1:], 2: want, 3: want, 4: want} {
 		for left := range 8 {
 			client := &dropping{g.client, left, drop}
@@ -690,10 +727,11 @@ func TestReadAfterALostSeek(t *testing.T) {
 			if !slices.Equal(got, want) && (drop > 1 || !slices.Equal(got, starts)) || end.Entry != 3 {
 				t.Errorf("%d seeks without %d messages: it reads %q up to %v", left, drop, got, end)
 			}
-			if left > 0 && client.left == left {
-				t.Error("no seek dropped anything")
-			}
+			dropped += left - client.left
 		}
+	}
+	if dropped == 0 {
+		t.Error("no seek dropped anything")
 	}
 }
 

@@ -368,6 +368,21 @@ func TestProducersOfLoneCopies(t *testing.T) {
 	send(false)
 }
 
+// Copies that have failed with an answer are sent together again, in the same room as others. Of equal lone copies the first is sent first.
+func TestFailedCopiesWaitForRoom(t *testing.T) {
+	q := copyQueue{copiesMax: 1, flying: 1}
+	event := event.Message{Event: new(event.Event)}
+	q.fail([]outgoingEvent{{message: event}})
+	q.retry()
+	if out, some := q.next(); some {
+		t.Errorf("%+v is to be sent beside another copy", out)
+	}
+	q.lone = []outgoingEvent{{message: event, after: refused, hop: true}, {message: event, after: refused}}
+	if out, some := q.next(); !some || !out.hop {
+		t.Errorf("%+v is to be sent, want the first lone copy", out)
+	}
+}
+
 // A lone copy that was confirmed late, or whose sender waits no longer, needs no turn, however many are before it.
 func TestLoneCopiesThatNeedNoTurn(t *testing.T) {
 	now, late := clock.Now().Add(time.Hour), new(atomic.Bool)
@@ -463,6 +478,33 @@ func TestALateConfirmationDoesNotWaitForRefusedCopies(t *testing.T) {
 	})
 }
 
+// Spilled events whose copies are confirmed late are settled while they wait to be sent alone, too, and copies that fail are sent again.
+func TestLateConfirmationsOfSpilledEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 20
+		src, broker, _ := runFake(t, events, func(*event.Event) {}, func(cfg *Config) {
+			cfg.Spill.PinnedMax, cfg.Spill.After, cfg.Spill.StuckAfter = 1, time.Millisecond, time.Millisecond
+		})
+		sender, timeout := pulsarsend.NewSender(nil), src.cfg.CopyTimeout
+		broker.take = func(c outgoing, done func(error)) {
+			time.AfterFunc(timeout, func() { done(&unanswered{pulsarsend.ErrTimeout, sender}) })
+			if c.after == nil {
+				time.AfterFunc(timeout*3/2, func() { done(nil) })
+			}
+		}
+		for range 100_000 { // until they are open for a millisecond of the real clock
+			if time.Sleep(spillEvery); broker.sentTo(src.cfg.RetryTopic) > 0 {
+				break
+			}
+		}
+		time.Sleep(3 * timeout)
+		synctest.Wait()
+		if open, spilled := src.Stats().Unsettled, testutil.ToFloat64(src.metrics.spilled); open != 0 || spilled != events {
+			t.Errorf("%d events are open, and %v count as spilled, want 0 and %d", open, spilled, events)
+		}
+	})
+}
+
 // Large copies wait for their turn; they do not fail for want of room.
 func TestCopiesOnTheirWayAreBoundedByBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -547,8 +589,8 @@ func TestUnreadableEntriesAreDeadLetters(t *testing.T) {
 		synctest.Wait()
 		broker.mu.Lock()
 		acks, copies := len(broker.acks), len(broker.copies)
-		if acks != 1 || copies != 1 || broker.copies[0].topic != src.cfg.DeadLetterTopic || broker.copies[0].properties[PropertyReason] != reason || string(broker.copies[0].payload) != "secret" {
-			t.Errorf("%d acks before the copies %+v are safe, want 1 before a dead letter", acks, broker.copies)
+		if acks != 1 || copies != 1 || broker.copies[0].topic != src.cfg.DeadLetterTopic || broker.copies[0].properties[PropertyReason] != reason || broker.copies[0].properties[PropertySeal] != "" || string(broker.copies[0].payload) != "secret" {
+			t.Errorf("%d acks before the copies %+v are safe, want 1 before a dead letter without a seal", acks, broker.copies)
 		}
 		broker.mu.Unlock()
 		if n := testutil.ToFloat64(src.metrics.received.WithLabelValues("unreadable")); n != 1 {
@@ -777,6 +819,8 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 			cfg = cfg.Resolved()
 			n := &noting{subscribed: map[string]subscription{}}
 			d := &discovery{cfg: cfg, reader: n, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), reading: map[string]struct{}{}, unread: map[string]*error{}, begun: new(Begun)}
+			again := FullTopicName("t") + "-partition-1" // an earlier source has read it: its subscription should be there
+			d.begun.add(again)
 			if err := d.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -786,7 +830,7 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 			}
 			for name, s := range n.subscribed {
 				base, _ := SplitPartition(name)
-				if want := all || base == cfg.RetryTopic; s.earliest != want {
+				if want := all || base == cfg.RetryTopic || name == again; s.earliest != want {
 					t.Errorf("from earliest %t: %s begins with the oldest entry: %t", all, name, s.earliest)
 				}
 			}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -41,20 +43,32 @@ func (h *timing) awaitCopy(topic string) {
 // spills makes events be spilled soon, beyond ten unacked ones.
 func spills(c *Config) { c.Spill.PinnedMax, c.Spill.RoundsMax, c.Spill.After = 10, 3, time.Millisecond }
 
-// Nothing is on its way to the parking topic when a source has ended: the events are the broker's again. A member that says otherwise keeps
-// the unpark of the key from its end.
+// Nothing is on its way to the parking topic when the copies are safe there, or in the dead letter topic, nor when a source has ended: the events are the broker's
+// again. A member that says otherwise keeps the unpark of the key from its end.
 func TestNothingIsOnItsWayToTheParkingTopicAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startTiming(t)
-		h.deliver(outgoing{topic: "t", payload: []byte("p")}, 0)
-		m := <-h.got
-		h.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Parked, Detail: &event.Detail{}}})
-		synctest.Wait()
-		if n := h.Parking(m.Event.Key); n != 1 {
-			t.Fatalf("%d events are on their way, want 1", n)
+		park := func(properties map[string]string) event.Key {
+			h.deliver(outgoing{topic: "t", payload: []byte("p"), properties: properties}, 0)
+			m := <-h.got
+			h.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Parked, Detail: &event.Detail{}}})
+			synctest.Wait()
+			if n := h.Parking(m.Event.Key); n != 1 {
+				t.Fatalf("%d events are on their way, want 1", n)
+			}
+			return m.Event.Key
 		}
+		for topic, properties := range map[string]map[string]string{h.cfg.ParkingTopic(): nil, h.cfg.DeadLetterTopic: {"large": strings.Repeat("x", headMax)}} {
+			key := park(properties)
+			h.broker.answer(topic)
+			synctest.Wait()
+			if n := h.Parking(key); n != 0 {
+				t.Errorf("%d events are on their way when the copy is in %s", n, topic)
+			}
+		}
+		key := park(nil)
 		h.stop()
-		if n := h.Parking(m.Event.Key); n != 0 {
+		if n := h.Parking(key); n != 0 {
 			t.Errorf("%d events are on their way when the source has ended", n)
 		}
 	})
@@ -91,6 +105,17 @@ func TestADoneEventIsNotSpilled(t *testing.T) {
 			t.Errorf("of 20 events, %v count as done and %v as spilled, want 20 and 0", acked, spilled)
 		}
 	})
+}
+
+// The end of an event pays for its four spills once.
+func TestAnEndPaysOnce(t *testing.T) {
+	s := spill{bounds: Bounds{Spill: Spill{RateMax: 100}}, ended: 1}
+	for i := range 3 {
+		s.earn(clock.Instant(time.Duration(i+1) * time.Second))
+	}
+	if s.budget != spillsPerEnd {
+		t.Errorf("one end pays for %v spills", s.budget)
+	}
 }
 
 // A source that has ended holds no timers.

@@ -412,11 +412,15 @@ func TestTheEndsWhileATopicPartitionIsAdded(t *testing.T) {
 	reader, topic := new(endsOf), FullTopicName("t")
 	p := fakeLinkOf(&fakeClient{}, reader)
 	names := []string{topic + "-partition-0"}
+	timers := p.cfg.TimerTopic()
 	reader.names = func(of string) ([]string, error) {
-		if of != topic {
-			return nil, nil
+		switch of {
+		case topic:
+			return names, nil
+		case timers:
+			return []string{timers}, nil
 		}
-		return names, nil
+		return nil, nil
 	}
 	first := End{Topic: topic, Partition: marked(0, 7), Last: EntryID{Ledger: 5, Entry: 1}}
 	reader.give = func() []End {
@@ -425,6 +429,10 @@ func TestTheEndsWhileATopicPartitionIsAdded(t *testing.T) {
 	}
 	if ends, known, err := p.ends(t.Context()); err != nil || !known || !slices.Equal(ends, []End{first, unknownEnd(topic, 1)}) {
 		t.Errorf("the ends %v, %t, %v, want an unknown one of the topic partition that was added", ends, known, err)
+	}
+	p.discovery.begun.add(timers) // it was read once
+	if ends, _, err := p.ends(t.Context()); err != nil || !slices.Contains(ends, unknownEnd(timers, -1)) {
+		t.Errorf("the ends %v, %v, want an unknown one of the timer topic", ends, err)
 	}
 	reader.names = func(string) ([]string, error) { return nil, context.DeadlineExceeded }
 	if ends, _, err := p.ends(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
@@ -445,6 +453,79 @@ func TestTheEndsOfALostTopicPartition(t *testing.T) {
 	}
 }
 
+// A topic partition that cannot be read at the start ends the source, unless the broker refuses one that this process has read.
+func TestATopicPartitionThatCannotBeReadAtTheStart(t *testing.T) {
+	topic, broken := FullTopicName("t"), errors.New("broken")
+	denied := &entries.BrokerError{Code: pulsarpb.ServerError_AUTHORIZATION_ERROR}
+	for name, c := range map[string]struct {
+		begun bool
+		fails error
+		ends  bool
+	}{"another error": {false, broken, true}, "refused": {false, denied, true}, "refused, and read before": {true, denied, false}} {
+		t.Run(name, func(t *testing.T) {
+			reader := &fakeReader{
+				names: func(topic string) ([]string, error) { return []string{topic}, nil },
+				attach: func(s subscription) error {
+					if s.topic == topic {
+						return c.fails
+					}
+					return nil
+				},
+			}
+			p := fakeLinkOf(&fakeClient{}, reader)
+			if c.begun {
+				p.discovery.begun.add(topic)
+			}
+			defer p.close()
+			if err := p.subscribeAll(t.Context()); (err != nil) != c.ends || c.ends && !errors.Is(err, c.fails) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+// A lost topic is tried again ever more slowly, and the broker is asked as seldom as before when it is read again.
+func TestALostTopicIsTriedEverMoreSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topic := FullTopicName("t")
+		var asked atomic.Int32
+		var refused atomic.Bool
+		reader := &fakeReader{attach: func(s subscription) error {
+			if s.topic == topic && refused.Load() {
+				return errors.New("refused")
+			}
+			return nil
+		}}
+		reader.names = func(of string) ([]string, error) {
+			if of == topic {
+				asked.Add(1)
+			}
+			return []string{of}, nil
+		}
+		p := fakeLinkOf(&fakeClient{}, reader)
+		if err := p.subscribeAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		inAnHour := func() int32 {
+			before := asked.Load()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			return asked.Load() - before
+		}
+		refused.Store(true)
+		p.discovery.lose(topic, errors.New("refused"))
+		if n := inAnHour(); n > int32(2*time.Hour/lostAgainMax) {
+			t.Errorf("it is asked for %d times in an hour while it is lost", n)
+		}
+		refused.Store(false)
+		time.Sleep(p.cfg.DiscoverEvery)
+		if n := inAnHour(); p.discovery.unreadTopics() != nil || n > int32(time.Hour/p.cfg.DiscoverEvery)+1 {
+			t.Errorf("it is asked for %d times in an hour when it is read again; not read are %v", n, p.discovery.unreadTopics())
+		}
+	})
+}
+
 // The loss of a topic partition is forgotten when the topic has it no longer, and not before.
 func TestLossesOfTopicPartitionsThatAreGone(t *testing.T) {
 	d := fakeLink(&fakeClient{}).discovery
@@ -455,6 +536,11 @@ func TestLossesOfTopicPartitionsThatAreGone(t *testing.T) {
 	d.forgetGone(FullTopicName("t"), []string{there})
 	if d.whyUnread(gone) != nil || d.whyUnread(there) == nil || d.whyUnread(other) == nil {
 		t.Errorf("not read are %v", d.unread)
+	}
+	d.lose(gone, errors.New("refused"))
+	d.reader = &fakeReader{names: func(string) ([]string, error) { return []string{there}, nil }, attach: func(subscription) error { return nil }}
+	if err := d.look(t.Context(), FullTopicName("t")); err != nil || d.whyUnread(gone) != nil {
+		t.Errorf("not read are %v, %v", d.unread, err)
 	}
 }
 

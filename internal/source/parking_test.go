@@ -3,6 +3,7 @@ package source_test
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -82,6 +83,10 @@ func TestParkingReadsAllLetters(t *testing.T) {
 		const events = 3000
 		broker, cfg := membroker.New(membroker.DefaultConfig()), sourcetest.Config("t")
 		want := publish(t, broker, "t", events)
+		parking := cfg.Resolved().ParkingTopic()
+		if _, err := broker.Publish(t.Context(), parking, []membroker.Message{{Properties: map[string]string{"ringfence-parked-end": "of a reading that has failed"}}}); err != nil {
+			t.Fatal(err)
+		}
 		m := sourcetest.Start(t, source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
 		for range events / 500 {
 			park(m, 500)
@@ -97,6 +102,38 @@ func TestParkingReadsAllLetters(t *testing.T) {
 		}
 		if again := readAll(t, p); len(again) != 0 {
 			t.Errorf("%d letters came back twice", len(again))
+		}
+		if stats := broker.SubscriptionStats(cfg.Resolved().DeadLetterSubscription); stats.Backlog+stats.Unacked != 0 {
+			t.Errorf("of letters and ends these remain: %+v", stats)
+		}
+	})
+}
+
+// TestReadingsOfTheParkingTopicExcludeEachOther: until the first is closed, or has failed.
+func TestReadingsOfTheParkingTopicExcludeEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker, cfg := &flaky{Broker: membroker.New(membroker.DefaultConfig())}, sourcetest.Config("t")
+		publish(t, broker, "t", 1)
+		m := sourcetest.Start(t, source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		park(m, 1)
+		m.AwaitIdle()
+		m.Stop()
+		p := source.NewMemParking(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet())
+		nothing := func(*source.ParkedLetter) {}
+		first, err := p.Read(t.Context(), nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Read(t.Context(), nothing); !errors.Is(err, source.ErrParkingBusy) {
+			t.Errorf("beside another reading: %v", err)
+		}
+		first.Close()
+		broker.refuse = 1
+		if _, err := p.Read(t.Context(), nothing); !errors.Is(err, errFlaky) {
+			t.Errorf("without an end: %v", err)
+		}
+		if got := readAll(t, p); len(got) != 1 {
+			t.Errorf("%q came back after a reading that has failed", got)
 		}
 	})
 }

@@ -164,6 +164,29 @@ func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
 	})
 }
 
+// A reading waits for another consumer of the parking topic, for a bounded time, and says that it was there.
+func TestReadingsOfTheParkingTopicWaitForEachOther(t *testing.T) {
+	for busy, want := range map[int]error{3: nil, 1000: ErrParkingBusy} { // attempts that are refused
+		synctest.Test(t, func(t *testing.T) {
+			client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+				if busy--; busy >= 0 {
+					return nil, errors.New("server error: ConsumerBusy: Exclusive consumer is already connected")
+				}
+				return &fakeConsumer{}, nil
+			}}
+			cfg := DefaultConfig()
+			cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+			p := NewParking(cfg, pulsar.ClientOptions{}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*parkingBusyMax)
+			defer cancel()
+			began := time.Now()
+			if _, err := p.subscribe(ctx, &sdk{client: client}); !errors.Is(err, want) || (err == nil) != (want == nil) || time.Since(began) > parkingBusyMax {
+				t.Errorf("it ends with %v after %v, want %v", err, time.Since(began), want)
+			}
+		})
+	}
+}
+
 // hungConsumer answers nothing before the test does.
 type hungConsumer struct {
 	pulsar.Consumer
@@ -261,9 +284,9 @@ func TestCopiesAsTheClientIsAskedToSendThem(t *testing.T) {
 			if closed := int(consumer.closed.Load()); busy == nil && closed != subscribed {
 				t.Errorf("%s %s: of %d consumers %d were closed", topic, refusal, subscribed, closed)
 			}
-			p.send(t.Context(), outgoing{topic: FullTopicName(topic), eventTime: 5000}, func(error) {})
-			if !sent.EventTime.Equal(time.UnixMilli(5000)) {
-				t.Errorf("%s: the event time is %v", topic, sent.EventTime)
+			p.send(t.Context(), outgoing{topic: FullTopicName(topic), eventTime: 5000, delay: time.Minute, key: "k", orderingKey: "o"}, func(error) {})
+			if !sent.EventTime.Equal(time.UnixMilli(5000)) || sent.DeliverAfter != time.Minute || sent.Key != "k" || sent.OrderingKey != "o" {
+				t.Errorf("%s: %+v is sent", topic, sent)
 			}
 		}
 	}
@@ -458,6 +481,47 @@ func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
 	}
 	if made != 2 {
 		t.Errorf("%d producers were asked for, want one for each way", made)
+	}
+}
+
+// A producer that the client gave up is replaced where it was taken from, also when it has sent a copy alone.
+func TestAProducerOfALoneCopyIsMadeAnew(t *testing.T) {
+	for name, limit := range map[string]int{"its own": 2, "the common one, for lack of another": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				made := 0
+				p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+					if made++; made > limit {
+						return nil, errors.New("ProducerBusy: Topic reached max producers limit")
+					}
+					return answering(pulsar.ErrProducerClosed), nil
+				}})
+				topic := p.cfg.RetryTopic
+				common, own := p.outlets.byTopic[topic], p.outlets.alone[0][topic]
+				if _, err := p.outlets.tryProducer(t.Context(), common); err != nil {
+					t.Fatal(err)
+				}
+				p.send(t.Context(), outgoing{topic: topic, after: pulsarsend.NewSender(nil)}, func(error) {})
+				synctest.Wait()
+				if own.hasProducer() || common.hasProducer() != (limit > 1) {
+					t.Errorf("there is a common producer: %v, and its own: %v", common.hasProducer(), own.hasProducer())
+				}
+			})
+		})
+	}
+}
+
+// A receipt shows that its producer is not silent.
+func TestReceiptsAreNoted(t *testing.T) {
+	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return &numbered{}, nil }})
+	made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.cfg.RetryTopic])
+	if err != nil {
+		t.Fatal(err)
+	}
+	*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
+	ago := clock.Now()
+	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || made.Silent(ago.Sub(0)) {
+		t.Errorf("it is silent after a receipt; the copy ended with %v", err)
 	}
 }
 
@@ -779,10 +843,17 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 	}})
 	o := p.outlets.byTopic[p.cfg.RetryTopic]
 	for i := range 10 {
-		for range 100 {
+		for n := range 100 {
 			if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, broken) {
 				t.Fatalf("a copy without a producer: %v, want %v", err, broken)
 			}
+			if n > 0 {
+				continue
+			}
+			if o.again == 0 {
+				t.Fatal("no pause follows an attempt that failed")
+			}
+			o.again = o.again.Add(time.Hour) // on a busy machine the pause could end before the other copies are sent
 		}
 		if want := min(p.cfg.CopyBackoffMin<<i, p.cfg.CopyBackoffMax); tries != i+1 || o.pauses.Last != want {
 			t.Errorf("%d attempts and a pause of %v, want %d and %v", tries, o.pauses.Last, i+1, want)
@@ -892,11 +963,23 @@ func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
 		}
 		letter(nil, 2) // before the producer is made, and in its first ledger
 		letter(nil, 0)
+		letter(nil, 0)
 		before := looks()
 		time.Sleep(10 * keepEvery)
 		synctest.Wait()
 		if looks() != before+1 {
 			t.Errorf("it was looked for %d times after the last letter, want once", looks()-before)
+		}
+		letter(nil, 0)
+		fail(errors.New("not now"))
+		before = looks()
+		time.Sleep(keepEvery)
+		synctest.Wait()
+		fail(nil)
+		time.Sleep(10 * keepEvery)
+		synctest.Wait()
+		if looks() != before+2 {
+			t.Errorf("it was looked for %d times after a look that failed, want once more", looks()-before-1)
 		}
 		broken := errors.New("broken")
 		producer.ledger = 9

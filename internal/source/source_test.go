@@ -57,7 +57,7 @@ func (f *flaky) Publish(ctx context.Context, topic string, messages []membroker.
 	return f.Broker.Publish(ctx, topic, messages)
 }
 
-// A copy that fails leaves its original unacked, and is sent again ever more slowly.
+// A copy that fails leaves its original unacked, and is sent again ever more slowly, until one is safe.
 func TestACopyThatFailsIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &flaky{Broker: membroker.New(membroker.DefaultConfig()), refuse: 4}
@@ -89,8 +89,18 @@ func TestACopyThatFailsIsSentAgain(t *testing.T) {
 		if len(broker.attempts) != 5 {
 			t.Errorf("%d attempts, want 5", len(broker.attempts))
 		}
-		if got := metric(t, reg, "ringfence_source_copy_failures_total"); got != 4 {
-			t.Errorf("copy failures = %v, want 4", got)
+		if failures := metric(t, reg, "ringfence_source_copy_failures_total"); failures != 4 {
+			t.Errorf("copy failures = %v, want 4", failures)
+		}
+		broker.refuse = 1 // and no attempt is under way
+		if _, err := broker.Broker.Publish(t.Context(), "persistent://public/default/t", []membroker.Message{{Payload: []byte("y")}}); err != nil {
+			t.Fatal(err)
+		}
+		got = m.Take(1)
+		m.Settle(nil, []event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "no use"}}})
+		m.AwaitIdle()
+		if gap := broker.attempts[6].Sub(broker.attempts[5]); gap != cfg.CopyBackoffMin {
+			t.Errorf("after a copy that was safe, the next attempt came after %v, want %v", gap, cfg.CopyBackoffMin)
 		}
 		m.Stop()
 	})

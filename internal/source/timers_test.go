@@ -128,10 +128,10 @@ func (h *timing) acked() int {
 // and properties.
 func TestTimersHop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := startTiming(t)
+		h := startTiming(t, func(c *Config) { c.Spill.RoundsMax = 1 }) // hops are no rounds
 		begun := time.Now()
 		answers := h.send(150 * time.Minute)
-		if c := h.newest(1); c.delay != HopMax || c.key != "user-1" {
+		if c := h.newest(1); c.delay != HopMax || c.key != "user-1" || !c.awaited {
 			t.Fatalf("the first copy: %+v", c)
 		}
 		select {
@@ -148,7 +148,7 @@ func TestTimersHop(t *testing.T) {
 			tick := time.Duration(hop) * time.Second // by which the broker may be too early
 			time.Sleep(HopMax - tick)
 			h.deliver(c, HopMax-tick)
-			if c := h.newest(hop + 2); c.delay != delay+tick {
+			if c := h.newest(hop + 2); c.delay != delay+tick || c.awaited {
 				t.Fatalf("copy %d is delayed for %v, want %v", hop+2, c.delay, delay)
 			}
 			if h.acked() != hop {
@@ -194,8 +194,8 @@ func TestTimersHop(t *testing.T) {
 		}
 		h.Settle(nil, []event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
 		sends := testutil.ToFloat64(h.metrics.timersSent.WithLabelValues("confirmed"))
-		if h.acked() != 3 || testutil.ToFloat64(h.metrics.timerHops) != 2 || sends != 1 {
-			t.Errorf("%d acks, %v hops, %v confirmed", h.acked(), testutil.ToFloat64(h.metrics.timerHops), sends)
+		if retried := testutil.ToFloat64(h.metrics.retried); h.acked() != 3 || testutil.ToFloat64(h.metrics.timerHops) != 2 || sends != 1 || retried != 0 {
+			t.Errorf("%d acks, %v hops, %v confirmed, %v retried", h.acked(), testutil.ToFloat64(h.metrics.timerHops), sends, retried)
 		}
 	})
 }
@@ -385,6 +385,23 @@ func TestUnsentIsAnswered(t *testing.T) {
 			t.Errorf("%d answers to the first one, and %d further ones to the second", len(first), len(second))
 		}
 	})
+}
+
+// The same holds for a send that comes so late that the copier has not taken it yet.
+func TestUntakenIsAnswered(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	s := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 64 { // the copier may look for work first
+		c := newCopier()
+		c.add(outgoingEvent{answer: func(error) {}})
+		s.copy(ended, c, nil, nil)
+		if n := len(c.unanswered()); n != 1 {
+			t.Fatalf("%d sends are to be answered, want 1", n)
+		}
+	}
 }
 
 // A new event that the broker refuses takes the receipts of others with it: these are sent once more, alone, and its sender learns that it has failed.
