@@ -14,10 +14,11 @@ import (
 
 // Reasons for which a stream ends.
 var (
-	errSilent   = errors.New("forward: the peer is silent")
-	errNoHello  = errors.New("forward: no Hello in time")
-	errGone     = errors.New("forward: the peer has left and has no unanswered events")
-	errStopping = errors.New("forward: this member is stopping")
+	errSilent       = errors.New("forward: the peer is silent")
+	errNoConnection = errors.New("forward: no connection in time")
+	errNoHello      = errors.New("forward: no Hello in time")
+	errGone         = errors.New("forward: the peer has left and has no unanswered events")
+	errStopping     = errors.New("forward: this member is stopping")
 )
 
 // end is one end of a stream, as its sending goroutine sees it. Every frame carries

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/backoff"
@@ -143,9 +144,13 @@ func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream,
 	}
 	st, err := s.hello(ctx, l, conn)
 	if err != nil {
+		connected := conn.GetState() == connectivity.Ready
 		_ = conn.Close()
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
+		}
+		if errors.Is(err, errNoHello) && !connected {
+			err = errNoConnection
 		}
 		return nil, nil, err
 	}

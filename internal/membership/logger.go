@@ -54,6 +54,7 @@ var lineKinds = []struct {
 	{"refused", []string{"ignoring alive", "Ignoring an alive", "Rejected", string(refusedMembers), "membership: refused"}},
 	{"conflict", []string{"Conflicting address", "Refuting", "unexpected node"}},
 	{"overflow", []string{"queue full", "Too many pending"}},
+	{"stream", []string{errNothing.Error()}}, // its line names a label, too
 	{"malformed", []string{"decode", "decompress", "truncated", "checksum", "not supported", "msgType", "label", "missing message type", "too short"}},
 	{"stream", []string{"failed to receive", "Failed to receive", "Failed to read", "Failed push/pull", "Failed fallback", "Push/Pull", "Failed to push", "Failed to send"}},
 	{"probe", []string{"acks received", "Was able to connect", "probe"}},

@@ -185,12 +185,19 @@ func (s *screened) Read(p []byte) (int, error) {
 			if _, ours := errors.AsType[refusal](err); ours {
 				s.transport.refuse(err, s.RemoteAddr())
 			}
+			if s.labelled && errors.Is(err, io.EOF) {
+				err = errNothing
+			}
 			from = failed{err}
 		}
 		s.from = from
 	}
 	return s.from.Read(p)
 }
+
+// errNothing is the error of a connection that ends before its first message, as after a ping that the member could not answer in time. memberlist takes
+// an io.EOF there for a wrong label, as of another group.
+var errNothing = errors.New("membership: the connection ended without a message")
 
 // failed is a reader that has nothing.
 type failed struct{ err error }

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // The wire as memberlist (v0.7.0) writes it.
@@ -218,6 +221,21 @@ func TestStreamsEnd(t *testing.T) {
 	}
 	if n, _ := io.Copy(io.Discard, from); n > streamBytesMax+512 {
 		t.Errorf("%d bytes are read", n)
+	}
+}
+
+// A connection that ends without a message, as after a ping that was given up, is no traffic of another group: memberlist takes an empty label from an
+// io.EOF, and logs that.
+func TestAConnectionWithoutAMessageHasNoLabel(t *testing.T) {
+	theirs, ours := net.Pipe()
+	_ = theirs.Close()
+	conn := &screened{Conn: ours, transport: &transport{screen: screen{label: "orders"}}, labelled: true}
+	_, label, err := memberlist.RemoveLabelHeaderFromStream(conn)
+	if err == nil {
+		t.Fatalf("memberlist reads the label %q", label)
+	}
+	if kind := kindOf("failed to receive and remove the stream label header: " + err.Error()); kind != "stream" {
+		t.Errorf("its line counts as %s, want stream", kind)
 	}
 }
 

@@ -102,17 +102,17 @@ func (d *discovery) timers() error {
 }
 
 // lookForTimers subscribes to the timer topic, and to its added partitions. Events continue without it, in a cluster
-// that does not permit that topic, for one.
-func (d *discovery) lookForTimers(ctx context.Context) {
+// that does not permit that topic, for one. It returns why partitions that are read cannot be looked up, nil if they can: timers continue, too.
+func (d *discovery) lookForTimers(ctx context.Context) (unknown error) {
 	if !d.cfg.Timers {
 		off := errTimersOff
 		d.timersErr.Store(&off)
-		return
+		return nil
 	}
 	topic := d.cfg.TimerTopic()
 	err := d.look(ctx, topic)
 	if ctx.Err() != nil {
-		return
+		return ctx.Err()
 	}
 	before := d.timersErr.Load()
 	if err == nil {
@@ -120,14 +120,18 @@ func (d *discovery) lookForTimers(ctx context.Context) {
 		if before != nil && !errors.Is(*before, errNotReady) {
 			d.log.Info("reading the timer topic", "topic", topic)
 		}
-		return
+		return nil
 	}
 	d.metrics.discoveryFailures.Inc()
+	if before == nil && errors.Is(err, errLookUp) && !entries.Unavailable(err) {
+		return err // as in an outage of the broker: the reader has the topic partitions, and reads on when it can
+	}
 	d.timersErr.Store(&err)
 	if before == nil || errors.Is(*before, errNotReady) { // said once, until it works again
 		d.log.Error("the timer topic cannot be read: timers, schedules and Send are refused until it can be read; events are not affected",
 			"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
 	}
+	return nil
 }
 
 // subscribersMax bounds the concurrent subscriptions to topic partitions.
@@ -174,7 +178,7 @@ func (d *discovery) start(ctx context.Context) error {
 	looking, looked := ctx, make(chan struct{})
 	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.running.Go(func() {
-		d.lookForTimers(ctx)
+		_ = d.lookForTimers(ctx) // none of its partitions is read yet
 		close(looked)
 		d.run(ctx)
 	})
@@ -203,10 +207,13 @@ func (d *discovery) stop() {
 	d.metrics.timersPending.Set(0)
 }
 
+// errLookUp says that the names of the partitions of a topic are not known.
+var errLookUp = errors.New("look up")
+
 func (d *discovery) partitions(ctx context.Context, topic string) ([]string, error) {
 	names, err := d.reader.partitions(ctx, topic)
 	if err != nil {
-		return nil, fmt.Errorf("source: look up %s: %w%s", topic, err, hint(err))
+		return nil, fmt.Errorf("source: %w %s: %w%s", errLookUp, topic, err, hint(err))
 	}
 	return names, nil
 }
@@ -264,7 +271,9 @@ func (d *discovery) run(ctx context.Context) {
 				failed[topic] = err
 			}
 		}
-		d.lookForTimers(ctx) // last: each of its partitions may take long to answer
+		if err := d.lookForTimers(ctx); err != nil && ctx.Err() == nil { // last: each of its partitions may take long to answer
+			failed[d.cfg.TimerTopic()] = err
+		}
 		pause = again()
 		timer.Reset(pause)
 		for topic, err := range failed {

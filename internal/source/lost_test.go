@@ -264,6 +264,24 @@ func TestALostTimerTopic(t *testing.T) {
 	})
 }
 
+// A broker that does not answer the lookup of the timer topic, as in an outage, ends no timers: its partitions are read when the broker is back, and
+// until the next lookup nothing else would permit timers again.
+func TestTimersContinueWithoutALookup(t *testing.T) {
+	refuses(t, pulsarpb.ServerError_SERVICE_NOT_READY, func(r *refusing) {
+		r.start()
+		<-r.Ready()
+		r.refused.Store(new(FullTopicName("a-s-TIMER")))
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if err := r.Source.broker.timers(); err != nil {
+			r.t.Errorf("timers cannot be set: %v", err)
+		}
+		if got := r.log.String(); strings.Contains(got, "level=ERROR") || !strings.Contains(got, "cannot look up new topic partitions") {
+			r.t.Errorf("the log is\n%s, want the failed lookup as a warning", got)
+		}
+	})
+}
+
 // A subscription that has got consumers of another type ends the source, as at the start: the settings are wrong.
 func TestALostTopicWithConsumersOfAnotherType(t *testing.T) {
 	refuses(t, pulsarpb.ServerError_CONSUMER_BUSY, func(r *refusing) {

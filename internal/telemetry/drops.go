@@ -14,8 +14,11 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// dropsEvery is the shortest time between two lines about dropped spans.
-const dropsEvery = time.Minute
+// The shortest times between two lines about dropped spans, and between two about failed exports: each batch of spans may fail at once.
+const (
+	dropsEvery    = time.Minute
+	failuresEvery = time.Minute
+)
 
 // drops counts the spans that the queue of the SDK has no room for: it drops them without a word.
 type drops struct {
@@ -81,4 +84,25 @@ func (c countedExports) ExportSpans(ctx context.Context, spans []sdktrace.ReadOn
 	c.drops.handed.Add(uint64(len(spans)))
 	c.drops.tell(c.drops.waiting)
 	return c.SpanExporter.ExportSpans(ctx, spans)
+}
+
+// failures logs the errors of the exporter, the newest one in each interval.
+type failures struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	count uint64        // since the last line
+	last  clock.Instant // 0: never
+}
+
+func (f *failures) tell(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	now := clock.Now()
+	if f.last != 0 && now.Sub(f.last) < failuresEvery {
+		return
+	}
+	f.log.Warn("traces are not exported", "failures", f.count, "error", err)
+	f.count, f.last = 0, now
 }

@@ -66,7 +66,8 @@ func NewTraces(ctx context.Context, version, group, node string, log *slog.Logge
 
 func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, version, group, node string, log *slog.Logger) (*Traces, error) {
 	log = log.With("component", "traces")
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not exported", "error", err) }))
+	failures := &failures{log: log}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(failures.tell))
 	about, err := resource.New(ctx,
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(

@@ -183,3 +183,28 @@ func TestDroppedSpansAreTold(t *testing.T) {
 		t.Errorf("the log is\n%s", text.String())
 	}
 }
+
+// TestFailedExportsAreToldOnce: a collector that refuses each batch at once costs no line for each batch.
+func TestFailedExportsAreToldOnce(t *testing.T) {
+	refusing := httptest.NewServer(http.NotFoundHandler())
+	defer refusing.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", refusing.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_on")
+	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
+	var text strings.Builder
+	traces, err := telemetry.NewTraces(t.Context(), "v1", "orders", "a", slog.New(slog.NewTextHandler(&text, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const batches = 200
+	for range batches {
+		_, span := traces.Tracer.Start(t.Context(), "work")
+		span.End()
+	}
+	_ = traces.Close(t.Context()) // waits for the exports, and returns the last error or none
+	lines := strings.Count(text.String(), "traces are not exported")
+	if lines == 0 || lines > batches/10 { // some more on a machine so slow that the exports take minutes
+		t.Errorf("%d lines about %d failed exports\n%.500s", lines, batches, text.String())
+	}
+}

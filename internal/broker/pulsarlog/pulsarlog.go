@@ -35,6 +35,7 @@ func New(to *slog.Logger) log.Logger { return logger{to: to} }
 type logger struct {
 	to     *slog.Logger
 	closed bool // the line is about a consumer that the router has closed
+	busy   bool // the line is about a subscription that has a consumer
 }
 
 // The client's words about a consumer that is closed right after it has subscribed, as the router does to create a subscription. The client
@@ -42,6 +43,13 @@ type logger struct {
 const (
 	closedLine  = "Failed to redeliver closing or closed consumer"
 	closedError = "consumer closing or closed"
+)
+
+// The client's words, at the level of errors, about a subscription that has a consumer already, as when several routers create that of the dead
+// letter topic at once, or somebody reads it. The router makes sure in that way that the subscription exists, so it gets the answer that it wants.
+const (
+	busyLine  = "Failed to create consumer"
+	busyError = "ConsumerBusy"
 )
 
 // SubLogger implements log.Logger.
@@ -52,12 +60,16 @@ func (l logger) WithFields(fields log.Fields) log.Entry { return l.with(fields) 
 
 // WithField implements log.Logger.
 func (l logger) WithField(name string, value any) log.Entry {
-	return logger{to: l.to.With(name, harmless(value)), closed: l.closed}
+	return logger{to: l.to.With(name, harmless(value)), closed: l.closed, busy: l.busy}
 }
 
 // WithError implements log.Logger.
 func (l logger) WithError(err error) log.Entry {
-	return logger{to: l.to.With("error", harmless(err)), closed: err != nil && err.Error() == closedError}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	return logger{to: l.to.With("error", harmless(err)), closed: text == closedError, busy: strings.Contains(text, busyError)}
 }
 
 func (l logger) with(fields log.Fields) logger {
@@ -65,7 +77,7 @@ func (l logger) with(fields log.Fields) logger {
 	for name, value := range fields {
 		attrs = append(attrs, name, harmless(value))
 	}
-	return logger{to: l.to.With(attrs...), closed: l.closed}
+	return logger{to: l.to.With(attrs...), closed: l.closed, busy: l.busy}
 }
 
 // Debug implements log.Logger.
@@ -93,7 +105,7 @@ func (l logger) Warnf(format string, args ...any) { l.printf(slog.LevelWarn, for
 func (l logger) Errorf(format string, args ...any) { l.printf(slog.LevelError, format, args) }
 
 func (l logger) print(level slog.Level, args []any) {
-	if l.closed || len(args) == 1 && args[0] == closedLine {
+	if l.closed || len(args) == 1 && (args[0] == closedLine || l.busy && args[0] == busyLine) {
 		level = slog.LevelDebug
 	}
 	if ctx := context.Background(); l.to.Enabled(ctx, level) {

@@ -90,6 +90,28 @@ func TestFactsAreWritten(t *testing.T) {
 	}
 }
 
+// The router creates a subscription with a consumer, and another consumer shows that it exists: that is no error. All other refusals are.
+func TestASubscriptionWithAConsumerIsNoError(t *testing.T) {
+	busy := errors.New("server error: ConsumerBusy: Exclusive consumer is already connected")
+	lines := func(l log.Logger) {
+		l.WithError(busy).Error("Failed to create consumer")
+		l.WithError(busy).WithField("a", 1).WithFields(log.Fields{"topic": "t"}).Error("Failed to create consumer")
+	}
+	if text := logged(slog.LevelInfo, lines); text != "" {
+		t.Errorf("written:\n%s", text)
+	}
+	if text := logged(slog.LevelDebug, lines); strings.Count(text, "level=DEBUG") != 2 {
+		t.Errorf("at debug:\n%s", text)
+	}
+	if text := logged(slog.LevelError, func(l log.Logger) {
+		l.WithError(errors.New("server error: AuthorizationError: no")).Error("Failed to create consumer")
+		l.WithError(busy).Error("Failed to create consumer at reconnect")
+		l.WithError(nil).Error("Failed to create consumer")
+	}); strings.Count(text, "level=ERROR") != 3 {
+		t.Errorf("other errors:\n%s", text)
+	}
+}
+
 // The router creates a subscription with a consumer that it closes at once. The client's two lines about that are no errors; others are.
 func TestAConsumerThatIsClosedAtOnceIsNoError(t *testing.T) {
 	lines := func(l log.Logger) {
