@@ -68,6 +68,7 @@ func (a *arrivals) propertiesOf(d *appwire.Delivery) []Property {
 	return a.properties[first : first+n : first+n]
 }
 
+// fill copies a delivery into an event of this stream. The strings and the payload of d are the event's from then on.
 func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	e.Key, e.Payload, e.Topic = d.Key, d.Payload, d.Topic
 	e.ID = MessageID{Ledger: d.Ledger, Entry: d.Entry, Batch: int(d.Batch), TopicPartition: int(d.TopicPartition)}

@@ -32,78 +32,78 @@ type laneConn struct {
 }
 
 func newConnections(now func() clock.Instant, dial func() (*grpc.ClientConn, error)) (*connections, error) {
-	l := &connections{dial: dial, now: now, old: make(map[*laneConn]struct{})}
+	c := &connections{dial: dial, now: now, old: make(map[*laneConn]struct{})}
 	conn, err := dial()
-	l.connection = &laneConn{conn: conn, heard: now()}
-	return l, err
+	c.connection = &laneConn{conn: conn, heard: now()}
+	return c, err
 }
 
 // Invoke implements grpc.ClientConnInterface. Lanes have no use for it: their requests are streams, too.
-func (l *connections) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	l.mu.Lock()
-	conn := l.connection.conn
-	l.mu.Unlock()
+func (c *connections) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	c.mu.Lock()
+	conn := c.connection.conn
+	c.mu.Unlock()
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface. The stream must be ended by the end of its context.
-func (l *connections) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	l.mu.Lock()
-	of := l.connection
-	of.open++
-	l.mu.Unlock()
-	context.AfterFunc(ctx, func() { l.ended(of) })
-	s, err := of.conn.NewStream(ctx, desc, method, opts...)
+func (c *connections) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.mu.Lock()
+	lc := c.connection
+	lc.open++
+	c.mu.Unlock()
+	context.AfterFunc(ctx, func() { c.ended(lc) })
+	s, err := lc.conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &onConnection{s, l, of, l.now()}, nil
+	return &onConnection{s, c, lc, c.now()}, nil
 }
 
 // Close ends all connections.
-func (l *connections) Close() error {
-	l.mu.Lock()
-	l.closed = true
-	old := l.old
-	l.old = nil
-	err := l.connection.conn.Close()
-	l.mu.Unlock()
-	for of := range old {
-		_ = of.conn.Close()
+func (c *connections) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	old := c.old
+	c.old = nil
+	err := c.connection.conn.Close()
+	c.mu.Unlock()
+	for lc := range old {
+		_ = lc.conn.Close()
 	}
 	return err
 }
 
 // silent replaces the connection if nothing was heard on it since an instant from which on it should have been.
-func (l *connections) silent(since clock.Instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || since.Before(l.connection.heard) {
+func (c *connections) silent(since clock.Instant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || since.Before(c.connection.heard) {
 		return
 	}
-	conn, err := l.dial()
+	conn, err := c.dial()
 	if err != nil { // as of options, which were good before
 		return
 	}
-	if l.connection.open > 0 {
-		l.old[l.connection] = struct{}{}
+	if c.connection.open > 0 {
+		c.old[c.connection] = struct{}{}
 	} else {
-		_ = l.connection.conn.Close()
+		_ = c.connection.conn.Close()
 	}
-	l.connection = &laneConn{conn: conn, heard: l.now()}
+	c.connection = &laneConn{conn: conn, heard: c.now()}
 }
 
-func (l *connections) ended(of *laneConn) {
-	l.mu.Lock()
-	of.open--
-	_, last := l.old[of]
-	last = last && of.open == 0
+func (c *connections) ended(lc *laneConn) {
+	c.mu.Lock()
+	lc.open--
+	_, last := c.old[lc]
+	last = last && lc.open == 0
 	if last {
-		delete(l.old, of)
+		delete(c.old, lc)
 	}
-	l.mu.Unlock()
+	c.mu.Unlock()
 	if last {
-		_ = of.conn.Close()
+		_ = lc.conn.Close()
 	}
 }
 

@@ -35,7 +35,7 @@ func TestHoldersPermission(t *testing.T) {
 	} {
 		at := still(c.now)
 		r := &Reservation{lane: &Lane{options: options{clock: at}}, until: c.until, fence: Fence{Token: 5}, pings: map[uint64]clock.Instant{1: 10 * second}}
-		s := &holding{Reservation: r, asked: 10 * second}
+		s := &holderStream{Reservation: r, asked: 10 * second}
 		begins := false
 		for _, f := range c.frames {
 			begins = s.extend(f)

@@ -39,9 +39,9 @@ type Reservation struct {
 
 	mu    sync.Mutex // guards the fields below
 	fence Fence
-	until clock.Instant
-	pings map[uint64]clock.Instant // renewals without an answer
-	k     uint64
+	until clock.Instant            // when the reservation ends without a further renewal
+	pings map[uint64]clock.Instant // renewals without an answer, by number: when they were sent
+	k     uint64                   // number of the newest renewal
 
 	silentSince clock.Instant // when the first request since the newest frame was sent; 0: there was none
 }
@@ -151,13 +151,13 @@ func (l *Lane) Reserve(ctx context.Context, key string, opts ...ReserveOption) (
 }
 
 // ask makes one attempt: it opens a stream, asks, and waits for the grant.
-func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holding, error) {
-	s, of := r.newStream(ctx)
+func (r *Reservation) ask(ctx context.Context, ask *lanev1.Ask) (*holderStream, error) {
+	s, streamCtx := r.newStream(ctx)
 	begun := r.lane.options.clock.Now()
-	err := s.openWithin(ctx, of, within(ask.GetWaitMs(), openGrace))
+	err := s.openWithin(ctx, streamCtx, within(ask.GetWaitMs(), openGrace))
 	if err == nil {
 		ask.WaitMs -= min(ask.GetWaitMs(), uint64(max(0, r.lane.options.clock.Now().Sub(begun)).Milliseconds()))
-		err = s.begin(of, ask)
+		err = s.begin(streamCtx, ask)
 	}
 	if err == nil {
 		err = s.await(ctx, within(ask.GetWaitMs(), openGrace))
@@ -221,31 +221,31 @@ func (r *Reservation) Release() {
 	<-r.ended
 }
 
-// holding is one stream of a reservation.
-type holding struct {
+// holderStream is one stream of a reservation.
+type holderStream struct {
 	*Reservation
 	stream lanev1.LaneService_ReserveClient
-	asked  clock.Instant
+	asked  clock.Instant // when the Ask was sent
 	frames chan *lanev1.ReserveResponse
-	end    context.CancelFunc
-	err    error // why frames is closed
+	end    context.CancelFunc // ends the stream
+	err    error              // why frames is closed
 
 	granted bool // the owner has answered on this stream; until then silence is normal
 	unheard int  // renewals since the newest frame
 }
 
 // newStream returns a stream that is not open yet, and its context.
-func (r *Reservation) newStream(ctx context.Context) (s *holding, of context.Context) {
-	of, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	return &holding{Reservation: r, frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}, of
+func (r *Reservation) newStream(ctx context.Context) (s *holderStream, streamCtx context.Context) {
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	return &holderStream{Reservation: r, frames: make(chan *lanev1.ReserveResponse, 1), end: cancel}, streamCtx
 }
 
 // openWithin opens the stream, until ctx ends and for at most most: gRPC waits without a limit if the connection has no room for a stream.
-func (s *holding) openWithin(ctx, of context.Context, most time.Duration) error {
+func (s *holderStream) openWithin(ctx, streamCtx context.Context, most time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	stop := context.AfterFunc(limit, s.end)
-	connected, err := s.open(of)
+	connected, err := s.open(streamCtx)
 	switch {
 	case stop():
 		return err
@@ -259,7 +259,7 @@ func (s *holding) openWithin(ctx, of context.Context, most time.Duration) error 
 
 // open opens the stream. It waits for a connection: until one attempt to make it has failed, or the stream is ended.
 // connected reports whether there was one.
-func (s *holding) open(ctx context.Context) (connected bool, err error) {
+func (s *holderStream) open(ctx context.Context) (connected bool, err error) {
 	ctx, err = s.lane.options.authorized(ctx)
 	if err != nil {
 		return false, notReserved(err)
@@ -272,7 +272,7 @@ func (s *holding) open(ctx context.Context) (connected bool, err error) {
 }
 
 // begin asks, on an open stream.
-func (s *holding) begin(ctx context.Context, ask *lanev1.Ask) error {
+func (s *holderStream) begin(ctx context.Context, ask *lanev1.Ask) error {
 	s.asked = s.lane.options.clock.Now()
 	s.mu.Lock()
 	s.silentSince = s.asked
@@ -288,7 +288,8 @@ func (s *holding) begin(ctx context.Context, ask *lanev1.Ask) error {
 	return nil
 }
 
-func (s *holding) read(ctx context.Context) {
+// read passes the router's frames on to s.frames, until the stream ends.
+func (s *holderStream) read(ctx context.Context) {
 	defer close(s.frames)
 	for {
 		f, err := s.stream.Recv()
@@ -321,7 +322,7 @@ func notReserved(err error) error {
 }
 
 // await waits for the grant, for at most most, and then for permission to begin.
-func (s *holding) await(ctx context.Context, most time.Duration) error {
+func (s *holderStream) await(ctx context.Context, most time.Duration) error {
 	late := time.NewTimer(most)
 	defer late.Stop()
 	renewals := time.NewTicker(renewEvery)
@@ -373,7 +374,7 @@ func (s *holding) await(ctx context.Context, most time.Duration) error {
 }
 
 // extend takes new permission. It reports whether the holder may work now.
-func (s *holding) extend(f *lanev1.ReserveResponse) bool {
+func (s *holderStream) extend(f *lanev1.ReserveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.lane.options.clock.Now()
@@ -418,7 +419,7 @@ func (s *holding) extend(f *lanev1.ReserveResponse) bool {
 const pingsMax = 64
 
 // renew asks for new permission.
-func (s *holding) renew() {
+func (s *holderStream) renew() {
 	s.mu.Lock()
 	s.k++
 	k := s.k
@@ -432,7 +433,7 @@ func (s *holding) renew() {
 
 // keep renews the reservation until it is released or lost. A release is sent to the router, and to another router if
 // the first does not answer, for as long as the permission lasts: then the key is free without it.
-func (r *Reservation) keep(s *holding) {
+func (r *Reservation) keep(s *holderStream) {
 	defer close(r.ended)
 	renewals := time.NewTicker(r.every)
 	defer renewals.Stop()
@@ -440,7 +441,7 @@ func (r *Reservation) keep(s *holding) {
 	defer watch.Stop()
 	again := backoff.Backoff{Min: 20 * time.Millisecond, Max: renewEvery}
 	var redial <-chan time.Time
-	var next *holding             // being opened
+	var next *holderStream        // being opened
 	opened := make(chan error, 1) // of next
 	defer func() {
 		s.end()
@@ -473,12 +474,12 @@ func (r *Reservation) keep(s *holding) {
 			}
 		case <-redial:
 			redial = nil
-			var of context.Context
-			next, of = r.newStream(r.ctx)
-			go func(s *holding) { // opening may take longer than the permission lasts
-				_, err := s.open(of)
+			var streamCtx context.Context
+			next, streamCtx = r.newStream(r.ctx)
+			go func(s *holderStream) { // opening may take longer than the permission lasts
+				_, err := s.open(streamCtx)
 				if err == nil {
-					err = s.begin(of, r.askAgain())
+					err = s.begin(streamCtx, r.askAgain())
 				}
 				if err != nil {
 					s.end()
@@ -530,14 +531,14 @@ func (r *Reservation) askAgain() *lanev1.Ask {
 }
 
 // release sends the release to the router. The end of the stream, or Over, has the result.
-func (s *holding) release() {
+func (s *holderStream) release() {
 	s.noteSent()
 	_ = s.stream.Send(&lanev1.ReserveRequest{Frame: &lanev1.ReserveRequest_Release{Release: &lanev1.Release{}}})
 }
 
 // drain waits until the router has answered a release. If the stream ended before the release arrived, the reservation would last
 // until its permission has passed: with a ttl, for the whole ttl.
-func (s *holding) drain() {
+func (s *holderStream) drain() {
 	grace := time.NewTimer(releaseGrace)
 	defer grace.Stop()
 	for {

@@ -24,28 +24,29 @@ type runner struct {
 	options
 	endpoint endpoint
 	handler  Handler
-	base     context.Context //nolint:containedctx // of all handlers: ctx of Run, but not ended by it
-	cut      context.CancelCauseFunc
-	hard     context.Context //nolint:containedctx // of all streams: ends when Run stops waiting
-	giveUp   context.CancelFunc
-	stopping func() bool // whether the context of Run has ended
-	grace    sync.Once
-	ends     [2]*time.Timer // of the grace, and of the patience after it; set by startGrace
-	handlers sync.WaitGroup // goroutines of the pool
+	base     context.Context         //nolint:containedctx // of all handlers: ctx of Run, but not ended by it
+	cut      context.CancelCauseFunc // ends base
+	hard     context.Context         //nolint:containedctx // of all streams: ends when Run stops waiting
+	giveUp   context.CancelFunc      // ends hard
+	stopping func() bool             // whether the context of Run has ended
+	grace    sync.Once               // see startGrace
+	handlers sync.WaitGroup          // goroutines of the pool
 	states   *states
 	watches  sync.WaitGroup // one for each stream that has running handlers
+
+	graceTimer, patienceTimer *time.Timer // of the drain grace, and of the patience after it; set by startGrace
 
 	failed, lateTimers counted // what is logged once a second
 
 	mu      sync.Mutex
 	live    *stream    // the stream whose deliveries start; nil while disconnected
 	work    *sync.Cond // wakes one parked goroutine for work, or all at the end
-	parked  int
-	pool    int
-	running int
-	late    int  // of these, those that were cancelled for good: they take no place from others
-	waking  bool // a woken goroutine has not taken the lock yet; it will wake the next
-	retired bool
+	parked  int        // goroutines of the pool that wait for work
+	pool    int        // goroutines of the pool
+	running int        // handlers
+	late    int        // running handlers that were cancelled for good: they take no place from others
+	waking  bool       // a woken goroutine has not taken the lock yet; it will wake the next
+	retired bool       // goroutines end when they have no work left
 }
 
 func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
@@ -59,16 +60,15 @@ func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *ru
 // startGrace starts the timers of the drain grace. Only the first call has an effect.
 func (r *runner) startGrace() {
 	r.grace.Do(func() {
-		r.ends[0] = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
-		r.ends[1] = time.AfterFunc(r.drainGrace+patience, r.giveUp)
+		r.graceTimer = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
+		r.patienceTimer = time.AfterFunc(r.drainGrace+patience, r.giveUp)
 	})
 }
 
 // endGrace stops the timers and cancels all contexts of Run. The grace must have begun.
 func (r *runner) endGrace() {
-	for _, timer := range r.ends {
-		timer.Stop()
-	}
+	r.graceTimer.Stop()
+	r.patienceTimer.Stop()
 	r.cut(context.Canceled)
 	r.giveUp()
 }

@@ -54,27 +54,25 @@ type stream struct {
 	wake   chan struct{}    // cap 1: wakes the sender
 	broken chan struct{}    // closed by the reader at its end
 
-	// sure is an instant before which no handler's deadline passes.
-	sure atomic.Int64
-
-	over atomic.Bool // it has ended: no later turn can use what its handlers leave
+	sure atomic.Int64 // clock.Instant before which no handler's deadline passes
+	over atomic.Bool  // it has ended: no later turn can use what its handlers leave
 
 	// Guarded by the runner's lock.
-	inbox     inbox.Inbox[Event]
-	given     uint64              // number of the newest Deliveries frame received
-	told      uint64              // number of the newest Deliveries frame for which a receipt was sent
-	sent      uint64              // number of the newest Results frame sent
-	receipt   uint64              // number of the newest Results frame that the router has received
-	ongoing   map[uint64]struct{} // ids of deliveries whose progress is to be reported
-	pingEvery time.Duration
-	silence   time.Duration // since the newest received frame
-	holding   clock.Instant // since when something has been pending to send; 0 if nothing is
-	reasonMax int
-	session   Session
-	welcomed  bool          // session was set by the router's Welcome
-	goingAway bool          // the router has announced the end of the stream
-	away      time.Duration // how long the router asks to wait before the next stream
-	err       error         // why the reader ended
+	inbox      inbox.Inbox[Event]
+	sent       uint64              // number of the newest Results frame that was sent
+	receiptIn  uint64              // number of the newest one that the router has receipted
+	takenIn    uint64              // number of the newest Deliveries frame that was taken in
+	receiptOut uint64              // number of the newest one for which a receipt was sent
+	ongoing    map[uint64]struct{} // ids of deliveries whose progress is to be reported
+	pingEvery  time.Duration
+	silence    time.Duration // since the newest received frame
+	holding    clock.Instant // since when something has been pending to send; 0 if nothing is
+	reasonMax  int           // bytes of the reason of a result
+	session    Session
+	welcomed   bool          // session was set by the router's Welcome
+	goingAway  bool          // the router has announced the end of the stream
+	away       time.Duration // how long the router asks to wait before the next stream
+	err        error         // why the reader ended
 
 	// Used by the sender alone.
 	results appwire.ToRouter // scratch
@@ -266,12 +264,12 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		defer r.mu.Unlock()
 		return errors.New("the router sent deliveries without a number")
 	}
-	s.receipt = max(s.receipt, f.Receipt)
+	s.receiptIn = max(s.receiptIn, f.Receipt)
 	var lost, slow []*Event
 	var err error
 	welcomed := s.welcomed
 	if f.Other == nil {
-		s.given = f.Number
+		s.takenIn = f.Number
 		for _, e := range s.arrived.events {
 			s.inbox.Give(&e.run.item)
 		}
@@ -381,7 +379,7 @@ func (s *stream) tell(now clock.Instant) {
 		s.notify()
 		return
 	}
-	if s.told == s.given && (s.receipt != s.sent || len(s.inbox.Results) == 0) {
+	if s.receiptOut == s.takenIn && (s.receiptIn != s.sent || len(s.inbox.Results) == 0) {
 		return
 	}
 	if s.holding == 0 {
@@ -519,7 +517,7 @@ func (s *stream) drain() error {
 func (s *stream) drained() bool {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	return s.inbox.Started() == 0 && len(s.inbox.Results) == 0 && s.receipt == s.sent
+	return s.inbox.Started() == 0 && len(s.inbox.Results) == 0 && s.receiptIn == s.sent
 }
 
 // closeSend ends the stream in order: the router closes its side when it has read
@@ -557,16 +555,16 @@ func (s *stream) next() any {
 	case len(s.ongoing) > 0:
 		ids := slices.Collect(maps.Keys(s.ongoing))
 		clear(s.ongoing)
-		s.told = s.given
-		return &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: ids}}}
-	case len(s.inbox.Results) > 0 && s.receipt == s.sent:
+		s.receiptOut = s.takenIn
+		return &appv1.WorkRequest{Receipt: s.takenIn, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: ids}}}
+	case len(s.inbox.Results) > 0 && s.receiptIn == s.sent:
 		s.sent++
-		s.results.Number, s.results.Receipt, s.told = s.sent, s.given, s.given
+		s.results.Number, s.results.Receipt, s.receiptOut = s.sent, s.takenIn, s.takenIn
 		s.takeResults()
 		return &s.results
-	case s.told < s.given:
-		s.told = s.given
-		return &appv1.WorkRequest{Receipt: s.given}
+	case s.receiptOut < s.takenIn:
+		s.receiptOut = s.takenIn
+		return &appv1.WorkRequest{Receipt: s.takenIn}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func told(s *stream) bool {
 
 // pending makes a stream have one thing to send: a receipt or a result.
 var pending = map[string]func(*stream){
-	"receipt": func(s *stream) { s.given++ },
+	"receipt": func(s *stream) { s.takenIn++ },
 	"result": func(s *stream) {
 		s.inbox.Results = append(s.inbox.Results, event.Result{Delivery: 1, Kind: event.ResultDone})
 	},
@@ -49,7 +49,7 @@ func TestPendingFramesWaitForAWokenGoroutine(t *testing.T) {
 			}
 			s.next() // the sender takes it
 			happens(s)
-			s.receipt = s.sent
+			s.receiptIn = s.sent
 			s.tell(begun.Add(holdFor))
 			if told(s) {
 				t.Error("the next one was sent at once, want a wait of its own")
@@ -88,7 +88,7 @@ func TestBlockedHandlersHoldBackNoResults(t *testing.T) {
 			r := s.runner
 			r.maxInFlight = most
 			r.mu.Lock()
-			s.given++
+			s.takenIn++
 			r.wakeOne()
 			now, _ := r.fast()
 			s.tell(now)

@@ -72,17 +72,17 @@ func (h *hop) Accept(a Arrival) {
 	h.server.Answer(a.From, done)
 }
 
-func (h *hop) Gone(StreamID)                         {}
-func (h *hop) CancelFor(StreamID, []event.Handle)    {}
-func (h *hop) Cancel([]event.Handle) []event.Handle  { return nil }
-func (h *hop) Granted([]event.Verdict)               {}
-func (h *hop) Attempted([]event.Verdict)             {}
-func (h *hop) Renew([]event.Renewal)                 {}
-func (h *hop) Renewed([]event.Renewal)               {}
-func (h *hop) RenewFor(StreamID, []event.Renewal)    {}
-func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
-func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
-func (h *hop) Deliver([]event.Ref)                   {}
+func (h *hop) Gone(StreamID)                          {}
+func (h *hop) CancelFor(StreamID, []event.Handle)     {}
+func (h *hop) Cancel([]event.Handle) []event.Handle   { return nil }
+func (h *hop) Granted([]event.Verdict)                {}
+func (h *hop) Attempted([]event.Verdict)              {}
+func (h *hop) Renew([]event.Renewal)                  {}
+func (h *hop) Renewed([]event.Renewal)                {}
+func (h *hop) RenewFor(StreamID, []event.Renewal)     {}
+func (h *hop) LearnDone(Peer, bool, []event.Finished) {}
+func (h *hop) KeyOf(Peer) ed25519.PublicKey           { return nil }
+func (h *hop) Deliver([]event.Ref)                    {}
 
 func (h *hop) Settle(done []event.Set, verdicts []event.Verdict, _ []event.Ref) {
 	for _, set := range done {

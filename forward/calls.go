@@ -28,8 +28,8 @@ type Cancel struct {
 // A reservation whose holder may have a promise that outlives the owner is settled when an owner has confirmed the
 // release, or has answered otherwise, or when no such promise is left.
 func (t *Table) GiveUp(now clock.Instant, handle event.Handle, out *Moves) {
-	h, held := t.lookUp(handle)
-	if !held || !h.isCall() {
+	h, ok := t.lookUp(handle)
+	if !ok || !h.isCall() {
 		return
 	}
 	if t.goesOn(h) {
@@ -125,8 +125,8 @@ type Renew struct {
 
 // Renew asks the owner of a reservation for new permission. A reservation that is at no owner is not renewed, and gets no answer.
 func (t *Table) Renew(r event.Renewal, out *Moves) {
-	h, held := t.lookUp(r.Handle)
-	if !held || !h.isCall() {
+	h, ok := t.lookUp(r.Handle)
+	if !ok || !h.isCall() {
 		return
 	}
 	if sent := h.sentTo(); sent != nil {
@@ -137,9 +137,9 @@ func (t *Table) Renew(r event.Renewal, out *Moves) {
 // Forget ends a reservation at this node alone: its owner gets no message, and ends it when its permission has passed, unless its holder
 // resumes it through another node. A released reservation that is not settled yet has no holder from now on.
 func (t *Table) Forget(handle event.Handle) {
-	h, held := t.lookUp(handle)
+	h, ok := t.lookUp(handle)
 	switch {
-	case !held || !h.isCall():
+	case !ok || !h.isCall():
 	case t.isReleased(h):
 		t.leaveAlone(h)
 	default:

@@ -57,9 +57,9 @@ type verdictsFrame struct {
 	number   uint64 // 0: this frame carries no verdicts
 	epoch    event.Position
 	batch    verdictBatch    // when sending
-	verdicts []event.Verdict // when receiving
-	done     []event.Set     // also reused
-	words    []uint64        // of done
+	verdicts []event.Verdict // when receiving; valid until the next frame, like done and words
+	done     []event.Set     // when receiving
+	words    []uint64        // memory of the sets in done
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage

@@ -43,12 +43,12 @@ const (
 // verdictBatch is the verdicts of one frame. They are encoded as they come, so that they
 // take a tenth of the memory while they wait; those that are plainly Done are collected by entry.
 type verdictBatch struct {
-	sets  bool // the peer reads sets
-	n     int
-	texts int     // bytes of reasons and errors
-	buf   *[]byte // of frameBuffers; nil when it is empty
-	done  []doneSet
-	words int // that the receiver needs for them
+	sets  bool      // the peer reads sets
+	n     int       // verdicts, those in sets included
+	texts int       // bytes of reasons and errors
+	buf   *[]byte   // the encoded verdicts, of frameBuffers; nil when there are none
+	done  []doneSet // not encoded yet
+	words int       // that the receiver needs for done, of 64 events each
 }
 
 // doneSet is the set of the events of one entry that are done. first is the handle of the event that the set's index 0 stands for.
@@ -63,7 +63,8 @@ const setsSought = 32
 // setWordPart keeps the sets of a frame, with at most 15 bytes besides each word, within half of the largest frame.
 const setWordPart = 64
 
-// addDone adds an event to the set of its entry. It reports false if the sets of the frame have so many words.
+// addDone adds an event to the set of its entry. It reports false if the sets of the frame would need more than wordsMax
+// words.
 func (p *verdictBatch) addDone(h event.Handle, wordsMax int) bool {
 	first, word := h.First(), h.Index()/64
 	for i := len(p.done) - 1; i >= max(0, len(p.done)-setsSought); i-- {
@@ -79,6 +80,7 @@ func (p *verdictBatch) addDone(h event.Handle, wordsMax int) bool {
 	return p.addTo(&p.done[len(p.done)-1], h.Index(), wordsMax)
 }
 
+// addTo adds the event of an index to a set, which begins at or before it. It reports false as addDone does.
 func (p *verdictBatch) addTo(s *doneSet, index, wordsMax int) bool {
 	at := index - s.first.Index()
 	more := at/64 + 1 - len(s.events)

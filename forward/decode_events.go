@@ -15,9 +15,9 @@ type eventsParser struct {
 	topics, names, schemas []string
 
 	events []event.Ref
-	entry  *event.Entry // of the last event, nil if that is none or waits
-	last   event.Event  // if it waits: whether it is an object, the next event tells
-	waits  bool
+	entry  *event.Entry  // the entry that the last event became a part of; nil if it became an object, or waits
+	last   event.Event   // the last event, if waits
+	waits  bool          // the last event is in neither form yet: the next one tells whether it begins an entry
 	block  []event.Event // for objects
 	count  int           // events so far
 

@@ -28,9 +28,9 @@ type inbound struct {
 	peer   Peer
 	self   Identity      // this member, as its Hello on this stream says
 	sets   bool          // the peer reads sets of events that are done
-	frame  verdictsFrame // the sending goroutine's
+	frame  verdictsFrame // used by the sending goroutine alone
 
-	// The receiving goroutine's, but for nonce, which does not change.
+	// Used by the receiving goroutine alone, except nonce, which does not change.
 	nonce  [nonceSize]byte // for the peer's Proof to sign
 	proof  []byte          // its signature, nil before it comes
 	proven bool            // it was found to be that of the peer's key
@@ -40,7 +40,7 @@ type inbound struct {
 	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
 	taken   uint64         // number of batches that were taken out of queued
-	owed    uint64         // the peer's frame whose receipt waits until fewer batches are queued; 0: none
+	owed    uint64         // number of the peer's frame whose receipt waits until fewer batches are queued; 0: none
 	credits []*peerv1.Credit
 	renewed []renewed
 }
@@ -183,7 +183,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 			return err
 		}
 		s.metrics.windowReceived.Add(float64(len(done)))
-		s.acceptor.TakeOver(in.peer, in.isProven(), done)
+		s.acceptor.LearnDone(in.peer, in.isProven(), done)
 	case *peerv1.ForwardRequest_Proof:
 		if in.proof != nil {
 			return fmt.Errorf("%w: a second Proof", errFrame)

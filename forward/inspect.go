@@ -8,8 +8,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// Share is the held events of one key that are in one place.
-type Share struct {
+// KeyPlace is the held events of one key that are in one place.
+type KeyPlace struct {
 	Place  Place
 	With   Peer // Queued, Sent: the peer of the stream, or Local for the own mailbox; Full: the peer that refused them
 	Events int
@@ -18,19 +18,19 @@ type Share struct {
 
 // Inspect returns the held events of a key by place. It visits all held events, so it is
 // meant for operators' requests only.
-func (t *Table) Inspect(key event.Key) []Share {
-	var look lookup
+func (t *Table) Inspect(key event.Key) []KeyPlace {
+	var look inspection
 	for !look.done {
 		t.inspect(key, &look)
 	}
 	return look.result()
 }
 
-// lookup is a search for the events of a key that visits the records in steps, so that the
+// inspection is a search among the held events that visits the records in steps, so that the
 // lock can be released between them.
-type lookup struct {
-	age    uint64 // records up to this one were looked at
-	shares []Share
+type inspection struct {
+	age    uint64     // records up to this age were visited
+	places []KeyPlace // found so far
 	done   bool
 }
 
@@ -38,7 +38,7 @@ type lookup struct {
 const eventsAtOnce = 4000
 
 // inspect is one step of a search.
-func (t *Table) inspect(key event.Key, look *lookup) {
+func (t *Table) inspect(key event.Key, look *inspection) {
 	t.visit(look, func(h held) {
 		if h.key() == key {
 			t.add(h, look)
@@ -47,7 +47,7 @@ func (t *Table) inspect(key event.Key, look *lookup) {
 }
 
 // visit calls f for the events of one step.
-func (t *Table) visit(look *lookup, f func(held)) {
+func (t *Table) visit(look *inspection, f func(held)) {
 	visited := 0
 	for r := t.oldest; r != nil; r = r.newer {
 		if r.age <= look.age {
@@ -65,18 +65,18 @@ func (t *Table) visit(look *lookup, f func(held)) {
 	look.done = true
 }
 
-// add adds an event to the result.
-func (t *Table) add(h held, look *lookup) {
+// add counts an event of the key in the result.
+func (t *Table) add(h held, look *inspection) {
 	place, with := t.whereIs(h)
-	i := slices.IndexFunc(look.shares, func(s Share) bool { return s.Place == place && s.With == with })
+	i := slices.IndexFunc(look.places, func(s KeyPlace) bool { return s.Place == place && s.With == with })
 	if i < 0 {
-		i, look.shares = len(look.shares), append(look.shares, Share{Place: place, With: with, Oldest: clock.Forever})
+		i, look.places = len(look.places), append(look.places, KeyPlace{Place: place, With: with, Oldest: clock.Forever})
 	}
-	look.shares[i].Events++
-	look.shares[i].Oldest = min(look.shares[i].Oldest, h.since)
+	look.places[i].Events++
+	look.places[i].Oldest = min(look.places[i].Oldest, h.since)
 }
 
-// whereIs returns the place of an event, and the peer that it is for, see [Share.With].
+// whereIs returns the place of an event, and the peer that it is for, see [KeyPlace.With].
 func (t *Table) whereIs(h held) (Place, Peer) {
 	place, l := t.placeOf(h)
 	switch {
@@ -88,17 +88,17 @@ func (t *Table) whereIs(h held) (Place, Peer) {
 	return place, Peer{}
 }
 
-func (l *lookup) result() []Share {
-	slices.SortFunc(l.shares, func(a, b Share) int {
+func (l *inspection) result() []KeyPlace {
+	slices.SortFunc(l.places, func(a, b KeyPlace) int {
 		return cmp.Or(cmp.Compare(a.Place, b.Place), slices.Compare(a.With[:], b.With[:]))
 	})
-	return l.shares
+	return l.places
 }
 
 // Inspect is [Table.Inspect]. An event that moves during the search may be counted twice
 // or not at all.
-func (p *Pool) Inspect(key event.Key) []Share {
-	var look lookup
+func (p *Pool) Inspect(key event.Key) []KeyPlace {
+	var look inspection
 	for !look.done {
 		p.mu.Lock()
 		p.table.inspect(key, &look)

@@ -16,7 +16,7 @@ func TestInspect(t *testing.T) {
 		tt.take(1)
 		tt.after(time.Second)
 		tt.hold("hot", 4, 5)
-		want := []Share{
+		want := []KeyPlace{
 			{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began.Add(time.Second)},
 			{Place: Sent, With: peerNumber(1), Events: 3, Oldest: began},
 		}
@@ -25,7 +25,7 @@ func TestInspect(t *testing.T) {
 		}
 		tt.say(1, event.Overloaded, 0, 2)
 		tt.wantTake(1) // queued events wait for room too
-		want = []Share{
+		want = []KeyPlace{
 			{Place: Sent, With: peerNumber(1), Events: 2, Oldest: began},
 			{Place: Full, With: peerNumber(1), Events: 3, Oldest: began},
 		}
@@ -46,7 +46,7 @@ func TestInspectGoesStepByStep(t *testing.T) {
 			tt.hold("cold", n, min(events, n+perEntry)-1)
 		}
 		tt.hold("hot", events, events)
-		var look lookup
+		var look inspection
 		steps := 0
 		for ; !look.done; steps++ {
 			before, visited := look.age, 0
@@ -80,8 +80,8 @@ func TestUnsentCountsEventsByKey(t *testing.T) {
 	tt.after(time.Second)
 	tt.hold("b", 6, 6)
 	want := []HeldKey{
-		{"a", Share{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began}},
-		{"b", Share{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began}},
+		{"a", KeyPlace{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began}},
+		{"b", KeyPlace{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began}},
 	}
 	if got := p.Unsent(); !slices.Equal(got, want) {
 		t.Errorf("unsent are %+v, want %+v", got, want)

@@ -45,6 +45,14 @@ type end interface {
 	sendPing(k, receipt uint64) error
 }
 
+// role is the part of an end in a stream.
+type role bool
+
+const (
+	callerEnd role = true  // has opened the stream, and sends the Pings
+	calleeEnd role = false // answers them
+)
+
 // link is the part that both ends of a stream share. The sending goroutine runs
 // [link.run]; the receiving one calls heard and took.
 type link struct {
@@ -53,22 +61,22 @@ type link struct {
 	metrics *Metrics
 	cancel  context.CancelCauseFunc
 	wakeup  chan struct{} // of capacity one
-	silence *time.Timer   // ends the stream
-	caller  bool          // this end sends the Pings
+	silence *time.Timer   // ends the stream if nothing is heard
+	role    role
 
 	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has receipted
 	sent       atomic.Uint64 // newest hot frame that we have sent
 	takenIn    atomic.Uint64 // newest hot frame of the other end that we have processed
-	takenAt    atomic.Int64  // when that was
-	takenGap   atomic.Int64  // and how long after the one before
+	takenAt    atomic.Int64  // when that one came, as a clock.Instant
+	takenGap   atomic.Int64  // how long that was after the one before, as a time.Duration
 	receiptOut atomic.Uint64 // newest receipt that we have sent
-	heardAt    atomic.Int64  // when the other end's newest frame came
+	heardAt    atomic.Int64  // when the other end's newest frame came, as a clock.Instant
 	asked      atomic.Uint64 // newest Ping of the other end
 	answered   atomic.Uint64 // our newest Ping that has a Pong
 }
 
-func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, caller bool) *link {
-	l := &link{config: config, now: now, metrics: metrics, cancel: cancel, wakeup: make(chan struct{}, 1), caller: caller}
+func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, as role) *link {
+	l := &link{config: config, now: now, metrics: metrics, cancel: cancel, wakeup: make(chan struct{}, 1), role: as}
 	l.heardAt.Store(int64(now()))
 	l.silence = time.AfterFunc(config.HelloTimeout, func() { cancel(errNoHello) })
 	return l
@@ -174,16 +182,16 @@ type sender struct {
 	*link
 	sentAt     clock.Instant // when our newest frame was sent
 	waiting    bool          // a hot frame has no receipt yet
-	pingNumber uint64        // newest Ping sent, or answered
-	pingAt     clock.Instant
-	hotSince   clock.Instant
+	pingNumber uint64        // newest Ping that was sent, or answered by a callee
+	pingAt     clock.Instant // when that was
+	hotSince   clock.Instant // when the newest hot frame was sent
 
 	heldUntil      clock.Instant // a receipt waits until then for a hot frame; 0: none waits
 	holdingChanged bool          // by the last call of send
 
-	unprobed int    // ids sent aside since the newest probe
-	probed   int    // ids sent aside before that probe, which is not answered yet
-	probe    uint64 // the Ping that was sent behind them
+	probe    uint64 // the newest Ping that was sent behind ids, to learn from its Pong that they were taken in
+	probed   int    // ids sent aside before it; 0 when it is answered
+	unprobed int    // ids sent aside since
 }
 
 // send sends one frame, the most useful one, if any. Its receipt wakes the goroutine for
@@ -192,7 +200,7 @@ func (p *sender) send(e end) error {
 	now := p.now()
 	if p.waiting && p.receiptIn.Load() >= p.sent.Load() {
 		p.waiting = false
-		if p.caller {
+		if p.role == callerEnd {
 			p.metrics.receiptWait.Observe(now.Sub(p.hotSince).Seconds())
 		}
 	}
@@ -261,7 +269,7 @@ func (p *sender) sendAside(e end) (more bool, err error) {
 
 func (p *sender) sendPingIfDue(now clock.Instant, e end) error {
 	k := p.asked.Load()
-	if p.caller {
+	if p.role == callerEnd {
 		if now.Before(p.pingDue()) {
 			return nil
 		}
@@ -290,7 +298,7 @@ func (p *sender) untilDue() time.Duration {
 // untilPing returns the time until the next Ping is due if the stream stays idle. Frames
 // only make it longer, so they need not reset the timer.
 func (p *sender) untilPing() time.Duration {
-	if !p.caller {
+	if p.role == calleeEnd {
 		return time.Hour // this end only answers, and a Ping wakes it
 	}
 	return max(p.pingDue().Sub(p.now()), time.Millisecond)

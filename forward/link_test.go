@@ -15,22 +15,22 @@ func TestStreamsSleepUntilTheirBeat(t *testing.T) {
 	config := DefaultConfig()
 	begin := clock.Instant(time.Hour)
 	now := begin
-	for _, caller := range []bool{true, false} {
-		l := newLink(config, func() clock.Instant { return now }, nil, func(error) {}, caller)
+	for _, as := range []role{callerEnd, calleeEnd} {
+		l := newLink(config, func() clock.Instant { return now }, nil, func(error) {}, as)
 		defer l.silence.Stop()
 		p := sender{link: l, sentAt: begin}
 		l.heardAt.Store(int64(begin.Add(100 * time.Millisecond)))
 		now = begin.Add(100 * time.Millisecond)
 		want := config.PingAfter - 100*time.Millisecond
-		if !caller {
+		if as == calleeEnd {
 			want = time.Hour
 		}
 		if got := p.untilDue(); got != want {
-			t.Errorf("caller %v: sleeps for %v, want %v", caller, got, want)
+			t.Errorf("calling end %v: sleeps for %v, want %v", as, got, want)
 		}
 		p.heldUntil = now.Add(time.Millisecond)
 		if got := p.untilDue(); got != time.Millisecond {
-			t.Errorf("caller %v: with a held receipt sleeps for %v, want 1ms", caller, got)
+			t.Errorf("calling end %v: with a held receipt sleeps for %v, want 1ms", as, got)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestReceiptsWaitForHotFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := clock.Instant(time.Hour)
-			l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, false)
+			l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, calleeEnd)
 			defer l.silence.Stop()
 			p, e := sender{link: l, sentAt: now}, &fakeEnd{delay: c.delay}
 			l.took(1)
@@ -106,7 +106,7 @@ func TestReceiptsWaitForHotFrames(t *testing.T) {
 // next frame of the other end, which may follow it at once.
 func TestSmallFramesCarryNoNewReceipt(t *testing.T) {
 	now := clock.Instant(time.Hour)
-	l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, false)
+	l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, calleeEnd)
 	defer l.silence.Stop()
 	p, e := sender{link: l, sentAt: now}, &fakeEnd{delay: time.Second}
 	var greatest uint64 // as the other end knows

@@ -21,15 +21,15 @@ import (
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
-// peer keeps one stream to one peer.
-type peer struct {
+// outbound keeps a stream to one peer: when one ends, it opens the next.
+type outbound struct {
 	pool    *Pool
 	id      Peer
 	address string
 	giveUp  context.CancelFunc
-	listed  atomic.Bool
-	up      atomic.Bool
-	link    atomic.Pointer[link] // of the present stream
+	listed  atomic.Bool          // SetPeers names the peer
+	up      atomic.Bool          // there is a stream
+	link    atomic.Pointer[link] // of the present stream, nil while there is none
 	calls   bool                 // the peer takes calls; written before the stream is up
 
 	mu        sync.Mutex      // guards the fields below
@@ -40,8 +40,8 @@ type peer struct {
 // cancelledMax bounds the cancellations that wait for one stream. Further ones are not sent: those calls end by their timeouts.
 const cancelledMax = 1 << 14
 
-// cancel queues a Cancel, for the present stream. A later one need not know.
-func (s *peer) cancel(call Cancel) {
+// cancel queues a Cancel for the present stream. It is dropped if the stream breaks: the peer has no caller to answer then.
+func (s *outbound) cancel(call Cancel) {
 	s.mu.Lock()
 	if len(s.cancelled) < cancelledMax {
 		s.cancelled = append(s.cancelled, call)
@@ -51,7 +51,7 @@ func (s *peer) cancel(call Cancel) {
 }
 
 // renew queues a renewal. Beyond renewalsMax it is dropped, and its holder asks again.
-func (s *peer) renew(r event.Renewal) {
+func (s *outbound) renew(r event.Renewal) {
 	s.mu.Lock()
 	if len(s.renewals) < renewalsMax {
 		s.renewals = append(s.renewals, r)
@@ -60,8 +60,8 @@ func (s *peer) renew(r event.Renewal) {
 	s.wake()
 }
 
-// takeSmall empties the queues.
-func (s *peer) takeSmall() (calls []Cancel, renewals []event.Renewal) {
+// takeSmall empties the queues of what is sent in small frames, and returns it.
+func (s *outbound) takeSmall() (calls []Cancel, renewals []event.Renewal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls, s.cancelled = s.cancelled, nil
@@ -69,14 +69,14 @@ func (s *peer) takeSmall() (calls []Cancel, renewals []event.Renewal) {
 	return calls, renewals
 }
 
-func (s *peer) wake() {
+func (s *outbound) wake() {
 	if l := s.link.Load(); l != nil {
 		l.wake()
 	}
 }
 
 // run opens one stream after the other until ctx ends or the peer has left.
-func (s *peer) run(ctx context.Context) {
+func (s *outbound) run(ctx context.Context) {
 	defer s.pool.ended(s)
 	p := s.pool
 	pauses := backoff.Backoff{Min: p.config.ReconnectMin, Max: p.config.ReconnectMax}
@@ -99,11 +99,11 @@ func (s *peer) run(ctx context.Context) {
 }
 
 // stream opens one stream and returns why it ended.
-func (s *peer) stream(ctx context.Context) error {
+func (s *outbound) stream(ctx context.Context) error {
 	p := s.pool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := newLink(p.config, p.now, p.metrics, cancel, true)
+	l := newLink(p.config, p.now, p.metrics, cancel, callerEnd)
 	conn, st, err := s.dial(ctx, l)
 	if err != nil {
 		l.silence.Stop()
@@ -136,7 +136,7 @@ func (s *peer) stream(ctx context.Context) error {
 }
 
 // dial connects and exchanges Hellos; the link's timer bounds both.
-func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream, error) {
+func (s *outbound) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream, error) {
 	p := s.pool
 	conn, err := grpc.NewClient("passthrough:///"+s.address, append(p.dialOptions(), p.options...)...)
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 // peerStream is the calling end of a stream.
 type peerStream = grpc.BidiStreamingClient[peerv1.ForwardRequest, peerv1.ForwardResponse]
 
-func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
+func (s *outbound) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
 	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("forward: connect: %s", peerText(status.Convert(err).Message()))
@@ -221,7 +221,7 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 
 // prove sends the Proof that this member is the incarnation of its Hello, as the first
 // frame after it. Callees of older releases send no nonce and get no Proof.
-func (s *peer) prove(st peerStream, self Identity, given []byte) error {
+func (s *outbound) prove(st peerStream, self Identity, given []byte) error {
 	if len(given) != nonceSize || len(self.Key) == 0 {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (s *peer) prove(st peerStream, self Identity, given []byte) error {
 }
 
 // receive is the receiving goroutine of an outbound stream. It returns why it ended.
-func (s *peer) receive(l *link, st peerStream) error {
+func (s *outbound) receive(l *link, st peerStream) error {
 	var f verdictsFrame
 	for {
 		if err := st.RecvMsg(&f); err != nil {
@@ -248,7 +248,7 @@ func (s *peer) receive(l *link, st peerStream) error {
 	}
 }
 
-func (s *peer) handle(l *link, f *verdictsFrame) error {
+func (s *outbound) handle(l *link, f *verdictsFrame) error {
 	if f.number > 0 {
 		if err := l.arrived(f.number); err != nil {
 			return err
@@ -285,11 +285,11 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 
 // outEnd sends the frames of an outbound stream.
 type outEnd struct {
-	peer   *peer
+	peer   *outbound
 	stream peerStream
 	frame  eventsFrame
-	batch  []event.Ref
-	done   []event.Finished // of the window that was sent last
+	batch  []event.Ref      // scratch of sendHot
+	done   []event.Finished // scratch of sendAside
 }
 
 // sendHot implements end.

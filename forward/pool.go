@@ -65,18 +65,18 @@ type Pool struct {
 	mu    sync.Mutex // guards table, epoch and unanswered; held for calls to the table only
 	table *Table
 	epoch event.Position
-	moves sync.Pool // of *Moves
-	due   chan struct{}
+	moves sync.Pool     // of *Moves
+	due   chan struct{} // capacity 1: tells Run that the next tick is due earlier than it thinks
 	dueAt clock.Instant // guarded by mu: when Run will tick
 
 	unanswered []Unanswered
 	handover   handover
 	delivering map[event.Handle]*Cancel // guarded by mu: calls on their way to the local mailbox, each with the Cancel that waits until it is there; nil: none does
 
-	peersMu sync.Mutex
-	peers   map[Peer]*peer // peers with a goroutine, or about to get one
-	listed  map[Peer]string
-	changed chan struct{}
+	peersMu sync.Mutex         // guards peers and listed; never held together with mu
+	peers   map[Peer]*outbound // those with a goroutine, or about to get one
+	listed  map[Peer]string    // addresses, as SetPeers has named them
+	changed chan struct{}      // capacity 1: tells Run that listed has changed, or a goroutine has ended
 }
 
 // NewPool returns a Pool that does nothing until Run. The configuration must be
@@ -92,7 +92,7 @@ func NewPool(config Config, identity func() Identity, creds credentials.Transpor
 		due:   make(chan struct{}, 1), dueAt: clock.Forever,
 		handover:   handover{idsMax: config.HandoverMax, queues: make(map[Peer][]event.Finished)},
 		delivering: make(map[event.Handle]*Cancel),
-		peers:      make(map[Peer]*peer), listed: make(map[Peer]string),
+		peers:      make(map[Peer]*outbound), listed: make(map[Peer]string),
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -146,7 +146,7 @@ func (p *Pool) step(call func(now clock.Instant, out *Moves)) {
 	p.moves.Put(out)
 }
 
-// perform performs the moves of one step. calls: there are some among those for the local mailbox.
+// perform performs the moves of one step. calls says whether there are calls among the events for the local mailbox.
 func (p *Pool) perform(out *Moves, calls bool) {
 	p.wake(out.Wake)
 	if len(out.Local) > 0 {
@@ -463,7 +463,7 @@ func (p *Pool) startPeers(ctx context.Context, streams *sync.WaitGroup) {
 			continue
 		}
 		ctx, giveUp := context.WithCancel(ctx)
-		s := &peer{pool: p, id: id, address: address, giveUp: giveUp}
+		s := &outbound{pool: p, id: id, address: address, giveUp: giveUp}
 		s.listed.Store(true)
 		p.peers[id] = s
 		streams.Go(func() {
@@ -475,7 +475,7 @@ func (p *Pool) startPeers(ctx context.Context, streams *sync.WaitGroup) {
 
 // ended removes a peer whose goroutine ends. If it was named again meanwhile, it is started
 // again.
-func (p *Pool) ended(s *peer) {
+func (p *Pool) ended(s *outbound) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()
 	delete(p.peers, s.id)

@@ -8,12 +8,12 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// queue is the shares with events that are queued for a lane, in the order of their records. Less than half of them are empty, which
-// keep their entries in memory.
+// queue is the shares with events that are queued for a lane, in the order of their records. A share that becomes empty
+// stands in it until compact, and keeps its entry in memory: so less than half of them may be empty.
 type queue struct {
 	shares []*share
-	head   int
-	empty  int
+	head   int // index of the first share; those before it were taken
+	empty  int // shares without a queued event, from head on
 }
 
 // front returns the first share with a queued event, nil when there is none.
@@ -125,7 +125,7 @@ func (l *list) remove(h held) bool {
 
 // enqueue queues an event for a lane.
 func (t *Table) enqueue(h held, l *lane) {
-	s := h.share(l, false)
+	s := h.share(l, toOwner)
 	s.queued.Add(h.index)
 	s.queuedN++
 	l.queuedN++
@@ -155,7 +155,7 @@ func (t *Table) dequeue(s *share, index int) {
 	}
 }
 
-// give notes that an event was sent to the peer of a lane.
+// give notes that an event is sent to the peer of a lane, and whether that peer must relay it.
 func (t *Table) give(h held, l *lane, relay bool) {
 	s := h.share(l, relay)
 	s.sent.Add(h.index)
@@ -170,13 +170,14 @@ func (t *Table) takeBack(s *share, index int) {
 	t.takenBack(s, 1)
 }
 
+// takenBack accounts for n events that were removed from a share's sent ones.
 func (t *Table) takenBack(s *share, n int) {
 	s.sentN -= n
 	s.lane.sentN -= n
 	t.count[Sent] -= n
 }
 
-// lift takes an event out of its place.
+// lift takes an event out of its place, whichever that is; it is still held.
 func (t *Table) lift(h held) {
 	if s := h.sentTo(); s != nil {
 		t.takeBack(s, h.index)
@@ -234,7 +235,7 @@ func (t *Table) lostOn(l *lane, over func(ring.Partition) bool) (lost []held) {
 	return lost
 }
 
-// forget ends events of a record that are in no place, n of them.
+// forget ends n events of a record that were taken out of their places.
 func (t *Table) forget(r *record, events event.Bits, n int) {
 	r.events.RemoveAll(events)
 	r.n -= n
@@ -247,10 +248,10 @@ func (t *Table) forget(r *record, events event.Bits, n int) {
 	t.removeIfEmpty(r)
 }
 
-// enter makes the record of an entry, the newest one.
+// enter adds a new record: the newest.
 func (t *Table) enter(r *record) {
-	t.given++
-	r.age, r.older = t.given, t.newest
+	t.ageNewest++
+	r.age, r.older = t.ageNewest, t.newest
 	if t.newest == nil {
 		t.oldest = r
 	} else {
@@ -264,6 +265,7 @@ func (t *Table) enter(r *record) {
 	}
 }
 
+// removeIfEmpty drops a record of which no event is held any more.
 func (t *Table) removeIfEmpty(r *record) {
 	if r.n > 0 {
 		return

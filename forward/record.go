@@ -46,13 +46,16 @@ type record struct {
 	entry        *event.Entry
 	age          uint64 // later records have greater ages
 	since        clock.Instant
-	events       event.Bits // that are held
-	n            int        // of them
+	events       event.Bits // those that are held
+	n            int        // number of events, one more during Hold
 	shares       []*share
 	older, newer *record
 }
 
-// share is the events of a record that are queued for a lane's peer, or that it has.
+// toOwner is the value of share.relay for events that are not relayed.
+const toOwner = false
+
+// share is the events of a record that are queued for a lane's peer, or that were sent to it.
 type share struct {
 	record       *record
 	lane         *lane
@@ -124,19 +127,23 @@ func (h held) queuedFor() *share {
 
 // extra holds the fields that only a few events need.
 type extra struct {
-	past []Peer // earlier holders: their final verdicts count too, but on reservations
+	past []Peer // peers that had the event before: their final verdicts count too, except on reservations
 
-	told                  bool   // its owner has reported failures and keeps retrying:
-	attempts, crashes     uint32 // reported counts
+	// The failures that the owner has reported since the event was last sent. It retries the event itself.
+	told                  bool // there are some
+	attempts, crashes     uint32
 	firstError, lastError string
-	newer                 *event.Event // the event with the failures that were reported before it was sent again
+
+	// newer takes the place of the entry's event, nil if it does not: it has the failures that were reported before the
+	// event was last sent, or marks a granted reservation as one to be resumed.
+	newer *event.Event
 
 	mayRun   bool          // of a call: the stream on which it was sent broke, or its owner has reported that it began
-	granted  bool          // of a reservation: the owner to which it was sent last has granted it
-	released clock.Instant // of a released reservation: until when the release is kept; 0: it is not released
+	granted  bool          // of a reservation: its present owner has granted it
+	released clock.Instant // of a reservation: until when its release is kept; 0: it is not released
 }
 
-// extraOf returns what few events have, nil if this one has nothing.
+// extraOf returns the extra fields of an event, nil if it has none.
 func (t *Table) extraOf(h held) *extra {
 	if len(t.extras) == 0 {
 		return nil
@@ -144,6 +151,7 @@ func (t *Table) extraOf(h held) *extra {
 	return t.extras[h.handle()]
 }
 
+// ensureExtra returns the extra fields of an event, which it adds if there are none.
 func (t *Table) ensureExtra(h held) *extra {
 	x := t.extras[h.handle()]
 	if x == nil {
@@ -153,9 +161,9 @@ func (t *Table) ensureExtra(h held) *extra {
 	return x
 }
 
-// had reports whether peer once had an event that was sent again, and may still answer for it. For a reservation it
-// may not: the end of its turn or wait at that peer says nothing about the turn at the present owner, which would get
-// no Cancel.
+// had reports whether a verdict of peer on an event counts although the event was sent again since: the peer had it
+// before, and may have run it. On a reservation it does not count: the end of a turn at that peer says nothing about the
+// turn at the present owner, which would get no Cancel.
 func (t *Table) had(h held, peer Peer) bool {
 	x := t.extraOf(h)
 	return x != nil && slices.Contains(x.past, peer) && !h.isReservation()
@@ -168,7 +176,8 @@ func (t *Table) markPast(h held, peer Peer) {
 	}
 }
 
-// note keeps the failures that the owner reports.
+// note keeps the failures that the owner reports, until the event is sent again. For a call the report says that it has
+// begun.
 func (t *Table) note(h held, v *event.Verdict) {
 	x, d := t.ensureExtra(h), v.DetailOrZero()
 	if h.isCall() {
@@ -184,7 +193,7 @@ func (t *Table) note(h held, v *event.Verdict) {
 	x.attempts, x.crashes, x.lastError = max(x.attempts, d.Attempts), max(x.crashes, d.Crashes), d.Reason
 }
 
-// ref names an event for others.
+// ref returns an event as other packages see it.
 func (t *Table) ref(h held) event.Ref {
 	ref := event.Ref{Entry: h.entry, Index: int32(h.index)}
 	if x := t.extraOf(h); x != nil {
@@ -202,12 +211,12 @@ func (t *Table) refreshed(h held) event.Ref {
 		return ref
 	}
 	old := ref.Event()
-	news := x.told && (x.attempts > old.Attempts || x.crashes > old.Crashes)
-	if !news && len(old.FirstError) <= textMax && len(old.LastError) <= textMax {
+	unseen := x.told && (x.attempts > old.Attempts || x.crashes > old.Crashes)
+	if !unseen && len(old.FirstError) <= textMax && len(old.LastError) <= textMax {
 		return ref
 	}
 	ev := *old // another owner may still read it
-	if news {
+	if unseen {
 		ev.Attempts, ev.Crashes, ev.LastError = max(x.attempts, ev.Attempts), max(x.crashes, ev.Crashes), x.lastError
 		if ev.FirstError == "" {
 			ev.FirstError = x.firstError

@@ -37,10 +37,10 @@ func confirms(a event.Renewal) bool { return a.Number == confirmation }
 
 // releases holds the kept releases, ordered by when they are due.
 type releases struct {
-	all        []release
-	alone      int // of them, those without a holder
+	all        []release // ascending by due
+	alone      int       // number of those without a holder
 	aloneBytes int
-	forgotten  uint64 // without a confirmation
+	forgotten  uint64 // number of releases that ended without a confirmation
 }
 
 type release struct {
@@ -100,7 +100,7 @@ func (t *Table) Confirmed(from Peer, answers []event.Renewal, out *Moves) (other
 		if !confirms(a) {
 			return false
 		}
-		if h, held := t.lookUp(a.Handle); held && t.isReleased(h) && t.extraOf(h).granted {
+		if h, ok := t.lookUp(a.Handle); ok && t.isReleased(h) && t.extraOf(h).granted {
 			if sent := h.sentTo(); sent != nil && sent.lane.peer == from {
 				t.confirmed(h, sent, out)
 			}
@@ -133,7 +133,8 @@ func (t *Table) nextRelease() clock.Instant {
 	return t.releases.all[0].due
 }
 
-// leaveAlone keeps a release whose holder's stream has ended, within the bounds.
+// leaveAlone keeps a release although the stream of its holder has ended. Beyond the bounds of such releases it forgets
+// those that are due first.
 func (t *Table) leaveAlone(h held) {
 	rs := &t.releases
 	if r := &rs.all[t.releaseOf(h.handle(), t.extraOf(h))]; !r.alone {
@@ -149,6 +150,7 @@ func (t *Table) leaveAlone(h held) {
 	}
 }
 
+// releaseOf returns the place in releases.all of a reservation that was released.
 func (t *Table) releaseOf(handle event.Handle, x *extra) int {
 	at, _ := slices.BinarySearchFunc(t.releases.all, release{handle: handle, due: x.released}, byDue)
 	return at

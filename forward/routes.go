@@ -37,20 +37,21 @@ type lane struct {
 	peer    Peer
 	up      bool
 	calls   bool          // while it is up: the peer takes calls
-	since   clock.Instant // when it came up, went down, or was first heard of
-	owner   uint16        // its number among the owners of partitions, 0 when the route gives it none
-	via     *lane         // the third member that takes what is queued, nil while none does
-	place   Place         // of the events in queue: Queued, or Refused for those without an owner that takes them
+	since   clock.Instant // when it came up, went down, or was first named
 	queue   queue
-	queuedN int
-	callsN  int // of these, calls
-	sentN   int
+	via     *lane // while it is down: the third member by which its queued events go; nil: none yet
+	place   Place // of the events in queue: Queued, or Refused for those without an owner that takes them
+	queuedN int   // events in queue
+	callsN  int   // calls among these
+	sentN   int   // events that the peer has and has not answered
+
+	ownerNumber uint16 // index in owners.lanes, 0 when the route gives it no partition
 }
 
 func newLane(peer Peer, now clock.Instant) *lane { return &lane{peer: peer, since: now} }
 
-// owners is the route as lanes by partition, so that the look-up for each event needs
-// neither the route nor a search for the lane, and stays in the cache.
+// owners is the route in another form: the lane of each partition's owner. It is small, so that the look-up for each
+// event hits the cache, and needs neither the route nor a search for the lane.
 type owners struct {
 	lanes       []*lane // by number; 0 is Table.nobody
 	byPartition [ring.Partitions]uint16
@@ -87,7 +88,7 @@ func (t *Table) find(peer Peer) *lane {
 // time without a stream begins now.
 func (t *Table) markOwners(now clock.Instant) {
 	for _, l := range t.owners.lanes {
-		l.owner = 0
+		l.ownerNumber = 0
 	}
 	clear(t.owners.lanes)
 	t.owners.lanes = append(t.owners.lanes[:0], t.nobody)
@@ -102,19 +103,20 @@ func (t *Table) markOwners(now clock.Instant) {
 	}
 }
 
+// markOwner returns the number of an owner's lane in owners, and adds it if it has none.
 func (t *Table) markOwner(now clock.Instant, owner Peer) (number uint16) {
 	if owner == t.self {
 		owner = Local
 	}
 	l := t.lane(now, owner)
-	if l.owner == 0 {
-		l.owner = uint16(len(t.owners.lanes))
+	if l.ownerNumber == 0 {
+		l.ownerNumber = uint16(len(t.owners.lanes))
 		t.owners.lanes = append(t.owners.lanes, l)
 	}
-	return l.owner
+	return l.ownerNumber
 }
 
 // prune removes lanes that are down, own nothing and hold no events.
 func (t *Table) prune() {
-	t.lanes = slices.DeleteFunc(t.lanes, func(l *lane) bool { return !l.up && l.owner == 0 && l.queuedN+l.sentN == 0 })
+	t.lanes = slices.DeleteFunc(t.lanes, func(l *lane) bool { return !l.up && l.ownerNumber == 0 && l.queuedN+l.sentN == 0 })
 }

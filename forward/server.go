@@ -43,10 +43,10 @@ type Arrival struct {
 type Acceptor interface {
 	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
 	Accept(arrival Arrival)
-	// TakeOver takes ids of recently finished events on partitions that this node owns or
+	// LearnDone takes ids of recently finished events on partitions that this node owns or
 	// will own. proven says that the peer has authenticated as the incarnation from, with
 	// the private half of KeyOf's key. The slice is the receiver's.
-	TakeOver(from Peer, proven bool, done []event.Finished)
+	LearnDone(from Peer, proven bool, done []event.Finished)
 	// KeyOf returns the public key of an incarnation, nil if none is known.
 	KeyOf(peer Peer) ed25519.PublicKey
 	// CancelFor reports that the callers of calls that came on a stream have stopped waiting. The slice is the receiver's.
@@ -100,7 +100,7 @@ func NewServer(config Config, identity func() Identity, creds credentials.Transp
 }
 
 // Also makes Run serve another service on the same port, under the same credentials.
-// To be called before Run.
+// Call it before Run.
 func (s *Server) Also(register func(grpc.ServiceRegistrar)) { s.others = append(s.others, register) }
 
 // Run serves streams from listener, which it closes, until ctx ends. Then it sends
@@ -249,7 +249,7 @@ func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peer
 	in := &inbound{
 		server: s,
 		stream: st,
-		link:   newLink(s.config, s.now, s.metrics, cancel, false),
+		link:   newLink(s.config, s.now, s.metrics, cancel, calleeEnd),
 		opened: make(chan struct{}),
 	}
 	_, _ = rand.Read(in.nonce[:]) // never fails

@@ -130,7 +130,7 @@ type node struct {
 
 	// verdict returns the answer of the mailbox; nil: Done. false: none.
 	verdict func(ev *event.Event, attempt int) (event.Verdict, bool)
-	// takeOver is received from in each TakeOver, before it takes anything in; nil: it takes at once.
+	// takeOver is received from in each LearnDone, before it takes anything in; nil: it takes at once.
 	takeOver chan struct{}
 
 	mu        sync.Mutex
@@ -236,7 +236,7 @@ func (n *node) judge(events []event.Ref) []event.Verdict {
 func (n *node) Accept(a Arrival)           { n.server.Answer(a.From, n.judge(a.Events)) }
 func (n *node) Deliver(events []event.Ref) { n.pool.Settle(Local, nil, n.judge(events)) }
 
-func (n *node) TakeOver(_ Peer, proven bool, done []event.Finished) {
+func (n *node) LearnDone(_ Peer, proven bool, done []event.Finished) {
 	if n.takeOver != nil {
 		<-n.takeOver
 	}
@@ -708,9 +708,9 @@ func TestVerdictsOfAFrameKeepTheirOrder(t *testing.T) {
 			if err := read.parse(out.Materialize()); err != nil || c.sets != (len(read.done) == 1) {
 				t.Fatalf("%+v, %v", read, err)
 			}
-			l := newLink(a.config, a.now, a.metrics, func(error) {}, true)
+			l := newLink(a.config, a.now, a.metrics, func(error) {}, callerEnd)
 			defer l.silence.Stop()
-			if err := (&peer{pool: a.pool, id: owner}).handle(l, &read); err != nil {
+			if err := (&outbound{pool: a.pool, id: owner}).handle(l, &read); err != nil {
 				t.Fatal(err)
 			}
 			if s := a.pool.Stats(); s.Events != 0 || s.Ignored != c.ignored || a.settled[h].Kind != event.Done {

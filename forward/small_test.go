@@ -170,7 +170,7 @@ func TestSmallFramesAreBounded(t *testing.T) {
 	}
 	t.Run("cancels", func(t *testing.T) {
 		var sent frames
-		out := outEnd{peer: &peer{pool: &Pool{config: config}, cancelled: cancels}, stream: calling{frames: &sent}}
+		out := outEnd{peer: &outbound{pool: &Pool{config: config}, cancelled: cancels}, stream: calling{frames: &sent}}
 		if err := out.sendSmall(1 << 62); err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestSmallFramesAreBounded(t *testing.T) {
 	})
 	t.Run("renewals", func(t *testing.T) {
 		var sent frames
-		out := outEnd{peer: &peer{pool: &Pool{config: config}, renewals: renewals}, stream: calling{frames: &sent}}
+		out := outEnd{peer: &outbound{pool: &Pool{config: config}, renewals: renewals}, stream: calling{frames: &sent}}
 		if err := out.sendSmall(1 << 62); err != nil {
 			t.Fatal(err)
 		}
@@ -348,7 +348,7 @@ func TestReceiptsWaitForVerdicts(t *testing.T) {
 
 // More cancels and renewals than may wait for a stream are not queued.
 func TestSmallQueuesAreBounded(t *testing.T) {
-	var s peer
+	var s outbound
 	for i := range uint64(cancelledMax + 10) {
 		s.cancel(Cancel{Handle: event.NewCallHandle(i + 1)})
 		s.renew(event.Renewal{Handle: event.NewCallHandle(i + 1)})

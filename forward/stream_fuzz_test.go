@@ -16,12 +16,12 @@ import (
 // arrivals counts the frames that an inbound stream passes on.
 type arrivals struct{ frames int }
 
-func (a *arrivals) Accept(Arrival)                        { a.frames++ }
-func (a *arrivals) TakeOver(Peer, bool, []event.Finished) {}
-func (a *arrivals) KeyOf(Peer) ed25519.PublicKey          { return nil }
-func (a *arrivals) Gone(StreamID)                         {}
-func (a *arrivals) CancelFor(StreamID, []event.Handle)    {}
-func (a *arrivals) RenewFor(StreamID, []event.Renewal)    {}
+func (a *arrivals) Accept(Arrival)                         { a.frames++ }
+func (a *arrivals) LearnDone(Peer, bool, []event.Finished) {}
+func (a *arrivals) KeyOf(Peer) ed25519.PublicKey           { return nil }
+func (a *arrivals) Gone(StreamID)                          {}
+func (a *arrivals) CancelFor(StreamID, []event.Handle)     {}
+func (a *arrivals) RenewFor(StreamID, []event.Renewal)     {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
 var stillMetrics = NewMetrics(prometheus.NewRegistry())
@@ -33,7 +33,7 @@ func still(t *testing.T) (*inbound, *arrivals) {
 	cfg.DeadAfter, cfg.HelloTimeout = time.Hour, time.Hour
 	now := func() clock.Instant { return clock.Instant(time.Hour) }
 	s := NewServer(cfg, func() Identity { return Identity{} }, nil, taken, now, stillMetrics, slog.New(slog.DiscardHandler))
-	in := &inbound{server: s, link: newLink(cfg, now, s.metrics, func(error) {}, false)}
+	in := &inbound{server: s, link: newLink(cfg, now, s.metrics, func(error) {}, calleeEnd)}
 	t.Cleanup(func() { in.link.silence.Stop() })
 	return in, taken
 }

@@ -27,25 +27,25 @@ type Table struct {
 	route  Route // nil before the first SetRoute
 	owners owners
 
-	records        map[event.Handle]*record // by the handle of their first event
-	oldest, newest *record
+	records        map[event.Handle]*record // by Entry.First
+	oldest, newest *record                  // the records are a list by age
 	extras         map[event.Handle]*extra
-	given          uint64 // ages
-	n              int    // events
-	bytes          int    // of all records
-	relayedBytes   int    // of those of relayed events
-	count          [places]int
-	left           event.Bits // scratch of Done
+	ageNewest      uint64      // record.age of the newest record, held or not
+	n              int         // held events
+	bytes          int         // of all records
+	relayedBytes   int         // of the records of relayed events
+	count          [places]int // held events by their place
+	left           event.Bits  // scratch of Done
 
 	local   *lane
 	nobody  *lane   // for the events of partitions without an owner, and the reservations that wait for an owner that takes them
 	lanes   []*lane // in the order of their coming
 	waiting map[waiter]*wait
-	waits   waits // the same by due time
-	turn    int   // whose turn it is to relay
-	ignored uint64
+	waits   waits  // the values of waiting, as a heap by due time
+	viaNext int    // index in lanes at which the search for the next third member begins, so that they take turns
+	ignored uint64 // verdicts that do not count, see Settle; and events of entries that are held already
 	missed  uint64 // of ignored: failures and rejections of events that are not held
-	resent  uint64
+	resent  uint64 // see Stats.Resent
 	// relayedRefused counts the relayed events that were refused because of Config.RelayedBytesMax.
 	relayedRefused uint64
 
@@ -114,7 +114,7 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 
 // Take moves events that wait for peer to Sent and appends them to dst: up to eventsMax
 // events, and up to bytesMax bytes if there is more than one. It returns no events when
-// the peer is down. The peer must relay a batch with relay set to other owners.
+// the peer is down. With relay set, the peer is not the owner of these events and must pass them on.
 func (t *Table) Take(peer Peer, eventsMax, bytesMax int, dst []event.Ref) (batch []event.Ref, relay bool) {
 	l, n := t.find(peer), len(dst)
 	if l == nil || !l.up {
@@ -130,6 +130,8 @@ func (t *Table) Take(peer Peer, eventsMax, bytesMax int, dst []event.Ref) (batch
 	return t.take(l, l, eventsMax, bytesMax, dst), false
 }
 
+// take sends events that are queued for the lane from by way of the lane by, which is another one only for events that
+// its peer relays.
 func (t *Table) take(from, by *lane, eventsMax, bytesMax int, dst []event.Ref) []event.Ref {
 	begin, bytes := len(dst), 0
 	for s := from.queue.front(); s != nil; s = from.queue.front() {
@@ -365,7 +367,7 @@ func (t *Table) repeat(lost []held, out *Moves) {
 // Tick does the work that is due at now. Call it at [Table.Next], or later.
 func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
-		t.release(now, t.waits[0], t.waits[0].burst, out)
+		t.sendWaiting(now, t.waits[0], t.waits[0].burst, out)
 	}
 	t.expireReleases(now, out)
 	for _, l := range t.lanes {
@@ -374,7 +376,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 			if l.via = t.third(l); l.via == nil {
 				continue // of a group of two; its events wait
 			}
-			t.turn = slices.Index(t.lanes, l.via) + 1
+			t.viaNext = slices.Index(t.lanes, l.via) + 1
 			out.wake(l.via.peer)
 		}
 	}
@@ -477,7 +479,7 @@ func (t *Table) send(h held, out *Moves) {
 	case h.isCall() && (l.up && !l.calls || l.via != nil):
 		t.refuseCall(h, "the owner of the key cannot be reached, or its release takes no calls", out)
 	case l == t.local:
-		t.give(h, l, false)
+		t.give(h, l, toOwner)
 		out.Local = append(out.Local, t.refreshed(h))
 	default:
 		t.enqueue(h, l)
@@ -500,6 +502,7 @@ func (t *Table) resend(events []held, out *Moves) {
 	}
 }
 
+// settle ends a held event with a verdict.
 func (t *Table) settle(h held, v event.Verdict, out *Moves) {
 	if h.isCall() {
 		v = t.corrected(h, v)

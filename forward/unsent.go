@@ -9,12 +9,12 @@ import (
 // HeldKey is the events of one key that no mailbox has: they wait at this node.
 type HeldKey struct {
 	Key event.Key
-	Share
+	KeyPlace
 }
 
 // unsent collects the keys of held events that were not sent.
 type unsent struct {
-	lookup
+	inspection
 
 	place map[event.Key]int // in keys
 	keys  []HeldKey
@@ -30,7 +30,7 @@ func (all *unsent) note(t *Table, h held) {
 	if !known {
 		i = len(all.keys)
 		key := event.Key(strings.Clone(string(h.key()))) // it outlives the event
-		all.place[key], all.keys = i, append(all.keys, HeldKey{key, Share{Place: place, With: with, Oldest: h.since}})
+		all.place[key], all.keys = i, append(all.keys, HeldKey{key, KeyPlace{Place: place, With: with, Oldest: h.since}})
 	}
 	all.keys[i].Events++
 	all.keys[i].Oldest = min(all.keys[i].Oldest, h.since)
@@ -43,7 +43,7 @@ func (p *Pool) Unsent() []HeldKey {
 	all := unsent{place: make(map[event.Key]int)}
 	for !all.done {
 		p.mu.Lock()
-		p.table.visit(&all.lookup, func(h held) { all.note(p.table, h) })
+		p.table.visit(&all.inspection, func(h held) { all.note(p.table, h) })
 		p.mu.Unlock()
 	}
 	return all.keys

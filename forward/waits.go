@@ -28,11 +28,11 @@ func (h held) waiter() waiter {
 // queue. Of these, the ones up to the order passing are sent first; the others join the wait when their turn comes.
 type wait struct {
 	of      waiter
-	due     clock.Instant
-	index   int   // in waits
-	place   Place // Full, Delayed or Refused, as the newest refusal says
+	due     clock.Instant // when its events, or the next burst of them, are sent again
+	index   int           // in waits
+	place   Place         // Full, Delayed or Refused, as the newest refusal says
 	events  list
-	passing uint64
+	passing uint64 // held.order up to which queued events of the key are sent before these
 
 	refuser   Peer
 	refusedAt event.Position // Refused: the epoch that the refuser had applied
@@ -76,8 +76,8 @@ func (t *Table) addTo(w *wait, h held) {
 	t.count[w.place]++
 }
 
-// stop makes the whole key of a refused event wait for d: this event, those that are queued, and
-// those that come later.
+// stop makes the whole key of a refused event wait for d: this event, those that are queued (since passing becomes 0),
+// and those that come later.
 func (t *Table) stop(now clock.Instant, w *wait, h held, place Place, refuser Peer, d time.Duration) {
 	t.count[w.place] -= w.events.len()
 	t.count[place] += w.events.len()
@@ -115,16 +115,16 @@ func (t *Table) awaitRoom(now clock.Instant, h held, refuser Peer, asked time.Du
 func (t *Table) redeem(now clock.Instant, from Peer, w *wait, events int, out *Moves) {
 	if w != nil && w.isFull() && w.refuser == from {
 		w.delay = w.asked
-		t.release(now, w, cmp.Or(events, w.burst), out)
+		t.sendWaiting(now, w, cmp.Or(events, w.burst), out)
 	}
 }
 
 func (w *wait) isFull() bool { return w.place == Full && w.events.len() > 0 }
 
-// release sends the next n events of such a key. The remaining ones wait again, and the
-// next burst is twice as large if none of this one is refused. The events of other keys
-// are sent all at once, and end their wait.
-func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
+// sendWaiting sends events of a wait that is over. If the key's mailbox was full, these are the next n: the others wait
+// again, and the next burst is twice as large unless an event of this one is refused. After any other refusal all events
+// are sent, and the wait ends.
+func (t *Table) sendWaiting(now clock.Instant, w *wait, n int, out *Moves) {
 	full := w.isFull()
 	if !full {
 		n = w.events.len()
@@ -150,7 +150,7 @@ func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
 	heap.Fix(&t.waits, w.index)
 }
 
-// follow releases the waiting events whose owner has changed, and refused ones whose refuser is still the owner by a
+// follow sends the waiting events whose owner has changed, and refused ones whose refuser is still the owner by a
 // route as new as the epoch by which it refused them. The order depends only on earlier calls (that of a map would
 // not).
 func (t *Table) follow(now clock.Instant, out *Moves) {
@@ -161,11 +161,12 @@ func (t *Table) follow(now clock.Instant, out *Moves) {
 		first := w.events.front()
 		owner := t.owners.of(first.entry.Partition(first.index))
 		if owner.peer != w.refuser || w.place == Refused && !t.route.Epoch().Before(w.refusedAt) {
-			t.release(now, w, w.events.len(), out)
+			t.sendWaiting(now, w, w.events.len(), out)
 		}
 	}
 }
 
+// clamp returns the delay that a peer has asked for, within the bounds of Config.
 func (t *Table) clamp(d time.Duration) time.Duration {
 	return min(max(d, t.config.DelayMin), t.config.DelayMax)
 }

@@ -21,30 +21,34 @@ import (
 //	  │           │ Revoke, Drain,   │ Expire ▶ over ▶ gone (Answer)
 //	  └───────────┴─ Break ▶ gone    └────────────────────────
 //
-// Results that are appended to a dst belong into the mailboxes at once.
+// The methods append results to dst and return it. The caller hands these results to the mailboxes at once.
 //
-// The worker knows a delivery by a number of its own, which frames, answers
-// and Pongs carry; the mailboxes never see it.
+// A delivery has two names: the mailboxes' id, and the number of its slot, which frames, answers and Pongs carry. The worker
+// never sees the former, the mailboxes never see the latter.
 type Outstanding struct {
 	limit int
 
-	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
-	spent   int                         // of unsent
-	sent    slots                       // in a frame
-	revoked []event.DeliveryID          // names of sent and revoked deliveries; some may be over
-	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
-	taking  bool                        // between StartTake and Give
-	missed  map[ring.Partition]struct{} // revoked meanwhile
-	all     bool                        // everything was revoked meanwhile
-	back    []event.DeliveryID          // taken back one by one meanwhile, by the mailboxes' names
+	unsent  []event.Delivery   // given, in no frame yet, from index spent on
+	spent   int                // those before it went into frames
+	sent    slots              // in a frame
+	revoked []event.DeliveryID // names of sent and revoked deliveries; some may be over
+	until   clock.Instant      // the lease behind the newest Pong: bounds every delivery that is not revoked
+
+	// Between StartTake and Give, what was taken back since StartTake: Give returns such deliveries to their mailboxes.
+	taking bool
+	missed map[ring.Partition]struct{} // revoked partitions
+	all    bool                        // everything was revoked
+	back   []event.DeliveryID          // single deliveries, by the mailboxes' names
 
 	asks    bool             // workers are asked when their handlers ran
 	sending time.Duration    // CLOCK_BOOTTIME before the frame that is being made, if asks
 	handled []event.Handling // what the newest Answer reports, if asks
 
-	draining, suspended, broken bool
-	crashed                     bool // its stream broke unintentionally
-	stats                       OutstandingStats
+	draining  bool // the worker takes no more, see Drain
+	suspended bool // see Suspend
+	broken    bool // its stream has ended
+	crashed   bool // broken, and the worker had not asked for the end
+	stats     OutstandingStats
 }
 
 // OutstandingStats counts the unusable inputs of an Outstanding.
@@ -108,20 +112,20 @@ func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.R
 func (d *Outstanding) Unsent() bool { return d.spent < len(d.unsent) }
 
 // Frame appends the deliveries of the next frame to dst, under the names by which the worker will know them. It stops
-// at events deliveries, and at bytes, unless a single event is larger. An event larger than eventMax is never sent:
+// at eventsMax deliveries, and at bytesMax bytes unless a single event is larger. An event larger than eventMax is never sent:
 // it is rejected. From now on the worker may start the deliveries in dst.
-func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
+func (d *Outstanding) Frame(eventsMax, bytesMax, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
-	for d.Unsent() && len(dst) < events {
+	for d.Unsent() && len(dst) < eventsMax {
 		next := d.unsent[d.spent:]
-		next = next[:min(len(next), events-len(dst))]
+		next = next[:min(len(next), eventsMax-len(dst))]
 		for i := range next {
 			size := int(next[i].Size)
 			if size > eventMax && size-errorBytes(&next[i]) > eventMax {
 				rejected = append(rejected, tooLarge(&next[i], eventMax))
 				continue
 			}
-			if len(dst) > 0 && sum+size > bytes {
+			if len(dst) > 0 && sum+size > bytesMax {
 				d.spend(i)
 				return dst, rejected
 			}
@@ -265,6 +269,8 @@ func (d *Outstanding) RevokeAll(dst []event.Result) (tell bool, _ []event.Result
 	return d.takeBack(func(ring.Partition) bool { return true }, true, dst)
 }
 
+// takeBack revokes the sent deliveries on partitions in hit, and returns the unsent ones. tell says that the worker must be
+// told.
 func (d *Outstanding) takeBack(hit func(ring.Partition) bool, final bool, dst []event.Result) (tell bool, _ []event.Result) {
 	for s := range d.sent.all() {
 		if s.over || !hit(s.partition) {
@@ -302,7 +308,7 @@ func (d *Outstanding) TakeBack(ids []event.DeliveryID, told []uint64, dst []even
 	return told, d.withdraw(func(u *event.Delivery) bool { return slices.Contains(ids, u.ID) }, dst)
 }
 
-// withdraw returns the unsent deliveries.
+// withdraw returns those of the unsent deliveries that are in hit to their mailboxes.
 func (d *Outstanding) withdraw(hit func(*event.Delivery) bool, dst []event.Result) []event.Result {
 	kept := d.unsent[:0]
 	for i := d.spent; i < len(d.unsent); i++ {

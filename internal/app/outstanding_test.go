@@ -590,7 +590,7 @@ func TestRevokesComeBeforeThePong(t *testing.T) {
 		"too slow":   func(w *session) { w.timedOut = []uint64{7} },
 		"skipped":    func(w *session) { w.skipped = []uint64{7} },
 		"partitions": func(w *session) { w.revoked[7] = struct{}{} },
-		"all":        func(w *session) { w.all = true },
+		"all":        func(w *session) { w.revokedAll = true },
 	} {
 		w := newSession(nil)
 		w.pinged = true

@@ -32,8 +32,8 @@ type reservations struct {
 
 	mu      sync.Mutex
 	held    map[event.DeliveryID]*reservation
-	covered int          // of held
-	next    *reservation // being taken; nil: none
+	covered int          // number of those in held that are covered
+	next    *reservation // the one that is just being taken out of the mailboxes; nil: none
 
 	tell    []ownership.Input // Covers and Drops for the ownership machine, in the order in which turns begin and end
 	telling bool              // a goroutine is sending tell
@@ -41,8 +41,8 @@ type reservations struct {
 
 type reservation struct {
 	*Outstanding
-	name    event.DeliveryID // name of its delivery in the Outstanding
-	id      event.DeliveryID // the same, as the mailboxes know it
+	name    event.DeliveryID // of its delivery, in the Outstanding
+	id      event.DeliveryID // of its delivery, in the mailboxes
 	granted clock.Instant
 	taken   ownership.Take // TTL is zero for a reservation without a ttl
 	resumed bool           // TTL is not zero, and a former owner may have promised it
@@ -98,7 +98,8 @@ func (s *Server) takeReservation() (more bool) {
 	var grant event.Grant
 	var id event.DeliveryID
 	if next.Unsent() {
-		sent, _ := next.Frame(1, 1<<30, 1<<30, nil, nil)
+		const anySize = 1 << 30 // its holder gets no payload
+		sent, _ := next.Frame(1, anySize, anySize, nil, nil)
 		id, next.name, next.granted = taken[0].ID, sent[0].ID, s.Now()
 		next.id, next.taken = id, takenBy(&taken[0])
 		next.resumed = next.taken.TTL > 0 && taken[0].Call().Resume

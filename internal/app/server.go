@@ -82,9 +82,9 @@ type Server struct {
 
 	mu        sync.Mutex
 	sessions  map[event.WorkerID]*session // sessions that have not ended, including broken ones
-	last      event.WorkerID
-	live      int    // sessions whose stream has not ended
-	suspended string // the reason, "" when workers may start
+	last      event.WorkerID              // the newest that was given
+	live      int                         // sessions whose stream has not ended
+	suspended string                      // the reason, "" when workers may start
 	stopped   bool
 	stopping  chan struct{} // closed when stopped is set
 
@@ -99,8 +99,9 @@ type Server struct {
 
 	reservations reservations
 
-	streaming                            sync.WaitGroup  // readers and writers of streams
-	refusals, comings, drainings, goings *loglimit.Limit // lines that any caller can cause
+	streaming sync.WaitGroup // readers and writers of streams
+	// Limits of log lines that any caller can cause.
+	refusalLines, connectedLines, drainLines, goneLines *loglimit.Limit
 
 	changed chan struct{} // cap 1: Run has to look
 	drain   chan string   // cap 1: a reason, on its way to Parts.Drain
@@ -118,13 +119,15 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg, id: id, Parts: parts,
-		refusals: limit("app_stream_ended", time.Second),
-		comings:  limit("app_worker_connected", lifecycleEvery), drainings: limit("app_worker_drains", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
-		sessions:     make(map[event.WorkerID]*session),
-		reservations: newReservations(),
-		stopping:     make(chan struct{}),
-		changed:      make(chan struct{}, 1),
-		drain:        make(chan string, 1),
+		refusalLines:   limit("app_stream_ended", time.Second),
+		connectedLines: limit("app_worker_connected", lifecycleEvery),
+		drainLines:     limit("app_worker_drains", lifecycleEvery),
+		goneLines:      limit("app_worker_gone", lifecycleEvery),
+		sessions:       make(map[event.WorkerID]*session),
+		reservations:   newReservations(),
+		stopping:       make(chan struct{}),
+		changed:        make(chan struct{}, 1),
+		drain:          make(chan string, 1),
 	}, nil
 }
 
@@ -205,7 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.Metrics.workers.Set(float64(n))
 			s.Parts.Workers(n)
 		}
-		timer.Reset(s.expire())
+		timer.Reset(s.expireDue())
 	}
 }
 
@@ -238,10 +241,11 @@ func (s *Server) stop() {
 	}
 }
 
-// expire finishes deliveries that are over without an answer and returns the time of the next
-// check. The timer only wakes us up; the comparison in Outstanding decides.
-func (s *Server) expire() time.Duration {
-	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
+// expireDue is Expire for Run: it returns how long Run may wait before the next check. The timer only wakes us up; the
+// comparison in Outstanding decides.
+func (s *Server) expireDue() time.Duration {
+	const idle = time.Hour
+	const most = 100 * time.Millisecond // because timers are late after the machine was suspended
 	next := s.Expire()
 	if next == clock.Forever {
 		return idle
@@ -256,7 +260,7 @@ func (s *Server) snapshot() []*session {
 	return slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.id, b.id) })
 }
 
-// notify makes Run check the workers and the ended deliveries.
+// notify makes Run check the number of workers, and the time of the next Expire.
 func (s *Server) notify() {
 	signal.Set(s.changed)
 }
@@ -421,8 +425,8 @@ func (s *Server) hasWorker(name string) bool {
 	return false
 }
 
-// parted notes that the stream of an admitted session has ended.
-func (s *Server) parted(w *session) {
+// streamEnded notes that the stream of an admitted session has ended.
+func (s *Server) streamEnded(w *session) {
 	if len(w.schedules) > 0 {
 		s.Schedules.Forget(w.id)
 	}

@@ -453,7 +453,7 @@ func TestTooManyWorkers(t *testing.T) {
 func TestSurplusStreamsAreLogged(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.WorkersMax, c.HelloTimeout = 1, time.Minute })
 	var lines bytes.Buffer
-	r.server.refusals = loglimit.New(slog.New(slog.NewTextHandler(&lines, nil)), "app_stream_ended", time.Hour, r.metrics.lines)
+	r.server.refusalLines = loglimit.New(slog.New(slog.NewTextHandler(&lines, nil)), "app_stream_ended", time.Hour, r.metrics.lines)
 	for range streamsPerWorker {
 		r.dial()
 	}

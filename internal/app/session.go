@@ -48,38 +48,41 @@ type session struct {
 	// The writer's pending frames. Nothing here queues up, however slow the worker is: a Revoke
 	// is merged into a waiting one, only the newest Ping is answered, and a Pong is computed
 	// when it is sent, after the Revoke.
-	welcome   *appv1.Welcome
-	revoked   map[ring.Partition]struct{}
-	all       bool
-	timedOut  []uint64 // names of deliveries that are taken back one by one, since they took too long
-	skipped   []uint64 // the same, since an operator skips their event, or their caller has stopped waiting
-	ping      uint64   // the newest Ping without an answer
-	pinged    bool
-	suspended string   // the state to send, "" for resumed
-	told      string   // the last sent state
-	goodbye   string   // why the router ends the stream
-	rawClock  bool     // the worker counts its deadlines on a clock that NTP cannot slew
-	calls     bool     // the worker takes calls; written before it has taken anything
-	schedules []string // the names of those that the worker declares; written at the same time
-	unchecked string   // the SDK, if it does not declare that it passes router conformance
+	welcome    *appv1.Welcome
+	revoked    map[ring.Partition]struct{}
+	revokedAll bool     // all partitions are revoked
+	timedOut   []uint64 // names of deliveries that are taken back one by one, since they took too long
+	skipped    []uint64 // the same, since an operator skips their event, or their caller has stopped waiting
+	ping       uint64   // number of the newest Ping
+	pinged     bool     // it has no answer yet
+	suspended  string   // why the worker is to start nothing, "" if it may
+	goodbye    string   // why the router ends the stream, "" if it does not
+
+	suspendedTold string // suspended, as the worker was told last
+
+	// What the worker has said of itself, written before it takes its first delivery.
+	rawClock  bool     // it counts its deadlines on a clock that NTP cannot slew
+	calls     bool     // it takes calls
+	schedules []string // the names of those that it declares
+	unchecked string   // its SDK, if that does not declare that it passes router conformance
 
 	quiet    uint8 // how often Expire has listened since the newest Pong, or the Ping behind it
 	unread   uint8 // how often Expire has listened since the newest receipt, while one was due
-	greeted  bool  // Hello was fine
+	greeted  bool  // its Hello was accepted
 	draining bool  // the worker wants no more
 	broken   bool  // the stream has ended
 	ended    bool  // no further frame follows
 	err      error // why, nil when the worker closed the stream in order
 
-	sent     uint64 // number of the newest Deliveries frame
-	receipt  uint64 // the newest that the worker has taken in
-	taken    uint64 // number of the newest Results frame that was taken in
-	receipts uint64 // the newest that the worker knows of
+	sent       uint64 // number of the newest Deliveries frame that was sent
+	receiptIn  uint64 // number of the newest one that the worker has receipted
+	takenIn    uint64 // number of the newest Results frame that was taken in
+	receiptOut uint64 // number of the newest one that the worker has got a receipt for
 
-	// Scratch of the writer alone.
-	took   []event.Delivery
+	// Used by the writer alone.
+	took   []event.Delivery // scratch of fill
 	frame  appwire.ToWorker
-	result []event.Result
+	result []event.Result // of deliveries that the writer has found to be over, for flush
 }
 
 func newSession(s *Server) *session {
@@ -94,7 +97,7 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
 		s.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String()).Inc()
 		err := status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
-		if log, due := s.refusals.Line(); due {
+		if log, due := s.refusalLines.Line(); due {
 			log.Warn("worker stream ended", "error", err)
 		}
 		return err
@@ -107,7 +110,7 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	err := w.await(written)
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
-		if log, due := s.refusals.Line(); due {
+		if log, due := s.refusalLines.Line(); due {
 			log.Warn("worker stream ended", "worker", w.calledSoFar(), "error", err)
 		}
 	}
@@ -179,7 +182,7 @@ func (w *session) read(stream grpc.ServerStream) {
 // expressions and zones are as long as they may be. listen.AppStrangers lets that in.
 const helloBytesMax = 128 << 10
 
-// end says that the reader is done.
+// end notes that the reader has ended, and why.
 func (w *session) end(err error) {
 	if errors.Is(err, io.EOF) {
 		err = nil
@@ -248,18 +251,18 @@ func (w *session) hello(h *appv1.Hello) error {
 	}
 	w.suspend(suspended)
 	if err := s.declare(w, h.GetSchedules()); err != nil {
-		s.parted(w)
+		s.streamEnded(w)
 		s.forget(w)
 		return status.Errorf(codes.InvalidArgument, "app: %v", err)
 	}
 	s.Boxes.WorkerUp(w.id)
 	if !w.greet(limit) { // the stream has ended meanwhile
 		s.Boxes.WorkerGone(w.id)
-		s.parted(w)
+		s.streamEnded(w)
 		s.forget(w)
 		return status.Error(codes.Canceled, "app: the stream has ended")
 	}
-	if log, due := s.comings.Line(); due {
+	if log, due := s.connectedLines.Line(); due {
 		log.Info("worker connected", "worker", w.name, "sdk", untrusted.Text(h.GetSdk()), "in_flight_max", limit, "raw_clock", w.rawClock, "conformant", conformant)
 	}
 	s.notify()
@@ -296,13 +299,13 @@ func (w *session) received(f *appwire.FromWorker) error {
 	if f.Receipt > w.sent {
 		return status.Errorf(codes.InvalidArgument, "app: receipt for Deliveries frame %d, sent were %d", f.Receipt, w.sent)
 	}
-	if f.Receipt > w.receipt {
+	if f.Receipt > w.receiptIn {
 		w.unread = 0
 	}
-	news := f.Receipt > w.receipt || f.Other == nil
-	w.receipt = max(w.receipt, f.Receipt)
+	news := f.Receipt > w.receiptIn || f.Other == nil
+	w.receiptIn = max(w.receiptIn, f.Receipt)
 	if f.Other == nil {
-		w.taken = f.Number
+		w.takenIn = f.Number
 	}
 	if news {
 		w.wake()
@@ -313,9 +316,9 @@ func (w *session) received(f *appwire.FromWorker) error {
 // answer takes results in.
 func (w *session) answer(f *appwire.FromWorker) error {
 	w.mu.Lock()
-	if f.Number != w.taken+1 {
+	if f.Number != w.takenIn+1 {
 		defer w.mu.Unlock()
-		return status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
+		return status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.takenIn)
 	}
 	known := w.outstanding.Answer(f.Results, f.Results[:0])
 	handled := w.outstanding.Handled() // only this goroutine calls Answer
@@ -373,7 +376,7 @@ func (w *session) drain(d *appv1.Drain) {
 			s.Schedules.Forget(w.id) // it takes no more firings, and others may
 		}
 		s.Boxes.WorkerGone(w.id)
-		if log, due := s.drainings.Line(); due {
+		if log, due := s.drainLines.Line(); due {
 			log.Info("worker drains", "worker", w.name, "node", d.GetNode())
 		}
 	}
@@ -416,19 +419,19 @@ func (w *session) stop() {
 		return
 	}
 	s := w.server
-	s.parted(w)
+	s.streamEnded(w)
 	if !drained {
 		s.Boxes.WorkerGone(w.id)
 	}
 	w.flush()
-	if log, due := s.goings.Line(); due {
+	if log, due := s.goneLines.Line(); due {
 		log.Info("worker gone", "worker", w.name)
 	}
 	s.notify()
 }
 
 // expire finishes deliveries that are over without an answer, and returns the time of the next
-// check. With look it also takes back deliveries that take too long.
+// check. With look it also checks for deliveries that take too long, and takes them back.
 func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	w.mu.Lock()
 	if look {
@@ -441,7 +444,7 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	next := w.outstanding.Next()
 	stats := w.outstanding.Stats()
 	over := w.broken && w.outstanding.Len() == 0
-	w.server.count(stats) // before the writer can tell anybody
+	w.server.count(stats) // before the writer tells the worker: who sees a revocation there finds it counted
 	w.mu.Unlock()
 	if over {
 		w.server.forget(w)
@@ -450,17 +453,16 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	return next
 }
 
-// listen ends the stream of a worker that has sent no Ping, or taken nothing in, for longer than it
-// may: its connection lives, and nothing behind it does, or its reader does not, and the keys that
-// were chosen for it would wait. Looks count, and not time, so that a pause of this process is not
-// taken for one of the worker's.
+// listen ends the stream of a worker that has sent no Ping, or taken nothing in, for SilenceMax. Its connection lives,
+// but the worker, or its reader, may not, and the keys that were chosen for it would wait. Calls of listen count, not time, so
+// that a pause of this process is not taken for one of the worker's.
 func (w *session) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.greeted || w.broken || w.ended {
 		return
 	}
-	if w.quiet++; w.receipt < w.sent {
+	if w.quiet++; w.receiptIn < w.sent {
 		w.unread++
 	}
 	if w.quiet <= looksMax && w.unread <= looksMax {
@@ -482,14 +484,14 @@ func (w *session) ready() bool {
 	return w.greeted && !w.draining && !w.broken && !w.ended
 }
 
-// revoke runs take, which takes deliveries back, under the lock, and marks for the worker:
-// partitions, or all if that is nil.
+// revoke runs take, which takes deliveries back, under the lock, and notes for the writer what the worker must be told:
+// that the partitions are revoked, or all if that is nil.
 func (w *session) revoke(take func([]event.Result) (bool, []event.Result), partitions ownership.Set) {
 	w.mu.Lock()
 	tell, back := take(nil)
 	stats := w.outstanding.Stats()
 	if tell && partitions == nil {
-		w.all = true
+		w.revokedAll = true
 	} else if tell {
 		for p := range partitions.All() {
 			w.revoked[p] = struct{}{}

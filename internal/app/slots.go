@@ -16,14 +16,14 @@ type slot struct {
 	// count, so that no name repeats.
 	name      event.DeliveryID
 	id        event.DeliveryID // the mailboxes' name
-	until     clock.Instant    // revoked: the lease behind the last Pong that could move it
+	until     clock.Instant    // if revoked: the end of the lease behind the last Pong that could move its deadline
 	partition ring.Partition
 	taken     bool  // false: the slot is free, and only name is valid
 	revoked   bool  // its deadline moves only by Pong.draining
 	forced    bool  // revoked, and its deadline no longer moves
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
-	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
-	over      bool  // lost for the mailbox; kept until the worker answers, since it takes a place at the worker
+	looks     uint8 // how often TimeOut has checked it since it went out, or since the newest Progress for it
+	over      bool  // ended for the mailbox, as lost; kept until the worker answers, since it takes a place at the worker
 
 	// For the report of its handling, and only if those are asked for.
 	key   partition.KeyHash

@@ -62,6 +62,7 @@ func (w *suspects) discharge(results []event.Result) {
 	}
 }
 
+// suspicious reports whether there is a suspect among deliveries, so that admit is needed.
 func suspicious(taken []event.Delivery) bool {
 	for i := range taken {
 		if taken[i].Crashes > 0 {

@@ -65,10 +65,10 @@ func (w *session) next() (msg any, end bool) {
 		return nil, w.ended
 	}
 	if f := w.nextControl(); f != nil {
-		f.Receipt, w.receipts = w.taken, w.taken
+		f.Receipt, w.receiptOut = w.takenIn, w.takenIn
 		return f, false
 	}
-	if w.outstanding.Unsent() && w.receipt == w.sent {
+	if w.outstanding.Unsent() && w.receiptIn == w.sent {
 		return w.deliveries(), false
 	}
 	return nil, false
@@ -80,7 +80,7 @@ func (w *session) nextControl() *appv1.WorkResponse {
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
 		w.welcome = nil
 		return f
-	case w.all || len(w.revoked)+len(w.skipped) > 0:
+	case w.revokedAll || len(w.revoked)+len(w.skipped) > 0:
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: w.takeRevoke()}}
 	case len(w.timedOut) > 0:
 		r := &appv1.Revoke{DeliveryIds: w.timedOut, TimedOut: true, Reason: "the handlers took longer than their timeout"}
@@ -93,25 +93,25 @@ func (w *session) nextControl() *appv1.WorkResponse {
 	case w.goodbye != "":
 		w.finish(status.Error(codes.Unavailable, "app: "+w.goodbye))
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{Reason: w.goodbye}}}
-	case w.suspended == w.told:
+	case w.suspended == w.suspendedTold:
 		return nil
 	}
-	if w.told = w.suspended; w.told == "" {
+	if w.suspendedTold = w.suspended; w.suspendedTold == "" {
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Resume{Resume: &appv1.Resume{}}}
 	}
-	return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Suspend{Suspend: &appv1.Suspend{Reason: w.told}}}
+	return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Suspend{Suspend: &appv1.Suspend{Reason: w.suspendedTold}}}
 }
 
 func (w *session) takeRevoke() *appv1.Revoke {
-	r := &appv1.Revoke{All: w.all, DeliveryIds: w.skipped, Reason: "the partitions have moved"}
-	if !w.all && len(w.revoked) == 0 {
+	r := &appv1.Revoke{All: w.revokedAll, DeliveryIds: w.skipped, Reason: "the partitions have moved"}
+	if !w.revokedAll && len(w.revoked) == 0 {
 		r.Reason = "an operator has skipped the events, or the callers of the calls wait no longer"
 	}
 	for p := range w.revoked {
 		r.Partitions = append(r.Partitions, uint32(p))
 	}
 	clear(w.revoked)
-	w.all, w.skipped = false, nil
+	w.revokedAll, w.skipped = false, nil
 	return r
 }
 
@@ -149,8 +149,8 @@ func (w *session) deliveries() any {
 		return nil
 	}
 	w.sent++
-	w.frame.Number, w.frame.Receipt, w.frame.Now = w.sent, w.taken, w.server.Now()
-	w.receipts = w.taken
+	w.frame.Number, w.frame.Receipt, w.frame.Now = w.sent, w.takenIn, w.server.Now()
+	w.receiptOut = w.takenIn
 	w.server.Metrics.frames.Inc()
 	w.server.Metrics.deliveries.Add(float64(len(w.frame.Deliveries)))
 	return &w.frame
@@ -162,7 +162,7 @@ func (w *session) fill() bool {
 	s := w.server
 	w.mu.Lock()
 	room := 0
-	if w.greeted && w.receipt == w.sent && !w.outstanding.Unsent() {
+	if w.greeted && w.receiptIn == w.sent && !w.outstanding.Unsent() {
 		room = w.outstanding.StartTake()
 	}
 	w.mu.Unlock()
@@ -222,9 +222,9 @@ func (w *session) flush() {
 func (w *session) onlyReceipt() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.receipts == w.taken || w.outstanding.Len() == 0 && !w.draining {
+	if w.receiptOut == w.takenIn || w.outstanding.Len() == 0 && !w.draining {
 		return nil
 	}
-	w.receipts = w.taken
-	return &appv1.WorkResponse{Receipt: w.taken}
+	w.receiptOut = w.takenIn
+	return &appv1.WorkResponse{Receipt: w.takenIn}
 }

@@ -13,7 +13,7 @@ import (
 // NotYet. The events are never written to; they are kept until their verdict. A peer's stream must send nothing more
 // after SenderGone.
 func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
-	b.call++
+	b.inputs++
 	if from != Local && from != Letters {
 		b.senders[from] = struct{}{}
 	}

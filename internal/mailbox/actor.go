@@ -20,7 +20,7 @@ type item struct {
 	place    uint32           // index in Boxes.items
 	attempts uint32           // Attempts of the event
 	crashes  uint32           // Crashes of the event
-	bytes    uint32           // its part of Boxes.bytes
+	bytes    uint32           // its part of Boxes.bytes, see weigh
 
 	cohort *cohort
 	id     event.MessageID // of the event
@@ -29,8 +29,8 @@ type item struct {
 	span   uint32          // index in Boxes.spans
 	bit    uint8           // of its id in that span
 	copied bool            // it is a retry-topic copy whose id the broker has not confirmed
-	visit  bool            // it is a visit, see visits
-	marks  visitMarks      // of a visit
+	visit  bool            // it is a call or a reservation, see visits
+	marks  visitMarks      // if it is one
 }
 
 // joined returns the senders but the first that wait for the verdict.
@@ -66,14 +66,14 @@ type actor struct {
 	fails     bool // an event of the key has failed here, for records alone
 	visited   bool // Boxes.visits has visitors of it
 
-	key       event.Key
-	workers   uint32       // workers.generation when worker was chosen
-	place     uint32       // index in Boxes.actors
-	hash      uint32       // of the key, for Boxes.keys
-	heldIndex int32        // index in Boxes.held
-	inQueue   uint64       // its number in a worker's queue
-	inPart    neighbors    // its neighbours in its partition
-	id        ring.KeyHash // of the key
+	key        event.Key
+	workers    uint32       // workers.generation when worker was chosen
+	place      uint32       // index in Boxes.actors
+	hash       uint32       // of the key, for Boxes.keys
+	retryIndex int32        // index in Boxes.retrying
+	inQueue    uint64       // its number in a worker's queue
+	inPart     neighbors    // its neighbours in its partition
+	id         ring.KeyHash // of the key
 }
 
 // ref returns the reference that Boxes.keys holds for the actor.

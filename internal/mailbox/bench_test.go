@@ -147,7 +147,7 @@ func BenchmarkMoveAway(b *testing.B) {
 	for i := range done {
 		done[i] = event.Finished{Partition: ring.Partition(i % ring.Partitions), ID: event.MessageID{Ledger: 7, Entry: int64(i)}, At: clock.Now()}
 	}
-	m.TakeOver(done, &out)
+	m.LearnDone(done, &out)
 	leaving := openAll()[:ring.Partitions/5]
 	for i := range leaving {
 		leaving[i].Gate = ownership.Closed

@@ -28,32 +28,32 @@ type Boxes struct {
 	keys    *index       // hash of a key → its actor
 	seed    maphash.Seed // of key hashes, so that producers cannot choose keys that collide
 	actors  slab[actor]
-	spans   *spans     // of the ids of items and of the window
-	items   slab[item] // waiting or running
-	running int
+	spans   *spans              // of the ids of items and of the window
+	items   slab[item]          // waiting or running
+	running int                 // items that run
 	signed  bool                // copies are authentic: a key of the group has signed them
 	senders map[Sender]struct{} // live peer streams that have sent events
 	owed    debts
 	window  window
 	late    []uint64 // window serials of events that finished after their partition had moved
 
-	workers  workers
-	ready    int   // keys in the workers' queues
-	orphans  queue // ready keys while there is no worker
-	held     heldHeap
-	onHold   map[event.Key]struct{} // keys that an operator holds, see Hold
-	heldHere int                    // keys with events here that wait for their release
-	skips    skips
-	parks    map[event.Key]event.Park // in effect, see Park
-	parkHere int                      // keys with events here that wait because of a park
-	ages     ages
-	visits   visits
+	workers    workers
+	ready      int   // keys in the workers' queues
+	orphans    queue // ready keys while there is no worker
+	retrying   retryHeap
+	onHold     map[event.Key]struct{} // keys that an operator holds, see Hold
+	onHoldHere int                    // keys with events here that wait until an operator releases them
+	skips      skips
+	parks      map[event.Key]event.Park // in effect, see Park
+	onParkHere int                      // keys with events here that wait because of a park
+	ages       ages
+	visits     visits
 
 	unpinned   clock.Instant // when Tick last called unpin
 	peerBytes  uint64        // total received from peers by this node, see unpin
-	call       uint64        // number of calls, so that each call wakes a worker once
+	inputs     uint64        // number of inputs: of calls of methods, each of which wakes a worker once at most
 	delivered  uint64        // number of deliveries, for their ids and turns; never decreases
-	bytes      int
+	bytes      int           // of all items, see weigh
 	counters   Counters
 	lookups    []lookup // scratch of Accept
 	batchBytes int      // of this Accept, without placeBytes, see unpin
@@ -96,9 +96,9 @@ func (b *Boxes) part(p ring.Partition) *part { return &b.parts[int(p)/b.shards] 
 // Tick makes due retries ready, expires old window ids, and wakes every worker that has
 // ready keys. It is due at Next, and when a lease is valid again.
 func (b *Boxes) Tick(now clock.Instant, out *Output) {
-	b.call++
-	for len(b.held) > 0 && !b.held[0].heldUntil.After(now) {
-		a := b.held[0]
+	b.inputs++
+	for len(b.retrying) > 0 && !b.retrying[0].heldUntil.After(now) {
+		a := b.retrying[0]
 		b.dequeueWaiting(a)
 		b.enqueue(now, a, out)
 	}
@@ -122,8 +122,8 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 // Next returns when Tick is due, or clock.Forever.
 func (b *Boxes) Next() clock.Instant {
 	next := min(b.window.next(), b.visits.soonest)
-	if len(b.held) > 0 {
-		next = min(next, b.held[0].heldUntil)
+	if len(b.retrying) > 0 {
+		next = min(next, b.retrying[0].heldUntil)
 	}
 	if oldest := b.ages.oldest; oldest != nil {
 		next = min(next, max(oldest.at, b.unpinned).Add(unpinAfter))

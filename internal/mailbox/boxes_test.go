@@ -658,7 +658,7 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	to.accept(Local, runs, waits)
 	to.takeOne()
 	to.out.Reset()
-	to.TakeOver(to.now, ids, &to.out)
+	to.LearnDone(to.now, ids, &to.out)
 	to.want(said(&to.out), says(Local, waits.Handle, verdict{Kind: event.Done}))
 	to.want(to.accept(5, done), says(5, done.Handle, verdict{Kind: event.Done}))
 }
@@ -698,10 +698,10 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 func TestYoungIDsAreHandedOverFirst(t *testing.T) {
 	f := newFixture(t, nil)
 	old, young, own := f.event("ann"), f.event("ann"), f.event("ann")
-	f.TakeOver(f.now, f.finished(young), &f.out)
+	f.LearnDone(f.now, f.finished(young), &f.out)
 	aged := f.finished(old)
 	aged[0].At = f.now.Add(-youngMax - 1)
-	f.TakeOver(f.now, aged, &f.out)
+	f.LearnDone(f.now, aged, &f.out)
 	f.now = f.now.Add(youngMax - 1)
 	f.accept(Local, own)
 	f.finish(f.takeOne(), event.ResultDone, "")
@@ -723,7 +723,7 @@ func TestEarlyHandoverIsKept(t *testing.T) {
 	f := newFixture(t, nil)
 	early, other := f.event("ann"), f.event("bob")
 	f.setGate(early.Partition, ownership.Closed)
-	f.TakeOver(f.now, f.finished(early), &f.out)
+	f.LearnDone(f.now, f.finished(early), &f.out)
 	f.accept(Local, other)
 	f.finish(f.takeOne(), event.ResultDone, "")
 	f.setGate(other.Partition, ownership.Closed)
@@ -752,7 +752,7 @@ func TestIDsOlderThanThisMachineAreHandedOver(t *testing.T) {
 	f := newFixture(t, nil)
 	e := f.event("ann")
 	older := []event.Finished{{Partition: e.Partition, ID: e.ID, At: -clock.Instant(time.Minute)}}
-	f.TakeOver(f.now, older, &f.out)
+	f.LearnDone(f.now, older, &f.out)
 	f.setGate(e.Partition, ownership.Closed)
 	var got []event.Finished
 	for more := true; more; {
@@ -771,7 +771,7 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.accept(Local, failed, next)
 	f.finish(f.takeOne(), event.ResultRetry, "boom")
 	f.out.Reset()
-	f.TakeOver(f.now, f.finished(failed), &f.out)
+	f.LearnDone(f.now, f.finished(failed), &f.out)
 	f.want(said(&f.out), says(Local, failed.Handle, verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Object != next {
 		t.Errorf("then %v, want %v", d.Object.ID, next.ID)

@@ -371,7 +371,7 @@ func TestCallsWithTheIDOfAnEvent(t *testing.T) {
 	f.accept(Local, e)
 	call := f.event("k")
 	call.ID, call.Call = e.ID, &event.Call{Method: "m", ID: "order-7", Deadline: f.now.Add(time.Minute)}
-	f.want(f.accept(Local, call), says(Local, call.Handle, verdict{event.Answered, *badID}))
+	f.want(f.accept(Local, call), says(Local, call.Handle, verdict{event.Answered, *answerBadID}))
 	f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, e.Handle, verdict{Kind: event.Done}))
 }
 
@@ -417,9 +417,9 @@ func TestSentEventsAreHandedOverWithTheirContent(t *testing.T) {
 		t.Fatalf("handed over %+v, want the timer, and not the copy of the retry topic", told)
 	}
 	var out Output
-	second.TakeOver(0, told, &out)
+	second.LearnDone(0, told, &out)
 	told = second.leave()
-	third.TakeOver(0, told, &out)
+	third.LearnDone(0, told, &out)
 	for _, step := range []struct{ payload, want string }{{"p", "known to be done"}, {"other", "ran"}, {"p", "known to be done"}, {"other", "known to be done"}} {
 		if _, fate := third.deliverSent(step.payload); fate != step.want {
 			t.Errorf("a copy with the content %q %s, want: %s", step.payload, fate, step.want)
@@ -439,7 +439,7 @@ func TestWaitingSentEventsAreTakenOut(t *testing.T) {
 		same := *e
 		same.Payload = []byte("p")
 		var out Output
-		b.TakeOver(0, []event.Finished{{Partition: e.Partition, ID: e.ID, Content: ContentOf(&same)}}, &out)
+		b.LearnDone(0, []event.Finished{{Partition: e.Partition, ID: e.ID, Content: ContentOf(&same)}}, &out)
 		if got := slices.Contains(said(&out), says(Local, e.Handle, verdict{Kind: event.Done})); got != done {
 			t.Errorf("content %q: done is %t, want %t", payload, got, done)
 		}

@@ -104,7 +104,7 @@ func TestCreditForTheShardWithoutAResult(t *testing.T) {
 			f.accept(3, e)
 		}
 		f.out.Reset()
-		f.TakeOver(f.now, done, &f.out)
+		f.LearnDone(f.now, done, &f.out)
 		f.wantCredits("all are done elsewhere", Credit{To: 3, All: true})
 	})
 	t.Run("expired", func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // Finish ends deliveries. It ignores and counts results of deliveries that are unknown
 // or have ended.
 func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
-	b.call++
+	b.inputs++
 	b.readAhead(results)
 	for i := range results {
 		it := b.find(results[i].Delivery)
@@ -32,7 +32,7 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 
 func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p := it.actor, it.actor.part
-	var o outcome.Outcome // of those that are no acks
+	var o outcome.Outcome // zero for an ack, which is nearly every result
 	if !outcome.IsAck(r.Kind) {
 		o = outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r)
 	}
@@ -52,9 +52,9 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 	switch {
 	case outcome.IsAck(r.Kind):
 		b.counters.Done++
-		told := !it.copied || it.id.IsSent()
+		mayHandOver := !it.copied || it.id.IsSent()
 		b.settleDone(now, it, out)
-		if !p.ours() && told {
+		if !p.ours() && mayHandOver {
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
@@ -105,8 +105,8 @@ func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output
 	b.again(now, it, o, out)
 }
 
-// again retries an event: by way of the retry topic, at the next owner, or here, first
-// in its key, or last if its outcome says so, which can name the worker, too.
+// again retries an event: by way of the retry topic, at the next owner if its partition has moved, or else here. Here it
+// is the first event of its key, or the last one if the outcome says so, which can also name the worker.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
@@ -172,6 +172,7 @@ func withFailure(e *event.Event, o outcome.Outcome) *event.Event {
 	return &failed
 }
 
+// firstError returns the event's first error, which is that of the outcome if it has failed only now.
 func firstError(e *event.Event, o outcome.Outcome) string {
 	if e.FirstError != "" {
 		return e.FirstError
@@ -190,15 +191,14 @@ func (b *Boxes) replace(it *item, e event.Ref) {
 // settleDone is settle for a finished event: its id moves to the window.
 func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 	s := b.spans.at(it.span)
-	if !it.copied {
-		b.window.add(now, it.actor.part.number, s, it.bit)
-		s.here.remove(it.bit)
-	} else {
+	if it.copied {
 		b.rememberCopy(now, it.actor.part.number, s, it.bit, ContentOf(it.ref.Event()))
-		s.here.remove(it.bit)
+	} else {
+		b.window.add(now, it.actor.part.number, s, it.bit)
 	}
+	s.here.remove(it.bit)
 	b.answer(it, event.Done, nil, out)
-	b.release(it)
+	b.free(it)
 }
 
 // settle answers an item's senders and frees it. The item is in no queue and does not
@@ -208,11 +208,11 @@ func (b *Boxes) settle(it *item, kind event.VerdictKind, detail *event.Detail, o
 	s.here.remove(it.bit)
 	b.spans.drop(s)
 	b.answer(it, kind, detail, out)
-	b.release(it)
+	b.free(it)
 }
 
-// release frees an item whose senders were answered.
-func (b *Boxes) release(it *item) {
+// free gives up an item whose senders were answered. Its actor may live on.
+func (b *Boxes) free(it *item) {
 	b.bytes -= int(it.bytes)
 	it.cohort.items--
 	b.ages.end(it.cohort)

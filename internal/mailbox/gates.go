@@ -18,7 +18,7 @@ type part struct {
 	gate     ownership.Gate
 	token    ownership.Token
 	running  int                     // deliveries of any tenure that are not over
-	changes  uint32                  // how often it was opened, or a key of it was given to the keeper or put off for another worker, see Boxes.dispatch
+	changes  uint32                  // how often a turn of a key may have passed by the worker that the key sticks to; part of event.Delivery.Generation
 	withheld []ring.KeyHash          // keys that may not run although the gate is open
 	awaited  []ownership.ReservedKey // the same, but for the holder of a covered reservation
 	actors   *actor                  // all active keys of the partition, linked by inPart
@@ -83,7 +83,7 @@ func (p *part) removeActor(a *actor) {
 // one. Waiting events of a partition that has moved away are answered NotOwner; running
 // events continue. No delivery under an old gate begins after the call.
 func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
-	b.call++
+	b.inputs++
 	b.SetEpoch(epoch)
 	for _, c := range changes {
 		b.setGate(now, c, out)
@@ -99,8 +99,8 @@ func (b *Boxes) SetEpoch(epoch event.Position) {
 
 func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) {
 	p := b.part(c.Partition)
-	// Even if this were violated, a running key would not run twice here.
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
+	// If this were violated, a key that runs would still not run twice here: it is in no queue until its delivery ends.
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
 	if c.Token != p.token {
 		b.keepFences(p)

@@ -26,10 +26,10 @@ func (b *Boxes) TakeHandover(idsMax int, elsewhere func(ring.Partition) bool, ds
 // owner may have one now.
 func (b *Boxes) RestartHandover(now clock.Instant) { b.window.beginSweep(now) }
 
-// TakeOver takes in ids that earlier owners have finished. Waiting events among them are
-// answered Done; a running one continues, and its result counts.
-func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) {
-	b.call++
+// LearnDone takes in the ids of events that earlier owners of their partitions have finished. Waiting events among them
+// are answered Done; a running one continues, and its result counts.
+func (b *Boxes) LearnDone(now clock.Instant, done []event.Finished, out *Output) {
+	b.inputs++
 	for _, d := range done {
 		hash, bit := hashOf(d.ID), bitOf(d.ID)
 		s := b.spans.find(hash, d.ID)
@@ -47,7 +47,8 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 	b.repayAll(out)
 }
 
-// compares reports whether an id that is handed over counts only for an event of its content.
+// compares reports whether an id that was handed over counts only for an event with the same content: it is that of a copy,
+// whose producer can have chosen it.
 func (b *Boxes) compares(d *event.Finished) bool { return d.Content != content{} && !b.signed }
 
 // isOf reports whether the event that is here may be the one that another member has finished.

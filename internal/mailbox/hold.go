@@ -12,7 +12,7 @@ import (
 // whatever happens to their partitions, so that a new owner need not be told. Keys that are on hold already do not
 // change. out gets no verdict.
 func (b *Boxes) Hold(now clock.Instant, keys []event.Key, out *Output) {
-	b.call++
+	b.inputs++
 	for _, key := range keys {
 		if _, already := b.onHold[key]; already {
 			continue
@@ -27,7 +27,7 @@ func (b *Boxes) Hold(now clock.Instant, keys []event.Key, out *Output) {
 
 // Release undoes Hold. Keys that are not on hold do not change.
 func (b *Boxes) Release(now clock.Instant, keys []event.Key, out *Output) {
-	b.call++
+	b.inputs++
 	for _, key := range keys {
 		if _, is := b.onHold[key]; is {
 			delete(b.onHold, key)

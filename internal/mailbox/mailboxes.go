@@ -17,7 +17,7 @@ import (
 //
 // All methods are safe for concurrent use. A mutex is held for machine calls only,
 // a call takes each shard's at most once, and never two together. Skip, Unskip, Park and SetLease hold
-// leasing as well, which they take first. The clock is read
+// leaseMu as well, which they take first. The clock is read
 // once per call; Take reads it under the lock of each shard that it visits, as
 // ownership.Lease.MayDispatch demands. No method blocks for longer than another's
 // machine call.
@@ -31,9 +31,9 @@ type Mailboxes struct {
 
 	hot hot
 
-	leasing sync.Mutex      // guards the fields below
+	leaseMu sync.Mutex      // guards the fields below
 	lease   ownership.Lease // the newest
-	leaving bool            // shards may know skips or parks, and so need the lease
+	leased  bool            // the shards have it, and get each later one: they may know skips or parks
 
 	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
@@ -97,6 +97,19 @@ func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
 	m.shards[int(p)%len(m.shards)].with(call)
 }
 
+// ofDelivery runs a machine call on the shard of a delivery.
+func (m *Mailboxes) ofDelivery(id event.DeliveryID, call func(*Boxes)) {
+	m.shards[m.shardOf(id)].with(call)
+}
+
+// shardOf returns the number of the shard of a delivery, see [Boxes.newDelivery].
+func (m *Mailboxes) shardOf(id event.DeliveryID) int { return int(uint64(id) % uint64(len(m.shards))) }
+
+// shardOfKey returns the number of the shard of a key.
+func (m *Mailboxes) shardOfKey(key event.Key) int {
+	return int(ring.PartitionOf(string(key))) % len(m.shards)
+}
+
 // Accept is [Boxes.Accept].
 func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []event.Ref, out *Output) {
 	now, peerBytes := m.now(), m.peerBytes.Load()
@@ -138,13 +151,13 @@ func (m *Mailboxes) Take(lease ownership.Lease, w event.WorkerID, limit int, dst
 
 // Delivered is [Boxes.Delivered].
 func (m *Mailboxes) Delivered(id event.DeliveryID) (e *event.Event) {
-	m.shards[uint64(id)%uint64(len(m.shards))].with(func(b *Boxes) { e = b.Delivered(id) })
+	m.ofDelivery(id, func(b *Boxes) { e = b.Delivered(id) })
 	return e
 }
 
 // Outlook is [Boxes.Outlook].
 func (m *Mailboxes) Outlook(r event.Result) (o outcome.Outcome) {
-	m.shards[uint64(r.Delivery)%uint64(len(m.shards))].with(func(b *Boxes) { o = b.Outlook(r) })
+	m.ofDelivery(r.Delivery, func(b *Boxes) { o = b.Outlook(r) })
 	return o
 }
 
@@ -153,7 +166,7 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	now := m.now()
 	sorted := m.results.Get().(*buckets[event.Result])
 	defer m.results.Put(sorted)
-	sorted.fill(results, len(m.shards), func(r *event.Result) int { return int(uint64(r.Delivery) % uint64(len(m.shards))) })
+	sorted.fill(results, len(m.shards), func(r *event.Result) int { return m.shardOf(r.Delivery) })
 	defer sorted.reset()
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
@@ -170,7 +183,7 @@ func (m *Mailboxes) Cancel(from Sender, calls []event.Handle, out *Output) {
 
 // Grant is [Boxes.Grant].
 func (m *Mailboxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
-	m.shards[uint64(id)%uint64(len(m.shards))].with(func(b *Boxes) { b.Grant(id, g, out) })
+	m.ofDelivery(id, func(b *Boxes) { b.Grant(id, g, out) })
 }
 
 // SetCovers is [Boxes.SetCovers].
@@ -205,59 +218,56 @@ func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Positio
 
 // Hold is [Boxes.Hold]. No delivery of these keys begins after it has returned.
 func (m *Mailboxes) Hold(keys []event.Key, out *Output) {
-	m.byKey(keys, func(b *Boxes, now clock.Instant, keys []event.Key) { b.Hold(now, keys, out) })
+	now := m.now()
+	byShard(m, keys, func(k *event.Key) int { return m.shardOfKey(*k) }, func(b *Boxes, keys []event.Key) { b.Hold(now, keys, out) })
 }
 
 // Release is [Boxes.Release].
 func (m *Mailboxes) Release(keys []event.Key, out *Output) {
-	m.byKey(keys, func(b *Boxes, now clock.Instant, keys []event.Key) { b.Release(now, keys, out) })
+	now := m.now()
+	byShard(m, keys, func(k *event.Key) int { return m.shardOfKey(*k) }, func(b *Boxes, keys []event.Key) { b.Release(now, keys, out) })
 }
 
 // Skip is [Boxes.Skip]. No delivery of these events begins after it has returned.
 func (m *Mailboxes) Skip(skips []event.Skip, out *Output) {
-	m.leasing.Lock()
-	defer m.leasing.Unlock()
+	m.leaseMu.Lock()
+	defer m.leaseMu.Unlock()
 	now := m.now()
-	m.needLease(now, out)
-	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
+	m.giveLease(now, out)
+	byShard(m, skips, m.shardOfSkip, func(b *Boxes, skips []event.Skip) { b.Skip(now, skips, out) })
 }
 
 // Park is [Boxes.Park]. No delivery that it forbids begins after it has returned.
 func (m *Mailboxes) Park(parks []event.Park, out *Output) {
-	m.leasing.Lock()
-	defer m.leasing.Unlock()
+	m.leaseMu.Lock()
+	defer m.leaseMu.Unlock()
 	now := m.now()
-	m.needLease(now, out)
-	var sorted buckets[event.Park]
-	sorted.fill(parks, len(m.shards), func(p *event.Park) int { return int(ring.PartitionOf(string(p.Key))) % len(m.shards) })
-	for i := range m.shards {
-		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) { b.Park(now, mine, out) })
-		}
-	}
-	m.updateLeaving()
+	m.giveLease(now, out)
+	byShard(m, parks, func(p *event.Park) int { return m.shardOfKey(p.Key) }, func(b *Boxes, parks []event.Park) { b.Park(now, parks, out) })
+	m.updateLeased()
 }
 
-// needLease gives the shards the newest lease if they do not have it, and from now on. The caller holds leasing.
-func (m *Mailboxes) needLease(now clock.Instant, out *Output) {
-	if !m.leaving {
-		m.leaving = true
+// giveLease gives the shards the newest lease, unless they have it, and SetLease passes on the later ones. The caller holds
+// leaseMu.
+func (m *Mailboxes) giveLease(now clock.Instant, out *Output) {
+	if !m.leased {
+		m.leased = true
 		m.each(func(b *Boxes) { b.SetLease(now, m.lease, out) })
 	}
 }
 
-// updateLeaving checks whether shards still need the lease. The caller holds leasing.
-func (m *Mailboxes) updateLeaving() {
-	m.leaving = false
-	m.each(func(b *Boxes) { m.leaving = m.leaving || len(b.skips.known)+len(b.skips.running)+len(b.parks) > 0 })
+// updateLeased stops passing leases on if no shard needs them any more. The caller holds leaseMu.
+func (m *Mailboxes) updateLeased() {
+	m.leased = false
+	m.each(func(b *Boxes) { m.leased = m.leased || len(b.skips.known)+len(b.skips.running)+len(b.parks) > 0 })
 }
 
 // SetLease is [Boxes.SetLease]. While nothing is skipped or parked it takes no shard's mutex.
 func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
-	m.leasing.Lock()
-	defer m.leasing.Unlock()
+	m.leaseMu.Lock()
+	defer m.leaseMu.Unlock()
 	m.lease = lease
-	if !m.leaving {
+	if !m.leased {
 		return
 	}
 	now := m.now()
@@ -266,31 +276,22 @@ func (m *Mailboxes) SetLease(lease ownership.Lease, out *Output) {
 
 // Unskip is [Boxes.Unskip].
 func (m *Mailboxes) Unskip(skips []event.Skip) {
-	m.leasing.Lock()
-	defer m.leasing.Unlock()
-	m.bySkip(skips, func(b *Boxes, skips []event.Skip) { b.Unskip(skips) })
-	m.updateLeaving()
+	m.leaseMu.Lock()
+	defer m.leaseMu.Unlock()
+	byShard(m, skips, m.shardOfSkip, (*Boxes).Unskip)
+	m.updateLeased()
 }
 
-// bySkip runs a machine call on each shard that has the key of one of the skips.
-func (m *Mailboxes) bySkip(skips []event.Skip, call func(*Boxes, []event.Skip)) {
-	var sorted buckets[event.Skip]
-	sorted.fill(skips, len(m.shards), func(s *event.Skip) int { return int(ring.PartitionOf(string(s.Key))) % len(m.shards) })
+// shardOfSkip returns the number of the shard of a skip's key.
+func (m *Mailboxes) shardOfSkip(s *event.Skip) int { return m.shardOfKey(s.Key) }
+
+// byShard runs a machine call on each shard that has some of the values, with these values in their order.
+func byShard[T any](m *Mailboxes, values []T, shardOf func(*T) int, call func(*Boxes, []T)) {
+	var sorted buckets[T]
+	sorted.fill(values, len(m.shards), shardOf)
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
 			m.shards[i].with(func(b *Boxes) { call(b, mine) })
-		}
-	}
-}
-
-// byKey runs a machine call on each shard that has one of the keys.
-func (m *Mailboxes) byKey(keys []event.Key, call func(*Boxes, clock.Instant, []event.Key)) {
-	now := m.now()
-	var sorted buckets[event.Key]
-	sorted.fill(keys, len(m.shards), func(k *event.Key) int { return int(ring.PartitionOf(string(*k))) % len(m.shards) })
-	for i := range m.shards {
-		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) { call(b, now, mine) })
 		}
 	}
 }
@@ -354,16 +355,11 @@ func (m *Mailboxes) RestartHandover() {
 	m.each(func(b *Boxes) { b.RestartHandover(now) })
 }
 
-// TakeOver is [Boxes.TakeOver].
-func (m *Mailboxes) TakeOver(done []event.Finished, out *Output) {
+// LearnDone is [Boxes.LearnDone].
+func (m *Mailboxes) LearnDone(done []event.Finished, out *Output) {
 	now := m.now()
-	var sorted buckets[event.Finished]
-	sorted.fill(done, len(m.shards), func(d *event.Finished) int { return int(d.Partition) % len(m.shards) })
-	for i := range m.shards {
-		if ids := sorted.of(i); len(ids) > 0 {
-			m.shards[i].with(func(b *Boxes) { b.TakeOver(now, ids, out) })
-		}
-	}
+	ofPartition := func(d *event.Finished) int { return int(d.Partition) % len(m.shards) }
+	byShard(m, done, ofPartition, func(b *Boxes, ids []event.Finished) { b.LearnDone(now, ids, out) })
 }
 
 // Inspect is [Boxes.Inspect].

@@ -399,13 +399,13 @@ func TestCallsReachTheirShards(t *testing.T) {
 			parks[i].State = event.NotParked
 		}
 		m.Park(parks, out)
-		if m.leaving {
+		if m.leased {
 			t.Error("the shards still need the lease")
 		}
 	})
 	t.Run("windows", func(t *testing.T) {
 		m, events, out := fill(nil)
-		m.TakeOver(finished(events), out)
+		m.LearnDone(finished(events), out)
 		if got := said(out); len(got) != keys || got[0].Kind != event.Done || len(m.Take(openLease, 1, keys, nil)) != 0 {
 			t.Fatalf("%d verdicts on events that an earlier owner has done, want %d", len(got), keys)
 		}
@@ -430,7 +430,7 @@ func TestCallsReachTheirShards(t *testing.T) {
 	})
 	t.Run("forget", func(t *testing.T) {
 		m, events, out := fill(nil)
-		m.TakeOver(finished(events), out)
+		m.LearnDone(finished(events), out)
 		if n := m.Forget(); n != keys {
 			t.Errorf("%d ids were forgotten, want %d", n, keys)
 		}

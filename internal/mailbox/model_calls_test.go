@@ -162,7 +162,7 @@ func (r *reference) sayAll(c *refCall, v verdict) []addressed {
 // endCall ends a call that does not run. No caller is told that it has not run if it may have.
 func (r *reference) endCall(c *refCall, v verdict) []addressed {
 	if c.begun && v.Reply != nil && v.Reply.Outcome == event.CallNotRun {
-		v = verdict{event.Answered, *mayRun}
+		v = verdict{event.Answered, *answerMayHaveRun}
 	}
 	r.calls = slices.DeleteFunc(r.calls, func(x *refCall) bool { return x == c })
 	r.rest(c.event.Key)
@@ -184,7 +184,7 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	}
 	if here := r.findCall(e.ID); here != nil {
 		if slices.Contains(e.Call.Path, id) {
-			return r.sayTo(to, notRunBecause(event.CodeCycle, cycle.Reason))
+			return r.sayTo(to, notRunBecause(event.CodeCycle, answerCycle.Reason))
 		}
 		here.to = slices.DeleteFunc(here.to, func(to address) bool { return r.gone[to.sender] })
 		if len(here.to) >= modelConfig.JoinsMax {
@@ -198,7 +198,7 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 			here.event.Call, here.watched = &longer, true
 		}
 		if here.begun {
-			return r.sayTo(to, verdict{event.Attempted, *begun})
+			return r.sayTo(to, verdict{event.Attempted, *answerCut})
 		}
 		return nil
 	}
@@ -217,13 +217,13 @@ func (r *reference) acceptCall(now clock.Instant, from Sender, senderEpoch event
 	case !r.ours(e.Partition):
 		return r.sayTo(to, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})
 	case slices.Contains(e.Call.Path, id):
-		return r.sayTo(to, notRunBecause(event.CodeCycle, cycle.Reason))
+		return r.sayTo(to, notRunBecause(event.CodeCycle, answerCycle.Reason))
 	case e.Call.Resume:
-		return r.sayTo(to, notRunBecause(event.CodeLost, over.Reason))
+		return r.sayTo(to, notRunBecause(event.CodeLost, answerOver.Reason))
 	case !e.Call.Deadline.After(now):
-		return r.sayTo(to, notRunBecause(event.CodeTimeout, tooOld.Reason))
+		return r.sayTo(to, notRunBecause(event.CodeTimeout, answerTooLate.Reason))
 	case r.parks[e.Key].State != event.NotParked:
-		return r.sayTo(to, notRunBecause(event.CodeParked, parked.Reason))
+		return r.sayTo(to, notRunBecause(event.CodeParked, answerParked.Reason))
 	case tooMuch || len(r.calls) >= modelConfig.CallsMax || len(r.waitingCalls(e.Key)) >= modelConfig.KeyCallsMax:
 		r.crowded++
 		return r.sayTo(to, overloaded)
@@ -244,7 +244,7 @@ func (r *reference) notGranted() *event.Event {
 
 // comeBack lets a holder go on from another place.
 func (r *reference) comeBack(here *refCall, to address, e *event.Event) []addressed {
-	said := r.sayAll(here, notRunBecause(event.CodeLost, over.Reason))
+	said := r.sayAll(here, notRunBecause(event.CodeLost, answerOver.Reason))
 	here.to = []address{to}
 	if here.granted != (event.Fence{}) {
 		return append(said, r.sayTo(to, verdict{event.Granted, event.Detail{Grant: &event.Grant{Fence: here.granted}}})...)
@@ -282,13 +282,13 @@ func (r *reference) finishCall(now clock.Instant, c *refCall, result event.Resul
 	if o.Again {
 		if result.Kind == event.ResultCancelled || result.Kind == event.ResultLost {
 			c.begun = true
-			said = r.sayAll(c, verdict{event.Attempted, *begun})
+			said = r.sayAll(c, verdict{event.Attempted, *answerCut})
 		}
 		switch {
 		case !r.ours(p):
 			return append(said, r.endCall(c, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...), ended
 		case r.parks[c.event.Key].State != event.NotParked:
-			return append(said, r.endCall(c, notRun(*parked))...), ended
+			return append(said, r.endCall(c, notRun(*answerParked))...), ended
 		}
 		r.calls = slices.Insert(slices.DeleteFunc(r.calls, func(x *refCall) bool { return x == c }), 0, c)
 		r.inTurn[c.event.Key] = max(0, r.inTurn[c.event.Key]-1)
@@ -324,7 +324,7 @@ func (r *reference) expireCalls(now clock.Instant) (said []addressed) {
 		switch {
 		case c.event.Call.Deadline.After(now):
 		case c.running == 0:
-			said = append(said, r.endCall(c, notRunBecause(event.CodeTimeout, tooOld.Reason))...)
+			said = append(said, r.endCall(c, notRunBecause(event.CodeTimeout, answerTooLate.Reason))...)
 		case c.isReservation(): // whose time is that of its wait
 		case c.watched:
 			c.watched = false
@@ -484,7 +484,7 @@ func (m *model) noteCalls(said []addressed) {
 // ended returns the outcome in a plain verdict, and of a call that has not run its code.
 func ended(reason string) string {
 	switch reason {
-	case plain(verdict{event.Answered, *mayRun}).Reason:
+	case plain(verdict{event.Answered, *answerMayHaveRun}).Reason:
 		return "unknown, after a cut"
 	}
 	tail := reason[1+lastBar(reason):]

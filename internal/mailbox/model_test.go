@@ -117,7 +117,7 @@ func (r *reference) park(parks []event.Park) []addressed {
 		r.parks[p.Key] = p
 		for _, c := range slices.Clone(r.calls) {
 			if c.event.Key == p.Key && c.running == 0 && p.State != event.NotParked {
-				said = append(said, r.endCall(c, notRun(*parked))...)
+				said = append(said, r.endCall(c, notRun(*answerParked))...)
 			}
 		}
 	}
@@ -628,8 +628,8 @@ func (m *model) takeOver() {
 				m.calls["handed over"]++
 			}
 			want := m.ref.takeOver(d)
-			m.boxes.TakeOver(m.now, []event.Finished{d}, &m.out)
-			m.expect("TakeOver", want)
+			m.boxes.LearnDone(m.now, []event.Finished{d}, &m.out)
+			m.expect("LearnDone", want)
 			return
 		}
 	}
@@ -645,8 +645,8 @@ func (m *model) takeOver() {
 		want = append(want, m.ref.takeOver(d)...)
 		want = append(want, m.ref.leaveParked()...) // none, but a further letter may be the first event now
 	}
-	m.boxes.TakeOver(m.now, done, &m.out)
-	m.expect("TakeOver", want)
+	m.boxes.LearnDone(m.now, done, &m.out)
+	m.expect("LearnDone", want)
 }
 
 // take lets a worker take, under a lease that is sometimes over.

@@ -25,7 +25,7 @@ const parkedDelay = time.Second
 // run, and all other events of the key wait behind them. Neither ends the turn of a reservation whose holder comes
 // back.
 func (b *Boxes) Park(now clock.Instant, parks []event.Park, out *Output) {
-	b.call++
+	b.inputs++
 	for _, p := range parks {
 		if p.State == event.NotParked {
 			delete(b.parks, p.Key)

@@ -21,26 +21,26 @@ func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 		a.wait, a.since = WaitGate, now
 	case b.isOnHold(a.key):
 		a.wait, a.since = WaitHold, now
-		b.heldHere++
+		b.onHoldHere++
 	case b.waitsForPark(a):
 		a.wait, a.since = WaitPark, now
-		b.parkHere++
+		b.onParkHere++
 	case !visits && b.skipsFirst(a) && b.mayLeave(now, a): // it may not end yet
 		a.heldUntil = now.Add(skipAgain)
 		a.wait, a.since = WaitRetry, now
-		b.hold(a, out)
+		b.awaitRetry(a, out)
 	case a.heldUntil.After(now) && !visits:
 		a.wait, a.since = WaitRetry, now
-		b.hold(a, out)
+		b.awaitRetry(a, out)
 	default:
 		b.makeReady(now, a, out)
 	}
 }
 
-// hold lets an actor wait for the retry of its first event.
-func (b *Boxes) hold(a *actor, out *Output) {
-	heap.Push(&b.held, a)
-	out.DueSooner = out.DueSooner || b.held[0] == a
+// awaitRetry lets an actor wait until its heldUntil.
+func (b *Boxes) awaitRetry(a *actor, out *Output) {
+	heap.Push(&b.retrying, a)
+	out.DueSooner = out.DueSooner || b.retrying[0] == a
 }
 
 // makeReady adds an actor whose first event may run to the queue of its worker.
@@ -68,54 +68,55 @@ func (b *Boxes) dequeue(a *actor) {
 	b.ready--
 }
 
-// dequeueWaiting undoes enqueue. An actor whose key runs is not changed.
+// dequeueWaiting undoes enqueue, whatever the actor waits for. An actor whose key runs is not changed.
 func (b *Boxes) dequeueWaiting(a *actor) {
 	switch a.wait {
 	case WaitHandler:
 		return
 	case WaitRetry:
-		heap.Remove(&b.held, int(a.heldIndex))
+		heap.Remove(&b.retrying, int(a.retryIndex))
 	case WaitWorker, WaitSlot:
 		b.dequeue(a)
 	case WaitHold:
-		b.heldHere--
+		b.onHoldHere--
 	case WaitPark:
-		b.parkHere--
+		b.onParkHere--
 	case WaitNothing, WaitGate:
 	}
 	a.wait = WaitNothing
 }
 
+// wake names a worker in out.Wake, once in each call of a method of Boxes.
 func (b *Boxes) wake(w *worker, out *Output) {
-	if w.woken != b.call {
-		w.woken = b.call
+	if w.woken != b.inputs {
+		w.woken = b.inputs
 		out.Wake = append(out.Wake, w.id)
 	}
 }
 
-// heldHeap holds the actors whose retry is not due yet, the earliest first.
-type heldHeap []*actor
+// retryHeap holds the actors that wait for their heldUntil, the earliest first.
+type retryHeap []*actor
 
-var _ heap.Interface = (*heldHeap)(nil)
+var _ heap.Interface = (*retryHeap)(nil)
 
-func (h heldHeap) Len() int { return len(h) }
+func (h retryHeap) Len() int { return len(h) }
 
-func (h heldHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
+func (h retryHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
 
-func (h heldHeap) Swap(i, j int) {
+func (h retryHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].heldIndex, h[j].heldIndex = int32(i), int32(j)
+	h[i].retryIndex, h[j].retryIndex = int32(i), int32(j)
 }
 
 // Push is for container/heap only.
-func (h *heldHeap) Push(x any) {
+func (h *retryHeap) Push(x any) {
 	a := x.(*actor)
-	a.heldIndex = int32(len(*h))
+	a.retryIndex = int32(len(*h))
 	*h = append(*h, a)
 }
 
 // Pop is for container/heap only.
-func (h *heldHeap) Pop() any {
+func (h *retryHeap) Pop() any {
 	last := len(*h) - 1
 	a := (*h)[last]
 	(*h)[last] = nil

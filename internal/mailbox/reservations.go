@@ -53,7 +53,7 @@ func (b *Boxes) resuming(now clock.Instant, a *actor) *item {
 
 // endResumes ends the waiting visits of a key that could only resume, and no longer can.
 func (b *Boxes) endResumes(a *actor, out *Output) {
-	b.endVisits(a, event.Answered, over, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
+	b.endVisits(a, event.Answered, answerOver, out, func(it *item, call *event.Call) bool { return call.Resume && !mayResume(a.part, a.id, it.id, call) })
 }
 
 // SetCovers says whether reservations can be covered.
@@ -65,7 +65,7 @@ func (b *Boxes) comeBack(now clock.Instant, it *item, from address, call *event.
 	b.counters.Joined++
 	delete(b.visits.by, it.first)
 	if it.first != from && !b.isGone(it.first) {
-		out.say(it.first, event.Answered, over)
+		out.say(it.first, event.Answered, answerOver)
 		b.tell(it.first, out)
 	}
 	it.first = from
@@ -87,7 +87,7 @@ func (it *item) isReservation() bool { return it.ref.Event().Call.Reservation }
 // the holder's request. A holder that has asked from another place since the delivery was taken may have asked after
 // the permission was computed, and gets none.
 func (b *Boxes) Grant(id event.DeliveryID, g event.Grant, out *Output) {
-	b.call++
+	b.inputs++
 	it := b.find(id)
 	if it == nil || !it.visit {
 		return

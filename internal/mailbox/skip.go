@@ -36,7 +36,7 @@ func (b *Boxes) mayEnd(it *item) bool {
 // which the application gives the event up, since another owner may run it. A skip replaces an earlier one of the same
 // event.
 func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
-	b.call++
+	b.inputs++
 	for i := range skips {
 		s := skips[i]
 		s.Key = event.Key(strings.Clone(string(s.Key)))
@@ -60,7 +60,7 @@ func (b *Boxes) Skip(now clock.Instant, skips []event.Skip, out *Output) {
 
 // SetLease tells the newest lease, before any Take has it: events that are to be skipped or parked leave first.
 func (b *Boxes) SetLease(now clock.Instant, lease ownership.Lease, out *Output) {
-	b.call++
+	b.inputs++
 	b.skips.lease = lease
 	for _, key := range slices.Sorted(maps.Keys(b.skips.known)) {
 		if a := b.actor(key, b.hashOfKey(key)); a != nil {

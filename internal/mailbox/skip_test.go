@@ -240,7 +240,7 @@ func TestMailboxesLeaseAndSkips(t *testing.T) {
 	cfg.Shards = 2
 	m := NewMailboxes(cfg, outcome.DefaultConfig(), "me", func() clock.Instant { return clock.Instant(time.Hour) })
 	var out Output
-	calls := func() uint64 { return uint64(m.shards[0].boxes.call + m.shards[1].boxes.call) }
+	calls := func() uint64 { return uint64(m.shards[0].boxes.inputs + m.shards[1].boxes.inputs) }
 	m.SetGates(openAll(), event.Position{Ledger: 1, Entry: 5}, &out)
 	before := calls()
 	m.SetLease(openLease, &out)

@@ -3,7 +3,10 @@ package mailbox
 import "github.com/ringfence/router/internal/base/event"
 
 // spanLen is the number of batch indexes that a span covers.
-const spanLen = 128
+const (
+	spanBits = 7
+	spanLen  = 1 << spanBits
+)
 
 // span records, for the ids of one entry whose batch indexes lie between two multiples of
 // spanLen, which of these events are here and which have recently finished. Events of an
@@ -31,7 +34,8 @@ func (s *span) id(bit uint8) event.MessageID {
 	return event.MessageID{Ledger: s.ledger, Entry: s.entry, Batch: s.part*spanLen + int32(bit), TopicPartition: s.topicPartition}
 }
 
-func partOf(id event.MessageID) int32 { return id.Batch >> 7 }
+// partOf returns the part of its batch in which an id lies, and bitOf its place there: see span.part.
+func partOf(id event.MessageID) int32 { return id.Batch >> spanBits }
 func bitOf(id event.MessageID) uint8  { return uint8(id.Batch & (spanLen - 1)) }
 
 // bits is a set of numbers below spanLen.

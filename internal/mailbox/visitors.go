@@ -5,7 +5,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// visitors are the visits of a key.
+// visitors holds the waiting visits of a key.
 type visitors struct {
 	head, tail *item // queue of those that wait, oldest first
 	n          int32 // length of the queue
@@ -94,7 +94,7 @@ func (v *visitors) first(now clock.Instant, wanted func(*item) bool) *item {
 	return nil
 }
 
-// eventMay reports whether the first event of a key need not wait for its retry, and is not to be skipped.
+// eventMay reports whether a key has an event that may run now: it need not wait for its retry, and is not to be skipped.
 func (b *Boxes) eventMay(now clock.Instant, a *actor) bool {
 	return a.head != nil && !a.heldUntil.After(now) && !b.skipsFirst(a)
 }
@@ -117,7 +117,8 @@ func (b *Boxes) nextOfBoth(now clock.Instant, w *worker, a *actor, v *visitors) 
 		v.remove(it)
 		return it
 	}
-	eventMay, keeper := b.eventMay(now, a) && w.id != event.Keeper, w.id == event.Keeper
+	keeper := w.id == event.Keeper
+	eventMay := !keeper && b.eventMay(now, a)
 	if !eventMay || v.inTurn < visitsInTurn {
 		if it := v.first(now, func(it *item) bool { return it.isReservation() == keeper }); it != nil {
 			v.remove(it)
@@ -139,6 +140,6 @@ func (b *Boxes) putOff(now clock.Instant, a *actor) {
 	if a.head != nil && a.heldUntil.After(now) {
 		var out Output // the retry was in Next before
 		a.wait = WaitRetry
-		b.hold(a, &out)
+		b.awaitRetry(a, &out)
 	}
 }

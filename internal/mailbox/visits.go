@@ -60,23 +60,24 @@ func (v *visits) init(cfg Config) {
 	v.replies = replies{bytesMax: cfg.RepliesBytesMax, known: make(map[event.MessageID]*event.Reply)}
 }
 
-// The answers to calls that do not run here.
+// The details of answers to calls and reservations that end without a reply, which many verdicts share. answerCut is for
+// an Attempted: the call waits again.
 var (
-	parked = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
-	cycle  = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
-	bare   = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
-	badID  = &event.Detail{Reason: "its message id is not that of a call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	mixed  = &event.Detail{Reason: "its id is that of a call and of a reservation", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
-	over   = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
-	mayRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
-	begun  = &event.Detail{Reason: "its handler was cut"}
-	tooOld = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
+	answerParked     = &event.Detail{Reason: "an operator has parked the key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeParked}}
+	answerCycle      = &event.Detail{Reason: "a handler of this key waits for the call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeCycle}}
+	answerNotCovered = &event.Detail{Reason: "a router of the group is of a release that does not know covered reservations, or the control log is in an older version", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotCovered}}
+	answerBadID      = &event.Detail{Reason: "its message id is not that of a call", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	answerMixed      = &event.Detail{Reason: "its id is that of a call and of a reservation", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
+	answerOver       = &event.Detail{Reason: "the reservation is over", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeLost}}
+	answerMayHaveRun = &event.Detail{Reason: "its handler was cut before", Reply: &event.Reply{Outcome: event.CallUnknown}}
+	answerCut        = &event.Detail{Reason: "its handler was cut"}
+	answerTooLate    = &event.Detail{Reason: "its time was up before it could begin", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTimeout}}
 )
 
 // acceptCall judges one call. A repeat of a call that is here joins it; a repeat of a call that was done gets the same answer.
 func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Position, e *event.Ref, call *event.Call, seen *lookup, out *Output) {
 	if !seen.message.IsCall() { // the id could be that of an event
-		out.say(from, event.Answered, badID)
+		out.say(from, event.Answered, answerBadID)
 		return
 	}
 	var s *span
@@ -88,7 +89,7 @@ func (b *Boxes) acceptCall(group *cohort, from address, senderEpoch event.Positi
 			b.joinCall(group.at, b.search(b.actorSeen(seen), s, bit), from, call, out)
 			return
 		case s != nil && s.done.has(bit) && call.Reservation: // which is never done
-			out.say(from, event.Answered, mixed)
+			out.say(from, event.Answered, answerMixed)
 			return
 		case s != nil && s.done.has(bit):
 			b.counters.Duplicates++
@@ -160,7 +161,7 @@ func withDeadline(e *event.Event, deadline clock.Instant) event.Ref {
 // parkVisits ends the waiting visits of a parked key. Returning holders continue to wait: they would take a
 // refusal for the loss of the key, while a park ends no running turn.
 func (b *Boxes) parkVisits(a *actor, out *Output) {
-	b.endVisits(a, event.Answered, parked, out, func(_ *item, call *event.Call) bool { return !call.Resume })
+	b.endVisits(a, event.Answered, answerParked, out, func(_ *item, call *event.Call) bool { return !call.Resume })
 }
 
 // endVisits ends the waiting visits of a key for which meant returns true.
@@ -189,18 +190,18 @@ func (b *Boxes) refuseVisit(from address, out *Output) {
 func (b *Boxes) refusalOf(now clock.Instant, p *part, id ring.KeyHash, message event.MessageID, e *event.Ref, call *event.Call) *event.Detail {
 	switch {
 	case slices.Contains(call.Path, id):
-		return cycle
+		return answerCycle
 	case id.Partition() != e.Partition():
 		return &event.Detail{Reason: "the call's partition is not that of its key", Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeUnreachable}}
 	case call.Resume && !mayResume(p, id, message, call): // a reservation that is not here, however long it may wait
-		return over
+		return answerOver
 	case call.TTL != 0 && !call.Resume && !b.visits.covers:
-		return bare
+		return answerNotCovered
 	case !call.Resume && !call.Deadline.After(now):
 		b.counters.Expired++
-		return tooOld
+		return answerTooLate
 	case !call.Resume && b.parkOf(e.Key()).State != event.NotParked: // a park does not end the turn of a returning holder
-		return parked
+		return answerParked
 	}
 	if err := call.Check(len(e.Event().Payload)); err != nil {
 		return &event.Detail{Reason: err.Error(), Reply: &event.Reply{Outcome: event.CallNotRun, Code: event.CodeTooLarge}}
@@ -255,7 +256,7 @@ func (b *Boxes) visitAt(v visit) *item {
 // joinCall adds a caller to those that wait for the answer of a call. The call waits for the last of them.
 func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.Call, out *Output) {
 	if call.Reservation != it.isReservation() { // callers choose the ids of calls, also as those of reservations
-		out.say(from, event.Answered, mixed)
+		out.say(from, event.Answered, answerMixed)
 		return
 	}
 	if call.Reservation {
@@ -263,7 +264,7 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 		return
 	}
 	if slices.Contains(call.Path, it.actor.id) { // a handler of this key waits for the answer, and this call waits for that handler or is the handler's own
-		out.say(from, event.Answered, cycle)
+		out.say(from, event.Answered, answerCycle)
 		return
 	}
 	if it.first == from || slices.Contains(it.joined(), from) { // it waits already
@@ -288,7 +289,7 @@ func (b *Boxes) joinCall(now clock.Instant, it *item, from address, call *event.
 	}
 	b.visits.by[from] = it.place
 	if it.has(visitBegun) {
-		out.say(from, event.Attempted, begun)
+		out.say(from, event.Attempted, answerCut)
 	}
 	b.waitUntil(now, it, call.Deadline, out)
 }
@@ -342,7 +343,7 @@ func (b *Boxes) expireVisits(now clock.Instant, out *Output) {
 	b.visits.all, b.visits.soonest = kept, soonest
 	for _, it := range ended {
 		b.counters.Expired++
-		b.endWaiting(now, it, event.Answered, tooOld, out)
+		b.endWaiting(now, it, event.Answered, answerTooLate, out)
 	}
 }
 
@@ -378,10 +379,10 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 		b.spans.drop(s)
 	}
 	if it.has(visitBegun) && kind == event.Answered && detail != nil && detail.Reply.Outcome == event.CallNotRun {
-		detail = mayRun
+		detail = answerMayHaveRun
 	}
 	b.answer(it, kind, detail, out)
-	b.release(it)
+	b.free(it)
 }
 
 // takeVisitOut is takeOut for a visit.
@@ -400,7 +401,7 @@ func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Det
 // in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends with a result other
 // than done, its sender gets the verdict. Unknown calls are ignored.
 func (b *Boxes) Cancel(now clock.Instant, from Sender, calls []event.Handle, out *Output) {
-	b.call++
+	b.inputs++
 	for _, h := range calls {
 		place, here := b.visits.by[address{from, h}]
 		if !here {
@@ -460,13 +461,13 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 
 	if o.Again && (r.Kind == event.ResultCancelled || r.Kind == event.ResultLost) {
 		it.marks |= visitBegun
-		b.answer(it, event.Attempted, begun, out) // before a sender gives it to another owner
+		b.answer(it, event.Attempted, answerCut, out) // before a sender gives it to another owner
 	}
 	switch {
 	case r.Kind == event.ResultHandedOver, o.Again && !p.ours():
 		b.endVisit(it, event.NotOwner, b.notOwner, out)
 	case o.Again && !e.Call.Resume && b.parkOf(a.key).State != event.NotParked:
-		b.endVisit(it, event.Answered, parked, out)
+		b.endVisit(it, event.Answered, answerParked, out)
 	case o.Again:
 		v := b.visitorsOf(a)
 		v.inTurn -= min(v.inTurn, 1)

@@ -124,7 +124,7 @@ func TestRepeatBehindItsOwnKey(t *testing.T) {
 	}
 	m, path := event.Call{Method: "m"}, []ring.KeyHash{1, ring.HashOf("key")}
 	refused := func(h uint64) addressed {
-		return addressed{Local, event.NewCallHandle(h), verdict{event.Answered, *cycle}}
+		return addressed{Local, event.NewCallHandle(h), verdict{event.Answered, *answerCycle}}
 	}
 	f.want(ask(1, m))
 	f.want(ask(2, m, path...), refused(2)) // while the call waits
@@ -290,7 +290,7 @@ func TestAReservationIsNotAnsweredByACall(t *testing.T) {
 		t.Fatalf("the answers to the call are %+v, want its reply again", a)
 	}
 	ask(3, event.Call{ID: "id", Reservation: true})
-	if a := f.out.Answers; len(a) != 1 || a[0].Verdicts[0].DetailOrZero() != *mixed {
+	if a := f.out.Answers; len(a) != 1 || a[0].Verdicts[0].DetailOrZero() != *answerMixed {
 		t.Errorf("the answers to the reservation are %+v, want one that it has not run", a)
 	}
 }

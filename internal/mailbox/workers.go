@@ -14,7 +14,7 @@ type worker struct {
 	id    event.WorkerID
 	salt  uint64
 	ready queue
-	woken uint64 // the last Boxes.call that named it in Output.Wake
+	woken uint64 // Boxes.inputs when it was last named in Output.Wake
 }
 
 // workers are the live workers, by id.
@@ -71,7 +71,7 @@ func mix(x uint64) uint64 {
 
 // WorkerUp adds a worker and gives it its share of the ready keys.
 func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
-	b.call++
+	b.inputs++
 	i, found := b.workers.search(id)
 	if found {
 		return
@@ -90,7 +90,7 @@ func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 // WorkerGone removes a worker and reassigns its ready keys. Its deliveries count as
 // running until Finish has their results.
 func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
-	b.call++
+	b.inputs++
 	i, found := b.workers.search(id)
 	if !found {
 		return

@@ -89,7 +89,7 @@ func (a *auditing) handled(w event.WorkerID, handlings []event.Handling) {
 	if t == nil {
 		return
 	}
-	mine := a.ownedBy(t, *a.node.self.Load())
+	mine := a.ownedBy(t, a.node.self.Load().inc)
 	for i := range handlings {
 		if !mine.Has(handlings[i].Partition) {
 			a.endedLate(handlings[i])
@@ -157,7 +157,7 @@ func (a *auditing) tell(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	self := *a.node.self.Load()
+	self := a.node.self.Load().inc
 	a.expect(t, self)
 	reports := make([]exchange.Report, len(t.Members))
 	owes := a.gather(t, reports)
@@ -261,7 +261,7 @@ func (a *auditing) exchange(ctx context.Context, to ownership.Node, r exchange.R
 		return fmt.Errorf("node: dial: %w", err)
 	}
 	defer conn.Close()
-	link, self := exchange.NewLink(conn), a.node.keys.Load()
+	link, self := exchange.NewLink(conn), a.node.self.Load()
 	if len(self.key) > 0 {
 		link.Sign = func(text []byte) []byte { return ed25519.Sign(self.key, text) }
 	}
@@ -289,7 +289,7 @@ func (a *auditing) take(r *exchange.Report, signed func(verify func(text, signat
 		t := n.Table()
 		proven = t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return forward.Peer(m.Inc) == peer })
 	}
-	if !proven || r.Group != n.cfg.Group || ownership.Incarnation(r.To) != *n.self.Load() {
+	if !proven || r.Group != n.cfg.Group || ownership.Incarnation(r.To) != n.self.Load().inc {
 		a.judge.Refused()
 		return errNotMember
 	}

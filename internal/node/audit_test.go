@@ -244,18 +244,18 @@ func TestReportsOfStrangersAreRefused(t *testing.T) {
 	}
 	send := func() error { return b.audit.exchange(t.Context(), to, exchangeReport()) }
 	g.eventually("a believes b", send)
-	keys := *b.keys.Load()
-	for name, forged := range map[string]keyed{
-		"no signature":         {inc: keys.inc},
-		"another incarnation":  {inc: newIncarnation(), key: keys.key},
-		"another member's key": {inc: keys.inc, key: a.keys.Load().key},
+	own := *b.self.Load()
+	for name, forged := range map[string]ownIncarnation{
+		"no signature":         {inc: own.inc},
+		"another incarnation":  {inc: newIncarnation(), key: own.key},
+		"another member's key": {inc: own.inc, key: a.self.Load().key},
 	} {
-		b.keys.Store(&forged)
+		b.self.Store(&forged)
 		if err := send(); err == nil {
 			t.Errorf("%s: the report was taken", name)
 		}
 	}
-	b.keys.Store(&keys)
+	b.self.Store(&own)
 	to.Inc = newIncarnation()
 	if err := send(); err == nil {
 		t.Error("a report for another member was taken")

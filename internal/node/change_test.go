@@ -102,7 +102,7 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 	for _, h := range t.handled {
 		again := &event.Event{ID: h.id, Key: event.Key(h.key), Partition: ring.PartitionOf(h.key), Handle: 1 << 40}
 		for _, m := range members {
-			if m.Table().Owner(again.Partition).Inc != *m.self.Load() {
+			if m.Table().Owner(again.Partition).Inc != m.self.Load().inc {
 				continue
 			}
 			var out mailbox.Output

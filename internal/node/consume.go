@@ -31,6 +31,8 @@ func (n *Node) consume(ctx context.Context) error {
 	}
 }
 
+// consumeWhileAllowed consumes whenever this node may, until it is to drain. It returns only errors that do not pass by
+// waiting.
 func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 	pauses := backoff.Backoff{Min: 500 * time.Millisecond, Max: 15 * time.Second}
 	for n.waitUntil(ctx, s.draining, func() bool { return n.mayConsume(s) }) {
@@ -52,7 +54,7 @@ func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 	return nil
 }
 
-// sleep waits, but not while the node drains.
+// sleep waits for d, or until the node is to drain or ctx ends.
 func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -135,6 +137,7 @@ func (n *Node) noteNotConsuming(err error) {
 	n.consumeErr.Store(&err)
 }
 
+// mayConsume reports whether this node is a member with an application that does not drain, and has a topic to consume.
 func (n *Node) mayConsume(s *drainCycle) bool {
 	l := n.incarnation.Load()
 	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone() && len(n.topicsToConsume()) > 0
@@ -210,11 +213,11 @@ func (n *Node) noteTopics() {
 // appIsGone reports whether the application has been away for longer than a restart
 // of its stream explains.
 func (n *Node) appIsGone() bool {
-	return n.Workers() == 0 && clock.Now().Sub(clock.Instant(n.since.Load())) > n.cfg.Timing.AppAbsence
+	return n.Workers() == 0 && clock.Now().Sub(clock.Instant(n.noWorkerSince.Load())) > n.cfg.Timing.AppAbsence
 }
 
-// waitUntil blocks until the condition holds, and reports false when ctx ended, or
-// when over was closed and it does not hold then.
+// waitUntil blocks until the condition holds, and returns true. It returns false when ctx ends, or when over is closed and
+// the condition does not hold then. wakeConsumer makes it check again.
 func (n *Node) waitUntil(ctx context.Context, over <-chan struct{}, holds func() bool) bool {
 	const again = 200 * time.Millisecond // the length of an absence is not reported, so poll
 	ticker := time.NewTicker(again)

@@ -53,9 +53,9 @@ func (s *drainCycle) next(ctx context.Context) bool {
 type drainCycles struct {
 	mu      sync.Mutex
 	present *drainCycle
-	back    bool          // an Undrain came after the newest Drain
+	rejoin  bool          // an Undrain came after the newest Drain
 	ending  bool          // Run drains for the last time
-	wanted  chan struct{} // cap 1: back was set
+	wanted  chan struct{} // cap 1: rejoin was set
 }
 
 func newDrainCycles() drainCycles {
@@ -76,7 +76,7 @@ func (n *Node) Drain() <-chan struct{} {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
 	s := n.drainCycles.present
-	n.drainCycles.back = false
+	n.drainCycles.rejoin = false
 	if !s.isDraining() {
 		n.metrics.drains.Inc()
 		n.log.Info("draining")
@@ -104,10 +104,10 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 		close(begun)
 		return begun, nil
 	default:
-		if !n.drainCycles.back {
+		if !n.drainCycles.rejoin {
 			n.log.Info("rejoining the group once drained")
 		}
-		n.drainCycles.back = true
+		n.drainCycles.rejoin = true
 		signal.Set(n.drainCycles.wanted)
 		return s.over, nil
 	}
@@ -249,10 +249,10 @@ const handoverTimeout = 10 * time.Second
 func (n *Node) beginDrainCycle(s *drainCycle) bool {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
-	if !n.drainCycles.back || n.drainCycles.ending {
+	if !n.drainCycles.rejoin || n.drainCycles.ending {
 		return false
 	}
-	n.drainCycles.back = false
+	n.drainCycles.rejoin = false
 	n.drainCycles.present = newDrainCycle()
 	n.lane.TakeCalls()
 	n.incarnation.Store(nil) // the previous incarnation's state is stale

@@ -44,11 +44,12 @@ type driverLoop struct {
 	inputs  chan ownership.Input
 
 	ended  chan struct{} // closed when run has returned
-	wake   chan struct{} // cap 1: there is something in idle, or news
+	wake   chan struct{} // cap 1: there is something in idle or covers, or news
 	status atomic.Pointer[ownership.Status]
-	mu     sync.Mutex
-	idle   []ring.Partition  // may have less running than before
-	covers []ownership.Input // reservations that are to be covered, or are over
+
+	mu     sync.Mutex        // guards the fields below
+	idle   []ring.Partition  // on which a delivery has ended: perhaps nothing runs there now
+	covers []ownership.Input // Covers and Drops
 }
 
 func newDriverLoop(machine driver.Machine, log driver.ControlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driverLoop {
@@ -70,21 +71,21 @@ func (d *driverLoop) deliver(in ownership.Input) {
 	}
 }
 
-// drained reports that no delivery may run on these partitions. It never blocks: the data path
-// calls it while it works.
+// drained reports partitions on which perhaps no delivery runs any more; the driver checks that itself. It never blocks:
+// the data path calls it while it works.
 func (d *driverLoop) drained(partitions []ring.Partition) {
 	d.mu.Lock()
 	d.idle = append(d.idle, partitions...)
 	d.mu.Unlock()
-	d.look()
+	d.wakeUp()
 }
 
 // cover hands over a Cover or a Drop. It never blocks: the data path calls it while it works.
 func (d *driverLoop) cover(in ownership.Input) {
 	d.mu.Lock()
-	d.covers = append(d.covers, in) // as many as there are reservations, twice
+	d.covers = append(d.covers, in) // bounded: at most two for each reservation
 	d.mu.Unlock()
-	d.look()
+	d.wakeUp()
 }
 
 func (d *driverLoop) takeCovers() []ownership.Input {
@@ -95,8 +96,8 @@ func (d *driverLoop) takeCovers() []ownership.Input {
 	return covers
 }
 
-// look makes the driver check for changes in reach and for idle partitions. It never blocks.
-func (d *driverLoop) look() {
+// wakeUp makes the driver fetch idle partitions, Covers, Drops and news. It never blocks.
+func (d *driverLoop) wakeUp() {
 	signal.Set(d.wake)
 }
 
@@ -111,7 +112,7 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 	timer, pause := time.NewTimer(0), time.NewTimer(0)
 	defer timer.Stop()
 	defer pause.Stop()
-	telling := true // until pause ends
+	pausing := true // between two parts of the handover: until pause ends
 	inputs := make([]ownership.Input, 0, inputsMax)
 	for {
 		clear(inputs)
@@ -126,15 +127,15 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 		case <-timer.C:
 			inputs = append(inputs, ownership.Tick{})
 		case <-pause.C:
-			telling = false
+			pausing = false
 		}
 		if len(inputs) > 0 {
 			if end := d.take(inputs); end != nil {
 				return end
 			}
 		}
-		if !telling && d.path.HandOver() {
-			telling = true
+		if !pausing && d.path.HandOver() {
+			pausing = true
 			pause.Reset(pipeline.HandoverPause)
 		}
 		timer.Reset(d.untilNext())

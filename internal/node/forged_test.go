@@ -29,7 +29,7 @@ import (
 func (m *member) keysOf(n int) (keys []string) {
 	for i := 0; len(keys) < n; i++ {
 		key := fmt.Sprint("victim-", i)
-		if m.Table().Owner(ring.PartitionOf(key)).Inc == *m.self.Load() {
+		if m.Table().Owner(ring.PartitionOf(key)).Inc == m.self.Load().inc {
 			keys = append(keys, key)
 		}
 	}
@@ -88,7 +88,7 @@ func TestForgedWindows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inc := *a.self.Load() // in the name of the earlier owner
+		inc := a.self.Load().inc // in the name of the earlier owner
 		hello := &peerv1.Hello{Group: "orders", HashId: ring.HashID, Member: "a", Incarnation: inc[:], VersionMin: 1, VersionMax: 1}
 		window := &peerv1.Window{}
 		for _, d := range done {
@@ -110,7 +110,7 @@ func TestForgedWindows(t *testing.T) {
 		}
 	}
 	member := func(m *member) func([]event.Finished) {
-		return func(done []event.Finished) { m.pool.HandOver(forward.Peer(*b.self.Load()), done) }
+		return func(done []event.Finished) { m.pool.HandOver(forward.Peer(b.self.Load().inc), done) }
 	}
 	publish := g.publishEntry
 	keys := b.keysOf(events)

@@ -222,6 +222,7 @@ func (p *timedMachine) Step(now clock.Instant, in ownership.Input) []ownership.E
 	return effects
 }
 
+// check returns an error if the machine should have been stepped stuckAfter before now.
 func (p *timedMachine) check(now clock.Instant) error {
 	due := clock.Instant(p.due.Load())
 	if late := now.Sub(due); due != 0 && late > stuckAfter {

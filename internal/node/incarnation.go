@@ -33,19 +33,19 @@ type incarnation struct {
 	gossip       *membership.Gossip
 	driver       *driverLoop
 	controlLog   *controllog.Log           // nil with Mode Gossip
-	timedMachine timedMachine              // of driver
-	shown        *shown                    // publishes the gates' waits; nil with Mode Gossip
-	decides      driver.Machine            // beneath both
+	decides      driver.Machine            // an ownership.Machine, or with Mode Gossip a gossipMachine
+	shown        *shown                    // around decides, publishes the waits of gates; nil with Mode Gossip
+	timedMachine timedMachine              // around all of them: the one that driver steps
 	others       gossipView                // the members as gossip sees them, with Mode Gossip
 	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
 	appReady     bool                      // as the machine was told; for the driver's goroutine alone
 
 	journal *os.File      // of the steps of the machine; nil: none
-	running ownership.Set // where deliveries of earlier incarnations ran when this one began
+	running ownership.Set // partitions on which deliveries of earlier incarnations ran when this one began
 }
 
 // live runs one incarnation after the other until one ends finally. After LOST, and after a
-// drain that was undone, a new one begins. It waits for handlers that the old one left running.
+// drain that was undone, a new one begins: its gates wait for handlers that the old one left running.
 func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
 		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
@@ -107,8 +107,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		return nil, errors.Join(err, group.Wait())
 	}
 	n.rollout.begin()
-	n.self.Store(&l.inc)
-	n.keys.Store(&keyed{inc: l.inc, key: l.key})
+	n.self.Store(&ownIncarnation{inc: l.inc, key: l.key})
 	n.pipeline.SetSelf(l.inc)
 	n.incarnation.Store(l)
 
@@ -152,14 +151,16 @@ func (n *Node) startOwnership(l *incarnation) (serveLog func(context.Context) er
 	return l.controlLog.Run, nil
 }
 
-// drive makes the driver of the machine that decides for this incarnation.
+// drive makes the driver of the machine that decides for this incarnation. The driver steps it through layers that only
+// watch: shown, naming, a journal if one is configured, and timedMachine.
 func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
 	l.decides = decides
+	stepped := decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.shown = newShown(m)
-		decides = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
+		stepped = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
 	}
-	l.timedMachine.Machine = decides
+	l.timedMachine.Machine = stepped
 	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.news)
 }
 
@@ -264,8 +265,9 @@ func (n *Node) ownershipConfig(l *incarnation) ownership.Config {
 	}
 }
 
-// keyed is an incarnation of this node and its key.
-type keyed struct {
+// ownIncarnation is an incarnation of this node, and the key by which it proves itself to peers. The zero value is that of a node
+// that has not had one yet.
+type ownIncarnation struct {
 	inc ownership.Incarnation
 	key ed25519.PrivateKey
 }
@@ -328,7 +330,7 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.noteTopics()
 	n.noteBegan(t.Gen)
 	n.shareAllowance()
-	n.look()
+	n.wakeConsumer()
 }
 
 // TakenOver implements dataPath.

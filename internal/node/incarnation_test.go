@@ -73,7 +73,7 @@ func TestANewIncarnationSuspectsNobody(t *testing.T) {
 	g.serve(a, done)
 	g.serve(c, done)
 	g.ready(a, c)
-	suspect := *b.self.Load()
+	suspect := b.self.Load().inc
 	g.eventually("a's gossip knows b", func() error {
 		l := a.incarnation.Load()
 		if _, named := l.nameOf(suspect); !named || !slices.ContainsFunc(l.gossip.Members(), func(m membership.Member) bool { return m.Inc == suspect }) {

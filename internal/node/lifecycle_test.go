@@ -538,7 +538,7 @@ func TestLifecycleUndrained(t *testing.T) {
 	const work = 300 * time.Millisecond // several events of every key
 	for range 2 {
 		time.Sleep(work)
-		before := *a.self.Load()
+		before := a.self.Load().inc
 		g.closes("drained", a.Drain())
 		g.consumers(1)
 		time.Sleep(work)
@@ -549,7 +549,7 @@ func TestLifecycleUndrained(t *testing.T) {
 		g.closes("coming back", begun)
 		g.fails(a.Probes().Ready, "")
 		g.consumers(2)
-		if *a.self.Load() == before {
+		if a.self.Load().inc == before {
 			t.Error("it came back as the incarnation that had left")
 		}
 	}

@@ -173,15 +173,15 @@ type Node struct {
 	gossipMetrics *membership.Metrics
 	gossipKeys    *membership.Keys // of the last incarnation; its loop alone uses them
 
-	self        atomic.Pointer[ownership.Incarnation]
-	keys        atomic.Pointer[keyed] // self, and the key by which it proves itself
-	incarnation atomic.Pointer[incarnation]
-	source      atomic.Pointer[source.Source]
-	workers     atomic.Int64
-	since       atomic.Int64          // clock.Instant since when there is no worker
-	consumeErr  atomic.Pointer[error] // why no subscription is open, nil while one is
+	self        atomic.Pointer[ownIncarnation] // the newest; never nil
+	incarnation atomic.Pointer[incarnation]    // the newest, nil before the first and after a drain
+	source      atomic.Pointer[source.Source]  // the newest, nil before the first
+	workers     atomic.Int64                   // application streams that take deliveries
+	consumeErr  atomic.Pointer[error]          // why no subscription is open, nil while one is
 
-	changed chan struct{} // cap 1: the consumer has to look
+	noWorkerSince atomic.Int64 // clock.Instant at which the last worker left, if there is none
+
+	changed chan struct{} // cap 1: wakes the consumer's waitUntil
 
 	otherSettings atomic.Pointer[otherSettings] // of the newest router that wanted to join with such
 	topicsNoted   atomic.Pointer[string]        // which topics are not consumed, as the log says it
@@ -215,9 +215,8 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.rollout = newRollout(n)
 	n.unparks = newUnparks(n)
 	n.schedules = newSchedules(n)
-	n.self.Store(&ownership.Incarnation{})
-	n.keys.Store(&keyed{})
-	n.since.Store(int64(clock.Now()))
+	n.self.Store(&ownIncarnation{})
+	n.noWorkerSince.Store(int64(clock.Now()))
 	n.noteNotConsuming(nil)
 	tracing := parts.Tracing
 	tracing.Log = parts.Log
@@ -406,7 +405,7 @@ func (n *Node) Table() *ownership.Table { return n.pipeline.Table() }
 func (n *Node) Workers() int { return int(n.workers.Load()) }
 
 func (n *Node) identity() forward.Identity {
-	self := n.keys.Load()
+	self := n.self.Load()
 	return forward.Identity{
 		Group: n.cfg.Group, HashID: ring.HashID, Member: n.cfg.Name,
 		Incarnation: forward.Peer(self.inc), Build: n.cfg.Build, Settings: n.cfg.Identity, Key: self.key,
@@ -437,14 +436,14 @@ func (n *Node) serveApp(ctx context.Context) error {
 	return nil
 }
 
-// workersChanged receives the number of application streams.
+// workersChanged takes the new number of application streams that take deliveries.
 func (n *Node) workersChanged(workers int) {
 	if workers == 0 {
-		n.since.Store(int64(clock.Now()))
+		n.noWorkerSince.Store(int64(clock.Now()))
 	}
 	before := n.workers.Swap(int64(workers))
 	n.wakeDriver()
-	n.look()
+	n.wakeConsumer()
 	if before == 0 && workers > 0 && n.drainCycle().isDraining() {
 		// The drained application has exited, and a new one connects: it was restarted alone,
 		// after its preStop hook. To drain for good, stop the router.
@@ -455,7 +454,7 @@ func (n *Node) workersChanged(workers int) {
 // wakeDriver makes the present incarnation's driver fetch the news, if there is one.
 func (n *Node) wakeDriver() {
 	if l := n.incarnation.Load(); l != nil {
-		l.driver.look()
+		l.driver.wakeUp()
 	}
 }
 
@@ -465,7 +464,7 @@ func (n *Node) deliveriesEnded(partitions []ring.Partition) {
 	}
 }
 
-// look makes the consumer look whether there is something to do.
-func (n *Node) look() {
+// wakeConsumer makes the consumer check again what it may do. It never blocks.
+func (n *Node) wakeConsumer() {
 	signal.Set(n.changed)
 }

@@ -345,12 +345,12 @@ func TestLostMemberBeginsAgain(t *testing.T) {
 	g.startApp(b)
 	g.ready(a, b)
 	g.publish(2000, 100)
-	before := *a.self.Load()
+	before := a.self.Load().inc
 	g.log.Roll()
 	g.log.Forget(event.Position{Ledger: 1 << 30}) // the last applied record is gone: contiguity cannot be shown
 	g.publish(2000, 100)
 	g.eventually("a is another incarnation, and ready", func() error {
-		if *a.self.Load() == before {
+		if a.self.Load().inc == before {
 			return errors.New("it is the same")
 		}
 		return errors.Join(a.CheckMember(), a.CheckLease())

@@ -60,7 +60,7 @@ func newReporter(n *Node) *reporter {
 func (s *reporter) reporter() report.View {
 	n := s.node
 	who := report.View{
-		Member: n.cfg.Name, Incarnation: n.self.Load().String(),
+		Member: n.cfg.Name, Incarnation: n.self.Load().inc.String(),
 		Position: n.Status().Applied.String(), Epoch: ownership.Position{}.String(),
 	}
 	if t := n.Table(); t != nil {
@@ -231,7 +231,7 @@ const unnamedListedMax = 64
 // Members implements report.Local: this node, the members of its table, and those that gossip knows.
 func (s *reporter) Members() []report.Member {
 	n := s.node
-	self := *n.self.Load()
+	self := n.self.Load().inc
 	var members []report.Member
 	seen := map[ownership.Incarnation]bool{}
 	add := func(name string, inc ownership.Incarnation, address string, owned int, listed bool) {
@@ -396,11 +396,11 @@ func (s *reporter) held(now clock.Instant, key event.Key) []report.Held {
 }
 
 // with names the member that events wait for, or that has them; "" for none.
-func (s *reporter) with(share forward.Share) string {
-	if share.Place == forward.Delayed || share.Place == forward.Refused {
+func (s *reporter) with(held forward.KeyPlace) string {
+	if held.Place == forward.Delayed || held.Place == forward.Refused {
 		return ""
 	}
-	return s.nameOf(share.With)
+	return s.nameOf(held.With)
 }
 
 // nameOf returns the name of a peer, as the table has it.

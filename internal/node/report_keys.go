@@ -141,7 +141,7 @@ func (s *reporter) listedUnsent(now clock.Instant, k *forward.HeldKey, named boo
 	one := s.keyed(ring.HashOf(string(k.Key)))
 	name(&one, string(k.Key), named)
 	one.Wait, one.Behind, one.Age = k.Place.String(), k.Events-1, age(now, k.Oldest)
-	one.Seconds, one.EventSeconds, one.With = one.Age, one.Age*float64(k.Events), s.with(k.Share)
+	one.Seconds, one.EventSeconds, one.With = one.Age, one.Age*float64(k.Events), s.with(k.KeyPlace)
 	return one
 }
 

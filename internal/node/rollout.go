@@ -136,7 +136,7 @@ func (r *rollout) newest(change func(*report.MoveWord)) {
 
 // moved notes the difference of the newest table to the one before.
 func (r *rollout) moved(now time.Time, note *ownership.Note, reason string) {
-	t, self, counters := r.node.Table(), *r.node.self.Load(), r.node.boxes.Stats().Counters
+	t, self, counters := r.node.Table(), r.node.self.Load().inc, r.node.boxes.Stats().Counters
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.before

@@ -49,7 +49,7 @@ func standing(t *testing.T) (*reporter, *incarnation) {
 	l.drive(ownership.New(ownership.Config{
 		Group: "orders", Name: "a", Inc: inc, HashID: ring.HashID, Partitions: ring.Partitions, Timing: ownership.CalmTiming(), Place: ring.DefaultConfig().Place,
 	}), nil)
-	n.self.Store(&inc)
+	n.self.Store(&ownIncarnation{inc: inc})
 	n.pipeline.SetSelf(inc)
 	n.pipeline.SetTable(&ownership.Table{
 		Members: []ownership.Node{{Name: "a", Inc: inc}}, Owners: make([]uint16, ring.Partitions), Tokens: make([]ownership.Token, ring.Partitions),

@@ -15,7 +15,7 @@ const (
 
 // beats are this node's own Beats.
 type beats struct {
-	seq     uint64        // of the newest
+	seq     uint64        // Seq of the newest
 	at      clock.Instant // when the newest was built; zero: none
 	ready   bool          // ready flag of the newest Beat
 	changed bool          // something changed that the newest does not say
@@ -25,9 +25,9 @@ type beats struct {
 type sentBeat struct {
 	seq     uint64
 	at      clock.Instant // before Send: the only instant that a lease may count from
-	applied Position      // that it tells
-	done    bool          // the log answered
-	failed  bool          // with an error: it may still be in the log
+	applied Position      // its Applied
+	done    bool          // AppendDone has come
+	failed  bool          // with an error, although it may be in the log
 }
 
 // readBack returns when a Beat was sent and forgets it with all earlier ones.

@@ -45,22 +45,22 @@ func (l Lease) MayDispatch(g Gate, now clock.Instant) bool {
 
 // gates are this node's gates and its knowledge of running deliveries.
 type gates struct {
-	open    Set // acquired
+	open    Set // ours and acquired
 	waiting Set // ours and not acquired
-	running Set // a delivery of another tenure than the open one may run
-	barred  Set // running, and never to be extended again
-	partial Set // open, with keys withheld
+	running Set // where a delivery of ours may run, of another tenure than the open one
+	barred  Set // part of running: no Pong may extend these deliveries any more
+	partial Set // part of open: some keys are withheld
 
-	busy     map[ring.Partition][]ring.KeyHash // running → its running keys; absent: any key may run
-	withheld map[ring.Partition][]ring.KeyHash // partial → its withheld keys
+	busy     map[ring.Partition][]ring.KeyHash // of running: the keys that run; absent: any key may run
+	withheld map[ring.Partition][]ring.KeyHash // of partial: the withheld keys, ascending
 
-	since   []clock.Instant // partition → when the record that began its wait or drain was read
-	revoked []uint64        // partition → Seq of the newest Revoke that closed its open gate
+	since   []clock.Instant // by partition: when the record that began its wait or drain was read
+	revoked []uint64        // by partition: Seq of the newest Revoke that closed its open gate; 0: none
 
-	seq        uint64        // of the newest Revoke
-	answered   uint64        // newest Seq that was answered
+	seq        uint64        // Seq of the newest Revoke
+	answered   uint64        // Seq of the newest Revoke that Drained has answered
 	revokedAt  clock.Instant // when the newest Revoke went out
-	drains     []drain       // to be forced, oldest first
+	drains     []drain       // those that may have to be forced, oldest first
 	recheck    bool          // something changed that rule 5 reads
 	nextPassed clock.Instant // when the next deadline of a waiting partition passes
 	confirm    clock.Instant // the latest deadline that has passed and needs an own Beat sent after it
@@ -69,8 +69,8 @@ type gates struct {
 
 // drain is a batch of partitions that were deposed together.
 type drain struct {
-	at         clock.Instant
-	seq        uint64 // of its Revoke
+	at         clock.Instant // when the deposing record was read
+	seq        uint64        // of its Revoke
 	partitions Set
 }
 
@@ -98,7 +98,7 @@ func (g *gates) gate(p ring.Partition) Gate {
 	return Closed
 }
 
-// shut takes p out of the open gates.
+// shut takes p out of the open gates. The caller puts it into another set and emits its SetGates.
 func (m *Machine) shut(p ring.Partition) {
 	g := &m.gates
 	g.open.remove(p)
@@ -107,7 +107,7 @@ func (m *Machine) shut(p ring.Partition) {
 	m.covers.leave(p)
 }
 
-// change returns the gate of p as it is now, for SetGates.
+// change returns the gate of p as the sets say now, for SetGates.
 func (m *Machine) change(p ring.Partition) GateChange {
 	c := GateChange{Partition: p, Gate: m.gates.gate(p), Withheld: m.gates.withheld[p]}
 	if c.Gate == Open || c.Gate == Waiting {
@@ -119,6 +119,7 @@ func (m *Machine) change(p ring.Partition) GateChange {
 	return c
 }
 
+// setGates emits SetGates, unless nothing changes.
 func (m *Machine) setGates(changes []GateChange) {
 	if len(changes) > 0 {
 		m.emit(SetGates{changes})
@@ -173,7 +174,8 @@ func (m *Machine) claimGates(when clock.Instant) {
 	m.setGates(changes)
 }
 
-// markRevoked says that deliveries of closed tenures may run until we hear otherwise.
+// markRevoked notes that on these partitions, whose gates were open, deliveries may run until Drained says otherwise. The
+// next Revoke must name them.
 func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
 	if revoked.Empty() {
 		return
@@ -189,6 +191,7 @@ func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
 	m.emit(Note{Kind: NoteDeposed, Count: revoked.Len()})
 }
 
+// revoke emits the next Revoke, unless there are no partitions. final is as in Revoke.
 func (m *Machine) revoke(partitions Set, final bool) {
 	if partitions.Empty() {
 		return
@@ -306,10 +309,9 @@ func (m *Machine) mayAcquire(p ring.Partition) bool {
 		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !t.noted && !m.provenOver(t) })
 }
 
-// provenOver is the core of rule 5: the deadline of a foreign tenure lies before the sending of
-// an own Beat that was read back. A passed deadline alone is not enough: a draining Beat that
-// we have not read may have moved it (attack 34). Own tenures are judged by their running
-// deliveries.
+// provenOver is the core of rule 5. It reports whether the deadline of a foreign tenure lies before the sending of an own
+// Beat that was read back. A passed deadline alone is not enough: a Beat of the owner that stands earlier in the log than ours,
+// and that we had not read, may have moved it. For own tenures it reports true: mayAcquire checks gates.running instead.
 func (m *Machine) provenOver(t Tenure) bool {
 	return t.Inc == m.cfg.Inc || t.deadline.Before(m.fresh)
 }
@@ -332,8 +334,8 @@ func (m *Machine) acquire() {
 		}
 		m.watchDeadlines(p)
 	}
-	m.release()
-	m.due(g.nextPassed)
+	m.updateWithheld()
+	m.due(g.nextPassed) // asks for a Step then
 	m.openGates(opened)
 }
 
@@ -351,6 +353,7 @@ func (m *Machine) watchDeadlines(p ring.Partition) {
 	}
 }
 
+// openGates opens gates that rule 5 allows, except for the keys that have to wait.
 func (m *Machine) openGates(opened []ring.Partition) {
 	if len(opened) == 0 {
 		return

@@ -27,12 +27,12 @@ type read struct {
 
 // tail is the reader of the log. Its output is gap-free.
 type tail struct {
-	reader  uint64        // whose records count
-	opened  bool          // it has answered
-	retryAt clock.Instant // it has failed: when to open the next one
-	askedAt clock.Instant // when it was asked for
+	reader  uint64        // number of the newest reader: only its records count
+	opened  bool          // ReaderOpened, or a record, has come from it
+	retryAt clock.Instant // if it has failed: when to open the next one; else zero
+	askedAt clock.Instant // when OpenReader was emitted
 	last    Position      // newest record taken in; zero: nothing counts yet
-	resumed bool          // the next record must be last
+	resumed bool          // the reader begins at last: its first record must be that one again
 
 	check    uint64 // number of the newest contiguity check
 	checking bool
@@ -62,7 +62,7 @@ type joining struct {
 
 type hello struct {
 	at   Position
-	when clock.Instant // x: when it was read
+	when clock.Instant // when it was read
 }
 
 type owedSnap struct {

@@ -27,11 +27,11 @@ type Machine struct {
 	prefixes prefixes // prefix.go: to compare logs with
 
 	lease   clock.Instant // rule 2: until when this node may act
-	fresh   clock.Instant // tFresh: when the newest own Beat read back was sent
+	fresh   clock.Instant // tFresh of the specification: when the newest own Beat that was read back was sent
 	ownRead clock.Instant // when an own Beat was last read back
 	lapsed  clock.Instant // when the lease ran out, zero while there is one
-	listed  Set           // draining of the newest own Beat read back
-	counted []counted     // own Beats that judge silence, oldest first
+	listed  Set           // Draining of the newest own Beat that was read back
+	counted []counted     // own Beats by which the silence of others is judged, oldest first
 
 	beats  beats // beat.go: own Beats on their way
 	gates  gates // gate.go
@@ -81,7 +81,7 @@ func (m *Machine) Step(now clock.Instant, in Input) []Effect {
 	m.now, m.out, m.next = max(now, m.now), nil, clock.Forever
 	m.judgeOwnSilence()
 	if !m.over {
-		m.take(in)
+		m.handle(in)
 	}
 	if !m.over {
 		m.settle()
@@ -89,7 +89,8 @@ func (m *Machine) Step(now clock.Instant, in Input) []Effect {
 	return m.out
 }
 
-func (m *Machine) take(in Input) {
+// handle passes an input to its method. What follows from it is done in settle.
+func (m *Machine) handle(in Input) {
 	switch in := in.(type) {
 	case Tick:
 	case RecordRead:
@@ -164,7 +165,7 @@ func (m *Machine) due(t clock.Instant) bool {
 	return false
 }
 
-// isFresh reports whether this node has state and a valid lease.
+// isFresh reports whether this node has state and a valid lease: see seenFresh for other nodes.
 func (m *Machine) isFresh() bool { return m.state != nil && m.now.Before(m.lease) }
 
 func (m *Machine) isMember() bool { return m.state != nil && m.state.IsMember(m.cfg.Inc) }
@@ -294,8 +295,8 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.emit(Note{Kind: NoteGenesis, At: r.at, Inc: r.rec.Inc, Count: len(g.Table)})
 }
 
-// voids reports whether a Genesis has no effect: its author had not read a take that precedes it. Its list may then
-// lack a reservation, whose promise can outlast every lease.
+// voids reports whether a Genesis has no effect: its author had not read a take (a record that covers a reservation) that
+// precedes it. Its list may then lack that reservation, whose promise can outlast every lease.
 func (m *Machine) voids(r read, g *Genesis) bool {
 	take := m.newestTake()
 	if !g.voidBy(r.rec.LogVersion, take) {
@@ -305,8 +306,8 @@ func (m *Machine) voids(r read, g *Genesis) bool {
 	return true
 }
 
-// startAnyDeadlines is rule 4 for deliveries from before a Genesis, or from before the record
-// that an adopted state comes from: read at x.
+// startAnyDeadlines is rule 4 for deliveries from before a Genesis, or from before the record that an adopted state comes
+// from. x is when that record was read.
 func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	m.heardBase = max(m.heardBase, x)
 	for p := range m.state.pending.All() {
@@ -430,9 +431,9 @@ func (m *Machine) setLease() {
 	m.emit(SetLease{Lease{Until: m.lease, Guard: m.cfg.Timing.Guard, Draining: draining.Clone()}})
 }
 
-// count keeps own Beats at the pace of R, so that bursts do not count against anyone, neither
-// Beats sent together nor Beats that an outage delayed and released together; a pause restarts
-// the count, so that an outage counts against no one.
+// count keeps those own Beats that came at the pace of R (Timing.BeatEvery). Others judge nobody's silence: not Beats that
+// were sent together, nor Beats that an outage has delayed and then let through together. A pause restarts the count, so
+// that an outage counts against no one.
 func (m *Machine) count(c counted) {
 	r := m.cfg.Timing.BeatEvery
 	if n := len(m.counted); n > 0 {

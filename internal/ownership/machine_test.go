@@ -555,7 +555,7 @@ func TestStopBarsAllDrains(t *testing.T) {
 func TestHeardNeverFalls(t *testing.T) {
 	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
 	base, other := m.heardBase, Incarnation{0xF}
-	m.take(Evidence{other, ReachDead})
+	m.handle(Evidence{other, ReachDead})
 	if base == 0 || m.heard(other) != base {
 		t.Errorf("with evidence alone it was heard at %v, want %v", m.heard(other), base)
 	}

@@ -18,7 +18,7 @@ type peer struct {
 	heard   clock.Instant // when its newest Beat was read
 	at      Position      // of its newest Beat
 	beat    *Beat         // its newest; nil: none
-	applied Position      // the newest that it ever applied
+	applied Position      // the newest position that one of its Beats says it has applied
 	lists   []listing     // the peers that it reports as unreachable
 	reach   Reach         // by our own transport
 	asked   Position      // propose.go: of its lost proposal to leave; zero: none
@@ -89,7 +89,8 @@ func (m *Machine) forgetSilent() {
 	})
 }
 
-// seenFresh reports whether n's newest Beat was heard less than its lease ago.
+// seenFresh reports whether n is FRESH, as this node sees it: its newest Beat was heard less than its lease ago. This node
+// itself is FRESH while it has a lease.
 func (m *Machine) seenFresh(n *Node) bool {
 	if n.Inc == m.cfg.Inc {
 		return m.isFresh()
@@ -98,7 +99,7 @@ func (m *Machine) seenFresh(n *Node) bool {
 	return p != nil && p.beat != nil && m.now.Before(p.heard.Add(n.Lease))
 }
 
-// note records the peers that this peer cannot reach.
+// note records the peers that the newest Beat of this peer names as unreachable, read at when.
 func (p *peer) note(when clock.Instant, unreachable []Incarnation) {
 	lists := make([]listing, 0, len(unreachable))
 	for _, inc := range unreachable {
@@ -111,6 +112,7 @@ func (p *peer) note(when clock.Instant, unreachable []Incarnation) {
 	p.lists = lists
 }
 
+// listing returns the place of inc in lists, negative if it is not there.
 func (p *peer) listing(inc Incarnation) int {
 	return slices.IndexFunc(p.lists, func(l listing) bool { return l.inc == inc })
 }

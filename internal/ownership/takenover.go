@@ -57,8 +57,8 @@ func (m *Machine) tellTakenOver() {
 	}
 }
 
-// knowsItsEnd reports whether the owner of a tenure is known to have read of its end. Nodes from before a Genesis have new incarnations or
-// have lost theirs, so ANY has no owner to tell of.
+// knowsItsEnd reports whether the owner of a tenure is known to have read of its end, or needs not be named: it is this
+// node, or the tenure is of ANY (see Tenure), which stands for owners from before a Genesis that no peer is.
 func (m *Machine) knowsItsEnd(t takenOver) bool {
 	if t.inc.IsZero() || t.inc == m.cfg.Inc {
 		return true

@@ -115,9 +115,9 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 	return true
 }
 
-// release releases withheld keys that no longer need to wait. Like mayAcquire it requires a lease:
+// updateWithheld opens the gates for withheld keys that no longer need to wait. Like mayAcquire it requires a lease:
 // without one this node may have lost the partition without knowing it.
-func (m *Machine) release() {
+func (m *Machine) updateWithheld() {
 	if !m.isFresh() {
 		return
 	}

@@ -40,16 +40,16 @@ func (p *Pipeline) judge(call func(m *admission.Admission, out *admission.Output
 	p.admitted.next = p.admitted.machine.Next()
 	p.admitted.mu.Unlock()
 	if len(out.Admitted) > 0 {
-		p.with(func(o *mailbox.Output) { p.Boxes.TakeOver(out.Admitted, o) })
+		p.with(func(o *mailbox.Output) { p.Boxes.LearnDone(out.Admitted, o) })
 	}
 	for _, j := range out.Judged {
 		p.admitted.judged(j)
 	}
 }
 
-// TakeOver implements forward.Acceptor: it accepts ids of events that finished on partitions
-// before they were ours, as far as the sender is entitled.
-func (p *Pipeline) TakeOver(from forward.Peer, proven bool, done []event.Finished) {
+// LearnDone implements forward.Acceptor: it takes in ids of events that finished on partitions before these were ours, as far
+// as package admission lets the sender name them.
+func (p *Pipeline) LearnDone(from forward.Peer, proven bool, done []event.Finished) {
 	p.judge(func(m *admission.Admission, out *admission.Output) {
 		m.Offer(p.now(), admission.Incarnation(from), proven, done, out)
 	})
@@ -125,10 +125,10 @@ func (p *Pipeline) LearnEnds(number uint64, ends []admission.End, known bool) {
 	p.judge(func(m *admission.Admission, out *admission.Output) { m.Learn(number, ends, known, out) })
 }
 
-// knowOwners notes the owners in a new table, and requests a query to the broker if new
-// partitions became ours: their finished ids are about to be handed over.
+// knowOwners notes the owners in a new table. If partitions became ours, it also asks for the ends of the broker's topic
+// partitions, by which the ids that are about to be handed over are judged.
 func (p *Pipeline) knowOwners(t *ownership.Table) {
-	table := admission.Table{Keyless: t.Version < 2, Owners: t.Owners} // where members of an older release have none
+	table := admission.Table{Keyless: t.Version < 2, Owners: t.Owners} // in log version 1 members have no keys
 	for _, n := range t.Members {
 		table.Members = append(table.Members, memberOf(n))
 	}

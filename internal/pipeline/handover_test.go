@@ -83,7 +83,7 @@ func (t *teller) did(first, n int) (ids []event.MessageID) {
 		done[i] = event.Finished{Partition: ring.Partition((first + i) % ring.Partitions), ID: id, At: t.now}
 		ids = append(ids, id)
 	}
-	t.with(func(out *mailbox.Output) { t.Boxes.TakeOver(done, out) })
+	t.with(func(out *mailbox.Output) { t.Boxes.LearnDone(done, out) })
 	return ids
 }
 

@@ -52,6 +52,7 @@ func newObserver(s *Tracing) (o observer) {
 	return o
 }
 
+// received records that the source has handed on an entry, before this node's table has it.
 func (o *observer) received(e *event.Entry, owns func(ring.Partition) bool) {
 	if o.log.open() {
 		o.log.received(e)
@@ -73,6 +74,7 @@ func (o *observer) keyless(v event.Verdict, e *event.Event, err error) {
 	}
 }
 
+// relayed records events that a peer has sent to be passed on.
 func (o *observer) relayed(e *event.Entry) {
 	if o.traces != nil {
 		o.traces.relay(e)

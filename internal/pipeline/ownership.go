@@ -106,7 +106,8 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 		p.App.RevokeAll()
 		return
 	}
-	p.App.Revoke(r.Partitions, false)
+	const final = false // later Pongs may list the partitions while they drain
+	p.App.Revoke(r.Partitions, final)
 }
 
 // Force ends deliveries that run for too long on revoked partitions.

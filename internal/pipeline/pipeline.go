@@ -135,19 +135,23 @@ type Pipeline struct {
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
 
-	// The driver's.
-	tabled     ownership.Incarnation   // this node's incarnation when it got its newest table
-	formers    []ownership.Incarnation // this node's former incarnations, as long as tables may name them
-	parting    []event.Finished        // of handOver
-	others     []bool                  // of handOver
-	nextOwners [][]event.Finished      // of handOver: member → ids to send
+	// Used by the ownership driver alone.
+	tabled  ownership.Incarnation   // this node's incarnation when it got its newest table
+	formers []ownership.Incarnation // this node's former incarnations, as long as tables may name them
+
+	// Scratch of handOver.
+	parting    []event.Finished   // ids to send
+	others     []bool             // by member of the table: whether ids may be sent to it
+	nextOwners [][]event.Finished // by member of the table: the ids for it
 }
 
 // New returns a pipeline with the stages that build makes. The stages need the pipeline, too: build
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, known: parts.Known, letters: parts.Letters, answered: parts.Answered, renewed: parts.Renewed, began: parts.Began, now: parts.Now, nearer: make(chan struct{}, 1),
+		ended: parts.Ended, skipped: parts.Skipped, known: parts.Known, letters: parts.Letters,
+		answered: parts.Answered, renewed: parts.Renewed, began: parts.Began,
+		now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})

@@ -13,8 +13,8 @@ import (
 // verdicts go back under the handles of the peer.
 type relayed struct {
 	mu     sync.Mutex
-	last   uint64
-	origin map[event.Handle]origin
+	last   uint64                  // serial number of the newest handle
+	origin map[event.Handle]origin // by the handle of this node
 }
 
 // origin is the destination of the verdict on a relayed event.

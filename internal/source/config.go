@@ -211,7 +211,7 @@ func (c Config) TimerTopic() string {
 	return strings.TrimSuffix(c.Resolved().RetryTopic, "-RETRY") + "-TIMER"
 }
 
-// all returns all topics that a source reads, of a resolved configuration.
+// all returns the topics that a source reads. c is a resolved configuration.
 func (c Config) all() []string {
 	topics := append([]string{c.RetryTopic}, c.Topics...)
 	if c.Timers {

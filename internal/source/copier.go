@@ -19,9 +19,9 @@ import (
 type outgoingEvent struct {
 	message event.Message // set for a spilled event when its copy is sent
 	verdict event.Verdict // Failed, Rejected or Parked; for a spilled event only the handle counts
-	spilled bool
-	hop     bool   // the next copy of an event of the timer topic that is not due yet
-	done    func() // called when the copy of an event that is not in the ledger is safe; nil for events of the ledger
+	spilled bool          // its copy goes without a verdict, see Spill
+	hop     bool          // the next copy of an event of the timer topic that is not due yet
+	done    func()        // called when the copy of an event that is not in the ledger is safe; nil for events of the ledger
 
 	// Of a new event for the timer topic, which is sent again only if its first attempt was not answered.
 	answer func(error)   // nil for other events
@@ -30,15 +30,15 @@ type outgoingEvent struct {
 	// after is the producer that has not answered an earlier copy, nil if there is none. The next copy is then sent
 	// alone, by another producer, so that no other receipt is lost if the broker refuses it.
 	after    *pulsarsend.Sender
-	producer int // the number of that other one, less than loneMax
+	producer int // number of that other producer in outlets.alone, from 0
 
-	late *atomic.Bool // a copy was confirmed after it had timed out; nil: none was sent yet
+	confirmedLate *atomic.Bool // whether a copy was confirmed after it had timed out; nil: none was sent yet
 }
 
 // isSafe reports whether an earlier copy was confirmed after it had timed out. A topic that accepts few copies, for
 // example because of a publish rate, confirms many so late: if such confirmations did not count, each copy would be
 // sent repeatedly, behind its own duplicates.
-func (o *outgoingEvent) isSafe() bool { return o.late != nil && o.late.Load() }
+func (o *outgoingEvent) isSafe() bool { return o.confirmedLate != nil && o.confirmedLate.Load() }
 
 // isTooLate reports whether the sender of a new event waits no longer.
 func (o *outgoingEvent) isTooLate(now clock.Instant) bool {
@@ -51,20 +51,20 @@ func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
 // isTimer reports whether the copy is one for the timer topic.
 func (o *outgoingEvent) isTimer() bool { return o.hop || o.answer != nil }
 
-// landing is the end of one copy.
-type landing struct {
+// copyResult is the end of one attempt to send a copy.
+type copyResult struct {
 	outgoingEvent
 	err error
 }
 
 // copier queues the copies for one topic. Each topic has its own, so that a blocked topic
-// does not delay copies for the other one.
+// does not delay copies for the others.
 type copier struct {
 	work chan struct{} // capacity 1: there is something to do
 
 	// Under the source's mutex.
-	added  []outgoingEvent // to be sent
-	landed []landing       // copies with an outcome
+	added   []outgoingEvent // that the copier's goroutine has not taken in yet
+	results []copyResult    // that the copier's goroutine has not taken in yet
 }
 
 func newCopier() *copier { return &copier{work: make(chan struct{}, 1)} }
@@ -75,14 +75,14 @@ func (c *copier) add(out outgoingEvent) {
 	signal.Set(c.work)
 }
 
-// unanswered returns the answers to new events that were not sent, or whose outcomes are not noted. It is called under the
-// source's mutex, when the goroutine has ended.
+// unanswered returns the answer functions of new events whose senders still wait: the copy was not sent, or its result
+// not taken in. It is called under the source's mutex, when the copier's goroutine has ended.
 func (c *copier) unanswered() (answers []func(error)) {
 	for i := range c.added {
 		answers = append(answers, c.added[i].answer)
 	}
-	for i := range c.landed {
-		answers = append(answers, c.landed[i].answer)
+	for i := range c.results {
+		answers = append(answers, c.results[i].answer)
 	}
 	return slices.DeleteFunc(answers, func(answer func(error)) bool { return answer == nil })
 }
@@ -90,7 +90,7 @@ func (c *copier) unanswered() (answers []func(error)) {
 // copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
 	switch {
-	case s.isDead(out):
+	case s.isDeadLetter(out):
 		return s.letters
 	case out.isTimer():
 		return s.timers
@@ -108,7 +108,7 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 // message id, by which the key's owner removes the duplicate.
 func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
 	queue := copyQueue{copiesMax: s.cfg.CopiesMax}
-	var landed []landing
+	var results []copyResult
 	delays := backoff.Backoff{Min: s.cfg.CopyBackoffMin, Max: s.cfg.CopyBackoffMax}
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
@@ -127,26 +127,26 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		queue.waiting = append(queue.waiting, c.added...)
 		clear(c.added)
 		c.added = c.added[:0]
-		landed, c.landed = c.landed, landed[:0]
+		results, c.results = c.results, results[:0]
 		s.mu.Unlock()
 
-		for i := range landed {
-			queue.land(&landed[i].outgoingEvent)
+		for i := range results {
+			queue.end(&results[i].outgoingEvent)
 		}
-		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
+		if lost := s.settleCopied(results, sink); len(lost) > 0 {
 			queue.fail(lost)
 			if again == nil && len(queue.failed) > 0 {
 				again = time.After(delays.Next())
 			}
-		} else if len(landed) > 0 {
+		} else if len(results) > 0 {
 			delays.Reset()
 		}
-		clear(landed)
+		clear(results)
 
-		var ended []landing
-		for _, l := range queue.takeEnded(clock.Now()) {
-			if s.stillNeeded(c, &l.outgoingEvent, sink) {
-				ended = append(ended, l)
+		var ended []copyResult
+		for _, r := range queue.takeEnded(clock.Now()) {
+			if s.stillNeeded(c, &r.outgoingEvent, sink) {
+				ended = append(ended, r)
 			}
 		}
 		for ctx.Err() == nil {
@@ -157,33 +157,33 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 			switch {
 			case !s.stillNeeded(c, &out, sink):
 			case out.isSafe():
-				ended = append(ended, landing{outgoingEvent: out})
+				ended = append(ended, copyResult{outgoingEvent: out})
 			default:
-				queue.fly(&out)
+				queue.begin(&out)
 				s.sendCopy(ctx, c, out, broker)
 			}
 		}
 		if len(ended) > 0 {
-			s.settleLanded(ended, sink)
+			s.settleCopied(ended, sink)
 		}
 	}
 }
 
-// sendCopy sends a copy. The result goes to c.landed, from any goroutine.
+// sendCopy sends a copy, and does not wait for its result, which goes to c.results from any goroutine.
 func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker connection) {
 	copied := s.copyOf(&out)
 	copied.after, copied.producer, copied.awaited = out.after, out.producer, out.answer != nil
 	end := s.sending(ctx, out.message.Event, &copied)
-	if !s.isDead(&out) {
+	if !s.isDeadLetter(&out) {
 		copied.seal(s.keysOfCopies())
 	}
-	if out.late == nil {
-		out.late = new(atomic.Bool)
+	if out.confirmedLate == nil {
+		out.confirmedLate = new(atomic.Bool)
 	}
 	over := false
 	broker.send(ctx, copied, func(err error) {
 		if over {
-			out.late.Store(true)
+			out.confirmedLate.Store(true)
 			if out.answer != nil {
 				signal.Set(c.work)
 			}
@@ -194,7 +194,7 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 		s.mu.Lock()
 		ended := s.ended
 		if !ended {
-			c.landed = append(c.landed, landing{out, err})
+			c.results = append(c.results, copyResult{out, err})
 		}
 		s.mu.Unlock()
 		if ended && out.answer != nil {
@@ -204,9 +204,9 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	})
 }
 
-// stillNeeded updates a spilled event before its copy is sent. It reports false when its
-// verdict has come meanwhile, and when the copy belongs to the other copier: only now is
-// it known whether the event exceeds RoundsMax.
+// stillNeeded prepares a spilled event for its copy: it claims the event in the ledger, and fetches its newest version
+// from the sink. It reports false if no copy is to be sent here: the verdict has come meanwhile, or the copy belongs to
+// another copier, to which it is passed on, since only now is it known whether the event exceeds RoundsMax.
 func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 	if !out.spilled {
 		return true
@@ -232,10 +232,11 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 	return true
 }
 
+// copyOf makes the copy that the verdict on an event demands.
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	m, d := out.message, out.verdict.DetailOrZero()
 	switch {
-	case s.isDead(out):
+	case s.isDeadLetter(out):
 		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(&m, &out.verdict))
 	case out.isTimer():
 		return timerCopy(s.cfg.TimerTopic(), m, wall())
@@ -247,8 +248,9 @@ func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	return retryCopy(s.cfg.RetryTopic, m, &d)
 }
 
-// isDead reports whether the copy is a dead letter: also of an event that no other copy can carry.
-func (s *Source) isDead(out *outgoingEvent) bool {
+// isDeadLetter reports whether the copy goes to the dead letter topic: the event was rejected, or no other copy can carry
+// it, or it was copied too often.
+func (s *Source) isDeadLetter(out *outgoingEvent) bool {
 	if out.verdict.Kind == event.Rejected {
 		return true
 	}
@@ -262,69 +264,69 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
-// notLanded takes back the claim of a copy that failed, and reports whether it is to be sent again, and whether it was sent alone and not answered.
-func (s *Source) notLanded(l *landing) (again, alone bool) {
-	if l.spilled {
-		s.ledger.NotCopied(l.verdict.Handle)
+// copyFailed takes back the claim of a copy that failed, and reports whether it is to be sent again, and whether it was sent alone and not answered.
+func (s *Source) copyFailed(r *copyResult) (again, alone bool) {
+	if r.spilled {
+		s.ledger.NotCopied(r.verdict.Handle)
 	}
-	again = l.answer == nil
-	if u := new(unanswered); errors.As(l.err, &u) {
-		if l.after == nil {
-			l.after, again = u.by, true
+	again = r.answer == nil
+	if u := new(unanswered); errors.As(r.err, &u) {
+		if r.after == nil {
+			r.after, again = u.by, true
 		} else {
-			l.after, alone = refused, true
+			r.after, alone = refused, true
 		}
 	}
 	return again, alone
 }
 
-// settleLanded settles the events whose copies are safe, answers the senders of new ones, and returns those that are to be sent again.
-func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
+// settleCopied settles the events whose copies are safe, answers the senders of new ones, and returns those that are to be sent again.
+func (s *Source) settleCopied(results []copyResult, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered, parked int
 	var done []func()
 	var spilled, givenUp []event.Handle
-	var suspect *landing // was sent alone, and not answered
+	var suspect *copyResult // was sent alone, and not answered
 	s.mu.Lock()
-	for i := range landed {
-		l := &landed[i]
-		if l.isSafe() {
-			l.err = nil
+	for i := range results {
+		r := &results[i]
+		if r.isSafe() {
+			r.err = nil
 		}
-		if l.err != nil {
-			again, alone := s.notLanded(l)
+		if r.err != nil {
+			again, alone := s.copyFailed(r)
 			if alone {
-				suspect = l
+				suspect = r
 			}
 			if again {
-				lost = append(lost, l.outgoingEvent)
-				l.answer = nil // not yet
+				lost = append(lost, r.outgoingEvent)
+				r.answer = nil // its sender waits for the next attempt
 			}
 			continue
 		}
-		if l.answer != nil { // it is not in the ledger
+		if r.answer != nil { // it is not in the ledger
 			continue
 		}
 		ended := true
-		if l.done != nil {
-			done = append(done, l.done)
+		if r.done != nil {
+			done = append(done, r.done)
 		} else {
-			s.acks, ended = s.ledger.Copied(l.verdict.Handle, s.acks)
+			s.acks, ended = s.ledger.Copied(r.verdict.Handle, s.acks)
 		}
-		if l.verdict.Kind == event.Parked {
-			s.countParking(l.message.Event.Key, -1)
+		if r.verdict.Kind == event.Parked {
+			s.countParking(r.message.Event.Key, -1)
 		}
 		switch {
-		case s.isDead(&l.outgoingEvent):
+		case s.isDeadLetter(&r.outgoingEvent):
 			deadLettered++
-			if l.spilled {
-				givenUp = append(givenUp, l.verdict.Handle)
+			if r.spilled {
+				givenUp = append(givenUp, r.verdict.Handle)
 			}
-		case l.spilled:
+		case r.spilled:
 			if ended { // otherwise it was done meanwhile, and counts as done
-				spilled = append(spilled, l.verdict.Handle)
+				spilled = append(spilled, r.verdict.Handle)
 			}
-		case l.hop:
-		case l.verdict.Kind == event.Parked:
+		case r.hop:
+		case r.verdict.Kind == event.Parked:
 			parked++
 		default:
 			retried++
@@ -332,17 +334,17 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	}
 	s.noteSettled()
 	s.mu.Unlock()
-	for i := range landed {
-		if l := &landed[i]; l.isTimer() && (l.err == nil || l.answer != nil) && !s.isDead(&l.outgoingEvent) {
-			s.noteTimer(l)
+	for i := range results {
+		if r := &results[i]; r.isTimer() && (r.err == nil || r.answer != nil) && !s.isDeadLetter(&r.outgoingEvent) {
+			s.noteTimer(r)
 		} else {
-			s.noteCopy(l)
+			s.noteCopy(r)
 		}
 	}
 	for _, call := range done {
 		call()
 	}
-	s.noteLate(landed)
+	s.warnOfLateParks(results)
 	if len(spilled) > 0 {
 		sink.Drop(spilled, event.Spilled)
 	}
@@ -355,7 +357,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.metrics.parked.Add(float64(parked))
 	if len(lost) > 0 {
 		s.metrics.copyFailures.Add(float64(len(lost)))
-		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(landed))
+		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(results))
 	}
 	if suspect != nil {
 		s.log.Warn("a copy that was sent alone is not answered: a policy of its topic may refuse it",
@@ -364,22 +366,23 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	return lost
 }
 
-// noteLate reports letters that came into the parking topic after the unpark of their key had ended, or its park had expired.
-func (s *Source) noteLate(landed []landing) {
-	for i := range landed {
-		l := &landed[i]
-		if l.err == nil && l.verdict.Kind == event.Parked && !s.isDead(&l.outgoingEvent) && s.isAway != nil && !s.isAway(l.message.Event.Key) {
+// warnOfLateParks warns of letters that came into the parking topic after the unpark of their key had ended, or its park had
+// expired: nothing brings them back by itself.
+func (s *Source) warnOfLateParks(results []copyResult) {
+	for i := range results {
+		r := &results[i]
+		if r.err == nil && r.verdict.Kind == event.Parked && !s.isDeadLetter(&r.outgoingEvent) && s.isAway != nil && !s.isAway(r.message.Event.Key) {
 			s.metrics.parkedLate.Inc()
 			s.log.Warn("an event reached the parking topic although its key is no longer parked: run router unpark KEY to bring it back",
-				"message_id", l.message.Event.ID.String(), "key_hash", ring.HashOf(string(l.message.Event.Key)).String())
+				"message_id", r.message.Event.ID.String(), "key_hash", ring.HashOf(string(r.message.Event.Key)).String())
 		}
 	}
 }
 
-func firstError(landed []landing) error {
-	for _, l := range landed {
-		if l.err != nil {
-			return l.err
+func firstError(results []copyResult) error {
+	for _, r := range results {
+		if r.err != nil {
+			return r.err
 		}
 	}
 	return nil

@@ -354,7 +354,7 @@ func TestProducersOfLoneCopies(t *testing.T) {
 			t.Errorf("a copy is to be sent: %v, want %v; the producers %v are busy, and its is %d", some, want, q.busy, out.producer)
 		}
 		if some {
-			q.fly(&out)
+			q.begin(&out)
 		}
 	}
 	send(true)
@@ -370,7 +370,7 @@ func TestProducersOfLoneCopies(t *testing.T) {
 
 // Copies that have failed with an answer are sent together again, in the same room as others. Of equal lone copies the first is sent first.
 func TestFailedCopiesWaitForRoom(t *testing.T) {
-	q := copyQueue{copiesMax: 1, flying: 1}
+	q := copyQueue{copiesMax: 1, underWay: 1}
 	event := event.Message{Event: new(event.Event)}
 	q.fail([]outgoingEvent{{message: event}})
 	q.retry()
@@ -387,7 +387,7 @@ func TestFailedCopiesWaitForRoom(t *testing.T) {
 func TestLoneCopiesThatNeedNoTurn(t *testing.T) {
 	now, late := clock.Now().Add(time.Hour), new(atomic.Bool)
 	late.Store(true)
-	safe, waits := outgoingEvent{late: late}, outgoingEvent{late: new(atomic.Bool)}
+	safe, waits := outgoingEvent{confirmedLate: late}, outgoingEvent{confirmedLate: new(atomic.Bool)}
 	asked := func(ago time.Duration) outgoingEvent {
 		return outgoingEvent{answer: func(error) {}, asked: now.Add(-ago)}
 	}

@@ -1,8 +1,6 @@
 package source
 
 import (
-	"time"
-
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/reload"
@@ -44,9 +42,6 @@ func (s *Source) keysOfCopies() [][]byte {
 	return s.copyKeys.Get()
 }
 
-// refusalEvery is the least time between two log lines about refused copies.
-const refusalEvery = 10 * time.Second
-
 // restoreCopies turns valid copies from the retry and timer topics back into their originals. The
 // reader's goroutine calls it.
 func (s *Source) restoreCopies(receipts []Receipt) {
@@ -81,7 +76,7 @@ func (s *Source) restoreCopy(m event.Message) {
 	}
 	stripCopy(m.Event)
 	s.metrics.copiesRefused.WithLabelValues(why).Inc()
-	if messages, due := s.refused.add(clock.Now(), 1, refusalEvery); due {
+	if messages, due := s.refused.add(clock.Now(), 1); due {
 		s.log.Warn("messages in the retry or timer topic are not valid copies; they are handled as separate events",
 			"messages", messages, "reason", why, "message_id", m.Event.ID.String())
 	}

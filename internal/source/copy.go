@@ -44,7 +44,7 @@ const PropertySeal = "ringfence-seal"
 
 const propertyPrefix = "ringfence-"
 
-// outgoing is a copy on its way to the retry, dead letter or parking topic.
+// outgoing is a copy on its way to the retry, dead letter, parking or timer topic.
 type outgoing struct {
 	topic       string
 	key         string
@@ -53,9 +53,9 @@ type outgoing struct {
 	properties  map[string]string
 	eventTime   int64 // Unix milliseconds, 0 when there is none
 	delay       time.Duration
-	after       *pulsarsend.Sender // which has not answered an earlier copy: this one is sent by another one, alone; nil: none
-	producer    int                // the number of that other one
-	awaited     bool               // its sender waits for it: it is given up after sendTimeout
+	after       *pulsarsend.Sender // as in outgoingEvent
+	producer    int                // as in outgoingEvent
+	awaited     bool               // a caller of Send waits for it: it is given up after sendTimeout
 }
 
 // retryCopy makes the copy that comes back after d.Delay.

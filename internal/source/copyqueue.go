@@ -20,8 +20,8 @@ type copyQueue struct {
 	last    []outgoingEvent // to be sent alone after those: probably refused
 	failed  []outgoingEvent // to be sent again after a pause
 
-	flying, flyingBytes int           // of those that are sent together
-	busy                [loneMax]bool // by number of a producer: it has a lone copy under way, which takes no room from the others
+	underWay, underWayBytes int           // copies that were sent together and have no result yet
+	busy                    [loneMax]bool // by number of a producer: it has a lone copy under way, which takes no room from the others
 }
 
 // loneMax bounds the copies for one topic that are sent alone at the same time, and the producers that a router then has there beside the common one.
@@ -59,13 +59,13 @@ func (q *copyQueue) retry() {
 }
 
 // takeEnded removes the lone copies that need no turn: those of which an earlier attempt was confirmed late, and those that are too late for their senders.
-func (q *copyQueue) takeEnded(now clock.Instant) (ended []landing) {
+func (q *copyQueue) takeEnded(now clock.Instant) (ended []copyResult) {
 	remove := func(out outgoingEvent) bool {
 		switch {
 		case out.isSafe(): // asked once, since a confirmation may come at any time
-			ended = append(ended, landing{outgoingEvent: out})
+			ended = append(ended, copyResult{outgoingEvent: out})
 		case out.isTooLate(now):
-			ended = append(ended, landing{out, pulsarsend.ErrTimeout})
+			ended = append(ended, copyResult{out, pulsarsend.ErrTimeout})
 		default:
 			return false
 		}
@@ -88,23 +88,23 @@ func (q *copyQueue) next() (out outgoingEvent, some bool) {
 		out = take(&q.last)
 		out.producer = idle
 		return out, true
-	case len(q.waiting) > 0 && q.flying < q.copiesMax && q.flyingBytes < copyBytesMax:
+	case len(q.waiting) > 0 && q.underWay < q.copiesMax && q.underWayBytes < copyBytesMax:
 		return take(&q.waiting), true
 	}
 	return out, false
 }
 
-// fly notes that a copy is sent, and land that it has an outcome.
-func (q *copyQueue) fly(out *outgoingEvent)  { q.count(out, 1) }
-func (q *copyQueue) land(out *outgoingEvent) { q.count(out, -1) }
+// begin notes that a copy is sent, and end that it has a result.
+func (q *copyQueue) begin(out *outgoingEvent) { q.count(out, 1) }
+func (q *copyQueue) end(out *outgoingEvent)   { q.count(out, -1) }
 
 func (q *copyQueue) count(out *outgoingEvent, by int) {
 	if out.after != nil {
 		q.busy[out.producer] = by > 0
 		return
 	}
-	q.flying += by
-	q.flyingBytes += by * out.weight()
+	q.underWay += by
+	q.underWayBytes += by * out.weight()
 }
 
 // takeSmallest removes the first of the copies with the fewest bytes.
@@ -120,6 +120,7 @@ func takeSmallest(from *[]outgoingEvent) outgoingEvent {
 	return out
 }
 
+// take removes the first copy.
 func take(from *[]outgoingEvent) outgoingEvent {
 	first := (*from)[0]
 	(*from)[0] = outgoingEvent{}

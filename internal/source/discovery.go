@@ -34,7 +34,7 @@ type discovery struct {
 
 	mu      sync.Mutex          // guards the fields below
 	reading map[string]struct{} // names of topic partitions
-	unread  map[string]*error   // names of topic partitions that were read, or of topics, and why they cannot be read now
+	unread  map[string]*error   // by name of a topic partition that was read, or of a topic: why it cannot be read now
 
 	// Of the goroutine.
 	holesAsked   clock.Instant // see noteHoles
@@ -175,12 +175,13 @@ func (d *discovery) start(ctx context.Context) error {
 	}
 	notYet := errNotReady
 	d.timersErr.Store(&notYet)
-	looking, looked := ctx, make(chan struct{})
-	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.cancel = cancel
+	looked := make(chan struct{})
 	d.running.Go(func() {
-		_ = d.lookForTimers(ctx) // none of its partitions is read yet
+		_ = d.lookForTimers(runCtx) // none of its partitions is read yet
 		close(looked)
-		d.run(ctx)
+		d.run(runCtx)
 	})
 	patience := time.NewTimer(timersPatience)
 	defer patience.Stop()
@@ -188,7 +189,7 @@ func (d *discovery) start(ctx context.Context) error {
 	case <-looked:
 	case <-patience.C:
 		d.log.Warn("the timer topic does not answer yet: timers, schedules and Send are refused until it is read; events are not affected", "topic", d.cfg.TimerTopic())
-	case <-looking.Done():
+	case <-ctx.Done():
 	}
 	return nil
 }
@@ -237,7 +238,8 @@ const timersQueueShare = 10
 // lostAgainMax is the longest interval at which a topic partition that was lost is tried again.
 const lostAgainMax = 15 * time.Second
 
-// run is the goroutine. A failed subscription is tried again at the next interval; the other topic partitions are read meanwhile.
+// run is the goroutine: it looks for added topic partitions until ctx ends. A failed subscription is tried again at the
+// next interval; the other topic partitions are read meanwhile.
 func (d *discovery) run(ctx context.Context) {
 	pauses := backoff.Backoff{Min: min(500*time.Millisecond, d.cfg.DiscoverEvery), Max: min(lostAgainMax, d.cfg.DiscoverEvery)}
 	again := func() time.Duration {
@@ -282,7 +284,8 @@ func (d *discovery) run(ctx context.Context) {
 	}
 }
 
-// enter adds a topic partition to those that are read. It reports false if it was there, or if it was lost since whyUnread returned before.
+// enter adds a topic partition to those that are read. before is what whyUnread returned before the attempt to subscribe:
+// enter reports false if the partition was lost since then, or is among them already.
 func (d *discovery) enter(name string, before *error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -295,7 +298,8 @@ func (d *discovery) enter(name string, before *error) bool {
 	return true
 }
 
-// lose says that a topic partition, or a topic, cannot be read any more: the goroutine tries again. It does not block; any goroutine may call it.
+// lose notes that a topic partition, or a topic, cannot be read any more, and why. The goroutine of run tries again. lose
+// does not block; any goroutine may call it.
 func (d *discovery) lose(name string, why error) {
 	d.log.Error("a topic cannot be read any more: the other topics are read, and it is tried again", "topic", name, "error", why)
 	if isOf(name, d.cfg.TimerTopic()) {
@@ -309,7 +313,8 @@ func (d *discovery) lose(name string, why error) {
 	signal.Set(d.lost)
 }
 
-// whyUnread returns why a topic partition cannot be read any more, a new value each time that it is lost; nil: nothing is known.
+// whyUnread returns why a topic partition cannot be read any more, nil if it was not lost. Each loss has a pointer of its
+// own, so that enter can tell a new loss from the one before the attempt.
 func (d *discovery) whyUnread(name string) *error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -388,7 +393,7 @@ func (d *discovery) unreadTopics() map[string]error {
 	return topics
 }
 
-// look subscribes to the added partitions of a topic.
+// look subscribes to the partitions of a topic that are not read: those that were added, and those that were lost.
 func (d *discovery) look(ctx context.Context, topic string) error {
 	names, err := d.partitions(ctx, topic)
 	if err != nil {

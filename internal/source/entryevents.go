@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// batches makes entries of batches. Its memory is reused.
+// batches turns Pulsar's batches into entries. Its memory is reused for the next one.
 type batches struct {
 	singles    []wire.Single
 	properties []event.Property
@@ -41,7 +41,7 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 		return r, nil, false
 	}
 	e := event.NewBatch(len(b.singles), len(d.Entry.Payload))
-	about(e, d, from)
+	fillCommon(e, d, from)
 	e.Batched = len(b.singles) > 1
 	acked, has := wire.Delivery{AckSet: d.AckSet}, event.NewBits(len(b.singles))
 	for i := range b.singles {
@@ -68,8 +68,8 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
 }
 
-// about fills in what the events of an entry have in common.
-func about(e *event.Entry, d *entries.Delivered, from *origin) {
+// fillCommon sets the fields that all events of an entry share.
+func fillCommon(e *event.Entry, d *entries.Delivered, from *origin) {
 	id := idOf(d)
 	e.Ledger, e.Entry, e.TopicPartition = id.Ledger, id.Entry, marked(from.partition, d.Mark())
 	e.Topic, e.PublishTime, e.Redelivery = from.base, d.Entry.Metadata.PublishTime, d.Redelivery
@@ -89,11 +89,11 @@ func idOf(d *entries.Delivered) EntryID {
 	return EntryID(d.ID)
 }
 
-// single returns the receipt of an entry with one event, as its metadata describe it.
-func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Property) Receipt {
+// oneEventReceipt returns the receipt of an entry with one event, as its metadata describe it.
+func oneEventReceipt(d *entries.Delivered, from *origin, payload []byte, more ...event.Property) Receipt {
 	m := &d.Entry.Metadata
 	e := event.NewBatch(1, len(payload))
-	about(e, d, from)
+	fillCommon(e, d, from)
 	e.AddPart(event.Part{Key: event.Alias(m.Key), EventTime: m.EventTime}, payload, event.Alias(m.OrderingKey), append(propertiesOf(m.Properties, nil), more...))
 	e.Bytes = max(e.Bytes, e.Weight(0)) // key and properties are not in the payload
 	if m.Compression == wire.CompressionNone {
@@ -104,18 +104,18 @@ func single(d *entries.Delivered, from *origin, payload []byte, more ...event.Pr
 	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
 }
 
-// aloneReceipt returns the receipt of an event outside a batch.
-func aloneReceipt(d *entries.Delivered, from *origin) Receipt {
+// unbatchedReceipt returns the receipt of an event outside a batch.
+func unbatchedReceipt(d *entries.Delivered, from *origin) Receipt {
 	payload := d.Entry.Payload
 	if d.Entry.Metadata.NullValue {
 		payload = nil
 	}
-	return single(d, from, payload)
+	return oneEventReceipt(d, from, payload)
 }
 
 // encryptedReceipt returns the receipt of an entry that this process cannot decrypt.
 func encryptedReceipt(d *entries.Delivered, from *origin) Receipt {
-	r := single(d, from, d.Entry.Payload, entryEncryption(&d.Entry))
+	r := oneEventReceipt(d, from, d.Entry.Payload, entryEncryption(&d.Entry))
 	r.Unreadable = reasonEncrypted
 	return r
 }
@@ -126,7 +126,7 @@ func brokenReceipt(d *entries.Delivered, from *origin) Receipt {
 	if reason == wire.ReasonChecksum || reason == wire.ReasonMetadata {
 		*m = wire.Metadata{Chunks: m.Chunks}
 	}
-	r := single(d, from, d.Raw, event.Property{Name: PropertyBroken, Value: reason.String()})
+	r := oneEventReceipt(d, from, d.Raw, event.Property{Name: PropertyBroken, Value: reason.String()})
 	r.Unreadable = brokenReason(d)
 	return r
 }

@@ -22,7 +22,7 @@ type entryReader struct {
 	queue  *entries.Queue
 
 	// Of the source's reader.
-	origins map[string]*origin   // by topic partition
+	origins origins
 	fetched []*entries.Delivered // from the queue; those before next were handed on
 	next    int
 	batches batches
@@ -54,7 +54,7 @@ func newEntryReader(cfg Config, client entries.Config, access entries.Access, me
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
-	return &entryReader{cfg: cfg, client: c, queue: entries.NewQueue(), origins: make(map[string]*origin)}, nil
+	return &entryReader{cfg: cfg, client: c, queue: entries.NewQueue(), origins: make(origins)}, nil
 }
 
 // partitions implements reader.
@@ -127,7 +127,7 @@ func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, 
 			d := r.fetched[r.next]
 			d.Open(&r.parser)
 			receipt, ok := r.receipt(d)
-			d.Entry, d.Raw = wire.Entry{}, nil // what the events need of it they alias
+			d.Entry, d.Raw = wire.Entry{}, nil // the events alias what they need of it; the rest can be freed
 			if ok {
 				batch = append(batch, receipt)
 				events += receipt.Entry.Len()
@@ -153,7 +153,7 @@ func (r *entryReader) forget(err error) {
 
 // receipt returns the receipt of an entry, and reports false if none of its events is to be handed on.
 func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
-	from := r.originOf(d.Consumer)
+	from := r.origins.of(d.Consumer.Topic(), &r.cfg)
 	switch {
 	case d.Broken != nil:
 		return brokenReceipt(d, from), true
@@ -163,7 +163,7 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 		_ = d.Ack() // as in ackCompacted
 		return Receipt{}, false
 	case !d.Entry.Batched:
-		return aloneReceipt(d, from), true
+		return unbatchedReceipt(d, from), true
 	}
 	receipt, removed, intact := r.batches.receipt(d, from, r.cfg.Counting)
 	if !intact {
@@ -188,17 +188,6 @@ func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, tot
 	left := event.AllBits(total)
 	left.RemoveAll(removed)
 	_ = d.AckPart(left, total) // it fails if the consumer is closed; then another one gets the entry
-}
-
-// originOf returns the topic partition of a consumer, which later consumers of it share.
-func (r *entryReader) originOf(c *entries.Consumer) *origin {
-	o := r.origins[c.Topic()]
-	if o == nil {
-		made := newOrigin(len(r.origins), c.Topic(), r.cfg)
-		o = &made
-		r.origins[c.Topic()] = o
-	}
-	return o
 }
 
 // ack implements reader.

@@ -25,7 +25,7 @@ const (
 
 // Receipt is the delivery of one entry by the broker, or of those of its events that are not acked yet.
 type Receipt struct {
-	Entry *event.Entry // the ledger's, if one of its events is fresh
+	Entry *event.Entry // belongs to the ledger from then on, if one of its events is fresh
 	ID    EntryID
 	// Cluster tells entries of several clusters apart: a topic can move to another one, which may use the ids again.
 	Cluster uint64
@@ -33,9 +33,9 @@ type Receipt struct {
 	// Origin numbers the topic partition that it came from, from 0.
 	Origin int32
 	Ref    any // the caller's reference for acking it
-	// Copy says that it came from the retry topic.
+	// Copy says that it came from the retry or the timer topic.
 	Copy  bool
-	early held // of a copy that is not due yet; its until is not 0
+	early held // set for a copy that is not due yet, whose until is not 0; else zero
 	// Unreadable is the reason why its one event cannot be handed on; "" when it can.
 	Unreadable string
 }
@@ -86,12 +86,12 @@ type Stats struct {
 // by the verdicts other than Done, not by events.
 type Ledger struct {
 	counting Counting
-	byID     map[entryKey]*open
-	bySerial map[uint64]*open
-	claims   map[event.Handle]claim // of open events; mostly none
-	origins  []int                  // unacked events, as the broker counts them, which has a separate allowance for each origin
-	oldest   *open                  // list of entries by age
-	newest   *open
+	byID     map[entryKey]*openEntry
+	bySerial map[uint64]*openEntry
+	claims   map[event.Handle]claim // of open events; mostly empty
+	origins  []int                  // by origin: unacked events as the broker counts them, which has a separate allowance for each
+	oldest   *openEntry             // the entries are a list by age
+	newest   *openEntry
 	serial   uint64        // given to the newest entry
 	batch    uint32        // number of the batch that is being received; earlier ones were handed on
 	now      clock.Instant // of the latest Received or Spill
@@ -119,30 +119,30 @@ type entryKey struct {
 	cluster uint64
 }
 
-// open is one open entry.
-type open struct {
+// openEntry is an entry with open events.
+type openEntry struct {
 	entry        *event.Entry
 	id           EntryID
 	cluster      uint64
-	got          event.Bits // the events that were received
-	events       event.Bits // that are open
-	n            int        // of them
-	total        int        // events that were received
+	got          event.Bits // the events that were received, open or settled
+	events       event.Bits // those of got that are open
+	n            int        // number of events
+	total        int        // number of got
 	received     clock.Instant
-	late         clock.Instant // when its last events are late; Forever before it pins many others
-	ref          any           // newest
+	late         clock.Instant // from then on the open events are spilled, see lateFactor; Forever until they pin many others
+	ref          any           // of the newest receipt
 	origin       int32
 	batch        uint32 // number of the batch that it came with
 	held         bool   // it is not due yet, and was not handed on
-	claims       int    // of its events
-	spilling     int    // of the open ones, those of which a copy is to be made
-	older, newer *open
-	others       *open // further events of the same entry, which came later: under CountEvents only
+	claims       int    // number of its events in Ledger.claims
+	spilling     int    // number of these that have the claim spilling or sending
+	older, newer *openEntry
+	others       *openEntry // the same entry again, with other events that came later: under CountEvents only
 }
 
 // NewLedger returns an empty ledger.
 func NewLedger(counting Counting) *Ledger {
-	return &Ledger{counting: counting, byID: make(map[entryKey]*open), bySerial: make(map[uint64]*open), claims: make(map[event.Handle]claim)}
+	return &Ledger{counting: counting, byID: make(map[entryKey]*openEntry), bySerial: make(map[uint64]*openEntry), claims: make(map[event.Handle]claim)}
 }
 
 // ContinueAfter makes the handles of l differ from all handles of an earlier ledger of
@@ -195,10 +195,10 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 }
 
 // open enters an entry with events that are fresh.
-func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *open {
+func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *openEntry {
 	l.serial++
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
-	o := &open{
+	o := &openEntry{
 		entry: r.Entry, id: r.ID, cluster: r.Cluster, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
 		origin: r.Origin, batch: l.batch, held: r.early.until != 0, older: l.newest,
 	}
@@ -227,7 +227,7 @@ func (l *Ledger) count(origin int32, n int) {
 }
 
 // changeOrigin moves an entry that is redelivered from another origin.
-func (l *Ledger) changeOrigin(o *open, to int32) {
+func (l *Ledger) changeOrigin(o *openEntry, to int32) {
 	if o.origin == to {
 		return
 	}
@@ -238,7 +238,7 @@ func (l *Ledger) changeOrigin(o *open, to int32) {
 }
 
 // unackedOf returns the number of unacked events that the broker counts for an entry.
-func (l *Ledger) unackedOf(o *open) int {
+func (l *Ledger) unackedOf(o *openEntry) int {
 	if l.counting == CountEntries {
 		return o.total
 	}
@@ -246,7 +246,7 @@ func (l *Ledger) unackedOf(o *open) int {
 }
 
 // find returns the entry of an open event, or nil.
-func (l *Ledger) find(h event.Handle) *open {
+func (l *Ledger) find(h event.Handle) *openEntry {
 	if o := l.bySerial[h.Serial()]; o != nil && !h.IsRelayed() && o.events.Has(h.Index()) {
 		return o
 	}
@@ -319,8 +319,8 @@ func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 	return l.settleOne(o, h, acks), true
 }
 
-// Close forgets everything that is open, because the broker takes it back with the
-// subscription, and appends the handles of the open events to dst.
+// Close forgets everything that is open, and appends the handles of the open events to dst. The broker takes these events
+// back when the subscription ends, and delivers them again.
 func (l *Ledger) Close(dst []event.Handle) []event.Handle {
 	for o := l.oldest; o != nil; o = o.newer {
 		for i := range o.events.All() {
@@ -337,7 +337,7 @@ func (l *Ledger) Close(dst []event.Handle) []event.Handle {
 	return dst
 }
 
-func (l *Ledger) settleOne(o *open, h event.Handle, acks []Ack) []Ack {
+func (l *Ledger) settleOne(o *openEntry, h event.Handle, acks []Ack) []Ack {
 	l.endClaim(o, h)
 	o.events.Remove(h.Index())
 	one := l.scratch(o)
@@ -345,8 +345,9 @@ func (l *Ledger) settleOne(o *open, h event.Handle, acks []Ack) []Ack {
 	return l.settled(o, one, 1, acks)
 }
 
-// scratch returns an empty set for events of an entry. An ack keeps it under CountEvents, otherwise it is reused.
-func (l *Ledger) scratch(o *open) event.Bits {
+// scratch returns an empty set for events of an entry. Under CountEvents it is a new one, since an ack keeps it;
+// otherwise the next call reuses its memory.
+func (l *Ledger) scratch(o *openEntry) event.Bits {
 	words := len(o.events)
 	if l.counting == CountEvents || cap(l.hit) < words {
 		l.hit = event.NewBits(o.entry.Len())
@@ -357,9 +358,10 @@ func (l *Ledger) scratch(o *open) event.Bits {
 	return l.hit
 }
 
-// settled ends events, n of them, that are no longer among the open ones of an entry.
-func (l *Ledger) settled(o *open, events event.Bits, n int, acks []Ack) []Ack {
-	first := o.n == o.total
+// settled accounts for events of an entry, n of them, that the caller has removed from its open ones, and appends the
+// ack that is now due.
+func (l *Ledger) settled(o *openEntry, events event.Bits, n int, acks []Ack) []Ack {
+	first := o.n == o.total // until now no event of the entry was settled
 	o.n -= n
 	l.stats.Unsettled -= n
 	if l.counting == CountEvents {
@@ -387,8 +389,8 @@ func (l *Ledger) settled(o *open, events event.Bits, n int, acks []Ack) []Ack {
 	return acks
 }
 
-// claim changes what may settle an open event.
-func (l *Ledger) claim(o *open, h event.Handle, to claim) {
+// claim replaces the claim on an open event: what may settle it from now on.
+func (l *Ledger) claim(o *openEntry, h event.Handle, to claim) {
 	l.endClaim(o, h)
 	l.claims[h] = to
 	o.claims++
@@ -398,7 +400,7 @@ func (l *Ledger) claim(o *open, h event.Handle, to claim) {
 	}
 }
 
-func (l *Ledger) endClaim(o *open, h event.Handle) {
+func (l *Ledger) endClaim(o *openEntry, h event.Handle) {
 	if o.claims == 0 {
 		return
 	}
@@ -414,7 +416,7 @@ func (l *Ledger) endClaim(o *open, h event.Handle) {
 	}
 }
 
-func (l *Ledger) remove(o *open) {
+func (l *Ledger) remove(o *openEntry) {
 	if o.older == nil {
 		l.oldest = o.newer
 	} else {
@@ -439,7 +441,7 @@ func (l *Ledger) remove(o *open) {
 }
 
 // forgetID takes an entry out of those of its id.
-func (l *Ledger) forgetID(o *open) {
+func (l *Ledger) forgetID(o *openEntry) {
 	key := entryKey{o.id, o.cluster}
 	at := l.byID[key]
 	if at != o {

@@ -35,7 +35,7 @@ type memConnection struct {
 	// The reader's own.
 	received []membroker.Entry // not yet handed on
 	handedOn int               // since the last permits were given
-	origins  map[string]*origin
+	origins  origins
 }
 
 func openMem(ctx context.Context, cfg Config, broker MemBroker) (connection, error) {
@@ -53,7 +53,7 @@ func openMem(ctx context.Context, cfg Config, broker MemBroker) (connection, err
 		return nil, fmt.Errorf("source: subscribe %q: %w", cfg.Subscription, err)
 	}
 	consumer.Permit(cfg.ReceiverQueueMax)
-	return &memConnection{cfg: cfg, broker: broker, consumer: consumer, origins: make(map[string]*origin)}, nil
+	return &memConnection{cfg: cfg, broker: broker, consumer: consumer, origins: make(origins)}, nil
 }
 
 func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
@@ -81,26 +81,21 @@ func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt
 }
 
 func (m *memConnection) receipt(e *membroker.Entry) Receipt {
-	l, ok := m.origins[e.Topic]
-	if !ok {
-		made := newOrigin(len(m.origins), e.Topic, m.cfg)
-		l = &made
-		m.origins[e.Topic] = l
-	}
+	from := m.origins.of(e.Topic, &m.cfg)
 	messages := make([]event.Message, len(e.Messages))
 	for i := range e.Messages {
 		message := &e.Messages[i]
-		id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: l.partition}
+		id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: from.partition}
 		if e.Batched {
 			id.Batch = int32(i)
 		}
 		messages[i] = event.Message{Key: message.Key, OrderingKey: message.OrderingKey, Event: &event.Event{
-			ID: id, Topic: l.base, Payload: message.Payload, Properties: properties(message.Properties),
+			ID: id, Topic: from.base, Payload: message.Payload, Properties: properties(message.Properties),
 			PublishTime: message.PublishTime, EventTime: message.EventTime, Redelivery: e.Redelivery,
 		}}
 	}
 	return Receipt{
-		Entry: event.NewEntry(messages...), ID: EntryID(e.ID), Has: event.AllBits(len(messages)), Origin: l.number, Copy: l.copies,
+		Entry: event.NewEntry(messages...), ID: EntryID(e.ID), Has: event.AllBits(len(messages)), Origin: from.number, Copy: from.copies,
 	}
 }
 

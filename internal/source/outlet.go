@@ -22,7 +22,7 @@ type outlets struct {
 	cfg     Config
 	sdk     *sdk
 	byTopic map[string]*outlet
-	alone   [loneMax]map[string]*outlet // by topic, for copies that were not answered: each has one at a time
+	alone   [loneMax]map[string]*outlet // by number and topic: each sends one copy at a time, which was not answered before
 }
 
 func newOutlets(cfg Config, sdk *sdk) *outlets {
@@ -37,14 +37,15 @@ func newOutlets(cfg Config, sdk *sdk) *outlets {
 }
 
 func outletsByTopic(cfg Config) map[string]*outlet {
+	const kept, read = true, false // kept: see outlet.keep
 	made := func(topic string, keep bool) *outlet {
 		return &outlet{topic: topic, keep: keep, tries: &tries{pauses: backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}}}
 	}
 	return map[string]*outlet{
-		cfg.RetryTopic:      made(cfg.RetryTopic, false),
-		cfg.DeadLetterTopic: made(cfg.DeadLetterTopic, true),
-		cfg.ParkingTopic():  made(cfg.ParkingTopic(), true),
-		cfg.TimerTopic():    made(cfg.TimerTopic(), false),
+		cfg.RetryTopic:      made(cfg.RetryTopic, read),
+		cfg.DeadLetterTopic: made(cfg.DeadLetterTopic, kept),
+		cfg.ParkingTopic():  made(cfg.ParkingTopic(), kept),
+		cfg.TimerTopic():    made(cfg.TimerTopic(), read),
 	}
 }
 
@@ -52,7 +53,7 @@ func outletsByTopic(cfg Config) map[string]*outlet {
 // answers from its own goroutines.
 type outlet struct {
 	topic string
-	keep  bool // the topic may have no reader for long, so it needs a subscription
+	keep  bool // the topic may have no reader for long, so it needs a subscription: without one the broker deletes messages at once
 
 	// Of the goroutine that sends.
 	checked clock.Instant // when the topic last had its subscription, 0: not checked yet
@@ -63,10 +64,10 @@ type outlet struct {
 	mu       sync.Mutex
 	producer *pulsarsend.Sender // nil: none at present
 	ledgers  map[int32]int64    // by topic partition: the ledger of the newest receipt after which a kept topic had its subscription
-	unsure   []receipt          // receipts that wait for the subscription
-	looking  bool               // a goroutine looks for it
+	unsure   []receipt          // receipts that wait until the topic certainly has its subscription
+	looking  bool               // the goroutine of assure runs
 	doubted  bool               // the subscription could not be created: nothing is sent before it exists
-	later    bool               // a timer will check, since a receipt came after the last check that found the subscription
+	later    bool               // the timer of lookLater runs
 }
 
 // tries are the attempts to get a producer. The outlets of one topic that send alone share theirs, since each may take long to fail.
@@ -190,7 +191,8 @@ func (p *outlets) kept(o *outlet, r receipt) {
 	}
 }
 
-// lookLater creates the subscription in keepEvery, if it was deleted alone and no other copy comes by then. It is called under the outlet's mutex.
+// lookLater creates the subscription once more after keepEvery, for the case that the subscription alone was deleted and
+// no further copy comes, whose sending would check. It is called under the outlet's mutex.
 func (p *outlets) lookLater(o *outlet) {
 	if o.later {
 		return
@@ -278,8 +280,7 @@ func (o *outlet) hasProducer() bool {
 	return o.producer != nil
 }
 
-// producer returns the producer of an outlet, created at first use, and again when the client
-// has given up on the last one.
+// producer returns the producer of an outlet. It creates one at first use, and when the client has given up on the last one.
 func (p *outlets) producer(ctx context.Context, o *outlet) (*pulsarsend.Sender, error) {
 	o.mu.Lock()
 	present, doubted := o.producer, o.doubted

@@ -128,7 +128,8 @@ func (p *pulsarConnection) timers() error { return p.discovery.timers() }
 
 // ends implements connection. All topic partitions of the topics are named, also those that are not read yet, or not any more.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
-	names := p.discovery.unreadPartitions() // one that is read again meanwhile is not among those that the reader asks
+	// Asked for before and after the ends: a partition that is read again in between would be in neither of the later two.
+	names := p.discovery.unreadPartitions()
 	ends, err := p.reader.ends(ctx)
 	if err != nil {
 		return nil, true, err

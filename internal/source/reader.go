@@ -25,7 +25,7 @@ type reader interface {
 	close()
 }
 
-// subscription names a topic partition for a reader, and the first entry and the events to fetch ahead.
+// subscription tells a reader which topic partition to read, and how.
 type subscription struct {
 	topic    string // full name with the partition
 	earliest bool   // a new subscription begins with the oldest entry
@@ -34,20 +34,30 @@ type subscription struct {
 
 // origin is a topic partition that events come from.
 type origin struct {
-	number    int32
-	base      string // without the partition
+	number    int32  // see Receipt.Origin
+	base      string // full name of the topic, without the partition
 	partition int32  // -1 when the topic is not partitioned
-	copies    bool   // of the retry or timer topic
-	schema    string // version of the newest event that had one
+	copies    bool   // it is of the retry or timer topic
+	schema    string // see version
 }
 
-func newOrigin(number int, topic string, cfg Config) origin {
+// origins are the origins that a connection has met, by the name of the topic partition.
+type origins map[string]*origin
+
+// of returns the origin of a topic partition. A later subscription to the same one gets the same origin.
+func (all origins) of(topic string, cfg *Config) *origin {
+	if o := all[topic]; o != nil {
+		return o
+	}
 	base, partition := SplitPartition(topic)
 	is := func(name string) bool { return base == name || topic == name }
-	return origin{number: int32(number), base: base, partition: partition, copies: is(cfg.RetryTopic) || is(cfg.TimerTopic())}
+	o := &origin{number: int32(len(all)), base: base, partition: partition, copies: is(cfg.RetryTopic) || is(cfg.TimerTopic())}
+	all[topic] = o
+	return o
 }
 
-// version returns a schema version as text, which is mostly that of the event before.
+// version returns a schema version as text. Most events have that of the event before, whose text it returns again, so
+// that one string serves them all.
 func (o *origin) version(of []byte) string {
 	if len(of) == 0 {
 		return ""

@@ -14,11 +14,12 @@ func (s *Source) SetMembers(members int) {
 	s.share()
 }
 
-// share bounds what this node takes of the broker's allowance. The caller holds the lock.
+// share computes this node's share of the broker's allowance anew, and makes the ledger and the reader keep to it. The
+// caller holds the lock.
 func (s *Source) share() {
 	s.ledger.Bound(s.cfg.bounds(s.members))
-	if s.bounded != nil {
-		s.bounded.bound(s.cfg.unackedMax(s.members, s.ramp))
+	if s.broker != nil {
+		s.broker.bound(s.cfg.unackedMax(s.members, s.ramp))
 	}
 }
 
@@ -28,8 +29,8 @@ func (s *Source) unackedMax() int {
 	return s.cfg.unackedMax(s.members, s.ramp)
 }
 
-// raise lets the share grow to its full size.
-func (s *Source) raise(ctx context.Context) {
+// growShare is a goroutine. It doubles the share every rampEvery until it has its full size, and ends then.
+func (s *Source) growShare(ctx context.Context) {
 	tick := time.NewTicker(rampEvery)
 	defer tick.Stop()
 	for range rampSteps {
@@ -45,8 +46,8 @@ func (s *Source) raise(ctx context.Context) {
 	}
 }
 
-// adopt replaces the configured limits by the broker's own.
-func (s *Source) adopt(ctx context.Context, broker connection) error {
+// adoptLimits replaces the configured limits by the broker's own.
+func (s *Source) adoptLimits(ctx context.Context, broker connection) error {
 	l, known, err := broker.limits(ctx)
 	if err != nil {
 		s.log.Warn("cannot ask the broker for its limits; using the configured ones", "error", err)
@@ -61,13 +62,13 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
 		s.log.Info("the broker can ack single events of a batch: set pulsar.batch_index_acks at all members to pin fewer events")
 	}
-	s.limit(l)
+	s.setLimits(l)
 	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
 	return nil
 }
 
-// limit sets the broker's limits, and reports whether they are others than before.
-func (s *Source) limit(l limits) (changed bool) {
+// setLimits sets the broker's limits, and reports whether they are others than before.
+func (s *Source) setLimits(l limits) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed = s.cfg.UnackedConsumerMax != l.unackedConsumer || s.cfg.UnackedSubscriptionMax != l.unackedSubscription
@@ -75,8 +76,8 @@ func (s *Source) limit(l limits) (changed bool) {
 	return changed
 }
 
-// followLimits asks for the broker's limits now and then: below a policy that has lowered them, the broker would stop sending before anything is
-// spilled, and all keys would wait for the stuck ones.
+// followLimits is a goroutine. It asks for the broker's limits every DiscoverEvery: if a policy has lowered them and this node
+// did not know, the broker would stop sending before anything is spilled, and all keys would wait for the stuck ones.
 func (s *Source) followLimits(ctx context.Context, broker connection) {
 	tick := time.NewTicker(s.cfg.DiscoverEvery)
 	defer tick.Stop()
@@ -95,7 +96,7 @@ func (s *Source) followLimits(ctx context.Context, broker connection) {
 			if !failed { // said once, until it works again
 				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
 			}
-		case s.limit(l):
+		case s.setLimits(l):
 			s.mu.Lock()
 			s.share()
 			s.mu.Unlock()

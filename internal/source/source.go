@@ -73,11 +73,11 @@ type Source struct {
 	log     *slog.Logger
 	tracing Tracing
 
-	broker    connection              // set before ready is closed
-	copyKeys  *reload.Value[[][]byte] // that sign copies, nil if none do
-	refused   tally                   // copies that were not valid; the reader's
-	holding   []held                  // that are not due, ascending by until; the reader's
-	undelayed bool                    // the broker has delivered a timer too early; the reader's
+	broker    connection              // nil until Run has subscribed; written once, under mu, before ready is closed
+	copyKeys  *reload.Value[[][]byte] // the keys that sign copies; nil: copies are not signed
+	refused   tally                   // messages that are no valid copies; used by the reader alone
+	holding   []held                  // events that are not due yet, ascending by until; used by the reader alone
+	undelayed bool                    // the broker has delivered a timer too early; used by the reader alone
 	ready     chan struct{}           // closed when the subscription is open
 	stopped   chan struct{}           // closed when nothing more is handed on
 	draining  chan struct{}           // closed by the first Drain
@@ -92,19 +92,18 @@ type Source struct {
 	parked  *copier              // for the parking topic
 	timers  *copier              // for the timer topic
 	ended   bool                 // Run has ended
-	parking map[event.Key]int    // copies for the parking topic that are not safe yet
+	parking map[event.Key]int    // number of copies for the parking topic that are not safe yet, by key
 	isAway  func(event.Key) bool // whether a key is parked or comes back; nil: that is not known
-	changed chan struct{}        // capacity 1: something was settled, for the reader
+	changed chan struct{}        // capacity 1: tells the reader that something was settled
 	claimed []Claimed            // scratch of Settle
 	spilled []event.Handle       // scratch of spill
-	members int                  // that share the subscription
+	members int                  // members that share the subscription, this one included
 	ramp    int                  // number of times that the share has doubled since Run began, at most rampSteps
-	bounded connection           // gets the bounds that follow from that; nil until there is one
-	fresh   struct {             // received since heavier looked
+	fresh   struct {             // fresh events received since the last call of heavier
 		events, bytes int
 	}
 	idle  chan struct{} // not nil during Drain; closed when nothing is open
-	toAck chan struct{} // capacity 1
+	toAck chan struct{} // capacity 1: tells the acker that there are acks
 }
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, int, *slog.Logger) (connection, error)) *Source {
@@ -148,16 +147,15 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		}
 		return err
 	}
-	if err := s.adopt(ctx, broker); err != nil {
+	if err := s.adoptLimits(ctx, broker); err != nil {
 		broker.close()
 		return err
 	}
 	s.mu.Lock()
-	s.bounded = broker
+	s.broker = broker
 	s.share()
 	s.mu.Unlock()
 	s.log.Info("subscribed", "topics", s.cfg.Topics, "subscription", s.cfg.Subscription, "retry_topic", s.cfg.RetryTopic)
-	s.broker = broker
 	close(s.ready)
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -176,7 +174,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	for _, c := range []*copier{s.retries, s.letters, s.parked, s.timers} {
 		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
 	}
-	group.Go(func() error { s.raise(ctx); return nil })
+	group.Go(func() error { s.growShare(ctx); return nil })
 	group.Go(func() error { s.followLimits(ctx, broker); return nil })
 	group.Go(func() error { s.spill(ctx); return nil })
 	group.Go(func() error { s.publishGauges(ctx); return nil })
@@ -254,20 +252,21 @@ type End struct {
 	Last      EntryID
 }
 
-// errNotReady says that there is no subscription yet.
+// errNotReady says that there is no subscription yet: to any topic, or, as the answer of connection.timers, to the timer topic.
 var errNotReady = errors.New("source: not subscribed")
 
-// ErrNotReading says that a source has no subscription: not yet, or no longer.
+// ErrNotReading is returned by [Source.Ends] alone: the source has no subscription, not yet or no longer.
 var ErrNotReading = errors.New("source: no subscription is open")
 
-// unknownEnd is the end of a topic partition that cannot be read now: that of an empty one.
+// unknownEnd is the end of a topic partition that cannot be read now. It equals the end of an empty one, behind which
+// everything is new.
 func unknownEnd(topic string, partition int32) End {
 	return End{Topic: topic, Partition: partition, Last: EntryID{Ledger: -1, Entry: -1}}
 }
 
-// Ends asks the broker for the last entry of all topic partitions that s reads. The ledger
-// of an empty one, and of one that s has lost, is -1, or has no entry. It reports false when the broker cannot be asked
-// such a thing, and returns [ErrNotReading] before s is Ready and after it has ended.
+// Ends asks the broker for the last entry of each topic partition that s reads. In the end of an empty one, and of one
+// that s has lost, the ledger is -1 or has no entry. known is false if this kind of broker has no such question. The
+// error is [ErrNotReading] before s is Ready and after it has ended. Ends is safe for concurrent use.
 func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
 	select {
 	case <-s.ready:
@@ -306,7 +305,8 @@ func (s *Source) Stats() Stats {
 	return s.ledger.Stats()
 }
 
-// read is the reader's goroutine.
+// read is the reader's goroutine: it hands events to the sink until ctx ends, and returns an error only if the
+// subscription is lost.
 func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	defer close(s.stopped)
 	var receipts []Receipt // they grow as they are needed: BatchMax may be any number
@@ -337,7 +337,8 @@ func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	}
 }
 
-// waitForRoom blocks while too much is open. It reports false when ctx has ended, or when a held event is to be looked at, which is open already.
+// waitForRoom blocks while too much is open. It reports false when nothing may be received: ctx has ended, or a held
+// event is to be checked, which needs no room since it is open already.
 func (s *Source) waitForRoom(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -411,20 +412,21 @@ func (s *Source) enter(receipts []Receipt, batch []*event.Entry) []*event.Entry 
 // Settle brings events to their end: done is acked, failed is copied to the retry
 // topic with its delay and then acked, rejected is copied to the dead letter topic
 // and then acked, parked likewise to the parking topic. Of the verdicts about one event the
-// first counts; other kinds than these four are not for the source. The events of the sets are done.
+// first counts; other kinds than these four are not for the source. The events of the sets are done. Settle is safe for
+// concurrent use, does not block, and keeps neither slice.
 func (s *Source) Settle(sets []event.Set, verdicts []event.Verdict) {
-	var done, sum int
+	var doneInSets, inSets int
 	s.mu.Lock()
 	for i := range sets {
 		var n int
 		s.acks, n = s.ledger.Done(sets[i], s.acks)
-		done += n
-		sum += sets[i].Events.Len()
+		doneInSets += n
+		inSets += sets[i].Events.Len()
 	}
-	doneInSets := done
+	var done int
 	s.acks, s.claimed, done = s.ledger.Settle(verdicts, s.acks, s.claimed[:0])
 	done += doneInSets
-	ignored := sum + len(verdicts) - done - len(s.claimed)
+	ignored := inSets + len(verdicts) - done - len(s.claimed)
 	for _, c := range s.claimed {
 		out := outgoingEvent{message: c.Message, verdict: c.Verdict}
 		s.copierOf(&out).add(out)
@@ -485,8 +487,7 @@ func (s *Source) noteSettled() {
 // ack is the acker's goroutine. When ctx ends it sends due acks and returns.
 func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
-	const quiet = 10 * time.Second // between two lines in the log: all open events of a topic that was lost are refused
-	var refused tally
+	var refused tally // if a topic is lost, the acks of all its open events are refused
 	for ended := false; !ended; {
 		select {
 		case <-s.toAck:
@@ -500,7 +501,7 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 		for _, a := range acks {
 			if err := broker.ack(a); err != nil {
 				s.metrics.ackFailures.Inc()
-				if acks, due := refused.add(clock.Now(), 1, quiet); due {
+				if acks, due := refused.add(clock.Now(), 1); due {
 					s.log.Warn("ack refused, the broker will deliver the entry again", "acks", acks, "message_id", a.Entry, "error", err)
 				}
 			}
@@ -516,11 +517,10 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 // spillEvery is the interval at which the ledger is asked for events to spill.
 const spillEvery = 100 * time.Millisecond
 
-// spill is a goroutine that passes the events that the ledger wants to spill to the copier.
+// spill is a goroutine. It passes the events that the ledger chooses for spilling to the copier of the retry topic.
 func (s *Source) spill(ctx context.Context) {
 	ticker := time.NewTicker(spillEvery)
 	defer ticker.Stop()
-	const quiet = 10 * time.Second // between two lines in the log
 	var spilled tally
 	for {
 		select {
@@ -536,7 +536,7 @@ func (s *Source) spill(ctx context.Context) {
 		}
 		n, stats := len(s.spilled), s.ledger.Stats()
 		s.mu.Unlock()
-		if events, due := spilled.add(now, n, quiet); due {
+		if events, due := spilled.add(now, n); due {
 			s.log.Warn("events that are open for a long time are copied to the retry topic",
 				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
 		}

@@ -88,26 +88,26 @@ type Bounds struct {
 	BytesMax     int // of the whole ledger
 }
 
-// spill is a ledger's part that spills.
+// spill is the part of a ledger's state that chooses events to spill.
 type spill struct {
-	bounds Bounds
-	budget float64 // events that may be spilled now
-	at     clock.Instant
-	ended  uint64 // events that came to their end another way since then
-	excess excess
-	shared clock.Instant // when keys were last counted
-	keys   map[event.Key]share
+	bounds  Bounds
+	budget  float64       // number of events that may be spilled now
+	earned  clock.Instant // when budget last grew
+	ended   uint64        // events that came to their end in another way since then
+	excess  excess
+	counted clock.Instant // when keys were last counted
+	keys    map[event.Key]keyShare
 }
 
-// excess is the amount above the bounds; it falls with each chosen event.
+// excess is by how much the ledger exceeds its bounds; negative if it does not. It falls with each chosen event.
 type excess struct {
 	unacked []int // by origin
 	events  int
 	bytes   int
 }
 
-// share is one key's part of a ledger.
-type share struct{ events, bytes int }
+// keyShare is one key's part of a ledger.
+type keyShare struct{ events, bytes int }
 
 // Bound sets the bounds. A ledger without them spills nothing.
 func (l *Ledger) Bound(b Bounds) {
@@ -145,9 +145,9 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	if !l.measure() || s.budget < 1 {
 		return dst
 	}
-	shares := now.Sub(s.shared) >= sharesEvery
-	if shares {
-		s.shared = now
+	countKeys := now.Sub(s.counted) >= sharesEvery
+	if countKeys {
+		s.counted = now
 	}
 	for o := l.oldest; o != nil && s.budget >= 1; o = o.newer {
 		age := now.Sub(o.received)
@@ -160,22 +160,23 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 		switch {
 		case l.frees(o, now):
 			dst = l.spillEntry(o, dst)
-		case shares:
+		case countKeys:
 			dst = l.spillShares(o, dst)
 		}
 	}
-	clear(s.keys) // they lie in the memory of their entries
+	clear(s.keys) // they alias their entries, which could not be freed
 	return dst
 }
 
-// earn adds to the budget for elapsed time and progress.
+// earn lets the budget grow by RateMax events per second, but by no more than spillsPerEnd for each event that has ended
+// since the last call, and to one second's worth at most.
 func (s *spill) earn(now clock.Instant) {
 	rate := float64(s.bounds.RateMax)
-	s.budget = min(rate, s.budget+min(rate*now.Sub(s.at).Seconds(), float64(spillsPerEnd*s.ended)))
-	s.at, s.ended = now, 0
+	s.budget = min(rate, s.budget+min(rate*now.Sub(s.earned).Seconds(), float64(spillsPerEnd*s.ended)))
+	s.earned, s.ended = now, 0
 }
 
-// measure computes the excess, and reports whether there is any.
+// measure computes the excess anew, and reports whether any part of it is positive.
 func (l *Ledger) measure() bool {
 	x, b := &l.spill.excess, &l.spill.bounds
 	x.events, x.bytes = l.stats.Unsettled-b.UnsettledMax/2, l.stats.Bytes-b.BytesMax/2
@@ -191,19 +192,19 @@ func (l *Ledger) measure() bool {
 
 // frees reports whether an entry contributes to the excess, and all of its open events should
 // be spilled to free it.
-func (l *Ledger) frees(o *open, now clock.Instant) bool {
+func (l *Ledger) frees(o *openEntry, now clock.Instant) bool {
 	x := &l.spill.excess
 	stuck := now.Sub(o.received) >= l.spill.bounds.StuckAfter
 	return (stuck || now >= o.late) && (x.unacked[o.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
 }
 
 // pinsMany reports whether few events of an entry keep many others unacked.
-func (l *Ledger) pinsMany(o *open) bool {
+func (l *Ledger) pinsMany(o *openEntry) bool {
 	return l.counting == CountEntries && o.n <= o.total/pinningPart
 }
 
 // spillEntry chooses all open events of an entry, as far as the budget allows.
-func (l *Ledger) spillEntry(o *open, dst []event.Handle) []event.Handle {
+func (l *Ledger) spillEntry(o *openEntry, dst []event.Handle) []event.Handle {
 	x := &l.spill.excess
 	x.unacked[o.origin] -= l.unackedOf(o)
 	x.events -= o.n
@@ -219,10 +220,10 @@ func (l *Ledger) spillEntry(o *open, dst []event.Handle) []event.Handle {
 
 // spillShares chooses those open events of an entry whose keys have had their share
 // with older ones.
-func (l *Ledger) spillShares(o *open, dst []event.Handle) []event.Handle {
+func (l *Ledger) spillShares(o *openEntry, dst []event.Handle) []event.Handle {
 	s := &l.spill
 	if s.keys == nil {
-		s.keys = make(map[event.Key]share)
+		s.keys = make(map[event.Key]keyShare)
 	}
 	events := s.bounds.KeyShareMax * float64(min(s.bounds.UnsettledMax, s.bounds.PinnedMax))
 	bytes := s.bounds.KeyShareMax * float64(s.bounds.BytesMax)
@@ -239,10 +240,12 @@ func (l *Ledger) spillShares(o *open, dst []event.Handle) []event.Handle {
 	return dst
 }
 
-func (l *Ledger) isHandedOn(o *open) bool { return !o.held && int32(o.batch-l.batch) < 0 }
+// isHandedOn reports whether the sink has had an entry, so that its events have their keys. The number of a batch may
+// wrap around, hence the signed difference.
+func (l *Ledger) isHandedOn(o *openEntry) bool { return !o.held && int32(o.batch-l.batch) < 0 }
 
 // choose lets one open event be spilled, unless something settles it already.
-func (l *Ledger) choose(o *open, index int, dst []event.Handle) []event.Handle {
+func (l *Ledger) choose(o *openEntry, index int, dst []event.Handle) []event.Handle {
 	h := o.entry.Handle(index)
 	if o.claims > 0 && l.claims[h] != unclaimed || l.spill.budget < 1 {
 		return dst
@@ -263,7 +266,7 @@ func (l *Ledger) Sending(h event.Handle) (event.Message, bool) {
 	return o.entry.Message(h.Index()), true
 }
 
-// NotCopied reverts [Ledger.Sending]: the copy will be sent again.
+// NotCopied reverts [Ledger.Sending] after the copy has failed: it will be sent again.
 func (l *Ledger) NotCopied(h event.Handle) {
 	if o := l.find(h); o != nil && invariant.Check(l.claims[h] == sending, "source: a copy failed that nobody has sent") {
 		l.claim(o, h, spilling)

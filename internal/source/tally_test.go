@@ -26,7 +26,7 @@ func TestTally(t *testing.T) {
 		{39 * time.Second, 1, 0},
 		{40 * time.Second, 0, 1},
 	} {
-		if sum, due := counted.add(clock.Instant(1).Add(c.at), c.n, 10*time.Second); sum != c.sum || due != (c.sum > 0) {
+		if sum, due := counted.add(clock.Instant(1).Add(c.at), c.n); sum != c.sum || due != (c.sum > 0) {
 			t.Errorf("step %d: %d are said, due: %v, want %d", i, sum, due, c.sum)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -70,15 +69,12 @@ func (s *Source) Send(e *event.Event, answer func(error)) error {
 	return nil
 }
 
-// textOf returns a readable form of a key for the key of a message: the event has its real key in a property.
-func textOf(key event.Key) string {
-	if utf8.ValidString(string(key)) {
-		return string(key)
-	}
-	return strings.ToValidUTF8(string(key), "\uFFFD")
-}
+// textOf returns the text that stands for a key as the key of a message, which must be UTF-8: the event has its real key
+// in a property.
+func textOf(key event.Key) string { return strings.ToValidUTF8(string(key), "\uFFFD") }
 
-// timerCopy makes the copy that comes back when the event is due, or in HopMax.
+// timerCopy makes the copy that comes back when the event is due, or in HopMax if that is earlier. now is in Unix
+// milliseconds.
 func timerCopy(topic string, m event.Message, now int64) outgoing {
 	c := newCopy(topic, m, &event.Detail{}, m.Event.Round, m.Event.LastError)
 	if sent, err := event.ParseSent(m.Event.Properties); err == nil {
@@ -106,7 +102,7 @@ func isTimely(e *event.Event, now int64) bool {
 type held struct {
 	entry *event.Entry // with one event
 	until int64        // Unix milliseconds: the time of the next check
-	due   int64        // in the same unit
+	due   int64        // Unix milliseconds
 }
 
 // wall returns Unix milliseconds.
@@ -114,7 +110,8 @@ func wall() int64 {
 	return time.Now().UnixMilli() //nolint:forbidigo // timers follow the wall clock; no lease depends on it
 }
 
-// early returns the time until which an event from the timer topic is held, and false if it is due. published is the time of its newest copy.
+// early returns until when an event from the timer topic is held, and false if it is due. published is the time of its
+// newest copy. Both times are in Unix milliseconds.
 func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
 	if !e.ID.IsSent() {
 		return held{}, false
@@ -188,15 +185,15 @@ func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelF
 }
 
 // noteTimer counts the outcomes of copies for the timer topic, and answers the senders of new events.
-func (s *Source) noteTimer(l *landing) {
+func (s *Source) noteTimer(r *copyResult) {
 	switch {
-	case l.answer == nil:
+	case r.answer == nil:
 		s.metrics.timerHops.Inc()
-	case l.err != nil:
+	case r.err != nil:
 		s.metrics.timersSent.WithLabelValues("failed").Inc()
-		l.answer(l.err)
+		r.answer(r.err)
 	default:
 		s.metrics.timersSent.WithLabelValues("confirmed").Inc()
-		l.answer(nil)
+		r.answer(nil)
 	}
 }

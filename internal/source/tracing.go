@@ -23,20 +23,20 @@ type Tracing struct {
 func (s *Source) SetTracing(t Tracing) { s.tracing = t }
 
 // noteCopy logs the result of a copy, for a dead letter as a warning.
-func (s *Source) noteCopy(l *landing) {
-	ev, d := l.message.Event, l.verdict.DetailOrZero()
+func (s *Source) noteCopy(r *copyResult) {
+	ev, d := r.message.Event, r.verdict.DetailOrZero()
 	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, &d), "round", ev.Round}
 	switch {
-	case l.err != nil:
-		s.log.Debug("copy failed; it will be sent again", append(attrs, "error", l.err)...)
-	case s.isDead(&l.outgoingEvent):
+	case r.err != nil:
+		s.log.Debug("copy failed; it will be sent again", append(attrs, "error", r.err)...)
+	case s.isDeadLetter(&r.outgoingEvent):
 		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
-		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(&l.message, &l.verdict)))...)
-	case l.verdict.Kind == event.Parked:
+		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(&r.message, &r.verdict)))...)
+	case r.verdict.Kind == event.Parked:
 		s.log.Debug("copied to the parking topic", append(attrs, "mark", d.Reason)...)
-	case l.spilled:
+	case r.spilled:
 		s.log.Debug("open for a long time; copied to the retry topic", attrs...)
 	default:
 		s.log.Debug("failed; copied to the retry topic", append(attrs, "delay", d.Delay, "error", ev.HideIn(d.Reason))...)

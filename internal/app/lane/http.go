@@ -96,10 +96,10 @@ func (h *Handler) payload(r *http.Request) ([]byte, error) {
 	if r.ContentLength >= 0 {
 		room = int(min(r.ContentLength, event.CallPayloadMax))
 	}
-	if !h.Lane.hold(room) {
+	if !h.Lane.takeRoom(room) {
 		return nil, errNoRoom
 	}
-	defer h.Lane.letGo(room) // the call or the event takes it again
+	defer h.Lane.freeRoom(room) // the call or the event takes it again
 	return payloadOf(r.Body, r.ContentLength)
 }
 

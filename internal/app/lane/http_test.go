@@ -177,13 +177,13 @@ func TestHTTPBodiesHaveRoom(t *testing.T) {
 		(&Handler{o.lane}).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/keys/k/calls/m", strings.NewReader(body)))
 		return w.Code
 	}
-	if !o.lane.hold(event.CallPayloadMax - 4) { // of another body
+	if !o.lane.takeRoom(event.CallPayloadMax - 4) { // of another body
 		t.Fatal("there is no room for the first one")
 	}
 	if small, large := post("four"), post("fives"); small != http.StatusOK || large != http.StatusServiceUnavailable {
 		t.Errorf("the last four bytes of room get %d, five get %d", small, large)
 	}
-	o.lane.letGo(event.CallPayloadMax - 4)
+	o.lane.freeRoom(event.CallPayloadMax - 4)
 	if again := post("fives"); again != http.StatusOK {
 		t.Errorf("with room they get %d", again)
 	}

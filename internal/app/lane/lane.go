@@ -119,18 +119,19 @@ type Lane struct {
 	now       func() clock.Instant
 	metrics   *Metrics
 	nonce     uint64
-	shared    bool        // reservations are refused: ownership is not exclusive
-	covers    func() bool // reservations with a ttl can be covered; nil: they cannot
+
+	notExclusive bool        // ownership is not exclusive, so reservations are refused
+	covers       func() bool // whether reservations with a ttl can be covered; nil: they cannot
 
 	mu      sync.Mutex // guards the fields below
-	last    uint64     // serial number
+	last    uint64     // serial number of the newest call or reservation
 	held    int        // reservations, granted or not
-	sends   int        // without the broker's answer
+	sends   int        // events of Send that the broker has not confirmed
 	waiting map[event.Handle]waiter
-	bytes   int
-	refused uint64 // calls and reservations refused because of a bound
-	calls   int    // of waiting, those that are not reservations
-	leaving bool
+	calls   int           // number of calls in waiting: the others are reservations
+	bytes   int           // of the payloads of calls and of events of Send
+	refused uint64        // calls and reservations refused because of a bound
+	leaving bool          // see Leave
 	ended   chan struct{} // of capacity one: a call has its answer
 }
 
@@ -229,12 +230,12 @@ func (l *Lane) Invoke(ctx context.Context, r Request) (Answer, error) {
 
 func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer {
 	answers := make(caller, 1)
-	serial, no := l.enter(r, answers)
+	serial, no := l.admitCall(r, answers)
 	if no != nil {
 		return *no
 	}
 	handle := event.NewCallHandle(serial)
-	defer l.leave(handle, len(r.Payload))
+	defer l.endCall(handle, len(r.Payload))
 	call := &event.Event{
 		Handle: handle, ID: event.CallMessageID(r.Key, r.ID, l.nonce+serial), Key: r.Key, Partition: partition.HashOf(string(r.Key)).Partition(),
 		Payload: r.Payload, Call: &event.Call{Method: r.Method, ID: r.ID, Deadline: now.Add(r.Timeout), Path: r.Path},
@@ -256,13 +257,14 @@ func (l *Lane) invoke(ctx context.Context, r *Request, now clock.Instant) Answer
 	select {
 	case a := <-answers:
 		return a
-	case <-time.After(OwnerGrace): // never
+	case <-time.After(OwnerGrace): // it does not come to this: GiveUp brings the verdict
 		return Answer{Reply: event.Reply{Outcome: event.CallUnknown}, Text: "the call has no answer"}
 	}
 }
 
 const tooManyHere = "too many calls of this router's callers wait"
 
+// refused returns the answer to a call that no owner was asked for: another call may succeed in a second.
 func refused(code, why string) Answer {
 	return Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: code}, Text: why, RetryAfter: time.Second}
 }
@@ -274,8 +276,8 @@ func leavingAnswer() *Answer {
 	return &a
 }
 
-// enter admits a call. It returns the answer instead if the router leaves or has no room.
-func (l *Lane) enter(r *Request, w waiter) (serial uint64, no *Answer) {
+// admitCall admits a call. It returns the answer instead if the router leaves or has no room.
+func (l *Lane) admitCall(r *Request, w waiter) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	full := refused(event.CodeOverloaded, tooManyHere)
@@ -297,7 +299,8 @@ func (l *Lane) enter(r *Request, w waiter) (serial uint64, no *Answer) {
 	return l.last, nil
 }
 
-func (l *Lane) leave(h event.Handle, bytes int) {
+// endCall frees the place of a call.
+func (l *Lane) endCall(h event.Handle, bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, h)
@@ -306,12 +309,13 @@ func (l *Lane) leave(h event.Handle, bytes int) {
 	signal.Set(l.ended)
 }
 
+// hasRoom reports whether a payload has room within CallsBytesMax. If it is the only one it always has. The lock is held.
 func (l *Lane) hasRoom(bytes int) bool {
 	return l.bytes == 0 || l.bytes+bytes <= l.config.CallsBytesMax
 }
 
-// hold takes room for a payload that is still to come, if there is any.
-func (l *Lane) hold(bytes int) bool {
+// takeRoom takes room for a payload that is still to come, if there is any.
+func (l *Lane) takeRoom(bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.hasRoom(bytes) {
@@ -322,8 +326,8 @@ func (l *Lane) hold(bytes int) bool {
 	return true
 }
 
-// letGo frees that room.
-func (l *Lane) letGo(bytes int) {
+// freeRoom frees the room that takeRoom has taken.
+func (l *Lane) freeRoom(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes -= bytes

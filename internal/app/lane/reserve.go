@@ -28,7 +28,7 @@ const (
 const codeNotExclusive = "not_exclusive"
 
 // RefuseReservations makes the Lane refuse all reservations, since ownership is not exclusive. Call it before any other method.
-func (l *Lane) RefuseReservations() { l.shared = true }
+func (l *Lane) RefuseReservations() { l.notExclusive = true }
 
 // CoverIf makes the Lane accept reservations with a ttl while covers reports that the group can cover them. Call it before
 // any other method.
@@ -94,12 +94,12 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	}
 	news := make(chan struct{}, 1)
 	r := &Reservation{lane: l, news: news, News: news, resumes: a.Resume}
-	if a.TTL > 0 && !a.Resume && !l.shared && (l.covers == nil || !l.covers()) {
+	if a.TTL > 0 && !a.Resume && !l.notExclusive && (l.covers == nil || !l.covers()) {
 		// A member of an older release would grant it for a lease only, since it does not know the ttl.
 		r.end(refused(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version"))
 		return r, nil
 	}
-	serial, no := l.enterReservation(&a, r)
+	serial, no := l.admitReservation(&a, r)
 	if no != nil {
 		r.end(*no)
 		return r, nil
@@ -119,14 +119,14 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 	return r, nil
 }
 
-// enterReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it
+// admitReservation admits a reservation. It returns the answer instead if there can be none, the router leaves, or it
 // has no room. A returning holder is not refused because the router leaves or other reservations use the room: the
 // refusal would end its reservation.
-func (l *Lane) enterReservation(a *Ask, r *Reservation) (serial uint64, no *Answer) {
+func (l *Lane) admitReservation(a *Ask, r *Reservation) (serial uint64, no *Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.shared:
+	case l.notExclusive:
 		return 0, &Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: codeNotExclusive}, Text: "ownership.mode is gossip, which is not exclusive"}
 	case l.leaving && !a.Resume && len(a.Path) == 0:
 		l.refuse(leavingGroup)

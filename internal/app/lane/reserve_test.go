@@ -288,10 +288,10 @@ func TestReservationsTakeNoPlacesOfCalls(t *testing.T) {
 	o.lane.config.CallsMax = 1
 	held := o.reserve(t, 0)
 	o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
-	if _, no := o.lane.enter(&Request{Key: "other"}, nil); no != nil {
+	if _, no := o.lane.admitCall(&Request{Key: "other"}, nil); no != nil {
 		t.Errorf("the only call beside a reservation: %+v", *no)
 	}
-	if _, no := o.lane.enter(&Request{Key: "other"}, nil); no == nil || no.Code != event.CodeOverloaded {
+	if _, no := o.lane.admitCall(&Request{Key: "other"}, nil); no == nil || no.Code != event.CodeOverloaded {
 		t.Errorf("the second call: %+v", no)
 	}
 	held.Forget()

@@ -80,7 +80,7 @@ func (l *Lane) send(ctx context.Context, s *Sending) (Published, error) {
 	if err := sent.Check(now, len(s.Payload), s.Properties); err != nil {
 		return Published{}, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	if !l.enterSend(len(s.Payload)) {
+	if !l.admitSend(len(s.Payload)) {
 		return Published{}, ErrTooManySends
 	}
 	id := s.ID
@@ -96,11 +96,11 @@ func (l *Lane) send(ctx context.Context, s *Sending) (Published, error) {
 	}
 	answers := make(chan error, 1)
 	err := l.publisher.Publish(e, func(err error) {
-		l.leaveSend(len(s.Payload))
+		l.endSend(len(s.Payload))
 		answers <- err
 	})
 	if err != nil {
-		l.leaveSend(len(s.Payload))
+		l.endSend(len(s.Payload))
 		return Published{}, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, SendTimeout, errNoAnswer)
@@ -113,8 +113,8 @@ func (l *Lane) send(ctx context.Context, s *Sending) (Published, error) {
 	return Published{ID: e.ID, Due: sent.Due}, err
 }
 
-// enterSend admits an event, if there is room. It has its room until the broker has answered, even if its sender waits no longer.
-func (l *Lane) enterSend(bytes int) bool {
+// admitSend admits an event, if there is room. It has its room until the broker has answered, even if its sender waits no longer.
+func (l *Lane) admitSend(bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sends >= l.config.SendsMax || !l.hasRoom(bytes) {
@@ -125,7 +125,8 @@ func (l *Lane) enterSend(bytes int) bool {
 	return true
 }
 
-func (l *Lane) leaveSend(bytes int) {
+// endSend frees the room of an event, whose broker has answered.
+func (l *Lane) endSend(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sends--

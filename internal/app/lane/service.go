@@ -41,7 +41,7 @@ func (s *Service) Invoke(ctx context.Context, r *lanev1.InvokeRequest) (*lanev1.
 	}
 	return &lanev1.InvokeResponse{
 		Outcome: lanev1.Outcome(a.Outcome), Reply: a.Payload, Code: a.Code, Text: a.Text,
-		RetryAfterMs: uint64((a.RetryAfter + time.Millisecond - 1) / time.Millisecond),
+		RetryAfterMs: millisecondsUp(a.RetryAfter),
 	}, nil
 }
 
@@ -154,7 +154,7 @@ func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, o
 	if over == nil {
 		return nil
 	}
-	end := &lanev1.Over{Code: over.Code, Text: over.Text, RetryAfterMs: uint64((over.RetryAfter + time.Millisecond - 1) / time.Millisecond)}
+	end := &lanev1.Over{Code: over.Code, Text: over.Text, RetryAfterMs: millisecondsUp(over.RetryAfter)}
 	switch over.Outcome {
 	case event.CallReplied:
 		end.Code = codeReleased
@@ -182,4 +182,10 @@ func hashesOf(wire []uint64) ([]partition.KeyHash, error) {
 // milliseconds reads a duration; more than fit are as many as fit.
 func milliseconds(ms uint64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+}
+
+// millisecondsUp returns a duration that is not negative in milliseconds, rounded up, so that a short one does not become
+// none.
+func millisecondsUp(d time.Duration) uint64 {
+	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }

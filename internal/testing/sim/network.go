@@ -147,7 +147,7 @@ func (c *peerConn) handOver() {
 		for i := range done {
 			done[i].At = done[i].At.Add(ahead)
 		}
-		l.to.pipeline.TakeOver(forward.Peer(sender), true, done)
+		l.to.pipeline.LearnDone(forward.Peer(sender), true, done)
 	})
 }
 
