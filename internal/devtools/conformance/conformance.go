@@ -96,7 +96,8 @@ type Options struct {
 	Patience time.Duration // how long the worker may take for each thing that it has to do
 	Parallel int           // scenes side by side, each with a worker
 
-	late time.Duration // how long after a thing has happened a scene notices it, as on a busy machine; tests set it
+	late    time.Duration // how long after a thing has happened a scene notices it, as on a busy machine; tests set it
+	starves bool          // each handler whose deadline has to move loses its first lease, as on a busy machine; tests set it
 }
 
 // DefaultOptions returns the options of the command, without a worker.

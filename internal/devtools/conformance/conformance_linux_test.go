@@ -96,6 +96,14 @@ func TestKitThatNoticesLate(t *testing.T) {
 	passesWith(t, o)
 }
 
+// TestStarvedWorker: a worker that a busy machine keeps from renewing the lease of a handler gets another try.
+func TestStarvedWorker(t *testing.T) {
+	t.Parallel()
+	o := DefaultOptions()
+	o.Command, o.Only, o.starves = worker(t, noFault), []string{"deadline-moves", "draining"}, true
+	passesWith(t, o)
+}
+
 func TestGoSDKPasses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the Go SDK's worker")

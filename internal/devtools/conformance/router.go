@@ -45,6 +45,7 @@ type router struct {
 	ctx      context.Context //nolint:containedctx // of the scene, which is one call
 	patience time.Duration
 	late     time.Duration // see Options.late
+	starves  bool          // see Options.starves
 	server   *grpc.Server
 	cmd      *exec.Cmd
 	folder   string // with the token file
@@ -91,7 +92,7 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 		return nil, err
 	}
 	r := &router{
-		ctx: ctx, patience: o.Patience, late: o.late, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
+		ctx: ctx, patience: o.Patience, late: o.late, starves: o.starves, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(receiveMax)), // handlers add to work
 
 		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, timed: map[uint64]string{}, fences: map[uint64]string{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},

@@ -387,9 +387,29 @@ const (
 
 // want waits for the answer of a delivery and checks its kind.
 func (s *stream) want(rule string, id uint64, kind appv1.ResultKind) (result *appv1.Result) {
-	s.r.await(rule, fmt.Sprintf("answer of delivery %d, want %s", id, kindName(kind)), func() bool { result = s.answers[id]; return result != nil })
+	result = s.awaitAnswer(rule, id, kind)
 	s.r.check(result.GetKind() == kind, rule, "the answer of delivery %d is %s, want %s", id, kindName(result.GetKind()), kindName(kind))
 	return result
+}
+
+// awaitAnswer waits for the answer of a delivery, of whatever kind. It returns nil if the scene ends before.
+func (s *stream) awaitAnswer(rule string, id uint64, want appv1.ResultKind) (result *appv1.Result) {
+	s.r.await(rule, fmt.Sprintf("answer of delivery %d, want %s", id, kindName(want)), func() bool { result = s.answers[id]; return result != nil })
+	return result
+}
+
+// outlasts waits for the answer of a handler that takes longer than its first lease, and reports whether its deadline moved. A busy machine may keep a
+// worker from its next Ping until the deadline: only the last of moveTries counts against it.
+func (s *stream) outlasts(rule string, id uint64, try int) bool {
+	if s.r.starves && try == 1 {
+		s.renew(0)
+	}
+	if s.awaitAnswer(rule, id, kindDone).GetKind() == kindCancelled && try < moveTries {
+		s.renew(generous)
+		return false
+	}
+	s.want(rule, id, kindDone)
+	return true
 }
 
 func kindName(k appv1.ResultKind) string { return strings.TrimPrefix(k.String(), "RESULT_KIND_") }
