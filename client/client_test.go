@@ -627,21 +627,26 @@ func TestDrainGrace(t *testing.T) {
 	}
 }
 
+// runAbsent runs a worker whose router is absent. It returns the number of its attempts to connect, and what waits for its end.
+func runAbsent(ctx context.Context, t *testing.T) (dials *atomic.Int32, running *sync.WaitGroup) {
+	dials, running = new(atomic.Int32), new(sync.WaitGroup)
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		dials.Add(1)
+		return nil, errors.New("connection refused")
+	}
+	running.Go(func() {
+		if err := client.Run(ctx, "", done, clienttest.NewRouter(t).WithClock(), client.WithDialer(refuse), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
+	return dials, running
+}
+
 // The SDK connects again to a router that is absent, and to one that comes and goes.
 func TestRunConnectsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		var dials atomic.Int32
-		refuse := func(context.Context, string, string) (net.Conn, error) {
-			dials.Add(1)
-			return nil, errors.New("connection refused")
-		}
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := client.Run(ctx, "", done, clienttest.NewRouter(t).WithClock(), client.WithDialer(refuse), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
-				t.Errorf("Run = %v, want nil", err)
-			}
-		})
+		dials, running := runAbsent(ctx, t)
 		time.Sleep(time.Minute)
 		if n := dials.Load(); n < 20 || n > 200 {
 			t.Errorf("%d attempts in a minute, want one every second or two", n)
@@ -686,17 +691,7 @@ func (c *registering) AfterFunc(f func()) func() bool {
 func TestFailedAttemptsLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := &registering{Context: context.WithoutCancel(t.Context()), done: make(chan struct{})}
-		var dials atomic.Int32
-		refuse := func(context.Context, string, string) (net.Conn, error) {
-			dials.Add(1)
-			return nil, errors.New("connection refused")
-		}
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := client.Run(ctx, "", done, clienttest.NewRouter(t).WithClock(), client.WithDialer(refuse), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
-				t.Errorf("Run = %v, want nil", err)
-			}
-		})
+		dials, running := runAbsent(ctx, t)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n, attempts := ctx.waiting.Load(), dials.Load(); attempts < 20 || n > 2 {

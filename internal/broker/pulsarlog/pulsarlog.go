@@ -33,9 +33,8 @@ func New(to *slog.Logger) log.Logger { return logger{to: to} }
 
 // logger implements log.Logger and log.Entry.
 type logger struct {
-	to     *slog.Logger
-	closed bool // the line is about a consumer that the router has closed
-	busy   bool // the line is about a subscription that has a consumer
+	to  *slog.Logger
+	err string // the error that the line is about, "" if it has none
 }
 
 // The client's words about a consumer that is closed right after it has subscribed, as the router does to create a subscription. The client
@@ -60,16 +59,17 @@ func (l logger) WithFields(fields log.Fields) log.Entry { return l.with(fields) 
 
 // WithField implements log.Logger.
 func (l logger) WithField(name string, value any) log.Entry {
-	return logger{to: l.to.With(name, harmless(value)), closed: l.closed, busy: l.busy}
+	l.to = l.to.With(name, harmless(value))
+	return l
 }
 
 // WithError implements log.Logger.
 func (l logger) WithError(err error) log.Entry {
-	text := ""
+	l.to, l.err = l.to.With("error", harmless(err)), ""
 	if err != nil {
-		text = err.Error()
+		l.err = err.Error()
 	}
-	return logger{to: l.to.With("error", harmless(err)), closed: text == closedError, busy: strings.Contains(text, busyError)}
+	return l
 }
 
 func (l logger) with(fields log.Fields) logger {
@@ -77,7 +77,8 @@ func (l logger) with(fields log.Fields) logger {
 	for name, value := range fields {
 		attrs = append(attrs, name, harmless(value))
 	}
-	return logger{to: l.to.With(attrs...), closed: l.closed, busy: l.busy}
+	l.to = l.to.With(attrs...)
+	return l
 }
 
 // Debug implements log.Logger.
@@ -104,8 +105,16 @@ func (l logger) Warnf(format string, args ...any) { l.printf(slog.LevelWarn, for
 // Errorf implements log.Logger.
 func (l logger) Errorf(format string, args ...any) { l.printf(slog.LevelError, format, args) }
 
+// expected reports whether a line is about what the router has brought about itself, see above.
+func (l logger) expected(args []any) bool {
+	if l.err == closedError {
+		return true
+	}
+	return len(args) == 1 && (args[0] == closedLine || args[0] == busyLine && strings.Contains(l.err, busyError))
+}
+
 func (l logger) print(level slog.Level, args []any) {
-	if l.closed || len(args) == 1 && (args[0] == closedLine || l.busy && args[0] == busyLine) {
+	if l.expected(args) {
 		level = slog.LevelDebug
 	}
 	if ctx := context.Background(); l.to.Enabled(ctx, level) {
