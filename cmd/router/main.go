@@ -112,7 +112,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(actCommands()...)
-	root.AddCommand(invokeCommand(), lockCommand())
+	root.AddCommand(invokeCommand(), sendCommand(), lockCommand())
 	root.AddCommand(lockChildren()...)
 	root.AddCommand(groupCommand(), auditCommand())
 	root.AddCommand(forgetCommand())

@@ -88,7 +88,7 @@ type Pulsar struct {
 	Oauth2    PulsarOAuth2 // instead of a token
 
 	// BatchIndexAcks says that the broker counts unacked events singly
-	// (acknowledgmentAtBatchIndexLevelEnabled), not by entry.
+	// (acknowledgmentAtBatchIndexLevelEnabled, which is on by default since Pulsar 4.1), not by entry.
 	BatchIndexAcks bool `agree:"true"`
 
 	source.Config

@@ -312,6 +312,10 @@ pulsar: {unsettled_max: 2147483648}
 			`2: pulsar.topics = "shop/orders", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
 			`2: pulsar.retry_topic = "a//b", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
 		}},
+		"topics that are not persistent": {"pulsar: {topics: [orders, 'non-persistent://shop/eu/orders'], dead_letter_topic: 'topic://shop/eu/letters'}\n", without("RINGFENCE__PULSAR__TOPICS"), []string{
+			`1: pulsar.topics = "orders,non-persistent://shop/eu/orders", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
+			`1: pulsar.dead_letter_topic = "topic://shop/eu/letters", want NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME`,
+		}},
 		"URLs without a host": {"pulsar: {url: 'pulsar://:6650', admin_url: 'broker:8080'}\n", enough, []string{
 			`1: pulsar.url = "pulsar://:6650", want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT`,
 			`1: pulsar.admin_url = "broker:8080", want http://HOST:PORT or https://HOST:PORT`,

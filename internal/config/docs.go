@@ -165,7 +165,7 @@ var docs = map[string]string{
 	"prove.rate_max":                  "Most events per second that this router publishes in a proof.",
 	"prove.records_max":               "Most records, of about 100 bytes each, that wait for the command; at half of that this router stops publishing.",
 	"pulsar.admin_url":                "The root of the broker's admin API, from which the router reads the two limits below and checks pulsar.batch_index_acks, and a replay of dead letters the subscriptions of its topics; \"\" skips all.",
-	"pulsar.batch_index_acks":         "batch_index_acks says that the broker counts unacked events singly (acknowledgmentAtBatchIndexLevelEnabled), not by entry.",
+	"pulsar.batch_index_acks":         "batch_index_acks says that the broker counts unacked events singly (acknowledgmentAtBatchIndexLevelEnabled, which is on by default since Pulsar 4.1), not by entry.",
 	"pulsar.batch_max":                "The number of events that are handed to the sink at once. Entries are handed on whole, so the last one may exceed it.",
 	"pulsar.broker_connections_max":   "The number of connections to a broker over which its topic partitions are spread evenly. One goroutine reads and decompresses the entries of a connection, which keeps the rest of about four cores busy. Each connection counts in the memory bound.",
 	"pulsar.chunked_bytes_max":        "The size of the incomplete chunked messages that are held for a topic partition. For lack of room the messages that began last return to the broker; the chunks of a message that is larger on its own go to the dead letter topic.",

@@ -173,7 +173,8 @@ func noUser(key string) rule {
 	}}
 }
 
-// topicNames returns the rule that a setting holds names that Pulsar takes for topics.
+// topicNames returns the rule that a setting holds names that Pulsar takes for persistent topics. Brokers store nothing
+// of a non-persistent one, so what is not handled would be lost; and no subscription reads a scalable one (topic://).
 func topicNames(key string) rule {
 	return rule{key, nil, "NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME", func(c *reader) bool {
 		topics, isList := reflect.TypeAssert[[]string](c.known[key].Value)
@@ -181,9 +182,9 @@ func topicNames(key string) rule {
 			topics = []string{c.known[key].String()}
 		}
 		return !slices.ContainsFunc(topics, func(topic string) bool {
-			_, path, _ := strings.Cut(source.FullTopicName(topic), "://")
+			domain, path, _ := strings.Cut(source.FullTopicName(topic), "://")
 			parts := strings.Split(path, "/")
-			return topic != "" && (len(parts) != 3 || slices.Contains(parts, "")) // another rule is about empty names
+			return topic != "" && (domain != "persistent" || len(parts) != 3 || slices.Contains(parts, "")) // another rule is about empty names
 		})
 	}}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -64,6 +65,9 @@ func (b *Broker) CheckTarget(topic string) error {
 	own := []string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}
 	if slices.Contains(own, full) || slices.Contains(own, whole) {
 		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)
+	}
+	if !strings.HasPrefix(full, "persistent://") {
+		return fmt.Errorf("deadletter: letters are not sent to %s, which is not persistent", topic) // the broker confirms, and stores nothing
 	}
 	return nil
 }

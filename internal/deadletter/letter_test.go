@@ -228,7 +228,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// TestCheckTarget: no letter is sent to a topic of the group's own, nor to one of its topic partitions.
+// TestCheckTarget: no letter is sent to a topic of the group's own, nor to one of its topic partitions, nor to one whose messages no broker stores.
 func TestCheckTarget(t *testing.T) {
 	t.Parallel()
 	const letters = "persistent://public/default/orders-DLQ"
@@ -236,6 +236,7 @@ func TestCheckTarget(t *testing.T) {
 	for topic, fine := range map[string]bool{
 		letters: false, "orders-DLQ": false, "orders-DLQ-REPLAYS": false, "orders-DLQ-partition-0": false, letters + "-REPLAYS-partition-2": false,
 		"orders-RETRY-partition-1": false, "orders": true, "orders-partition-0": true, "orders-DLQ-partition-x": true, "orders-DLQ-2": true,
+		"non-persistent://public/default/orders": false, "topic://public/default/orders": false, "persistent://public/default/orders": true,
 	} {
 		if err := b.CheckTarget(topic); (err == nil) != fine {
 			t.Errorf("%s: %v", topic, err)

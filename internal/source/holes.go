@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// AckHolesMax is Pulsar's default of managedLedgerMaxUnackedRangesToPersist: the number of ranges of
+// AckHolesMax is the default of managedLedgerMaxUnackedRangesToPersist in Pulsar 4 (200,000 in 5.0): the number of ranges of
 // acked entries between unacked ones that a broker persists per subscription of a topic partition. When
 // it unloads the topic partition, acks beyond that are lost and their events are redelivered.
 const AckHolesMax = 10_000
