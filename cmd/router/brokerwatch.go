@@ -91,7 +91,11 @@ func (d *pulsarAuth) brokerFault(ctx context.Context, cfg config.Config) error {
 
 // missing explains an error about a topic.
 func (d *pulsarAuth) missing(topic string, err error) error {
-	if said := err.Error(); !strings.Contains(said, "TopicNotFound") && !strings.Contains(said, "not found") {
+	switch said := err.Error(); {
+	case errors.Is(err, errNoConnection): // a broker that is starting, or another program
+		return fmt.Errorf("pulsar.url: %s accepts connections, and no broker answers: unless it is starting, look whether this is its binary port (6650, or 6651 with pulsar+ssl://): %w",
+			strings.Join(brokerHosts(d.settings.URL), ","), err)
+	case !strings.Contains(said, "TopicNotFound") && !strings.Contains(said, "not found"):
 		return fmt.Errorf("%s: %w", topic, err)
 	}
 	return fmt.Errorf("%s: the topic, its namespace or its tenant does not exist, and the broker does not create it; set pulsar.admin_url to learn which", topic)

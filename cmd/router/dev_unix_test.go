@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,38 @@ func TestDevDrainsWhenItsGroupIsTerminated(t *testing.T) {
 	if out := shown.String(); strings.Contains(out, "has not drained") || !strings.Contains(out, "| drained") {
 		t.Errorf("a member did not drain:\n%s", out)
 	}
+	if left := childrenOf(t, folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+}
+
+// An application that ends in order still has its member: otherwise it ends each run with a warning about a broken stream.
+func TestDevEndsApplicationsBeforeMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs four processes for 10 s")
+	}
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "app.sh")
+	if err := os.WriteFile(script, []byte(`#!/bin/sh
+trap '
+	sleep 1
+	"$1" lock -n user-1 -- true
+	exit 0
+' TERM
+"$@" &
+while :; do wait; sleep 0.1; done
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd, shown, folder := devProcess(t, "--members", "1", "--rate", "20", "--events", "1", "--", script, self, testApp)
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%v\n%s", err, shown)
+	}
+	lines(t, shown.String(), `^app-1  *\| router: the key was not obtained \(leaving\)`)
 	if left := childrenOf(t, folder); len(left) > 0 {
 		t.Errorf("it left %v", left)
 	}

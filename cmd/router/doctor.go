@@ -197,7 +197,7 @@ func (d *doctor) certificates() {
 		check, advice := l.name+" certificate", "renew the files of "+l.name+".tls; a running router takes them over by itself"
 		store, err := mtls.Open(l.name, l.files, metrics, log)
 		if err != nil {
-			d.fail(check, advice, "%v", err)
+			d.fail(check, "look at the files that "+l.name+".tls names: they have to be there, and to match", "%v", err)
 			continue
 		}
 		if l.name == "peer" { // its two sides are alike, so the other members' view is known
@@ -284,7 +284,7 @@ const lookupTimeout = 5 * time.Second
 func (d *doctor) seeds(ctx context.Context) {
 	if len(d.cfg.Gossip.Seeds) == 0 {
 		d.warn("gossip.seeds", "set gossip.seeds, for example to dns+SERVICE:16652 of a headless Service",
-			"none: this member finds no other, and only members with its address find it")
+			"none: this member learns of the others from the control log alone")
 		return
 	}
 	for _, seed := range d.cfg.Gossip.Seeds {

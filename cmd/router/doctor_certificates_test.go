@@ -18,18 +18,23 @@ func TestDoctorKnowsTheCertificates(t *testing.T) {
 		pair   tlstest.Pair
 		result result
 		says   string
+		advice string
 	}{
-		{"valid", ca.Issue(t, "orders-router"), resultOK, "it ends on "},
-		{"expired", ca.IssueFor(t, -time.Hour, both, "orders-router"), resultFail, "new connections fail"},
-		{"for another name", ca.Issue(t, "payments-router"), resultFail, "the other members refuse"},
-		{"not there", tlstest.Pair{CertFile: "no-such-file", KeyFile: "no-such-file"}, resultFail, "no-such-file"},
+		{"valid", ca.Issue(t, "orders-router"), resultOK, "it ends on ", ""},
+		{"expired", ca.IssueFor(t, -time.Hour, both, "orders-router"), resultFail, "new connections fail", "renew"},
+		{"for another name", ca.Issue(t, "payments-router"), resultFail, "the other members refuse", "renew"},
+		{"not there", tlstest.Pair{CertFile: "no-such-file", KeyFile: "no-such-file"}, resultFail, "no-such-file", "look at the files that peer.tls names"},
 	} {
 		var d doctor
 		d.cfg.Peer.TLS.CertFile, d.cfg.Peer.TLS.KeyFile, d.cfg.Peer.TLS.CAFile, d.cfg.Peer.TLS.Name = test.pair.CertFile, test.pair.KeyFile, ca.File, "orders-router"
 		d.certificates()
-		if len(d.findings) != 1 || d.findings[0].Check != "peer certificate" || d.findings[0].Result != test.result || !strings.Contains(d.findings[0].Says, test.says) {
+		if len(d.findings) != 1 || d.findings[0].Check != "peer certificate" || d.findings[0].Result != test.result || !strings.Contains(d.findings[0].Says, test.says) || !strings.HasPrefix(d.findings[0].Advice, test.advice) {
 			t.Errorf("%s: %+v, want %s: %s", test.why, d.findings, test.result, test.says)
 		}
+	}
+	var alone doctor
+	if alone.seeds(t.Context()); len(alone.findings) != 1 || alone.findings[0].Result != resultWarn || !strings.Contains(alone.findings[0].Says, "from the control log alone") {
+		t.Errorf("without seeds, which the control log makes up for: %+v", alone.findings)
 	}
 	var none doctor
 	if none.certificates(); len(none.findings) != 0 {

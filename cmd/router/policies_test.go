@@ -393,6 +393,10 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "did not answer the lookup") || !strings.Contains(last.Advice, "binary port") {
 				t.Errorf("found %+v, want that the broker does not answer, with advice", d.findings)
 			}
+			if err := authTo(t, cfg.Pulsar).brokerFault(t.Context(), cfg); err == nil || !strings.HasPrefix(err.Error(), "pulsar.url: "+listener.Addr().String()+" accepts connections") ||
+				!strings.Contains(err.Error(), "binary port") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("a router tells %q, want one line with the setting and a remedy", err)
+			}
 			b := throughPulsar(cfg)
 			if err := b.open(t.Context(), mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
 				t.Errorf("a router does not wait for it: %v", err)

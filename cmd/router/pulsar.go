@@ -328,8 +328,14 @@ func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient boo
 	if why := heard.explain(err); why != nil {
 		return false, why
 	}
+	if said := err.Error(); strings.Contains(said, "connection error") { // the client preserves only the text
+		return true, fmt.Errorf("the broker did not answer the lookup: %w: %s", errNoConnection, strings.ReplaceAll(said, "\n", "; "))
+	}
 	return true, fmt.Errorf("the broker did not answer the lookup: %w", err)
 }
+
+// errNoConnection says that no program has spoken as a broker does.
+var errNoConnection = errors.New("no connection")
 
 // complaint records why the client could not connect: the client only logs that.
 type complaint struct {

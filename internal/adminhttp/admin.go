@@ -88,7 +88,7 @@ func probe(checks []Check, notice string) http.Handler {
 		var failing strings.Builder
 		for _, check := range checks {
 			if err := check.Ask(); err != nil {
-				fmt.Fprintf(&failing, "%s: %v\n", check.Name, err)
+				fmt.Fprintf(&failing, "%s: %s\n", check.Name, strings.ReplaceAll(err.Error(), "\n", "; ")) // joined errors have a line each
 			}
 		}
 		if failing.Len() > 0 {

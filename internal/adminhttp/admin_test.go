@@ -33,10 +33,11 @@ func request(h http.Handler, method, target string) (int, string) {
 func TestProbes(t *testing.T) {
 	fine := adminhttp.Check{Name: "listeners", Ask: func() error { return nil }}
 	workerless := adminhttp.Check{Name: "app", Ask: func() error { return errors.New("no worker is connected") }}
+	brokerless := adminhttp.Check{Name: "broker", Ask: func() error { return errors.Join(errors.New("a is down"), errors.New("b is down")) }}
 	stuck := adminhttp.Check{Name: "driver", Ask: func() error { return errors.New("stuck for 10s") }}
 	h := adminhttp.NewHandler(adminhttp.Options{
 		Startup: []adminhttp.Check{fine},
-		Ready:   []adminhttp.Check{fine, workerless, stuck},
+		Ready:   []adminhttp.Check{fine, workerless, brokerless, stuck},
 		Metrics: telemetry.NewRegistry("v1.2.3"),
 	})
 	for target, want := range map[string]struct {
@@ -45,7 +46,7 @@ func TestProbes(t *testing.T) {
 	}{
 		"/startupz": {200, "ok\n"},
 		"/livez":    {200, "ok\n"}, // nothing is asked
-		"/readyz":   {503, "app: no worker is connected\ndriver: stuck for 10s\n"},
+		"/readyz":   {503, "app: no worker is connected\nbroker: a is down; b is down\ndriver: stuck for 10s\n"},
 	} {
 		if status, body := request(h, "GET", target); status != want.status || body != want.body {
 			t.Errorf("%s: %d %q, want %d %q", target, status, body, want.status, want.body)

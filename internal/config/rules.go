@@ -64,7 +64,7 @@ var rules = slices.Concat([]rule{
 	atLeast("pulsar.spill.delay_max", 1, "pulsar.spill.delay_min"),
 	atLeast("pulsar.copy_backoff_max", 1, "pulsar.copy_backoff_min"),
 
-	{"key.from", nil, `message_key, property:NAME or json:PATH with at most 32 plain names in PATH: special characters need a backslash`, keyFromIsPlace},
+	{"key.from", nil, `message_key, property:NAME or json:PATH with at most 32 plain names in PATH: special characters, and a $ alone at the beginning, need a backslash`, keyFromIsPlace},
 
 	{"app.listen", nil, "HOST:PORT or unix:PATH", appListenIsAddress},
 	{"app.listen", nil, "a path of at most 107 bytes, 103 on some systems: no socket has a longer one", appSocketIsShort},

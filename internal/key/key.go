@@ -98,7 +98,8 @@ const forms = "message_key, property:NAME or json:PATH"
 //	message_key     the message key, else the ordering key (the default, also for "")
 //	property:NAME   the property called NAME
 //	json:PATH       a string, number or boolean in a JSON payload; PATH is names and
-//	                array indexes joined by dots, "\." is a dot inside a name
+//	                array indexes joined by dots, "\." is a dot inside a name;
+//	                "$" alone cannot be the first name, "\$" can
 //
 // A number or boolean counts as it is spelled: 1 and 1.0 are two keys. Of several
 // members with one name the first counts. missing is the treatment of an event
@@ -140,6 +141,9 @@ const pathNamesMax = 32
 func checkPath(path string) error {
 	if path == "" {
 		return errors.New("empty path; want json:PATH")
+	}
+	if first, _, _ := strings.Cut(path, "."); first == "$" { // as JSONPath begins: no event would have a key
+		return errors.New(`"$" is not the document here: write user.id for $.user.id, or \$ if it is a name`)
 	}
 	names, nameBytes := 1, 0
 	for i := 0; i < len(path); i++ {

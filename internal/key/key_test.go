@@ -48,6 +48,8 @@ func TestExtract(t *testing.T) {
 		"json name with a dot":             {`json:a\.b`, key.Message{Payload: []byte(`{"a.b":"z"}`)}, "z", nil},
 		"json name with a hash":            {`json:\#tag`, key.Message{Payload: []byte(`{"#tag":"z"}`)}, "z", nil},
 		"json first of two":                {"json:a", key.Message{Payload: []byte(`{"a":"1","a":"2"}`)}, "1", nil},
+		"json dollars in names":            {"json:a.$.$b", key.Message{Payload: []byte(`{"a":{"$":{"$b":"k"}}}`)}, "k", nil},
+		"json first name a dollar":         {`json:\$.a`, key.Message{Payload: []byte(`{"$":{"a":"k"}}`)}, "k", nil},
 		"json null":                        {"json:a", key.Message{Payload: []byte(`{"a":null}`)}, "", key.ErrMissing},
 		"json empty string":                {"json:a", key.Message{Payload: []byte(`{"a":""}`)}, "", key.ErrMissing},
 		"json path to nothing":             {"json:a.b", key.Message{Payload: []byte(`{"a":1}`)}, "", key.ErrMissing},
@@ -105,6 +107,8 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"json:*":        "meaning of its own",
 		"json:@reverse": "meaning of its own",
 		"json:a|b":      "meaning of its own",
+		"json:$.a":      "not the document",
+		"json:$":        "not the document",
 		"json:" + strings.TrimSuffix(strings.Repeat("a.", 33), "."): "33 names",
 	}
 	for spec, want := range cases {

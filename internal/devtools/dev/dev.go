@@ -121,6 +121,10 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
 		s.noteLapses(context.WithoutCancel(ctx))
 		err := s.drain(context.WithoutCancel(ctx))
+		s.processes.StopThose(func(name string) bool { // an application that lost its member would end with a warning
+			m, _ := s.find(name)
+			return m != nil && name == m.app
+		})
 		s.processes.StopAll() // the members have told all ends then
 		s.summarize()
 		return err

@@ -219,6 +219,14 @@ func (c *Group) Stop(processes ...*Process) {
 	}
 }
 
+// StopThose ends the children whose names are chosen, and waits until they are gone.
+func (c *Group) StopThose(chosen func(name string) bool) {
+	c.mu.Lock()
+	processes := slices.DeleteFunc(slices.Clone(c.processes), func(p *Process) bool { return !chosen(p.Name) })
+	c.mu.Unlock()
+	c.Stop(processes...)
+}
+
 // StopAll ends all children and waits until they are gone.
 func (c *Group) StopAll() {
 	c.mu.Lock()
