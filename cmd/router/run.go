@@ -148,9 +148,12 @@ func throughPulsar(cfg config.Config) broker {
 			return source.NewPulsar(from, access, metrics, log)
 		},
 		parking: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Parking {
-			options := auth.options()
-			options.Logger = pulsarlog.New(log)
-			return source.NewParking(from, options, metrics, log)
+			access := func() source.Access {
+				a := source.Access{Client: auth.options(), Entries: auth.access()}
+				a.Client.Logger = pulsarlog.New(log)
+				return a
+			}
+			return source.NewParking(from, access, metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()

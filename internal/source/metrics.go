@@ -76,7 +76,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"reason"}),
 		lettersRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_parked_refused_total",
-			Help: "Messages in the parking topic that are no letters of this group, each time that the topic was read for an unpark, by reason: no_id, unsigned, altered (as with copies of the retry topic), not_written (no router can have written it). They stay, and are not handled.",
+			Help: "Messages in the parking topic that are no letters of this group, each time that the topic was read for an unpark, by reason: no_id, unsigned, altered (as with copies of the retry topic), not_written (no router can have written it), unreadable (broken, or larger than pulsar.payload_bytes_max). They stay, and are not handled.",
 		}, []string{"reason"}),
 		timersSent: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_timers_sent_total",

@@ -346,21 +346,30 @@ func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 	return nil
 }
 
-// attachKeeper subscribes and closes the consumer.
+// attachKeeper subscribes to all topic partitions, and closes the consumers. They take no message: the client decompresses what it receives without a bound.
 func (p *outlets) attachKeeper(o *outlet) error {
-	consumer, err := pulsarread.Subscribe(p.sdk.client, pulsar.ConsumerOptions{
-		Topic:                       o.topic,
-		SubscriptionName:            p.cfg.DeadLetterSubscription,
-		Type:                        pulsar.Exclusive,
-		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		ReceiverQueueSize:           1,
-	})
-	if err == nil {
-		consumer.Close()
-		return nil
+	partitions, err := p.sdk.client.TopicPartitions(o.topic)
+	if err != nil {
+		return fmt.Errorf("source: %w %s: %w%s", errLookUp, o.topic, err, hint(err))
 	}
-	if strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
-		return nil
+	for _, one := range partitions {
+		consumer, err := pulsarread.Subscribe(p.sdk.client, pulsar.ConsumerOptions{
+			Topic:                       one,
+			SubscriptionName:            p.cfg.DeadLetterSubscription,
+			Type:                        pulsar.Exclusive,
+			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+			EnableZeroQueueConsumer:     true,
+		})
+		if err == nil {
+			consumer.Close()
+		} else if !hasKeeper(err) {
+			return fmt.Errorf("source: subscription %q on %s: %w%s", p.cfg.DeadLetterSubscription, one, err, hint(err))
+		}
 	}
-	return fmt.Errorf("source: subscription %q on %s: %w%s", p.cfg.DeadLetterSubscription, o.topic, err, hint(err))
+	return nil
+}
+
+// hasKeeper reports whether an attempt to subscribe failed because another consumer has the subscription.
+func hasKeeper(err error) bool {
+	return strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType)
 }

@@ -1,24 +1,16 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-
-	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/membroker"
-	"github.com/ringfence/router/internal/broker/pulsarread"
-	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // propertyParkedEnd is on messages that a reading writes into the parking topic to know where it ends.
@@ -57,16 +49,17 @@ type Parking struct {
 type parkingConn interface {
 	// end writes a message to each topic partition, with a property and this value of it, and returns how many there are.
 	end(ctx context.Context, value string) (int, error)
-	// next returns a message that is not restored, and what ack needs. The message is nil if no router can have written it.
-	next(ctx context.Context) (m *event.Message, ref any, err error)
+	// next returns a message that is not restored, and what ack needs. If no router can have written it, the message is nil, and why says
+	// more about one that cannot be read at all.
+	next(ctx context.Context) (m *event.Message, ref any, why string, err error)
 	ack(ref any) error
 	close()
 }
 
-// NewParking returns the parking topic of a Pulsar cluster. It does no I/O.
-func NewParking(cfg Config, options pulsar.ClientOptions, metrics *Metrics, log *slog.Logger) *Parking {
+// NewParking returns the parking topic of a Pulsar cluster. It does no I/O. access is called for each reading: its clients are its own.
+func NewParking(cfg Config, access func() Access, metrics *Metrics, log *slog.Logger) *Parking {
 	p := &Parking{cfg: cfg.Resolved(), metrics: metrics, log: log.With("component", "parking")}
-	p.open = func(ctx context.Context) (parkingConn, error) { return p.openPulsar(ctx, options) }
+	p.open = func(ctx context.Context) (parkingConn, error) { return p.openPulsar(ctx, access()) }
 	return p
 }
 
@@ -116,10 +109,10 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 	if err != nil {
 		return err
 	}
-	refused := 0
+	refused, unreadable, example := 0, 0, ""
 	for ends > 0 {
 		waiting, cancel := context.WithTimeout(ctx, parkingAnswer)
-		m, ref, err := conn.next(waiting)
+		m, ref, unread, err := conn.next(waiting)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("source: %s is not read to its end: %w", p.cfg.ParkingTopic(), err)
@@ -131,6 +124,13 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 			if err := conn.ack(ref); err != nil {
 				return err
 			}
+			continue
+		}
+		if unread != "" {
+			if unreadable++; unreadable == 1 {
+				example = unread
+			}
+			p.metrics.lettersRefused.WithLabelValues(notReadable).Inc()
 			continue
 		}
 		l, why := p.letter(m, keys)
@@ -145,11 +145,17 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 	if refused > 0 {
 		p.log.Warn("messages in the parking topic are not letters of this group; they are left there, unhandled", "messages", refused, "topic", p.cfg.ParkingTopic())
 	}
+	if unreadable > 0 {
+		p.log.Warn("messages in the parking topic cannot be read, or are too large; they are left there, unhandled", "messages", unreadable, "topic", p.cfg.ParkingTopic(), "first", example)
+	}
 	return nil
 }
 
-// notWritten is the reason why a message is no letter that no router can have written.
-const notWritten = "not_written"
+// Reasons why a message of the parking topic is no letter.
+const (
+	notWritten  = "not_written" // no router can have written it
+	notReadable = "unreadable"  // it is broken, or larger than pulsar.payload_bytes_max
+)
 
 // letter restores a letter. why is the reason if the message is no letter.
 func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why string) {
@@ -166,122 +172,6 @@ func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why 
 	l = &ParkedLetter{Message: *m, Mark: mark, ID: m.Event.ID}
 	restore(l.Event)
 	return l, ""
-}
-
-// pulsarParking is a parkingConn of its own client, whose calls may hang.
-type pulsarParking struct {
-	sdk      *sdk
-	consumer pulsar.Consumer
-	topic    string
-	patience time.Duration // of close
-}
-
-func (p *Parking) openPulsar(ctx context.Context, options pulsar.ClientOptions) (parkingConn, error) {
-	client := new(sdk)
-	if err := client.open(ctx, options); err != nil {
-		client.close(func() {})
-		return nil, err
-	}
-	return p.subscribe(ctx, client)
-}
-
-// subscribe makes a consumer of an open client, which it closes if that fails.
-func (p *Parking) subscribe(ctx context.Context, client *sdk) (parkingConn, error) {
-	subscription := pulsar.ConsumerOptions{
-		Topic: p.cfg.ParkingTopic(), SubscriptionName: p.cfg.DeadLetterSubscription, Type: pulsar.Exclusive,
-		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		ReceiverQueueSize:           parkingPrefetch, AckWithResponse: true,
-	}
-	patience, cancel := context.WithTimeout(ctx, parkingBusyMax)
-	defer cancel()
-	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
-	for {
-		consumer, err := await(ctx, client, func() (pulsar.Consumer, error) { return pulsarread.Subscribe(client.client, subscription) }, pulsar.Consumer.Close)
-		if err == nil {
-			return &pulsarParking{client, consumer, p.cfg.ParkingTopic(), p.cfg.CloseTimeout}, nil
-		}
-		busy := strings.Contains(err.Error(), "ConsumerBusy") || errors.Is(subscribeError("", "", err), ErrSubscriptionType)
-		if busy {
-			err = ErrParkingBusy
-		}
-		if !busy || backoff.Sleep(patience, delays.Next()) != nil {
-			client.close(func() {})
-			return nil, fmt.Errorf("source: subscription %q on %s: %w%s", p.cfg.DeadLetterSubscription, p.cfg.ParkingTopic(), err, hint(err))
-		}
-	}
-}
-
-// end implements parkingConn.
-func (c *pulsarParking) end(ctx context.Context, value string) (int, error) {
-	partitions, err := await(ctx, c.sdk, func() ([]string, error) { return c.sdk.client.TopicPartitions(c.topic) }, func([]string) {})
-	if err != nil {
-		return 0, fmt.Errorf("source: %s: %w", c.topic, err)
-	}
-	for _, one := range partitions {
-		options := pulsar.ProducerOptions{Topic: one, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true}
-		producer, err := await(ctx, c.sdk, func() (pulsar.Producer, error) { return c.sdk.client.CreateProducer(options) }, pulsar.Producer.Close)
-		if err != nil {
-			return 0, fmt.Errorf("source: producer for %s: %w", one, err)
-		}
-		mark := &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true}
-		err = c.call(ctx, func() error {
-			defer producer.Close()
-			return pulsarsend.Send(ctx, producer, mark, parkingAnswer)
-		})
-		if err != nil {
-			return 0, fmt.Errorf("source: %s: %w", one, err)
-		}
-	}
-	return len(partitions), nil
-}
-
-// next implements parkingConn.
-func (c *pulsarParking) next(ctx context.Context) (*event.Message, any, error) {
-	m, err := c.consumer.Receive(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	id := m.ID()
-	if id.BatchSize() > 1 || isEncrypted(m) {
-		return nil, id, nil
-	}
-	base, _ := SplitPartition(c.topic)
-	e := &event.Event{
-		ID:    event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: -1, TopicPartition: id.PartitionIdx()},
-		Topic: base, Payload: m.Payload(), Properties: properties(m.Properties()), PublishTime: m.PublishTime().UnixMilli(),
-		Redelivery: m.RedeliveryCount(),
-	}
-	if m.IsNullValue() {
-		e.Payload = nil
-	} else if e.Payload == nil {
-		e.Payload = []byte{}
-	}
-	if at := m.EventTime().UnixMilli(); at > 0 {
-		e.EventTime = at
-	}
-	slices.SortFunc(e.Properties, func(a, b event.Property) int { return cmp.Compare(a.Name, b.Name) })
-	return &event.Message{Event: e, Key: m.Key(), OrderingKey: m.OrderingKey()}, id, nil
-}
-
-// ack implements parkingConn.
-func (c *pulsarParking) ack(ref any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), parkingAnswer)
-	defer cancel()
-	return c.call(ctx, func() error { return c.consumer.AckID(ref.(pulsar.MessageID)) })
-}
-
-// close implements parkingConn.
-func (c *pulsarParking) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), c.patience)
-	defer cancel()
-	_ = c.call(ctx, func() error { c.consumer.Close(); return nil })
-	c.sdk.close(func() {})
-}
-
-// call makes a call of the client that may hang, and waits for it until ctx ends.
-func (c *pulsarParking) call(ctx context.Context, call func() error) error {
-	_, err := await(ctx, c.sdk, func() (struct{}, error) { return struct{}{}, call() }, func(struct{}) {})
-	return err
 }
 
 // memParking is a parkingConn of a broker in memory.
@@ -313,11 +203,11 @@ func (c *memParking) end(ctx context.Context, value string) (int, error) {
 }
 
 // next implements parkingConn.
-func (c *memParking) next(ctx context.Context) (*event.Message, any, error) {
+func (c *memParking) next(ctx context.Context) (*event.Message, any, string, error) {
 	for len(c.received) == 0 {
 		received, err := c.consumer.Receive(ctx)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, "", err
 		}
 		c.received = received
 		c.consumer.Permit(len(received))
@@ -325,7 +215,7 @@ func (c *memParking) next(ctx context.Context) (*event.Message, any, error) {
 	entry := c.received[0]
 	c.received = c.received[1:]
 	if len(entry.Messages) != 1 {
-		return nil, entry.ID, nil
+		return nil, entry.ID, "", nil
 	}
 	m := &entry.Messages[0]
 	return &event.Message{
@@ -334,7 +224,7 @@ func (c *memParking) next(ctx context.Context) (*event.Message, any, error) {
 			Topic: c.topic, Payload: m.Payload, Properties: properties(m.Properties), PublishTime: m.PublishTime, EventTime: m.EventTime,
 		},
 		Key: m.Key, OrderingKey: m.OrderingKey,
-	}, entry.ID, nil
+	}, entry.ID, "", nil
 }
 
 // ack implements parkingConn.
@@ -345,9 +235,3 @@ func (c *memParking) ack(ref any) error {
 
 // close implements parkingConn.
 func (c *memParking) close() { c.consumer.Close() }
-
-// isEncrypted reports whether a message has a payload that the client has passed on as it is.
-func isEncrypted(m pulsar.Message) bool {
-	encryption := m.GetEncryptionContext()
-	return encryption != nil && len(encryption.Keys) > 0
-}

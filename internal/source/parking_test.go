@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -18,8 +20,11 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
@@ -154,12 +159,114 @@ func TestParkingOfAPartitionedTopic(t *testing.T) {
 	park(m, len(want))
 	m.AwaitIdle()
 	m.Stop()
-	p := source.NewParking(cfg, pulsartest.Options(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+	p := source.NewParking(cfg, access(t), sourcetest.NewMetrics(), sourcetest.Quiet())
 	if got := readAll(t, p); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("letters %q came back, want %q", got, want)
 	}
 	if again := readAll(t, p); len(again) != 0 {
 		t.Errorf("%q came back twice", again)
+	}
+}
+
+// access returns what a reading of the parking topic needs.
+func access(t *testing.T) func() source.Access {
+	return func() source.Access { return source.Access{Client: pulsartest.Options(t)} }
+}
+
+// bombBytes is what a message of some KiB becomes. No reading may take as much.
+const bombBytes = 200 << 20
+
+// allocated returns the bytes that are allocated meanwhile.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestBombsInTheParkingTopic: an unpark refuses messages that would become gigabytes, or name billions of events, takes no such memory, names them, leaves them where
+// they are, and brings back the letters around them. It runs alone, since it counts all allocations.
+func TestBombsInTheParkingTopic(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	cfg := sourcetest.Config(topic)
+	parking := cfg.Resolved().ParkingTopic()
+	m := sourcetest.Start(t, b.Source(t, cfg))
+	letter := func(payload string) {
+		b.Publish(t, topic, sourcetest.Message{Key: "k", Payload: payload})
+		park(m, 1)
+		m.AwaitIdle()
+	}
+	letter("a")
+	zstd, err := wiretest.Compress(nil, pulsarpb.CompressionType_ZSTD, make([]byte, bombBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	producer := newRawProducer(t, b, parking, "hostile")
+	for _, one := range []struct {
+		compression pulsarpb.CompressionType
+		payload     []byte
+		declared    uint32
+	}{{pulsarpb.CompressionType_ZLIB, []byte("of a few bytes"), math.MaxUint32}, {pulsarpb.CompressionType_ZSTD, zstd, bombBytes}, {pulsarpb.CompressionType_ZSTD, zstd, 1000}} {
+		m := producer.metadata()
+		m.Compression, m.UncompressedSize = one.compression.Enum(), &one.declared
+		producer.publish(m, one.payload)
+	}
+	letter("b")
+	for range 3 { // more than a broker's number of permits can count
+		many := producer.metadata()
+		many.NumMessagesInBatch = proto.Int32(math.MaxInt32)
+		producer.publish(many, twoEvents(producer))
+	}
+	large := producer.chunk("u", "k", 0, 2, math.MaxInt32)
+	producer.publish(large, []byte("a message of 2 GiB begins"))
+	letter("c")
+	m.Stop()
+
+	reg := prometheus.NewRegistry()
+	var lines bytes.Buffer
+	p := source.NewParking(cfg, access(t), source.NewMetrics(reg), slog.New(slog.NewTextHandler(&lines, nil)))
+	var got, again []string
+	if took := allocated(func() { got, again = readAll(t, p), readAll(t, p) }); took > bombBytes/4 {
+		t.Errorf("two readings allocated %d MiB", took>>20)
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"a", "b", "c"}) || len(again) > 0 {
+		t.Errorf("the letters %q and again %q came back, want a, b and c once", got, again)
+	}
+	if refused := metric(t, reg, "ringfence_source_parked_refused_total"); refused != 2*7 {
+		t.Errorf("%v messages were refused by two readings, want 7 each", refused)
+	}
+	if n := strings.Count(lines.String(), "cannot be read, or are too large"); n != 2 || !strings.Contains(lines.String(), "(size: ") || !strings.Contains(lines.String(), "messages=7") {
+		t.Errorf("%d lines tell of them, want one for each reading that names the first:\n%s", n, &lines)
+	}
+}
+
+// TestALetterOfManyChunks: an event that came in a small entry may be a letter in more chunks than pulsar.chunked_bytes_max holds.
+func TestALetterOfManyChunks(t *testing.T) {
+	t.Parallel()
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	cfg := sourcetest.Config(topic)
+	payload := make([]byte, cfg.ChunkedBytesMax+1<<20)
+	producer := newRawProducer(t, b, topic, "p")
+	large := producer.metadata()
+	large.PartitionKey = new("k")
+	compressed, err := wiretest.Compress(large, pulsarpb.CompressionType_ZSTD, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sourcetest.Start(t, b.Source(t, cfg))
+	producer.publish(large, compressed)
+	park(m, 1)
+	m.AwaitIdle()
+	m.Stop()
+	p := source.NewParking(cfg, access(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+	if got := readAll(t, p); len(got) != 1 || got[0] != string(payload) {
+		t.Errorf("%d letters came back, want the one", len(got))
+	}
+	if again := readAll(t, p); len(again) != 0 {
+		t.Errorf("%d letters came back twice", len(again))
 	}
 }
 
@@ -176,7 +283,7 @@ func TestEncryptedMessagesInTheParkingTopic(t *testing.T) {
 	}
 	defer producer.Close()
 	reg := prometheus.NewRegistry()
-	p := source.NewParking(cfg, pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet())
+	p := source.NewParking(cfg, access(t), source.NewMetrics(reg), sourcetest.Quiet())
 	readAll(t, p) // which creates the subscription
 	for range foreign {
 		producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Key: "k", Payload: []byte("of another program")}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {

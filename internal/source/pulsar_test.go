@@ -36,6 +36,8 @@ func (c *fakeClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error
 	return c.subscribe(o)
 }
 
+func (c *fakeClient) TopicPartitions(topic string) ([]string, error) { return []string{topic}, nil }
+
 func (c *fakeClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
 	return c.produce(o)
 }
@@ -123,79 +125,6 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// A broker that does not answer does not delay a member that stops while it brings letters back.
-func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answer := make(chan struct{})
-		var subscribes atomic.Bool
-		client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-			if !subscribes.Load() {
-				<-answer
-			}
-			return &hungConsumer{answer: answer}, nil
-		}}
-		cfg := DefaultConfig()
-		cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-		p := NewParking(cfg, pulsar.ClientOptions{}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		began := time.Now()
-		if _, err := p.subscribe(ctx, &sdk{client: client}); !errors.Is(err, context.Canceled) || time.Since(began) != time.Second {
-			t.Errorf("subscribing ended with %v after %v, want %v after 1s", err, time.Since(began), context.Canceled)
-		}
-		subscribes.Store(true)
-		conn, err := p.subscribe(t.Context(), &sdk{client: client})
-		if err != nil {
-			t.Fatal(err)
-		}
-		began = time.Now()
-		if err := conn.ack(pulsar.EarliestMessageID()); err == nil || time.Since(began) != parkingAnswer {
-			t.Errorf("an ack without an answer ended with %v after %v, want an error after %v", err, time.Since(began), parkingAnswer)
-		}
-		began = time.Now()
-		if conn.close(); time.Since(began) != cfg.CloseTimeout {
-			t.Errorf("closing took %v, want %v", time.Since(began), cfg.CloseTimeout)
-		}
-		close(answer)
-		synctest.Wait()
-		if n := client.closed.Load(); n != 2 {
-			t.Errorf("the client of each reading was closed %d times together, want 2", n)
-		}
-	})
-}
-
-// A reading waits for another consumer of the parking topic, for a bounded time, and says that it was there.
-func TestReadingsOfTheParkingTopicWaitForEachOther(t *testing.T) {
-	for busy, want := range map[int]error{3: nil, 1000: ErrParkingBusy} { // attempts that are refused
-		synctest.Test(t, func(t *testing.T) {
-			client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-				if busy--; busy >= 0 {
-					return nil, errors.New("server error: ConsumerBusy: Exclusive consumer is already connected")
-				}
-				return &fakeConsumer{}, nil
-			}}
-			cfg := DefaultConfig()
-			cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-			p := NewParking(cfg, pulsar.ClientOptions{}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-			ctx, cancel := context.WithTimeout(t.Context(), 2*parkingBusyMax)
-			defer cancel()
-			began := time.Now()
-			if _, err := p.subscribe(ctx, &sdk{client: client}); !errors.Is(err, want) || (err == nil) != (want == nil) || time.Since(began) > parkingBusyMax {
-				t.Errorf("it ends with %v after %v, want %v", err, time.Since(began), want)
-			}
-		})
-	}
-}
-
-// hungConsumer answers nothing before the test does.
-type hungConsumer struct {
-	pulsar.Consumer
-	answer chan struct{}
-}
-
-func (c *hungConsumer) AckID(pulsar.MessageID) error { <-c.answer; return nil }
-func (c *hungConsumer) Close()                       { <-c.answer }
-
 // sendOne sends a copy and returns how it ended, errPending if it has not.
 func sendOne(t *testing.T, p *pulsarConnection, topic string) error {
 	t.Helper()
@@ -269,7 +198,7 @@ func TestCopiesAsTheClientIsAskedToSendThem(t *testing.T) {
 					return &fakeProducer{answer: func(m *pulsar.ProducerMessage, done func(error)) { sent = m; done(nil) }}, nil
 				},
 				subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-					if subscribed++; o.Topic != FullTopicName(topic) || o.Type != pulsar.Exclusive || o.SubscriptionInitialPosition != pulsar.SubscriptionPositionEarliest {
+					if subscribed++; o.Topic != FullTopicName(topic) || o.Type != pulsar.Exclusive || o.SubscriptionInitialPosition != pulsar.SubscriptionPositionEarliest || !o.EnableZeroQueueConsumer {
 						t.Errorf("%s: subscribed with %+v", topic, o)
 					}
 					if busy != nil {

@@ -22,8 +22,12 @@ type chunks struct {
 	later     []wire.ID // since the latest tick
 }
 
-func newChunks(cfg Config, metrics *Metrics, now func() clock.Instant) *chunks {
-	return &chunks{metrics: metrics, now: now, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
+func newChunks(cfg Config, of Type, metrics *Metrics, now func() clock.Instant) *chunks {
+	c := &chunks{metrics: metrics, now: now, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
+	if of == Exclusive {
+		c.assembler.PreferLater()
+	}
+	return c
 }
 
 // begin accepts chunks of one session from now on; nil: of none. It forgets the chunks that earlier sessions held or

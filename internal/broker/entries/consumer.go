@@ -16,9 +16,13 @@ import (
 // Type is the type of a subscription, with Pulsar's numbers.
 type Type int32
 
-// Shared is the only type that this package supports so far: entries are spread over all consumers of the subscription and acked
-// individually.
-const Shared = Type(pulsarpb.CommandSubscribe_SHARED)
+// The types that this package supports. Entries are acked individually.
+const (
+	// Exclusive is a subscription of one consumer, which gets the entries in the order of the topic partition.
+	Exclusive = Type(pulsarpb.CommandSubscribe_EXCLUSIVE)
+	// Shared spreads the entries over all consumers of the subscription.
+	Shared = Type(pulsarpb.CommandSubscribe_SHARED)
+)
 
 // Subscription holds the topic, queue and options of a consumer.
 type Subscription struct {
@@ -89,13 +93,13 @@ type receipt struct {
 // Subscribe subscribes, and returns when entries can arrive. It retries temporary failures until the OperationTimeout. Later the consumer
 // reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
-	if sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || sub.Type != Shared {
-		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d and a queue",
-			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared)
+	if sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || sub.Type != Shared && sub.Type != Exclusive {
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d or %d and a queue",
+			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared, Exclusive)
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seedsOf(sub.Topic),
-		chunks: newChunks(c.cfg, c.metrics, c.now),
+		chunks: newChunks(c.cfg, sub.Type, c.metrics, c.now),
 	}
 	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)
 	consumer.delay.Stop()
@@ -172,6 +176,9 @@ func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
 	c.session = s
 	c.sub.FromEarliest = true // from now on entries could be skipped
 	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
+	if c.sub.Type == Exclusive {
+		s.permits.costs = nil
+	}
 	c.chunks.begin(s)
 	c.flush()
 	s.flow(s.permits.first())

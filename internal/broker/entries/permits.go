@@ -20,7 +20,7 @@ type permits struct {
 	entries    int             // that arrived and were not taken
 	owed       int             // cost of taken entries that no FLOW has returned yet; below zero after a smaller queue
 	unacked    int             // cost of the arrived entries that were not acked, without their acked events
-	costs      map[wire.ID]int // of each of them
+	costs      map[wire.ID]int // of each of them; nil: none is counted, as of an exclusive subscription, whose consumer brokers do not bound
 }
 
 // overrunMax bounds the entries that a broker may send beyond the permits. A broker estimates the events of an entry, and sends several
@@ -57,8 +57,10 @@ func (p *permits) arrived(id wire.ID, cost int) bool {
 	}
 	p.entries++
 	p.granted -= cost
-	p.unacked += cost - p.costs[id]
-	p.costs[id] = cost
+	if p.costs != nil {
+		p.unacked += cost - p.costs[id]
+		p.costs[id] = cost
+	}
 	return true
 }
 

@@ -91,7 +91,11 @@ func (c *Consumer) report() {
 // tick gives up overdue chunks and receipts, and has an idle broker count anew.
 func (c *Consumer) tick(s *session) {
 	chunks := c.chunks.tick()
-	for left := chunks.GivenUp; len(left) > 0; {
+	left := chunks.GivenUp
+	if c.sub.Type == Exclusive { // the broker would begin anew with all that is not acked; the next consumer gets them
+		left = nil
+	}
+	for len(left) > 0 {
 		n := min(len(left), c.client.cfg.AckGroupMax)
 		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, left[:n]) })
 		left = left[n:]

@@ -112,7 +112,7 @@ func (s *session) push(d *Delivered, err error) error {
 	if !s.arrives(d) {
 		return errOverrun
 	}
-	if m := &d.Entry.Metadata; d.Chunks == nil && isPart(m) {
+	if m := &d.Entry.Metadata; c.sub.Type == Shared && d.Chunks == nil && isPart(m) {
 		d.part, d.first = true, m.Chunk == 0
 		most := firstsMax
 		if c.sub.UnackedMax > 0 {

@@ -15,10 +15,11 @@ import (
 // the message is not given up a second time: it is returned as incomplete, so that it can be settled.
 //
 // When bytesMax, or a fixed number of entries, is reached, the messages that began last are given up first, each as a whole, and with the chunks of it that
-// arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever.
+// arrive before its first one comes again. In the opposite order, two interleaved messages could evict each other forever. But see PreferLater.
 type Assembler struct {
 	bytesMax int
 	timeout  time.Duration
+	later    bool // see PreferLater
 
 	held     int // bytes
 	messages map[identity]*partial
@@ -38,6 +39,10 @@ func NewAssembler(bytesMax int, timeout time.Duration) *Assembler {
 		messages: make(map[identity]*partial), entries: make(map[ID]struct{}),
 	}
 }
+
+// PreferLater makes the Assembler give up the messages that began first: entries come in the order of the topic partition, and none is redelivered, so
+// that a message that is open for long mostly lacks chunks that nobody sends any more. It is called before Add.
+func (a *Assembler) PreferLater() { a.later = true }
 
 // Assembled is the result of Add. Without IDs, the chunk waits for the rest of its message, unless its own id is in GivenUp.
 type Assembled struct {
@@ -68,6 +73,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, again bool, e *Entry, payloadM
 		return Assembled{}, broken(ReasonSize, "chunked message beyond the limit")
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
+	var earlier []ID
 	if e.Metadata.Chunk == 0 {
 		a.returned.remove(key)
 	}
@@ -77,6 +83,8 @@ func (a *Assembler) Add(now clock.Instant, id ID, again bool, e *Entry, payloadM
 			return Assembled{}, broken(ReasonChunk, "more bytes than the message declares")
 		case a.returned.has(key) && !a.done.elsewhere(key, id): // a redundant one waits to be acked
 			return Assembled{GivenUp: []ID{id}}, nil
+		case a.later:
+			earlier, _ = a.room(nil, key.cost(e)+cost)
 		case a.isFull(key.cost(e) + cost):
 			if e.Metadata.Chunk == 0 {
 				a.returned.add(key)
@@ -97,6 +105,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, again bool, e *Entry, payloadM
 		return a.complete(p, e)
 	}
 	givenUp, fits := a.room(p, cost)
+	givenUp = append(earlier, givenUp...)
 	if !fits {
 		return Assembled{GivenUp: append(givenUp, id)}, nil
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -156,5 +157,49 @@ func TestReturnedIsBounded(t *testing.T) {
 	r.remove(identity{})
 	if len(r.messages) != returnedMax-1 || len(r.order) != returnedMax-1 {
 		t.Errorf("%d messages are remembered in %d places after one is removed", len(r.messages), len(r.order))
+	}
+}
+
+// With PreferLater the messages that began first are given up: otherwise the chunks of producers that died would keep out all later messages.
+func TestEarlierMessagesAreGivenUp(t *testing.T) {
+	chunksOf := func(ledger int64) [][]byte {
+		return cut(named("p", strconv.FormatInt(ledger, 10), 1), 0, bytes.Repeat([]byte("x"), 4000), 2000)
+	}
+	const bytesMax = 3 * (messageCost + 100 + 2*pieceCost + 4000)
+	a := newTaker(t, bytesMax)
+	a.a.PreferLater()
+	for ledger := range int64(100) { // their other chunks never come
+		a.add(ID{ledger, 0}, chunksOf(ledger)[0])
+	}
+	for ledger := int64(100); ledger < 110; ledger += 2 { // two at once are whole
+		one, two := chunksOf(ledger), chunksOf(ledger+1)
+		for i, chunk := range [][]byte{one[0], two[0], one[1], two[1]} {
+			id := ID{ledger + int64(i%2), int64(i / 2)}
+			got, err := a.a.Add(a.now, id, false, chunkOf(t, chunk), MessageSizeDefault)
+			if whole := len(got.IDs) == 2; err != nil || whole != (i > 1) {
+				t.Fatalf("chunk %v: %+v, %v", id, got, err)
+			}
+			if a.a.Held() > bytesMax {
+				t.Fatalf("%d bytes are held, want at most %d", a.a.Held(), bytesMax)
+			}
+		}
+	}
+}
+
+// With PreferLater, too, a message whose repetitions fill the Assembler ends, after all others.
+func TestRepetitionsFillAnAssemblerThatPrefersLater(t *testing.T) {
+	first := func(uuid string) []byte { return cut(named("p", uuid, 1), 0, bytes.Repeat([]byte("x"), 4000), 2000)[0] }
+	a := newTaker(t, 1<<20)
+	a.a.PreferLater()
+	a.add(ID{1, 0}, first("one"))
+	a.add(ID{2, 0}, first("two"))
+	for entry := int64(1); entry < entriesMax-1; entry++ {
+		a.add(ID{1, entry}, first("one"))
+	}
+	if got := a.add(ID{1, entriesMax}, first("one")); !slices.Equal(got, ofMessage(2, 0)) {
+		t.Errorf("%v makes room, want the other message", got)
+	}
+	if got := a.add(ID{1, entriesMax + 1}, first("one")); len(got) != entriesMax+1 || a.a.Messages() != 0 {
+		t.Errorf("%d entries are given up and %d messages are held, want all and none", len(got), a.a.Messages())
 	}
 }

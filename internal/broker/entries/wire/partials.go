@@ -103,13 +103,18 @@ func (a *Assembler) repeat(p *partial, id ID) Assembled {
 	return Assembled{GivenUp: givenUp}
 }
 
-// room gives up later messages, and then p, until that many bytes fit. The message that began first always gets room, because Add refuses messages that
+// room gives up other messages, later ones and then p unless PreferLater, until that many bytes fit. One message always gets room, because Add refuses messages that
 // exceed bytesMax on their own. Messages are given up as a whole: the broker assigns later chunks only after the first one.
 func (a *Assembler) room(p *partial, bytes int) (givenUp []ID, fits bool) {
 	for a.isFull(bytes) {
-		last := a.last
-		givenUp = append(givenUp, a.giveUp(last)...)
-		if last == p {
+		one := a.last
+		if a.later {
+			if one = a.first; one == p && p.after != nil {
+				one = p.after
+			}
+		}
+		givenUp = append(givenUp, a.giveUp(one)...)
+		if one == p {
 			return givenUp, false
 		}
 	}

@@ -1,0 +1,45 @@
+package entries
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+)
+
+// An exclusive consumer never asks for entries again, since the broker would begin anew with all of them. So chunks of producers that died do not keep later
+// messages from being whole, and unacked entries, which brokers do not bound, take no memory.
+func TestAnExclusiveConsumerReadsInOrder(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.ChunkBytesMax = 1 << 14
+		asked := false
+		r.cluster.Broker("a:6650").Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			asked = asked || c.GetType() == pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES
+			return false
+		}
+		r.cfg.URL = "pulsar://a"
+		consumer := r.subscribe(func(s *Subscription) { s.Type = Exclusive })
+		part := string(make([]byte, 1000))
+		for i := range 100 {
+			r.cluster.Publish(topicName, fakebroker.Chunk(fmt.Sprint("dead", i), 0, 2, 2000, part), 1)
+		}
+		for i := range 2 {
+			r.cluster.Publish(topicName, fakebroker.Chunk("whole", i, 2, 2000, part), 1)
+		}
+		r.publish(1000)
+		if got := r.receive(1001); len(got[0].Chunks) != 2 || got[0].Broken != nil || string(got[0].Entry.Payload) != part+part {
+			t.Errorf("first came %v, %v, want the message in chunks", got[0].Chunks, got[0].Broken)
+		}
+		time.Sleep(10 * r.cfg.GivenUpDelay)
+		synctest.Wait()
+		consumer.mu.Lock()
+		p := consumer.session.permits
+		consumer.mu.Unlock()
+		if asked || len(p.costs) != 0 || p.unacked != 0 {
+			t.Errorf("redelivery was requested: %v; %d entries are counted, with %d events, want none", asked, len(p.costs), p.unacked)
+		}
+	})
+}
