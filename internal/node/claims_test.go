@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/source"
 )
 
 const claimedTopic = "persistent://public/default/orders"
@@ -103,7 +104,15 @@ func TestReleaseEndsTheGroup(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	claims := controllog.NewMem()
-	a := g.startWith("a", nil, func(p *Parts) { p.Claims = claimsOf(t, claims, "public/default") })
+	var subscriptions atomic.Int64
+	a := g.startWith("a", nil, func(p *Parts) {
+		p.Claims = claimsOf(t, claims, "public/default")
+		newSource := p.Source
+		p.Source = func(topics []string) *source.Source {
+			subscriptions.Add(1)
+			return newSource(topics)
+		}
+	})
 	g.startApp(a)
 	g.ready(a)
 	g.eventually("the generation is written down", func() error {
@@ -120,6 +129,9 @@ func TestReleaseEndsTheGroup(t *testing.T) {
 	g.closes("a has ended", a.ended)
 	if !errors.Is(a.err, ErrIdentity) || !errors.Is(a.err, claim.ErrReleased) {
 		t.Errorf("a ended with %v", a.err)
+	}
+	if n := subscriptions.Load(); n != 1 || errors.Is(a.err, ErrDrainTimeout) { // it is a member to the end
+		t.Errorf("it subscribed %d times, and ended with %v; want it once, and an end without waiting", n, a.err)
 	}
 	b := g.startWith("b", nil, func(p *Parts) { p.Claims = claimsOf(t, claims, "public/next") })
 	g.eventually("b holds the subscription", b.CheckClaim)

@@ -222,17 +222,17 @@ func (n *Node) waitUntil(ctx context.Context, over <-chan struct{}, holds func()
 	const again = 200 * time.Millisecond // the length of an absence is not reported, so poll
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		if holds() {
 			return true
 		}
 		select {
 		case <-ctx.Done():
-			return false
 		case <-over:
 			return holds()
 		case <-n.changed:
 		case <-ticker.C:
 		}
 	}
+	return false
 }
