@@ -391,8 +391,8 @@ func BenchmarkTable(b *testing.B) {
 		batch, _ = t.Take(peerNumber(2), benchBatch, 1<<20, batch[:0])
 		t.Done(peerNumber(2), event.Set{First: entry.First, Events: done}, &out)
 	}
-	if t.Len() != 0 || len(batch) != benchBatch {
-		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
+	if t.n != 0 || len(batch) != benchBatch {
+		b.Fatalf("%d events are left, the last batch had %d", t.n, len(batch))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchBatch), "ns/event")
 }

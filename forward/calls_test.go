@@ -95,8 +95,8 @@ func TestFormerOwnerOfAReservation(t *testing.T) {
 			c.says.Handle = tt.handle(1)
 			tt.Settle(tt.now, peerNumber(1), []event.Verdict{c.says}, &tt.out)
 			tt.wantOver(1, "")
-			if tt.Settle(tt.now, peerNumber(2), []event.Verdict{c.says}, &tt.out); len(tt.out.Verdicts) != 1 || tt.Len() != 0 {
-				t.Errorf("the present owner ends it: settled with %+v, %d are held", tt.out.Verdicts, tt.Len())
+			if tt.Settle(tt.now, peerNumber(2), []event.Verdict{c.says}, &tt.out); len(tt.out.Verdicts) != 1 || tt.n != 0 {
+				t.Errorf("the present owner ends it: settled with %+v, %d are held", tt.out.Verdicts, tt.n)
 			}
 		})
 	}

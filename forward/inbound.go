@@ -54,16 +54,6 @@ type renewed struct {
 // creditsMax is the number of credits that may wait for one stream; more are dropped.
 const creditsMax = 1024
 
-// credit queues a credit.
-func (in *inbound) credit(c *peerv1.Credit) {
-	in.mu.Lock()
-	if len(in.credits) < creditsMax {
-		in.credits = append(in.credits, c)
-	}
-	in.mu.Unlock()
-	in.link.wake()
-}
-
 // sendSmall implements end: it sends the credits that wait, and the answers to renewals.
 func (in *inbound) sendSmall(receipt uint64) error {
 	in.mu.Lock()

@@ -3,6 +3,7 @@ package forward
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -17,92 +18,83 @@ type KeyPlace struct {
 }
 
 // Inspect returns the held events of a key by place. It visits all held events, so it is
-// meant for operators' requests only.
-func (t *Table) Inspect(key event.Key) []KeyPlace {
-	var look inspection
-	for !look.done {
-		t.inspect(key, &look)
-	}
-	return look.result()
+// meant for operators' requests only. An event that moves meanwhile may be counted twice
+// or not at all.
+func (p *Pool) Inspect(key event.Key) (places []KeyPlace) {
+	p.visit(func(h held) {
+		if h.key() != key {
+			return
+		}
+		place, with := p.table.placeOf(h)
+		i := slices.IndexFunc(places, func(s KeyPlace) bool { return s.Place == place && s.With == with })
+		if i < 0 {
+			i, places = len(places), append(places, KeyPlace{Place: place, With: with, Oldest: h.since})
+		}
+		places[i].Events++
+		places[i].Oldest = min(places[i].Oldest, h.since)
+	})
+	slices.SortFunc(places, func(a, b KeyPlace) int {
+		return cmp.Or(cmp.Compare(a.Place, b.Place), slices.Compare(a.With[:], b.With[:]))
+	})
+	return places
 }
 
-// inspection is a search among the held events that visits the records in steps, so that the
-// lock can be released between them.
-type inspection struct {
-	age    uint64     // records up to this age were visited
-	places []KeyPlace // found so far
-	done   bool
+// HeldKey is the events of one key that no mailbox has: they wait at this node. Of their places it
+// has the first one that is found.
+type HeldKey struct {
+	Key event.Key
+	KeyPlace
+}
+
+// Unsent returns the keys with events that wait at this node because their owner is not known,
+// cannot be reached or has no room. It visits all held events, like [Pool.Inspect].
+func (p *Pool) Unsent() (keys []HeldKey) {
+	at := make(map[event.Key]int) // in keys
+	p.visit(func(h held) {
+		place, with := p.table.placeOf(h)
+		if place == Sent {
+			return
+		}
+		i, known := at[h.key()]
+		if !known {
+			i = len(keys)
+			key := event.Key(strings.Clone(string(h.key()))) // it outlives the event
+			at[key], keys = i, append(keys, HeldKey{key, KeyPlace{Place: place, With: with, Oldest: h.since}})
+		}
+		keys[i].Events++
+		keys[i].Oldest = min(keys[i].Oldest, h.since)
+	})
+	return keys
+}
+
+// visit calls f for all held events, in steps between which it releases the lock.
+func (p *Pool) visit(f func(held)) {
+	for age, more := uint64(0), true; more; {
+		p.mu.Lock()
+		age, more = p.table.visit(age, f)
+		p.mu.Unlock()
+	}
 }
 
 // eventsAtOnce is about the number of events of one step.
 const eventsAtOnce = 4000
 
-// inspect is one step of a search.
-func (t *Table) inspect(key event.Key, look *inspection) {
-	t.visit(look, func(h held) {
-		if h.key() == key {
-			t.add(h, look)
-		}
-	})
-}
-
-// visit calls f for the events of one step.
-func (t *Table) visit(look *inspection, f func(held)) {
+// visit calls f for the events of one step: those of the records behind an age. It returns the age up to which the
+// records were visited, and whether there are more.
+func (t *Table) visit(age uint64, f func(held)) (_ uint64, more bool) {
 	visited := 0
 	for r := t.oldest; r != nil; r = r.newer {
-		if r.age <= look.age {
+		if r.age <= age {
 			continue
 		}
 		if visited >= eventsAtOnce {
-			return
+			return age, true
 		}
 		for i := range r.events.All() {
 			f(held{r, i})
 			visited++
 		}
-		look.age = r.age
+		age = r.age
 	}
-	look.done = true
-}
-
-// add counts an event of the key in the result.
-func (t *Table) add(h held, look *inspection) {
-	place, with := t.whereIs(h)
-	i := slices.IndexFunc(look.places, func(s KeyPlace) bool { return s.Place == place && s.With == with })
-	if i < 0 {
-		i, look.places = len(look.places), append(look.places, KeyPlace{Place: place, With: with, Oldest: clock.Forever})
-	}
-	look.places[i].Events++
-	look.places[i].Oldest = min(look.places[i].Oldest, h.since)
-}
-
-// whereIs returns the place of an event, and the peer that it is for, see [KeyPlace.With].
-func (t *Table) whereIs(h held) (Place, Peer) {
-	place, l := t.placeOf(h)
-	switch {
-	case l != nil:
-		return place, l.peer
-	case place == Full:
-		return place, t.waiting[h.waiter()].refuser
-	}
-	return place, Peer{}
-}
-
-func (l *inspection) result() []KeyPlace {
-	slices.SortFunc(l.places, func(a, b KeyPlace) int {
-		return cmp.Or(cmp.Compare(a.Place, b.Place), slices.Compare(a.With[:], b.With[:]))
-	})
-	return l.places
-}
-
-// Inspect is [Table.Inspect]. An event that moves during the search may be counted twice
-// or not at all.
-func (p *Pool) Inspect(key event.Key) []KeyPlace {
-	var look inspection
-	for !look.done {
-		p.mu.Lock()
-		p.table.inspect(key, &look)
-		p.mu.Unlock()
-	}
-	return look.result()
+	return age, false
 }

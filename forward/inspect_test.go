@@ -10,6 +10,7 @@ import (
 
 func TestInspect(t *testing.T) {
 	inEachForm(t, func(t *testing.T, tt *tableTest) {
+		p := &Pool{table: tt.Table}
 		began := tt.now
 		tt.hold("hot", 1, 3)
 		tt.hold("cold", 10, 10)
@@ -20,7 +21,7 @@ func TestInspect(t *testing.T) {
 			{Place: Queued, With: peerNumber(1), Events: 2, Oldest: began.Add(time.Second)},
 			{Place: Sent, With: peerNumber(1), Events: 3, Oldest: began},
 		}
-		if got := tt.Inspect("hot"); !slices.Equal(got, want) {
+		if got := p.Inspect("hot"); !slices.Equal(got, want) {
 			t.Errorf("hot is %+v, want %+v", got, want)
 		}
 		tt.say(1, event.Overloaded, 0, 2)
@@ -29,10 +30,10 @@ func TestInspect(t *testing.T) {
 			{Place: Sent, With: peerNumber(1), Events: 2, Oldest: began},
 			{Place: Full, With: peerNumber(1), Events: 3, Oldest: began},
 		}
-		if got := tt.Inspect("hot"); !slices.Equal(got, want) {
+		if got := p.Inspect("hot"); !slices.Equal(got, want) {
 			t.Errorf("hot is %+v, want %+v", got, want)
 		}
-		if got := tt.Inspect("nobody's"); got != nil {
+		if got := p.Inspect("nobody's"); got != nil {
 			t.Errorf("a key without events is %+v", got)
 		}
 	})
@@ -46,25 +47,22 @@ func TestInspectGoesStepByStep(t *testing.T) {
 			tt.hold("cold", n, min(events, n+perEntry)-1)
 		}
 		tt.hold("hot", events, events)
-		var look inspection
-		steps := 0
-		for ; !look.done; steps++ {
-			before, visited := look.age, 0
-			tt.inspect("hot", &look)
-			for r := tt.oldest; r != nil; r = r.newer {
-				if r.age > before && r.age <= look.age {
-					visited += r.n
-				}
-			}
-			if visited >= eventsAtOnce+perEntry {
-				t.Fatalf("one step looks at %d events", visited)
+		steps, visited := 0, 0
+		for age, more := uint64(0), true; more; steps++ {
+			before := visited
+			age, more = tt.visit(age, func(held) { visited++ })
+			if visited-before >= eventsAtOnce+perEntry {
+				t.Fatalf("one step looks at %d events", visited-before)
 			}
 		}
-		if got := look.result(); steps < 3 || len(got) != 1 || got[0].Events != 1 {
-			t.Errorf("after %d steps %+v", steps, got)
+		if steps < 3 || visited != events {
+			t.Errorf("%d steps look at %d events, want 3 or more and %d", steps, visited, events)
 		}
-		if got := tt.Inspect("cold"); len(got) != 1 || got[0].Events != events-1 {
-			t.Errorf("cold is %+v", got)
+		p := &Pool{table: tt.Table}
+		for key, want := range map[event.Key]int{"hot": 1, "cold": events - 1} {
+			if got := p.Inspect(key); len(got) != 1 || got[0].Events != want {
+				t.Errorf("%s is %+v, want %d events in one place", key, got, want)
+			}
 		}
 	})
 }

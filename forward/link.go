@@ -161,10 +161,11 @@ func (l *link) run(ctx context.Context, e end) error {
 		case <-timer.C:
 			due = true
 		}
+		held := sender.heldUntil
 		if err := sender.send(e); err != nil {
 			return err
 		}
-		if due || sender.holdingChanged {
+		if due || sender.heldUntil != held {
 			timer.Reset(sender.untilDue())
 		}
 		more, err := sender.sendAside(e)
@@ -186,8 +187,7 @@ type sender struct {
 	pingAt     clock.Instant // when that was
 	hotSince   clock.Instant // when the newest hot frame was sent
 
-	heldUntil      clock.Instant // a receipt waits until then for a hot frame; 0: none waits
-	holdingChanged bool          // by the last call of send
+	heldUntil clock.Instant // a receipt waits until then for a hot frame; 0: none waits
 
 	probe    uint64 // the newest Ping that was sent behind ids, to learn from its Pong that they were taken in
 	probed   int    // ids sent aside before it; 0 when it is answered
@@ -205,8 +205,6 @@ func (p *sender) send(e end) error {
 		}
 	}
 	receipt := p.takenIn.Load()
-	held := p.heldUntil
-	defer func() { p.holdingChanged = p.heldUntil != held }()
 	if !p.waiting {
 		runtime.Gosched() // the waker may add more: let it finish, so that frames fill
 		if err := e.sendSmall(p.receiptOut.Load()); err != nil {
@@ -287,19 +285,15 @@ func (p *sender) pingDue() clock.Instant {
 	return max(quietSince, p.pingAt).Add(p.config.PingAfter)
 }
 
-// untilDue returns the time until a held receipt or the next Ping is due.
+// untilDue returns the time until a held receipt or the next Ping is due if the stream stays idle. Frames
+// only make the time until the Ping longer, so they need not reset the timer.
 func (p *sender) untilDue() time.Duration {
-	if p.heldUntil == 0 {
-		return p.untilPing()
+	until := time.Hour // a callee only answers Pings, and they wake it
+	if p.role == callerEnd {
+		until = max(p.pingDue().Sub(p.now()), time.Millisecond)
 	}
-	return max(0, min(p.heldUntil.Sub(p.now()), p.untilPing()))
-}
-
-// untilPing returns the time until the next Ping is due if the stream stays idle. Frames
-// only make it longer, so they need not reset the timer.
-func (p *sender) untilPing() time.Duration {
-	if p.role == calleeEnd {
-		return time.Hour // this end only answers, and a Ping wakes it
+	if p.heldUntil != 0 {
+		until = max(0, min(p.heldUntil.Sub(p.now()), until))
 	}
-	return max(p.pingDue().Sub(p.now()), time.Millisecond)
+	return until
 }

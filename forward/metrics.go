@@ -26,7 +26,6 @@ type Metrics struct {
 	windowSent, windowReceived, windowDropped prometheus.Counter
 	creditsOut, creditsIn                     prometheus.Counter
 
-	held           *prometheus.GaugeVec
 	heldBytes      prometheus.Gauge
 	relayed        prometheus.Gauge
 	fullKeys       prometheus.Gauge
@@ -88,9 +87,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		otherSettings: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_other_settings_total", Help: "Streams of routers whose settings are not those of this group.",
 		}),
-		held: factory.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",
-		}, []string{"place"}),
 		heldBytes: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
 		relayed:   factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_relayed_bytes", Help: "Weight of the held events that this member passes on for members that cannot reach their owners."}),
 		relayedRefused: factory.NewCounter(prometheus.CounterOpts{
@@ -116,8 +112,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for kind := event.Done; kind <= event.Granted; kind++ {
 		m.verdicts[kind] = verdicts.WithLabelValues(kind.String())
 	}
+	held := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place."}, []string{"place"})
 	for place := range places {
-		m.placeGauges[place] = m.held.WithLabelValues(place.String())
+		m.placeGauges[place] = held.WithLabelValues(place.String())
 	}
 	return m
 }

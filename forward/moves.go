@@ -36,11 +36,6 @@ func (m *Moves) Reset() {
 	m.Local, m.Wake, m.Cancel, m.Done, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Cancel[:0], m.Done[:0], m.Verdicts[:0], m.Settled[:0]
 }
 
-// Empty reports whether there is nothing to do.
-func (m *Moves) Empty() bool {
-	return len(m.Local)+len(m.Wake)+len(m.Cancel)+len(m.Granted)+len(m.Attempted)+len(m.Renew)+len(m.Done)+len(m.Settled) == 0
-}
-
 func (m *Moves) settle(ref event.Ref, v event.Verdict) {
 	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ref)
 }

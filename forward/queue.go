@@ -192,15 +192,19 @@ func (t *Table) lift(h held) {
 	}
 }
 
-// placeOf returns the place of an event.
-func (t *Table) placeOf(h held) (place Place, l *lane) {
+// placeOf returns the place of an event, and the peer that it is for, see [KeyPlace.With].
+func (t *Table) placeOf(h held) (Place, Peer) {
 	if s := h.sentTo(); s != nil {
-		return Sent, s.lane
+		return Sent, s.lane.peer
 	}
 	if s := h.queuedFor(); s != nil {
-		return s.lane.place, s.lane
+		return s.lane.place, s.lane.peer
 	}
-	return t.waiting[h.waiter()].place, nil
+	w := t.waiting[h.waiter()]
+	if w.place == Full {
+		return Full, w.refuser
+	}
+	return w.place, Peer{}
 }
 
 // lostOn takes back the events of these partitions that were sent to the peer of a lane, and returns them in no

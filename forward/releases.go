@@ -125,14 +125,6 @@ func (t *Table) expireReleases(now clock.Instant, out *Moves) {
 	}
 }
 
-// nextRelease returns the time at which [Table.expireReleases] has something to do.
-func (t *Table) nextRelease() clock.Instant {
-	if len(t.releases.all) == 0 {
-		return clock.Forever
-	}
-	return t.releases.all[0].due
-}
-
 // leaveAlone keeps a release although the stream of its holder has ended. Beyond the bounds of such releases it forgets
 // those that are due first.
 func (t *Table) leaveAlone(h held) {

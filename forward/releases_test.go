@@ -36,7 +36,7 @@ func (tt *tableTest) wantOver(number int, code string) {
 	if got := tt.codes(); got[number] != code || len(got) > 1 {
 		tt.t.Fatalf("settled with %v, want %q for %d", got, code, number)
 	}
-	if held := tt.Len() > 0; held == (code != "") {
+	if held := tt.n > 0; held == (code != "") {
 		tt.t.Fatalf("it is held: %t, over with %q", held, code)
 	}
 }
@@ -215,7 +215,7 @@ func TestReleasesAloneAreBounded(t *testing.T) {
 			if n := tt.Stats().Forgotten; n != uint64(alone-rs.alone) {
 				t.Errorf("%d releases are said to be forgotten, want %d", n, alone-rs.alone)
 			}
-			if len(rs.all) != held+rs.alone || rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax || !full || tt.Len() != len(rs.all) {
+			if len(rs.all) != held+rs.alone || rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax || !full || tt.n != len(rs.all) {
 				t.Errorf("%d releases are kept, %d of them alone with %d bytes", len(rs.all), rs.alone, rs.aloneBytes)
 			}
 			if _, kept := tt.Has(tt.handle(held + alone - 1)); !kept || rs.all[held].handle < tt.handle(held+rs.alone) {

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"encoding/hex"
-	"iter"
 	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -26,8 +25,6 @@ var Local Peer
 type Route interface {
 	// Locate returns the owner of p, or false when there is none.
 	Locate(p ring.Partition) (owner Peer, ok bool)
-	// Owners yields all owners, in a fixed order.
-	Owners() iter.Seq[Peer]
 	// Epoch is the position of the table's epoch.
 	Epoch() event.Position
 }
@@ -92,9 +89,6 @@ func (t *Table) markOwners(now clock.Instant) {
 	}
 	clear(t.owners.lanes)
 	t.owners.lanes = append(t.owners.lanes[:0], t.nobody)
-	for owner := range t.route.Owners() {
-		t.markOwner(now, owner)
-	}
 	for p := range t.owners.byPartition {
 		t.owners.byPartition[p] = 0
 		if owner, ok := t.route.Locate(ring.Partition(p)); ok {

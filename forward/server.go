@@ -219,7 +219,12 @@ func (s *Server) Credit(to StreamID, key *event.Key, events int) {
 	if key != nil {
 		credit.Keys = [][]byte{[]byte(*key)}
 	}
-	in.credit(credit)
+	in.mu.Lock()
+	if len(in.credits) < creditsMax {
+		in.credits = append(in.credits, credit)
+	}
+	in.mu.Unlock()
+	in.link.wake()
 }
 
 // Renewed answers renewals on a stream. If the stream is gone the answers are dropped, and the holders ask again. The

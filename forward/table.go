@@ -384,7 +384,10 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 
 // Next is the instant at which Tick has something to do, [clock.Forever] when there is none.
 func (t *Table) Next() clock.Instant {
-	next := t.nextRelease()
+	next := clock.Forever
+	if len(t.releases.all) > 0 {
+		next = t.releases.all[0].due
+	}
 	if len(t.waits) > 0 {
 		next = min(next, t.waits[0].due)
 	}
@@ -414,16 +417,6 @@ func (t *Table) Newest(handle event.Handle) *event.Event {
 	return ref.Event()
 }
 
-// Has returns the place of an event and whether it is held.
-func (t *Table) Has(handle event.Handle) (Place, bool) {
-	h, ok := t.lookUp(handle)
-	if !ok {
-		return 0, false
-	}
-	place, _ := t.placeOf(h)
-	return place, true
-}
-
 // Unanswered returns the number of events that peer has not answered.
 func (t *Table) Unanswered(peer Peer) int {
 	if l := t.find(peer); l != nil {
@@ -431,9 +424,6 @@ func (t *Table) Unanswered(peer Peer) int {
 	}
 	return 0
 }
-
-// Len returns the number of held events.
-func (t *Table) Len() int { return t.n }
 
 // Stats is a snapshot of a table.
 type Stats struct {

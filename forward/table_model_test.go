@@ -2,7 +2,6 @@ package forward
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"testing"
@@ -25,16 +24,6 @@ type fixedRoute struct {
 func (r fixedRoute) Locate(p ring.Partition) (Peer, bool) {
 	i := int(p) % len(r.owners)
 	return r.owners[i], !r.none[i]
-}
-
-func (r fixedRoute) Owners() iter.Seq[Peer] {
-	var owners []Peer
-	for i, owner := range r.owners {
-		if !r.none[i] && !slices.Contains(owners, owner) {
-			owners = append(owners, owner)
-		}
-	}
-	return slices.Values(owners)
 }
 
 func (r fixedRoute) Epoch() event.Position { return r.epoch }
@@ -227,7 +216,7 @@ func (m *model) partitionOf(h event.Handle) ring.Partition {
 // check compares the table's sums with the model.
 func (m *model) check(t fataler) {
 	s := m.table.Stats()
-	if s.Events != len(m.open) || m.table.Len() != len(m.open) {
+	if s.Events != len(m.open) || m.table.n != len(m.open) {
 		t.Fatalf("table holds %d, want %d", s.Events, len(m.open))
 	}
 	var in [places]int

@@ -77,6 +77,21 @@ func (tt *tableTest) holdEntry(from int, e *event.Entry) {
 }
 
 // handle returns the handle of an event, that of an unknown entry if there is none with this number.
+// Empty reports whether there is nothing to do.
+func (m *Moves) Empty() bool {
+	return len(m.Local)+len(m.Wake)+len(m.Cancel)+len(m.Granted)+len(m.Attempted)+len(m.Renew)+len(m.Done)+len(m.Settled) == 0
+}
+
+// Has returns the place of an event and whether it is held.
+func (t *Table) Has(handle event.Handle) (Place, bool) {
+	h, ok := t.lookUp(handle)
+	if !ok {
+		return 0, false
+	}
+	place, _ := t.placeOf(h)
+	return place, true
+}
+
 func (tt *tableTest) handle(number int) event.Handle {
 	if h, ok := tt.handles[number]; ok {
 		return h
@@ -198,16 +213,16 @@ func TestDone(t *testing.T) {
 		tt.hold("k", 1, 3)
 		tt.wantTake(1, 1, 2, 3)
 		tt.Settle(tt.now, peerNumber(2), doneOf(tt.handlesOf(1, 2)...), &tt.out) // never had them
-		if tt.Len() != 3 || tt.Stats().Ignored != 2 {
-			t.Fatalf("%d held, %d ignored", tt.Len(), tt.Stats().Ignored)
+		if tt.n != 3 || tt.Stats().Ignored != 2 {
+			t.Fatalf("%d held, %d ignored", tt.n, tt.Stats().Ignored)
 		}
 		tt.say(1, event.Attempted, 0, 1)
 		tt.say(1, event.NotYet, 0, 2) // the peer has it no longer, but may have finished it
 		tt.Settle(tt.now, peerNumber(1), doneOf(tt.handlesOf(1, 2, 1, 9)...), &tt.out)
 		tt.say(1, event.Attempted, 0, 1)
 		tt.say(1, event.Failed, 0, 2)
-		if want := []int{1, 2}; !slices.Equal(tt.ended(), want) || tt.Len() != 1 || tt.Stats().Ignored != 6 {
-			t.Errorf("done are %v, want %v; %d held, %d ignored", tt.ended(), want, tt.Len(), tt.Stats().Ignored)
+		if want := []int{1, 2}; !slices.Equal(tt.ended(), want) || tt.n != 1 || tt.Stats().Ignored != 6 {
+			t.Errorf("done are %v, want %v; %d held, %d ignored", tt.ended(), want, tt.n, tt.Stats().Ignored)
 		}
 		tt.wantDoneOnly()
 	})
@@ -238,8 +253,8 @@ func TestDoneBySets(t *testing.T) {
 		tt.wantTake(1, 1, 2, 3)
 		tt.done(2, 1, 2) // never had them
 		tt.done(7, 1)    // there is no such peer
-		if tt.Len() != 3 || tt.Stats().Ignored != 3 || !tt.out.Empty() && len(tt.out.Done) > 0 {
-			t.Fatalf("%d held, %d ignored, done are %v", tt.Len(), tt.Stats().Ignored, tt.ended())
+		if tt.n != 3 || tt.Stats().Ignored != 3 || !tt.out.Empty() && len(tt.out.Done) > 0 {
+			t.Fatalf("%d held, %d ignored, done are %v", tt.n, tt.Stats().Ignored, tt.ended())
 		}
 		tt.say(1, event.Attempted, 0, 1)
 		tt.say(1, event.NotYet, 0, 2) // the peer has it no longer, but may have finished it
@@ -248,8 +263,8 @@ func TestDoneBySets(t *testing.T) {
 		tt.Done(peerNumber(1), setOf(tt.handle(1).First(), event.EntryEventsMax-1), &tt.out) // beyond the entry
 		tt.say(1, event.Attempted, 0, 1)
 		tt.say(1, event.Failed, 0, 2)
-		if want := []int{1, 2}; !slices.Equal(tt.ended(), want) || tt.Len() != 1 || tt.Stats().Ignored != 8 {
-			t.Errorf("done are %v, want %v; %d held, %d ignored", tt.ended(), want, tt.Len(), tt.Stats().Ignored)
+		if want := []int{1, 2}; !slices.Equal(tt.ended(), want) || tt.n != 1 || tt.Stats().Ignored != 8 {
+			t.Errorf("done are %v, want %v; %d held, %d ignored", tt.ended(), want, tt.n, tt.Stats().Ignored)
 		}
 		tt.wantDoneOnly()
 		tt.done(1, 3)
@@ -310,16 +325,16 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 				tt.wantTake(2, 1)
 				tt.say(1, event.NotOwner, 2, 1) // the peer has it no longer, so this changes nothing
 				done(tt, 3)                     // never had it
-				if tt.Len() != 1 || len(tt.ended()) != 0 {
-					t.Fatalf("%d held, done are %v", tt.Len(), tt.ended())
+				if tt.n != 1 || len(tt.ended()) != 0 {
+					t.Fatalf("%d held, done are %v", tt.n, tt.ended())
 				}
 				done(tt, 1)
 				if !slices.Equal(tt.ended(), []int{1}) {
 					t.Errorf("done are %v after the verdict of the earlier owner", tt.ended())
 				}
 				done(tt, 2)
-				if tt.Len() != 0 || !slices.Equal(tt.ended(), []int{1}) || tt.Stats().Ignored != 3 {
-					t.Errorf("%d held, done are %v, %d ignored", tt.Len(), tt.ended(), tt.Stats().Ignored)
+				if tt.n != 0 || !slices.Equal(tt.ended(), []int{1}) || tt.Stats().Ignored != 3 {
+					t.Errorf("%d held, done are %v, %d ignored", tt.n, tt.ended(), tt.Stats().Ignored)
 				}
 				tt.wantDoneOnly()
 			})
@@ -352,8 +367,8 @@ func TestEventsOfATakenOverPartitionGoToTheNextOwner(t *testing.T) {
 		tt.say(1, event.NotOwner, 2, 2) // it has read the log at last
 		tt.say(1, event.Done, 0, 1)
 		tt.done(2, 1, 2, 3, 4)
-		if want := []int{1, 2, 3, 4}; !slices.Equal(tt.ended(), want) || tt.Len() != 0 {
-			t.Errorf("done are %v, want %v; %d are held", tt.ended(), want, tt.Len())
+		if want := []int{1, 2, 3, 4}; !slices.Equal(tt.ended(), want) || tt.n != 0 {
+			t.Errorf("done are %v, want %v; %d are held", tt.ended(), want, tt.n)
 		}
 		tt.wantDoneOnly()
 	})
@@ -484,8 +499,8 @@ func TestRelayedEventNeverWaits(t *testing.T) {
 			t.Errorf("the verdict on %d comes with event %d, want %d", v.Handle, tt.out.Settled[i].Handle(), want)
 		}
 	}
-	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.Len() != 0 || tt.Stats().Bytes != 0 {
-		t.Errorf("relayed events end with %v, want %v; %d are held", kinds, want, tt.Len())
+	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.n != 0 || tt.Stats().Bytes != 0 {
+		t.Errorf("relayed events end with %v, want %v; %d are held", kinds, want, tt.n)
 	}
 }
 
@@ -505,8 +520,8 @@ func TestFailuresOfRelayedEventsArePassedOn(t *testing.T) {
 		t.Errorf("a stranger's word is passed on: %+v", tt.out.Attempted)
 	}
 	tt.Settle(tt.now, peerNumber(1), failures, &tt.out)
-	if !slices.Equal(tt.out.Attempted, failures[:1]) || len(tt.out.Verdicts) > 0 || tt.out.Empty() || tt.Len() != 2 {
-		t.Fatalf("passed on are %+v, settled %+v, %d are held", tt.out.Attempted, tt.out.Verdicts, tt.Len())
+	if !slices.Equal(tt.out.Attempted, failures[:1]) || len(tt.out.Verdicts) > 0 || tt.out.Empty() || tt.n != 2 {
+		t.Fatalf("passed on are %+v, settled %+v, %d are held", tt.out.Attempted, tt.out.Verdicts, tt.n)
 	}
 	if tt.out.Reset(); len(tt.out.Attempted) > 0 || !tt.out.Empty() {
 		t.Error("it is passed on again")
@@ -527,8 +542,8 @@ func TestRelayedEventsOfAnEntryEndOneByOne(t *testing.T) {
 	tt.wantTake(1, 10, 11, 12) // they were queued before the key was full
 	tt.say(1, event.NotYet, 0, 11)
 	tt.done(1, 10)
-	if !slices.Equal(tt.ended(), []int{10}) || len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Handle != tt.handle(11) || tt.Len() != 2 {
-		t.Errorf("done are %v, the verdicts are %+v, %d events are held", tt.ended(), tt.out.Verdicts, tt.Len())
+	if !slices.Equal(tt.ended(), []int{10}) || len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Handle != tt.handle(11) || tt.n != 2 {
+		t.Errorf("done are %v, the verdicts are %+v, %d events are held", tt.ended(), tt.out.Verdicts, tt.n)
 	}
 	tt.holdEntry(20, entryOf(event.NewRelayedHandle(2, 0), &event.Event{Key: "k"})) // now the key waits
 	if n := len(tt.out.Verdicts); n != 2 || tt.out.Verdicts[1].Handle != tt.handle(20) || tt.out.Verdicts[1].Kind != event.NotYet {
@@ -538,8 +553,8 @@ func TestRelayedEventsOfAnEntryEndOneByOne(t *testing.T) {
 	if n := len(tt.out.Verdicts); n != 3 || tt.out.Verdicts[2].Handle != tt.handle(12) {
 		t.Errorf("the verdicts are %+v, want one more on event 12", tt.out.Verdicts)
 	}
-	if tt.Len() != 1 {
-		t.Errorf("%d events are held, want the own one", tt.Len())
+	if tt.n != 1 {
+		t.Errorf("%d events are held, want the own one", tt.n)
 	}
 }
 
@@ -642,8 +657,8 @@ func TestOnlyFreshEventsAreHeld(t *testing.T) {
 	}
 	tt.wantTake(1, 1, 3)
 	tt.done(1, 0, 1, 2, 3)
-	if want := []int{1, 3}; !slices.Equal(tt.ended(), want) || tt.Len() != 0 || tt.Stats().Ignored != 2 {
-		t.Errorf("done are %v, want %v; %d are held, %d ignored", tt.ended(), want, tt.Len(), tt.Stats().Ignored)
+	if want := []int{1, 3}; !slices.Equal(tt.ended(), want) || tt.n != 0 || tt.Stats().Ignored != 2 {
+		t.Errorf("done are %v, want %v; %d are held, %d ignored", tt.ended(), want, tt.n, tt.Stats().Ignored)
 	}
 }
 
@@ -654,8 +669,8 @@ func TestOversizedEventOfAnEntry(t *testing.T) {
 			tt := newTableTest(t, true)
 			tt.holdEntry(1, makeEntry(event.NewHandle(5, 0),
 				&event.Event{Key: "k", Partition: 1}, &event.Event{Key: "k", Partition: 1, Payload: make([]byte, tt.config.FrameMax)}, &event.Event{Key: "k", Partition: 1}))
-			if len(tt.out.Settled) != 1 || tt.out.Settled[0].Handle() != tt.handle(2) || tt.out.Verdicts[0].Kind != event.Rejected || tt.Len() != 2 {
-				t.Errorf("settled %d by %+v; %d are held", len(tt.out.Settled), tt.out.Verdicts, tt.Len())
+			if len(tt.out.Settled) != 1 || tt.out.Settled[0].Handle() != tt.handle(2) || tt.out.Verdicts[0].Kind != event.Rejected || tt.n != 2 {
+				t.Errorf("settled %d by %+v; %d are held", len(tt.out.Settled), tt.out.Verdicts, tt.n)
 			}
 			tt.wantTake(1, 1, 3)
 			tt.out.Reset()
@@ -692,8 +707,8 @@ func TestOldest(t *testing.T) {
 func TestEventWithAnOversizedTopicIsRejected(t *testing.T) {
 	tt := newTableTest(t, true)
 	tt.holdEntry(1, entryOf(event.NewRelayedHandle(1, 0), &event.Event{Key: "k", Topic: strings.Repeat("t", tt.config.FrameMax)}, &event.Event{Key: "k"}))
-	if len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Handle != tt.handle(1) || tt.out.Verdicts[0].Kind != event.Rejected || tt.Len() != 1 {
-		t.Errorf("the verdicts are %+v; %d events are held, want the other one", tt.out.Verdicts, tt.Len())
+	if len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Handle != tt.handle(1) || tt.out.Verdicts[0].Kind != event.Rejected || tt.n != 1 {
+		t.Errorf("the verdicts are %+v; %d events are held, want the other one", tt.out.Verdicts, tt.n)
 	}
 }
 
@@ -720,8 +735,8 @@ func TestEntriesAreToldApart(t *testing.T) {
 	tt.done(1, 12, 32)
 	tt.done(1, 20, 22)
 	tt.say(1, event.Done, 0, 21, 31) // joins the set
-	if want := []int{12, 10, 11, 20, 21, 22}; !slices.Equal(tt.ended(), want) || tt.Len() != 0 || tt.Stats().Bytes != 0 {
-		t.Errorf("done are %v, want %v; %d are held", tt.ended(), want, tt.Len())
+	if want := []int{12, 10, 11, 20, 21, 22}; !slices.Equal(tt.ended(), want) || tt.n != 0 || tt.Stats().Bytes != 0 {
+		t.Errorf("done are %v, want %v; %d are held", tt.ended(), want, tt.n)
 	}
 	// Three times an entry of 3 events, event 99, event 12 the second time, events 32 and 31.
 	if got := tt.Stats().Ignored; got != 3*3+4 {
@@ -924,12 +939,12 @@ func TestAnEarlierHolderSettles(t *testing.T) {
 		tt.owner(2, 2)
 		tt.wantTake(2, 1)
 		tt.say(3, event.Failed, 0, 1)
-		if tt.Len() != 1 {
+		if tt.n != 1 {
 			t.Fatal("a member that never had the event has settled it")
 		}
 		tt.say(1, event.Failed, 0, 1)
-		if tt.Len() != 0 || len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Kind != event.Failed {
-			t.Errorf("%d events are held, and settled are %v, want none and the failure", tt.Len(), tt.out.Verdicts)
+		if tt.n != 0 || len(tt.out.Verdicts) != 1 || tt.out.Verdicts[0].Kind != event.Failed {
+			t.Errorf("%d events are held, and settled are %v, want none and the failure", tt.n, tt.out.Verdicts)
 		}
 		ignored := tt.Stats().Ignored
 		tt.say(2, event.Rejected, 0, 1)

@@ -31,7 +31,7 @@ func BenchmarkContention(b *testing.B) {
 		contention.Run(b, func(int) func() {
 			w := newSession(server)
 			w.outstanding, w.greeted = NewOutstanding(contention.Batch), true
-			if _, err := server.admit(w, ""); err != nil {
+			if err := server.admit(w, ""); err != nil {
 				b.Error(err)
 			}
 			var f appwire.FromWorker

@@ -27,20 +27,16 @@ func (m *Manual) Give() (frame any, end bool) { return m.session.round() }
 
 // Awake reports whether something has happened since the last call for which Give
 // has to be called.
-func (m *Manual) Awake() bool {
-	select {
-	case <-m.session.awake:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Manual) Awake() bool { return taken(m.session.awake) }
 
 // ReservationsAwake reports whether something has happened since the last call for which TakeReservations has to be called. Run does this by
 // itself; do not call it beside Run.
-func (s *Server) ReservationsAwake() bool {
+func (s *Server) ReservationsAwake() bool { return taken(s.reservations.awake) }
+
+// taken takes a signal, and reports false if there is none.
+func taken(c <-chan struct{}) bool {
 	select {
-	case <-s.reservations.awake:
+	case <-c:
 		return true
 	default:
 		return false

@@ -44,11 +44,10 @@ type Outstanding struct {
 	sending time.Duration    // CLOCK_BOOTTIME before the frame that is being made, if asks
 	handled []event.Handling // what the newest Answer reports, if asks
 
-	draining  bool // the worker takes no more, see Drain
-	suspended bool // see Suspend
-	broken    bool // its stream has ended
-	crashed   bool // broken, and the worker had not asked for the end
-	stats     OutstandingStats
+	draining bool // the worker takes no more, see Drain
+	broken   bool // its stream has ended
+	crashed  bool // broken, and the worker had not asked for the end
+	stats    OutstandingStats
 }
 
 // OutstandingStats counts the unusable inputs of an Outstanding.
@@ -79,7 +78,7 @@ func (d *Outstanding) Stats() OutstandingStats {
 // without the session's lock.
 func (d *Outstanding) StartTake() int {
 	room := d.limit - d.Len()
-	if d.broken || d.draining || d.suspended || room <= 0 {
+	if d.broken || d.draining || room <= 0 {
 		return 0
 	}
 	d.taking = true
@@ -332,12 +331,6 @@ func (d *Outstanding) Force(partitions ownership.Set) {
 		}
 	}
 }
-
-// Suspend stops giving until Resume.
-func (d *Outstanding) Suspend() { d.suspended = true }
-
-// Resume ends a Suspend.
-func (d *Outstanding) Resume() { d.suspended = false }
 
 // Drain stops giving for good, at the worker's request. Unsent deliveries return.
 func (d *Outstanding) Drain(dst []event.Result) []event.Result {

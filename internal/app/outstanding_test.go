@@ -394,18 +394,6 @@ func TestTakeBack(t *testing.T) {
 	wantResults(t, "afterwards", d.Give([]event.Delivery{delivery(5, 2)}, nil), "")
 }
 
-func TestSuspendedWorkerTakesNothing(t *testing.T) {
-	d := NewOutstanding(10)
-	d.Suspend()
-	if got := d.StartTake(); got != 0 {
-		t.Errorf("room while suspended = %d, want 0", got)
-	}
-	d.Resume()
-	if got := d.StartTake(); got != 10 {
-		t.Errorf("room after it = %d, want 10", got)
-	}
-}
-
 // A toy worker that uses its deadlines to the last instant, as rule 7 allows it. It
 // works on whatever is sent until its deadline and never answers in time, so every
 // delivery is running as long as it may. Whatever happens, no delivery is over for

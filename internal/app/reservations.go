@@ -54,10 +54,6 @@ type reservation struct {
 	refused string        // the reason why it will not be covered, in which case it is not renewed
 }
 
-func newReservations() reservations {
-	return reservations{awake: make(chan struct{}, 1), held: make(map[event.DeliveryID]*reservation)}
-}
-
 // all returns the reservations, in the order of their deliveries. The lock is held.
 func (r *reservations) all() []*reservation {
 	all := make([]*reservation, 0, len(r.held)+1)

@@ -80,13 +80,12 @@ type Server struct {
 	id  Identity
 	Parts
 
-	mu        sync.Mutex
-	sessions  map[event.WorkerID]*session // sessions that have not ended, including broken ones
-	last      event.WorkerID              // the newest that was given
-	live      int                         // sessions whose stream has not ended
-	suspended string                      // the reason, "" when workers may start
-	stopped   bool
-	stopping  chan struct{} // closed when stopped is set
+	mu       sync.Mutex
+	sessions map[event.WorkerID]*session // sessions that have not ended, including broken ones
+	last     event.WorkerID              // the newest that was given
+	live     int                         // sessions whose stream has not ended
+	stopped  bool
+	stopping chan struct{} // closed when stopped is set
 
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
 	listenedAt clock.Instant // the same, for silent workers
@@ -124,7 +123,7 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 		drainLines:     limit("app_worker_drains", lifecycleEvery),
 		goneLines:      limit("app_worker_gone", lifecycleEvery),
 		sessions:       make(map[event.WorkerID]*session),
-		reservations:   newReservations(),
+		reservations:   reservations{awake: make(chan struct{}, 1), held: make(map[event.DeliveryID]*reservation)},
 		stopping:       make(chan struct{}),
 		changed:        make(chan struct{}, 1),
 		drain:          make(chan string, 1),
@@ -368,36 +367,15 @@ func (s *Server) Force(partitions ownership.Set) {
 	s.notify()
 }
 
-// Suspend tells all workers, later ones too, to start nothing. Running deliveries continue.
-func (s *Server) Suspend(reason string) {
-	s.mu.Lock()
-	s.suspended = cmp.Or(reason, "suspended")
-	s.mu.Unlock()
-	for _, w := range s.snapshot() {
-		w.suspend(reason)
-	}
-}
-
-// Resume ends a Suspend.
-func (s *Server) Resume() {
-	s.mu.Lock()
-	s.suspended = ""
-	s.mu.Unlock()
-	for _, w := range s.snapshot() {
-		w.suspend("")
-	}
-}
-
-// admit gives a session its id, its name and its place among the workers. It
-// returns why the workers are suspended, "" when they are not.
-func (s *Server) admit(w *session, name string) (suspended string, err error) {
+// admit gives a session its id, its name and its place among the workers.
+func (s *Server) admit(w *session, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return "", errStopped
+		return errStopped
 	}
 	if s.live >= s.cfg.WorkersMax {
-		return "", fmt.Errorf("%w: %d are connected", errTooMany, s.live)
+		return fmt.Errorf("%w: %d are connected", errTooMany, s.live)
 	}
 	s.live++
 	s.last++
@@ -412,7 +390,7 @@ func (s *Server) admit(w *session, name string) (suspended string, err error) {
 	if w.unchecked != "" { // written before, and never again
 		s.Metrics.unchecked.WithLabelValues(w.name, w.unchecked).Set(1)
 	}
-	return s.suspended, nil
+	return nil
 }
 
 // hasWorker reports whether there is a session of this name. The caller holds mu.

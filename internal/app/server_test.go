@@ -724,18 +724,10 @@ func TestForcedDeliveryIsLostAfterTheLeaseAndTheStreamGoesOn(t *testing.T) {
 	}
 }
 
-func TestDrainAndSuspend(t *testing.T) {
+func TestDrainOfTheNode(t *testing.T) {
 	r := newRig(t, nil)
-	r.server.Suspend("cold start")
 	w := r.connect(&appv1.Hello{MaxInFlight: 10, Worker: "w"})
-	if f := w.recv(); f.GetSuspend().GetReason() != "cold start" {
-		t.Fatalf("frame = %v, want that it starts suspended", f)
-	}
 	r.fill(delivery(1, 0))
-	r.server.Resume()
-	if f := w.recv(); f.GetResume() == nil {
-		t.Fatalf("frame = %v, want Resume before deliveries", f)
-	}
 	w.recv()
 	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{Node: true, Reason: "deploy"}}})
 	if got := <-r.drains; got != "deploy" {

@@ -55,10 +55,7 @@ type session struct {
 	skipped    []uint64 // the same, since an operator skips their event, or their caller has stopped waiting
 	ping       uint64   // number of the newest Ping
 	pinged     bool     // it has no answer yet
-	suspended  string   // why the worker is to start nothing, "" if it may
 	goodbye    string   // why the router ends the stream, "" if it does not
-
-	suspendedTold string // suspended, as the worker was told last
 
 	// What the worker has said of itself, written before it takes its first delivery.
 	rawClock  bool     // it counts its deadlines on a clock that NTP cannot slew
@@ -242,14 +239,12 @@ func (w *session) hello(h *appv1.Hello) error {
 		w.unchecked = cmp.Or(untrusted.Text(h.GetSdk()), "unnamed SDK")
 	}
 	w.mu.Unlock()
-	suspended, err := s.admit(w, untrusted.Text(h.GetWorker()))
-	switch {
+	switch err := s.admit(w, untrusted.Text(h.GetWorker())); {
 	case errors.Is(err, errTooMany):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case err != nil:
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	w.suspend(suspended)
 	if err := s.declare(w, h.GetSchedules()); err != nil {
 		s.streamEnded(w)
 		s.forget(w)
@@ -505,32 +500,16 @@ func (w *session) revoke(take func([]event.Result) (bool, []event.Result), parti
 
 // takeBack takes single deliveries back for good.
 func (w *session) takeBack(ids []event.DeliveryID) {
-	w.mu.Lock()
-	var back []event.Result
-	w.skipped, back = w.outstanding.TakeBack(ids, w.skipped, nil)
-	stats := w.outstanding.Stats()
-	w.mu.Unlock()
-	w.server.finish(back)
-	w.server.count(stats)
-	w.wake()
+	w.revoke(func(dst []event.Result) (tell bool, _ []event.Result) {
+		w.skipped, dst = w.outstanding.TakeBack(ids, w.skipped, dst)
+		return false, dst // the worker is told of single ones by their names
+	}, nil)
 }
 
 func (w *session) force(partitions ownership.Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.outstanding.Force(partitions)
-}
-
-// suspend stops the worker for a reason, or resumes it with "".
-func (w *session) suspend(reason string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.suspended = reason; reason == "" {
-		w.outstanding.Resume()
-	} else {
-		w.outstanding.Suspend()
-	}
-	w.wake()
 }
 
 // goAway ends the stream from our side.

@@ -56,8 +56,8 @@ func (w *session) round() (msg any, end bool) {
 }
 
 // next returns the next frame to send, nil when there is none. It defines the order of the
-// stream: revocations first, then deadlines, then stops and starts of the worker, and
-// deliveries last. end: no frame follows.
+// stream: revocations first, then deadlines, then the end of the stream, and deliveries last.
+// end: no frame follows.
 func (w *session) next() (msg any, end bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,13 +93,8 @@ func (w *session) nextControl() *appv1.WorkResponse {
 	case w.goodbye != "":
 		w.finish(status.Error(codes.Unavailable, "app: "+w.goodbye))
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{Reason: w.goodbye}}}
-	case w.suspended == w.suspendedTold:
-		return nil
 	}
-	if w.suspendedTold = w.suspended; w.suspendedTold == "" {
-		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Resume{Resume: &appv1.Resume{}}}
-	}
-	return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Suspend{Suspend: &appv1.Suspend{Reason: w.suspendedTold}}}
+	return nil
 }
 
 func (w *session) takeRevoke() *appv1.Revoke {

@@ -14,6 +14,13 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
+// Stats returns a snapshot of one shard.
+func (b *Boxes) Stats() Stats {
+	s := Stats{Oldest: clock.Forever}
+	b.addTo(&s)
+	return s
+}
+
 // fixture is Boxes with one worker and open gates, and shortcuts to call them.
 type fixture struct {
 	*testing.T

@@ -74,11 +74,3 @@ func (b *Boxes) repayAll(out *Output) {
 	}
 	b.owed.all = b.owed.all[:0]
 }
-
-// cancelDebts forgets the senders that wait for credit of a key. The key's waiting events
-// were answered, and senders with further events of it retry without a credit.
-func (b *Boxes) cancelDebts(a *actor) {
-	if len(b.owed.keys) > 0 {
-		delete(b.owed.keys, a)
-	}
-}

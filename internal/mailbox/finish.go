@@ -15,21 +15,29 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 	b.inputs++
 	b.readAhead(results)
 	for i := range results {
-		it := b.find(results[i].Delivery)
+		r := &results[i]
+		it := b.find(r.Delivery)
 		if it == nil {
 			b.counters.Ignored++
 			out.Ignored++
 			continue
 		}
+		a, p := it.actor, it.actor.part
 		if it.visit {
-			b.finishVisit(now, it, &results[i], out)
+			b.finishVisit(now, it, r, out)
 		} else {
-			b.finish(now, it, &results[i], out)
+			b.finish(now, it, r, out)
+		}
+		b.enqueue(now, a, out)
+		if p.gate != ownership.Open {
+			b.outlived(r.Kind)
+			out.Ended = append(out.Ended, p.number)
 		}
 	}
 	b.repayAll(out)
 }
 
+// finish ends a delivery of an event. The caller enqueues its key.
 func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p := it.actor, it.actor.part
 	var o outcome.Outcome // zero for an ack, which is nearly every result
@@ -68,11 +76,6 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 		b.fail(now, it, o, out)
 	}
 	b.repayKey(a, out)
-	b.enqueue(now, a, out)
-	if p.gate != ownership.Open {
-		b.outlived(r.Kind)
-		out.Ended = append(out.Ended, p.number)
-	}
 }
 
 // Outlook returns the outcome that a result of a running delivery will have, unless an operator skips its event; the zero Outcome if it does not run.

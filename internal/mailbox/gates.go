@@ -84,16 +84,11 @@ func (p *part) removeActor(a *actor) {
 // events continue. No delivery under an old gate begins after the call.
 func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
 	b.inputs++
-	b.SetEpoch(epoch)
-	for _, c := range changes {
-		b.setGate(now, c, out)
-	}
-}
-
-// SetEpoch sets the newest applied epoch when no gate moved with it.
-func (b *Boxes) SetEpoch(epoch event.Position) {
 	if b.epoch.Before(epoch) {
 		b.epoch, b.notOwner = epoch, &event.Detail{Epoch: epoch}
+	}
+	for _, c := range changes {
+		b.setGate(now, c, out)
 	}
 }
 
@@ -114,8 +109,8 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		b.dequeueWaiting(a)
 		if !p.ours() {
 			b.refuseWaiting(now, a, out)
-			b.refuseVisits(a, event.NotOwner, b.notOwner, out)
-			b.cancelDebts(a)
+			b.endVisits(a, event.NotOwner, b.notOwner, out, func(*item, *event.Call) bool { return true })
+			delete(b.owed.keys, a) // its events were answered, and senders with further ones retry without a credit
 		}
 		b.endResumes(a, out)
 		if a.running == nil {

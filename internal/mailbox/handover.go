@@ -116,17 +116,18 @@ func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 
 // takeOut ends a waiting event that another member has finished; copied: its id counts only for its content.
 func (b *Boxes) takeOut(now clock.Instant, it *item, copied bool, out *Output) {
+	b.counters.Duplicates++
+	a := it.actor
 	if it.visit {
-		b.takeVisitOut(now, it, out)
+		b.window.add(now, a.part.number, b.spans.at(it.span), it.bit)
+		b.endWaiting(now, it, event.Done, nil, out)
 		return
 	}
-	a := it.actor
 	b.dequeueWaiting(a)
 	if it == a.head {
 		a.heldUntil = 0
 	}
 	a.remove(it)
-	b.counters.Duplicates++
 	out.known(a.key, it.id)
 	it.copied = copied // else its earlier owner vouches for the id
 	b.settleDone(now, it, out)

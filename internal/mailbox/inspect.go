@@ -107,7 +107,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 	}
 	s := b.state(a)
 	if s.Attempts > 0 {
-		e := b.firstWith(a).ref.Event()
+		e := b.first(a).ref.Event()
 		s.LastError = strings.Clone(e.HideIn(e.LastError))
 	}
 	if !a.visited {
@@ -122,7 +122,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 
 // state returns the state of a key with events or calls here.
 func (b *Boxes) state(a *actor) KeyState {
-	it := b.firstWith(a)
+	it := b.first(a)
 	s := KeyState{
 		Partition: a.part.number, Gate: a.part.gate,
 		Wait: a.wait, Since: a.since, Depth: int(a.depth), HeldUntil: a.heldUntil,
@@ -210,49 +210,25 @@ type Stats struct {
 	Oldest    clock.Instant // when the oldest event came in, clock.Forever when there is none
 }
 
-// Stats returns a snapshot in constant time.
-func (b *Boxes) Stats() Stats {
-	s := Stats{
-		Counters:  b.counters,
-		Events:    b.items.len(),
-		Visits:    b.visits.n,
-		VisitsRun: b.visits.running,
-		Reserves:  b.visits.reserve,
-		Reserved:  len(b.visits.fences),
-		Running:   b.running,
-		Keys:      b.actors.len(),
-		Ready:     b.ready,
-		Held:      len(b.retrying),
-		OnHold:    b.onHoldHere,
-		OnPark:    b.onParkHere,
-		Bytes:     b.bytes,
-		WindowIDs: b.window.n,
-		Oldest:    clock.Forever,
-	}
+// addTo adds the stats of this shard to those of others, in constant time.
+func (b *Boxes) addTo(s *Stats) {
+	s.Counters = s.Counters.add(b.counters)
+	s.Events += b.items.len()
+	s.Visits += b.visits.n
+	s.VisitsRun += b.visits.running
+	s.Reserves += b.visits.reserve
+	s.Reserved += len(b.visits.fences)
+	s.Running += b.running
+	s.Keys += b.actors.len()
+	s.Ready += b.ready
+	s.Held += len(b.retrying)
+	s.OnHold += b.onHoldHere
+	s.OnPark += b.onParkHere
+	s.Bytes += b.bytes
+	s.WindowIDs += b.window.n
 	if b.ages.oldest != nil {
-		s.Oldest = b.ages.oldest.at
+		s.Oldest = min(s.Oldest, b.ages.oldest.at)
 	}
-	return s
-}
-
-// add returns the stats of two shards as one.
-func (s Stats) add(t Stats) Stats {
-	s.Counters = s.Counters.add(t.Counters)
-	s.Events += t.Events
-	s.Visits += t.Visits
-	s.VisitsRun += t.VisitsRun
-	s.Reserves += t.Reserves
-	s.Reserved += t.Reserved
-	s.Running += t.Running
-	s.Keys += t.Keys
-	s.Ready += t.Ready
-	s.Held += t.Held
-	s.OnHold += t.OnHold
-	s.OnPark += t.OnPark
-	s.Bytes += t.Bytes
-	s.WindowIDs += t.WindowIDs
-	s.Oldest = min(s.Oldest, t.Oldest)
-	return s
 }
 
 func (c Counters) add(d Counters) Counters {

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"container/heap"
 	"slices"
 	"strings"
@@ -77,25 +78,19 @@ func (b *Boxes) list(from int, worst *WorstKeys) (next int) {
 	return end
 }
 
-// first returns the event of a that runs, or else the one that runs next.
-func (a *actor) first() *item {
-	if a.running != nil {
+// first returns what runs of a key, or else the event that runs next, or without events the oldest waiting visit.
+func (b *Boxes) first(a *actor) *item {
+	switch {
+	case a.running != nil:
 		return a.running
+	case a.head == nil && a.visited:
+		return b.visits.of[a].head
 	}
 	return a.head
 }
 
-// firstWith is first, but for a key without events it returns the oldest waiting visit.
-func (b *Boxes) firstWith(a *actor) *item {
-	it := a.first()
-	if it == nil && a.visited {
-		return b.visits.of[a].head
-	}
-	return it
-}
-
 func (w *WorstKeys) consider(b *Boxes, a *actor) {
-	it := b.firstWith(a)
+	it := b.first(a)
 	if it == nil {
 		return
 	}
@@ -143,12 +138,7 @@ func (m *Mailboxes) Keys(which Which, keysMax int) *WorstKeys {
 			m.shards[i].with(func(b *Boxes) { next = b.list(next, worst) })
 		}
 	}
-	slices.SortFunc(worst.heap, func(a, b weighedKey) int {
-		if a.weight > b.weight {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(worst.heap, func(a, b weighedKey) int { return cmp.Compare(b.weight, a.weight) })
 	for _, k := range worst.heap {
 		worst.Keys = append(worst.Keys, k.ListedKey)
 	}

@@ -375,10 +375,10 @@ func (m *Mailboxes) Parts() *[ring.Partitions]PartState {
 	return states
 }
 
-// Stats is the sum of [Boxes.Stats] of all shards, taken one after the other.
+// Stats returns a snapshot of all shards, taken one after the other.
 func (m *Mailboxes) Stats() Stats {
 	sum := Stats{Oldest: clock.Forever}
-	m.each(func(b *Boxes) { sum = sum.add(b.Stats()) })
+	m.each(func(b *Boxes) { b.addTo(&sum) })
 	return sum
 }
 

@@ -31,14 +31,17 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 	if b.records == nil {
 		return
 	}
-	a := it.actor
-	took := now.Sub(a.since)
-	b.records.hot.Add(a.id, now.Sub(max(a.since, b.records.hotSince)))
-	b.records.times.Handled.Add(took)
 	if it.attempts == 0 && it.crashes == 0 {
-		b.records.times.Queued.Add(a.since.Sub(it.cohort.at))
+		b.records.times.Queued.Add(it.actor.since.Sub(it.cohort.at))
 	}
-	end := b.endOf(it, r, o, skip)
+	b.recordTurn(now, it, r, b.endOf(it, r, o, skip))
+}
+
+// recordTurn notes the end of a delivery, of an event or a visit.
+func (b *Boxes) recordTurn(now clock.Instant, it *item, r *event.Result, end history.End) {
+	a := it.actor
+	b.records.hot.Add(a.id, now.Sub(max(a.since, b.records.hotSince)))
+	b.records.times.Handled.Add(now.Sub(a.since))
 	at := b.records.attempts.Next(a.fails || history.Failed(r.Kind) || it.attempts > 0)
 	at.Key, at.ID, at.Accepted, at.Delivered, at.Ended = a.id, it.id, it.cohort.at, a.since, now
 	at.Fence, at.Number, at.Result, at.End, at.TimedOut = b.fenceOf(it), numberOf(it), r.Kind, end, r.TimedOut

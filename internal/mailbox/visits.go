@@ -8,7 +8,6 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/outcome"
-	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
 
@@ -385,18 +384,6 @@ func (b *Boxes) endVisit(it *item, kind event.VerdictKind, detail *event.Detail,
 	b.free(it)
 }
 
-// takeVisitOut is takeOut for a visit.
-func (b *Boxes) takeVisitOut(now clock.Instant, it *item, out *Output) {
-	b.counters.Duplicates++
-	b.window.add(now, it.actor.part.number, b.spans.at(it.span), it.bit)
-	b.endWaiting(now, it, event.Done, nil, out)
-}
-
-// refuseVisits ends the visits of a key that wait.
-func (b *Boxes) refuseVisits(a *actor, kind event.VerdictKind, detail *event.Detail, out *Output) {
-	b.endVisits(a, kind, detail, out, func(*item, *event.Call) bool { return true })
-}
-
 // Cancel removes a sender from calls. A call without another sender ends without a verdict: a waiting one at once; a running one is named
 // in out.TakeBack, and its key stays busy until Finish; if it is a granted reservation that ends with a result other
 // than done, its sender gets the verdict. Unknown calls are ignored.
@@ -445,7 +432,7 @@ func (it *item) leave(from address) (none bool) {
 	return true
 }
 
-// finishVisit ends a delivery of a visit.
+// finishVisit is finish for a visit.
 func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p, e := it.actor, it.actor.part, it.ref.Event()
 	o := outcome.OfCall(e.Call.Once() || e.Call.Reservation, e.Call.Deadline.After(now) && it.first.sender != gone, r)
@@ -483,11 +470,6 @@ func (b *Boxes) finishVisit(now clock.Instant, it *item, r *event.Result, out *O
 		}
 		b.endVisit(it, event.Answered, &event.Detail{Reason: o.Reason, Reply: &o.Reply}, out)
 	}
-	b.enqueue(now, a, out)
-	if p.gate != ownership.Open {
-		b.outlived(r.Kind)
-		out.Ended = append(out.Ended, p.number)
-	}
 }
 
 // recordVisit is record for a visit.
@@ -495,22 +477,12 @@ func (b *Boxes) recordVisit(now clock.Instant, it *item, r *event.Result, o outc
 	if b.records == nil {
 		return
 	}
-	a := it.actor
-	took := now.Sub(a.since)
-	b.records.hot.Add(a.id, now.Sub(max(a.since, b.records.hotSince)))
-	b.records.times.Handled.Add(took)
 	end := history.Answered
 	switch {
-	case o.Again && a.part.ours():
+	case o.Again && it.actor.part.ours():
 		end = history.Returned
 	case o.Again:
 		end = history.Moved
 	}
-	*b.records.attempts.Next(a.fails || history.Failed(r.Kind)) = history.Attempt{
-		Key: a.id, ID: it.id, Accepted: it.cohort.at, Delivered: a.since, Ended: now,
-		Fence: b.fenceOf(it), Number: 1, Result: r.Kind, End: end, TimedOut: r.TimedOut, Ran: r.Ran,
-	}
-	if len(b.records.fences) > 0 {
-		delete(b.records.fences, it.delivery)
-	}
+	b.recordTurn(now, it, r, end)
 }

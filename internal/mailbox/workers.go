@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -24,15 +25,7 @@ type workers struct {
 }
 
 func (s *workers) search(id event.WorkerID) (int, bool) {
-	return slices.BinarySearchFunc(s.all, id, func(w *worker, id event.WorkerID) int {
-		switch {
-		case w.id < id:
-			return -1
-		case w.id > id:
-			return 1
-		}
-		return 0
-	})
+	return slices.BinarySearchFunc(s.all, id, func(w *worker, id event.WorkerID) int { return cmp.Compare(w.id, id) })
 }
 
 func (s *workers) find(id event.WorkerID) *worker {

@@ -68,25 +68,13 @@ func (n *Node) awaitActs(ctx context.Context) bool {
 	}
 	patience := time.NewTimer(n.parts.Acts.StartWait())
 	defer patience.Stop()
-	for {
-		s := n.drainCycle()
-		select {
-		case <-n.parts.Acts.Read():
-			return true
-		case <-patience.C:
-			if !signal.IsClosed(n.parts.Acts.Read()) { // a drain may have outlasted the patience
-				n.log.Error("joining without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
-			}
-			return true
-		case <-s.draining: // it has nothing to leave
-			close(s.left)
-			if !s.next(ctx) {
-				return false
-			}
-		case <-ctx.Done():
-			return false
-		}
+	if !n.awaitOutside(ctx, n.parts.Acts.Read(), patience.C) {
+		return false
 	}
+	if !signal.IsClosed(n.parts.Acts.Read()) {
+		n.log.Error("joining without the acts topic: keys that operators hold may run here", "error", n.parts.Acts.Check(), "after", n.parts.Acts.StartWait())
+	}
+	return true
 }
 
 // Acts returns what takes acts of operators; nil: nothing does.

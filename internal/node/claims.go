@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ringfence/router/internal/controllog/claim"
 )
@@ -23,23 +24,27 @@ func (n *Node) keepClaims(ctx context.Context) error {
 }
 
 // awaitClaims blocks until the claims are held: before that this node joins no group. It reports false when ctx ended.
-// A drain has nothing to wait for meanwhile.
 func (n *Node) awaitClaims(ctx context.Context) bool {
-	if n.parts.Claims == nil {
-		return true
-	}
+	return n.parts.Claims == nil || n.awaitOutside(ctx, n.parts.Claims.Held(), nil)
+}
+
+// awaitOutside blocks a node that is outside of its group until ready is closed, or patience, nil for endless, fires. It
+// reports false when ctx ended. A drain has nothing to leave meanwhile, but may outlast the patience.
+func (n *Node) awaitOutside(ctx context.Context, ready <-chan struct{}, patience <-chan time.Time) bool {
 	for {
 		s := n.drainCycle()
 		select {
-		case <-n.parts.Claims.Held():
+		case <-ready:
 			return true
-		case <-ctx.Done():
-			return false
+		case <-patience:
+			return true
 		case <-s.draining:
 			close(s.left)
 			if !s.next(ctx) {
 				return false
 			}
+		case <-ctx.Done():
+			return false
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
+	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/ring"
 )
 
@@ -161,7 +162,7 @@ func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
 		stepped = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
 	}
 	l.timedMachine.Machine = stepped
-	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.news)
+	l.driver = newDriverLoop(&l.timedMachine, log, dataSide{l.node.pipeline, l}, l.node.noted, l.news)
 }
 
 // journalled returns a machine that writes its steps down, if that is asked for.
@@ -277,39 +278,34 @@ func newIncarnation() (inc ownership.Incarnation) {
 	return inc
 }
 
-// The driver's dataPath: the pipeline, and the other users of a table or a lease.
+// dataSide is the driver's dataPath: the pipeline, and the other users of a gate or a table.
+type dataSide struct {
+	*pipeline.Pipeline
+
+	of *incarnation
+}
 
 // SetGates implements dataPath.
-func (l *incarnation) SetGates(changes []ownership.GateChange) {
-	l.node.rollout.closing(changes)
-	l.node.schedules.opens(changes) // first: events that are skipped leave when a gate opens, firings among them
-	l.node.pipeline.SetGates(changes)
-	l.node.rollout.gates(clock.Now(), changes)
-	l.node.schedules.closes(changes)
+func (d dataSide) SetGates(changes []ownership.GateChange) {
+	n := d.of.node
+	n.rollout.closing(changes)
+	n.schedules.opens(changes) // first: events that are skipped leave when a gate opens, firings among them
+	d.Pipeline.SetGates(changes)
+	n.rollout.gates(clock.Now(), changes)
+	n.schedules.closes(changes)
 }
-
-// Revoke implements dataPath.
-func (l *incarnation) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
 
 // Force implements dataPath.
-func (l *incarnation) Force(f ownership.ForceDrain) {
-	l.node.metrics.forced.Add(float64(f.Partitions.Len()))
-	l.node.log.Warn("drain forced", "partitions", f.Partitions.Len(), "reason", f.Reason)
-	l.node.pipeline.Force(f)
+func (d dataSide) Force(f ownership.ForceDrain) {
+	d.of.node.metrics.forced.Add(float64(f.Partitions.Len()))
+	d.of.node.log.Warn("drain forced", "partitions", f.Partitions.Len(), "reason", f.Reason)
+	d.Pipeline.Force(f)
 }
-
-// Rest implements dataPath.
-func (l *incarnation) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
-	return l.node.pipeline.Rest(partitions)
-}
-
-// SetLease implements dataPath.
-func (l *incarnation) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
 
 // SetTable implements dataPath. Gates are set already, so events routed by the new table find
 // them.
-func (l *incarnation) SetTable(t *ownership.Table) {
-	n := l.node
+func (d dataSide) SetTable(t *ownership.Table) {
+	l, n := d.of, d.of.node
 	peers := make([]forward.PeerAddress, 0, len(t.Members))
 	known := make([]membership.Known, 0, len(t.Members))
 	for _, m := range t.Members {
@@ -323,7 +319,7 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.pool.SetPeers(peers)
 	n.notePeers(len(peers))
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
-	n.pipeline.SetTable(t)
+	d.Pipeline.SetTable(t)
 	if n.audit != nil {
 		signal.Set(n.audit.changed)
 	}
@@ -332,18 +328,6 @@ func (l *incarnation) SetTable(t *ownership.Table) {
 	n.shareAllowance()
 	n.wakeConsumer()
 }
-
-// TakenOver implements dataPath.
-func (l *incarnation) TakenOver(t ownership.TakenOver) { l.node.pipeline.TakenOver(t) }
-
-// Covered implements dataPath.
-func (l *incarnation) Covered(c ownership.Covered) { l.node.pipeline.Covered(c) }
-
-// HandOver implements dataPath.
-func (l *incarnation) HandOver() (more bool) { return l.node.pipeline.HandOver() }
-
-// HandOverLate implements dataPath.
-func (l *incarnation) HandOverLate() { l.node.pipeline.HandOverLate() }
 
 // isMember reports whether the newest table names this incarnation.
 func (l *incarnation) isMember() bool {

@@ -91,15 +91,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // watch exports the newest picture of the machine.
 func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 	f := promauto.With(reg)
-	f.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ringfence_node_draining",
-		Help: "1 from the begin of a drain until this node takes part again.",
-	}, func() float64 {
-		if n.drainCycle().isDraining() {
-			return 1
-		}
-		return 0
-	})
+	flag := func(name, help string, is func() bool) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if is() {
+				return 1
+			}
+			return 0
+		})
+	}
+	flag("ringfence_node_draining", "1 from the begin of a drain until this node takes part again.",
+		func() bool { return n.drainCycle().isDraining() })
 	f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "ringfence_node_info",
 		Help: "Always 1; its labels name the group and this member, to join with in queries about whole groups.",
@@ -121,22 +122,10 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		func(s ownership.Status) float64 { return float64(s.Draining) })
 	gauge("ringfence_ownership_lease_remaining_seconds", "Time left of this node's lease, negative when it has run out.",
 		func(s ownership.Status) float64 { return s.Lease.Sub(clock.Now()).Seconds() })
-	gauge("ringfence_ownership_is_member", "1 while this node is a member of the newest epoch.",
-		func(s ownership.Status) float64 {
-			if s.Member {
-				return 1
-			}
-			return 0
-		})
-	f.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ringfence_ownership_exclusive",
-		Help: "1 while ownership is decided on the control log, 0 with ownership.mode gossip, which does not keep a key exclusive.",
-	}, func() float64 {
-		if n.cfg.Mode == Gossip {
-			return 0
-		}
-		return 1
-	})
+	flag("ringfence_ownership_is_member", "1 while this node is a member of the newest epoch.",
+		func() bool { return n.Status().Member })
+	flag("ringfence_ownership_exclusive", "1 while ownership is decided on the control log, 0 with ownership.mode gossip, which does not keep a key exclusive.",
+		func() bool { return n.cfg.Mode != Gossip })
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ringfence_invariant_failures_total",
 		Help: "Assertions that did not hold: a bug in the router. Please report it.",

@@ -45,7 +45,11 @@ func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysA
 		Selected: worst.Counts.Chosen,
 	}}
 	for i := range worst.Keys {
-		all.Keys = append(all.Keys, s.listed(now, &worst.Keys[i], q.Named))
+		k := &worst.Keys[i]
+		one := s.keyed(k.Hash)
+		s.describe(&one, now, k.KeyState)
+		name(&one, string(k.Key), q.Named)
+		all.Keys = append(all.Keys, one)
 	}
 	unsent := s.node.pool.Unsent()
 	all.Counts.Unsent = len(unsent)
@@ -104,13 +108,6 @@ func (s *reporter) invertedKeys(q report.KeysQuestion) report.KeysAt {
 	all.Counts.Selected = len(all.Keys)
 	all.Bound(q)
 	return all
-}
-
-func (s *reporter) listed(now clock.Instant, k *mailbox.ListedKey, named bool) report.ListedKey {
-	one := s.keyed(k.Hash)
-	s.describe(&one, now, k.KeyState)
-	name(&one, string(k.Key), named)
-	return one
 }
 
 // describe tells the state of a key in its mailbox.

@@ -298,7 +298,7 @@ func TestFiringSkippedAsTheGateOpens(t *testing.T) {
 	key, first := event.Key(schedule.KeyOf("tick")), now.Add(-5*time.Minute).Truncate(time.Minute)
 	id := schedule.MessageID("tick", schedule.FiringID(d, first))
 	p := ring.PartitionOf(string(key))
-	l := &incarnation{node: n}
+	l := dataSide{n.pipeline, &incarnation{node: n}}
 	l.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	l.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Waiting, Token: 7}})
 	sent := (&schedule.Arm{Definition: d, Time: first, Due: first}).Sent()

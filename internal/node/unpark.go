@@ -169,7 +169,7 @@ func (u *unparks) mine() (mine []*comeback, some bool) {
 		case c.busy || c.ended:
 		case u.node.boxes.Inspect(c.park.Key).Gate != ownership.Open:
 			c.calm, c.waits = 0, ""
-		case u.isOnHold(c.park.Key):
+		case u.node.holdOf(c.park.Key) != nil:
 			c.calm, c.waits = 0, waitsForHold
 		case len(mine)+busy >= unparkKeysMax:
 			c.waits = fmt.Sprintf("the letters of %d other keys come first", unparkKeysMax)
@@ -178,15 +178,6 @@ func (u *unparks) mine() (mine []*comeback, some bool) {
 		}
 	}
 	return mine, len(u.keys) > 0
-}
-
-// isOnHold reports whether a key waits for its release.
-func (u *unparks) isOnHold(key event.Key) bool {
-	if u.node.parts.Acts == nil {
-		return false
-	}
-	_, is := u.node.parts.Acts.Held(key)
-	return is
 }
 
 // say sets the reason why no letter comes.

@@ -61,13 +61,11 @@ type choice struct {
 	letters map[*comeback][]*source.ParkedLetter // ascending by fence
 	bytes   map[*comeback]int
 	cut     map[*comeback]bool // there are further letters
-	keys    int
 }
 
 func newChoice(keys []*comeback) *choice {
 	c := &choice{
 		byKey: map[event.Key]*comeback{}, letters: map[*comeback][]*source.ParkedLetter{}, bytes: map[*comeback]int{}, cut: map[*comeback]bool{},
-		keys: len(keys),
 	}
 	for _, one := range keys {
 		c.byKey[one.park.Key] = one
@@ -92,7 +90,8 @@ func (c *choice) add(of *comeback, l *source.ParkedLetter) {
 	at, _ := slices.BinarySearchFunc(c.letters[of], l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
 	c.letters[of] = slices.Insert(c.letters[of], at, l)
 	c.bytes[of] += l.Event.Bytes()
-	for n := len(c.letters[of]); n > 1 && (n > unparkLettersMax/c.keys || c.bytes[of] > unparkBytesMax/c.keys); n = len(c.letters[of]) {
+	keys := len(c.byKey)
+	for n := len(c.letters[of]); n > 1 && (n > unparkLettersMax/keys || c.bytes[of] > unparkBytesMax/keys); n = len(c.letters[of]) {
 		c.bytes[of] -= c.letters[of][n-1].Event.Bytes()
 		c.letters[of], c.cut[of] = c.letters[of][:n-1], true
 	}

@@ -16,20 +16,11 @@ import (
 
 // admitted guards the machine that decides which ids from other members are accepted.
 type admitted struct {
-	asked  chan struct{} // of capacity one: the broker is to be asked where its topic partitions end
-	judged func(admission.Judged)
+	asked chan struct{} // of capacity one: the broker is to be asked where its topic partitions end
 
 	mu      sync.Mutex
 	machine *admission.Admission
-	newest  uint64        // number of the newest Ask
-	next    clock.Instant // when the machine's Tick is due
-}
-
-func (a *admitted) init(judged func(admission.Judged)) {
-	a.asked, a.machine, a.next = make(chan struct{}, 1), admission.New(), clock.Forever
-	if a.judged = judged; judged == nil {
-		a.judged = func(admission.Judged) {}
-	}
+	newest  uint64 // number of the newest Ask
 }
 
 // judge makes a call to the machine and passes on the admitted ids.
@@ -37,13 +28,14 @@ func (p *Pipeline) judge(call func(m *admission.Admission, out *admission.Output
 	var out admission.Output
 	p.admitted.mu.Lock()
 	call(p.admitted.machine, &out)
-	p.admitted.next = p.admitted.machine.Next()
 	p.admitted.mu.Unlock()
 	if len(out.Admitted) > 0 {
 		p.with(func(o *mailbox.Output) { p.Boxes.LearnDone(out.Admitted, o) })
 	}
 	for _, j := range out.Judged {
-		p.admitted.judged(j)
+		if p.parts.Judged != nil {
+			p.parts.Judged(j)
+		}
 	}
 }
 
@@ -65,7 +57,7 @@ func (p *Pipeline) KeyOf(peer forward.Peer) ed25519.PublicKey {
 // refuseLate ends the waiting of ids that have waited for too long.
 func (p *Pipeline) refuseLate() {
 	p.admitted.mu.Lock()
-	next := p.admitted.next
+	next := p.admitted.machine.Next()
 	p.admitted.mu.Unlock()
 	if next != clock.Forever && next <= p.now() {
 		p.judge(func(m *admission.Admission, out *admission.Output) { m.Tick(p.now(), out) })

@@ -38,12 +38,12 @@ func (p *Pipeline) CancelFor(from forward.StreamID, calls []event.Handle) {
 
 // answerCalls passes on the verdicts on calls, and returns all others: mostly there are no calls, and it returns its argument.
 func (p *Pipeline) answerCalls(done []event.Set, verdicts []event.Verdict) ([]event.Set, []event.Verdict) {
-	if p.answered == nil {
+	if p.parts.Answered == nil {
 		return done, verdicts
 	}
 	calls, done, verdicts := split(done, verdicts, event.Handle.IsCall)
 	if len(calls) > 0 {
-		p.answered(calls)
+		p.parts.Answered(calls)
 	}
 	return done, verdicts
 }
@@ -64,7 +64,7 @@ func (p *Pipeline) refuseRelayedCalls(a forward.Arrival) []event.Ref {
 }
 
 // Granted implements forward.Sink.
-func (p *Pipeline) Granted(verdicts []event.Verdict) { p.answered(verdicts) }
+func (p *Pipeline) Granted(verdicts []event.Verdict) { p.parts.Answered(verdicts) }
 
 // RenewReservation asks the owner of a reservation for new permission. Parts.Renewed gets the answer, if one comes.
 func (p *Pipeline) RenewReservation(r event.Renewal) { p.Holder.Renew(r) }
@@ -73,10 +73,10 @@ func (p *Pipeline) RenewReservation(r event.Renewal) { p.Holder.Renew(r) }
 func (p *Pipeline) ForgetReservation(h event.Handle) { p.Holder.Forget(h) }
 
 // Renew implements forward.Sink.
-func (p *Pipeline) Renew(asked []event.Renewal) { p.renewed(p.renew(mailbox.Local, asked)) }
+func (p *Pipeline) Renew(asked []event.Renewal) { p.parts.Renewed(p.renew(mailbox.Local, asked)) }
 
 // Renewed implements forward.Sink.
-func (p *Pipeline) Renewed(answers []event.Renewal) { p.renewed(answers) }
+func (p *Pipeline) Renewed(answers []event.Renewal) { p.parts.Renewed(answers) }
 
 // RenewFor implements forward.Acceptor.
 func (p *Pipeline) RenewFor(from forward.StreamID, asked []event.Renewal) {

@@ -152,7 +152,7 @@ func (o *observer) settling(done []event.Set, verdicts []event.Verdict, refs []e
 	if o.watch != nil {
 		o.watch.Settled(verdicts, events)
 	}
-	if o.traces != nil {
+	if o.traces.areOpen() {
 		begun = o.traces.settling(verdicts, events)
 	}
 	return begun

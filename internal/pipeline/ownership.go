@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"iter"
 	"slices"
 	"time"
 
@@ -165,22 +164,6 @@ type route struct{ *ownership.Table }
 // Locate implements forward.Route.
 func (r route) Locate(p ring.Partition) (forward.Peer, bool) {
 	return forward.Peer(r.Owner(p).Inc), true
-}
-
-// Owners implements forward.Route.
-func (r route) Owners() iter.Seq[forward.Peer] {
-	return func(yield func(forward.Peer) bool) {
-		seen := make([]bool, len(r.Members))
-		for _, i := range r.Table.Owners {
-			if seen[i] {
-				continue
-			}
-			seen[i] = true
-			if !yield(forward.Peer(r.Members[i].Inc)) {
-				return
-			}
-		}
-	}
 }
 
 // Epoch implements forward.Route.

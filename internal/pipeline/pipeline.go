@@ -114,13 +114,7 @@ type Parts struct {
 // Pipeline joins the stages of one node.
 type Pipeline struct {
 	Stages
-	ended    func([]ring.Partition)
-	skipped  func([]event.Skipped)                 // nil: none
-	known    func([]event.Known)                   // nil: none
-	letters  func([]event.Verdict)                 // nil: none
-	answered func([]event.Verdict)                 // nil: none
-	renewed  func([]event.Renewal)                 // nil: none
-	began    func(clock.Instant, []event.Delivery) // nil: none
+	parts    Parts
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
 	observer observer
@@ -149,16 +143,14 @@ type Pipeline struct {
 // passes it on to them, and nothing may call it before New has returned.
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
-		ended: parts.Ended, skipped: parts.Skipped, known: parts.Known, letters: parts.Letters,
-		answered: parts.Answered, renewed: parts.Renewed, began: parts.Began,
-		now: parts.Now, nearer: make(chan struct{}, 1),
+		parts: parts, now: parts.Now, nearer: make(chan struct{}, 1),
 		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
+		relayed:  relayed{origin: make(map[event.Handle]origin)},
+		admitted: admitted{asked: make(chan struct{}, 1), machine: admission.New()},
 	}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
-	p.relayed.init()
-	p.admitted.init(parts.Judged)
 	stages, err := build(p)
 	if err != nil {
 		return nil, err
@@ -229,17 +221,17 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Telling) > 0 {
 		p.Boxes.Told(out.Telling)
 	}
-	if len(out.Skipped) > 0 && p.skipped != nil {
-		p.skipped(out.Skipped)
+	if len(out.Skipped) > 0 && p.parts.Skipped != nil {
+		p.parts.Skipped(out.Skipped)
 	}
-	if len(out.Known) > 0 && p.known != nil {
-		p.known(out.Known)
+	if len(out.Known) > 0 && p.parts.Known != nil {
+		p.parts.Known(out.Known)
 	}
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])
 	}
 	if len(out.Ended) > 0 {
-		p.ended(out.Ended)
+		p.parts.Ended(out.Ended)
 	}
 	if out.DueSooner {
 		signal.Set(p.nearer)
@@ -268,7 +260,7 @@ func (p *Pipeline) answer(a *mailbox.Answer) {
 		p.Holder.Settle(forward.Local, nil, a.Verdicts)
 		return
 	case mailbox.Letters:
-		p.letters(a.Verdicts)
+		p.parts.Letters(a.Verdicts)
 		return
 	}
 	p.Peers.Answer(forward.StreamID(a.To), a.Verdicts)
@@ -360,7 +352,7 @@ func (p *Pipeline) Settle(done []event.Set, verdicts []event.Verdict, events []e
 }
 
 // Attempted implements forward.Sink.
-func (p *Pipeline) Attempted(failures []event.Verdict) { p.relayed.tell(failures, p.Peers) }
+func (p *Pipeline) Attempted(failures []event.Verdict) { p.relayed.answer(failures, p.Peers) }
 
 // settle brings verdicts on this node's events to their source.
 func (p *Pipeline) settle(done []event.Set, verdicts []event.Verdict) {
@@ -407,8 +399,8 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 	if len(dst) > before {
 		now := p.now()
 		p.noteMargin(lease.Until.Sub(now))
-		if p.began != nil {
-			p.began(now, dst[before:])
+		if p.parts.Began != nil {
+			p.parts.Began(now, dst[before:])
 		}
 		p.observer.delivered(w, dst[before:])
 	}

@@ -23,8 +23,6 @@ type origin struct {
 	handle event.Handle
 }
 
-func (r *relayed) init() { r.origin = make(map[event.Handle]origin) }
-
 // admit gives the events of an arrival handles of this node.
 func (r *relayed) admit(a forward.Arrival) *event.Entry {
 	messages := make([]event.Message, len(a.Events))
@@ -48,10 +46,24 @@ func (r *relayed) admit(a forward.Arrival) *event.Entry {
 // relayed, and the given verdicts are returned.
 func (r *relayed) settle(done []event.Set, verdicts []event.Verdict, peers Answerer) ([]event.Set, []event.Verdict) {
 	theirs, done, verdicts := split(done, verdicts, event.Handle.IsRelayed)
-	for _, v := range theirs {
-		r.answer(v, peers)
-	}
+	r.answer(theirs, peers)
 	return done, verdicts
+}
+
+// answer sends verdicts on relayed events back. An event stays after a failure that its owner only reports.
+func (r *relayed) answer(verdicts []event.Verdict, peers Answerer) {
+	for _, v := range verdicts {
+		r.mu.Lock()
+		from, ok := r.origin[v.Handle]
+		if v.Kind != event.Attempted {
+			delete(r.origin, v.Handle)
+		}
+		r.mu.Unlock()
+		if ok {
+			v.Handle = from.handle
+			peers.Answer(from.stream, []event.Verdict{v})
+		}
+	}
 }
 
 // split separates the verdicts on events with handles of one kind, as is reports, from the others; each event of a
@@ -79,36 +91,6 @@ func split(done []event.Set, verdicts []event.Verdict, is func(event.Handle) boo
 		verdicts = slices.DeleteFunc(slices.Clone(verdicts), isOne)
 	}
 	return theirs, done, verdicts
-}
-
-// answer sends the verdict on a relayed event back.
-func (r *relayed) answer(v event.Verdict, peers Answerer) {
-	if from, ok := r.take(v.Handle); ok {
-		v.Handle = from.handle
-		peers.Answer(from.stream, []event.Verdict{v})
-	}
-}
-
-// tell sends the failures of relayed events back that their owners report. The events stay.
-func (r *relayed) tell(failures []event.Verdict, peers Answerer) {
-	for _, v := range failures {
-		r.mu.Lock()
-		from, ok := r.origin[v.Handle]
-		r.mu.Unlock()
-		if ok {
-			v.Handle = from.handle
-			peers.Answer(from.stream, []event.Verdict{v})
-		}
-	}
-}
-
-// take removes a relayed event, and returns where its verdict goes.
-func (r *relayed) take(h event.Handle) (from origin, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	from, ok = r.origin[h]
-	delete(r.origin, h)
-	return from, ok
 }
 
 // gone removes the relayed events of a stream that has ended.

@@ -174,9 +174,6 @@ func (t *traces) areOpen() bool { return t != nil && t.open.Load() > 0 }
 // settling ends the forward spans of events that have their verdicts, and begins the spans of
 // their settlements.
 func (t *traces) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
-	if t.open.Load() == 0 {
-		return nil
-	}
 	for i := range verdicts {
 		begun = t.settle(events[i], &verdicts[i], begun)
 	}
@@ -303,7 +300,7 @@ func (t *traces) finish(results []event.Result) {
 			continue
 		}
 		a.span.SetAttributes(attribute.String("ringfence.result", r.Kind.String()))
-		if failed(r.Kind) {
+		if history.Failed(r.Kind) {
 			a.span.SetStatus(codes.Error, r.Kind.String())
 		}
 		a.span.End()
@@ -319,13 +316,3 @@ func exemplar(span trace.Span, began time.Time) history.Exemplar {
 
 // wallNow is for exemplars, which databases of metrics want with the time of day: nothing is decided by it.
 func wallNow() time.Time { return time.Now() } //nolint:forbidigo // see above
-
-// failed reports whether a delivery ended badly. The move of a key is not a failure.
-func failed(kind event.ResultKind) bool {
-	switch kind {
-	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:
-		return true
-	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff, event.ResultHandedOver:
-	}
-	return false
-}

@@ -44,17 +44,18 @@ type Handler struct {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if key, found := eventsPathOf(r.URL.EscapedPath()); found && r.Method == http.MethodPost {
+	key, rest, found := pathOf(r.URL.EscapedPath())
+	if found && rest == "events" && r.Method == http.MethodPost {
 		h.send(w, r, key)
 		return
 	}
-	if target, found := reservationPathOf(r.URL.EscapedPath()); found {
+	if target, is := reservationOf(key, rest); found && is {
 		h.reserve(w, r, target)
 		return
 	}
-	key, method, found := pathOf(r.URL.EscapedPath())
+	method, is := methodOf(rest)
 	switch {
-	case !found:
+	case !found || !is:
 		h.refuse(w, http.StatusNotFound, "", "there are only POST /v1/keys/KEY/calls/METHOD, POST /v1/keys/KEY/events and /v1/keys/KEY/reservations, with the key and the method percent-encoded")
 		return
 	case r.Method != http.MethodPost:
@@ -183,27 +184,19 @@ func sendingOf(r *http.Request, key string) (s Sending, err error) {
 	return s, err
 }
 
-// eventsPathOf returns the key of an escaped path of events.
-func eventsPathOf(path string) (key string, found bool) {
+// pathOf returns the key of an escaped path, and what follows behind it.
+func pathOf(path string) (key, rest string, found bool) {
 	below, ok := strings.CutPrefix(path, keysPath)
-	escaped, is := strings.CutSuffix(below, "/events")
-	if !ok || !is || strings.Contains(escaped, "/") {
-		return "", false
-	}
+	escaped, rest, _ := strings.Cut(below, "/")
 	key, err := url.PathUnescape(escaped)
-	return key, err == nil
+	return key, rest, ok && err == nil
 }
 
-// pathOf returns the key and the method of an escaped path.
-func pathOf(path string) (key, method string, found bool) {
-	below, ok := strings.CutPrefix(path, keysPath)
-	parts := strings.Split(below, "/")
-	if !ok || len(parts) != 3 || parts[1] != "calls" {
-		return "", "", false
-	}
-	key, errKey := url.PathUnescape(parts[0])
-	method, errMethod := url.PathUnescape(parts[2])
-	return key, method, errKey == nil && errMethod == nil
+// methodOf returns the method of a call, from what follows behind its key.
+func methodOf(rest string) (method string, found bool) {
+	escaped, ok := strings.CutPrefix(rest, "calls/")
+	method, err := url.PathUnescape(escaped)
+	return method, ok && err == nil && !strings.Contains(escaped, "/")
 }
 
 // requestOf returns the call of a request, without its payload.

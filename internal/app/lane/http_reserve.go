@@ -30,10 +30,9 @@ import (
 // does, and the control log.
 
 const (
-	reservationsPath = "/reservations"
-	httpWait         = 10 * time.Second     // for an owner that answers
-	renewFirst       = 4 * time.Millisecond // the first interval of renewals while the control log is waited for; each further one is twice as long
-	renewMost        = 50 * time.Millisecond
+	httpWait   = 10 * time.Second     // for an owner that answers
+	renewFirst = 4 * time.Millisecond // the first interval of renewals while the control log is waited for; each further one is twice as long
+	renewMost  = 50 * time.Millisecond
 )
 
 // reservationTarget is the reservation that a path names.
@@ -43,29 +42,17 @@ type reservationTarget struct {
 	ttl time.Duration // of one that is not new
 }
 
-// reservationPathOf reads an escaped path.
-func reservationPathOf(path string) (t reservationTarget, found bool) {
-	below, ok := strings.CutPrefix(path, keysPath)
-	escaped, rest, is := strings.Cut(below, reservationsPath)
-	if !ok || !is || strings.Contains(escaped, "/") {
-		return t, false
-	}
-	key, err := url.PathUnescape(escaped)
-	if err != nil {
-		return t, false
-	}
+// reservationOf reads what follows behind the key in a path.
+func reservationOf(key, rest string) (t reservationTarget, found bool) {
 	t.key = key
-	if rest == "" {
+	if rest == "reservations" {
 		return t, true
 	}
-	name, ok := strings.CutPrefix(rest, "/")
-	if !ok {
-		return t, false
-	}
-	id, ms, ok := strings.Cut(name, "-")
+	name, ok := strings.CutPrefix(rest, "reservations/")
+	id, ms, is := strings.Cut(name, "-")
 	secret, err := hex.DecodeString(id)
 	n, errTTL := strconv.ParseUint(ms, 10, 32)
-	if !ok || err != nil || errTTL != nil || len(secret) != reservationID {
+	if !ok || !is || err != nil || errTTL != nil || len(secret) != reservationID {
 		return t, false
 	}
 	t.id, t.ttl = string(secret), time.Duration(n)*time.Millisecond
@@ -167,7 +154,7 @@ func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.G
 				r.Renew(number)
 				renewals.Reset(pauses.Next())
 			}
-		case <-r.News:
+		case <-r.news:
 			g, answered, over := r.Next()
 			if over != nil {
 				return nil, 0, over

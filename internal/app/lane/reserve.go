@@ -60,14 +60,12 @@ func (a *Ask) check() error {
 	return nil
 }
 
-// Reservation is a reservation that is held or waited for through this node. One goroutine uses it: it receives from News,
+// Reservation is a reservation that is held or waited for through this node. One goroutine uses it: it receives from news,
 // and then calls Next.
 type Reservation struct {
-	News <-chan struct{} // there is something for Next
-
 	lane    *Lane
 	handle  event.Handle
-	news    chan struct{}
+	news    chan struct{} // of capacity one: there is something for Next
 	timeout *time.Timer
 
 	released bool // its holder has released it
@@ -92,8 +90,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 		l.metrics.refused.WithLabelValues(badRequest).Inc()
 		return nil, err
 	}
-	news := make(chan struct{}, 1)
-	r := &Reservation{lane: l, news: news, News: news, resumes: a.Resume}
+	r := &Reservation{lane: l, news: make(chan struct{}, 1), resumes: a.Resume}
 	if a.TTL > 0 && !a.Resume && !l.notExclusive && (l.covers == nil || !l.covers()) {
 		// A member of an older release would grant it for a lease only, since it does not know the ttl.
 		r.end(refused(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version"))
@@ -158,15 +155,14 @@ func (r *Reservation) end(a Answer) {
 
 // hear implements waiter.
 func (r *Reservation) hear(v *event.Verdict) (last bool) {
-	defer signal.Set(r.news)
 	if d := v.DetailOrZero(); v.Kind == event.Granted && d.Grant != nil {
 		if !r.gaveUp { // otherwise a Cancel is on its way, and the owner frees the key
 			r.granted = d.Grant
 		}
+		signal.Set(r.news)
 		return false
 	}
-	a := AnswerOf(v)
-	r.over = &a
+	r.end(AnswerOf(v))
 	return true
 }
 
@@ -295,24 +291,22 @@ func onHoldersClock(d time.Duration, raw bool) time.Duration {
 
 var _ waiter = (*Reservation)(nil)
 
-// serve moves a reservation between its holder and its owner, until it is over or ctx ends. frames are the holder's, already checked.
-func (r *Reservation) serve(ctx context.Context, holder Holder) error {
+// serve moves a reservation between its holder and its owner, until it is over or ctx ends. frames are the holder's, already
+// checked; tell sends it the news.
+func (r *Reservation) serve(ctx context.Context, frames <-chan Frame, tell func(granted *event.Grant, answered *event.Renewal, over *Answer) error) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case f, ok := <-holder.Frames:
-			switch {
-			case !ok:
-				return nil
-			case f.Release:
+		case f := <-frames:
+			if f.Release {
 				r.Release()
-			default:
+			} else {
 				r.Renew(f.Renew)
 			}
-		case <-r.News:
+		case <-r.news:
 			granted, answered, over := r.Next()
-			if err := holder.Tell(granted, answered, over); err != nil || over != nil {
+			if err := tell(granted, answered, over); err != nil || over != nil {
 				return err
 			}
 			if r.isUnreached() {
@@ -326,10 +320,4 @@ func (r *Reservation) serve(ctx context.Context, holder Holder) error {
 type Frame struct {
 	Release bool
 	Renew   uint64
-}
-
-// Holder is the other end of a reservation's stream.
-type Holder struct {
-	Frames <-chan Frame // closed at the end of the stream
-	Tell   func(granted *event.Grant, answered *event.Renewal, over *Answer) error
 }

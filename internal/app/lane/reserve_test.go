@@ -76,7 +76,7 @@ func (o *keyOwner) grant(r *Reservation, g event.Grant) {
 // news reports whether there is something for Next.
 func news(r *Reservation) bool {
 	select {
-	case <-r.News:
+	case <-r.news:
 		return true
 	default:
 		return false
@@ -415,12 +415,12 @@ func TestResumeWithoutAnAnswer(t *testing.T) {
 			}
 			frames := make(chan Frame)
 			told := 0
-			err = r.serve(t.Context(), Holder{Frames: frames, Tell: func(g *event.Grant, a *event.Renewal, over *Answer) error {
+			err = r.serve(t.Context(), frames, func(g *event.Grant, a *event.Renewal, over *Answer) error {
 				if g != nil || a != nil || over != nil {
 					told++
 				}
 				return nil
-			}})
+			})
 			if !errors.Is(err, ErrUnreached) || told != 0 {
 				t.Errorf("%s: %v, %d frames", name, err, told)
 			}

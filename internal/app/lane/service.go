@@ -102,7 +102,7 @@ func (s *Service) Reserve(stream lanev1.LaneService_ReserveServer) error {
 	frames := make(chan Frame)
 	s.readers.Go(func() { cancel(readFrames(ctx, stream, frames)) })
 	told := reservationStream{stream, ask.GetRawClock()}
-	err = r.serve(ctx, Holder{Frames: frames, Tell: told.tell})
+	err = r.serve(ctx, frames, told.tell)
 	if errors.Is(err, ErrUnreached) { // holders come back after that, as after a broken stream
 		return status.Error(codes.Unavailable, "lane: "+err.Error())
 	}

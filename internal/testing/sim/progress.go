@@ -176,7 +176,7 @@ func (m *member) unrest(say func(string, ...any)) (owned int) {
 	if n := len(m.reserved); n > 0 {
 		say("%s has %d reservations", m, n)
 	}
-	if n := m.table.Len(); n > 0 {
+	if n := m.table.Stats().Events; n > 0 {
 		say("%s holds %d events", m, n)
 	}
 	if n := m.boxes.Stats().Keys; n > 0 {
