@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
+
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // allowance is a subscription's use of the broker's limit of unacked events, on one topic
@@ -51,7 +52,7 @@ func partitionNames(topic string, partitions int) []string {
 	}
 	names := make([]string, partitions)
 	for i := range names {
-		names[i] = fmt.Sprintf("%s-partition-%d", localName(topic), i)
+		names[i] = topicname.Partition(localName(topic), i)
 	}
 	return names
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/tally"
 )
 
 // runner is the state of one Run: the pool of goroutines that handlers run in, and the
@@ -254,22 +255,15 @@ func (r *runner) call(e *Event, result *event.Result) {
 
 // counted counts what happens until it is logged, at most once a second.
 type counted struct {
-	mu     sync.Mutex
-	n      int
-	logged bool
-	at     clock.Instant // if logged
+	mu    sync.Mutex
+	tally tally.Tally
 }
 
 // more counts one more, and returns how many are to be logged now, 0 if it is too early.
 func (c *counted) more(now clock.Instant) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.n++
-	if c.logged && now.Sub(c.at) < time.Second {
-		return 0
-	}
-	n := c.n
-	c.n, c.logged, c.at = 0, true, now
+	n, _ := c.tally.Add(now, 1, time.Second)
 	return n
 }
 

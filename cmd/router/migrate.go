@@ -109,7 +109,7 @@ type liveConsumer struct {
 }
 
 // isRouter reports whether a consumer is a router of Ringfence.
-func (c liveConsumer) isRouter() bool { return c.Client == entries.DefaultConfig().ClientVersion }
+func (c liveConsumer) isRouter() bool { return c.Client == entries.ClientVersion }
 
 // migrationStats are the fields of a topic's statistics that a plan is made from.
 type migrationStats struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/topicname"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -61,7 +62,7 @@ func (b *Broker) Find(ctx context.Context, id string) (found *Letter, err error)
 // CheckTarget reports the fault of a topic to which letters are to be sent.
 func (b *Broker) CheckTarget(topic string) error {
 	full := source.FullTopicName(topic)
-	whole, _ := source.SplitPartition(full)
+	whole, _ := topicname.Split(full)
 	own := []string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}
 	if slices.Contains(own, full) || slices.Contains(own, whole) {
 		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)

@@ -14,8 +14,8 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarread"
+	"github.com/ringfence/router/internal/broker/topicname"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/source"
 )
 
 // Config of a [Broker].
@@ -461,7 +461,7 @@ func isLast(m pulsar.Message, end Place) bool {
 
 // partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
 func partitionOf(topic string) int32 {
-	_, n := source.SplitPartition(topic)
+	_, n := topicname.Split(topic)
 	return n
 }
 

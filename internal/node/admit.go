@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/tally"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
@@ -54,9 +55,8 @@ type refusals struct {
 	node  *Node
 	count map[admission.Result]prometheus.Counter
 
-	mu     sync.Mutex
-	noted  clock.Instant
-	silent int // ids refused since
+	mu      sync.Mutex
+	refused tally.Tally // ids
 }
 
 const refusalsEvery = 10 * time.Second
@@ -79,13 +79,8 @@ func (r *refusals) judged(j admission.Judged) {
 	if j.Counts.Refused() == 0 {
 		return
 	}
-	now := clock.Now()
 	r.mu.Lock()
-	r.silent += j.Counts.Refused()
-	ids, due := r.silent, r.noted == 0 || now.Sub(r.noted) >= refusalsEvery
-	if due {
-		r.noted, r.silent = now, 0
-	}
+	ids, due := r.refused.Add(clock.Now(), j.Counts.Refused(), refusalsEvery)
 	r.mu.Unlock()
 	if !due {
 		return

@@ -20,8 +20,8 @@ type tallies struct {
 	wrong []string
 }
 
-// tally is the state of a key.
-type tally struct{ n int }
+// counter is the state of a key.
+type counter struct{ n int }
 
 func (d *tallies) loaded(key string) int {
 	d.mu.Lock()
@@ -31,11 +31,11 @@ func (d *tallies) loaded(key string) int {
 
 // add is a turn of a key: it reads the state, compares it with the database, and writes both.
 func (d *tallies) add(ctx context.Context, key string) (int, error) {
-	s, err := client.State(ctx, func(context.Context) (*tally, error) {
+	s, err := client.State(ctx, func(context.Context) (*counter, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.loads[key]++
-		return &tally{d.of[key]}, nil
+		return &counter{d.of[key]}, nil
 	})
 	if err != nil {
 		return 0, err

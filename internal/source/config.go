@@ -2,11 +2,11 @@ package source
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // Config selects what a source reads, and bounds its open events.
@@ -221,7 +221,7 @@ func (c Config) all() []string {
 }
 
 func copyTopicName(topics []string, subscription string) string {
-	base, _ := SplitPartition(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
+	base, _ := topicname.Split(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
 		return strings.Compare(FullTopicName(a), FullTopicName(b))
 	})))
 	return base + "-" + subscription
@@ -238,19 +238,4 @@ func FullTopicName(topic string) string {
 	default:
 		return "persistent://public/default/" + topic
 	}
-}
-
-// SplitPartition splits the name of a topic partition into its topic and number. The number is -1, and base the
-// whole name, if it is not the name of a topic partition.
-func SplitPartition(topic string) (base string, partition int32) {
-	const mark = "-partition-"
-	at := strings.LastIndex(topic, mark)
-	if at < 0 {
-		return topic, -1
-	}
-	n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32)
-	if err != nil || n < 0 {
-		return topic, -1
-	}
-	return topic[:at], int32(n)
 }

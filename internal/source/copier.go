@@ -175,7 +175,7 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	copied.after, copied.producer, copied.awaited = out.after, out.producer, out.answer != nil
 	end := s.sending(ctx, out.message.Event, &copied)
 	if !s.isDeadLetter(&out) {
-		copied.seal(s.keysOfCopies())
+		copied.seal(keysOf(s.copyKeys))
 	}
 	if out.confirmedLate == nil {
 		out.confirmedLate = new(atomic.Bool)

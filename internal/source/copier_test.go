@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // fakeBroker delivers the test's messages, and keeps copies until the test answers.
@@ -829,20 +830,12 @@ func TestCopiesAreNeverSkipped(t *testing.T) {
 				t.Errorf("subscribed: %v, want 2 topics of 2 partitions", n.subscribed)
 			}
 			for name, s := range n.subscribed {
-				base, _ := SplitPartition(name)
+				base, _ := topicname.Split(name)
 				if want := all || base == cfg.RetryTopic || name == again; s.earliest != want {
 					t.Errorf("from earliest %t: %s begins with the oldest entry: %t", all, name, s.earliest)
 				}
 			}
 		})
-	}
-}
-
-func TestNamesOfTopicPartitions(t *testing.T) {
-	for name, want := range map[string]int32{"t": -1, "t-partition-0": 0, "t-partition-12": 12, "t-partition--1": -1, "t-partition-": -1, "t-partition-x": -1, "t-partition-2147483648": -1, "t-partition-1-partition-2": 2} {
-		if base, got := SplitPartition(name); got != want || (want < 0) != (base == name) {
-			t.Errorf("%s is partition %d of %s, want %d", name, got, base, want)
-		}
 	}
 }
 

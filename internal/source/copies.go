@@ -34,12 +34,12 @@ func (s *Source) openKeys() (err error) {
 	return err
 }
 
-// keysOfCopies returns the keys that sign copies. The first one signs new copies.
-func (s *Source) keysOfCopies() [][]byte {
-	if s.copyKeys == nil {
+// keysOf returns the keys that sign copies, of what openCopyKeys returned. The first one signs new copies.
+func keysOf(copyKeys *reload.Value[[][]byte]) [][]byte {
+	if copyKeys == nil {
 		return nil
 	}
-	return s.copyKeys.Get()
+	return copyKeys.Get()
 }
 
 // restoreCopies turns valid copies from the retry and timer topics back into their originals. The
@@ -55,18 +55,15 @@ func (s *Source) restoreCopies(receipts []Receipt) {
 			m := r.Entry.Message(i)
 			published := m.Event.PublishTime
 			s.restoreCopy(m)
-			if r.Entry.Len() > 1 { // no router writes that, so each is handled at once
-				continue
-			}
-			if early, is := s.early(m.Event, published, wall()); is {
-				r.early = early
+			if r.Entry.Len() == 1 { // no router writes others, so their events are handled at once
+				r.early = s.early(m.Event, published, wall())
 			}
 		}
 	}
 }
 
 func (s *Source) restoreCopy(m event.Message) {
-	why := refusalReason(&m, s.keysOfCopies(), s.cfg.CopyUnsigned)
+	why := refusalReason(&m, keysOf(s.copyKeys), s.cfg.CopyUnsigned)
 	if why == "" && !isTimely(m.Event, wall()) {
 		why = copyUntimely
 	}
@@ -76,7 +73,7 @@ func (s *Source) restoreCopy(m event.Message) {
 	}
 	stripCopy(m.Event)
 	s.metrics.copiesRefused.WithLabelValues(why).Inc()
-	if messages, due := s.refused.add(clock.Now(), 1); due {
+	if messages, due := s.refused.Add(clock.Now(), 1, tallyEvery); due {
 		s.log.Warn("messages in the retry or timer topic are not valid copies; they are handled as separate events",
 			"messages", messages, "reason", why, "message_id", m.Event.ID.String())
 	}

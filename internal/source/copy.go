@@ -168,14 +168,7 @@ func newCopy(topic string, m event.Message, d *event.Detail, round uint32, lastE
 		properties[PropertyCrashes] = formatUint(crashes)
 	}
 	properties[PropertyRound] = formatUint(round)
-	firstError := ev.FirstError
-	if firstError == "" {
-		firstError = d.FirstError
-	}
-	if firstError == "" {
-		firstError = lastError
-	}
-	if firstError != "" {
+	if firstError := cmp.Or(ev.FirstError, d.FirstError, lastError); firstError != "" {
 		properties[PropertyFirstError] = firstError
 	}
 	if lastError != "" {

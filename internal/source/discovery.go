@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // discovery subscribes to all partitions of the topics, and to those that are added while the source runs.
@@ -84,7 +85,7 @@ func (b *Begun) of(topic string) (names []string) {
 
 // isOf reports whether a name is that of a topic, or of one of its partitions.
 func isOf(name, topic string) bool {
-	base, _ := SplitPartition(name)
+	base, _ := topicname.Split(name)
 	return name == topic || base == topic
 }
 

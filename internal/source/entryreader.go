@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/entries/wire"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // entryReader reads with package entries.
@@ -68,7 +69,7 @@ func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
 	unackedMax := r.unackedMax
 	r.mu.Unlock()
 	consumer, err := r.client.Subscribe(ctx, entries.Subscription{
-		Topic: s.topic, Name: r.cfg.Subscription, Type: entries.Shared, FromEarliest: s.earliest, Properties: r.cfg.Properties,
+		Topic: s.topic, Name: r.cfg.Subscription, FromEarliest: s.earliest, Properties: r.cfg.Properties,
 		Consumer: r.cfg.ConsumerName, Permits: s.queue, UnackedMax: unackedMax, Queue: r.queue,
 	})
 	if err != nil {
@@ -179,15 +180,11 @@ func (r *entryReader) receipt(d *entries.Delivered) (_ Receipt, ok bool) {
 // there are any.
 func (r *entryReader) ackCompacted(d *entries.Delivered, removed event.Bits, total int) {
 	if removed.Len() == total {
-		_ = d.Ack() // as below
+		removed = nil
+	} else if r.cfg.Counting == CountEntries {
 		return
 	}
-	if r.cfg.Counting == CountEntries {
-		return
-	}
-	left := event.AllBits(total)
-	left.RemoveAll(removed)
-	_ = d.AckPart(left, total) // it fails if the consumer is closed; then another one gets the entry
+	_ = r.ack(Ack{Events: removed, Total: total, Ref: d}) // it fails if the consumer is closed; then another one gets the entry
 }
 
 // ack implements reader.
@@ -211,7 +208,7 @@ func (r *entryReader) ends(ctx context.Context) ([]End, error) {
 	r.mu.Unlock()
 	ends := make([]End, 0, len(consumers))
 	for _, c := range consumers {
-		base, partition := SplitPartition(c.Topic())
+		base, partition := topicname.Split(c.Topic())
 		mark := c.Mark()
 		id, err := c.LastID(ctx)
 		// Lost: receive has not told it yet. Moved to another cluster meanwhile: which of the two has answered is not known.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // AckHolesMax is the default of managedLedgerMaxUnackedRangesToPersist in Pulsar 4 (200,000 in 5.0): the number of ranges of
@@ -84,7 +84,7 @@ func (d *discovery) isPartitioned(topic string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name := range d.reading {
-		if strings.HasPrefix(name, topic+"-partition-") {
+		if base, number := topicname.Split(name); base == topic && number >= 0 {
 			return true
 		}
 	}

@@ -122,8 +122,7 @@ type entryKey struct {
 // openEntry is an entry with open events.
 type openEntry struct {
 	entry        *event.Entry
-	id           EntryID
-	cluster      uint64
+	key          entryKey
 	got          event.Bits // the events that were received, open or settled
 	events       event.Bits // those of got that are open
 	n            int        // number of events
@@ -158,10 +157,10 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 		return Reception{}, acks
 	}
 	r.Entry.Fresh = r.Has
-	at := entryKey{r.ID, r.Cluster}
-	known := l.byID[at]
+	key := entryKey{r.ID, r.Cluster}
+	known := l.byID[key]
 	if known == nil {
-		l.byID[at] = l.open(now, r, r.Has)
+		l.byID[key] = l.open(now, r, key, r.Has)
 		return Reception{Fresh: r.Entry.Fresh.Len()}, acks
 	}
 	left, joined := slices.Clone(r.Has), event.NewBits(r.Entry.Len())
@@ -187,19 +186,19 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt, acks []Ack) (Reception,
 	}
 	r.Entry.Fresh = left
 	if c.Fresh > 0 {
-		o := l.open(now, r, left)
+		o := l.open(now, r, key, left)
 		o.others = known
-		l.byID[at] = o
+		l.byID[key] = o
 	}
 	return c, acks
 }
 
 // open enters an entry with events that are fresh.
-func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *openEntry {
+func (l *Ledger) open(now clock.Instant, r *Receipt, key entryKey, fresh event.Bits) *openEntry {
 	l.serial++
 	r.Entry.SetFirst(event.NewHandle(l.serial, 0))
 	o := &openEntry{
-		entry: r.Entry, id: r.ID, cluster: r.Cluster, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
+		entry: r.Entry, key: key, got: fresh, events: slices.Clone(fresh), n: fresh.Len(), received: now, late: clock.Forever, ref: r.Ref,
 		origin: r.Origin, batch: l.batch, held: r.early.until != 0, older: l.newest,
 	}
 	o.total = o.n
@@ -210,7 +209,6 @@ func (l *Ledger) open(now clock.Instant, r *Receipt, fresh event.Bits) *openEntr
 	}
 	l.newest = o
 	l.bySerial[l.serial] = o
-	l.stats.Entries++
 	l.stats.Unsettled += o.n
 	l.stats.Bytes += r.Entry.Bytes
 	l.count(r.Origin, o.n)
@@ -369,7 +367,7 @@ func (l *Ledger) settled(o *openEntry, events event.Bits, n int, acks []Ack) []A
 		if o.n == 0 && o.total == o.entry.Len() {
 			events = nil // a broker forgets that an entry is unacked at an ack of the whole
 		}
-		acks = append(acks, Ack{Entry: o.id, Events: events, Total: o.entry.Len(), Ref: o.ref})
+		acks = append(acks, Ack{Entry: o.key.id, Events: events, Total: o.entry.Len(), Ref: o.ref})
 		if o.n == 0 { // each ack is independent; events that the broker has omitted will not arrive
 			l.remove(o)
 		}
@@ -383,7 +381,7 @@ func (l *Ledger) settled(o *openEntry, events event.Bits, n int, acks []Ack) []A
 		o.late = o.received.Add(lateFactor * l.now.Sub(o.received))
 	}
 	if o.n == 0 {
-		acks = append(acks, Ack{Entry: o.id, Total: o.entry.Len(), Ref: o.ref})
+		acks = append(acks, Ack{Entry: o.key.id, Total: o.entry.Len(), Ref: o.ref})
 		l.remove(o)
 	}
 	return acks
@@ -429,7 +427,6 @@ func (l *Ledger) remove(o *openEntry) {
 	}
 	delete(l.bySerial, o.entry.First.Serial())
 	l.forgetID(o)
-	l.stats.Entries--
 	l.stats.Bytes -= o.entry.Bytes
 	if l.counting == CountEntries {
 		l.count(o.origin, -o.total)
@@ -442,8 +439,7 @@ func (l *Ledger) remove(o *openEntry) {
 
 // forgetID takes an entry out of those of its id.
 func (l *Ledger) forgetID(o *openEntry) {
-	key := entryKey{o.id, o.cluster}
-	at := l.byID[key]
+	at := l.byID[o.key]
 	if at != o {
 		for at.others != o {
 			at = at.others
@@ -452,15 +448,16 @@ func (l *Ledger) forgetID(o *openEntry) {
 		return
 	}
 	if o.others != nil {
-		l.byID[key] = o.others
+		l.byID[o.key] = o.others
 		return
 	}
-	delete(l.byID, key)
+	delete(l.byID, o.key)
 }
 
 // Stats returns the ledger in numbers, in constant time.
 func (l *Ledger) Stats() Stats {
 	s := l.stats
+	s.Entries = len(l.bySerial)
 	s.Oldest = clock.Forever
 	if l.oldest != nil {
 		s.Oldest = l.oldest.received

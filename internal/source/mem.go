@@ -9,6 +9,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // MemBroker is a broker in memory: membroker.Broker, or membroker.Client where it
@@ -142,7 +143,7 @@ func (m *memConnection) ends(context.Context) ([]End, bool, error) {
 	var ends []End
 	for _, topic := range m.cfg.all() {
 		for name, last := range broker.Last(topic) {
-			base, partition := SplitPartition(name)
+			base, partition := topicname.Split(name)
 			ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID(last)})
 		}
 	}

@@ -338,8 +338,7 @@ func (p *outlets) keepLetters(ctx context.Context, o *outlet) error {
 	if o.checked != 0 && now.Sub(o.checked) < keepEvery {
 		return nil
 	}
-	attach := func() (struct{}, error) { return struct{}{}, p.attachKeeper(o) }
-	if _, err := await(ctx, p.sdk, attach, func(struct{}) {}); err != nil {
+	if err := p.sdk.call(ctx, func() error { return p.attachKeeper(o) }); err != nil {
 		return err
 	}
 	o.checked = now

@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // Access has what a source needs beside its settings to reach Pulsar.
@@ -147,7 +148,7 @@ func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
 		told[End{Topic: e.Topic, Partition: event.MessageID{TopicPartition: e.Partition}.PartitionNumber()}] = true
 	}
 	for _, name := range slices.Compact(names) {
-		topic, partition := SplitPartition(name)
+		topic, partition := topicname.Split(name)
 		if !told[End{Topic: topic, Partition: partition}] {
 			ends = append(ends, unknownEnd(topic, partition))
 		}

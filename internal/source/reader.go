@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // reader reads topic partitions, and acks their entries. The source's reader calls receive, its acker ack; several goroutines
@@ -49,9 +51,8 @@ func (all origins) of(topic string, cfg *Config) *origin {
 	if o := all[topic]; o != nil {
 		return o
 	}
-	base, partition := SplitPartition(topic)
-	is := func(name string) bool { return base == name || topic == name }
-	o := &origin{number: int32(len(all)), base: base, partition: partition, copies: is(cfg.RetryTopic) || is(cfg.TimerTopic())}
+	base, partition := topicname.Split(topic)
+	o := &origin{number: int32(len(all)), base: base, partition: partition, copies: isOf(topic, cfg.RetryTopic) || isOf(topic, cfg.TimerTopic())}
 	all[topic] = o
 	return o
 }

@@ -42,6 +42,12 @@ func await[T any](ctx context.Context, s *sdk, call func() (T, error), undo func
 	return pulsarsend.Await(ctx, s.aside, call, undo)
 }
 
+// call makes a call of the client that may hang, and waits for it until ctx ends.
+func (s *sdk) call(ctx context.Context, call func() error) error {
+	_, err := await(ctx, s, func() (struct{}, error) { return struct{}{}, call() }, func(struct{}) {})
+	return err
+}
+
 // aside runs a call of the client on a goroutine of its own, or returns errClosed if s is
 // closed. The last of these calls closes the client if s was closed meanwhile: a client
 // that is closed during a call opens a new connection for it and never closes that.

@@ -67,12 +67,15 @@ func (s *Source) adoptLimits(ctx context.Context, broker connection) error {
 	return nil
 }
 
-// setLimits sets the broker's limits, and reports whether they are others than before.
+// setLimits sets the broker's limits, makes the ledger and the reader keep to them, and reports whether they are others than before.
 func (s *Source) setLimits(l limits) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed = s.cfg.UnackedConsumerMax != l.unackedConsumer || s.cfg.UnackedSubscriptionMax != l.unackedSubscription
 	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
+	if changed {
+		s.share()
+	}
 	return changed
 }
 
@@ -97,9 +100,6 @@ func (s *Source) followLimits(ctx context.Context, broker connection) {
 				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
 			}
 		case s.setLimits(l):
-			s.mu.Lock()
-			s.share()
-			s.mu.Unlock()
 			s.log.Warn("the broker's limits have changed", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
 		}
 		failed = err != nil

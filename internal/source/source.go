@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/base/tally"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/netx/reload"
 )
@@ -75,7 +76,7 @@ type Source struct {
 
 	broker    connection              // nil until Run has subscribed; written once, under mu, before ready is closed
 	copyKeys  *reload.Value[[][]byte] // the keys that sign copies; nil: copies are not signed
-	refused   tally                   // messages that are no valid copies; used by the reader alone
+	refused   tally.Tally             // messages that are no valid copies; used by the reader alone
 	holding   []held                  // events that are not due yet, ascending by until; used by the reader alone
 	undelayed bool                    // the broker has delivered a timer too early; used by the reader alone
 	ready     chan struct{}           // closed when the subscription is open
@@ -487,7 +488,7 @@ func (s *Source) noteSettled() {
 // ack is the acker's goroutine. When ctx ends it sends due acks and returns.
 func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
-	var refused tally // if a topic is lost, the acks of all its open events are refused
+	var refused tally.Tally // if a topic is lost, the acks of all its open events are refused
 	for ended := false; !ended; {
 		select {
 		case <-s.toAck:
@@ -501,7 +502,7 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 		for _, a := range acks {
 			if err := broker.ack(a); err != nil {
 				s.metrics.ackFailures.Inc()
-				if acks, due := refused.add(clock.Now(), 1); due {
+				if acks, due := refused.Add(clock.Now(), 1, tallyEvery); due {
 					s.log.Warn("ack refused, the broker will deliver the entry again", "acks", acks, "message_id", a.Entry, "error", err)
 				}
 			}
@@ -514,6 +515,9 @@ func (s *Source) ack(ctx context.Context, broker connection) {
 	}
 }
 
+// tallyEvery is the least time between two lines in the log about incidents that can come in thousands.
+const tallyEvery = 10 * time.Second
+
 // spillEvery is the interval at which the ledger is asked for events to spill.
 const spillEvery = 100 * time.Millisecond
 
@@ -521,7 +525,7 @@ const spillEvery = 100 * time.Millisecond
 func (s *Source) spill(ctx context.Context) {
 	ticker := time.NewTicker(spillEvery)
 	defer ticker.Stop()
-	var spilled tally
+	var spilled tally.Tally
 	for {
 		select {
 		case <-ticker.C:
@@ -536,7 +540,7 @@ func (s *Source) spill(ctx context.Context) {
 		}
 		n, stats := len(s.spilled), s.ledger.Stats()
 		s.mu.Unlock()
-		if events, due := spilled.add(now, n); due {
+		if events, due := spilled.Add(now, n, tallyEvery); due {
 			s.log.Warn("events that are open for a long time are copied to the retry topic",
 				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
 		}

@@ -110,17 +110,17 @@ func wall() int64 {
 	return time.Now().UnixMilli() //nolint:forbidigo // timers follow the wall clock; no lease depends on it
 }
 
-// early returns until when an event from the timer topic is held, and false if it is due. published is the time of its
+// early returns until when an event from the timer topic is held, the zero held if it is due. published is the time of its
 // newest copy. Both times are in Unix milliseconds.
-func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
+func (s *Source) early(e *event.Event, published, now int64) held {
 	if !e.ID.IsSent() {
-		return held{}, false
+		return held{}
 	}
 	sent, err := event.ParseSent(e.Properties)
 	if err != nil || sent.Due <= now {
-		return held{}, false
+		return held{}
 	}
-	h = held{until: now, due: sent.Due}
+	h := held{until: now, due: sent.Due}
 	rest := sent.Due - now
 	switch {
 	case rest <= earlyMax.Milliseconds():
@@ -134,7 +134,7 @@ func (s *Source) early(e *event.Event, published, now int64) (h held, is bool) {
 				"topic", s.cfg.TimerTopic(), "every", undelayedPause)
 		}
 	}
-	return h, true
+	return h
 }
 
 // hold keeps an event until it is due. The reader's goroutine calls it.

@@ -12,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/tally"
 )
 
 // The shortest times between two lines about dropped spans, and between two about failed exports: each batch of spans may fail at once.
@@ -91,18 +92,13 @@ type failures struct {
 	log *slog.Logger
 
 	mu    sync.Mutex
-	count uint64        // since the last line
-	last  clock.Instant // 0: never
+	count tally.Tally
 }
 
 func (f *failures) tell(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count++
-	now := clock.Now()
-	if f.last != 0 && now.Sub(f.last) < failuresEvery {
-		return
+	if n, due := f.count.Add(clock.Now(), 1, failuresEvery); due {
+		f.log.Warn("traces are not exported", "failures", n, "error", err)
 	}
-	f.log.Warn("traces are not exported", "failures", f.count, "error", err)
-	f.count, f.last = 0, now
 }

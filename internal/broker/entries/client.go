@@ -2,13 +2,10 @@ package entries
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/topicname"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
@@ -61,9 +59,6 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 	service, err := parseService(cfg.URL)
 	if err != nil {
 		return nil, err
-	}
-	if access.TLS == nil {
-		access.TLS = func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12} }
 	}
 	if access.Dial == nil {
 		access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
@@ -163,7 +158,7 @@ func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error)
 	}
 	names := make([]string, n)
 	for i := range names {
-		names[i] = topic + "-partition-" + strconv.Itoa(i)
+		names[i] = topicname.Partition(topic, i)
 	}
 	return names, nil
 }
@@ -192,25 +187,11 @@ func (c *Client) learn(name string, change func(*known)) {
 // former cluster does not have that partition. For a partition that it has, the former cluster itself reports when
 // everything has moved.
 func (c *Client) seedsOf(topic string) *seeds {
-	base, number := splitPartition(topic)
-	if k := c.topic(base); k.moved != nil && number >= k.partitions {
+	base, number := topicname.Split(topic)
+	if k := c.topic(base); k.moved != nil && int(number) >= k.partitions {
 		return k.moved
 	}
 	return c.seeds
-}
-
-// splitPartition splits the name of a topic partition; the number is -1 if there is none.
-func splitPartition(topic string) (base string, number int) {
-	const mark = "-partition-"
-	at := strings.LastIndex(topic, mark)
-	if at < 0 {
-		return topic, -1
-	}
-	number, err := strconv.Atoi(topic[at+len(mark):])
-	if err != nil || number < 0 {
-		return topic, -1
-	}
-	return topic[:at], number
 }
 
 func (c *Client) partitionsOf(ctx context.Context, from *seeds, topic string) (int, error) {

@@ -11,12 +11,13 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
+// ClientVersion is the client version that brokers display.
+const ClientVersion = "Ringfence"
+
 // Config holds the addresses, timeouts and limits of a client.
 type Config struct {
 	// URL names one or more brokers or proxies to ask first: pulsar://a:6650,b:6650, or pulsar+ssl:// with TLS.
 	URL string `needed:"true"`
-	// ClientVersion is the client version that brokers display.
-	ClientVersion string `needed:"true"`
 	// ConnectTimeout bounds opening a connection, including TLS and authentication.
 	ConnectTimeout time.Duration `above:"0"`
 	// OperationTimeout bounds each answer of a broker, and a first subscription including retries.
@@ -58,7 +59,6 @@ type Config struct {
 // DefaultConfig returns the defaults of all fields except URL.
 func DefaultConfig() Config {
 	return Config{
-		ClientVersion:           "Ringfence",
 		ConnectTimeout:          10 * time.Second,
 		OperationTimeout:        30 * time.Second,
 		KeepAlive:               30 * time.Second,

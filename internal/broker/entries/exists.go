@@ -6,13 +6,14 @@ import (
 	"errors"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // Exists reports whether there is a topic of this name, with or without partitions. It creates none, as any other way to open a topic does if brokers
 // may, even a question about its partitions: it subscribes for a moment as a reader that takes no entries. It retries temporary failures until the
 // OperationTimeout of each of two questions.
 func (c *Client) Exists(ctx context.Context, topic string) (bool, error) {
-	for _, name := range []string{topic, topic + "-partition-0"} {
+	for _, name := range []string{topic, topicname.Partition(topic, 0)} {
 		err := c.retry(ctx, func(ctx context.Context) error { return c.visit(ctx, name) })
 		if refused := (*BrokerError)(nil); errors.As(err, &refused) && refused.Code == pulsarpb.ServerError_TOPIC_NOT_FOUND {
 			continue

@@ -63,9 +63,9 @@ func (c *Client) greet(ctx context.Context, socket net.Conn, to address) (*conn,
 
 // secure makes the TLS handshake. The certificate of the authentication provider is used if the configuration has none.
 func (c *Client) secure(ctx context.Context, socket net.Conn, to address) (net.Conn, error) {
-	config := c.access.TLS().Clone()
-	if config == nil {
-		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.access.TLS != nil {
+		config = c.access.TLS().Clone()
 	}
 	if config.ServerName == "" {
 		host, _, err := net.SplitHostPort(to.dialed)
@@ -97,7 +97,7 @@ func (k *conn) introduce(ctx context.Context) error {
 		return &AuthError{Broker: k.to.String(), Cause: err}
 	}
 	connect := &pulsarpb.CommandConnect{
-		ClientVersion:   &k.client.cfg.ClientVersion,
+		ClientVersion:   new(ClientVersion),
 		ProtocolVersion: proto.Int32(protocolVersion),
 		FeatureFlags:    &pulsarpb.FeatureFlags{SupportsAuthRefresh: new(true), SupportsBrokerEntryMetadata: new(true)},
 	}
@@ -210,7 +210,7 @@ func (k *conn) authResponse(ctx context.Context) (*pulsarpb.BaseCommand, error) 
 		data = []byte{} // brokers do not accept a response without data
 	}
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_AUTH_RESPONSE.Enum(), AuthResponse: &pulsarpb.CommandAuthResponse{
-		ClientVersion:   &k.client.cfg.ClientVersion,
+		ClientVersion:   new(ClientVersion),
 		ProtocolVersion: proto.Int32(protocolVersion),
 		Response:        &pulsarpb.AuthData{AuthMethodName: new(k.client.auth.method()), AuthData: data},
 	}}, nil

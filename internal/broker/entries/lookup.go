@@ -73,7 +73,7 @@ func (c *Client) lookup(ctx context.Context, from *seeds, topic string) (address
 		if err != nil {
 			return address{}, err
 		}
-		to, err := k.named(answer)
+		to, err := k.named(answer.GetBrokerServiceUrl(), answer.GetBrokerServiceUrlTls(), answer.GetProxyThroughServiceUrl())
 		if err != nil {
 			return address{}, fmt.Errorf("look up %s: %w", topic, err)
 		}
@@ -107,14 +107,14 @@ func (c *Client) ask(ctx context.Context, k *conn, topic string, authoritative b
 	return r, nil
 }
 
-// named returns the address of the broker that an answer names. A broker behind the service URL is dialed at the host that sent the answer.
-func (k *conn) named(answer *pulsarpb.CommandLookupTopicResponse) (address, error) {
-	broker, err := parseBroker(answer.GetBrokerServiceUrl(), answer.GetBrokerServiceUrlTls(), k.to.tls)
+// named returns the address of a broker that the broker of k names by its URLs. A proxied one is dialed at the host of k.
+func (k *conn) named(plain, secure string, proxied bool) (address, error) {
+	broker, err := parseBroker(plain, secure, k.to.tls)
 	if err != nil {
 		return address{}, err
 	}
 	to := address{broker: broker, dialed: broker, tls: k.to.tls}
-	if answer.GetProxyThroughServiceUrl() {
+	if proxied {
 		to.dialed = k.to.dialed
 	}
 	return to, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries/wire"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // pace computes the delay before a consumer subscribes again. Pure.
@@ -187,7 +188,7 @@ func (c *Consumer) leave(s *session) ending {
 	c.session = nil
 	c.mu.Unlock()
 	if e.seeds != nil {
-		base, _ := splitPartition(c.sub.Topic)
+		base, _ := topicname.Split(c.sub.Topic)
 		c.client.learn(base, func(k *known) { k.moved = e.seeds })
 	}
 	c.sub.Queue.drop(s)

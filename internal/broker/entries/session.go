@@ -228,17 +228,9 @@ func (s *session) flow(permits int) {
 
 // closedByBroker ends the session: its broker unloads the topic, and may name the next broker.
 func (s *session) closedByBroker(c *pulsarpb.CommandCloseConsumer) {
-	e := ending{reason: reasonClosed}
-	if c.GetAssignedBrokerServiceUrl() != "" || c.GetAssignedBrokerServiceUrlTls() != "" {
-		broker, err := parseBroker(c.GetAssignedBrokerServiceUrl(), c.GetAssignedBrokerServiceUrlTls(), s.conn.to.tls)
-		if err == nil { // otherwise it is looked up
-			e.next = address{broker: broker, dialed: broker, tls: s.conn.to.tls}
-			if s.conn.to.proxied() {
-				e.next.dialed = s.conn.to.dialed
-			}
-		}
-	}
-	s.finish(e)
+	// Without an address that can be used it is looked up.
+	next, _ := s.conn.named(c.GetAssignedBrokerServiceUrl(), c.GetAssignedBrokerServiceUrlTls(), s.conn.to.proxied())
+	s.finish(ending{reason: reasonClosed, next: next})
 }
 
 // migrated ends the session: the topic is in another cluster now.

@@ -8,11 +8,11 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // The types of subscription that are served, as Pulsar names them. Exclusive is
@@ -57,26 +57,6 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that has no sense.
-func (c Config) Validate() error {
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"UnackedMax", c.UnackedMax},
-		{"SubscriptionUnackedMax", c.SubscriptionUnackedMax},
-		{"LedgerEntriesMax", c.LedgerEntriesMax},
-		{"RetainedMax", c.RetainedMax},
-		{"RecordsMax", c.RecordsMax},
-	} {
-		if f.value < 1 {
-			errs = append(errs, fmt.Errorf("membroker: %s = %d, want >= 1", f.name, f.value))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Message is one event as a producer sends it.
 type Message struct {
 	Key         string
@@ -96,7 +76,7 @@ type Entry struct {
 	ID         EntryID
 	Topic      string // with the partition
 	Messages   []Message
-	Batched    bool   // the producer sent a batch, even if of one event
+	Batched    bool   // the producer sent a batch
 	Redelivery uint32 // how often it was delivered before
 }
 
@@ -136,7 +116,7 @@ type Broker struct {
 	timer      *time.Timer // the next delayed entry
 }
 
-// New returns an empty broker; cfg has to be valid.
+// New returns an empty broker.
 func New(cfg Config) *Broker {
 	return &Broker{
 		cfg: cfg, partitions: make(map[string]int), rotation: make(map[string]int),
@@ -157,7 +137,6 @@ type topic struct {
 type stored struct {
 	id        EntryID
 	messages  []Message
-	batched   bool
 	deliverAt int64
 }
 
@@ -204,12 +183,8 @@ func (b *Broker) CreatePartitionedTopic(topic string, partitions int) error {
 // Publish appends one entry to a topic, which is made if it is not there. A batch
 // goes to one partition: that of its first key, or the next one in turn.
 func (b *Broker) Publish(_ context.Context, topic string, messages []Message) (EntryID, error) {
-	return b.publish(topic, messages, len(messages) > 1)
-}
-
-func (b *Broker) publish(name string, messages []Message, batched bool) (EntryID, error) {
-	if name == "" || len(messages) == 0 {
-		return EntryID{}, fmt.Errorf("%w: publish %d messages to %q", ErrInvalid, len(messages), name)
+	if topic == "" || len(messages) == 0 {
+		return EntryID{}, fmt.Errorf("%w: publish %d messages to %q", ErrInvalid, len(messages), topic)
 	}
 	now := wallClock()
 	for i := range messages {
@@ -219,8 +194,8 @@ func (b *Broker) publish(name string, messages []Message, batched bool) (EntryID
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.topic(b.route(name, messages[0].Key))
-	e := &stored{id: t.next, messages: messages, batched: batched, deliverAt: messages[0].DeliverAt}
+	t := b.topic(b.route(topic, messages[0].Key))
+	e := &stored{id: t.next, messages: messages, deliverAt: messages[0].DeliverAt}
 	t.next.Entry++
 	if t.next.Entry == int64(b.cfg.LedgerEntriesMax) {
 		t.next = EntryID{Ledger: b.newLedger()}
@@ -247,13 +222,7 @@ func (b *Broker) publish(name string, messages []Message, batched bool) (EntryID
 func (b *Broker) Last(topic string) map[string]EntryID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	names := []string{topic}
-	if n := b.partitions[topic]; n > 0 {
-		names = names[:0]
-		for i := range n {
-			names = append(names, partitionName(topic, i))
-		}
-	}
+	names := b.expand([]string{topic})
 	last := make(map[string]EntryID, len(names))
 	for _, name := range names {
 		next := b.topic(name).next
@@ -275,11 +244,7 @@ func (b *Broker) route(topic, key string) string {
 		hash.Write([]byte(key))
 		at = int(hash.Sum32() % uint32(n))
 	}
-	return partitionName(topic, at)
-}
-
-func partitionName(topic string, partition int) string {
-	return topic + "-partition-" + strconv.Itoa(partition)
+	return topicname.Partition(topic, at)
 }
 
 func (b *Broker) newLedger() int64 { b.ledgers++; return b.ledgers }
@@ -296,14 +261,6 @@ func (b *Broker) topic(name string) *topic {
 // Subscribe attaches a consumer to a subscription of one or more topics, which are
 // made if they are not there. It gets nothing before its first Permit.
 func (b *Broker) Subscribe(_ context.Context, o SubscribeOptions) (Consumer, error) {
-	c, err := b.subscribe(o)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-func (b *Broker) subscribe(o SubscribeOptions) (*consumer, error) {
 	if o.Subscription == "" || len(o.Topics) == 0 || slices.Contains(o.Topics, "") {
 		return nil, fmt.Errorf("%w: subscribe %q to %q", ErrInvalid, o.Subscription, o.Topics)
 	}
@@ -352,7 +309,7 @@ func (b *Broker) expand(topics []string) []string {
 	for _, name := range topics {
 		if n := b.partitions[name]; n > 0 {
 			for i := range n {
-				names = append(names, partitionName(name, i))
+				names = append(names, topicname.Partition(name, i))
 			}
 		} else {
 			names = append(names, name)
@@ -429,7 +386,7 @@ func (s *subscription) deliver(q queued, c *consumer) {
 	s.unacked += n
 	c.unacked += n
 	c.permits -= n
-	c.inbox = append(c.inbox, Entry{ID: q.id, Topic: s.topic.name, Messages: q.messages, Batched: q.batched, Redelivery: q.redelivery})
+	c.inbox = append(c.inbox, Entry{ID: q.id, Topic: s.topic.name, Messages: q.messages, Batched: len(q.messages) > 1, Redelivery: q.redelivery})
 	signal.Set(c.wake)
 }
 

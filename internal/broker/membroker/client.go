@@ -139,9 +139,6 @@ func (c *remoteConsumer) Permit(n int) { c.send(&demov1.ConsumeRequest{Permits: 
 // Ack is Consumer.Ack.
 func (c *remoteConsumer) Ack(acks ...Ack) { c.send(&demov1.ConsumeRequest{Acks: acksOut(acks)}) }
 
-// Nack is Consumer.Nack.
-func (c *remoteConsumer) Nack(nacks ...Ack) { c.send(&demov1.ConsumeRequest{Nacks: acksOut(nacks)}) }
-
 func (c *remoteConsumer) send(frame *demov1.ConsumeRequest) {
 	c.sending.Lock()
 	defer c.sending.Unlock()

@@ -18,8 +18,6 @@ type Consumer interface {
 	Permit(n int)
 	// Ack acknowledges events. Unknown events are ignored.
 	Ack(acks ...Ack)
-	// Nack gives entries back, whole.
-	Nack(nacks ...Ack)
 	// Close gives everything back that is not acked. It may be called more than once.
 	Close()
 }
@@ -74,22 +72,6 @@ func (c *consumer) Ack(acks ...Ack) {
 		// Pulsar lets any consumer of a shared subscription ack events of another one.
 		for _, s := range c.subscriptions {
 			if s.ack(a) {
-				break
-			}
-		}
-	}
-	c.dispatch()
-}
-
-// Nack is Consumer.Nack.
-func (c *consumer) Nack(nacks ...Ack) {
-	c.broker.mu.Lock()
-	defer c.broker.mu.Unlock()
-	now := wallClock()
-	for _, n := range nacks {
-		for _, s := range c.subscriptions {
-			if d := s.out[n.ID]; d != nil && d.to == c {
-				s.takeBack(d, now)
 				break
 			}
 		}

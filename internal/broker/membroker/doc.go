@@ -9,7 +9,7 @@
 //     last entry may overdraw them.
 //   - An entry is acked when all its events were acked during one delivery. Acks of
 //     only some of its events are forgotten when the entry is delivered again.
-//   - A nack, the end of a consumer, or the unloading of a topic delivers the entry
+//   - The end of a consumer, or the unloading of a topic, delivers the entry
 //     again, whole, before new ones, and counts the redelivery.
 //   - A consumer with too many unacked events gets no more until it acks; so does a subscription.
 //   - A message may be held back until an instant of the wall clock.

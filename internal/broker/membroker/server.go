@@ -27,12 +27,12 @@ type server struct {
 }
 
 // Publish appends one entry.
-func (s *server) Publish(_ context.Context, in *demov1.PublishRequest) (*demov1.PublishResponse, error) {
+func (s *server) Publish(ctx context.Context, in *demov1.PublishRequest) (*demov1.PublishResponse, error) {
 	messages := make([]Message, len(in.GetMessages()))
 	for i, m := range in.GetMessages() {
 		messages[i] = messageIn(m)
 	}
-	id, err := s.broker.publish(in.GetTopic(), messages, len(messages) > 1)
+	id, err := s.broker.Publish(ctx, in.GetTopic(), messages)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -45,7 +45,7 @@ func (s *server) Consume(stream grpc.BidiStreamingServer[demov1.ConsumeRequest, 
 	if err != nil {
 		return err
 	}
-	c, err := s.broker.subscribe(SubscribeOptions{
+	c, err := s.broker.Subscribe(stream.Context(), SubscribeOptions{
 		Subscription: first.GetSubscription(), Type: first.GetSubscriptionType(), Topics: first.GetTopics(),
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *server) Consume(stream grpc.BidiStreamingServer[demov1.ConsumeRequest, 
 		return err
 	}
 	sender.Go(func() { sendEntries(c, stream) })
-	c.take(first)
+	take(c, first)
 	for {
 		in, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -68,17 +68,14 @@ func (s *server) Consume(stream grpc.BidiStreamingServer[demov1.ConsumeRequest, 
 		if err != nil {
 			return err
 		}
-		c.take(in)
+		take(c, in)
 	}
 }
 
 // take performs a frame of the client.
-func (c *consumer) take(in *demov1.ConsumeRequest) {
+func take(c Consumer, in *demov1.ConsumeRequest) {
 	if acks := acksIn(in.GetAcks()); len(acks) > 0 {
 		c.Ack(acks...)
-	}
-	if nacks := acksIn(in.GetNacks()); len(nacks) > 0 {
-		c.Nack(nacks...)
 	}
 	if n := in.GetPermits(); n > 0 {
 		c.Permit(int(n))
@@ -87,7 +84,7 @@ func (c *consumer) take(in *demov1.ConsumeRequest) {
 
 // sendEntries sends until the consumer or the stream ends; either way the receiving
 // side of the stream knows why.
-func sendEntries(c *consumer, stream grpc.BidiStreamingServer[demov1.ConsumeRequest, demov1.ConsumeResponse]) {
+func sendEntries(c Consumer, stream grpc.BidiStreamingServer[demov1.ConsumeRequest, demov1.ConsumeResponse]) {
 	for {
 		entries, err := c.Receive(stream.Context())
 		if err != nil {

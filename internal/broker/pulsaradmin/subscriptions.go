@@ -3,11 +3,12 @@ package pulsaradmin
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // atOnce is the number of calls that [Client.Subscriptions] has under way at once.
@@ -24,7 +25,7 @@ func (c Client) Subscriptions(ctx context.Context, topic string) (map[string][]s
 	if partitions > 0 {
 		topics = make([]string, partitions)
 		for i := range topics {
-			topics[i] = fmt.Sprintf("%s-partition-%d", topic, i)
+			topics[i] = topicname.Partition(topic, i)
 		}
 	}
 	names := make([][]string, len(topics))

@@ -8,7 +8,6 @@ package pulsartest
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"net/http"
 	"os"
 	"strings"
@@ -69,15 +68,13 @@ func Client(t testing.TB) pulsar.Client {
 // Name returns a unique name: that of the test with a random suffix.
 func Name(t testing.TB) string {
 	t.Helper()
-	random := make([]byte, 6)
-	_, _ = rand.Read(random) // it never fails
 	clean := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
 			return r
 		}
 		return '_'
 	}, t.Name())
-	return clean + "_" + hex.EncodeToString(random)
+	return clean + "_" + rand.Text()
 }
 
 // Topic returns the full name of a new topic with the given number of partitions; with 0
@@ -149,11 +146,11 @@ func BatchIndexAcks(t testing.TB) bool {
 
 func partitions(t testing.TB, topic string) int {
 	t.Helper()
-	var metadata struct {
-		Partitions int `json:"partitions"`
+	n, err := pulsaradmin.Client{URL: AdminURL(t)}.Partitions(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
 	}
-	Admin(t, http.MethodGet, pulsaradmin.TopicPath(topic)+"/partitions", nil, &metadata)
-	return metadata.Partitions
+	return n
 }
 
 // Admin calls the admin API: body is sent, and the answer read into result, as JSON

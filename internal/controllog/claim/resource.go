@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/ringfence/router/internal/broker/topicname"
 )
 
 // topicName is the local name of the claims topic of a namespace.
@@ -21,7 +22,8 @@ type Place struct {
 // one resource with the topic: a router that consumes only one of them still shares the
 // subscription with routers that consume all.
 func Subscription(topic, name string) string {
-	return "subscription " + withoutPartition(topic) + " " + name
+	whole, _ := topicname.Split(topic)
+	return "subscription " + whole + " " + name
 }
 
 // Control names a control topic as a resource.
@@ -66,16 +68,4 @@ func Topic(topic string) (string, error) {
 		return "", fmt.Errorf("claim: topic %q, want persistent://TENANT/NAMESPACE/NAME", topic)
 	}
 	return "persistent://" + path[:strings.LastIndex(path, "/")+1] + topicName, nil
-}
-
-func withoutPartition(topic string) string {
-	const mark = "-partition-"
-	at := strings.LastIndex(topic, mark)
-	if at < 0 {
-		return topic
-	}
-	if n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32); err != nil || n < 0 {
-		return topic
-	}
-	return topic[:at]
 }

@@ -62,8 +62,8 @@ func Start(t testing.TB, src *source.Source) *Member {
 		m.err = src.Run(ctx, Sink(m.received))
 	})
 	t.Cleanup(func() {
-		if !t.Failed() {
-			m.checkEnd()
+		if !t.Failed() && !m.stopped { // every event must be settled
+			m.AwaitIdle()
 		}
 		m.Stop()
 		run.Wait()
@@ -83,15 +83,6 @@ func (m *Member) received(_ context.Context, batch []event.Message) {
 	m.got = append(m.got, batch...)
 	m.mu.Unlock()
 	signal.Set(m.change)
-}
-
-// checkEnd is called at the end of every test that starts a source: all events must be
-// settled, unless the test has stopped the source.
-func (m *Member) checkEnd() {
-	m.t.Helper()
-	if !m.stopped {
-		m.AwaitIdle()
-	}
 }
 
 // Stop ends Run, which returns open events to the broker.

@@ -11,7 +11,7 @@ import (
 // words lists the packages that every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/base/event", "internal/base/clock", "internal/outcome", "internal/ownership", "internal/base/invariant",
-	"internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
+	"internal/base/identity", "internal/base/partition", "internal/base/setting", "internal/base/tally", "proto",
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
@@ -25,6 +25,7 @@ var anything = []string{"ring", "forward", "client", "internal", "proto"}
 var arrows = map[string]arrow{
 	"ring":                        {[]string{"internal/base/partition", "internal/base/setting"}, "the bottom: all packages route by it"},
 	"internal/base/clock":         {nil, "the bottom: instants alone"},
+	"internal/base/tally":         {[]string{"internal/base/clock"}, "a count and an instant, independent of what is counted"},
 	"internal/base/invariant":     {nil, "the bottom: all packages assert"},
 	"internal/netx/untrusted":     {nil, "the bottom: strings from any source"},
 	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "the rate of log lines, independent of their text"},
@@ -42,7 +43,7 @@ var arrows = map[string]arrow{
 	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/netx/reload"}),
+		slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/broker/topicname", "internal/netx/reload"}),
 		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are not stages: they stand for a broker",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of sources, as tests that each source runs"},
@@ -63,11 +64,11 @@ var arrows = map[string]arrow{
 
 	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog", "internal/broker/pulsarread", "internal/telemetry/loglimit", "internal/wire/hotframe"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
-		slices.Concat(words, []string{"internal/controllog", "internal/wire/hotframe"}),
+		slices.Concat(words, []string{"internal/controllog", "internal/broker/topicname", "internal/wire/hotframe"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
 	"internal/deadletter": {
-		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/key", "internal/netx/untrusted", "internal/source"},
+		[]string{"ring", "internal/base/event", "internal/broker/entries/pulsarpb", "internal/broker/pulsarread", "internal/broker/pulsarsend", "internal/broker/topicname", "internal/key", "internal/netx/untrusted", "internal/source"},
 		"works on topics from outside, beside running routers: of the source it knows the names that copies carry",
 	},
 	"internal/controllog/act": {
@@ -91,7 +92,7 @@ var arrows = map[string]arrow{
 		slices.Concat(words, stages, []string{"internal/history", "internal/controllog", "internal/controllog/act", "internal/membership", "internal/pipeline", "internal/audit", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
 		"joins the Config structs of all packages, and uses nothing else of them but checks of values",
 	},
-	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting", "internal/base/signal"}, "formats and exports, independent of the content"},
+	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting", "internal/base/signal", "internal/base/tally"}, "formats and exports, independent of the content"},
 	"internal/telemetry/otlptest":   {nil, "reads the spans of a test, and knows the protocol alone"},
 	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows the values that it is given"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report", "internal/base/clock", "internal/netx/untrusted"}, "shows the reports of members"},
@@ -108,7 +109,7 @@ var arrows = map[string]arrow{
 	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get from the router"},
 
 	"client": {
-		[]string{"internal/audit", "internal/audit/exchange", "internal/wire/appwire", "internal/base/clock", "internal/base/partition", "internal/base/event", "internal/ownership/inbox", "proto"},
+		[]string{"internal/audit", "internal/audit/exchange", "internal/wire/appwire", "internal/base/clock", "internal/base/partition", "internal/base/event", "internal/base/tally", "internal/ownership/inbox", "proto"},
 		"runs in the user's process: the wire and the clock of leases, nothing of the router",
 	},
 	"client/clienttest": {
@@ -135,15 +136,16 @@ var arrows = map[string]arrow{
 	"internal/devtools/conformance":           {[]string{"internal/base/clock", "proto"}, "evidence must not depend on the code under test: it knows the wire alone"},
 	"internal/devtools/conformance/reference": {[]string{"internal/base/clock", "proto"}, "a worker on the bare protocol: it shares no code with the SDK, so that an error in one is not repeated in the other"},
 	"internal/devtools/testapp":               {[]string{"client", "internal/base/event", "internal/devtools/journal"}, "an application: it knows the SDK, and nothing of the router"},
-	"internal/broker/membroker":               {words, "stands in for Pulsar, below the source"},
+	"internal/broker/membroker":               {slices.Concat(words, []string{"internal/broker/topicname"}), "stands in for Pulsar, below the source"},
 	"internal/testing/sim":                    {anything, "drives the machines of whole clusters in one event loop"},
-	"internal/broker/pulsaradmin":             {nil, "calls of the admin API, for any caller"},
+	"internal/broker/topicname":               {nil, "the bottom: names in, names out"},
+	"internal/broker/pulsaradmin":             {[]string{"internal/broker/topicname"}, "calls of the admin API, for any caller"},
 	"internal/broker/pulsarlog":               {nil, "a logger in front of a logger"},
 	"internal/broker/pulsarread":              {nil, "an option of the client's readers"},
 	"internal/broker/pulsarsend":              {[]string{"internal/base/clock"}, "a timer in front of a callback, a context in front of a call, and rules for producers that are lost"},
 	"internal/broker/pulsartest":              {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "only finds a broker for tests"},
 	"internal/broker/entries": {
-		[]string{"internal/broker/entries/pulsarpb", "internal/broker/entries/wire", "internal/broker/pulsarsend", "internal/base/clock", "internal/base/setting", "internal/telemetry/loglimit", "internal/netx/untrusted"},
+		[]string{"internal/broker/entries/pulsarpb", "internal/broker/entries/wire", "internal/broker/pulsarsend", "internal/broker/topicname", "internal/base/clock", "internal/base/setting", "internal/telemetry/loglimit", "internal/netx/untrusted"},
 		"sockets to brokers, below the source: it knows entries, and nothing of what becomes of their events",
 	},
 	"internal/broker/entries/fakebroker":    {[]string{"internal/broker/entries/pulsarpb", "internal/broker/entries/wire"}, "a broker to the tests of entries, which it knows nothing of"},
@@ -212,6 +214,7 @@ var pureFolders = []pure{
 	{dir: "internal/base/event", except: []string{"log/slog", "net/url"}, why: "a key hides itself from every log, percent-encoded too"},
 	{dir: "internal/base/identity"},
 	{dir: "internal/base/setting"},
+	{dir: "internal/base/tally"},
 	{dir: "internal/outcome"},
 	{dir: "internal/audit"},
 	{dir: "internal/key"},

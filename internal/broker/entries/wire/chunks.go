@@ -55,7 +55,7 @@ type Assembled struct {
 	GivenUp []ID
 }
 
-// Add takes an entry that Parse has marked as Chunked, and keeps a copy of its payload, and of the metadata of a message's first one to come. If the message is complete, e becomes the whole
+// Add takes an entry that ParseHead has marked as Chunked, and keeps a copy of its payload, and of the metadata of a message's first one to come. If the message is complete, e becomes the whole
 // message: Chunked is false, and Payload waits for Parser.Open if it is compressed. An uncompressed message with more than payloadMax bytes is refused.
 //
 // again says that the broker has delivered the entry before. The permit of the chunk can be returned at once, unless the message is complete and the permit is to count for it.
@@ -179,19 +179,8 @@ func (a *Assembler) Drop() {
 	a.returned = returned{}
 }
 
-// Next returns the time to call Expire. It can be earlier than necessary, and is clock.Forever when nothing is held.
-func (a *Assembler) Next() clock.Instant {
-	if a.first == nil {
-		return clock.Forever
-	}
-	return a.next
-}
-
 // Held returns the bytes held for incomplete messages, including bookkeeping. It never exceeds bytesMax.
 func (a *Assembler) Held() int { return a.held }
-
-// Messages returns the number of incomplete messages.
-func (a *Assembler) Messages() int { return len(a.messages) }
 
 // complete turns e, the last missing chunk, into the whole message.
 func (a *Assembler) complete(p *partial, e *Entry) (Assembled, error) {

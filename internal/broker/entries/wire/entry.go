@@ -16,7 +16,7 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Entry is a parsed entry. Its slices alias the frame, except a decompressed Payload: that aliases a buffer of the Entry, which the next
-// Parse into the Entry overwrites.
+// ParseHead and Open overwrite.
 type Entry struct {
 	Metadata Metadata
 	// Batched means that Payload is a batch for Split. Otherwise Payload belongs to a single event, whose attributes are in Metadata.
@@ -40,19 +40,12 @@ type Entry struct {
 // for concurrent use.
 type Parser struct{ inflate inflater }
 
-// Parse parses an entry into e and keeps only e's buffer. A payload of more than payloadMax bytes, before or after decompression, is
-// refused. payloadMax should exceed max_message_size where producers compress, because producers compare the compressed size with it. An
-// entry without checksum, as written by clients before protocol version 6, is accepted.
+// ParseHead parses an entry into e and keeps only e's buffer. A payload that is compressed stays so, since it may wait for a long time: Open must
+// be called before it is used. A payload of more than payloadMax bytes, before or after decompression, is refused. payloadMax should exceed
+// max_message_size where producers compress, because producers compare the compressed size with it. An entry without checksum, as written
+// by clients before protocol version 6, is accepted.
 //
 // The error is a *BrokenError. e then has the metadata that could be read, and no Payload.
-func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
-	if err := p.ParseHead(e, b, payloadMax); err != nil {
-		return err
-	}
-	return p.Open(e, payloadMax)
-}
-
-// ParseHead is Parse for an entry that may wait for a long time: a payload that is compressed stays so, and Open must be called before it is used.
 func (p *Parser) ParseHead(e *Entry, b []byte, payloadMax int) error {
 	*e = Entry{buffer: e.buffer, Events: 1}
 	b, err := withoutBroker(b)
@@ -88,7 +81,7 @@ func (p *Parser) ParseHead(e *Entry, b []byte, payloadMax int) error {
 	return nil
 }
 
-// Open decompresses the payload of an entry that waits for it. Its errors are those of Parse.
+// Open decompresses the payload of an entry that waits for it. Its errors are those of ParseHead.
 func (p *Parser) Open(e *Entry, payloadMax int) error {
 	if !e.Compressed {
 		return nil

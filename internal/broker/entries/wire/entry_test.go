@@ -107,6 +107,14 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
+// Parse parses an entry and decompresses its payload.
+func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
+	if err := p.ParseHead(e, b, payloadMax); err != nil {
+		return err
+	}
+	return p.Open(e, payloadMax)
+}
+
 // parse parses an entry with a new Parser.
 func parse(b []byte, payloadMax int) (*Entry, error) {
 	e := new(Entry)

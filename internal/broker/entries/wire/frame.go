@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
@@ -44,7 +45,7 @@ type Frame struct {
 	// and Pong, which are empty, may be nil. Callers skip commands of unknown type.
 	Command *pulsarpb.BaseCommand
 	Message Delivery // of a Message
-	Entry   []byte   // of a Message, for Parser.Parse; aliases the frame
+	Entry   []byte   // of a Message, for Parser.ParseHead; aliases the frame
 }
 
 // ParseFrame splits a frame without its head. It does not copy the entry, and allocates for a Message only if some of its events are
@@ -96,57 +97,13 @@ func commandType(b []byte) (kind pulsarpb.BaseCommand_Type, ok bool) {
 	return kind, true
 }
 
-// complete reports whether a command has the field that its type names.
+// complete reports whether a command has the field that its type names, which has the number of the type. Types without one are unknown here.
 func complete(c *pulsarpb.BaseCommand) bool {
-	switch c.GetType() {
-	case pulsarpb.BaseCommand_PING, pulsarpb.BaseCommand_PONG:
+	kind := c.GetType()
+	if kind == pulsarpb.BaseCommand_PING || kind == pulsarpb.BaseCommand_PONG {
 		return true
-	case pulsarpb.BaseCommand_CONNECT:
-		return c.Connect != nil
-	case pulsarpb.BaseCommand_CONNECTED:
-		return c.Connected != nil
-	case pulsarpb.BaseCommand_SUBSCRIBE:
-		return c.Subscribe != nil
-	case pulsarpb.BaseCommand_MESSAGE:
-		return c.Message != nil
-	case pulsarpb.BaseCommand_ACK:
-		return c.Ack != nil
-	case pulsarpb.BaseCommand_FLOW:
-		return c.Flow != nil
-	case pulsarpb.BaseCommand_UNSUBSCRIBE:
-		return c.Unsubscribe != nil
-	case pulsarpb.BaseCommand_SUCCESS:
-		return c.Success != nil
-	case pulsarpb.BaseCommand_ERROR:
-		return c.Error != nil
-	case pulsarpb.BaseCommand_CLOSE_CONSUMER:
-		return c.CloseConsumer != nil
-	case pulsarpb.BaseCommand_REDELIVER_UNACKNOWLEDGED_MESSAGES:
-		return c.RedeliverUnacknowledgedMessages != nil
-	case pulsarpb.BaseCommand_PARTITIONED_METADATA:
-		return c.PartitionMetadata != nil
-	case pulsarpb.BaseCommand_PARTITIONED_METADATA_RESPONSE:
-		return c.PartitionMetadataResponse != nil
-	case pulsarpb.BaseCommand_LOOKUP:
-		return c.LookupTopic != nil
-	case pulsarpb.BaseCommand_LOOKUP_RESPONSE:
-		return c.LookupTopicResponse != nil
-	case pulsarpb.BaseCommand_REACHED_END_OF_TOPIC:
-		return c.ReachedEndOfTopic != nil
-	case pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID:
-		return c.GetLastMessageId != nil
-	case pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID_RESPONSE:
-		return c.GetLastMessageIdResponse != nil
-	case pulsarpb.BaseCommand_ACTIVE_CONSUMER_CHANGE:
-		return c.ActiveConsumerChange != nil
-	case pulsarpb.BaseCommand_AUTH_CHALLENGE:
-		return c.AuthChallenge != nil
-	case pulsarpb.BaseCommand_AUTH_RESPONSE:
-		return c.AuthResponse != nil
-	case pulsarpb.BaseCommand_ACK_RESPONSE:
-		return c.AckResponse != nil
-	case pulsarpb.BaseCommand_TOPIC_MIGRATED:
-		return c.TopicMigrated != nil
 	}
-	return true
+	m := c.ProtoReflect()
+	part := m.Descriptor().Fields().ByNumber(protoreflect.FieldNumber(kind))
+	return part == nil || m.Has(part)
 }

@@ -199,7 +199,7 @@ func TestRepetitionsFillAnAssemblerThatPrefersLater(t *testing.T) {
 	if got := a.add(ID{1, entriesMax}, first("one")); !slices.Equal(got, ofMessage(2, 0)) {
 		t.Errorf("%v makes room, want the other message", got)
 	}
-	if got := a.add(ID{1, entriesMax + 1}, first("one")); len(got) != entriesMax+1 || a.a.Messages() != 0 {
-		t.Errorf("%d entries are given up and %d messages are held, want all and none", len(got), a.a.Messages())
+	if got := a.add(ID{1, entriesMax + 1}, first("one")); len(got) != entriesMax+1 || len(a.a.messages) != 0 {
+		t.Errorf("%d entries are given up and %d messages are held, want all and none", len(got), len(a.a.messages))
 	}
 }

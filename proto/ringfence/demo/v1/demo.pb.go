@@ -253,8 +253,6 @@ type ConsumeRequest struct {
 	Permits uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
 	// Events that are done.
 	Acks []*Ack `protobuf:"bytes,4,rep,name=acks,proto3" json:"acks,omitempty"`
-	// Entries to deliver again, whole.
-	Nacks []*Ack `protobuf:"bytes,5,rep,name=nacks,proto3" json:"nacks,omitempty"`
 	// The type of the subscription, as Pulsar names it; empty: Shared.
 	SubscriptionType string `protobuf:"bytes,6,opt,name=subscription_type,json=subscriptionType,proto3" json:"subscription_type,omitempty"`
 	unknownFields    protoimpl.UnknownFields
@@ -315,13 +313,6 @@ func (x *ConsumeRequest) GetPermits() uint32 {
 func (x *ConsumeRequest) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
-	}
-	return nil
-}
-
-func (x *ConsumeRequest) GetNacks() []*Ack {
-	if x != nil {
-		return x.Nacks
 	}
 	return nil
 }
@@ -887,14 +878,13 @@ const file_ringfence_demo_v1_demo_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"I\n" +
 	"\x0fPublishResponse\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
-	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xed\x01\n" +
+	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xcc\x01\n" +
 	"\x0eConsumeRequest\x12\"\n" +
 	"\fsubscription\x18\x01 \x01(\tR\fsubscription\x12\x16\n" +
 	"\x06topics\x18\x02 \x03(\tR\x06topics\x12\x18\n" +
 	"\apermits\x18\x03 \x01(\rR\apermits\x12*\n" +
-	"\x04acks\x18\x04 \x03(\v2\x16.ringfence.demo.v1.AckR\x04acks\x12,\n" +
-	"\x05nacks\x18\x05 \x03(\v2\x16.ringfence.demo.v1.AckR\x05nacks\x12+\n" +
-	"\x11subscription_type\x18\x06 \x01(\tR\x10subscriptionType\"^\n" +
+	"\x04acks\x18\x04 \x03(\v2\x16.ringfence.demo.v1.AckR\x04acks\x12+\n" +
+	"\x11subscription_type\x18\x06 \x01(\tR\x10subscriptionTypeJ\x04\b\x05\x10\x06R\x05nacks\"^\n" +
 	"\x03Ack\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
 	"\bentry_id\x18\x02 \x01(\x03R\aentryId\x12\x1f\n" +
@@ -969,23 +959,22 @@ var file_ringfence_demo_v1_demo_proto_depIdxs = []int32{
 	1,  // 0: ringfence.demo.v1.PublishRequest.messages:type_name -> ringfence.demo.v1.Message
 	12, // 1: ringfence.demo.v1.Message.properties:type_name -> ringfence.demo.v1.Message.PropertiesEntry
 	4,  // 2: ringfence.demo.v1.ConsumeRequest.acks:type_name -> ringfence.demo.v1.Ack
-	4,  // 3: ringfence.demo.v1.ConsumeRequest.nacks:type_name -> ringfence.demo.v1.Ack
-	1,  // 4: ringfence.demo.v1.ConsumeResponse.messages:type_name -> ringfence.demo.v1.Message
-	0,  // 5: ringfence.demo.v1.BrokerService.Publish:input_type -> ringfence.demo.v1.PublishRequest
-	3,  // 6: ringfence.demo.v1.BrokerService.Consume:input_type -> ringfence.demo.v1.ConsumeRequest
-	6,  // 7: ringfence.demo.v1.BrokerService.AppendRecord:input_type -> ringfence.demo.v1.AppendRecordRequest
-	8,  // 8: ringfence.demo.v1.BrokerService.TailRecords:input_type -> ringfence.demo.v1.TailRecordsRequest
-	10, // 9: ringfence.demo.v1.BrokerService.Stats:input_type -> ringfence.demo.v1.StatsRequest
-	2,  // 10: ringfence.demo.v1.BrokerService.Publish:output_type -> ringfence.demo.v1.PublishResponse
-	5,  // 11: ringfence.demo.v1.BrokerService.Consume:output_type -> ringfence.demo.v1.ConsumeResponse
-	7,  // 12: ringfence.demo.v1.BrokerService.AppendRecord:output_type -> ringfence.demo.v1.AppendRecordResponse
-	9,  // 13: ringfence.demo.v1.BrokerService.TailRecords:output_type -> ringfence.demo.v1.TailRecordsResponse
-	11, // 14: ringfence.demo.v1.BrokerService.Stats:output_type -> ringfence.demo.v1.StatsResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	1,  // 3: ringfence.demo.v1.ConsumeResponse.messages:type_name -> ringfence.demo.v1.Message
+	0,  // 4: ringfence.demo.v1.BrokerService.Publish:input_type -> ringfence.demo.v1.PublishRequest
+	3,  // 5: ringfence.demo.v1.BrokerService.Consume:input_type -> ringfence.demo.v1.ConsumeRequest
+	6,  // 6: ringfence.demo.v1.BrokerService.AppendRecord:input_type -> ringfence.demo.v1.AppendRecordRequest
+	8,  // 7: ringfence.demo.v1.BrokerService.TailRecords:input_type -> ringfence.demo.v1.TailRecordsRequest
+	10, // 8: ringfence.demo.v1.BrokerService.Stats:input_type -> ringfence.demo.v1.StatsRequest
+	2,  // 9: ringfence.demo.v1.BrokerService.Publish:output_type -> ringfence.demo.v1.PublishResponse
+	5,  // 10: ringfence.demo.v1.BrokerService.Consume:output_type -> ringfence.demo.v1.ConsumeResponse
+	7,  // 11: ringfence.demo.v1.BrokerService.AppendRecord:output_type -> ringfence.demo.v1.AppendRecordResponse
+	9,  // 12: ringfence.demo.v1.BrokerService.TailRecords:output_type -> ringfence.demo.v1.TailRecordsResponse
+	11, // 13: ringfence.demo.v1.BrokerService.Stats:output_type -> ringfence.demo.v1.StatsResponse
+	9,  // [9:14] is the sub-list for method output_type
+	4,  // [4:9] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_demo_v1_demo_proto_init() }

@@ -1,4 +1,4 @@
-package source
+package tally
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 
 // TestTally: the first line is due at once, another one an interval later, with all that was counted since; none about nothing.
 func TestTally(t *testing.T) {
-	var counted tally
+	var counted Tally
 	for i, c := range []struct {
 		at  time.Duration
 		n   int
@@ -26,7 +26,7 @@ func TestTally(t *testing.T) {
 		{39 * time.Second, 1, 0},
 		{40 * time.Second, 0, 1},
 	} {
-		if sum, due := counted.add(clock.Instant(1).Add(c.at), c.n); sum != c.sum || due != (c.sum > 0) {
+		if sum, due := counted.Add(clock.Instant(1).Add(c.at), c.n, 10*time.Second); sum != c.sum || due != (c.sum > 0) {
 			t.Errorf("step %d: %d are said, due: %v, want %d", i, sum, due, c.sum)
 		}
 	}
