@@ -124,6 +124,7 @@ func (d *doctor) examine(ctx context.Context) {
 	if modeOf(d.cfg) == node.Gossip {
 		d.warn("mode", "set ownership.mode to strict, unless this is meant", "%s", node.NotExclusive)
 	}
+	d.largeEvents()
 	begun := clock.Careful()
 	d.listeners()
 	d.certificates()
@@ -131,6 +132,15 @@ func (d *doctor) examine(ctx context.Context) {
 	d.seeds(ctx)
 	d.broker(ctx)
 	d.clock(begun, laterReading(ctx, begun), clock.Slewable())
+}
+
+// largeEvents reports bounds of the reader that are less than the largest event: such an event arrives compressed, and its retry in chunks.
+func (d *doctor) largeEvents() {
+	largest, bound := d.cfg.Peer.FrameMax, min(d.cfg.Pulsar.ChunkedBytesMax, d.cfg.Pulsar.PayloadBytesMax)
+	if bound < largest {
+		d.warn("settings", "raise pulsar.chunked_bytes_max and pulsar.payload_bytes_max to peer.frame_max",
+			"events of up to %d bytes are handled (peer.frame_max), and a retry of more than %d becomes a dead letter (pulsar.chunked_bytes_max, pulsar.payload_bytes_max)", largest, bound)
+	}
 }
 
 // clock reports the clock of the leases, and whether NTP slews the system's.

@@ -47,6 +47,7 @@ type Config struct {
 	ReceiverQueueMax int `min:"1"`
 	// ChunkedBytesMax is the size of the incomplete chunked messages that are held for a topic partition. For lack of room
 	// the messages that began last return to the broker; the chunks of a message that is larger on its own go to the dead letter topic.
+	// A retry of a large event that came compressed is such a message: set no less than peer.frame_max.
 	ChunkedBytesMax int `unit:"bytes" min:"5MiB"`
 	// PayloadBytesMax is the size of the largest entry or chunked message, after decompression; a larger one goes to the dead letter
 	// topic as a broken entry. Producers compare the size before decompression with the broker's limit.

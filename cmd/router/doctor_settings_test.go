@@ -41,3 +41,23 @@ func TestDoctorKnowsTheCertificates(t *testing.T) {
 		t.Errorf("without TLS: %+v", none.findings)
 	}
 }
+
+func TestDoctorComparesTheBoundsOfLargeEvents(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		frame, chunked, payload int
+		warns                   bool
+	}{
+		{8 << 20, 32 << 20, 64 << 20, false},
+		{32 << 20, 32 << 20, 64 << 20, false},
+		{64 << 20, 32 << 20, 64 << 20, true},
+		{8 << 20, 32 << 20, 5 << 20, true},
+	} {
+		var d doctor
+		d.cfg.Peer.FrameMax, d.cfg.Pulsar.ChunkedBytesMax, d.cfg.Pulsar.PayloadBytesMax = test.frame, test.chunked, test.payload
+		d.largeEvents()
+		if warned := len(d.findings) == 1 && d.findings[0].Result == resultWarn && strings.Contains(d.findings[0].Says, "becomes a dead letter"); warned != test.warns {
+			t.Errorf("%+v: %+v", test, d.findings)
+		}
+	}
+}
