@@ -69,7 +69,7 @@ func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
 	unackedMax := r.unackedMax
 	r.mu.Unlock()
 	consumer, err := r.client.Subscribe(ctx, entries.Subscription{
-		Topic: s.topic, Name: r.cfg.Subscription, FromEarliest: s.earliest, Properties: r.cfg.Properties,
+		Topic: s.topic, Name: r.cfg.Subscription, Type: entries.Shared, FromEarliest: s.earliest, Properties: r.cfg.Properties,
 		Consumer: r.cfg.ConsumerName, Permits: s.queue, UnackedMax: unackedMax, Queue: r.queue,
 	})
 	if err != nil {

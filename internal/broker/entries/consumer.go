@@ -13,16 +13,20 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Type is the type of a subscription, with Pulsar's numbers.
-type Type int32
+// Type is the type of a subscription.
+type Type int
 
-// The types that this package supports. Entries are acked individually.
+// The types that this package supports. Entries are acked individually. No type is none: Pulsar's zero keeps all other consumers out.
 const (
-	// Exclusive is a subscription of one consumer, which gets the entries in the order of the topic partition.
-	Exclusive = Type(pulsarpb.CommandSubscribe_EXCLUSIVE)
 	// Shared spreads the entries over all consumers of the subscription.
-	Shared = Type(pulsarpb.CommandSubscribe_SHARED)
+	Shared Type = iota + 1
+	// Exclusive is a subscription of one consumer, which gets the entries in the order of the topic partition.
+	Exclusive
 )
+
+var types = map[Type]pulsarpb.CommandSubscribe_SubType{
+	Shared: pulsarpb.CommandSubscribe_SHARED, Exclusive: pulsarpb.CommandSubscribe_EXCLUSIVE,
+}
 
 // Subscription holds the topic, queue and options of a consumer.
 type Subscription struct {
@@ -93,7 +97,7 @@ type receipt struct {
 // Subscribe subscribes, and returns when entries can arrive. It retries temporary failures until the OperationTimeout. Later the consumer
 // reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
-	if sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || sub.Type != Shared && sub.Type != Exclusive {
+	if _, known := types[sub.Type]; sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || !known {
 		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d or %d and a queue",
 			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared, Exclusive)
 	}
@@ -238,7 +242,7 @@ func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {
 		position = pulsarpb.CommandSubscribe_EARLIEST
 	}
 	subscribe := &pulsarpb.CommandSubscribe{
-		Topic: &c.sub.Topic, Subscription: &c.sub.Name, SubType: pulsarpb.CommandSubscribe_SubType(c.sub.Type).Enum(),
+		Topic: &c.sub.Topic, Subscription: &c.sub.Name, SubType: types[c.sub.Type].Enum(),
 		ConsumerId: &consumer, RequestId: &request, PriorityLevel: &c.sub.Priority, InitialPosition: &position,
 		Durable: new(true),
 	}

@@ -2,6 +2,7 @@ package entries
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +41,17 @@ func TestAnExclusiveConsumerReadsInOrder(t *testing.T) {
 		consumer.mu.Unlock()
 		if asked || len(p.costs) != 0 || p.unacked != 0 {
 			t.Errorf("redelivery was requested: %v; %d entries are counted, with %d events, want none", asked, len(p.costs), p.unacked)
+		}
+	})
+}
+
+// A subscription without a type must not be Pulsar's zero, which is exclusive: it would keep all other members out.
+func TestASubscriptionNeedsAType(t *testing.T) {
+	bubble(t, func(r *rig) {
+		sub := r.subscription()
+		sub.Type = 0
+		if _, err := r.open().Subscribe(t.Context(), sub); err == nil || !strings.Contains(err.Error(), "type 0") {
+			t.Errorf("it is subscribed to: %v", err)
 		}
 	})
 }
