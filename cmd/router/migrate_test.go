@@ -226,7 +226,7 @@ func TestMigratePlanOfAPartitionedTopic(t *testing.T) {
 	defer router.Close()
 	for n := range 3 {
 		_, err := router.Subscribe(t.Context(), entries.Subscription{
-			Topic: fmt.Sprintf("%s-partition-%d", topic, n), Name: "workers", Consumer: "pod-0", Permits: 1, UnackedMax: 10, Queue: entries.NewQueue(),
+			Topic: fmt.Sprintf("%s-partition-%d", topic, n), Name: "workers", Type: entries.Shared, Consumer: "pod-0", Permits: 1, UnackedMax: 10, Queue: entries.NewQueue(),
 		})
 		if err != nil {
 			t.Fatal(err)
