@@ -33,4 +33,4 @@ fi
 [ ! -f "$archive" ] || worker+=(-XX:SharedArchiveFile="$archive")
 
 # On a busy machine a start takes longer than the 10 s that the command waits by default.
-exec "$ROUTER" conformance --patience 60s --parallel "${PARALLEL:-6}" "$@" -- "${worker[@]}" -cp "$classpath" io.ringfence.conformance.ConformanceWorker
+exec "$ROUTER" conformance --patience 180s --parallel "${PARALLEL:-6}" "$@" -- "${worker[@]}" -cp "$classpath" io.ringfence.conformance.ConformanceWorker

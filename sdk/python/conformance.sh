@@ -17,4 +17,4 @@ if [ -z "${ROUTER-}" ]; then
 fi
 export PYTHONPATH=$PWD/src
 # Dozens of interpreters start at once: they may take longer for that than the 10 s that the command waits by default.
-exec "$ROUTER" conformance --patience 60s "$@" -- "$PWD/build/venv/bin/python" "$PWD/conformance.py" "$style"
+exec "$ROUTER" conformance --patience 180s "$@" -- "$PWD/build/venv/bin/python" "$PWD/conformance.py" "$style"
