@@ -40,7 +40,7 @@ func TestReservations(t *testing.T) {
 	g.ready(a, b)
 	for where, key := range map[string]string{"own": g.owned(a), "other": g.owned(b)} {
 		t.Run(where, func(t *testing.T) {
-			first, err := la.Reserve(t.Context(), key)
+			first, err := la.Reserve(t.Context(), key, client.WithWait(time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +114,7 @@ func TestReservations(t *testing.T) {
 		}
 	})
 	t.Run("events wait, and come before the ninth", func(t *testing.T) {
-		r, err := la.Reserve(t.Context(), "user-1")
+		r, err := la.Reserve(t.Context(), "user-1", client.WithWait(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestReservationEndsWithItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := gone.Reserve(t.Context(), "k")
+	r, err := gone.Reserve(t.Context(), "k", client.WithWait(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestReservationMoves(t *testing.T) {
 	lb := g.startCalls(b, c)
 	g.ready(a, b)
 	key := g.owned(a)
-	r, err := lb.Reserve(t.Context(), key)
+	r, err := lb.Reserve(t.Context(), key, client.WithWait(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ringfence/router/client"
 )
@@ -124,7 +125,7 @@ func TestState(t *testing.T) {
 	add(63)
 	loads(2, "a turn that failed")
 
-	r, err := through.Reserve(t.Context(), key)
+	r, err := through.Reserve(t.Context(), key, client.WithWait(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
