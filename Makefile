@@ -73,7 +73,7 @@ other_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_pac
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j4 test-waiting sdk-python sdks-compiled test-computing
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j3 test-waiting sdks test-computing
 
 # With PULSAR_URL set, one after the other.
 .PHONY: test-waiting
@@ -89,14 +89,7 @@ test-computing: # tests that compute, at the lowest priority while the others wa
 
 .PHONY: sdks
 sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
-	nice tools/sdks.sh $(SDKS)
-
-# Two lanes of make test: one after the other, SDKs would take longer than all other tests. Their tests measure leases, too, so they are less nice than what computes.
-.PHONY: sdk-python sdks-compiled
-sdk-python:
-	nice -n 5 tools/sdks.sh python
-sdks-compiled:
-	nice -n 5 tools/sdks.sh typescript java
+	nice -n 5 tools/sdks.sh $(SDKS) # their tests measure leases, too: they are less nice than what computes
 
 .PHONY: first-handlers
 first-handlers: ## Try the README of each SDK as a new user would, on a machine that has the language alone, and time it (SDKS= names some)
