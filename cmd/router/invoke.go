@@ -66,13 +66,9 @@ func invokeCommand() *cobra.Command {
 			if err := checkCall(event.Call{Method: args[1], ID: id}, payload, timeout); err != nil {
 				return usageError{err}
 			}
-			options, err := router.options(cmd)
+			caller, err := router.dial(cmd)
 			if err != nil {
 				return err
-			}
-			caller, err := client.Dial(router.endpoint, options...)
-			if err != nil {
-				return usageError{err}
 			}
 			defer func() { _ = caller.Close() }() // all calls have ended
 			reply, err := caller.Invoke(cmd.Context(), key, args[1], payload, client.WithCallID(id), client.WithCallTimeout(timeout))

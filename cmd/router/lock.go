@@ -85,13 +85,9 @@ func lockCommand() *cobra.Command {
 			if o.path, err = commandPath(o.command[0]); err != nil {
 				return err
 			}
-			options, err := router.options(cmd)
+			by, err := router.dial(cmd)
 			if err != nil {
 				return err
-			}
-			by, err := client.Dial(router.endpoint, options...)
-			if err != nil {
-				return usageError{err}
 			}
 			defer func() { _ = by.Close() }() // the reservation is over
 			return runLocked(cmd, by, &o)

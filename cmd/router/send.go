@@ -46,13 +46,9 @@ func sendCommand() *cobra.Command {
 				}
 				due = client.WithSendAt(when)
 			}
-			options, err := router.options(cmd)
+			sender, err := router.dial(cmd)
 			if err != nil {
 				return err
-			}
-			sender, err := client.Dial(router.endpoint, options...)
-			if err != nil {
-				return usageError{err}
 			}
 			defer func() { _ = sender.Close() }() // nothing is under way
 			sent, err := sender.Send(cmd.Context(), key, payload, due, client.WithSendName(name), client.WithSendID(id))

@@ -32,6 +32,19 @@ func (t *through) addTo(cmd *cobra.Command, which string) {
 	f.StringVar(&t.tlsName, "tls-name", "", "name in the router's certificate, with --cert-file (default: the host of --endpoint)")
 }
 
+// dial returns the calls of the router that the flags name. Close it after the last one.
+func (t *through) dial(cmd *cobra.Command) (*client.Lane, error) {
+	options, err := t.options(cmd)
+	if err != nil {
+		return nil, err
+	}
+	lane, err := client.Dial(t.endpoint, options...)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return lane, nil
+}
+
 // options returns the options of an SDK that the flags stand for.
 func (t *through) options(cmd *cobra.Command) ([]client.Option, error) {
 	var options []client.Option
