@@ -34,7 +34,7 @@ import (
 // fired notes the runs of a schedule in one process, over all its members.
 type fired struct {
 	mu       sync.Mutex
-	busy     int
+	busy     map[string]int // runs in progress, by schedule: two schedules are two keys, which may run at the same time
 	overlaps int
 	early    int
 	runs     map[string]int // by schedule and time
@@ -46,13 +46,16 @@ func (f *fired) handler(member string) client.FiringHandler {
 	return func(_ context.Context, one *client.Firing) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.busy++; f.busy > 1 {
+		if f.busy == nil {
+			f.busy = map[string]int{}
+		}
+		if f.busy[one.Schedule]++; f.busy[one.Schedule] > 1 {
 			f.overlaps++
 		}
 		f.mu.Unlock()
 		time.Sleep(5 * time.Millisecond)
 		f.mu.Lock()
-		f.busy--
+		f.busy[one.Schedule]--
 		if time.Now().Before(one.Time) {
 			f.early++
 		}
@@ -116,7 +119,7 @@ func TestSchedules(t *testing.T) {
 	f := &fired{runs: map[string]int{}, by: map[string]int{}, fail: 1}
 	a, b := g.start("a", nil), g.start("b", nil)
 	quiet := client.WithLogger(slog.New(slog.DiscardHandler))
-	soon := time.Now().Add(9 * time.Second)
+	soon := time.Now().Add(18 * time.Second).Truncate(10 * time.Second)
 	for _, m := range []*member{a, b} {
 		g.serve(m, done, quiet, client.WithDrainGrace(5*time.Second),
 			client.WithSchedule("tick", client.Every(10*time.Second), f.handler(m.cfg.Name)),
