@@ -96,6 +96,14 @@ func TestKitThatNoticesLate(t *testing.T) {
 	passesWith(t, o)
 }
 
+// TestKitThatNoticesManyDials: a worker that is refused dials every 50 ms until the kit notices.
+func TestKitThatNoticesManyDials(t *testing.T) {
+	t.Parallel()
+	o := DefaultOptions()
+	o.Command, o.Only, o.late = worker(t, noFault), []string{"version"}, 3*time.Second
+	passesWith(t, o)
+}
+
 // TestStarvedWorker: a worker that a busy machine keeps from renewing the lease of a handler gets another try.
 func TestStarvedWorker(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,8 @@ type stream struct {
 	// Guarded by the router's lock.
 	frames     int
 	hello      *appv1.Hello
-	at         int64 // when Hello was received
+	version    uint32 // of the Welcome
+	at         int64  // when Hello was received
 	lease      time.Duration
 	draining   []uint64
 	pings      []int64 // when Ping k+1 was received
@@ -209,7 +210,7 @@ func (s *stream) greet(f *appv1.WorkRequest, hello *appv1.Hello, now int64) []*a
 	if !ok {
 		return nil
 	}
-	w.Limits.MaxInFlight = uint32(s.window())
+	w.Limits.MaxInFlight, s.version = uint32(s.window()), w.GetVersion()
 	return []*appv1.WorkResponse{{Frame: &appv1.WorkResponse_Welcome{Welcome: w}}}
 }
 
