@@ -40,6 +40,7 @@ func bug(name, does string) Bug {
 // rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
 // Those after CopyForged break the promises about calls (ADR 0048), and those after VisitBesideEvent about reservations (ADR 0049). Those after
 // ResumeAnyID break the promises about schedules and timers (ADR 0051), as RejectedIsRun does, and those after TimerAckedEarly about covered reservations (ADR 0052).
+// StateOverReservation breaks the promise about the state of a key (ADR 0050).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, without a confirming Beat (attack 34)")
@@ -137,6 +138,7 @@ var (
 	BaseSkipped            = bug("base_skipped", "a Genesis counts although a take lies between what its author has read and itself")
 	ResumedByAnybody       = bug("resumed_by_anybody", "any reservation may begin on a key that waits for its holder")
 	RejectedIsRun          = bug("rejected_is_run", "a rejected firing counts as run before it is a dead letter")
+	StateOverReservation   = bug("state_over_reservation", "the generation of a key does not grow when the key is reserved")
 )
 
 // present is the planted bug. None is the only one in a build without the switches.

@@ -41,11 +41,12 @@ type conn struct {
 	manual *app.Manual
 
 	inbox    inbox.Inbox[handling]
-	handlers []*handling // started and not ended
-	given    uint64      // newest Deliveries frame taken in
-	told     uint64      // newest that the router knows of
-	sent     uint64      // newest Results frame
-	receipt  uint64      // newest that the router has taken in
+	handlers []*handling             // started and not ended
+	newest   map[event.Key]*handling // of each key, the one that started last
+	given    uint64                  // newest Deliveries frame taken in
+	told     uint64                  // newest that the router knows of
+	sent     uint64                  // newest Results frame
+	receipt  uint64                  // newest that the router has taken in
 	appUp    bool
 	routerUp bool
 	in, out  time.Duration // when the newest frames to and from the application arrive
@@ -63,7 +64,8 @@ type handling struct {
 	partition ring.Partition
 	token     int64
 	turn      uint64
-	order     int // among all handlers, by their beginnings
+	state     uint64 // event.Delivery.Generation
+	order     int    // among all handlers, by their beginnings
 	result    event.Result
 	call      *event.Call // nil: it is an event, or a reservation
 	sent      *event.Sent // of a firing, else nil
@@ -94,7 +96,13 @@ func (h *handling) owner() *member {
 	return h.conn.member
 }
 
-func (h *handling) fence() event.Fence { return event.Fence{Token: h.token, Turn: h.turn} }
+// fence returns the fence of a handling, the lowest of no handling.
+func (h *handling) fence() event.Fence {
+	if h == nil {
+		return event.Fence{}
+	}
+	return event.Fence{Token: h.token, Turn: h.turn}
+}
 
 func (w *world) newApplication(p *pod) *application {
 	w.apps++
@@ -142,7 +150,7 @@ func (a *application) connect() {
 		a.redial()
 		return
 	}
-	c := &conn{app: a, member: m, appUp: true, routerUp: true}
+	c := &conn{app: a, member: m, newest: map[event.Key]*handling{}, appUp: true, routerUp: true}
 	a.conn = c
 	a.conns = slices.DeleteFunc(a.conns, func(o *conn) bool { return !o.appUp && len(o.handlers) == 0 })
 	a.conns = append(a.conns, c)
@@ -294,7 +302,7 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 	c.given = number
 	for _, d := range given {
 		h := &handling{
-			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, call: d.Call(),
+			conn: c, id: d.MessageID(), key: d.Ref.Key(), partition: d.Partition, token: d.Token, turn: d.Turn, state: d.Generation, call: d.Call(),
 		}
 		if h.call != nil && !c.app.calls {
 			c.app.w.fail("%s gets %v, a call, and takes none", c.app, h)

@@ -32,16 +32,35 @@ func (w *world) checkStart(h *handling) {
 		}
 	}
 	w.running[h.key] = append(still, h)
-	if !w.fences[h.key].Before(h.fence()) {
-		w.unless(w.wild, "wild_fence", "%v starts after a handler of its key with the fence %v", h, w.fences[h.key])
+	last := w.newest[h.key]
+	w.newest[h.key] = h
+	if !last.fence().Before(h.fence()) {
+		w.unless(w.wild, "wild_fence", "%v starts after a handler of its key with the fence %v", h, last.fence())
 	}
-	w.fences[h.key] = h.fence()
+	w.checkKept(h, last)
 	p := h.partition
 	// A holder may begin while the partition is at its next owner already, which withholds the key.
 	if h.token < w.tokens[p] && !w.p.defiant && !w.wild && h.reserved == nil {
 		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
 	}
 	w.tokens[p] = max(w.tokens[p], h.token)
+}
+
+// checkKept: a worker may use the state that a handler has left (package client, State) for a later one of the same key, stream, token and generation.
+// Then no other handler of the key has started in between.
+func (w *world) checkKept(h, last *handling) {
+	if h.conn == nil {
+		return // the holder of a reservation
+	}
+	before := h.conn.newest[h.key]
+	h.conn.newest[h.key] = h
+	if before == nil || before.token != h.token || before.state != h.state {
+		return
+	}
+	w.count("state_kept")
+	if before != last {
+		w.unless(w.wild, "wild_state", "%v may use the state that %v has left, and %v has started since", h, before, last)
+	}
 }
 
 func (w *world) overlapping(o, h *handling) {

@@ -82,7 +82,7 @@ func TestExclusive(t *testing.T) {
 			"lost", "genesis", "left", "abandoned", "opened_withholding", "withheld_released", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
 			"record_as_bytes", "clock_turned", "kill_app_alone", "pause_app_alone", "break_app_alone",
 			"settings_refused", "foreign_genesis", "note_other_settings", "lied", "note_prefix_differs",
-			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed", "taken_over_unanswered",
+			"redelivered", "done_again", "copied", "handler_died", "state_kept", "stream_broken", "app_stream_broken", "relayed", "taken_over_unanswered",
 			"call_replied", "call_failed", "call_unknown", "call_done_before", "call_not_run_timeout", "call_not_run_no_handler", "call_not_run_cycle", "call_not_run_unreachable",
 			"call_repeated", "call_reply_shared", "call_started_again", "call_at_two_owners", "call_cancelled", "call_given_up", "call_timed_out", "call_home_died", "call_cut",
 			"reservation_held", "reservation_waited", "reservation_resumed", "reservation_lost", "reservation_released", "reservation_freed", "reservation_expired",

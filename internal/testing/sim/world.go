@@ -75,7 +75,7 @@ type world struct {
 	tokens     []int64                   // partition → greatest token that a handler began with
 	opened     []ownership.Token         // partition → token of the newest tenure that opened
 	sink       map[event.Key]written     // the sink: the newest write, which has the greatest fence
-	fences     map[event.Key]event.Fence // of the handler that started last
+	newest     map[event.Key]*handling   // the one that started last
 	calls      map[event.MessageID]*callID
 	reservings map[event.MessageID]*reserving
 	open       []*reserving // some are over
@@ -128,7 +128,7 @@ func newWorld(seed uint64, p params) *world {
 	w := &world{
 		loop: newLoop(seed), p: p, cuts: cuts{}, names: map[ownership.Incarnation]*member{},
 		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]written{},
-		fences: map[event.Key]event.Fence{}, calls: map[event.MessageID]*callID{}, reservings: map[event.MessageID]*reserving{},
+		newest: map[event.Key]*handling{}, calls: map[event.MessageID]*callID{}, reservings: map[event.MessageID]*reserving{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur the effects of some planted bugs
