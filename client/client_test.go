@@ -369,6 +369,10 @@ func TestBrokenStream(t *testing.T) {
 
 // A handler that goes on after it has lost its key takes no place from those of the next stream.
 func TestLostHandlerHoldsUpNoOtherEvent(t *testing.T) {
+	synctest.Test(t, testLostHandlerHoldsUpNoOtherEvent)
+}
+
+func testLostHandlerHoldsUpNoOtherEvent(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	started, release := make(chan struct{}), make(chan struct{})
 	r.Start(func(_ context.Context, e *client.Event) error {
@@ -422,6 +426,10 @@ func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 
 // TestFailuresAreLoggedByTheirType: once a second, without the text, which may hold parts of the event, and not what the handler has foreseen.
 func TestFailuresAreLoggedByTheirType(t *testing.T) {
+	synctest.Test(t, testFailuresAreLoggedByTheirType)
+}
+
+func testFailuresAreLoggedByTheirType(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	r := clienttest.NewRouter(t)
@@ -459,7 +467,9 @@ func TestFailuresAreLoggedByTheirType(t *testing.T) {
 }
 
 // TestTimersSetTooLateAreLogged: nothing else would tell that they are lost.
-func TestTimersSetTooLateAreLogged(t *testing.T) {
+func TestTimersSetTooLateAreLogged(t *testing.T) { synctest.Test(t, testTimersSetTooLateAreLogged) }
+
+func testTimersSetTooLateAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	r := clienttest.NewRouter(t)

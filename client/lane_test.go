@@ -67,14 +67,15 @@ func laneTo(t *testing.T, router lanev1.LaneServiceServer, options ...grpc.Serve
 }
 
 // TestCallsOnADeadConnection: nothing ends the connection. The first call over it ends by its deadline, the next one uses another.
-func TestCallsOnADeadConnection(t *testing.T) {
-	t.Parallel()
+func TestCallsOnADeadConnection(t *testing.T) { synctest.Test(t, testCallsOnADeadConnection) }
+
+func testCallsOnADeadConnection(t *testing.T) {
 	listener, server := bufconn.Listen(1<<16), grpc.NewServer()
 	lanev1.RegisterLaneServiceServer(server, new(reader))
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	conns := make(chan *mutable, 10)
-	lane, err := client.Dial("router:1", client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+	lane, err := client.Dial("router:1", client.WithLeaseClock(&lender{begun: time.Now()}), client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := listener.DialContext(ctx)
 		m := &mutable{Conn: conn}
 		conns <- m

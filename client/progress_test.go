@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ringfence/router/client"
@@ -11,7 +12,9 @@ import (
 
 // TestProgressOfOthers: of two handlers one tells of progress with each row of a long loop, the other one once in a
 // third of handler.timeout. Neither times out.
-func TestProgressOfOthers(t *testing.T) {
+func TestProgressOfOthers(t *testing.T) { synctest.Test(t, testProgressOfOthers) }
+
+func testProgressOfOthers(t *testing.T) {
 	const inFlight = 2
 	const timeout = 600 * time.Millisecond
 	r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(timeout))
@@ -26,7 +29,7 @@ func TestProgressOfOthers(t *testing.T) {
 				select {
 				case <-end:
 					return nil
-				default:
+				case <-time.After(time.Millisecond): // of the bubble, whose time would stand still
 				}
 			}
 		}
@@ -50,7 +53,9 @@ func TestProgressOfOthers(t *testing.T) {
 }
 
 // TestProgressOfCalls: the handler of a call has the same timeout, and restarts it in the same way.
-func TestProgressOfCalls(t *testing.T) {
+func TestProgressOfCalls(t *testing.T) { synctest.Test(t, testProgressOfCalls) }
+
+func testProgressOfCalls(t *testing.T) {
 	const timeout = 600 * time.Millisecond
 	r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(timeout))
 	r.Start(func(context.Context, *client.Event) error { return nil }, client.WithCall("do", func(ctx context.Context, c *client.Call) ([]byte, error) {

@@ -69,7 +69,7 @@ func (p *pipes) dial(ctx context.Context, address string) (net.Conn, error) {
 	return l.DialContext(ctx)
 }
 
-// loopback is real TCP. Names stand for the ports that they were given first.
+// loopback is real TCP. Names stand for the ports that they were given last: another process may have taken an earlier one.
 type loopback struct {
 	ports sync.Map
 	mu    sync.Mutex
@@ -87,11 +87,7 @@ func (l *loopback) cut() {
 }
 
 func (l *loopback) listen(t testing.TB, name string) net.Listener {
-	address := "127.0.0.1:0"
-	if known, ok := l.ports.Load(name); ok {
-		address = known.(string)
-	}
-	lis, err := net.Listen("tcp", address)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,9 @@ func callee(t *testing.T) (*clienttest.Router, *client.Lane, chan string) {
 	return r, l, events
 }
 
-func TestCalls(t *testing.T) {
+func TestCalls(t *testing.T) { synctest.Test(t, testCalls) }
+
+func testCalls(t *testing.T) {
 	_, l, events := callee(t)
 	reply, err := l.Invoke(t.Context(), "user-1", "echo", []byte("hello"), client.WithCallID("1"))
 	if err != nil || string(reply) != "user-1: hello" {
@@ -69,7 +71,9 @@ func TestCalls(t *testing.T) {
 }
 
 // TestReservations: the events and calls of a reserved key wait for the release, and further reservations for their turn.
-func TestReservations(t *testing.T) {
+func TestReservations(t *testing.T) { synctest.Test(t, testReservations) }
+
+func testReservations(t *testing.T) {
 	r, l, events := callee(t)
 	held, err := l.Reserve(t.Context(), "user-1")
 	if err != nil {

@@ -98,6 +98,8 @@ func handle(ctx context.Context, log *slog.Logger, lane *client.Lane, q *queue, 
 	select { // the work: it ends when the reservation does
 	case <-time.After(50 * time.Millisecond):
 	case <-held.Done():
+	}
+	if held.Err() != nil { // it reads the clock: both may have passed in a process that was paused
 		return context.Cause(held) //nolint:contextcheck // it is the context of the reservation
 	}
 	if err := q.close(item, r.Fence()); err != nil {

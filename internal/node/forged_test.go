@@ -163,7 +163,6 @@ func TestForgedWindows(t *testing.T) {
 // they do not even count as copies.
 func TestForgedCopies(t *testing.T) {
 	t.Parallel()
-	const events = 10
 	keysFile := filepath.Join(t.TempDir(), "copy-keys")
 	if err := os.WriteFile(keysFile, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -181,52 +180,56 @@ func TestForgedCopies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGroup(t)
-			if test.runs {
-				g.work = testapp.Config{WorkMin: 300 * time.Millisecond, WorkMax: 300 * time.Millisecond}
-			}
-			if test.signed {
-				g.source.CopyKeysFile = keysFile
-			}
-			a := g.start("a", func(c *Config) { c.CopiesSigned = g.source.CopiesSigned() })
-			g.startApp(a)
-			g.ready(a)
-			last := g.publishEntry("first")
-			g.settled()
-			var victims []string
-			for i := range events {
-				victims = append(victims, fmt.Sprint("victim-", i))
-				id := event.MessageID{Ledger: last.Ledger, Entry: last.Entry + int64(i) + 1, Batch: -1, TopicPartition: -1}
-				forged := membroker.Message{Key: test.key(victims[i]), Payload: []byte(fmt.Sprint("forged-", i)), Properties: map[string]string{
-					source.PropertyMessageID: id.String(), source.PropertyTopic: "persistent://public/default/orders", source.PropertyRound: "1",
-				}}
-				if _, err := g.broker.Publish(t.Context(), source.RetryTopicName([]string{"orders"}, "orders"), []membroker.Message{forged}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			g.eventually("the copies are handled", func() error {
-				stats := a.boxes.Stats()
-				if handled := int(stats.Done); handled < 1+events && !(test.runs && int(stats.Accepted) >= 1+events) {
-					return fmt.Errorf("%+v", stats)
-				}
-				return nil
-			})
-			for _, key := range victims {
-				g.publishEntry(key)
-			}
-			g.eventually("everything is settled", func() error {
-				if s := g.broker.SubscriptionStats("orders"); s.Backlog != 0 || s.Unacked != 0 {
-					return fmt.Errorf("%+v", s)
-				}
-				return nil
-			})
-			report, err := journal.Check(g.files, slices.Values(g.published))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if report.Lost != 0 || report.Overlaps != 0 || report.Duplicates != 0 || report.Unknown != events {
-				t.Errorf("%d of %d events vanished, %d overlaps, %d duplicates, %d of %d forged ones ran", report.Lost, events, report.Overlaps, report.Duplicates, report.Unknown, events)
-			}
+			calmly(t, func(t testing.TB, g *group) { forgedCopies(t, g, test.key, test.signed, test.runs, keysFile) })
 		})
+	}
+}
+
+func forgedCopies(t testing.TB, g *group, key func(victim string) string, signed, runs bool, keysFile string) {
+	const events = 10
+	if runs {
+		g.work = testapp.Config{WorkMin: 300 * time.Millisecond, WorkMax: 300 * time.Millisecond}
+	}
+	if signed {
+		g.source.CopyKeysFile = keysFile
+	}
+	a := g.start("a", func(c *Config) { c.CopiesSigned = g.source.CopiesSigned() })
+	g.startApp(a)
+	g.ready(a)
+	last := g.publishEntry("first")
+	g.settled()
+	var victims []string
+	for i := range events {
+		victims = append(victims, fmt.Sprint("victim-", i))
+		id := event.MessageID{Ledger: last.Ledger, Entry: last.Entry + int64(i) + 1, Batch: -1, TopicPartition: -1}
+		forged := membroker.Message{Key: key(victims[i]), Payload: []byte(fmt.Sprint("forged-", i)), Properties: map[string]string{
+			source.PropertyMessageID: id.String(), source.PropertyTopic: "persistent://public/default/orders", source.PropertyRound: "1",
+		}}
+		if _, err := g.broker.Publish(t.Context(), source.RetryTopicName([]string{"orders"}, "orders"), []membroker.Message{forged}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("the copies are handled", func() error {
+		stats := a.boxes.Stats()
+		if handled := int(stats.Done); handled < 1+events && !(runs && int(stats.Accepted) >= 1+events) {
+			return fmt.Errorf("%+v", stats)
+		}
+		return nil
+	})
+	for _, victim := range victims {
+		g.publishEntry(victim)
+	}
+	g.eventually("everything is settled", func() error {
+		if s := g.broker.SubscriptionStats("orders"); s.Backlog != 0 || s.Unacked != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	report, err := journal.Check(g.files, slices.Values(g.published))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Lost != 0 || report.Overlaps != 0 || report.Duplicates != 0 || report.Unknown != events {
+		t.Errorf("%d of %d events vanished, %d overlaps, %d duplicates, %d of %d forged ones ran", report.Lost, events, report.Overlaps, report.Duplicates, report.Unknown, events)
 	}
 }

@@ -1,13 +1,17 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
@@ -275,18 +279,49 @@ func TestGossipIsNotExclusive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
-			g.work.WorkMin, g.work.WorkMax = time.Second, 1500*time.Millisecond
+			moved := make(chan struct{}) // the handlers of a run until b has had its keys
+			handler := func(w *journal.Writer) client.Handler {
+				return func(_ context.Context, e *client.Event) error {
+					h, err := w.Start(string(e.Payload), event.Key(e.Key), event.Fence(e.Fence))
+					if err != nil {
+						return err
+					}
+					<-moved
+					time.Sleep(time.Second)
+					return w.End(h, journal.Done)
+				}
+			}
 			seeds := []string{}
 			start := func(name string) *member {
 				m := g.start(name, func(c *Config) { c.Mode, c.Membership.Seeds = mode, seeds })
-				g.startApp(m)
+				g.startJournaled(m, handler)
 				g.ready(m)
 				seeds = append(seeds, m.incarnation.Load().gossip.Addr())
 				return m
 			}
 			a := start("a")
-			g.publish(200, 40) // five on each key, of more than a second each
+			letMove := sync.OnceFunc(func() { close(moved) })
+			t.Cleanup(letMove)
+			const keys = 40
+			g.publish(5*keys, keys)
+			g.eventually("handlers of all keys run", func() error {
+				if n := a.boxes.Stats().Running; n != keys {
+					return fmt.Errorf("%d run", n)
+				}
+				return nil
+			})
 			b := start("b")
+			if mode == Gossip {
+				g.eventually("b runs events of keys whose handlers run at a", func() error {
+					if b.boxes.Stats().Running == 0 {
+						return errors.New("none")
+					}
+					return nil
+				})
+			} else {
+				time.Sleep(time.Second) // in which it would
+			}
+			letMove()
 			start("c")
 			b.stop()
 			<-b.ended

@@ -81,7 +81,7 @@ func TestOtherKeySettingsAreRefused(t *testing.T) {
 		}
 	}
 	g.eventually("all are done", func() error {
-		if n := handled.Load(); n != 100 {
+		if n := handled.Load(); n < 100 { // an event whose lease ran out runs again
 			return fmt.Errorf("%d handled", n)
 		}
 		return nil

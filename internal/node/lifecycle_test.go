@@ -29,15 +29,16 @@ import (
 
 // docs/lifecycle.md names the tests of this file beside its arrows.
 
-// serve connects an application with this handler to m.
+// serve connects an application with this handler to m, or one more worker of it.
 func (g *group) serve(m *member, handler client.Handler, options ...client.Option) {
 	ctx, cancel := context.WithCancel(context.Background())
+	stopOthers := m.stopApp
 	var running sync.WaitGroup
 	running.Go(func() {
 		options = append(options, client.WithLogger(slog.New(slog.DiscardHandler)))
 		_ = client.Run(ctx, m.endpoint, handler, options...) // a handler that is held may outlast it
 	})
-	m.stopApp = sync.OnceFunc(func() { cancel(); running.Wait() })
+	m.stopApp = sync.OnceFunc(func() { cancel(); running.Wait(); stopOthers() })
 }
 
 func done(context.Context, *client.Event) error { return nil }

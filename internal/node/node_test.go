@@ -269,6 +269,7 @@ func TestJoinAndLeave(t *testing.T) {
 	g.startApp(a)
 	g.startApp(b)
 	g.ready(a, b)
+	g.publish(200, 200) // on every key, however little the load publishes
 	stopLoad := g.load(200)
 	c := g.start("c", nil)
 	g.startApp(c)
@@ -281,6 +282,7 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	time.Sleep(500 * time.Millisecond) // of work as two
 	stopLoad()
+	g.publish(200, 200)
 	g.settled()
 	if report := g.check(); report.Handoff.Count == 0 {
 		t.Errorf("no key moved between the members: this run proved nothing: %+v", report)

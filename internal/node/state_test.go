@@ -53,7 +53,7 @@ func (d *tallies) add(ctx context.Context, key string) (int, error) {
 }
 
 // work connects a worker that keeps tallies.
-func (d *tallies) work(t *testing.T, m *member) (stop func()) {
+func (d *tallies) work(t testing.TB, m *member) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -89,7 +89,10 @@ func (d *tallies) work(t *testing.T, m *member) (stop func()) {
 // TestState: a handler reads what the turn before it has written, over events and calls, and loads only after something came between.
 func TestState(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t)
+	calmly(t, state)
+}
+
+func state(t testing.TB, g *group) {
 	a := g.start("a", nil)
 	d := &tallies{of: map[string]int{}, loads: map[string]int{}, turns: map[string]int{}}
 	a.stopApp = d.work(t, a)

@@ -175,7 +175,7 @@ func TestReservationTells(t *testing.T) {
 // A release is told as such, whatever the verdict of the owner is.
 func TestReservationRelease(t *testing.T) {
 	o := newKeyOwner(1)
-	r := o.reserve(t, 0)
+	r := o.reserve(t, time.Minute)
 	o.grant(r, event.Grant{Fence: event.Fence{Token: 1}})
 	r.Release()
 	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallReplied || len(o.gone) != 1 {
@@ -191,7 +191,7 @@ func TestReservationRelease(t *testing.T) {
 func TestReleaseBeforeTheOwnerHasAnswered(t *testing.T) {
 	for _, granted := range []bool{true, false} {
 		o := newKeyOwner(1)
-		r, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true})
+		r, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Wait: time.Minute, Resume: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestReleaseBeforeTheOwnerHasAnswered(t *testing.T) {
 func TestReservationForget(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		o := newKeyOwner(1)
-		r := o.reserve(t, 0)
+		r := o.reserve(t, time.Minute)
 		if granted {
 			o.grant(r, event.Grant{Fence: event.Fence{Token: 1}})
 			r.Next()
@@ -257,8 +257,8 @@ func TestReservationTimesOut(t *testing.T) {
 // Those beyond the bound are refused, until one of the others has ended, and all are without exclusive ownership.
 func TestReservationsAreBounded(t *testing.T) {
 	o := newKeyOwner(1)
-	first := o.reserve(t, 0)
-	second := o.reserve(t, 0)
+	first := o.reserve(t, time.Minute)
+	second := o.reserve(t, time.Minute)
 	if _, _, over := second.Next(); !news(second) || over == nil || over.Outcome != event.CallNotRun || over.Code != event.CodeOverloaded {
 		t.Errorf("the second: %+v", over)
 	}
@@ -268,14 +268,14 @@ func TestReservationsAreBounded(t *testing.T) {
 	second.Forget()
 	o.grant(first, event.Grant{Fence: event.Fence{Token: 1}})
 	first.Forget()
-	third := o.reserve(t, 0)
+	third := o.reserve(t, time.Minute)
 	if _, _, over := third.Next(); over != nil {
 		t.Errorf("the third: %+v", over)
 	}
 	third.Forget()
 	shared := newKeyOwner(1)
 	shared.lane.RefuseReservations()
-	r := shared.reserve(t, 0)
+	r := shared.reserve(t, time.Minute)
 	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallNotRun || over.Code != codeNotExclusive || len(shared.calls) > 0 {
 		t.Errorf("in gossip: %+v", over)
 	}
@@ -286,7 +286,7 @@ func TestReservationsAreBounded(t *testing.T) {
 func TestReservationsTakeNoPlacesOfCalls(t *testing.T) {
 	o := newKeyOwner(2)
 	o.lane.config.CallsMax = 1
-	held := o.reserve(t, 0)
+	held := o.reserve(t, time.Minute)
 	o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
 	if _, no := o.lane.admitCall(&Request{Key: "other"}, nil); no != nil {
 		t.Errorf("the only call beside a reservation: %+v", *no)
@@ -300,12 +300,12 @@ func TestReservationsTakeNoPlacesOfCalls(t *testing.T) {
 // A holder that comes back has a place though others have taken its own: a refusal would end its reservation. These places are bounded, too.
 func TestResumeAtAFullRouter(t *testing.T) {
 	o := newKeyOwner(1)
-	held := o.reserve(t, 0)
+	held := o.reserve(t, time.Minute)
 	o.grant(held, event.Grant{Fence: event.Fence{Token: 1}})
 	held.Forget() // its stream broke
 	o.reserve(t, time.Minute)
 	for n, want := range []string{"", event.CodeOverloaded} {
-		again, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Resume: true, TTL: event.TTLLeast})
+		again, err := o.lane.Reserve(Ask{Key: "k", ID: anID, Wait: time.Minute, Resume: true, TTL: event.TTLLeast})
 		if err != nil {
 			t.Fatal(err)
 		}
