@@ -24,6 +24,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
@@ -69,6 +70,7 @@ type task struct {
 	Fails uint32        `json:"fails,omitempty"` // how often it fails before it is done
 	After time.Duration `json:"after,omitempty"` // the delay that it asks for, 0 for the router's own
 	Works time.Duration `json:"works,omitempty"` // how long it takes, 0 for a moment
+	Gate  string        `json:"gate,omitempty"`  // a file: it takes until that is there
 	Until time.Time     `json:"until,omitzero"`  // when Works ends to count, zero for never
 
 	Ballast []byte `json:"ballast,omitempty"` // makes the event heavier
@@ -113,7 +115,7 @@ func application() error {
 		timer := time.NewTimer(work)
 		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-opened(ctx, asked.Gate, timer.C):
 			if uint32(e.Attempt) <= asked.Fails {
 				return errors.Join(app.End(h, journal.Failed), client.RetryAfter(errors.New("as it was asked to"), asked.After))
 			}
@@ -122,6 +124,23 @@ func application() error {
 			return errors.Join(context.Cause(ctx), app.End(h, journal.Cancelled))
 		}
 	}, client.WithMaxInFlight(256))
+}
+
+// opened returns a channel on which something comes when a file is there, the other one if there is no file to wait for.
+func opened(ctx context.Context, file string, other <-chan time.Time) <-chan time.Time {
+	if file == "" {
+		return other
+	}
+	there := make(chan time.Time, 1)
+	go func() {
+		for backoff.Sleep(ctx, 10*time.Millisecond) == nil {
+			if _, err := os.Stat(file); err == nil {
+				there <- time.Time{}
+				return
+			}
+		}
+	}()
+	return there
 }
 
 // cluster is a group of routers with an application each, on one topic list.
@@ -275,7 +294,7 @@ func (c *cluster) leave(m *member) int {
 	}
 	select {
 	case <-m.router.done:
-	case <-time.After(60 * time.Second):
+	case <-time.After(eventually.Most):
 		c.t.Fatalf("%s does not end; its log: %s", m.name, tail(m.router.log))
 	}
 	return m.router.ProcessState.ExitCode()
@@ -307,7 +326,7 @@ func tail(path string) string {
 // ready waits until the member is ready.
 func (c *cluster) ready(m *member) {
 	c.t.Helper()
-	eventually.NoError(c.t, 60*time.Second, m.name+" is ready", func() error {
+	eventually.NoError(c.t, eventually.Most, m.name+" is ready", func() error {
 		body, status, err := get("http://" + m.ip + ":16653/readyz")
 		if err == nil && status != http.StatusOK {
 			err = errors.New(strings.TrimSpace(body))
@@ -329,10 +348,10 @@ func (c *cluster) metric(m *member, name string) (float64, error) {
 	return strconv.ParseFloat(found[1], 64)
 }
 
-// settled waits until the broker has nothing left and no living router holds anything.
+// settled waits until the broker has nothing left and no living router holds anything: for so long on a quiet machine, and longer on a busy one.
 func (c *cluster) settled(within time.Duration) {
 	c.t.Helper()
-	eventually.NoError(c.t, within, "everything is settled", func() error {
+	eventually.NoError(c.t, max(within, eventually.Most), "everything is settled", func() error {
 		for _, topic := range c.topics {
 			if s := pulsartest.Stats(c.t, topic, "e2e"); s.Backlog != 0 {
 				return fmt.Errorf("%s has a backlog of %d", topic, s.Backlog)
@@ -406,7 +425,7 @@ func (c *cluster) handled(m *member) uint64 {
 // progress waits until the applications have started this many handlings.
 func (c *cluster) progress(n uint64) {
 	c.t.Helper()
-	eventually.NoError(c.t, 2*time.Minute, fmt.Sprintf("%d handlings", n), func() error {
+	eventually.NoError(c.t, eventually.Most, fmt.Sprintf("%d handlings", n), func() error {
 		sum := uint64(0)
 		for _, m := range c.members {
 			sum += c.handled(m)

@@ -61,7 +61,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 		t.Helper()
 		before := sent.Load()
 		pulsartest.Grow(t, topic, partitions)
-		eventually.NoError(t, 30*time.Second, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
+		eventually.NoError(t, eventually.Most, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
 			for _, m := range c.members {
 				// Two more: the retry topic and the timer topic.
 				if n, err := c.metric(m, "ringfence_source_topic_partitions"); err != nil || n != float64(partitions+2) {
@@ -71,7 +71,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 			return nil
 		})
 		last := fmt.Sprintf("%s-partition-%d", topic, partitions-1)
-		eventually.NoError(t, 30*time.Second, "the newest topic partition has events, and they are acked", func() error {
+		eventually.NoError(t, eventually.Most, "the newest topic partition has events, and they are acked", func() error {
 			if n := len(ids(t, 0, last)); n < 50 {
 				return fmt.Errorf("%d events", n)
 			}

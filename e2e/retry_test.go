@@ -105,7 +105,7 @@ func publish(t *testing.T, topic string, keyOf func(int) string, tasks []task) [
 // awaitHandlings waits until so many handlings have ended.
 func (c *cluster) awaitHandlings(n int) {
 	c.t.Helper()
-	eventually.NoError(c.t, time.Minute, fmt.Sprintf("%d handlings have ended", n), func() error {
+	eventually.NoError(c.t, eventually.Most, fmt.Sprintf("%d handlings have ended", n), func() error {
 		if got := len(c.handlings()); got < n {
 			return fmt.Errorf("%d so far", got)
 		}
@@ -201,7 +201,7 @@ func deadLetter(t *testing.T, topic string) pulsar.Message {
 		t.Fatal(err)
 	}
 	defer dead.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Most)
 	defer cancel()
 	m, err := dead.Receive(ctx)
 	if err != nil {

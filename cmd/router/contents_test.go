@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // plantedContents are parts of events that cannot be printed by chance.
@@ -40,8 +41,9 @@ var contentKinds = []string{"done", "failed once", "rejected", "always failed", 
 // property, as it stands or escaped. Pulsar's client logs at the same level.
 func TestLogsShowNoContents(t *testing.T) {
 	url, topic := pulsartest.URL(t), pulsartest.Topic(t, 0)
+	handled.Store(0)
 	group := pulsartest.Name(t)
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 2*eventually.Most)
 	defer stop()
 	addresses := map[string][3]string{} // app, gossip, admin
 	for _, name := range []string{"a", "b"} {

@@ -60,7 +60,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 		"SIGKILL": {syscall.SIGKILL, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd, folder := demoProcess(t, "--duration", "4s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
+			cmd, folder := demoProcess(t, "--duration", "8s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -149,7 +148,7 @@ func TestDevCommand(t *testing.T) {
 	says := func(line string) {
 		t.Helper()
 		form := regexp.MustCompile(line)
-		eventually.NoError(t, time.Minute, "a line says "+line, func() error {
+		eventually.NoError(t, eventually.Most, "a line says "+line, func() error {
 			if !form.MatchString(shown.String()) {
 				return errors.New(shown.String())
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -30,7 +29,7 @@ func TestDevDrainsWhenItsGroupIsTerminated(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.NoError(t, time.Minute, "an event is handled", func() error {
+	eventually.NoError(t, eventually.Most, "an event is handled", func() error {
 		if !strings.Contains(shown.String(), "| handled ") {
 			return errors.New(shown.String())
 		}

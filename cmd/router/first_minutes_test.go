@@ -85,7 +85,7 @@ func TestDevNamesKeysToItsUser(t *testing.T) {
 	}
 	shown.has(t, " ready: ")
 	admin := regexp.MustCompile(`--admin \S+`).FindString(shown.String())
-	eventually.NoError(t, time.Minute, "the key has its name", func() error {
+	eventually.NoError(t, eventually.Most, "the key has its name", func() error {
 		out, says, _ := cli(t, append([]string{"keys"}, strings.Fields(admin)...)...)
 		if !strings.Contains(out, "user-1 ") {
 			return errors.New(out + says)

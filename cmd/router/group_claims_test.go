@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // memGroupLogs are the logs of some groups in memory.
@@ -133,6 +134,7 @@ func TestGroupRelease(t *testing.T) {
 			m := newMemGroupLogs()
 			m.claim(t, ours)
 			if test.lives {
+				m.alive = eventually.Most // it ends with the first Beat
 				stop := beats(t, m.log(ours.ControlTopic()))
 				defer stop()
 			}

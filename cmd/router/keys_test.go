@@ -97,6 +97,7 @@ func TestKeys(t *testing.T) {
 	}
 	eventually.NoError(t, eventually.Most, "the three keys are the first of the list", func() error {
 		g.publishAll(t, ordinary[:100]...)
+		g.publishAll(t, repeated("hot", 10)...) // it must not come to its end before all keys are handled
 		worst := list(t)
 		found := map[string]report.ListedKey{}
 		for _, k := range worst.Keys[:min(3, len(worst.Keys))] {

@@ -177,7 +177,7 @@ func (p *pod) code(c *podProcess) int {
 	p.t.Helper()
 	select {
 	case <-c.ended:
-	case <-time.After(60 * time.Second):
+	case <-time.After(eventually.Most):
 		p.t.Fatal("it does not end")
 	}
 	return c.ProcessState.ExitCode()

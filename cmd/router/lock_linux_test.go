@@ -81,8 +81,8 @@ func lockOnTerminal(t *testing.T, l *locks, script string, typed ...string) (cod
 			t.Fatal(err)
 		}
 	}
-	stuck := time.AfterFunc(10*time.Second, func() {
-		t.Errorf("10 s after %q it holds the key and the terminal", typed)
+	stuck := time.AfterFunc(eventually.Most, func() {
+		t.Errorf("long after %q it holds the key and the terminal", typed)
 		_ = c.Process.Kill()
 	})
 	_ = c.Wait() // its code is looked at

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -213,9 +212,10 @@ func TestActOfTheEmptyKey(t *testing.T) {
 
 // TestWatchInJSON: an error of a round does not come between the objects of a program that reads them.
 func TestWatchInJSON(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out, fault strings.Builder
+	var out strings.Builder
+	fault := stopsAfter{rounds: 1, stop: cancel}
 	root := rootCommand()
 	root.SetArgs([]string{"members", "-o", "json", "--watch=1h", answering(t, 500, "broken")})
 	root.SetOut(&out)

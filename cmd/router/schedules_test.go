@@ -124,10 +124,15 @@ func TestSchedulesCommand(t *testing.T) {
 	defer applications.Wait()
 	defer stop()
 	ran := make(chan time.Time, 1)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hour := time.Now().In(berlin).Hour() + 8 // it must not run meanwhile
 	for i, app := range g.apps {
 		applications.Go(func() {
 			err := client.Run(ctx, app, func(context.Context, *client.Event) error { return nil }, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(0),
-				client.WithSchedule("report", client.Cron(fmt.Sprintf("0 %d * * *", 6+i), "Europe/Berlin"), func(_ context.Context, f *client.Firing) error {
+				client.WithSchedule("report", client.Cron(fmt.Sprintf("0 %d * * *", (hour+i)%24), "Europe/Berlin"), func(_ context.Context, f *client.Firing) error {
 					ran <- f.Time
 					return nil
 				}))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // plantedSecrets are secrets that cannot be printed by chance, by setting.
@@ -231,8 +232,9 @@ func TestRunShowsNoSecrets(t *testing.T) {
 	logged := withStderr(t, func() {
 		var running sync.WaitGroup
 		for _, m := range members {
-			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), eventually.Most)
 			running.Go(func() {
+				defer stop() // nobody answers any more
 				m.printed, m.err = command(ctx, append([]string{
 					"run", "--node.group=secrets", "--node.name=me", "--pulsar.topics=t", "--pulsar.subscription=s", "--pulsar.url=" + url,
 					"--log.level=debug", "--log.format=json", "--gossip.listen=" + m.ip + ":16652",

@@ -204,21 +204,15 @@ func TestRequestIsCut(t *testing.T) {
 
 // An application that is started late, or again, has not failed.
 func TestAbsentApplication(t *testing.T) {
-	reserved, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := reserved.Addr().String()
-	if err := reserved.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address, free := heldAddress(t)
 	r := clienttest.NewRouter(t)
 	start(t, r, "http://"+address, func(c *Config) { c.AbsenceMax = time.Hour })
 	var handled atomic.Int32
 	come := func() *http.Server {
 		t.Helper()
+		free()
 		var listener net.Listener
-		eventually.NoError(t, eventually.Most, "the address is free", func() error {
+		eventually.NoError(t, eventually.Most, "the address is free", func() (err error) {
 			listener, err = net.Listen("tcp", address)
 			return err
 		})
@@ -258,6 +252,31 @@ func TestAbsentApplication(t *testing.T) {
 	if err := app.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// heldAddress returns an address where nobody listens, and that no other test gets before it is freed: a connection has it as its own.
+func heldAddress(t *testing.T) (address string, free func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	held, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free = sync.OnceFunc(func() {
+		_ = other.Close() // first: the end that closes first keeps its port for a minute
+		_, _ = io.Copy(io.Discard, held)
+		_ = held.Close()
+	})
+	t.Cleanup(free)
+	return held.LocalAddr().String(), free
 }
 
 // leavingApp is an application that accepts no further connections while it works on its requests, as

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // An answer that changes the protocol is no verdict, and does not outlive the deadline of its key: net/http leaves such a connection to its caller.
@@ -48,13 +49,13 @@ func TestSwitchedProtocolsEnd(t *testing.T) {
 		if got, want := d.Outcome(), (clienttest.Outcome{Kind: clienttest.Retry, Reason: "101 Switching Protocols"}); got != want {
 			t.Errorf("outcome %+v, want %+v", got, want)
 		}
-	case <-time.After(2 * time.Second):
+	case <-time.After(eventually.Most):
 		t.Error("no outcome while the connection is open")
 		r.Lose("k")
 	}
 	select {
 	case <-closed:
-	case <-time.After(3 * time.Second):
+	case <-time.After(eventually.Most):
 		t.Fatal("the bridge did not close the connection, also after the key was lost")
 	}
 }

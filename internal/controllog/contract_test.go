@@ -183,7 +183,7 @@ func shortReaderReturnsTwo(t *testing.T, s site) {
 	if all[0].At.Ledger == all[1].At.Ledger {
 		t.Fatalf("no ledger change between %v and %v; this run proves nothing", all[0].At, all[1].At)
 	}
-	first, second, err := readTwo(t.Context(), tr, all[0].At, 5*time.Second)
+	first, second, err := readTwo(t.Context(), tr, all[0].At, time.Minute)
 	if err != nil || first != all[0].At || second != all[1].At {
 		t.Errorf("read %v, %v, %v; want %v, %v", first, second, err, all[0].At, all[1].At)
 	}

@@ -66,7 +66,7 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	}
 	trim(t, topic)
 	eventually.True(t, "the broker to trim up to the anchor", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var first event.Position
 		_ = tr.Tail(ctx, all[0].At, 2, func() {}, func(e Entry) { // ends by cancel
@@ -129,10 +129,11 @@ func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {
 func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	pulsartest.SkipUnderRace(t)
 	topic := pulsartest.Topic(t, 0)
-	tr := connectPulsar(t, topic)
-	tail := openTail(t, tr, event.Position{})
-	appendOne(t, tr, "old")
+	patient := connectPulsar(t, topic)
+	tail := openTail(t, patient, event.Position{})
+	appendOne(t, patient, "old")
 	old := tail.take(t, 1)[0]
+	tr := connectImpatient(t, topic)
 	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
 	eventually.True(t, "an append to work", func() bool {
 		done := make(chan error, 1)
@@ -150,8 +151,8 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 // client (v0.21.0) forgets a producer whose message was refused.
 func TestPulsarGoesOnAfterARefusedRecord(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	tr := connectPulsar(t, topic)
-	appendOne(t, tr, "before")
+	appendOne(t, connectPulsar(t, topic), "before")
+	tr := connectImpatient(t, topic)
 	policy := pulsaradmin.TopicPath(topic) + "/maxMessageSize"
 	pulsartest.Admin(t, http.MethodPost, policy, 1000, nil)
 	appended := func(bytes int) error {
@@ -223,7 +224,7 @@ func TestPulsarWithoutBroker(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 20*time.Second { // of a busy machine; by the client's defaults it would take 30
 		t.Errorf("ended after %v, with an operation timeout of %v", took, cfg.OperationTimeout)
 	}
 }
@@ -233,7 +234,8 @@ func TestPulsarWithoutBroker(t *testing.T) {
 func TestPulsarAppendToTailLatency(t *testing.T) {
 	tr := connectPulsar(t, pulsartest.Topic(t, 0))
 	tail := openTail(t, tr, event.Position{})
-	var took []time.Duration
+	there := thereAndBack(t)
+	var took, bare []time.Duration
 	for i := range 200 {
 		began := time.Now()
 		tr.Append([]byte(fmt.Sprint(i)), func(err error) {
@@ -242,21 +244,55 @@ func TestPulsarAppendToTailLatency(t *testing.T) {
 			}
 		})
 		tail.take(t, 1)
-		took = append(took, time.Since(began))
+		took, bare = append(took, time.Since(began)), append(bare, there())
 	}
 	slices.Sort(took)
-	p50, p99 := took[len(took)/2], took[len(took)*99/100]
-	t.Logf("append to own tail: p50 %v, p99 %v", p50, p99)
-	if p50 > 500*time.Millisecond { // a quarter of a lease: something is wrong, not merely slow
-		t.Errorf("p50 = %v", p50)
+	slices.Sort(bare)
+	p50, p99, least := took[len(took)/2], took[len(took)*99/100], bare[len(bare)/2]
+	t.Logf("append to own tail: p50 %v, p99 %v; p50 of a message by the client alone: %v", p50, p99, least)
+	if p50 > 500*time.Millisecond && p50 > 3*least { // a quarter of a lease: something is wrong, and the machine is not merely slow
+		t.Errorf("p50 = %v, by the client alone %v", p50, least)
 	}
 }
 
-// newTransport returns a transport over a topic of the test's broker.
+// thereAndBack returns a function that measures how long a message of Pulsar's client takes to a topic and back to a reader of it.
+func thereAndBack(t *testing.T) func() time.Duration {
+	t.Helper()
+	topic, client := pulsartest.Topic(t, 0), pulsartest.Client(t)
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, SendTimeout: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(producer.Close)
+	reader, err := client.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.EarliestMessageID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reader.Close)
+	return func() time.Duration {
+		t.Helper()
+		began := time.Now()
+		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reader.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began)
+	}
+}
+
+// newTransport returns a transport over a topic of the test's broker, to which a busy machine may answer late.
 func newTransport(t *testing.T, topic string) *Pulsar {
 	t.Helper()
-	t.Cleanup(http.DefaultClient.CloseIdleConnections) // of the admin calls: they would look like leaks
 	cfg := DefaultPulsarConfig()
+	cfg.SendTimeout, cfg.OperationTimeout = time.Minute, time.Minute
+	return newTransportOf(t, topic, cfg)
+}
+
+func newTransportOf(t *testing.T, topic string, cfg PulsarConfig) *Pulsar {
+	t.Helper()
+	t.Cleanup(http.DefaultClient.CloseIdleConnections) // of the admin calls: they would look like leaks
 	cfg.Topic = topic
 	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, quiet())
 	if err != nil {
@@ -268,7 +304,17 @@ func newTransport(t *testing.T, topic string) *Pulsar {
 // connectPulsar returns a transport that is ready to append.
 func connectPulsar(t *testing.T, topic string) *Pulsar {
 	t.Helper()
-	p := newTransport(t, topic)
+	return connected(t, newTransport(t, topic))
+}
+
+// connectImpatient returns one that gives up as soon as a router's does.
+func connectImpatient(t *testing.T, topic string) *Pulsar {
+	t.Helper()
+	return connected(t, newTransportOf(t, topic, DefaultPulsarConfig()))
+}
+
+func connected(t *testing.T, p *Pulsar) *Pulsar {
+	t.Helper()
 	runTransport(t, p)
 	if err := p.connected(t.Context()); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -65,7 +66,7 @@ func serve(t *testing.T, mem *Mem) func(t *testing.T) *Remote {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		cfg := DefaultRemoteConfig()
-		cfg.Topic = "log"
+		cfg.Topic, cfg.SendTimeout = "log", time.Minute // a busy machine may answer late
 		remote, err := NewRemote(cfg, demov1.NewBrokerServiceClient(conn))
 		if err != nil {
 			t.Fatal(err)

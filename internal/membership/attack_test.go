@@ -87,6 +87,9 @@ func (tg *target) send(t *testing.T, enough func() bool, packet func(i int) stri
 	})
 }
 
+// linesSince is how many lines the limits of all kinds may have let through in the time that a busy machine took.
+func linesSince(began time.Time) int { return 5 * int(time.Since(began)/time.Second) }
+
 // Garbage is counted, and neither memberlist nor we log each packet of it.
 func TestGarbageIsCountedAndNotLogged(t *testing.T) {
 	t.Parallel()
@@ -95,6 +98,7 @@ func TestGarbageIsCountedAndNotLogged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig("a")
 			cfg.SecretKeys = keys
+			began := time.Now()
 			tg := startTarget(t, cfg, 64)
 			tg.send(t, func() bool { return tg.rejected(t) > 2000 }, func(i int) string { return fmt.Sprintf("garbage %d \x1b[2J", i) })
 			if keys != nil { // cannot be told before it is decrypted
@@ -102,8 +106,9 @@ func TestGarbageIsCountedAndNotLogged(t *testing.T) {
 					return labelled(label, fmt.Sprintf("\x01%064d", i))
 				})
 			}
-			if n := strings.Count(tg.said.String(), "\n"); n > 10 || len(tg.said.String()) > 5000 {
-				t.Errorf("of 2,000 packets there are %d lines:\n%.2000s", n, tg.said.String())
+			most := 10 + linesSince(began)
+			if n := strings.Count(tg.said.String(), "\n"); n > most || len(tg.said.String()) > 500*most {
+				t.Errorf("of 2,000 packets there are %d lines, more than %d:\n%.2000s", n, most, tg.said.String())
 			}
 			if strings.Contains(tg.said.String(), "\x1b") {
 				t.Errorf("an escape sequence is in the log: %.2000q", tg.said.String())
@@ -167,6 +172,7 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("a")
 	cfg.StrangersMax = 20
+	began := time.Now()
 	tg := startTarget(t, cfg, 64)
 	most := 0
 	tg.send(t, func() bool {
@@ -182,8 +188,9 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	tg.gossip.SetNamed(map[ownership.Incarnation]Named{b.inc: {Name: "b", GossipAddr: b.gossip.Addr()}})
 	tg.gossip.SetKnown([]Known{{Inc: b.inc, GossipAddr: b.gossip.Addr()}})
 	eventually.True(t, "the member that the control log names", func() bool { return tg.sees(b) })
-	if n := strings.Count(tg.said.String(), "\n"); n > evidenceBurst+20 {
-		t.Errorf("%d lines:\n%.3000s", n, tg.said.String())
+	lines := evidenceBurst + 20 + linesSince(began)
+	if n := strings.Count(tg.said.String(), "\n"); n > lines {
+		t.Errorf("%d lines, more than %d:\n%.3000s", n, lines, tg.said.String())
 	}
 }
 
@@ -388,7 +395,7 @@ func TestTheFormerReleaseIsUnderstood(t *testing.T) {
 			third.SecretKeys, third.Seeds = keys, []string{addrOf(list.LocalNode())}
 			b := startNode(t, third)
 			eventually.True(t, "a third one through the former one", func() bool { return tg.sees(b) && len(b.gossip.Members()) == 2 && list.NumMembers() == 3 })
-			if err := list.Leave(5 * time.Second); err != nil {
+			if err := list.Leave(time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			left = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 // Members that know one seed find each other and learn each other's addresses.
 func TestMembersFindEachOther(t *testing.T) {
 	t.Parallel()
-	nodes := startGroup(t, 5)
+	nodes := startGroup(t, 5, seldom)
 	for _, n := range nodes {
 		for _, m := range n.gossip.Members() {
 			i := slices.IndexFunc(nodes, func(o *testNode) bool { return o.inc == m.Inc })
@@ -48,10 +49,13 @@ func TestMembersFindEachOther(t *testing.T) {
 	}
 }
 
-// A graceful leave is seen at once, without suspicion.
+// seldom lets a member probe others so seldom that it suspects none during a test, however busy the machine is.
+func seldom(c *Config) { c.ProbeInterval = time.Minute }
+
+// A graceful leave is seen at once, without suspicion and by members that would not find a crash so soon.
 func TestLeaveIsSeenAtOnce(t *testing.T) {
 	t.Parallel()
-	nodes := startGroup(t, 4)
+	nodes := startGroup(t, 4, seldom)
 	began := time.Now()
 	nodes[3].stop()
 	for _, n := range nodes[:3] {
@@ -60,11 +64,7 @@ func TestLeaveIsSeenAtOnce(t *testing.T) {
 			t.Errorf("%s heard %v of one that left", n.name, got)
 		}
 	}
-	took := time.Since(began)
-	t.Logf("leave seen by all after %v", took)
-	if took > 2*time.Second {
-		t.Errorf("took %v: that is how a crash is found, not a leave", took)
-	}
+	t.Logf("leave seen by all after %v", time.Since(began))
 }
 
 // A crashed member is suspected, then declared dead, by everybody; live members are not.
@@ -82,13 +82,16 @@ func TestCrashIsDetected(t *testing.T) {
 		eventually.True(t, "the crash to be seen", func() bool { return last(n.kinds(victim.inc)) == Dead })
 	}
 	t.Logf("dead for all after %v", time.Since(began))
-	for _, n := range rest {
-		for _, o := range rest {
-			if o != n && last(n.kinds(o.inc)) == Dead {
-				t.Errorf("%s believes %s dead", n.name, o.name)
+	eventually.True(t, "nobody to believe a live member dead", func() bool { // a busy machine may keep one from its answers for seconds
+		for _, n := range rest {
+			for _, o := range rest {
+				if o != n && last(n.kinds(o.inc)) == Dead {
+					return false
+				}
 			}
 		}
-	}
+		return allSeeAll(rest)
+	})
 }
 
 // A member that restarts under its name and address is a new one, at once.
@@ -110,7 +113,8 @@ func TestRestartIsANewMember(t *testing.T) {
 func TestHalvesMergeByKnownAddresses(t *testing.T) {
 	t.Parallel()
 	left, right := startGroup(t, 2), startGroup(t, 2)
-	dead := Known{Inc: newInc(), GossipAddr: freeAddr(t)} // must not keep further addresses from being tried
+	nobody, _ := heldAddr(t)
+	dead := Known{Inc: newInc(), GossipAddr: nobody} // must not keep further addresses from being tried
 	left[0].gossip.SetKnown([]Known{
 		{Inc: left[0].inc, GossipAddr: left[0].gossip.Addr()},
 		{Inc: left[1].inc, GossipAddr: left[1].gossip.Addr()},
@@ -138,7 +142,7 @@ func TestSeedByName(t *testing.T) {
 // A seed that is not there yet is tried until it is.
 func TestSeedIsTriedForEver(t *testing.T) {
 	t.Parallel()
-	addr := freeAddr(t)
+	addr, free := heldAddr(t)
 	cfg := testConfig("early")
 	cfg.Seeds = []string{addr}
 	early := startNode(t, cfg)
@@ -147,6 +151,7 @@ func TestSeedIsTriedForEver(t *testing.T) {
 	})
 	cfg = testConfig("late")
 	cfg.Listen = addr
+	free()
 	late := startNode(t, cfg)
 	eventually.True(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
 }
@@ -170,9 +175,10 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	t.Parallel()
 	other := freeAddr(t)
+	nobody, _ := heldAddr(t)
 	for warning, c := range map[string]struct{ listen, seed string }{
 		"no seed can be resolved":   {"127.0.0.1:0", "dns+nobody.invalid:16652"},
-		"no seed answers":           {"127.0.0.1:0", freeAddr(t)},
+		"no seed answers":           {"127.0.0.1:0", nobody},
 		"seeds name only this node": {strings.Replace(other, "127.0.0.1", "0.0.0.0", 1), other}, // a seed that just starts may answer like this, too
 	} {
 		t.Run(warning, func(t *testing.T) {
@@ -307,8 +313,11 @@ func TestAddressTaken(t *testing.T) {
 // Run listens, takes part and, when its context ends, leaves and returns nil.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	observer := startNode(t, testConfig("observer"))
-	cfg := testConfig("a")
+	cfg := testConfig("observer")
+	seldom(&cfg)
+	observer := startNode(t, cfg)
+	cfg = testConfig("a")
+	seldom(&cfg)
 	cfg.Seeds = []string{observer.gossip.Addr()}
 	inc := newInc()
 	a, err := New(cfg, Member{Inc: inc, GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
@@ -440,11 +449,14 @@ func (n *testNode) sees(o *testNode) bool {
 	return slices.ContainsFunc(n.gossip.Members(), func(m Member) bool { return m.Inc == o.inc })
 }
 
-func startGroup(t *testing.T, size int) []*testNode {
+func startGroup(t *testing.T, size int, change ...func(*Config)) []*testNode {
 	t.Helper()
 	var nodes []*testNode
 	for i := range size {
 		cfg := testConfig(fmt.Sprintf("n%d", i))
+		for _, c := range change {
+			c(&cfg)
+		}
 		if i > 0 {
 			cfg.Seeds = []string{nodes[0].gossip.Addr()}
 		}
@@ -479,12 +491,34 @@ func newInc() (inc ownership.Incarnation) {
 
 func freeAddr(t *testing.T) string {
 	t.Helper()
+	addr, free := heldAddr(t)
+	free()
+	return addr
+}
+
+// heldAddr returns an address where nobody listens, and that no other test gets before it is freed: a connection has it as its own.
+func heldAddr(t *testing.T) (addr string, free func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	held, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free = sync.OnceFunc(func() {
+		_ = other.Close() // first: the end that closes first keeps its port for a minute
+		_, _ = io.Copy(io.Discard, held)
+		_ = held.Close()
+	})
+	t.Cleanup(free)
+	return held.LocalAddr().String(), free
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -52,7 +52,14 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	nodes := []*testNode{first, second}
 	eventually.True(t, "them to meet", func() bool { return allSeeAll(nodes) })
 
-	for _, step := range [][][]byte{{before, after}, {after, before}, {after}} {
+	for n, step := range [][][]byte{{before, after}, {after, before}, {after}} {
+		if n == 2 { // from here on a late packet may have the old key
+			for _, one := range nodes {
+				if unread := testutil.ToFloat64(one.gossip.metrics.library.WithLabelValues("decrypt")); unread > 0 {
+					t.Errorf("%s could not read %v packets meanwhile", one.name, unread)
+				}
+			}
+		}
 		for i, file := range []string{firstFile, secondFile} {
 			writeKeys(t, file, step...)
 			ring := nodes[i].gossip.ring
@@ -67,13 +74,6 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	})
 	if len(stale.gossip.Members()) > 0 {
 		t.Error("the old key still opens a connection")
-	}
-	for _, n := range nodes {
-		for _, o := range nodes {
-			if n != o && slices.Contains(n.kinds(o.inc), Dead) {
-				t.Errorf("%s took %s for dead meanwhile", n.name, o.name)
-			}
-		}
 	}
 }
 

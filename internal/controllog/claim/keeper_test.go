@@ -130,7 +130,7 @@ func (s site) claim(t *testing.T, who identity.Identity, places []Place, adjust 
 	return c
 }
 
-const patience = 30 * time.Second
+const patience = eventually.Most
 
 // outcome waits until a claimant holds, and returns "", or has ended with an error, and returns that.
 func (c *claimant) outcome(t *testing.T) error {
@@ -487,9 +487,9 @@ func TestLostClaims(t *testing.T) {
 	if err := s.claim(t, group("c"), places).outcome(t); err != nil {
 		t.Fatalf("on a new topic: %v", err)
 	}
-	for waits := 0; len(a.ended) == 0 && waits < 100; waits++ { // all members read the present records, once their reader is not just replaced by another one
+	for pause := 300 * time.Millisecond; len(a.ended) == 0 && pause < patience; pause += pause / 2 { // all members read the present records, once their reader is not just replaced by another one
 		log.lose()
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(pause)
 	}
 	if err := a.end(t); !errors.Is(err, ErrTaken) {
 		t.Errorf("the group that has lost its claim: %v", err)

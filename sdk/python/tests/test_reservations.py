@@ -367,7 +367,7 @@ def test_without_an_answer_it_is_lost_at_the_deadline(style: str) -> None:
     async def main() -> None:
         with Lender(serve) as router:
             begun = time.monotonic()
-            async with reserve(style, router.lane) as held:
+            async with reserve(style, router.lane, wait=WAIT) as held:
                 await lost_after(held, begun, LEASE)
 
     asyncio.run(main())

@@ -238,21 +238,21 @@ def test_frames_are_full_and_results_wait_for_their_receipt(ringfence_router: Ro
         for number in range(1, 4):
             deliveries = [pb.Delivery(delivery_id=number * 1000 + i, key=b"k") for i in range(100)]
             yield pb.WorkResponse(deliveries=pb.Deliveries(number=number, deliveries=deliveries)).SerializeToString()
-        answered = 0
+        answered = results = 0
         for request in requests:
             frames.append(request)
             if request.HasField("results"):
                 outstanding.append(request.results.number)
                 answered += len(request.results.results)
-                if answered < 300:
-                    handled.acquire(timeout=0.2)  # meanwhile the worker collects
+                while results < 300 and handled.acquire(timeout=WAIT):  # meanwhile the worker collects
+                    results += 1
                 yield pb.WorkResponse(receipt=request.results.number).SerializeToString()
                 if answered == 300:
                     return
 
     done = threading.Event()
     hooks = ringfence.Hooks(disconnected=lambda error: done.set())
-    with Server(work) as server, ringfence.Worker(lambda event: None, server.endpoint, hooks=hooks):
+    with Server(work) as server, ringfence.Worker(lambda event: handled.release(), server.endpoint, hooks=hooks):
         done.wait(WAIT)
     first = outstanding[: outstanding.index(max(outstanding)) + 1]
     assert first == list(range(1, len(first) + 1))

@@ -272,7 +272,7 @@ def test_lease_until_grows(ringfence_router: Router, gate: Gate) -> None:
 
 
 def test_a_handler_timeout_cancels(style: str, gate: Gate) -> None:
-    with Router(handler_timeout=0.1) as router:
+    with Router(handler_timeout=1) as router:
         router.start(waiting(style, gate))
         delivery = router.deliver("k")
         event = gate.wait_started()
@@ -282,18 +282,18 @@ def test_a_handler_timeout_cancels(style: str, gate: Gate) -> None:
 
 def test_progress_restarts_the_handler_timeout() -> None:
     def handle(event: Event) -> None:
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 4
         while time.monotonic() < end:
             event.progress()
             time.sleep(0.01)
 
     def reply(call: ringfence.Call) -> None:
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 4
         while time.monotonic() < end:
             call.progress()
             time.sleep(0.01)
 
-    with Router(handler_timeout=1) as router:
+    with Router(handler_timeout=3) as router:
         router.start(handle, calls={"do": reply})
         delivery, call = router.deliver("k"), router.call("l", "do")
         assert delivery.outcome() == Outcome("done")
@@ -631,7 +631,7 @@ def test_a_handler_is_cancelled_before_that_is_logged(ringfence_router: Router, 
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.msg.startswith("handler cancelled"):
-                logged.append(ended.wait(5))
+                logged.append(ended.wait(WAIT))
 
     logger = logging.Logger("slow")
     logger.addHandler(Slow())

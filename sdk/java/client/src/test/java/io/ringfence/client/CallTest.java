@@ -57,6 +57,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
+import java.util.function.IntSupplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -160,7 +161,7 @@ class CallTest {
 
         final BlockingQueue<InvokeRequest> requests = new LinkedBlockingQueue<>();
         final BlockingQueue<String> tokens = new LinkedBlockingQueue<>();
-        final BlockingQueue<Long> left = new LinkedBlockingQueue<>();
+        final BlockingQueue<Long> deadlines = new LinkedBlockingQueue<>(); // as of System.nanoTime
         private final Server server;
         final Lane lane;
 
@@ -171,7 +172,7 @@ class CallTest {
                 public <Q, R> ServerCall.Listener<Q> interceptCall(ServerCall<Q, R> call, Metadata headers, ServerCallHandler<Q, R> next) {
                     String token = headers.get(AUTHORIZATION);
                     tokens.add(token == null ? "" : token);
-                    left.add(Context.current().getDeadline().timeRemaining(TimeUnit.MILLISECONDS));
+                    deadlines.add(System.nanoTime() + Context.current().getDeadline().timeRemaining(TimeUnit.NANOSECONDS));
                     return Contexts.interceptCall(Context.current(), call, headers, next);
                 }
             }).addService(new LaneServiceGrpc.LaneServiceImplBase() {
@@ -207,8 +208,10 @@ class CallTest {
                 continue;
             }
             try (Routed router = new Routed(null, request -> code.toStatus())) {
-                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.timeout(Duration.ofMillis(200))));
-                assertEquals(code == Status.Code.RESOURCE_EXHAUSTED ? "overloaded" : "", failure.code(), code.name());
+                boolean again = code == Status.Code.RESOURCE_EXHAUSTED; // until the call's time is over
+                CallOptions options = CallOptions.NONE.timeout(Duration.ofSeconds(again ? 2 : WAIT_SECONDS));
+                CallException failure = assertThrows(CallException.class, () -> router.lane.invoke("k", "do", NOTHING, options));
+                assertEquals(again ? "overloaded" : "", failure.code(), code.name());
                 assertEquals(refusals.contains(code) ? Outcome.NOT_RUN : Outcome.UNKNOWN, failure.outcome(), code.name());
                 assertTrue(failure.getMessage().contains("as told"), failure.getMessage());
             }
@@ -232,10 +235,17 @@ class CallTest {
                 Thread.sleep(1);
             }
             reply.cancel(false);
-            Thread.sleep(200); // an attempt may be under way
-            int asked = router.requests.size();
-            Thread.sleep(200);
-            assertEquals(asked, router.requests.size(), "it asks on");
+            assertEnds(router.requests::size, "it asks on");
+        }
+    }
+
+    /** Waits until a count grows no more: attempts may be under way, on a busy machine for some time. */
+    static void assertEnds(IntSupplier count, String otherwise) throws InterruptedException {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(WAIT_SECONDS);
+        for (int before = -1; before != count.getAsInt();) {
+            assertTrue(System.nanoTime() - end < 0, otherwise);
+            before = count.getAsInt();
+            Thread.sleep(300);
         }
     }
 
@@ -339,13 +349,16 @@ class CallTest {
         InvokeResponse response = InvokeResponse.newBuilder().setOutcomeValue(1).setReply(ByteString.copyFrom(reply)).build();
         try (Routed router = new Routed(token, request -> response)) {
             CallOptions options = CallOptions.NONE.id("id-1").timeout(Duration.ofMillis(2500)).caller(Event.of("a").build());
+            long begun = System.nanoTime();
             assertArrayEquals(reply, router.lane.invoke("é", "do", new byte[] {1}, options));
             InvokeRequest request = router.requests.take();
             assertEquals(InvokeRequest.newBuilder().setKey(ByteString.copyFromUtf8("é")).setMethod("do").setPayload(ByteString.copyFrom(new byte[] {1}))
                     .setId("id-1").setTimeoutMs(2500).addPath(0xd24ec4f1a98c6e5bL).build(), request);
             assertEquals("Bearer one", router.tokens.take());
-            long left = router.left.take();
-            assertTrue(left > 2500 && left <= 3500, "the router's own answer comes first: " + left);
+            long deadline = router.deadlines.take();
+            long sinceCall = TimeUnit.NANOSECONDS.toMillis(deadline - begun);
+            long fromNow = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
+            assertTrue(sinceCall >= 3000 && fromNow <= 3500, "the router's own answer comes first: " + sinceCall + ", " + fromNow);
             Files.writeString(token, "two");
             router.lane.invoke("k", "do", NOTHING, CallOptions.NONE.caller(Call.of("a", "do", NOTHING)));
             request = router.requests.take();

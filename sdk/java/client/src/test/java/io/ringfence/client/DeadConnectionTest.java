@@ -34,6 +34,7 @@ import org.junit.jupiter.api.Test;
 class DeadConnectionTest {
     private static final byte[] NOTHING = new byte[0];
     private static final Duration LEASE = Duration.ofMillis(1500);
+    private static final Duration WAIT = Duration.ofSeconds(30);
     private static final Duration TTL = Duration.ofSeconds(6);
 
     /** A router behind a proxy that can stop to forward on the connections that there are. */
@@ -155,15 +156,15 @@ class DeadConnectionTest {
     @Test
     void aReservationAfterALiveOneUsesAnotherOne() throws Exception {
         try (Router router = new Router()) {
-            Reservation lost = router.lane.reserve("user-1", Duration.ofSeconds(1));
+            Reservation lost = router.lane.reserve("user-1", WAIT);
             router.mute();
             while (!lost.isLost()) {
                 Thread.sleep(1);
             }
-            Reservation released = router.lane.reserve("user-1", Duration.ofSeconds(1));
+            Reservation released = router.lane.reserve("user-1", WAIT);
             router.mute();
             released.close();
-            router.lane.reserve("user-1", Duration.ofSeconds(1)).close();
+            router.lane.reserve("user-1", WAIT).close();
         }
     }
 
@@ -179,7 +180,7 @@ class DeadConnectionTest {
             router.mute();
             NotReservedException refused = assertThrows(NotReservedException.class, () -> router.lane.reserve("user-1", Duration.ZERO));
             assertTrue(refused.getMessage().contains("unreachable"), refused.getMessage());
-            router.lane.reserve("user-1", Duration.ofSeconds(1)).close();
+            router.lane.reserve("user-1", WAIT).close();
         }
     }
 }

@@ -442,7 +442,7 @@ class WorkerTest {
 
     @Test
     void handlersThatTakeTooLongAreCancelled() throws InterruptedException {
-        try (TestRouter router = new TestRouter(Duration.ofMillis(200))) {
+        try (TestRouter router = new TestRouter(Duration.ofSeconds(1))) {
             BlockingQueue<RuntimeException> learned = new LinkedBlockingQueue<>();
             router.start(event -> {
                 try {
