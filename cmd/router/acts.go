@@ -108,7 +108,7 @@ func (o *order) send(ctx context.Context, a *asker, what, argument string, more 
 func showActed(cmd *cobra.Command, form *outputForm, done act.Done, known bool, err error, answer any, words func(*page)) error {
 	if err != nil {
 		return fmt.Errorf("the %s is recorded and in effect until %s (act %s, see router acts), but the state of the key is not known: %w",
-			done.Act.Act, timeWords(done.Act.Until), done.Act.ID, err)
+			done.Act.Act, report.TimeWords(done.Act.Until), done.Act.ID, err)
 	}
 	if err := form.show(cmd.OutOrStdout(), answer, words); err != nil {
 		return err
@@ -237,7 +237,7 @@ func withoutActs(m report.Members) []string {
 	for _, one := range m.Members {
 		switch {
 		case slices.Contains(newer, one.Name):
-		case one.Unnamed || one.Status != nil && one.Status.Mode != "strict":
+		case one.Unnamed || one.Status != nil && one.Status.Mode != report.ModeStrict:
 		case one.Status == nil:
 			all = append(all, one.Name+" does not answer: it is not known whether it keeps keys on hold")
 		case one.Status.Acts == nil:
@@ -250,14 +250,12 @@ func withoutActs(m report.Members) []string {
 }
 
 func heldPage(p *page, h heldKey) {
-	p.line("held until %s by %s because %q\n", timeWords(h.Act.Until), h.Act.By, h.Act.Reason)
+	p.line("held until %s by %s because %q\n", report.TimeWords(h.Act.Until), h.Act.By, h.Act.Reason)
 	keyPage(p, h.State)
 	for _, says := range h.Without {
 		p.alarm("%s", says)
 	}
 }
-
-func timeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func releaseCommand() *cobra.Command {
 	var o order
@@ -488,7 +486,7 @@ func (s *skippedEvent) find(ctx context.Context, a *asker, key string) (known bo
 func withoutSkips(m report.Members) []string {
 	all := withoutActs(m)
 	for _, one := range m.Members {
-		if one.Status != nil && one.Status.Mode == "strict" && one.Status.Acts != nil && one.Status.Acts.Skips == nil {
+		if one.Status != nil && one.Status.Mode == report.ModeStrict && one.Status.Acts != nil && one.Status.Acts.Skips == nil {
 			all = append(all, one.Name+" does not know skips (an older version): it would run the event")
 		}
 	}
@@ -556,7 +554,7 @@ func actsTable(p *page, acts act.Acts) {
 			key = `""` // else the column would be blank
 		}
 		if one.Active {
-			until = timeWords(one.Until)
+			until = report.TimeWords(one.Until)
 		}
 		if one.Act == act.Park.String() || one.Act == act.Unpark.String() {
 			of := name{one.Key, one.KeyBase64}
@@ -565,7 +563,7 @@ func actsTable(p *page, acts act.Acts) {
 			}
 			newer[of] = one.At
 		}
-		rows = append(rows, []string{timeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, end, one.By, one.Reason, one.Via})
+		rows = append(rows, []string{report.TimeWords(one.At), one.Act, key, cmp.Or(one.Event, "-"), until, end, one.By, one.Reason, one.Via})
 	}
 	p.table([]string{"WHEN", "ACT", "KEY", "EVENT", "IN EFFECT UNTIL", "END", "BY", "WHY", "VIA"}, rows)
 	p.line("\nas %s has read them; replays and purges are listed by router deadletters acts", acts.Member)

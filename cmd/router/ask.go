@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,10 +68,7 @@ func (a *asker) endpoint() (endpoint, error) {
 		}
 		settings = &loaded.Config
 	}
-	address := a.address
-	if address == "" {
-		address = settings.Admin.Listen
-	}
+	address := cmp.Or(a.address, settings.Admin.Listen)
 	e := endpoint{base: strings.TrimSuffix(address, "/")}
 	if u, err := url.Parse(e.base); err == nil && u.User != nil || strings.Contains(e.base, "@") {
 		return endpoint{}, usageError{errors.New("--admin has a user in it, which would be shown: want HOST:PORT or a URL without one, and --token-file")}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -92,7 +91,7 @@ func (g groupLogs) audit(ctx context.Context, cfg config.Config) (auditedLog, er
 	} else if missing {
 		return auditedLog{}, fmt.Errorf("%w: there is no topic %s; is node.group = %q the name of the group?", errNoGroup, topic, cfg.Node.Group)
 	}
-	transport, err := g.control(topic)
+	transport, err := g.open(topic)
 	if err != nil {
 		return auditedLog{}, err
 	}
@@ -149,9 +148,4 @@ func (a *auditedLog) show(p *page) {
 	if a.Violations > len(a.First) {
 		p.alarm("and %d more", a.Violations-len(a.First))
 	}
-}
-
-// auditLogger returns the log of a command that runs until it is stopped.
-func auditLogger(cmd *cobra.Command) *slog.Logger {
-	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 }

@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -105,15 +103,10 @@ func (a *application) forward() {
 	}
 }
 
-// environWithoutSettings returns this process's environment without the settings of a router.
-func environWithoutSettings() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, config.EnvPrefix) })
-}
-
 // environment returns the router's environment without its settings, some of which are secret, and
 // with the way to the router.
 func (a *application) environment(endpoint string) []string {
-	all := append(environWithoutSettings(), client.EndpointEnv+"="+endpoint)
+	all := append(config.WithoutSettings(os.Environ()), client.EndpointEnv+"="+endpoint)
 	if a.tokenFile != "" {
 		all = append(all, client.TokenFileEnv+"="+a.tokenFile)
 	}

@@ -151,14 +151,13 @@ func (d *pulsarAuth) placeOf(ctx context.Context, topic string) error {
 	if d.settings.AdminURL == "" {
 		return nil
 	}
-	admin := pulsaradmin.Client{URL: d.settings.AdminURL, HTTP: d.adminClient()}
 	parts := strings.Split(pulsaradmin.TopicPath(topic), "/") // persistent, tenant, namespace, topic
 	if len(parts) < 4 {
 		return nil
 	}
 	tenant, namespace := parts[1], parts[1]+"/"+parts[2]
 	var namespaces []string
-	err := admin.Call(ctx, http.MethodGet, "namespaces/"+tenant, nil, &namespaces)
+	err := d.admin().Call(ctx, http.MethodGet, "namespaces/"+tenant, nil, &namespaces)
 	switch {
 	case pulsaradmin.IsNotFound(err):
 		return fmt.Errorf("the tenant %s does not exist: create it (pulsar-admin tenants create %s), or correct the name", tenant, tenant)
@@ -176,14 +175,12 @@ func (d *pulsarAuth) absentTopics(ctx context.Context, topics []string) (absent 
 	}
 	ctx, cancel := context.WithTimeout(ctx, absentLookMax)
 	defer cancel()
-	admin := pulsaradmin.Client{URL: d.settings.AdminURL, HTTP: d.adminClient()}
+	admin := d.admin()
 	for _, topic := range topics {
-		path := pulsaradmin.TopicPath(topic)
 		if n, err := admin.Partitions(ctx, topic); err == nil && n > 0 {
 			continue
 		}
-		var stats struct{}
-		err := admin.Call(ctx, http.MethodGet, path+"/stats", nil, &stats)
+		err := admin.Call(ctx, http.MethodGet, pulsaradmin.StatsPath(topic, false, false), nil, nil)
 		if pulsaradmin.IsNotFound(err) && d.placeOf(ctx, topic) == nil {
 			absent = append(absent, topic)
 		}
@@ -191,11 +188,8 @@ func (d *pulsarAuth) absentTopics(ctx context.Context, topics []string) (absent 
 	return absent
 }
 
-// absentNotice is the line of health reports about topics that were not there; "": none.
+// absentNotice is the line of health reports about topics that were not there.
 func absentNotice(absent []string) string {
-	if len(absent) == 0 {
-		return ""
-	}
 	return "not there when this router started (a broker may create a topic by its first use): " + strings.Join(absent, ", ") + "; are the names in pulsar.topics right?"
 }
 

@@ -106,7 +106,7 @@ func TestMissingPlaces(t *testing.T) {
 	if absent := authTo(t, config.Pulsar{URL: "pulsar://127.0.0.1:1"}).absentTopics(t.Context(), topics); absent != nil {
 		t.Errorf("without an admin API absent are %v", absent)
 	}
-	if notice := joinNotices("", absentNotice(nil), absentNotice([]string{"a", "b"})); notice !=
+	if notice := joinNotices("", absentNotice([]string{"a", "b"})); notice !=
 		"not there when this router started (a broker may create a topic by its first use): a, b; are the names in pulsar.topics right?" {
 		t.Errorf("the notice is %q", notice)
 	}
@@ -176,7 +176,7 @@ func TestPortOfABroker(t *testing.T) {
 func TestProofNamesWhatRemains(t *testing.T) {
 	settings := config.Pulsar{URL: "pulsar://127.0.0.1:1"}
 	topics := prove.Topics{Events: "persistent://public/default/e", Retry: "persistent://public/default/r", DeadLetters: "persistent://public/default/d", Control: "persistent://public/default/c", Subscription: "s"}
-	remain := cleanPulsar(t.Context(), config.Config{Pulsar: settings}, authTo(t, settings), topics, slog.New(slog.DiscardHandler))
+	remain := cleanPulsar(t.Context(), authTo(t, settings), topics)
 	for _, topic := range topics.All() {
 		if !slices.ContainsFunc(remain, func(says string) bool { return strings.HasPrefix(says, topic+" ") }) {
 			t.Errorf("%s is not among %q", topic, remain)

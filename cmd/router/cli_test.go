@@ -526,8 +526,8 @@ func TestDifferences(t *testing.T) {
 
 func TestSeconds(t *testing.T) {
 	for s, want := range map[float64]string{0: "-", 0.0123: "12ms", 3.14159: "3.1s", 90: "1m30s", -1.5: "-1.5s"} {
-		if got := seconds(s); got != want {
-			t.Errorf("seconds(%v) = %s, want %s", s, got, want)
+		if got := report.Seconds(s); got != want {
+			t.Errorf("Seconds(%v) = %s, want %s", s, got, want)
 		}
 	}
 }

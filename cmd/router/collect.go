@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -103,10 +104,10 @@ func (o *collectOptions) run(cmd *cobra.Command) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	ctx, log := cmd.Context(), auditLogger(cmd)
+	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	registry := telemetry.NewRegistry(version())
 	metrics, reloads := listen.NewMetrics(registry), mtls.NewMetrics(registry)
-	creds, token, adminToken := insecure.NewCredentials(), listen.NoToken, listen.NoToken
+	creds := insecure.NewCredentials()
 	var pageTLS *tls.Config
 	if o.certFile != "" {
 		store, err := mtls.Open("collect", mtls.Files{CertFile: o.certFile, KeyFile: o.keyFile}, reloads, log)
@@ -120,17 +121,13 @@ func (o *collectOptions) run(cmd *cobra.Command) error {
 			pageTLS = store.Public()
 		}
 	}
-	for _, t := range []struct {
-		listener, flag, file string
-		token                *func() string
-	}{{"collect", "--token-file", o.tokenFile, &token}, {"collect_admin", "--admin-token-file", o.adminTokenFile, &adminToken}} {
-		if t.file == "" {
-			continue
-		}
-		var err error
-		if *t.token, err = tokenIn(t.listener, t.flag, t.file, reloads, log); err != nil {
-			return usageError{err}
-		}
+	token, err := tokenIn("collect", "--token-file", o.tokenFile, reloads, log)
+	if err != nil {
+		return usageError{err}
+	}
+	adminToken, err := tokenIn("collect_admin", "--admin-token-file", o.adminTokenFile, reloads, log)
+	if err != nil {
+		return usageError{err}
 	}
 	reports, err := listen.Listen(ctx, o.listen, listen.Socket{})
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/spf13/cobra"
@@ -63,14 +64,10 @@ func conformanceCommand() *cobra.Command {
 
 func showVerdicts(p *page, verdicts []conformance.Verdict) {
 	count := map[conformance.Result]int{}
-	rows := [][]string{}
+	var rows [][]string
 	for _, v := range verdicts {
 		count[v.Result]++
-		text := v.Why
-		if v.Reason != "" {
-			text = v.Reason
-		}
-		rows = append(rows, []string{v.Name, string(v.Result), text})
+		rows = append(rows, []string{v.Name, string(v.Result), cmp.Or(v.Reason, v.Why)})
 	}
 	p.table([]string{"RULE", "RESULT", ""}, rows)
 	p.line("\n%d passed, %d failed, %d skipped, %d absent", count[conformance.Pass], count[conformance.Fail], count[conformance.Skipped], count[conformance.Absent])

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -12,15 +13,11 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/broker/pulsaradmin"
-	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/deadletter"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
@@ -168,24 +165,15 @@ func letterConfig(c config.Config) (deadletter.Config, error) {
 // lettersClient connects to the broker, and lets cfg ask its admin API if there is one.
 func lettersClient(ctx context.Context, c config.Config, cfg *deadletter.Config) (pulsar.Client, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	auth, err := newPulsarAuth(c.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := commandAuth(ctx, c.Pulsar, log)
 	if err != nil {
-		return nil, usageError{err}
-	}
-	if c.Pulsar.AdminURL != "" {
-		admin := pulsaradmin.Client{URL: c.Pulsar.AdminURL, HTTP: auth.adminClient()}
-		cfg.Subscriptions = admin.Subscriptions
-	}
-	if transient, err := auth.preflight(ctx, c.Pulsar.Topics[0]); err != nil {
-		if !transient {
-			err = usageError{err}
-		}
 		return nil, err
 	}
-	options := auth.options()
+	if c.Pulsar.AdminURL != "" {
+		cfg.Subscriptions = auth.admin().Subscriptions
+	}
+	options := auth.quietOptions() // closing a new consumer logs an error that is none
 	options.OperationTimeout = 15 * time.Second
-	options.Logger = pulsarlog.New(slog.New(slog.DiscardHandler)) // calls return their errors; closing a new consumer logs one that is none
-	options.MetricsRegisterer = prometheus.NewRegistry()          // this client's metrics are not exported
 	return pulsar.NewClient(options)
 }
 
@@ -317,12 +305,7 @@ func letterPage(p *page, l *deadletter.Shown) {
 		rows = append(rows, []string{"broken", l.Broken})
 	}
 	p.table([]string{"FIELD", "VALUE"}, rows)
-	names := make([]string, 0, len(l.Properties))
-	for name := range l.Properties {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(l.Properties)) {
 		p.line("property %s = %s", name, l.Properties[name])
 	}
 	if l.Payload != nil {
@@ -481,7 +464,7 @@ func trailPage(p *page, t deadletter.Trail, topic string) {
 	var rows [][]string
 	for i := range t.Acts {
 		d := &t.Acts[i]
-		rows = append(rows, []string{timeWords(d.Began), d.Act, cutText(d.What), doneWords(d), cutText(d.Who), cutText(d.Why)})
+		rows = append(rows, []string{report.TimeWords(d.Began), d.Act, cutText(d.What), doneWords(d), cutText(d.Who), cutText(d.Why)})
 	}
 	p.table([]string{"BEGAN", "ACT", "WHAT", "RESULT", "BY", "WHY"}, rows)
 	p.line("\nfrom the records of %s", topic)

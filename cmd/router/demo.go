@@ -45,7 +45,7 @@ routers:
 
 The exit code is 1 if a promise broke, or if the run proved nothing.`
 
-func demoCommands() []*cobra.Command {
+func demoCommand() *cobra.Command {
 	o := demo.DefaultOptions()
 	output := "table"
 	cmd := &cobra.Command{
@@ -78,7 +78,7 @@ func demoCommands() []*cobra.Command {
 	f.StringVar(&o.Pulsar, "pulsar", o.Pulsar, "URL of a Pulsar to use instead of a broker in memory")
 	f.StringVar(&output, "output", output, "table, or json: one object on the last line")
 	cmd.AddCommand(demoChildren()...)
-	return []*cobra.Command{cmd}
+	return cmd
 }
 
 // demoChildren are the commands that a demo starts.
@@ -121,7 +121,7 @@ func demoChildren() []*cobra.Command {
 	return []*cobra.Command{broker, member, app, plain}
 }
 
-// child is a hidden command of the demo. It leaves Ctrl-C, which reaches the whole foreground group, to its parent, and
+// child is a hidden command of the demo or of a proof. It leaves Ctrl-C, which reaches the whole foreground group, to its parent, and
 // ends when that does.
 func child(role string, run func(*cobra.Command) error) *cobra.Command {
 	return &cobra.Command{

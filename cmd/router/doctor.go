@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
@@ -353,10 +352,10 @@ func (d *doctor) broker(ctx context.Context) {
 			"not set: topics, limits, claims and the policies of the control topic were not checked")
 		return
 	}
-	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: auth.adminClient()})
+	d.policies(ctx, auth.admin())
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }})
+	d.claim(ctx, groupLogs{open: func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }})
 }
 
 // claimTimeout is how long the doctor reads claims.

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -20,7 +19,6 @@ import (
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
-	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/ownership"
@@ -119,28 +117,21 @@ higher ownership.generation.`,
 
 // groupLogs opens the logs that tell about groups.
 type groupLogs struct {
-	claims  func(topic string) (controllog.Transport, error)
-	control func(topic string) (controllog.Transport, error)
-	alive   time.Duration
-	exists  func(ctx context.Context, topic string) (bool, error) // nil: they all do. To open a log creates its topic
+	open   func(topic string) (controllog.Transport, error)
+	alive  time.Duration
+	exists func(ctx context.Context, topic string) (bool, error) // nil: they all do. To open a log creates its topic
 }
 
 // openGroupLogs first checks that the broker accepts the router's credentials.
 func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	auth, err := newPulsarAuth(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := commandAuth(ctx, cfg.Pulsar, log)
 	if err != nil {
-		return groupLogs{}, usageError{err}
-	}
-	if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); err != nil {
-		if !transient {
-			err = usageError{err}
-		}
 		return groupLogs{}, err
 	}
 	open := func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }
 	exists := func(ctx context.Context, topic string) (bool, error) { return topicExists(ctx, auth, topic, log) }
-	return groupLogs{claims: open, control: open, alive: aliveTimeout, exists: exists}, nil
+	return groupLogs{open: open, alive: aliveTimeout, exists: exists}, nil
 }
 
 // missing reports whether the topic of a log is not there.
@@ -222,7 +213,7 @@ func (g groupLogs) showPlaces(ctx context.Context, places []claim.Place, ours id
 }
 
 func (g groupLogs) look(ctx context.Context, topic string, change func(*claim.Fold) (*claim.Record, error)) (*claim.Fold, error) {
-	log, err := g.claims(topic)
+	log, err := g.open(topic)
 	if err != nil {
 		return nil, err
 	}
@@ -362,7 +353,7 @@ func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
 		return usageError{errors.New("with ownership.mode gossip the log does not show running members: stop them, and use --force")}
 	}
 	topic := cfg.ControlTopic()
-	log, err := g.control(topic)
+	log, err := g.open(topic)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type memGroupLogs struct {
 func newMemGroupLogs() *memGroupLogs {
 	m := &memGroupLogs{logs: map[string]*controllog.Mem{}}
 	open := func(topic string) (controllog.Transport, error) { return m.log(topic), nil }
-	m.groupLogs = groupLogs{claims: open, control: open, alive: 300 * time.Millisecond}
+	m.groupLogs = groupLogs{open: open, alive: 300 * time.Millisecond}
 	return m
 }
 

@@ -58,7 +58,7 @@ member's machine.`,
 		return o.show(cmd.OutOrStdout(), h, func(p *page) { historyPage(p, h, id) })
 	})
 	f := cmd.Flags()
-	f.BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
+	addBase64(cmd, &encoded)
 	f.BoolVar(&hashed, "hash", false, "KEY is the hash of the key, as router keys shows it")
 	f.StringVar(&id, "event", "", "only the steps of the event with this message id, as ledger:entry:partition:batch, and the moves of its partition")
 	cmd.MarkFlagsMutuallyExclusive("base64", "hash")
@@ -123,9 +123,9 @@ func stepWords(s *report.Step) string {
 	case s.Kind == report.StepMoved:
 		return "to the next owner"
 	case s.Result == event.ResultRetry.String(): // "retry after 4ms" would read as the pause before the next attempt
-		return "failed after " + seconds(s.Seconds)
+		return "failed after " + report.Seconds(s.Seconds)
 	case s.Result != "":
-		return fmt.Sprintf("%s after %s", s.Result, seconds(s.Seconds))
+		return fmt.Sprintf("%s after %s", s.Result, report.Seconds(s.Seconds))
 	}
 	return ""
 }

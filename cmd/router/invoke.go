@@ -139,17 +139,4 @@ func callOf(err error) error {
 }
 
 // Error returns the outcome, the code and the text.
-func (e *callError) Error() string {
-	text := e.outcome
-	if e.Code != "" {
-		text += " (" + e.Code + ")"
-	}
-	if e.Text != "" {
-		text += ": " + e.Text
-	}
-	text += connectHint(e.CallError)
-	if e.RetryAfter > 0 {
-		text += fmt.Sprintf("; call again after %v", e.RetryAfter)
-	}
-	return text
-}
+func (e *callError) Error() string { return callText(e.outcome, e.CallError, "call again") }

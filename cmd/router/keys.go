@@ -122,7 +122,7 @@ func invertedTable(p *page, k report.Keys) {
 			owner += ", counted at " + one.At
 		}
 		rows = append(rows, []string{
-			shownKey(one), strconv.Itoa(int(one.Partition)), owner, strconv.FormatUint(one.Order.Inversions, 10), causesWords(one.Order.Causes), seconds(one.Order.Ago) + " ago",
+			shownKey(one), strconv.Itoa(int(one.Partition)), owner, strconv.FormatUint(one.Order.Inversions, 10), causesWords(one.Order.Causes), report.Seconds(one.Order.Ago) + " ago",
 		})
 	}
 	p.table([]string{keyHeading(k), "PARTITION", "OWNER", "INVERSIONS", "CAUSES", "LAST"}, rows)
@@ -145,7 +145,7 @@ func outgrowsWords(k *report.ListedKey) string {
 	case *k.OutgrowsIn == 0:
 		return "now"
 	}
-	return "in " + seconds(*k.OutgrowsIn)
+	return "in " + report.Seconds(*k.OutgrowsIn)
 }
 
 func keyHeading(k report.Keys) string {
@@ -178,7 +178,7 @@ func keyRow(k *report.ListedKey) []string {
 		owner += ", events at " + k.At
 	}
 	return []string{
-		shownKey(k), strconv.Itoa(int(k.Partition)), owner, k.Reason(), seconds(k.Seconds), seconds(k.Age), failedWords(k), strconv.Itoa(k.Behind),
+		shownKey(k), strconv.Itoa(int(k.Partition)), owner, k.Reason(), report.Seconds(k.Seconds), report.Seconds(k.Age), failedWords(k), strconv.Itoa(k.Behind),
 	}
 }
 

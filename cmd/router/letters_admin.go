@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,9 +57,10 @@ func letterPages(cfg config.Config, b broker, registry *prometheus.Registry, log
 		if err != nil {
 			return nil, fmt.Errorf("admin.dead_letters: %w", err)
 		}
-		environ := append(environWithoutSettings(), cfg.Environ()...)
+		environ := append(config.WithoutSettings(os.Environ()), cfg.Environ()...)
+		environ = append(environ, "GOMEMLIMIT="+answerMemoryLimit)
 		e.Ask = func(ctx context.Context, q deadletter.Question) (deadletter.Answer, error) {
-			return askProcess(ctx, executable, append(slices.Clip(environ), "GOMEMLIMIT="+answerMemoryLimit), q)
+			return askProcess(ctx, executable, environ, q)
 		}
 	}
 	return e.Handlers(), nil

@@ -55,12 +55,9 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 		e.peerServer = listen.ServerCredentials("peer", store.Server(t.Name), e.metrics, log)
 		e.peerClient = credentials.NewTLS(store.Client(t.Name))
 	}
-	appToken := listen.NoToken
-	if cfg.App.TokenFile != "" {
-		var err error
-		if appToken, err = tokenIn("app", "app.token_file", cfg.App.TokenFile, e.tls, log); err != nil {
-			return nil, usageError{err}
-		}
+	appToken, err := tokenIn("app", "app.token_file", cfg.App.TokenFile, e.tls, log)
+	if err != nil {
+		return nil, usageError{err}
 	}
 	e.appCallers = listen.NewCallers("app", e.appCreds, listen.AppStrangers(), appToken, e.metrics, log)
 	e.peerCallers = listen.NewCallers("peer", e.peerServer, listen.PeerStrangers(), listen.NoToken, e.metrics, log)
@@ -97,12 +94,9 @@ func (e *listenerAuth) guardLane(cfg config.Lane, log *slog.Logger) error {
 	if cfg.Off() {
 		return nil
 	}
-	token := listen.NoToken
-	if cfg.TokenFile != "" {
-		var err error
-		if token, err = tokenIn("lane", "lane.token_file", cfg.TokenFile, e.tls, log); err != nil {
-			return usageError{err}
-		}
+	token, err := tokenIn("lane", "lane.token_file", cfg.TokenFile, e.tls, log)
+	if err != nil {
+		return usageError{err}
 	}
 	if t := cfg.TLS; t.Enabled() {
 		store, err := mtls.Open("lane", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
@@ -126,8 +120,11 @@ func adminToken(cfg config.Admin, metrics *mtls.Metrics, log *slog.Logger) (func
 	return tokenIn("admin", "admin.token_file", cfg.TokenFile, metrics, log)
 }
 
-// tokenIn returns a function that reads the current token in a file.
+// tokenIn returns a function that reads the current token in a file; without a path there is no token.
 func tokenIn(listener, setting, path string, metrics *mtls.Metrics, log *slog.Logger) (func() string, error) {
+	if path == "" {
+		return listen.NoToken, nil
+	}
 	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
 		if err := listen.CheckToken(token); err != nil {

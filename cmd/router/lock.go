@@ -118,18 +118,7 @@ func notLocked(err error) error {
 	if !errors.As(err, &failed) {
 		return &lockError{exitNotLocked, "the key was not obtained: " + err.Error()}
 	}
-	text := "the key was not obtained"
-	if failed.Code != "" {
-		text += " (" + failed.Code + ")"
-	}
-	if failed.Text != "" {
-		text += ": " + failed.Text
-	}
-	text += connectHint(failed)
-	if failed.RetryAfter > 0 {
-		text += fmt.Sprintf("; try again after %v", failed.RetryAfter)
-	}
-	return &lockError{exitNotLocked, text}
+	return &lockError{exitNotLocked, callText("the key was not obtained", failed, "try again")}
 }
 
 // lockEnvironment returns variables that tell a command of its key, without those of an outer router lock. A key with a zero byte, which no

@@ -49,8 +49,8 @@ func membersTable(p *page, m report.Members) {
 	for _, one := range m.Members {
 		row := []string{one.Name, one.Incarnation, one.Address, one.Reach}
 		if s := one.Status; s != nil {
-			row = append(row, s.Phase, ready(s), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), seconds(s.LeaseSeconds),
-				strconv.Itoa(s.Events.Unsettled), seconds(s.Events.OldestSeconds), s.Epoch, s.Position, s.Version)
+			row = append(row, s.Phase, ready(s), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), report.Seconds(s.LeaseSeconds),
+				strconv.Itoa(s.Events.Unsettled), report.Seconds(s.Events.OldestSeconds), s.Epoch, s.Position, s.Version)
 		} else if one.Unnamed {
 			row = append(row, "not asked")
 		} else {
@@ -61,7 +61,10 @@ func membersTable(p *page, m report.Members) {
 	p.table([]string{"NAME", "INCARNATION", "ADDRESS", "REACH", "PHASE", "READY", "OPEN/OWNED", "LEASE", "UNSETTLED", "OLDEST", "EPOCH", "POSITION", "VERSION"}, rows)
 	p.line("\n%s", toldBy(m.View))
 	for _, one := range m.Members {
-		for _, check := range checksOfMember(one) {
+		if one.Status == nil {
+			continue
+		}
+		for _, check := range one.Status.Checks {
 			if check.Error != "" {
 				p.line("%s is not ready: %s: %s", one.Name, check.Name, check.Error)
 			}
@@ -71,7 +74,10 @@ func membersTable(p *page, m report.Members) {
 		p.alarm("%s", says)
 	}
 	for _, one := range m.Members {
-		for _, worker := range uncheckedOf(one) {
+		if one.Status == nil {
+			continue
+		}
+		for _, worker := range one.Status.UncheckedWorkers {
 			p.alarm("%s: %s", one.Name, worker.Unchecked())
 		}
 	}
@@ -86,20 +92,6 @@ func membersTable(p *page, m report.Members) {
 	}
 }
 
-func checksOfMember(m report.Member) []report.Check {
-	if m.Status == nil {
-		return nil
-	}
-	return m.Status.Checks
-}
-
-func uncheckedOf(m report.Member) []report.Worker {
-	if m.Status == nil {
-		return nil
-	}
-	return m.Status.UncheckedWorkers
-}
-
 func ready(s *report.Status) string {
 	if s.Failing() != nil {
 		return "no"
@@ -111,9 +103,6 @@ func ready(s *report.Status) string {
 func toldBy(s report.View) string {
 	return fmt.Sprintf("as %s has it, at epoch %s, having read the control log up to %s", s.Member, s.Epoch, s.Position)
 }
-
-// seconds formats a time for people.
-func seconds(s float64) string { return report.Seconds(s) }
 
 func locateCommand() *cobra.Command {
 	var encoded bool
@@ -287,7 +276,7 @@ func judgedTable(p *page, all []judged) {
 	var rows [][]string
 	for _, j := range all {
 		rows = append(rows, []string{
-			j.Member, strings.ToUpper(string(j.Verdict)), seconds(j.Seconds), count(j.InvariantFailures), count(j.ForcedDrains),
+			j.Member, strings.ToUpper(string(j.Verdict)), report.Seconds(j.Seconds), count(j.InvariantFailures), count(j.ForcedDrains),
 			count(j.LateResults), count(j.LostTrust), count(j.LeaseLapses), overlapsOf(j.Audit),
 		})
 	}

@@ -56,8 +56,7 @@ func migratePlanCommand() *cobra.Command {
 		if err != nil {
 			return usageError{err}
 		}
-		admin := pulsaradmin.Client{URL: loaded.Pulsar.AdminURL, HTTP: auth.adminClient()}
-		found, err := subscriptionsOf(cmd.Context(), admin, loaded.Config)
+		found, err := subscriptionsOf(cmd.Context(), auth.admin(), loaded.Config)
 		if err != nil {
 			return err
 		}

@@ -14,8 +14,7 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// policies queries the admin API for the policies of the topics. controlTopic is the topic that
-// orders the group's ownership.
+// policies queries the admin API for the policies of the topics.
 func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	var version string
 	if text, err := admin.Do(ctx, http.MethodGet, "brokers/version", nil); err != nil {

@@ -35,10 +35,7 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client) {
 	if !usable {
 		return
 	}
-	path := pulsaradmin.TopicPath(topic)
-	if !there {
-		path = "namespaces/" + d.cfg.ControlLog.Namespace
-	}
+	path := policiesOf(topic, there)
 	d.retention(ctx, admin, path)
 	d.expiry(ctx, admin, path)
 	d.rates(ctx, admin, path, topic)
@@ -119,7 +116,6 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 		d.fail(check, "write pulsar.topics as persistent://TENANT/NAMESPACE/NAME", "%v", err)
 		return
 	}
-	d.claims = nil
 	for _, p := range places {
 		namespace := namespaceOf(p.Topic)
 		there, usable := d.logTopic(ctx, admin, check, p.Topic)

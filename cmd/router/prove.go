@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -24,11 +23,9 @@ import (
 
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
-	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/devtools/prove"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/telemetry"
@@ -203,22 +200,18 @@ func proveChildren() []*cobra.Command {
 		return runAlone(cmd.Context(), loaded.Config, through)
 	})
 	member.Flags().StringVar(&memory, "broker", "", "")
-	handler := &cobra.Command{
-		Use: proveRoleHandler, Hidden: true, Args: oneArg("ENDPOINT"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			signal.Ignore(os.Interrupt)
-			procgroup.FollowParent(os.Stdin, os.Exit)
-			loaded, err := load(cmd, "") // the settings of the router beside it
-			if err != nil {
-				return err
-			}
-			log, _, err := telemetry.NewLogger(os.Stderr, loaded.Log)
-			if err != nil {
-				return usageError{err}
-			}
-			return prove.Handle(cmd.Context(), args[0], os.Stdout, log.With("node", loaded.Node.Name, "component", "handler"))
-		},
-	}
+	handler := child(proveRoleHandler, func(cmd *cobra.Command) error {
+		loaded, err := load(cmd, "") // the settings of the router beside it
+		if err != nil {
+			return err
+		}
+		log, _, err := telemetry.NewLogger(os.Stderr, loaded.Log)
+		if err != nil {
+			return usageError{err}
+		}
+		return prove.Handle(cmd.Context(), cmd.Flags().Arg(0), os.Stdout, log.With("node", loaded.Node.Name, "component", "handler"))
+	})
+	handler.Args = oneArg("ENDPOINT")
 	return []*cobra.Command{member, handler}
 }
 
@@ -247,11 +240,8 @@ type pulsarPublisher struct {
 	producer pulsar.Producer
 }
 
-func newPulsarPublisher(auth *pulsarAuth, topic string, log *slog.Logger) (prove.Publisher, error) {
-	options := auth.options()
-	options.Logger = pulsarlog.New(log)
-	options.MetricsRegisterer = prometheus.NewRegistry() // this client's metrics are not exported
-	client, err := pulsar.NewClient(options)
+func newPulsarPublisher(auth *pulsarAuth, topic string) (prove.Publisher, error) {
+	client, err := pulsar.NewClient(auth.quietOptions())
 	if err != nil {
 		return nil, err
 	}
@@ -276,9 +266,9 @@ func (p *pulsarPublisher) Close() {
 
 // cleanPulsar removes the topics of a proof: by the admin API if the settings have it, and else by removing their subscriptions,
 // whereupon brokers remove topics without readers by default.
-func cleanPulsar(ctx context.Context, cfg config.Config, auth *pulsarAuth, topics prove.Topics, log *slog.Logger) (remain []string) {
-	if cfg.Pulsar.AdminURL != "" {
-		admin := pulsaradmin.Client{URL: cfg.Pulsar.AdminURL, HTTP: auth.adminClient()}
+func cleanPulsar(ctx context.Context, auth *pulsarAuth, topics prove.Topics) (remain []string) {
+	if auth.settings.AdminURL != "" {
+		admin := auth.admin()
 		for _, topic := range topics.All() {
 			if err := deleteTopic(ctx, admin, topic); err != nil {
 				remain = append(remain, fmt.Sprintf("%s (%v)", topic, err))
@@ -286,9 +276,7 @@ func cleanPulsar(ctx context.Context, cfg config.Config, auth *pulsarAuth, topic
 		}
 		return remain
 	}
-	options := auth.options()
-	options.Logger = pulsarlog.New(log)
-	options.MetricsRegisterer = prometheus.NewRegistry() // this client's metrics are not exported
+	options := auth.quietOptions()
 	options.OperationTimeout = 2 * time.Second
 	client, err := pulsar.NewClient(options)
 	if err != nil {

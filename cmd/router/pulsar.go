@@ -20,6 +20,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/config"
@@ -56,6 +57,21 @@ func newPulsarAuth(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logg
 	var err error
 	d.store, err = mtls.Open("pulsar", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
 	return d, err
+}
+
+// commandAuth returns the credentials of a command that reads topics of a group. It first checks that the broker accepts them.
+func commandAuth(ctx context.Context, settings config.Pulsar, log *slog.Logger) (*pulsarAuth, error) {
+	auth, err := newPulsarAuth(settings, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if transient, err := auth.preflight(ctx, settings.Topics[0]); err != nil {
+		if !transient {
+			err = usageError{err}
+		}
+		return nil, err
+	}
+	return auth, nil
 }
 
 // tokenFile holds the token that lets the router into Pulsar. It is read whenever it is asked for. A file that becomes bad
@@ -114,6 +130,14 @@ func (d *pulsarAuth) options() pulsar.ClientOptions {
 	return options
 }
 
+// quietOptions returns the options of a new client whose log and metrics nobody sees. Its calls return their errors.
+func (d *pulsarAuth) quietOptions() pulsar.ClientOptions {
+	options := d.options()
+	options.Logger = pulsarlog.New(slog.New(slog.DiscardHandler))
+	options.MetricsRegisterer = prometheus.NewRegistry()
+	return options
+}
+
 // access returns the credentials of a new client of package entries. It asks for them at each connection.
 func (d *pulsarAuth) access() entries.Access {
 	var access entries.Access
@@ -121,12 +145,17 @@ func (d *pulsarAuth) access() entries.Access {
 		access.Auth = provider
 	}
 	if d.store != nil {
-		access.TLS = d.store.ClientByHost
-		if name := d.settings.TLS.Name; name != "" {
-			access.TLS = func() *tls.Config { return d.store.Client(name) }
-		}
+		access.TLS = d.tls
 	}
 	return access
+}
+
+// tls returns the configuration of a new connection, if there is TLS.
+func (d *pulsarAuth) tls() *tls.Config {
+	if name := d.settings.TLS.Name; name != "" {
+		return d.store.Client(name)
+	}
+	return d.store.ClientByHost()
 }
 
 // provider returns the authentication of the router, nil for none. Each client needs its own.
@@ -228,6 +257,11 @@ func (o *oauth2) Init() (err error) {
 	return o.Provider.Init()
 }
 
+// admin returns the client of the admin API of the settings.
+func (d *pulsarAuth) admin() pulsaradmin.Client {
+	return pulsaradmin.Client{URL: d.settings.AdminURL, HTTP: d.adminClient()}
+}
+
 // adminClient calls the admin API with the credentials of the other clients.
 func (d *pulsarAuth) adminClient() *http.Client {
 	return &http.Client{Transport: &adminTransport{auth: d}}
@@ -264,11 +298,8 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 	}
 	// Calls are rare: each has a connection of its own, with the certificates of now.
 	transport := &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}
-	if s := t.auth.store; s != nil {
-		transport.TLSClientConfig = s.ClientByHost()
-		if name := t.auth.settings.TLS.Name; name != "" {
-			transport.TLSClientConfig = s.Client(name)
-		}
+	if t.auth.store != nil {
+		transport.TLSClientConfig = t.auth.tls()
 	}
 	return transport.RoundTrip(request)
 }
@@ -297,11 +328,10 @@ const greetTimeout = 3 * time.Second
 // authentication fails or the broker's certificate is wrong; later, the client reports such
 // failures only in the log of each attempt.
 func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient bool, err error) {
-	heard, options := new(complaint), d.options()
+	heard, options := new(complaint), d.quietOptions()
 	options.Logger = pulsarlog.New(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
-	options.KeepAliveInterval = greetTimeout             // bounds the first word of a broker that accepts and says nothing
-	options.MetricsRegisterer = prometheus.NewRegistry() // this client's metrics are not exported
+	options.KeepAliveInterval = greetTimeout // bounds the first word of a broker that accepts and says nothing
 	client, err := pulsar.NewClient(options)
 	if err != nil {
 		if mayPass(err) {

@@ -90,7 +90,7 @@ func sumCells(s *report.MoveSum) []string {
 }
 
 func pauseWords(s *report.MoveSum) string {
-	words := seconds(s.Pause)
+	words := report.Seconds(s.Pause)
 	if s.Waiting > 0 {
 		words += fmt.Sprintf(", %d wait", s.Waiting)
 	}

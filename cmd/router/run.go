@@ -166,10 +166,10 @@ func throughPulsar(cfg config.Config) broker {
 		},
 		acts: func(topic string, log *slog.Logger) (controllog.Transport, error) { return actsAt(auth, topic, log) },
 		publisher: func(topic string) (prove.Publisher, error) {
-			return newPulsarPublisher(auth, topic, slog.New(slog.DiscardHandler))
+			return newPulsarPublisher(auth, topic)
 		},
 		clean: func(ctx context.Context, topics prove.Topics) []string {
-			return cleanPulsar(ctx, cfg, auth, topics, slog.New(slog.DiscardHandler))
+			return cleanPulsar(ctx, auth, topics)
 		},
 	}
 }
@@ -384,7 +384,7 @@ func nodeConfigOf(cfg config.Config) node.Config {
 // listenersOf returns the protection of each listener, for reports.
 func listenersOf(cfg config.Config) (all []report.Listener) {
 	for _, l := range cfg.Listeners() {
-		all = append(all, report.Listener{Name: l.Name, Address: l.Address, ProtectedBy: l.ProtectedBy, Exposed: l.Exposed})
+		all = append(all, report.Listener(l))
 	}
 	return all
 }

@@ -61,13 +61,23 @@ func (t *through) options(cmd *cobra.Command) ([]client.Option, error) {
 	return options, nil
 }
 
-// connectHint returns advice, to be appended to an error, for a router to which no connection can be made; "" for
-// other errors.
-func connectHint(err *client.CallError) string {
-	if err.Code != client.CodeUnreachable || err.Err == nil { // of a router: the owner of the key cannot be reached
-		return ""
+// callText tells an error of a call or a reservation: its outcome, code and text, advice for a router to which no connection can be
+// made, and when to do it again.
+func callText(outcome string, err *client.CallError, again string) string {
+	text := outcome
+	if err.Code != "" {
+		text += " (" + err.Code + ")"
 	}
-	return "; check that the router runs and that this is its app.listen, or use --endpoint"
+	if err.Text != "" {
+		text += ": " + err.Text
+	}
+	if err.Code == client.CodeUnreachable && err.Err != nil { // else a router says that it cannot reach the owner of the key
+		text += "; check that the router runs and that this is its app.listen, or use --endpoint"
+	}
+	if err.RetryAfter > 0 {
+		text += fmt.Sprintf("; %s after %v", again, err.RetryAfter)
+	}
+	return text
 }
 
 // tls returns the TLS configuration that the flags stand for, nil for a connection in the clear. The files are read again at each connection.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/telemetry"
 	"github.com/ringfence/router/ring"
 )
 
@@ -24,14 +25,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := build{Version: version(), Revision: "unknown", Go: runtime.Version(), HashID: ring.HashID}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						b.Revision = s.Value
-					}
-				}
-			}
+			b := build{Version: version(), Revision: telemetry.Revision(), Go: runtime.Version(), HashID: ring.HashID}
 			return o.show(cmd.OutOrStdout(), b, func(p *page) { p.line("%s", b.Version) })
 		},
 	}

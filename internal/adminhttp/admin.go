@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // Check is one condition of health. Ask returns nil when it holds.
@@ -70,10 +72,10 @@ func NewHandler(a Options) http.Handler {
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
 	mux.Handle("GET /livez", probe(a.Live, ""))
 	mux.Handle("GET /metrics", metricsPage(promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: a.Exemplars}), a.Exemplars))
-	// Changes need POST. The one exception is /drain, because hooks of Kubernetes can only GET.
 	for pattern, page := range a.Pages {
 		mux.Handle(pattern, page)
 	}
+	// Changes need POST. The one exception is /drain, because hooks of Kubernetes can only GET.
 	mux.Handle("GET /drain", drain(a.Drain, a.DrainWaits))
 	mux.Handle("POST /drain", drain(a.Drain, a.DrainWaits))
 	mux.Handle("POST /undrain", undrain(a.Undrain))
@@ -136,11 +138,9 @@ func verb(done string, doing func() string, begin func() (<-chan struct{}, error
 			answer(w, http.StatusConflict, err.Error()+"\n")
 			return
 		}
-		select {
-		case <-ended:
+		if signal.IsClosed(ended) { // with no time to wait, both cases below would be ready
 			answer(w, http.StatusOK, done+"\n")
 			return
-		default: // with no time to wait, both cases below would be ready
 		}
 		select {
 		case <-ended:

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -97,10 +98,7 @@ func New(cfg Config, log *slog.Logger) (*Bridge, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	target, err := url.Parse(cfg.To)
-	if err != nil {
-		return nil, fmt.Errorf("%w: --to: %w", ErrConfig, err)
-	}
+	target, _ := url.Parse(cfg.To) // Validate has parsed it
 	return newBridge(cfg, target, &tls.Config{MinVersion: tls.VersionTLS12}, log), nil
 }
 
@@ -173,11 +171,7 @@ func (b *Bridge) await(ctx context.Context) bool {
 }
 
 func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = u.Scheme // the resolver knows the ports of http and https
-	}
-	return net.JoinHostPort(u.Hostname(), port)
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), u.Scheme)) // the resolver knows the ports of http and https
 }
 
 // handle is the handler. It makes one request, and repeats it only while the application accepts no

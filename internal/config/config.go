@@ -19,6 +19,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -273,9 +274,7 @@ func (c *Config) derive() {
 		c.Pulsar.Counting = source.CountEvents
 	}
 	c.Pulsar.Properties = c.subscriptionProperties()
-	if c.Pulsar.ConsumerName == "" {
-		c.Pulsar.ConsumerName = c.Node.Name
-	}
+	c.Pulsar.ConsumerName = cmp.Or(c.Pulsar.ConsumerName, c.Node.Name)
 	if c.Gossip.Advertise == "" && c.Node.AdvertiseIP != "" {
 		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // a rule reports an error
 			c.Gossip.Advertise = net.JoinHostPort(c.Node.AdvertiseIP, port)

@@ -1,10 +1,8 @@
 package config
 
 import (
-	"cmp"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/membership"
@@ -40,8 +38,7 @@ func proveFitsGroup(c *reader) bool {
 // Environ returns the variables that give a router the settings of c. It has the secrets in the clear. Settings that follow from others must have the values that
 // they had before.
 func (c Config) Environ() (environ []string) {
-	defaults := Default()
-	was := table(&defaults)
+	was := table(new(Default()))
 	for i, f := range table(&c) {
 		value := f.String()
 		if secret, ok := reflect.TypeAssert[Secret](f.Value); ok {
@@ -50,8 +47,8 @@ func (c Config) Environ() (environ []string) {
 		if value == "" && was[i].Empty() {
 			continue
 		}
-		environ = append(environ, EnvPrefix+strings.ToUpper(strings.ReplaceAll(f.Key, ".", "__"))+"="+value)
+		environ = append(environ, variableOf(f.Key)+"="+value)
 	}
-	slices.SortFunc(environ, func(a, b string) int { return cmp.Compare(a, b) })
+	slices.Sort(environ)
 	return environ
 }

@@ -47,8 +47,7 @@ type Loaded struct {
 // Settings returns all settings in the order of their sections, for printing.
 func (l *Loaded) Settings() []Setting {
 	var all []Setting
-	defaults := Default()
-	was := table(&defaults)
+	was := table(new(Default()))
 	for i, f := range table(&l.Config) {
 		all = append(all, Setting{f.Key, shown(f), shown(was[i]), cmp.Or(l.origins[f.Key].String(), OriginDefault), f.Kind()})
 	}
@@ -81,8 +80,7 @@ var usual = map[string]string{
 // AddFlags adds a flag for every setting that is not secret, named by its key. Help lists the usual flags. Secrets have no
 // flags: every user of a machine sees the command lines of its processes.
 func AddFlags(flags *pflag.FlagSet) {
-	defaults := Default()
-	for _, f := range table(&defaults) {
+	for _, f := range table(new(Default())) {
 		if f.Kind() == setting.Hidden {
 			continue
 		}
@@ -93,8 +91,7 @@ func AddFlags(flags *pflag.FlagSet) {
 
 // Names returns the names of all settings, in the order of their sections.
 func Names() (names []string) {
-	defaults := Default()
-	for _, f := range table(&defaults) {
+	for _, f := range table(new(Default())) {
 		names = append(names, f.Key)
 	}
 	return names
@@ -103,13 +100,12 @@ func Names() (names []string) {
 // Values returns the settings whose values are a few words, with these words.
 func Values() map[string][]string {
 	values := map[string][]string{}
-	defaults := Default()
-	for _, f := range table(&defaults) {
+	for _, f := range table(new(Default())) {
 		if f.Kind() == setting.Truth {
 			values[f.Key] = []string{"true", "false"}
 		}
-		if words := f.Tag.Get("words"); words != "" {
-			values[f.Key] = strings.Split(words, ",")
+		if words := f.Words(); words != nil {
+			values[f.Key] = words
 		}
 	}
 	return values
@@ -117,8 +113,7 @@ func Values() map[string][]string {
 
 // IsSecret reports whether a setting is secret.
 func IsSecret(key string) bool {
-	defaults := Default()
-	return slices.ContainsFunc(table(&defaults), func(f setting.Field) bool { return f.Key == key && f.Kind() == setting.Hidden })
+	return slices.ContainsFunc(table(new(Default())), func(f setting.Field) bool { return f.Key == key && f.Kind() == setting.Hidden })
 }
 
 // origin is the place where a value is set.

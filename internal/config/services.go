@@ -16,6 +16,11 @@ const (
 // serviceRest matches the part of a variable's name after the NAME of its Service.
 var serviceRest = regexp.MustCompile(`^_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
+// WithoutSettings returns the variables that are not settings. It reuses the memory of environ.
+func WithoutSettings(environ []string) []string {
+	return slices.DeleteFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, EnvPrefix) })
+}
+
 // Services returns the names of variables of Kubernetes Services that look like settings. [Load] ignores them.
 func Services(environ []string) []string {
 	given := map[string]bool{}

@@ -96,8 +96,7 @@ func (t *Attempts) Next(failed bool) *Attempt {
 	if failed {
 		to = &t.failed
 	}
-	at, _ := to.next()
-	return at
+	return to.next()
 }
 
 // Oldest returns from when on all attempts are remembered, 0 if none was forgotten.

@@ -58,19 +58,18 @@ func newRing[T any](bytes int) newest[T] {
 	return newest[T]{countMax: count, blocks: make([][]T, (count+blockLen-1)/blockLen)}
 }
 
-// next returns the place for the next record, which still has the record that it replaces, and
-// its serial.
-func (r *newest[T]) next() (*T, uint64) {
+// next returns the place for the next record, which still has the record that it replaces.
+func (r *newest[T]) next() *T {
 	block := &r.blocks[r.place/blockLen]
 	if *block == nil {
 		*block = make([]T, min(blockLen, r.countMax-r.place/blockLen*blockLen))
 	}
-	at, serial := &(*block)[r.place%blockLen], r.end
+	at := &(*block)[r.place%blockLen]
 	r.end++
 	if r.place++; r.place == r.countMax {
 		r.place = 0
 	}
-	return at, serial
+	return at
 }
 
 // first returns the serial of the oldest record.

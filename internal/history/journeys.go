@@ -75,9 +75,8 @@ func (j *Journeys) Received(now clock.Instant, e *event.Entry) {
 	defer j.mu.Unlock()
 	b := begun{events: e.Fresh, open: slices.Clone(e.Fresh), received: now, first: j.newest.end}
 	for i := range e.Fresh.All() {
-		at, _ := j.newest.next()
 		p := e.Partition(i)
-		*at = Journey{Handle: e.Handle(i), Key: ring.HashOf(string(e.Key(i))), ID: e.ID(i), Received: now, Owner: j.owners[p]}
+		*j.newest.next() = Journey{Handle: e.Handle(i), Key: ring.HashOf(string(e.Key(i))), ID: e.ID(i), Received: now, Owner: j.owners[p]}
 	}
 	if b.open.First() >= 0 {
 		j.open[e.First] = b
@@ -128,8 +127,7 @@ func (j *Journeys) Settled(now clock.Instant, verdicts []event.Verdict) {
 		at.Ended, at.Verdict = now, v.Kind
 		j.times.Add(now.Sub(at.Received))
 		if v.Kind != event.Done {
-			kept, _ := j.failed.next()
-			*kept = *at
+			*j.failed.next() = *at
 			at.Key = 0 // it is found among the failed ones
 		}
 	}
@@ -186,8 +184,7 @@ func (j *Journeys) Owned(now clock.Instant, partitions int, owner func(ring.Part
 		if to == j.owners[p] {
 			continue
 		}
-		at, _ := j.moves.next()
-		*at = Move{At: now, Token: token, Partition: p, From: j.owners[p], To: to}
+		*j.moves.next() = Move{At: now, Token: token, Partition: p, From: j.owners[p], To: to}
 		j.owners[p] = to
 	}
 }

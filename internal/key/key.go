@@ -42,8 +42,6 @@ type Message struct {
 }
 
 // Missing is the treatment of an event without a key.
-//
-//exhaustive:enforce
 type Missing uint8
 
 const (
@@ -63,17 +61,6 @@ func ParseMissing(s string) (Missing, error) {
 		return Spread, nil
 	}
 	return 0, fmt.Errorf("key: missing = %q, want reject or spread", s)
-}
-
-// String returns the word that [ParseMissing] reads.
-func (m Missing) String() string {
-	switch m {
-	case Reject:
-		return "reject"
-	case Spread:
-		return "spread"
-	}
-	return "unknown"
 }
 
 // Extractor finds the key of a message. The zero Extractor is not usable: see [Parse].
@@ -171,18 +158,6 @@ func checkPath(path string) error {
 		return fmt.Errorf("the path has %d names, at most %d are looked up", names, pathNamesMax)
 	}
 	return nil
-}
-
-// String returns the spec that [Parse] reads.
-func (x Extractor) String() string {
-	switch x.from {
-	case fromProperty:
-		return "property:" + x.name
-	case fromJSON:
-		return "json:" + x.name
-	case fromMessageKey:
-	}
-	return "message_key"
 }
 
 // Extract returns the key of m: 1 … event.KeyMax bytes of any value. Errors are

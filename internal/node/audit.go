@@ -367,7 +367,7 @@ func (n *Node) audited() *report.Audit {
 	}
 	for _, f := range s.Newest {
 		r.Newest = append(r.Newest, report.Overlap{
-			KeyHash: judge.KeyHash(f.First.Key), Partition: uint16(f.First.Partition), Seconds: f.For.Seconds(),
+			KeyHash: f.First.Key.String(), Partition: uint16(f.First.Partition), Seconds: f.For.Seconds(),
 			First: judge.Describe(f.First), Second: judge.Describe(f.Second), Fences: [2]string{f.First.Fence.String(), f.Second.Fence.String()},
 		})
 	}

@@ -162,8 +162,8 @@ func (g *Group) find(name string) (Member, error) {
 // with the reason.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
-	each(inTurn(all.Members), func(i *int) {
-		m := &all.Members[*i]
+	each(all.Members, func(i int) {
+		m := &all.Members[i]
 		status, err := g.status(ctx, *m)
 		if err == nil && status.Incarnation != m.Incarnation && m.Reach != ReachSelf {
 			err = fmt.Errorf("report: at its address answers %s of incarnation %s", status.Member, status.Incarnation)
@@ -188,8 +188,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	}
 	members := g.asked()
 	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
-	words := make([]KeyAt, len(members))
-	each(inTurn(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	words := fromAll(members, func(m Member) KeyAt { return g.key(ctx, m, key) })
 	for i, word := range words {
 		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 || word.Parking > 0 {
 			word.Says = word.Words()
@@ -203,8 +202,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 // the asked member's table has it.
 func (g *Group) Words(ctx context.Context, key event.Key) (words []KeyAt, listed []bool) {
 	members := g.asked()
-	words = make([]KeyAt, len(members))
-	each(inTurn(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	words = fromAll(members, func(m Member) KeyAt { return g.key(ctx, m, key) })
 	for _, m := range members {
 		listed = append(listed, m.Listed)
 	}
@@ -230,15 +228,11 @@ func rank(m Member, owner string) int {
 	return 1
 }
 
-// inTurn returns the places of members in the order in which they are asked: those that seem alive first. Each of the others may occupy
-// its turn for [AskTimeout], and many of them, as after a partition of the network, would use up the time of a whole answer.
-func inTurn(members []Member) []int {
-	all := make([]int, len(members))
-	for i := range all {
-		all[i] = i
-	}
-	slices.SortStableFunc(all, func(i, j int) int { return doubt(members[i]) - doubt(members[j]) })
-	return all
+// fromAll asks members, and returns their words in the order of members.
+func fromAll[T any](members []Member, ask func(Member) T) []T {
+	words := make([]T, len(members))
+	each(members, func(i int) { words[i] = ask(members[i]) })
+	return words
 }
 
 func doubt(m Member) int {
@@ -248,15 +242,22 @@ func doubt(m Member) int {
 	return 1
 }
 
-// each calls f for all items, asksMax at a time, and returns when all calls have.
-func each[T any](items []T, f func(*T)) {
+// each calls f for the places of members, asksMax at a time and those first that seem alive, and returns when all calls have. Each of the
+// others may occupy its turn for [AskTimeout], and many of them, as after a partition of the network, would use up the time of a whole
+// answer.
+func each(members []Member, f func(i int)) {
+	places := make([]int, len(members))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortStableFunc(places, func(i, j int) int { return doubt(members[i]) - doubt(members[j]) })
 	var calls sync.WaitGroup
 	slots := make(chan struct{}, asksMax)
-	for i := range items {
+	for _, i := range places {
 		slots <- struct{}{}
 		calls.Go(func() {
 			defer func() { <-slots }()
-			f(&items[i])
+			f(i)
 		})
 	}
 	calls.Wait()

@@ -100,8 +100,7 @@ func (g *Group) History(ctx context.Context, key ring.KeyHash) History {
 		all.Owner, all.Token = m.Name, token
 	}
 	members := g.asked()
-	words := make([]HistoryAt, len(members))
-	each(inTurn(members), func(i *int) { words[*i] = g.historyOf(ctx, members[*i], key) })
+	words := fromAll(members, func(m Member) HistoryAt { return g.historyOf(ctx, m, key) })
 	sum := HistoryAt{}
 	for i := range words {
 		if words[i].Error != "" {

@@ -78,14 +78,14 @@ func otherSettings(m Members) []string {
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		knowing := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {
-			if one.Status == nil {
-				return true
+		values := saying(m, func(s *Status) string {
+			value, has := s.Settings[name]
+			if !has {
+				return ""
 			}
-			_, has := one.Status.Settings[name]
-			return !has
-		})}
-		if values := saying(knowing, func(s *Status) string { return fmt.Sprintf("%s %q", name, s.Settings[name]) }); len(values) > 1 {
+			return fmt.Sprintf("%s %q", name, value)
+		})
+		if len(values) > 1 {
 			found = append(found, "not all have the same settings: "+sentence(values))
 		}
 	}
@@ -106,12 +106,9 @@ type Protection struct {
 // Protections returns how the listeners of the members are protected: one for each way, the one of most members first.
 // Members that do not tell have none.
 func Protections(m Members) []Protection {
-	telling := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {
-		return one.Status == nil || len(one.Status.Listeners) == 0
-	})}
 	exposed := map[string][]string{}
 	var all []Protection
-	for _, o := range saying(telling, func(s *Status) string {
+	for _, o := range saying(m, func(s *Status) string {
 		var parts, open []string
 		for _, l := range s.Listeners {
 			parts = append(parts, l.Name+": "+l.ProtectedBy)
@@ -134,16 +131,20 @@ type opinion struct {
 	names []string
 }
 
-// saying groups the members that answered by their statements, the most numerous first.
+// saying groups the members that answered by their statements, the most numerous first. "" is no statement.
 func saying(m Members, what func(*Status) string) []opinion {
 	var all []opinion
 	for _, one := range m.Members {
 		if one.Status == nil {
 			continue
 		}
-		i := slices.IndexFunc(all, func(o opinion) bool { return o.what == what(one.Status) })
+		said := what(one.Status)
+		if said == "" {
+			continue
+		}
+		i := slices.IndexFunc(all, func(o opinion) bool { return o.what == said })
 		if i < 0 {
-			i, all = len(all), append(all, opinion{what: what(one.Status)})
+			i, all = len(all), append(all, opinion{what: said})
 		}
 		all[i].names = append(all[i].names, one.Name)
 	}

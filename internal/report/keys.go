@@ -203,8 +203,7 @@ func encodedLen(key string) int {
 func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
 	all := Keys{View: g.local.Status().View, Named: q.Named, Keys: []ListedKey{}}
 	members := g.asked()
-	lists := make([]KeysAt, len(members))
-	each(inTurn(members), func(i *int) { lists[*i] = g.keysOf(ctx, members[*i], q) })
+	lists := fromAll(members, func(m Member) KeysAt { return g.keysOf(ctx, m, q) })
 	sum := KeysAt{}
 	for i := range lists {
 		if lists[i].Error != "" {

@@ -218,8 +218,7 @@ type RolloutMember struct {
 func (g *Group) Rollouts(ctx context.Context, last int) Rollouts {
 	all := Rollouts{View: g.local.Status().View, Rollouts: []Rollout{}}
 	members := g.asked()
-	words := make([]RolloutAt, len(members))
-	each(inTurn(members), func(i *int) { words[*i] = g.rolloutOf(ctx, members[*i]) })
+	words := fromAll(members, func(m Member) RolloutAt { return g.rolloutOf(ctx, m) })
 	known := map[[2]string]MoveWord{}
 	for i, at := range words {
 		if at.Error != "" {

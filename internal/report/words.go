@@ -30,10 +30,10 @@ func (at *KeyAt) Words() []string {
 		lines = append(lines, at.reservedWords())
 	case at.Wait != WaitsForNothing && at.Call:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; a call%s came %s ago; %s behind it",
-			WaitWords(*at), Seconds(at.Seconds), at.callWords(), Seconds(at.Age), waiting(at.Queued, "event")))
+			waitWords(*at), Seconds(at.Seconds), at.callWords(), Seconds(at.Age), waiting(at.Queued, "event")))
 	case at.Wait != WaitsForNothing:
 		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %s; %d more wait behind it",
-			WaitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), Plural(int(at.Failures), "time"), at.Queued))
+			waitWords(*at), Seconds(at.Seconds), at.Event, Seconds(at.Age), Plural(int(at.Failures), "time"), at.Queued))
 		if at.LastError != "" {
 			lines = append(lines, fmt.Sprintf("its newest failure: %q", at.LastError))
 		}
@@ -70,7 +70,7 @@ func (at *KeyAt) Words() []string {
 		}
 	}
 	for _, h := range at.Held {
-		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", Plural(h.Events, "event"), PlaceWords(h), Seconds(h.Seconds)))
+		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", Plural(h.Events, "event"), placeWords(h), Seconds(h.Seconds)))
 	}
 	return lines
 }
@@ -101,7 +101,7 @@ func (at *KeyAt) callWords() string {
 
 // waitingWords tells of the calls and reservations that wait.
 func (at *KeyAt) waitingWords() (lines []string) {
-	if calls := callWords(at.Wait, at.Call && !at.reserved(), "", at.Calls); calls != "" {
+	if calls := callsWords(at.Wait, at.Call && !at.reserved(), "", at.Calls); calls != "" {
 		lines = append(lines, calls)
 	}
 	for _, w := range at.Waiting {
@@ -141,8 +141,8 @@ func clauses(told ...string) string {
 // reserved reports whether what runs is a reservation: it is the work of no stream of an application, whose numbers begin with 1.
 func (at *KeyAt) reserved() bool { return at.Wait == "handler" && at.Call && at.Worker == 0 }
 
-// WaitWords tells what the events of a key in a mailbox wait for.
-func WaitWords(at KeyAt) string {
+// waitWords tells what the events of a key in a mailbox wait for.
+func waitWords(at KeyAt) string {
 	switch at.Wait {
 	case "handler":
 		if at.reserved() {
@@ -168,18 +168,17 @@ func WaitWords(at KeyAt) string {
 // Reason tells what the events of a listed key wait for in its mailbox, or where they are that no mailbox has.
 func (k *ListedKey) Reason() string {
 	if k.InMailbox() {
-		at := KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn, Call: k.Call}
-		words := WaitWords(at)
-		if calls := callWords(k.Wait, k.Call && !at.reserved(), k.Method, k.Calls); calls != "" {
+		words := waitWords(KeyAt{Wait: k.Wait, Worker: k.Worker, RetryIn: k.RetryIn, Call: k.Call})
+		if calls := callsWords(k.Wait, k.Call && !k.Reserved(), k.Method, k.Calls); calls != "" {
 			words += "; " + calls
 		}
 		return words
 	}
-	return PlaceWords(Held{Place: k.Wait, With: k.With})
+	return placeWords(Held{Place: k.Wait, With: k.With})
 }
 
-// callWords tells of the calls and reservations of a key, "" if it has none. call says that the first one of the key is a call.
-func callWords(wait string, call bool, method string, waits int) string {
+// callsWords tells of the calls and reservations of a key, "" if it has none. call says that the first one of the key is a call.
+func callsWords(wait string, call bool, method string, waits int) string {
 	runs := "a call runs"
 	if method != "" {
 		runs = "a call of " + method + " runs"
@@ -211,8 +210,8 @@ func waiting(n int, what string) string {
 	return Plural(n, what) + " wait"
 }
 
-// PlaceWords tells where events are that no mailbox has.
-func PlaceWords(h Held) string {
+// placeWords tells where events are that no mailbox has.
+func placeWords(h Held) string {
 	switch h.Place {
 	case "queued":
 		return "queued for the stream to " + h.With
@@ -230,7 +229,7 @@ func PlaceWords(h Held) string {
 
 // holdWords tells who holds a key.
 func holdWords(h Hold) string {
-	return fmt.Sprintf("held until %s by %s because %q, since %s", timeWords(h.Until), h.By, h.Reason, timeWords(h.Since))
+	return fmt.Sprintf("held until %s by %s because %q, since %s", TimeWords(h.Until), h.By, h.Reason, TimeWords(h.Since))
 }
 
 // ParkWords tells who has parked a key, or brings its letters back.
@@ -245,12 +244,12 @@ func ParkWords(k Park) string {
 			more += "; they wait: " + k.Waits
 		}
 	}
-	return fmt.Sprintf("%s until %s by %s because %q, since %s (act %s)%s", what, timeWords(k.Until), k.By, k.Reason, timeWords(k.Since), k.ID, more)
+	return fmt.Sprintf("%s until %s by %s because %q, since %s (act %s)%s", what, TimeWords(k.Until), k.By, k.Reason, TimeWords(k.Since), k.ID, more)
 }
 
 // SkipWords tells what becomes of a skipped event.
 func SkipWords(s Skip) string {
-	return fmt.Sprintf("event %s %s; skipped by %s because %q, until %s (act %s)", s.Event, endWords(s.End), s.By, s.Reason, timeWords(s.Until), s.ID)
+	return fmt.Sprintf("event %s %s; skipped by %s because %q, until %s (act %s)", s.Event, endWords(s.End), s.By, s.Reason, TimeWords(s.Until), s.ID)
 }
 
 // endWords describes the end of a skip.
@@ -266,4 +265,5 @@ func endWords(end string) string {
 	return "ended as " + end
 }
 
-func timeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// TimeWords is a time for people, in UTC.
+func TimeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

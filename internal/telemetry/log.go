@@ -33,8 +33,6 @@ func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "aut
 // Validate reports every field that is out of the range of its tag.
 func (c LogConfig) Validate() error { return setting.Check(c) }
 
-func (c LogConfig) level() (slog.Level, error) { return ParseLevel(c.Level) }
-
 // ParseLevel returns the level with this name: debug, info, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	switch name {
@@ -56,7 +54,7 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
 	}
-	at, err := cfg.level()
+	at, err := ParseLevel(cfg.Level)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,12 +21,12 @@ func NewRegistry(version string) *prometheus.Registry {
 		Name: "ringfence_build_info",
 		Help: "Always 1; its labels hold the version, the revision of its source and the Go version.",
 	}, []string{"version", "revision", "goversion"}).
-		WithLabelValues(version, revision(), runtime.Version()).Set(1)
+		WithLabelValues(version, Revision(), runtime.Version()).Set(1)
 	return reg
 }
 
-// revision returns the commit that the binary was built from, or "unknown".
-func revision() string {
+// Revision returns the commit that the binary was built from, or "unknown".
+func Revision() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -70,10 +70,8 @@ func (o *Output) setDirect(log *slog.Logger) {
 // Write implements [io.Writer], a line at a time.
 func (o *Output) Write(text []byte) (int, error) {
 	line := queuedLine{append([]byte(nil), text...), make(chan struct{})}
-	select {
-	case <-o.over: // the process ends, and everything before was taken
+	if signal.IsClosed(o.over) { // the process ends, and everything before was taken
 		return o.to.Write(text)
-	default:
 	}
 	o.mu.Lock()
 	if o.closing || len(o.queue) > 0 && o.bytes+len(text) > outputBytesMax {

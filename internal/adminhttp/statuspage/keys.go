@@ -158,7 +158,7 @@ func reasonOf(k *report.ListedKey) string {
 
 func worstKeys(k report.Keys, bytes *int) keyTable {
 	t := tableOf(k, bytes)
-	t.Note = fmt.Sprintf("%s, %s wait and %s run; events of %s more are in no mailbox.", plural(k.Counts.Keys, "key"), number(k.Counts.Waiting), number(k.Counts.Running), number(k.Counts.Unsent))
+	t.Note = fmt.Sprintf("%s, %s wait and %s run; events of %s more are in no mailbox.", count(k.Counts.Keys, "key", "keys"), number(k.Counts.Waiting), number(k.Counts.Running), number(k.Counts.Unsent))
 	if k.Cut > 0 {
 		t.Note = fmt.Sprintf("The %d worst of %s. ", len(k.Keys), number(len(k.Keys)+k.Cut)) + t.Note
 	}
@@ -222,13 +222,6 @@ func silence(k report.Keys) string {
 		return ""
 	}
 	return " " + cut("Without the keys of "+strings.Join(k.Silent, "; ")+".")
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return number(n) + " " + noun + "s"
 }
 
 // problems is what is wrong, the worst first.

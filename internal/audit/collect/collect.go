@@ -194,7 +194,7 @@ func (c *Collector) Report() Report {
 		}
 	}
 	for _, f := range found.Newest {
-		r.Newest = append(r.Newest, fmt.Sprintf("key %s for %v: by %s, and by %s", judge.KeyHash(f.First.Key), f.For, judge.Describe(f.First), judge.Describe(f.Second)))
+		r.Newest = append(r.Newest, fmt.Sprintf("key %s for %v: by %s, and by %s", f.First.Key, f.For, judge.Describe(f.First), judge.Describe(f.Second)))
 	}
 	return r
 }

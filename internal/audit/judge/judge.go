@@ -178,14 +178,11 @@ func (j *Judge) tell() {
 		}
 		j.shown = append(j.shown, *f)
 		if log, due := j.lines.Line(); due {
-			log.Error("handlers of one key overlapped", "key_hash", KeyHash(f.First.Key), "partition", int(f.First.Partition), "overlap", f.For,
+			log.Error("handlers of one key overlapped", "key_hash", f.First.Key.String(), "partition", int(f.First.Partition), "overlap", f.For,
 				"first", Describe(f.First), "second", Describe(f.Second))
 		}
 	}
 }
-
-// KeyHash shows a key without naming it.
-func KeyHash(k partition.KeyHash) string { return fmt.Sprintf("%016x", uint64(k)) }
 
 // Describe tells people of one side of an overlap.
 func Describe(s audit.Side) string {

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // cutGrace is how long the stages that were cut have to return.
@@ -119,10 +121,8 @@ func (g *group) stopAll(drainTimeout time.Duration) error {
 	defer timeout.Stop()
 	for _, m := range slices.Backward(g.members) {
 		m.cancel()
-		select {
-		case <-m.done:
+		if signal.IsClosed(m.done) { // a stage that has returned is never the one that timed out
 			continue
-		default: // a stage that has returned is never the one that timed out
 		}
 		select {
 		case <-m.done:
@@ -154,12 +154,8 @@ func (g *group) cut() {
 func (g *group) errs() error {
 	var errs []error
 	for _, m := range slices.Backward(g.members) {
-		select {
-		case <-m.done:
-			if m.err != nil {
-				errs = append(errs, fmt.Errorf("run: stage %s: %w", m.Name, m.err))
-			}
-		default: // abandoned
+		if signal.IsClosed(m.done) && m.err != nil { // a stage that has not returned is abandoned
+			errs = append(errs, fmt.Errorf("run: stage %s: %w", m.Name, m.err))
 		}
 	}
 	return errors.Join(errs...)

@@ -17,9 +17,7 @@ type Rule struct {
 	Why  string `json:"why"` // one sentence
 }
 
-// Rules returns all rules, in the order of the report.
-func Rules() []Rule { return slices.Clone(rules) }
-
+// rules are all rules, in the order of the report.
 var rules = []Rule{
 	{"hello", "The first frame is a Hello of at most 4 KiB with a max_in_flight of 1 to 100,000 and versions that include 1; no later frame is one."},
 	{"declared", "Hello declares the capability conformant, so that routers do not name the worker as unchecked."},
@@ -235,14 +233,11 @@ func Passed(verdicts []Verdict) bool {
 	return !slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Result != Pass && v.Result != Absent })
 }
 
-// names joins the names of rules.
-func names(list []Rule) string {
+// Help lists the rules, one a line.
+func Help() string {
 	var b strings.Builder
-	for _, r := range list {
+	for _, r := range rules {
 		fmt.Fprintf(&b, "  %-19s %s\n", r.Name, r.Why)
 	}
 	return b.String()
 }
-
-// Help lists the rules, one a line.
-func Help() string { return names(rules) }

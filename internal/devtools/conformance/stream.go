@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -312,17 +313,9 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 				s.given[id] = true
 			}
 			ids = append(ids, id)
-			entry := id
-			if t.entry > 0 {
-				entry = t.entry
-			}
-			turn := id
-			if t.turn > 0 {
-				turn = t.turn
-			}
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
-				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(entry),
-				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Token: t.token, Turn: turn, Call: t.call(id), Timer: t.timer,
+				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(cmp.Or(t.entry, id)),
+				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Token: t.token, Turn: cmp.Or(t.turn, id), Call: t.call(id), Timer: t.timer,
 			})
 		}
 	})

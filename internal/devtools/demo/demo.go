@@ -224,7 +224,7 @@ func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 	for _, a := range apps {
 		d.processes.Stop(a.process)
 	}
-	report, err := journal.Check(p.files(), p.sent.names)
+	report, err := journal.Check(journal.Files(p.journals()), p.sent.names)
 	d.view.note("Plain SHARED: of %s events, %s times two of one key were handled at the same time.", thousands(report.Events), thousands(report.Overlaps))
 	return report, err
 }

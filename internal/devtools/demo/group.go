@@ -158,11 +158,7 @@ func (g *group) deadLettered() uint64 {
 
 // judge reads the journals.
 func judge(journals []string, kills []journal.Kill, sent *publication) (*Result, error) {
-	files := make([]journal.File, len(journals))
-	for i, path := range journals {
-		files[i].Path = path
-	}
-	report, err := journal.Check(files, sent.names)
+	report, err := journal.Check(journal.Files(journals), sent.names)
 	if err != nil {
 		return nil, err
 	}

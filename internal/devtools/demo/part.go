@@ -44,21 +44,13 @@ func (p *part) journals() []string {
 	return paths
 }
 
-func (p *part) files() []journal.File {
-	files := make([]journal.File, len(p.apps))
-	for i, path := range p.journals() {
-		files[i].Path = path
-	}
-	return files
-}
-
 // allHandled reports whether the journals tell the end of everything published. It
 // looks into them only when the applications have counted enough.
 func (p *part) allHandled() (bool, error) {
 	if p.handled() < p.sent.count() {
 		return false, nil
 	}
-	report, err := journal.Check(p.files(), p.sent.names)
+	report, err := journal.Check(journal.Files(p.journals()), p.sent.names)
 	return report.Lost == 0, err
 }
 
@@ -101,7 +93,7 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 
 // count counts the overlaps so far. Unreadable records are read at the end.
 func (p *part) count(context.Context) {
-	if report, err := journal.Check(p.files(), nil); err == nil {
+	if report, err := journal.Check(journal.Files(p.journals()), nil); err == nil {
 		p.overlaps.Store(int64(report.Overlaps))
 	}
 }

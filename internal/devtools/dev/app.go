@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +50,10 @@ func RunCommand(ctx context.Context, command []string, endpoint string, stdout, 
 			starts = 1
 		}
 		if starts == startsMax {
-			return fmt.Errorf("%w: %w", errNoStart, orZero(err))
+			return fmt.Errorf("%w: %w", errNoStart, cmp.Or(err, errZero))
 		}
 		pause := pauses.Next()
-		fmt.Fprintf(stderr, "the application has ended (%v); starting it again in %v\n", orZero(err), pause)
+		fmt.Fprintf(stderr, "the application has ended (%v); starting it again in %v\n", cmp.Or(err, errZero), pause)
 		if backoff.Sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // it was ended
 		}
@@ -60,10 +61,3 @@ func RunCommand(ctx context.Context, command []string, endpoint string, stdout, 
 }
 
 var errZero = errors.New("exit status 0")
-
-func orZero(err error) error {
-	if err == nil {
-		return errZero
-	}
-	return err
-}

@@ -404,11 +404,7 @@ const metricLapses = `ringfence_ownership_notes_total{kind="lease_lapsed"}`
 
 // lapsesIn returns how often a member's lease ran out; 0 without an answer.
 func lapsesIn(ctx context.Context, admin string) int {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
-	if err != nil {
-		return 0
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := answerOf(ctx, admin, "/metrics")
 	if err != nil {
 		return 0
 	}
@@ -470,15 +466,20 @@ const bodyMax = 4 << 10
 
 // get asks a member's admin port. Without an answer the status is 0, and body gives the reason.
 func get(ctx context.Context, admin, path string) (status int, body string) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
-	if err != nil {
-		return 0, err.Error()
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := answerOf(ctx, admin, path)
 	if err != nil {
 		return 0, err.Error()
 	}
 	defer response.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(response.Body, bodyMax)) // as much as there is
 	return response.StatusCode, string(text)
+}
+
+// answerOf returns a member's answer at its admin port. The caller closes its body.
+func answerOf(ctx context.Context, admin, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultClient.Do(request)
 }

@@ -48,8 +48,7 @@ const (
 
 // String returns the failure as one line for a terminal.
 func (f Failure) String() string {
-	key := untrusted.Print(untrusted.Short(f.Key, keyBytesMax))
-	reason := untrusted.Print(untrusted.Short(f.Reason, reasonBytesMax))
+	key, reason := untrusted.Short(f.Key, keyBytesMax), untrusted.Short(f.Reason, reasonBytesMax)
 	switch {
 	case f.Dead && f.Attempt == 0:
 		return fmt.Sprintf("event %s goes to the dead letter topic: %s", f.Event, reason)

@@ -30,6 +30,15 @@ type File struct {
 	Stops    []Stop        // when its process was stopped, in order
 }
 
+// Files returns the journals at paths, of processes that were neither killed nor stopped.
+func Files(paths []string) []File {
+	files := make([]File, len(paths))
+	for i, path := range paths {
+		files[i].Path = path
+	}
+	return files
+}
+
 // Stop is a period in which a process was stopped by SIGSTOP. Its handlers stood still, though
 // their journal shows them as running.
 type Stop struct{ From, Until clock.Instant }
@@ -417,20 +426,12 @@ type Step struct {
 // Walk calls visit for every record of the journals at paths, in the order of time.
 // It reads them as [Check] does, and stops at the first error.
 func Walk(paths []string, visit func(Step) error) error {
-	files := make([]File, len(paths))
-	for i, path := range paths {
-		files[i].Path = path
-	}
-	return merge(files, walker(visit))
+	return merge(Files(paths), walker(visit))
 }
 
 // WalkAll is [Walk], but visits deadlines too.
 func WalkAll(paths []string, visit func(Step) error) error {
-	files := make([]File, len(paths))
-	for i, path := range paths {
-		files[i].Path = path
-	}
-	return merge(files, deadlineWalker{visit})
+	return merge(Files(paths), deadlineWalker{visit})
 }
 
 // deadlineWalker is a walker that passes deadlines on.

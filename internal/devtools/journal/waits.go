@@ -32,15 +32,11 @@ type Waits struct {
 // when an event was published; an event that it does not know counts as published
 // before everything. Memory grows with the number of keys.
 func MeasureWaits(paths []string, kills []Kill, sentAt func(event string) (clock.Instant, bool)) (Waits, error) {
-	files := make([]File, len(paths))
-	for i, path := range paths {
-		files[i].Path = path
-	}
 	s := &stopwatch{
 		paths: paths, kills: kills, sentAt: sentAt,
 		keys: make(map[uint64]*keyTenure), running: make(map[runningIn]*keyTenure), back: make([][]comeback, len(kills)),
 	}
-	if err := merge(files, s); err != nil {
+	if err := merge(Files(paths), s); err != nil {
 		return Waits{}, err
 	}
 	return s.waits(), nil

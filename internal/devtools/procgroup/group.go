@@ -2,6 +2,7 @@ package procgroup
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/config"
 )
 
@@ -61,9 +64,7 @@ type Process struct {
 	command *exec.Cmd
 	stdin   io.WriteCloser
 	ended   chan struct{} // closed when it has
-
-	mu    sync.Mutex
-	asked bool // to end
+	asked   atomic.Bool   // to end
 }
 
 // Start starts this binary with arguments as a child. Each line of its standard output
@@ -74,7 +75,7 @@ func (c *Group) Start(name string, line func(string), arguments ...string) (*Pro
 	p.command.WaitDelay = time.Second                    // for a background process that holds its output open
 	p.command.Env = c.Environ
 	if p.command.Env == nil {
-		p.command.Env = slices.DeleteFunc(os.Environ(), isSetting)
+		p.command.Env = config.WithoutSettings(os.Environ()) // these are the parent's to make
 	}
 	p.command.Env = append(slices.Clip(p.command.Env), folderEnv+"="+c.Dir)
 	if c.Stderr != nil {
@@ -113,23 +114,10 @@ func (c *Group) Start(name string, line func(string), arguments ...string) (*Pro
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	c.mu.Lock()
-	c.processes = append(slices.DeleteFunc(c.processes, (*Process).hasEnded), p)
+	c.processes = append(slices.DeleteFunc(c.processes, func(old *Process) bool { return signal.IsClosed(old.ended) }), p)
 	c.mu.Unlock()
 	return p, nil
 }
-
-func (p *Process) hasEnded() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// isSetting reports whether a variable would change the settings of a member, which
-// are the parent's to make.
-func isSetting(variable string) bool { return strings.HasPrefix(variable, config.EnvPrefix) }
 
 // lineMax is the length of the longest line that a child may print; after a longer one its
 // output is ignored.
@@ -145,19 +133,12 @@ func (c *Group) watch(p *Process, stdout io.Reader, line func(string)) {
 	_, _ = io.Copy(io.Discard, stdout) // after a line that was too long: the child must not block
 	err := p.command.Wait()
 	close(p.ended)
-	if !p.wasAsked() {
-		c.Ended(p, fmt.Errorf("%s has ended (%w)%s", p.Name, orUnasked(err), lastWords(p.log)))
+	if !p.asked.Load() {
+		c.Ended(p, fmt.Errorf("%s has ended (%w)%s", p.Name, cmp.Or(err, errUnasked), lastWords(p.log)))
 	}
 }
 
 var errUnasked = errors.New("unexpectedly, without an error")
-
-func orUnasked(err error) error {
-	if err == nil {
-		return errUnasked
-	}
-	return err
-}
 
 // lastWords returns the last line of a log, "" where there is none.
 func lastWords(path string) string {
@@ -172,24 +153,12 @@ func lastWords(path string) string {
 	return fmt.Sprintf("; its last words: %s", lines[len(lines)-1])
 }
 
-func (p *Process) ask() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked = true
-}
-
-func (p *Process) wasAsked() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.asked
-}
-
 // Ended returns a channel that is closed when the child has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Kill ends a child by SIGKILL, and returns when it was still there for the last time.
 func (p *Process) Kill() (clock.Instant, error) {
-	p.ask()
+	p.asked.Store(true)
 	at := clock.Now()
 	if err := p.command.Process.Kill(); err != nil {
 		return 0, fmt.Errorf("kill %s: %w", p.Name, err)
@@ -201,7 +170,7 @@ func (p *Process) Kill() (clock.Instant, error) {
 // Stop ends these children and waits until they are gone.
 func (c *Group) Stop(processes ...*Process) {
 	for _, p := range processes {
-		p.ask()
+		p.asked.Store(true)
 		_, _ = io.WriteString(p.stdin, farewell+"\n") // if it fails, the child has gone
 		_ = p.stdin.Close()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/report"
 )
 
@@ -175,6 +176,15 @@ func newRun() string {
 	return hex.EncodeToString(random[:])
 }
 
+// ask takes one step of a member, "" for any. A step that was not taken is an error.
+func (c *conducting) ask(ctx context.Context, member string, ask Ask) (Answer, error) {
+	a, err := c.group.Ask(ctx, member, ask)
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	return a, err
+}
+
 // each asks all members at the same time.
 func (c *conducting) each(ctx context.Context, ask func(i int) Ask) []error {
 	errs := make([]error, len(c.group.Members))
@@ -183,18 +193,15 @@ func (c *conducting) each(ctx context.Context, ask func(i int) Ask) []error {
 	for i, name := range c.group.Members {
 		asked.Go(func() error {
 			sent := int64(clock.Shared())
-			a, err := c.group.Ask(ctx, name, ask(i))
+			a, err := c.ask(ctx, name, ask(i))
 			back := int64(clock.Shared())
-			switch {
-			case err != nil:
+			if err != nil {
 				errs[i] = fmt.Errorf("%s: %w", name, err)
-			case a.Error != "":
-				errs[i] = fmt.Errorf("%s: %s", name, a.Error)
-			default:
-				a.Audit.Found = a.Audit.Found[:min(len(a.Audit.Found), foundMax)]
-				c.answers[i], c.heard[i] = a, clock.Now()
-				c.run.Members[i].trips = append(c.run.Members[i].trips, trip{sent, back, a.Now})
+				return nil
 			}
+			a.Audit.Found = a.Audit.Found[:min(len(a.Audit.Found), foundMax)]
+			c.answers[i], c.heard[i] = a, clock.Now()
+			c.run.Members[i].trips = append(c.run.Members[i].trips, trip{sent, back, a.Now})
 			return nil
 		})
 	}
@@ -265,14 +272,10 @@ func (c *conducting) abandon(ctx context.Context, err error) error {
 func (c *conducting) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	a, err := c.group.Ask(ctx, "", Ask{Do: DoClean, Run: c.run.ID})
-	switch {
-	case err != nil:
+	a, err := c.ask(ctx, "", Ask{Do: DoClean, Run: c.run.ID})
+	c.run.Remain = a.Remain
+	if err != nil {
 		c.run.Remain = []string{fmt.Sprintf("all topics with %s in their names (%v)", c.run.ID, err)}
-	case a.Error != "":
-		c.run.Remain = []string{fmt.Sprintf("all topics with %s in their names (%s)", c.run.ID, a.Error)}
-	default:
-		c.run.Remain = a.Remain
 	}
 }
 
@@ -385,10 +388,8 @@ func (c *conducting) drive(ctx context.Context) error {
 		if current != nil && c.after(current) > readyMax {
 			return fmt.Errorf("the group has not recovered from fault %d (%s at %s) within %v: %s", current.Number, current.Kind, current.Member, readyMax, c.notReady())
 		}
-		select {
-		case <-ctx.Done():
+		if signal.IsClosed(ctx.Done()) {
 			return nil
-		default:
 		}
 		if now.Sub(began) >= c.o.For && current == nil {
 			return nil
@@ -430,11 +431,7 @@ func (c *conducting) inject(ctx context.Context, kind string, victim int, random
 	f := FaultAt{
 		Fault: Fault{Number: len(c.run.Faults) + 1, Kind: kind, Seconds: length.Seconds()}, Member: c.group.Members[victim], From: seconds(int64(clock.Shared()) - c.run.From),
 	}
-	a, err := c.group.Ask(ctx, f.Member, Ask{Do: DoFault, Run: c.run.ID, Fault: &f.Fault})
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	if err != nil {
+	if _, err := c.ask(ctx, f.Member, Ask{Do: DoFault, Run: c.run.ID, Fault: &f.Fault}); err != nil {
 		return fmt.Errorf("fault %d (%s) at %s: %w", f.Number, kind, f.Member, err)
 	}
 	c.answers[victim].Ready = false // until it says so itself
@@ -446,17 +443,14 @@ func (c *conducting) inject(ctx context.Context, kind string, victim int, random
 // finish waits until everything is handled and the members have left, and fetches the last records.
 func (c *conducting) finish(ctx context.Context) error {
 	c.tell("the load has ended: waiting for the last events")
-	errSettle := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() && c.confirmed() })
-	if errors.Is(errSettle, errSlow) {
-		errSettle = nil // what is missing is lost, for the judge to say
-	}
-	if errSettle != nil {
-		return errSettle
+	err := c.until(ctx, settleMax, func() bool { return c.open == 0 && c.fetched() && c.confirmed() })
+	if err != nil && !errors.Is(err, errSlow) { // what is missing then is lost, for the judge to say
+		return err
 	}
 	if err := errors.Join(c.each(ctx, func(int) Ask { return Ask{Do: DoFault, Run: c.run.ID, Fault: &Fault{Kind: Leave}} })...); err != nil {
 		return fmt.Errorf("leaving the group of the proof: %w", err)
 	}
-	err := c.until(ctx, leaveMax, func() bool {
+	err = c.until(ctx, leaveMax, func() bool {
 		return c.fetched() && !slices.ContainsFunc(c.answers, func(a Answer) bool { return !a.Drained })
 	})
 	if err != nil {

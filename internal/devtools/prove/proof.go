@@ -84,8 +84,7 @@ func newProof(h *Host, run string, plan Plan) (*proof, error) {
 	}
 	p.settings, p.topics = settingsOf(h.env.Config, run, chosen)
 	p.base, p.endpoint = "http://"+procgroup.Loopback(chosen.admin), procgroup.Loopback(chosen.app)
-	environ := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, config.EnvPrefix) })
-	environ = append(environ, p.settings.Environ()...)
+	environ := append(config.WithoutSettings(os.Environ()), p.settings.Environ()...)
 	if file := p.settings.App.TokenFile; file != "" {
 		environ = append(environ, client.TokenFileEnv+"="+file)
 	}

@@ -2,6 +2,7 @@ package prove
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -185,10 +186,7 @@ func drawn(v *Verdict, what string, log bool, lines []line) template.HTML {
 		fmt.Fprintf(&s, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x(t), plotHeight-8, timeWords(t))
 	}
 	for _, f := range v.Faults {
-		until := f.Ready
-		if until == 0 {
-			until = v.Seconds
-		}
+		until := cmp.Or(f.Ready, v.Seconds)
 		title := template.HTMLEscapeString(fmt.Sprintf("fault %d: %s at %s", f.Number, f.Kind, f.Member))
 		fmt.Fprintf(&s, `<g><title>%s</title><rect class="band" x="%.1f" y="%g" width="%.1f" height="%g"/><line class="fault" x1="%.1f" x2="%.1f" y1="%g" y2="%g"/><text class="number" x="%.1f" y="%g">%d</text></g>`,
 			title, x(f.From), marginTop, max(1, x(until)-x(f.From)), plotHeight-marginTop-marginBottom, x(f.From), x(f.From), marginTop, plotHeight-marginBottom, x(f.From)+2, marginTop+9, f.Number)

@@ -1,6 +1,7 @@
 package prove
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"strings"
@@ -23,14 +24,7 @@ func freePorts(c config.Prove) (p ports, err error) {
 	if err != nil {
 		return p, err
 	}
-	p = ports{app: free[0], admin: free[1], peer: free[2], gossip: free[3]}
-	if c.PeerPort != 0 {
-		p.peer = c.PeerPort
-	}
-	if c.GossipPort != 0 {
-		p.gossip = c.GossipPort
-	}
-	return p, nil
+	return ports{app: free[0], admin: free[1], peer: cmp.Or(c.PeerPort, free[2]), gossip: cmp.Or(c.GossipPort, free[3])}, nil
 }
 
 // settingsOf returns the settings of a proof's router: those of the router beside it, but for its names, topics and ports, and for what

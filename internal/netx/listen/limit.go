@@ -71,7 +71,7 @@ type Limiter struct {
 	metrics        *Metrics
 }
 
-// NewLimiter returns a listener for at most connectionsMax connections at once.
+// NewLimiter returns a Limiter for at most connectionsMax connections at once.
 func NewLimiter(name string, connectionsMax int, metrics *Metrics) *Limiter {
 	return &Limiter{name: name, connectionsMax: int64(connectionsMax), metrics: metrics}
 }

@@ -217,11 +217,9 @@ func (s *Store) Certificate() *tls.Certificate { return s.value.Get().certificat
 // certificate carries name.
 func (s *Store) Server(name string) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return s.value.Get().certificate, nil
-		},
+		MinVersion:     tls.VersionTLS13,
+		NextProtos:     []string{"h2"},
+		GetCertificate: s.present,
 		// The library accepts any certificate here, because it would verify by CAs that
 		// never change. VerifyConnection uses the current ones.
 		ClientAuth: tls.RequireAnyClientCert,
@@ -236,14 +234,15 @@ func (s *Store) Server(name string) *tls.Config {
 // certificate.
 func (s *Store) Public() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return s.value.Get().certificate, nil
-		},
+		MinVersion:             tls.VersionTLS13,
+		NextProtos:             []string{"http/1.1"},
+		GetCertificate:         s.present,
 		SessionTicketsDisabled: true,
 	}
 }
+
+// present returns the own certificate of now, for each handshake of a listener.
+func (s *Store) present(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.Certificate(), nil }
 
 // Client returns the configuration of a client that accepts servers whose certificate carries
 // name, at any address.
