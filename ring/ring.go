@@ -17,7 +17,6 @@ package ring
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/buraksezer/consistent"
@@ -153,29 +152,8 @@ func (r *Ring) Locate(key string) (Partition, Member) {
 // Members returns the names that the Ring was built from, sorted.
 func (r *Ring) Members() []Member { return slices.Clone(r.members) }
 
-// Partitions returns the partitions that m should own, in ascending order: none if m is not a
-// member.
-func (r *Ring) Partitions(m Member) []Partition {
-	i, ok := slices.BinarySearch(r.members, m)
-	if !ok {
-		return nil
-	}
-	owned := make([]Partition, 0, 2*Partitions/len(r.members))
-	for p, owner := range r.table {
-		if int(owner) == i {
-			owned = append(owned, Partition(p))
-		}
-	}
-	return owned
-}
-
 // Table returns for each partition the index of its owner in [Ring.Members].
 func (r *Ring) Table() []uint16 { return slices.Clone(r.table[:]) }
-
-// PartitionsMax returns the bound on how many partitions one of n members gets.
-func (c Config) PartitionsMax(n int) int {
-	return int(math.Ceil(float64(Partitions) / float64(n) * c.Load))
-}
 
 // Place builds the Ring of names and returns for each partition the index *in
 // names* of the member that should own it, so names may come in any order. Proposers of

@@ -146,11 +146,6 @@ func TestNobodyOwnsMoreThanTheBound(t *testing.T) {
 			if bound := cfg.PartitionsMax(len(ms)); len(owned) > bound {
 				t.Fatalf("%s owns %d partitions, bound %d", m, len(owned), bound)
 			}
-			for _, p := range owned {
-				if r.Owner(p) != m {
-					t.Fatalf("partition %d is listed for %s, but owned by %s", p, m, r.Owner(p))
-				}
-			}
 		}
 		if total != ring.Partitions {
 			t.Fatalf("members own %d partitions together, want %d", total, ring.Partitions)

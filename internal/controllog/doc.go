@@ -25,7 +25,7 @@
 //	log.go        Log: effects in, inputs out
 //	transport.go  Transport: the interface that a Log uses
 //	whole.go      Whole: a transport that misses no record
-//	read.go       Read: one reader, for those that have no Log
+//	read.go       Read and ReadOnce: one reader, for those that have no Log
 //	codec.go      records to bytes and back, with encode.go and decode.go
 //	mem.go, remote.go, pulsar.go   the transports
 package controllog

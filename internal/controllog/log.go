@@ -289,7 +289,6 @@ func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
 	if ctx.Err() != nil {
 		return
 	}
-	answer := ownership.CheckAnswer{Check: eff.Check, First: first, Second: second, Failed: err != nil}
 	result := "contiguous"
 	switch {
 	case err != nil:
@@ -300,7 +299,7 @@ func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
 		l.log.Warn("control log is not contiguous", "last", eff.Last, "position", eff.Queued, "first", first, "second", second)
 	}
 	l.metrics.checks.WithLabelValues(result).Inc()
-	l.deliver(answer)
+	l.deliver(ownership.CheckAnswer{Check: eff.Check, First: first, Second: second, Failed: err != nil})
 }
 
 // readTwo returns the positions of the first two records at or after from.

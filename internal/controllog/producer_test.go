@@ -12,6 +12,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -144,8 +145,8 @@ func TestAStopWhileNoProducerCanBeMade(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	p.client = &refusing{refused: stop}
-	if err := p.keepProducer(ctx); err != nil || p.isReady() {
-		t.Errorf("keepProducer = %v, ready: %v; want nil and false", err, p.isReady())
+	if err := p.keepProducer(ctx); err != nil || signal.IsClosed(p.ready) {
+		t.Errorf("keepProducer = %v, ready: %v; want nil and false", err, signal.IsClosed(p.ready))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarread"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
@@ -136,27 +137,27 @@ func (p *Pulsar) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("controllog: pulsar client: %w", err)
 	}
-	defer p.stop(client)
-	if err := p.checkTopic(ctx, client); err != nil {
+	p.client = client
+	defer p.stop()
+	if err := p.checkTopic(ctx); err != nil {
 		return err
 	}
-	p.client = client
 	return p.keepProducer(ctx)
 }
 
 // stop cuts the connections, which ends the calls that hang, and waits for them.
-func (p *Pulsar) stop(client pulsar.Client) {
+func (p *Pulsar) stop() {
 	p.mu.Lock()
 	p.stopped = true
 	p.mu.Unlock()
-	client.Close()
+	p.client.Close()
 	p.hanging.Wait()
 }
 
 // checkTopic waits until the broker has said that the topic has no partitions.
-func (p *Pulsar) checkTopic(ctx context.Context, client pulsar.Client) error {
+func (p *Pulsar) checkTopic(ctx context.Context) error {
 	return p.insist(ctx, "look-up", func() error {
-		names, err := client.TopicPartitions(p.cfg.Topic)
+		names, err := p.client.TopicPartitions(p.cfg.Topic)
 		if err != nil {
 			return err
 		}
@@ -438,7 +439,7 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
-		if err = p.named(err); p.cfg.DeniedIsFinal && !p.isReady() && errors.Is(err, ErrDenied) {
+		if err = p.named(err); p.cfg.DeniedIsFinal && !signal.IsClosed(p.ready) && errors.Is(err, ErrDenied) {
 			return err
 		}
 		err = p.advised(err)
@@ -486,15 +487,6 @@ func (p *Pulsar) ended() {
 	p.mu.Unlock()
 	if due {
 		p.log.Warn("the topic is terminated", "topic", p.cfg.Topic, "error", p.terminatedAdvice())
-	}
-}
-
-func (p *Pulsar) isReady() bool {
-	select {
-	case <-p.ready:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -565,12 +557,10 @@ type demote struct {
 }
 
 func (d demote) level(l slog.Level) slog.Level {
-	switch {
-	case l >= slog.LevelError:
+	if l >= slog.LevelError {
 		return slog.LevelWarn
-	default:
-		return slog.LevelDebug
 	}
+	return slog.LevelDebug
 }
 
 func (d demote) Enabled(ctx context.Context, l slog.Level) bool {

@@ -2,12 +2,8 @@ package controllog
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -20,31 +16,15 @@ const (
 	replayIdleMax = 5 * time.Second
 )
 
-// errReplayed ends a replay that has read all.
-var errReplayed = errors.New("controllog: replayed")
-
 // Replay reads all records that a log still has, up to its end at the time of the call, and calls visit for each, with the hash of
 // its bytes. It runs the transport and writes nothing. An unreadable record has no body.
 func Replay(ctx context.Context, transport Transport, group string, visit func(at event.Position, r ownership.Record, sum uint64)) error {
-	transport = Whole(transport, slog.New(slog.DiscardHandler)) // a record that the reader alone misses is no hole in the log
-	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return transport.Run(ctx) })
-	tasks.Go(func() error {
-		return Read(ctx, transport, First, replayPrefetch, replayEndMax, func(ctx context.Context, end event.Position, entries <-chan Entry) error {
-			return replay(ctx, end, entries, func(e Entry) {
-				record, _ := Decode(group, e.Data)
-				visit(e.At, record, SumOf(e.Data))
-			})
+	return ReadOnce(ctx, transport, replayPrefetch, replayEndMax, func(ctx context.Context, end event.Position, entries <-chan Entry) error {
+		return replay(ctx, end, entries, func(e Entry) {
+			record, _ := Decode(group, e.Data)
+			visit(e.At, record, SumOf(e.Data))
 		})
 	})
-	err := tasks.Wait()
-	if errors.Is(err, errReplayed) {
-		return nil
-	}
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	return err
 }
 
 func replay(ctx context.Context, end event.Position, entries <-chan Entry, visit func(Entry)) error {
@@ -63,10 +43,10 @@ func replay(ctx context.Context, end event.Position, entries <-chan Entry, visit
 			visit(e)
 		case <-idle.C:
 			if end.Entry < 0 {
-				return errReplayed
+				return ErrAllRead
 			}
 			return fmt.Errorf("controllog: replay: the newest record, at %v, was not read within %v", end, replayIdleMax)
 		}
 	}
-	return errReplayed
+	return ErrAllRead
 }

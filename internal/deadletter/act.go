@@ -148,7 +148,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 	c.Reach, err = b.letters(ctx, func(l *received) error {
 		c.Read++
 		id := Sent{l.ID.String(), l.identity(l.origin())}
-		if _, ok := memory.letters[id.Letter]; ok { // selected or not: an act has sent it, and the ack was lost
+		if memory.letters[id.Letter] { // selected or not: an act has sent it, and the ack was lost
 			c.SentBefore++
 			return remove(l)
 		}
@@ -321,10 +321,7 @@ type span struct {
 }
 
 func (m *message) originOfEvent() string {
-	if of := m.property(PropertyReplayOf); of != "" {
-		return of
-	}
-	return m.ID.String()
+	return cmp.Or(m.property(PropertyReplayOf), m.ID.String())
 }
 
 func (b *Broker) selects(sel *Selection, m *message) bool {

@@ -448,9 +448,7 @@ func placeOf(id pulsar.MessageID) Place {
 	return p
 }
 
-func (p Place) before(other Place) bool {
-	return p.Ledger < other.Ledger || p.Ledger == other.Ledger && p.Entry < other.Entry
-}
+func (p Place) before(other Place) bool { return event.Position(p).Before(event.Position(other)) }
 
 // isLast reports whether m is the last message of the entry at end, or later.
 func isLast(m pulsar.Message, end Place) bool {

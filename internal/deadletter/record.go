@@ -78,7 +78,7 @@ func decodeRecord(data []byte) (r Record, err error) {
 
 // Memory is what the records of the replays topic say. The zero Memory is not usable.
 type Memory struct {
-	letters    map[string]string   // letters that were sent → act
+	letters    map[string]bool     // that were sent
 	identities map[Identity]string // their events → act
 	foreign    int                 // records that no command of ours wrote
 	open       map[string]Record   // act → its last batch, or its beginning, while it has not ended
@@ -92,12 +92,12 @@ type actEnd struct {
 }
 
 func newMemory() *Memory {
-	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]actEnd{}}
+	return &Memory{letters: map[string]bool{}, identities: map[Identity]string{}, open: map[string]Record{}, ends: map[string]actEnd{}}
 }
 
 // apply adds a record. A batch counts as sent when a later record of its act says so.
 func (m *Memory) apply(r Record) {
-	last, open := m.open[r.Act]
+	last := m.open[r.Act]
 	if r.Step != StepResolved { // which another act writes, perhaps much later
 		m.ends[r.Act] = endOfAct(r)
 	}
@@ -108,9 +108,7 @@ func (m *Memory) apply(r Record) {
 		m.noteSent(last)
 		m.open[r.Act] = r
 	case StepEnded:
-		if open {
-			m.noteSent(last)
-		}
+		m.noteSent(last)
 		delete(m.open, r.Act)
 	case StepResolved:
 		m.noteSent(r)
@@ -131,7 +129,7 @@ func endOfAct(r Record) actEnd {
 
 func (m *Memory) noteSent(r Record) {
 	for _, s := range r.Letters {
-		m.letters[s.Letter] = r.Act
+		m.letters[s.Letter] = true
 		m.identities[s.Identity] = r.Act
 	}
 }

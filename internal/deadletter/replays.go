@@ -45,27 +45,28 @@ func (b *Broker) recordsTopic() (string, error) {
 	return partitions[0], nil
 }
 
-// records calls each for each message of the replays topic.
-func (b *Broker) records(ctx context.Context, each func(pulsar.Message) error) error {
+// records calls each for each record of the replays topic. It returns the number of messages that are none: an error would
+// let a stranger prevent all acts.
+func (b *Broker) records(ctx context.Context, each func(Record)) (foreign int, err error) {
 	topic, err := b.recordsTopic()
-	if err == nil {
-		_, err = b.read(ctx, topic, Place{Entry: -1}, each)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	_, err = b.read(ctx, topic, Place{Entry: -1}, func(m pulsar.Message) error {
+		if r, err := decodeRecord(m.Payload()); err != nil {
+			foreign++
+		} else {
+			each(r)
+		}
+		return nil
+	})
+	return foreign, err
 }
 
 // remember reads the replays topic.
-func (b *Broker) remember(ctx context.Context) (*Memory, error) {
-	memory := newMemory()
-	err := b.records(ctx, func(m pulsar.Message) error {
-		r, err := decodeRecord(m.Payload())
-		if err != nil { // an error would let a stranger prevent all acts
-			memory.foreign++
-			return nil //nolint:nilerr // it is counted
-		}
-		memory.apply(r)
-		return nil
-	})
+func (b *Broker) remember(ctx context.Context) (memory *Memory, err error) {
+	memory = newMemory()
+	memory.foreign, err = b.records(ctx, memory.apply)
 	return memory, err
 }
 

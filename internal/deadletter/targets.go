@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -75,6 +74,6 @@ func (t *targets) missing() (all []string) {
 			all = append(all, fault)
 		}
 	}
-	slices.SortFunc(all, strings.Compare)
+	slices.Sort(all)
 	return all
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // Done is one act, as the records of the replays topic tell it. All of it is what its command claimed.
@@ -34,7 +32,7 @@ type trailOf struct {
 	most  int
 }
 
-func (t *trailOf) add(r *Record) {
+func (t *trailOf) add(r Record) {
 	i := slices.IndexFunc(t.trail.Acts, func(d Done) bool { return d.Act == r.Act })
 	switch {
 	case r.Step == StepBegan && i < 0:
@@ -52,17 +50,9 @@ func (t *trailOf) add(r *Record) {
 }
 
 // Trail reads the replays topic, and returns the newest acts: at most so many.
-func (b *Broker) Trail(ctx context.Context, most int) (Trail, error) {
+func (b *Broker) Trail(ctx context.Context, most int) (_ Trail, err error) {
 	t := trailOf{trail: Trail{Acts: []Done{}}, most: most}
-	err := b.records(ctx, func(m pulsar.Message) error {
-		r, err := decodeRecord(m.Payload())
-		if err != nil {
-			t.trail.Foreign++
-			return nil //nolint:nilerr // it is counted
-		}
-		t.add(&r)
-		return nil
-	})
+	t.trail.Foreign, err = b.records(ctx, t.add)
 	slices.Reverse(t.trail.Acts)
 	return t.trail, err
 }

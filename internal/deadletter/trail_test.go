@@ -20,7 +20,7 @@ func TestTrail(t *testing.T) {
 		sending("b", "1:3:-1:-1"),
 		{Act: "stranger", Step: StepEnded},
 	} {
-		trail.add(&r)
+		trail.add(r)
 	}
 	got := trail.trail
 	if len(got.Acts) != 2 || got.Cut != 1 {

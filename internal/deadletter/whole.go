@@ -1,11 +1,14 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // whole reads a topic partition in the order of its messages, each once, and misses none.
@@ -139,11 +142,5 @@ func follows(last, next pulsar.MessageID) bool {
 
 // compareIDs orders the ids of a topic partition.
 func compareIDs(a, b pulsar.MessageID) int {
-	switch p, q := placeOf(a), placeOf(b); {
-	case p.before(q):
-		return -1
-	case q.before(p):
-		return 1
-	}
-	return int(a.BatchIdx()) - int(b.BatchIdx())
+	return cmp.Or(event.Position(placeOf(a)).Compare(event.Position(placeOf(b))), cmp.Compare(a.BatchIdx(), b.BatchIdx()))
 }

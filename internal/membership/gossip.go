@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
@@ -154,12 +155,10 @@ func (g *Gossip) Ready() <-chan struct{} { return g.ready }
 
 // Addr returns the ip:port at which others reach this node's gossip, "" before Ready.
 func (g *Gossip) Addr() string {
-	select {
-	case <-g.ready:
+	if signal.IsClosed(g.ready) {
 		return g.self.GossipAddr
-	default:
-		return ""
 	}
+	return ""
 }
 
 // Members returns the other members that gossip believes alive or suspect, by name

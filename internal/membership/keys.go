@@ -40,7 +40,7 @@ func ParseKeys(text string) ([][]byte, error) {
 
 // Keys are the keys of a file, reread when it changes. Gossip that was once encrypted
 // stays so, whatever the file holds later.
-type Keys struct{ *reload.Value[[][]byte] }
+type Keys = reload.Value[[][]byte]
 
 // Keys returns the keys of a [Gossip] that is ready; nil: they are not in a file.
 func (g *Gossip) Keys() *Keys { return g.keys }
@@ -51,7 +51,7 @@ func (g *Gossip) Continue(keys *Keys) { g.keys = keys }
 
 func (g *Gossip) keyFile() (*Keys, error) {
 	path, log, reloads := g.cfg.EncryptionKeysFile, g.log, g.metrics.keyReloads
-	value, err := reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
+	return reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
 		keys, err := ParseKeys(string(contents[0]))
 		if err != nil {
 			return nil, fmt.Errorf("membership: %s: %w", path, err)
@@ -66,7 +66,6 @@ func (g *Gossip) keyFile() (*Keys, error) {
 		reloads.WithLabelValues("ok").Inc()
 		log.Info("gossip keys reloaded")
 	})
-	return &Keys{value}, err
 }
 
 // setKeys makes ring hold exactly these keys, the first one as its primary.

@@ -113,14 +113,14 @@ func unwrap(message []byte) ([]byte, error) {
 	if message[0] != compressMsg {
 		return message, nil
 	}
-	return decompress(bytes.NewReader(message[1:]), packetBytesMax, packetBytesMax)
+	return decompress(bytes.NewReader(message[1:]), packetBytesMax)
 }
 
 // checkMessages accepts one message, or several of which only the first one may ask for
 // an answer: so a packet never causes more than one.
 func checkMessages(message []byte) error {
 	if message[0] != compoundMsg {
-		return checkType(message, nackRespMsg)
+		return checkType(message)
 	}
 	if len(message) < 2 {
 		return refusedMalformed
@@ -138,7 +138,7 @@ func checkMessages(message []byte) error {
 		part := rest[:n]
 		rest = rest[n:]
 		news := part[0] == suspectMsg || part[0] == aliveMsg || part[0] == deadMsg
-		if i > 0 && !news || checkType(part, nackRespMsg) != nil {
+		if i > 0 && !news || checkType(part) != nil {
 			return refusedMalformed
 		}
 	}
@@ -146,15 +146,15 @@ func checkMessages(message []byte) error {
 }
 
 // checkType accepts the messages of packets.
-func checkType(message []byte, last byte) error {
-	if t := message[0]; t <= deadMsg || t == last {
+func checkType(message []byte) error {
+	if t := message[0]; t <= deadMsg || t == nackRespMsg {
 		return nil
 	}
 	return refusedMalformed
 }
 
-// decompress reads a message that memberlist has compressed: {Algo: 0, Buf: bytes}.
-func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
+// decompress reads a message that memberlist has compressed: {Algo: 0, Buf: bytes}. bytesMax bounds it before and after.
+func decompress(r io.Reader, bytesMax int) ([]byte, error) {
 	m := msgpack{r}
 	fields, err := m.fields()
 	if err != nil {
@@ -176,7 +176,7 @@ func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
 				return nil, refusedMalformed
 			}
 		case "Buf":
-			if compressed, err = m.bytes(compressedMax); err != nil {
+			if compressed, err = m.bytes(bytesMax); err != nil {
 				return nil, err
 			}
 		default:
@@ -185,9 +185,9 @@ func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
 	}
 	from := lzw.NewReader(bytes.NewReader(compressed), lzw.LSB, 8)
 	var plain bytes.Buffer
-	n, err := io.CopyN(&plain, from, int64(plainMax)+1)
+	n, err := io.CopyN(&plain, from, int64(bytesMax)+1)
 	switch {
-	case n > int64(plainMax):
+	case n > int64(bytesMax):
 		return nil, refusedTooLarge
 	case n == 0, !errors.Is(err, io.EOF):
 		return nil, refusedMalformed
@@ -221,7 +221,6 @@ func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 	if _, err := io.ReadFull(from, kind[:]); err != nil {
 		return nil, err
 	}
-	var err error
 	switch {
 	case kind[0] == encryptMsg:
 		var length [4]byte
@@ -234,7 +233,7 @@ func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 	case s.encrypted:
 		return nil, refusedClear
 	case kind[0] == compressMsg:
-		plain, err := decompress(conn, streamBytesMax, streamBytesMax)
+		plain, err := decompress(conn, streamBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -243,10 +242,9 @@ func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 		}
 		return io.MultiReader(bytes.NewReader(seen.Bytes()[:labelBytes]), bytes.NewReader(plain)), nil
 	default:
-		err = checkStream(kind[0], from)
-	}
-	if err != nil {
-		return nil, err
+		if err := checkStream(kind[0], from); err != nil {
+			return nil, err
+		}
 	}
 	return io.MultiReader(bytes.NewReader(seen.Bytes()), conn), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/audit/exchange"
 	"github.com/ringfence/router/internal/audit/judge"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
@@ -142,9 +143,7 @@ func (a *auditing) run(ctx context.Context) error {
 			a.missOwners()
 			a.repeat(ctx)
 		case <-a.changed:
-			select {
-			case <-ctx.Done(): // the next round reports all
-			case <-time.After(gathered):
+			if backoff.Sleep(ctx, gathered) == nil { // else the next round reports all
 				a.tell(ctx)
 			}
 		}
@@ -173,14 +172,11 @@ func (a *auditing) tell(ctx context.Context) {
 // repeat sends the failed reports again. Reports for a member that has left go to the present owners.
 func (a *auditing) repeat(ctx context.Context) {
 	t := a.node.Table()
-	has := func(inc ownership.Incarnation) bool {
-		return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == inc })
-	}
 	a.mu.Lock()
 	again := a.again
 	a.again, a.held = nil, 0
 	for _, f := range again {
-		if !has(f.to.Inc) && len(f.report.Handlings) > 0 {
+		if !t.IsMember(f.to.Inc) && len(f.report.Handlings) > 0 {
 			a.late = append(a.late, f.report.Handlings...)
 			signal.Set(a.changed)
 		}
@@ -188,7 +184,7 @@ func (a *auditing) repeat(ctx context.Context) {
 	a.mu.Unlock()
 	var sending sync.WaitGroup
 	for _, f := range again {
-		if has(f.to.Inc) {
+		if t.IsMember(f.to.Inc) {
 			sending.Go(func() { a.report(ctx, f) })
 		}
 	}
@@ -282,12 +278,11 @@ var errNotMember = errors.New("the sender is not a member of this group, its key
 
 // take accepts the report of another member.
 func (a *auditing) take(r *exchange.Report, signed func(verify func(text, signature []byte) bool) bool) error {
-	n, peer := a.node, forward.Peer(r.Incarnation)
-	key := n.pipeline.KeyOf(peer)
+	n := a.node
+	key := n.pipeline.KeyOf(forward.Peer(r.Incarnation))
 	proven := len(key) == ed25519.PublicKeySize && signed(func(text, signature []byte) bool { return ed25519.Verify(key, text, signature) })
 	if n.cfg.Mode == Gossip { // members have no keys there
-		t := n.Table()
-		proven = t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return forward.Peer(m.Inc) == peer })
+		proven = n.Table().IsMember(ownership.Incarnation(r.Incarnation))
 	}
 	if !proven || r.Group != n.cfg.Group || ownership.Incarnation(r.To) != n.self.Load().inc {
 		a.judge.Refused()

@@ -200,9 +200,10 @@ func (n *Node) noteTopics() {
 	}
 	text = strings.TrimSuffix(text, "; ")
 	n.metrics.topicsNotConsumed.Set(float64(len(waiting)))
-	if before := n.topicsNoted.Swap(&text); before != nil && *before == text || before == nil && text == "" {
+	if text == n.topicsNoted {
 		return
 	}
+	n.topicsNoted = text
 	if text == "" {
 		n.log.Info("all topics are consumed: all members list them")
 		return

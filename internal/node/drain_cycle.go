@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/pipeline"
@@ -225,21 +226,25 @@ func (n *Node) handOver(ctx context.Context) {
 	began := clock.Now()
 	ctx, giveUp := context.WithTimeout(ctx, handoverTimeout)
 	defer giveUp()
+	if !n.handOverAll(ctx) {
+		n.log.Warn("not all finished events were handed over: those that are redelivered are handled twice", "after", clock.Now().Sub(began))
+	}
+}
+
+// handOverAll reports whether the next owners have confirmed all ids in time.
+func (n *Node) handOverAll(ctx context.Context) bool {
 	for n.pipeline.HandOver() { // its driver has ended
-		select {
-		case <-time.After(pipeline.HandoverPause):
-		case <-ctx.Done():
-			n.log.Warn("not all finished events were handed over: those that are redelivered are handled twice", "after", clock.Now().Sub(began))
-			return
+		if backoff.Sleep(ctx, pipeline.HandoverPause) != nil {
+			return false
 		}
 	}
 	select {
 	case <-n.pool.HandedOver():
-		return
+		return true
 	case <-time.After(n.cfg.Forward.DeadAfter):
 	case <-ctx.Done():
 	}
-	n.log.Warn("not all finished events were handed over: those that are redelivered are handled twice", "after", clock.Now().Sub(began))
+	return false
 }
 
 // handoverTimeout suffices for all that the window of a node holds by default.

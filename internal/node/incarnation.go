@@ -34,8 +34,7 @@ type incarnation struct {
 	gossip       *membership.Gossip
 	driver       *driverLoop
 	controlLog   *controllog.Log           // nil with Mode Gossip
-	decides      driver.Machine            // an ownership.Machine, or with Mode Gossip a gossipMachine
-	shown        *shown                    // around decides, publishes the waits of gates; nil with Mode Gossip
+	shown        *shown                    // around the ownership.Machine, publishes the waits of gates; nil with Mode Gossip
 	timedMachine timedMachine              // around all of them: the one that driver steps
 	others       gossipView                // the members as gossip sees them, with Mode Gossip
 	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
@@ -118,8 +117,8 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		defer stop()
 		defer func() { _ = l.journal.Close() }() // each line has been written, or reported; nil is fine
 		end = l.driver.run(ctx)
-		if m, ok := l.decides.(*ownership.Machine); ok {
-			n.memory.Store(new(m.Memory()))
+		if l.shown != nil {
+			n.memory.Store(new(l.shown.Memory()))
 		}
 		return nil
 	})
@@ -155,7 +154,6 @@ func (n *Node) startOwnership(l *incarnation) (serveLog func(context.Context) er
 // drive makes the driver of the machine that decides for this incarnation. The driver steps it through layers that only
 // watch: shown, naming, a journal if one is configured, and timedMachine.
 func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
-	l.decides = decides
 	stepped := decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.shown = newShown(m)
@@ -331,6 +329,5 @@ func (d dataSide) SetTable(t *ownership.Table) {
 
 // isMember reports whether the newest table names this incarnation.
 func (l *incarnation) isMember() bool {
-	t := l.node.pipeline.Table()
-	return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == l.inc })
+	return l.node.Table().IsMember(l.inc)
 }

@@ -76,7 +76,7 @@ func TestANewIncarnationSuspectsNobody(t *testing.T) {
 	suspect := b.self.Load().inc
 	g.eventually("a's gossip knows b", func() error {
 		l := a.incarnation.Load()
-		if _, named := l.nameOf(suspect); !named || !slices.ContainsFunc(l.gossip.Members(), func(m membership.Member) bool { return m.Inc == suspect }) {
+		if _, named := l.entryOf(suspect); !named || !slices.ContainsFunc(l.gossip.Members(), func(m membership.Member) bool { return m.Inc == suspect }) {
 			return errors.New("not yet")
 		}
 		return nil

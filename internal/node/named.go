@@ -60,8 +60,8 @@ func (l *incarnation) setNamed(named directory) {
 	l.node.reach.keep(named)
 }
 
-// nameOf returns the control log's entry of an incarnation, and false if there is none.
-func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
+// entryOf returns the control log's entry of an incarnation, and false if there is none.
+func (l *incarnation) entryOf(inc ownership.Incarnation) (ownership.Node, bool) {
 	if named := l.named.Load(); named != nil {
 		node, ok := (*named)[inc]
 		return node, ok
@@ -75,6 +75,6 @@ func (l *incarnation) trusts(m membership.Member) bool {
 	if l.node.cfg.Mode == Gossip {
 		return true
 	}
-	node, named := l.nameOf(m.Inc)
+	node, named := l.entryOf(m.Inc)
 	return named && node.Name == m.Name
 }

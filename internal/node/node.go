@@ -184,7 +184,7 @@ type Node struct {
 	changed chan struct{} // cap 1: wakes the consumer's waitUntil
 
 	otherSettings atomic.Pointer[otherSettings] // of the newest router that wanted to join with such
-	topicsNoted   atomic.Pointer[string]        // which topics are not consumed, as the log says it
+	topicsNoted   string                        // which topics are not consumed, as the log says it; for the driver's goroutine alone
 	topicsWaiting atomic.Pointer[topicsWaiting]
 
 	memory atomic.Pointer[ownership.Memory] // of the earlier incarnation; nil: there was none
@@ -202,11 +202,12 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		cfg.Membership.Group += "/gossip" // members of the other mode go by other tables: they must not find each other
 	}
 	cfg.ControlLog.Group = cfg.Group
+	log := parts.Log.With("component", "node")
 	n := &Node{
-		cfg: cfg, parts: parts, log: parts.Log.With("component", "node"),
+		cfg: cfg, parts: parts, log: log,
 		metrics:       newMetrics(parts.Registry),
 		steering:      newSteering(parts.Registry, clock.Careful()),
-		badRecords:    newBadRecords(parts.Log.With("component", "node"), parts.Registry),
+		badRecords:    newBadRecords(log, parts.Registry),
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),
@@ -293,7 +294,7 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 // cover passes a reservation that is to be covered, or is over, to the ownership machine. Between two incarnations it
 // does nothing: all turns have ended.
 func (n *Node) cover(in ownership.Input) {
-	if l := n.incarnation.Load(); l != nil && l.driver != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.cover(in)
 	}
 }

@@ -258,7 +258,7 @@ func (s *reporter) Members() []report.Member {
 	if l := n.incarnation.Load(); l != nil {
 		unnamed := 0
 		for _, m := range l.gossip.Members() {
-			if named, ok := l.nameOf(m.Inc); ok {
+			if named, ok := l.entryOf(m.Inc); ok {
 				add(named.Name, m.Inc, named.GRPCAddr, 0, false)
 			} else if !seen[m.Inc] && (n.cfg.Mode == Gossip || unnamed < unnamedListedMax) {
 				unnamed++
@@ -317,7 +317,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	at.LastError = state.LastError
 	s.describeVisits(&at, now, &state)
 	if state.HeldUntil != 0 {
-		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
+		at.RetryIn = left(now, state.HeldUntil)
 	}
 	if state.Wait == mailbox.WaitGate {
 		for _, blockers := range s.blockers(ctx, state.Partition) {
@@ -380,7 +380,7 @@ func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [
 			all[i] = append(all[i], report.Blocker{Member: s.node.cfg.Name})
 		}
 		for j, b := range wait.blockers {
-			all[i] = append(all[i], report.Blocker{Member: wait.names[j], Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(now).Seconds())})
+			all[i] = append(all[i], report.Blocker{Member: wait.names[j], Start: b.Start.String(), Seconds: left(now, b.Deadline)})
 		}
 	}
 	return all

@@ -123,7 +123,7 @@ func (s *reporter) describe(one *report.ListedKey, now clock.Instant, k mailbox.
 		one.Event = "" // the id is that of no message
 	}
 	if k.HeldUntil != 0 {
-		one.RetryIn = max(0, k.HeldUntil.Sub(now).Seconds())
+		one.RetryIn = left(now, k.HeldUntil)
 	}
 }
 

@@ -180,7 +180,7 @@ func (r *rollout) moved(now time.Time, note *ownership.Note, reason string) {
 	m.word.From = slices.Sorted(maps.Keys(from))
 	if before != nil {
 		for _, n := range before.Members {
-			if !slices.ContainsFunc(t.Members, func(o ownership.Node) bool { return o.Inc == n.Inc }) {
+			if !t.IsMember(n.Inc) {
 				m.gone = append(m.gone, n.Inc)
 			}
 		}

@@ -4,11 +4,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// anchors remembers where the log stood, once per AnchorEvery.
-type anchors struct {
-	marks []mark // oldest first
-}
-
+// mark is the newest record taken in at an instant.
 type mark struct {
 	when clock.Instant
 	at   Position
@@ -18,16 +14,16 @@ type mark struct {
 // end of the log as of AnchorBehind ago. A node that is half as far behind is LOST, so no node
 // needs the trimmed records.
 func (m *Machine) moveAnchor() {
-	a, t := &m.anchors, &m.cfg.Timing
-	if len(a.marks) > 0 && !m.due(a.marks[len(a.marks)-1].when.Add(t.AnchorEvery)) {
+	t := &m.cfg.Timing
+	if len(m.anchors) > 0 && !m.due(m.anchors[len(m.anchors)-1].when.Add(t.AnchorEvery)) {
 		return
 	}
-	a.marks = append(a.marks, mark{m.now, m.tail.last})
+	m.anchors = append(m.anchors, mark{m.now, m.tail.last})
 	m.due(m.now.Add(t.AnchorEvery))
 	old := Position{}
-	for len(a.marks) > 0 && m.now.Sub(a.marks[0].when) >= t.AnchorBehind {
-		old = a.marks[0].at
-		a.marks = a.marks[1:]
+	for len(m.anchors) > 0 && m.now.Sub(m.anchors[0].when) >= t.AnchorBehind {
+		old = m.anchors[0].at
+		m.anchors = m.anchors[1:]
 	}
 	if !old.IsZero() && m.isFresh() && m.rank() == 0 {
 		m.emit(MoveAnchor{To: old})

@@ -51,7 +51,7 @@ func (m *Machine) appendDone(in AppendDone) {
 		}
 	case *Hello:
 		if in.Failed {
-			m.join.helloFailed()
+			m.join.onWay = false // the next one goes out in its time
 		}
 	case *Reservations:
 		m.changesDone(body.Seq, in.Failed)

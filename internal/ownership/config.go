@@ -157,12 +157,9 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, setting.Check(c.Timing))...)
 }
 
-// WaitFor returns the longest time, by our clock, for which a promise of length ttl that was made before now may last
-// by its holder's clock.
-func WaitFor(ttl time.Duration) time.Duration { return waitFor(ttl) }
-
-// waitFor is W: the longest time, by our clock, from the reading of a Beat to the end of the deadlines that its lease
-// of length l permits, if every clock errs by 1 % at most (A2).
-func waitFor(l time.Duration) time.Duration {
+// WaitFor is W: the longest time, by our clock, from the reading of a Beat to the end of the deadlines that its lease
+// of length l permits, if every clock errs by 1 % at most (A2). So a promise of length l that was made before now lasts no
+// longer by its holder's clock.
+func WaitFor(l time.Duration) time.Duration {
 	return l*101/99 + 50*time.Millisecond + 1
 }

@@ -31,9 +31,9 @@ const (
 
 // AnchorBehindMin is the least Timing.AnchorBehind, in whole seconds: an author of a Genesis without a state reads only what is behind
 // the anchor, and must find there each take with a promise that has not ended. The clocks of the owner and of the holder, which measure the
-// promise, and that of the member that moves the anchor may differ as in waitFor.
+// promise, and that of the member that moves the anchor may differ as in WaitFor.
 func AnchorBehindMin() time.Duration {
-	return (waitFor(PromiseMax) + time.Second - 1).Truncate(time.Second)
+	return (WaitFor(PromiseMax) + time.Second - 1).Truncate(time.Second)
 }
 
 // The reasons why a turn is not covered.
@@ -132,7 +132,7 @@ func (m *Machine) uncover(in Drop) {
 // before, under an open gate, so it ends before the wait for its ttl does, by our clock.
 func (m *Machine) awaitHolders(p ring.Partition) {
 	for _, r := range m.state.reservedOn(p) {
-		m.covers.until[r.KeyAt] = m.now.Add(waitFor(r.TTL))
+		m.covers.until[r.KeyAt] = m.now.Add(WaitFor(r.TTL))
 	}
 }
 
@@ -318,5 +318,5 @@ func (m *Machine) tooManyReserved() (wait bool) {
 		c.crowded = m.now
 		m.emit(Note{Kind: NoteBadRecord, Reason: fmt.Sprintf("more than %d keys with reservations since the anchor, or records of a later log version than %d: no first table before their promises have ended", listedMax, LogVersionMax)})
 	}
-	return !m.due(c.crowded.Add(waitFor(TTLMost)))
+	return !m.due(c.crowded.Add(WaitFor(TTLMost)))
 }

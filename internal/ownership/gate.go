@@ -49,10 +49,9 @@ type gates struct {
 	waiting Set // ours and not acquired
 	running Set // where a delivery of ours may run, of another tenure than the open one
 	barred  Set // part of running: no Pong may extend these deliveries any more
-	partial Set // part of open: some keys are withheld
 
 	busy     map[ring.Partition][]ring.KeyHash // of running: the keys that run; absent: any key may run
-	withheld map[ring.Partition][]ring.KeyHash // of partial: the withheld keys, ascending
+	withheld map[ring.Partition][]ring.KeyHash // of open: the withheld keys, ascending; absent: none is
 
 	since   []clock.Instant // by partition: when the record that began its wait or drain was read
 	revoked []uint64        // by partition: Seq of the newest Revoke that closed its open gate; 0: none
@@ -77,7 +76,7 @@ type drain struct {
 func newGates(partitions int, running Set) gates {
 	g := gates{
 		open: newSet(partitions), waiting: newSet(partitions),
-		running: newSet(partitions), barred: newSet(partitions), partial: newSet(partitions),
+		running: newSet(partitions), barred: newSet(partitions),
 		busy: map[ring.Partition][]ring.KeyHash{}, withheld: map[ring.Partition][]ring.KeyHash{},
 		since: make([]clock.Instant, partitions), revoked: make([]uint64, partitions),
 	}
@@ -102,7 +101,6 @@ func (g *gates) gate(p ring.Partition) Gate {
 func (m *Machine) shut(p ring.Partition) {
 	g := &m.gates
 	g.open.remove(p)
-	g.partial.remove(p)
 	delete(g.withheld, p)
 	m.covers.leave(p)
 }

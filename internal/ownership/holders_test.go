@@ -113,7 +113,7 @@ func (p *proc) asked(h *holder, at keyAt, id ReservationID, asked clock.Instant)
 	case gate != Open || !now.Before(p.lease.Until):
 	case t.run == nil && now.Before(t.answers):
 		remaining, covered = t.ttl, true
-		t.until = now.Add(waitFor(t.ttl))
+		t.until = now.Add(WaitFor(t.ttl))
 		w.stats["renewed covered"]++
 		p.endCovered(t)
 	case t.run != nil:

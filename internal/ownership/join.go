@@ -348,9 +348,6 @@ func (m *Machine) self() Node {
 	}
 }
 
-// helloFailed lets the next Hello go out in its time.
-func (j *joining) helloFailed() { j.onWay = false }
-
 // helloBack takes an own Hello: a Snap for it counts from here on, and it is one
 // more in the row of a cold start. A duplicate is not.
 func (m *Machine) helloBack(r read) {
@@ -486,7 +483,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 			m.apply(k)
 		}
 	}
-	m.goOnPrefix(r)
+	m.prefixes.goOn(m.state, r)
 }
 
 // adopted ends the join.

@@ -93,8 +93,7 @@ func (m *Machine) stopAlone() {
 	g := &m.gates
 	revoked := g.open.Clone()
 	for p := range revoked.All() {
-		g.open.remove(p)
-		m.covers.leave(p)
+		m.shut(p)
 	}
 	m.markRevoked(revoked, m.now)
 	m.closeGates()

@@ -37,7 +37,7 @@ type Machine struct {
 	gates  gates // gate.go
 	intent       // propose.go: the requests of this node to the group
 
-	anchors anchors     // anchor.go
+	anchors []mark      // anchor.go: where the log stood, once per AnchorEvery, oldest first
 	covers  covers      // cover.go
 	taken   []takenOver // takenover.go: not reported yet
 
@@ -172,7 +172,7 @@ func (m *Machine) isMember() bool { return m.state != nil && m.state.IsMember(m.
 
 // apply takes the next record of a gap-free log, read at r.when, into the state.
 func (m *Machine) apply(r read) {
-	m.goOnPrefix(r)
+	m.prefixes.goOn(m.state, r)
 	if !m.readable(r) {
 		return
 	}
@@ -253,7 +253,7 @@ func (m *Machine) startDeadlines(r read) (moved int) {
 	for p := range m.state.pending.All() {
 		tenures := m.state.Pending[p]
 		if t := &tenures[len(tenures)-1]; t.Dep == r.at {
-			t.deadline = m.heard(t.Inc).Add(waitFor(t.Lease))
+			t.deadline = m.heard(t.Inc).Add(WaitFor(t.Lease))
 			moved++
 		}
 	}
@@ -313,7 +313,7 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	for p := range m.state.pending.All() {
 		for i := range m.state.Pending[p] {
 			t := &m.state.Pending[p][i]
-			t.deadline = max(t.deadline, x.Add(waitFor(t.Lease)))
+			t.deadline = max(t.deadline, x.Add(WaitFor(t.Lease)))
 		}
 	}
 	m.gates.recheck = true
@@ -392,7 +392,7 @@ func (m *Machine) moveDeadlines(r read, b *Beat) {
 	for p := range both(b.Draining, m.state.pending) {
 		for i := range m.state.Pending[p] {
 			if t := &m.state.Pending[p][i]; t.Inc == r.rec.Inc {
-				t.deadline = max(t.deadline, r.when.Add(waitFor(t.Lease)))
+				t.deadline = max(t.deadline, r.when.Add(WaitFor(t.Lease)))
 			}
 		}
 	}

@@ -297,6 +297,27 @@ func TestStoppedNodeOpensNothing(t *testing.T) {
 	}
 }
 
+// TestStoppedNodeWithholdsNothing: what a node says of a gate that it has closed for good names no keys that wait behind it.
+func TestStoppedNodeWithholdsNothing(t *testing.T) {
+	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
+	p := slices.Collect(m.gates.open.All())[0]
+	m.gates.withheld[p] = []ring.KeyHash{7}
+	m.out = nil
+	m.stopAlone()
+	if n := m.Status(m.now).Withheld; n != 0 {
+		t.Errorf("%d keys count as withheld", n)
+	}
+	for _, e := range m.out {
+		if set, ok := e.(SetGates); ok {
+			for _, c := range set.Gates {
+				if len(c.Withheld) > 0 {
+					t.Errorf("the gate of partition %d is %v, and withholds %d keys", c.Partition, c.Gate, len(c.Withheld))
+				}
+			}
+		}
+	}
+}
+
 // TestOwnBeatReadBack: a lease and the confirmation count from before the sending of the Beat that was read, once; a
 // duplicate, an earlier one and one of another incarnation give nothing.
 func TestOwnBeatReadBack(t *testing.T) {
@@ -578,12 +599,12 @@ func TestDeadlinesAreThoseOfTheOwnersLease(t *testing.T) {
 	m.state.Pending[0] = []Tenure{{Inc: other, Lease: LeaseMax, Dep: dep}}
 	m.state.pending.add(0)
 	m.startDeadlines(read{at: dep})
-	if got, want := m.state.Pending[0][0].deadline, m.heard(other).Add(waitFor(LeaseMax)); got != want {
+	if got, want := m.state.Pending[0][0].deadline, m.heard(other).Add(WaitFor(LeaseMax)); got != want {
 		t.Errorf("deposed: deadline %v, want %v", got, want)
 	}
 	when := m.now.Add(time.Second)
 	m.moveDeadlines(read{rec: Record{Inc: other}, when: when}, &Beat{Draining: SetOf(0)})
-	if got, want := m.state.Pending[0][0].deadline, when.Add(waitFor(LeaseMax)); got != want {
+	if got, want := m.state.Pending[0][0].deadline, when.Add(WaitFor(LeaseMax)); got != want {
 		t.Errorf("draining: deadline %v, want %v", got, want)
 	}
 }

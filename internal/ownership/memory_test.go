@@ -444,7 +444,7 @@ func TestAdoptedSnap(t *testing.T) {
 	if m.base != at(40) || m.tail.last != at(64) || m.heardBase != read || m.peers[m.cfg.Inc].came != read || m.ownRead != start.Add(4*time.Second) {
 		t.Errorf("base %v, last %v, heard of all at %v, came at %v", m.base, m.tail.last, m.heardBase, m.peers[m.cfg.Inc].came)
 	}
-	if got, want := m.state.Pending[0][0].deadline, read.Add(waitFor(LeaseMax)); got != want {
+	if got, want := m.state.Pending[0][0].deadline, read.Add(WaitFor(LeaseMax)); got != want {
 		t.Errorf("earlier tenures are over at %v, want %v", got, want)
 	}
 	if p := m.peers[other]; p != nil && p.beat != nil {

@@ -62,6 +62,23 @@ func hashPrefix(before uint64, r read) uint64 {
 	return max(1, xxhash.Sum64(buf[:]))
 }
 
+// begin starts with the hash of a state as of at.
+func (p *prefixes) begin(at Position, s *State) {
+	p.list = p.list[:0]
+	if s.PrefixHash != 0 {
+		p.add(at, s.PrefixHash)
+	}
+}
+
+// goOn adds a record to the prefix hash of a state, before anything is done about the record.
+func (p *prefixes) goOn(s *State, r read) {
+	if s.PrefixHash == 0 { // adopted from a router that does not compute it
+		return
+	}
+	s.PrefixHash = hashPrefix(s.PrefixHash, r)
+	p.add(r.at, s.PrefixHash)
+}
+
 // beginPrefix starts the prefix hash with the record that begins a state.
 func (m *Machine) beginPrefix(r read) {
 	m.state.PrefixHash = hashPrefix(0, r)
@@ -70,22 +87,10 @@ func (m *Machine) beginPrefix(r read) {
 
 // adoptPrefix takes the prefix hash of a state as of at. Beats from before are not judged.
 func (m *Machine) adoptPrefix(at Position) {
-	m.prefixes.list = m.prefixes.list[:0]
+	m.prefixes.begin(at, m.state)
 	for _, p := range m.peers { // each is reset by itself: the order does not matter
 		p.prefix = prefixDoubt{}
 	}
-	if m.state.PrefixHash != 0 {
-		m.prefixes.add(at, m.state.PrefixHash)
-	}
-}
-
-// goOnPrefix adds a record to the prefix hash, before anything is done about the record.
-func (m *Machine) goOnPrefix(r read) {
-	if m.state.PrefixHash == 0 { // adopted from a router that does not compute it
-		return
-	}
-	m.state.PrefixHash = hashPrefix(m.state.PrefixHash, r)
-	m.prefixes.add(r.at, m.state.PrefixHash)
 }
 
 // forked judges the prefix hash of a Beat, and reports whether this node is the one that has

@@ -296,7 +296,7 @@ func (m *Machine) withoutLateStarters(joiners []Node) []Node {
 		return joiners
 	}
 	return slices.DeleteFunc(joiners, func(j Node) bool {
-		return !m.due(m.peer(j.Inc).came.Add(waitFor(lease)))
+		return !m.due(m.peer(j.Inc).came.Add(WaitFor(lease)))
 	})
 }
 

@@ -155,9 +155,8 @@ func (r *Replay) order(before, at Position) string {
 
 // apply applies a record, or keeps it until there is a state.
 func (r *Replay) apply(one read) string {
-	if r.state != nil && r.state.PrefixHash != 0 {
-		r.state.PrefixHash = hashPrefix(r.state.PrefixHash, one)
-		r.prefixes.add(one.at, r.state.PrefixHash)
+	if r.state != nil {
+		r.prefixes.goOn(r.state, one)
 	}
 	foreign := one.rec.Group != r.group || one.rec.Body == nil || one.rec.LogVersion == 0 || one.rec.LogVersion > LogVersionMax
 	if g, ok := one.rec.Body.(*Genesis); ok && !foreign {
@@ -234,20 +233,15 @@ func (r *Replay) await(one read, foreign bool) string {
 			return fmt.Sprintf("the state that it hands over contradicts record %v: %s", k.at, reason)
 		}
 	}
-	if r.state.PrefixHash != 0 {
-		r.state.PrefixHash = hashPrefix(r.state.PrefixHash, one)
-		r.prefixes.add(one.at, r.state.PrefixHash)
-	}
+	r.prefixes.goOn(r.state, one)
 	r.checked.Snaps++
 	return ""
 }
 
 // begin starts with a state as of a position.
 func (r *Replay) begin(at Position, s *State) {
-	r.state, r.views, r.prefixes, r.hellos = s, []view{{s.Cur, s.ViewHash}}, prefixes{}, nil
-	if s.PrefixHash != 0 {
-		r.prefixes.add(at, s.PrefixHash)
-	}
+	r.state, r.views, r.hellos = s, []view{{s.Cur, s.ViewHash}}, nil
+	r.prefixes.begin(at, s)
 	r.tenures = make([][]span, len(s.Table))
 	if len(r.tokens) != len(s.Table) {
 		r.tokens = make([]Token, len(s.Table))
@@ -315,8 +309,7 @@ func (r *Replay) epoch(one read, e *Epoch) (reason string) {
 	r.checked.Epochs++
 	if s.LogVersion != version {
 		s.PrefixHash = hashPrefix(0, one) // as members do
-		r.prefixes = prefixes{}
-		r.prefixes.add(one.at, s.PrefixHash)
+		r.prefixes.begin(one.at, s)
 	}
 	r.views = append(r.views, view{one.at, s.ViewHash})
 	for p, was := range owners {
@@ -357,16 +350,13 @@ func (r *Replay) beat(one read, b *Beat) (reason string) {
 	case b.Applied.Before(r.views[0].at):
 		return "" // from before the state that this replay began with
 	}
-	for _, check := range []func() string{
-		func() string { return r.knows(b) },
-		func() string { return r.acquires(inc, b) },
-		func() string { return r.drains(inc, b, before, known) },
-	} {
-		if reason := check(); reason != "" {
-			return reason
-		}
+	if reason = r.knows(b); reason == "" {
+		reason = r.acquires(inc, b)
 	}
-	return ""
+	if reason == "" {
+		reason = r.drains(inc, b, before, known)
+	}
+	return reason
 }
 
 func (r *Replay) pendingTenures() (n int) {

@@ -330,7 +330,7 @@ func TestAuthorKnowsTheTakes(t *testing.T) {
 	if !m.tooManyReserved() {
 		t.Error("it does not wait for the promises that it cannot list")
 	}
-	m.now = m.now.Add(waitFor(TTLMost) - 1)
+	m.now = m.now.Add(WaitFor(TTLMost) - 1)
 	if !m.tooManyReserved() {
 		t.Error("it does not wait until they have ended")
 	}

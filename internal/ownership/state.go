@@ -73,11 +73,10 @@ func (s *State) IsMember(inc Incarnation) bool { return s.members[inc] }
 
 // Node returns the state's knowledge of inc.
 func (s *State) Node(inc Incarnation) (Node, bool) {
-	i, ok := s.byInc[inc]
-	if !ok {
-		return Node{}, false
+	if n := s.node(inc); n != nil {
+		return *n, true
 	}
-	return s.Nodes[i], true
+	return Node{}, false
 }
 
 // node returns the entry of inc, nil if there is none. It is valid until the next record, and

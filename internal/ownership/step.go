@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -337,6 +338,11 @@ func (t *Table) Covers() bool { return t.Version >= logVersionReserved }
 type Former struct {
 	Node
 	Partitions Set
+}
+
+// IsMember reports whether inc is a member. Before the first epoch, of which t is nil, nobody is.
+func (t *Table) IsMember(inc Incarnation) bool {
+	return t != nil && slices.ContainsFunc(t.Members, func(n Node) bool { return n.Inc == inc })
 }
 
 // Owner returns the member that owns p.

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/ringfence/router/ring"
@@ -49,7 +50,7 @@ func (m *Machine) busy() []Busy {
 // conclude that from it (apply rule ii), while on withheld keys one may still run.
 func (m *Machine) acquired() Set {
 	s := m.gates.open.Clone()
-	for p := range both(s, m.gates.partial) {
+	for p := range m.gates.withheld { // the order does not matter
 		s.remove(p)
 	}
 	return s
@@ -105,11 +106,9 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 		return false
 	}
 	if len(keys) == 0 {
-		g.partial.remove(p)
 		delete(g.withheld, p)
 		m.beats.changed = true // p counts as acquired from now on
 	} else {
-		g.partial.add(p)
 		g.withheld[p] = keys
 	}
 	return true
@@ -122,7 +121,7 @@ func (m *Machine) updateWithheld() {
 		return
 	}
 	var changes []GateChange
-	for p := range m.gates.partial.All() {
+	for _, p := range slices.Sorted(maps.Keys(m.gates.withheld)) {
 		if m.withhold(p) {
 			changes = append(changes, m.change(p))
 		}

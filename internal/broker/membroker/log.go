@@ -3,6 +3,7 @@ package membroker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -32,7 +33,7 @@ func (b *Broker) AppendRecord(name string, data []byte) (event.Position, error) 
 	at := l.next
 	l.records = append(l.records, Record{at, data})
 	if excess := len(l.records) - b.cfg.RecordsMax; excess >= b.cfg.RecordsMax/4+1 {
-		l.records = append([]Record(nil), l.records[excess:]...)
+		l.records = slices.Clone(l.records[excess:])
 	}
 	l.next.Entry++
 	if l.next.Entry == int64(b.cfg.LedgerEntriesMax) {

@@ -7,7 +7,6 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
-	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/ring"
 )
 
@@ -25,13 +24,12 @@ const endsMax = SkipsLimit
 // Ended does not block, and does not keep the slice.
 func (k *Keeper) Ended(ends []event.Skipped) {
 	for _, e := range ends {
-		end := endOf(e)
-		if log, due := k.lines.Line(); due {
-			log.Info("event skipped", "act", ID(e.Act).String(), "end", end.String(), "event", e.Event.String(), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(e.Key))))
-		}
-		reason := "its event goes to the dead letter topic"
+		end, reason := EndDeadLetter, "its event goes to the dead letter topic"
 		if e.Done {
-			reason = "a handler that ran already had done its event"
+			end, reason = EndDone, "a handler that ran already had done its event"
+		}
+		if log, due := k.lines.Line(); due {
+			log.Info("event skipped", "act", ID(e.Act).String(), "end", end.String(), "event", e.Event.String(), "key_hash", ring.HashOf(string(e.Key)).String())
 		}
 		k.keepEnd(Record{Kind: Skipped, Key: e.Key, Of: e.Act, End: end, Reason: reason})
 	}
@@ -46,7 +44,7 @@ func (k *Keeper) Unparked(p event.Park, letters uint64) (kept bool) {
 		return false
 	}
 	if log, due := k.lines.Line(); due {
-		log.Info("key unparked", "act", ID(p.Act).String(), "letters", letters, "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(p.Key))))
+		log.Info("key unparked", "act", ID(p.Act).String(), "letters", letters, "key_hash", ring.HashOf(string(p.Key)).String())
 	}
 	signal.Set(k.ended)
 	return true
@@ -72,15 +70,8 @@ func (k *Keeper) keepEnd(r Record) bool {
 	return true
 }
 
-func endOf(e event.Skipped) End {
-	if e.Done {
-		return EndDone
-	}
-	return EndDeadLetter
-}
-
 // tellEnds appends the ends of skips and unparks that the topic does not have, each again when it was not read back for long.
-func (v *visit) tellEnds(transport controllog.Transport) {
+func (v *visit) tellEnds() {
 	var due []*ending
 	v.mu.Lock()
 	for act, e := range v.ends {
@@ -101,6 +92,6 @@ func (v *visit) tellEnds(transport controllog.Transport) {
 			v.log.Error("the end of an act could not be recorded", "act", r.Of.String(), "error", err)
 			continue
 		}
-		v.appendOnly(transport, data)
+		v.appendOnly(data)
 	}
 }

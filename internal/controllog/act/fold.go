@@ -68,14 +68,14 @@ type Fold struct {
 type placed struct {
 	Record
 
-	at      event.Position
-	number  uint64         // in the order in which acts were first read
-	end     End            // of a skip or unpark; 0: not recorded
-	endedBy string         // the member that has told it
-	told    string         // its words
-	ending  Record         // that has told it
-	endAt   event.Position // of its newest record
+	at     event.Position
+	number uint64         // in the order in which acts were first read
+	ending Record         // that has told the end of a skip or unpark; its zero value: none
+	endAt  event.Position // of the newest record of that end
 }
+
+// hasEnded reports whether the end of a skip or unpark is known.
+func (p placed) hasEnded() bool { return p.ending.End != 0 }
 
 // skipped names an event that is skipped.
 type skipped struct {
@@ -190,13 +190,10 @@ func (f *Fold) ended(r Record, at event.Position) Result {
 			return false
 		}
 		p.endAt = at
-		if p.end != 0 {
+		if p.hasEnded() {
 			return false
 		}
-		p.end, p.endedBy, p.ending, result = r.End, r.By, r, Ended
-		if of == Unpark {
-			p.told = r.Reason
-		}
+		p.ending, result = r, Ended
 		return true
 	}
 	if p, known := f.parks[r.Key]; known && note(&p) {
@@ -336,7 +333,7 @@ func (f *Fold) skipping(key event.Key, id event.MessageID, now time.Time) (place
 // lacksEnd reports whether a skip or unpark of a key is listed or in effect, and its end is not known.
 func (f *Fold) lacksEnd(key event.Key, act ID) bool {
 	lacks := func(p placed) bool {
-		return p.ID == act && (p.Kind == Skip || p.Kind == Unpark) && p.Key == key && p.end == 0
+		return p.ID == act && (p.Kind == Skip || p.Kind == Unpark) && p.Key == key && !p.hasEnded()
 	}
 	if p, known := f.parks[key]; known && lacks(p) {
 		return true
@@ -355,7 +352,10 @@ func (f *Fold) lacksEnd(key event.Key, act ID) bool {
 // shown is Record.shown, with the end.
 func (p placed) shown(active bool) Shown {
 	s := p.Record.shown(active)
-	s.End, s.EndedBy, s.EndWords = p.end.String(), p.endedBy, p.told
+	s.End, s.EndedBy = p.ending.End.String(), p.ending.By
+	if p.Kind == Unpark {
+		s.EndWords = p.ending.Reason
+	}
 	return s
 }
 

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pulsartest.LeftBehind()...) }
@@ -585,13 +587,13 @@ func TestTrim(t *testing.T) {
 	if _, _, err := k.Release(t.Context(), order("other")); err != nil { // its record stays, as the newest one
 		t.Fatal(err)
 	}
-	v := &visit{Keeper: k.Keeper, keys: k.boxes}
-	v.trim(t.Context(), log)
+	v := &visit{Keeper: k.Keeper, keys: k.boxes, topic: log}
+	v.trim(t.Context())
 	if log.upTo != (event.Position{}) {
 		t.Fatalf("while the hold has an effect, records up to %v may go", log.upTo)
 	}
 	k.watch.advance(k.cfg.KeepFor + 2*time.Hour)
-	v.trim(t.Context(), log)
+	v.trim(t.Context())
 	if log.upTo != end {
 		t.Errorf("records up to %v may go, want %v", log.upTo, end)
 	}
@@ -613,10 +615,29 @@ func TestAnActIsAnsweredWhenItHasItsEffect(t *testing.T) {
 	if len(answers[mark.ID]) != 1 {
 		t.Error("a mark has no answer, which shows that the end is reached")
 	}
-	v = &visit{Keeper: k, keys: boxes} // the reader was lost again
-	v.reachedEnd(controllog.NewMem())
+	v = &visit{Keeper: k, keys: boxes, topic: controllog.NewMem()} // the reader was lost again
+	v.reachedEnd()
 	if len(answers[hold.ID]) != 1 || <-answers[hold.ID] != Held || !boxes.holds("k") {
 		t.Errorf("at the end of the topic the hold has no answer, or no effect")
+	}
+}
+
+// TestLogLinesNameAKeyByItsHash: in the 16 digits by which reports and other log lines name it.
+func TestLogLinesNameAKeyByItsHash(t *testing.T) {
+	boxes := &boxes{held: map[event.Key]bool{}, skips: map[skipped]event.Skip{}, parks: map[event.Key]event.Park{}}
+	var said bytes.Buffer
+	k := New(DefaultConfig(), "a", nil, func() time.Time { return noon }, slog.New(slog.NewTextHandler(&said, nil)), NewMetrics(prometheus.NewRegistry()))
+	v := &visit{Keeper: k, keys: boxes, caughtUp: true}
+	v.apply(controllog.Entry{At: event.Position{Ledger: 1}, Data: encoded(t, record(Hold, "k", noon, time.Hour))})
+	k.Ended([]event.Skipped{{Skip: event.Skip{Key: "k", Act: newID()}}})
+	k.Unparked(event.Park{Key: "k", Act: newID()}, 1)
+	hash := " key_hash=" + ring.HashOf("k").String()
+	for _, line := range []string{"msg=act ", `msg="event skipped"`, `msg="key unparked"`} {
+		if !slices.ContainsFunc(strings.Split(said.String(), "\n"), func(l string) bool {
+			return strings.Contains(l, line) && (strings.Contains(l, hash+" ") || strings.HasSuffix(l, hash))
+		}) {
+			t.Errorf("no line with %s has%s:\n%s", line, hash, said.String())
+		}
 	}
 }
 

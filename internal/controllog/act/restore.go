@@ -63,7 +63,7 @@ func (f *Fold) redo(p placed) {
 		f.release(p.Record)
 	case p.Kind == Hold:
 		f.hold(p)
-	case p.end != 0:
+	case p.hasEnded():
 		delete(f.parks, p.Key)
 	default:
 		f.park(p)
@@ -131,7 +131,7 @@ func (f *Fold) Missing(now time.Time) (missing []Record) {
 func (f *Fold) undone(now time.Time, missing []Record) []Record {
 	last, newest := map[subject]placed{}, map[subject]placed{} // by positions, and by the order in which they were first read
 	for _, p := range f.list {
-		if p.end != 0 && !p.at.IsZero() && p.endAt.Before(p.at) && activeAt(p.Record, now) {
+		if p.hasEnded() && !p.at.IsZero() && p.endAt.Before(p.at) && activeAt(p.Record, now) {
 			missing = append(missing, p.ending)
 		}
 		if p.Kind == Skip {
@@ -149,7 +149,7 @@ func (f *Fold) undone(now time.Time, missing []Record) []Record {
 			continue
 		}
 		h, held := f.holds[n.key]
-		counts := p.end != 0 || f.parks[n.key].ID == p.ID
+		counts := p.hasEnded() || f.parks[n.key].ID == p.ID
 		if !n.park { // an act that had no room has no effect anywhere
 			counts = held && h.ID == p.ID || !held && p.Kind == Release
 		}

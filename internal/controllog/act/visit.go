@@ -21,8 +21,10 @@ type visit struct {
 	*Keeper
 
 	keys     Keys
-	caughtUp bool          // the fold covers the topic up to the start of the visit, or later
-	againAt  clock.Instant // when this member may write acts again
+	topic    controllog.Transport
+	group    *errgroup.Group // of its goroutines
+	caughtUp bool            // the fold covers the topic up to the start of the visit, or later
+	againAt  clock.Instant   // when this member may write acts again
 }
 
 func (v *visit) run(ctx context.Context) error {
@@ -30,23 +32,23 @@ func (v *visit) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	transport = controllog.Whole(transport, v.log) // a hold or a release that is missed has no later record that repairs it
+	v.topic = controllog.Whole(transport, v.log) // a hold or a release that is missed has no later record that repairs it
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	v.group, ctx = errgroup.WithContext(ctx)
+	v.group.Go(func() error {
 		defer stop()
-		return transport.Run(ctx)
+		return v.topic.Run(ctx)
 	})
-	group.Go(func() error {
+	v.group.Go(func() error {
 		defer stop()
-		return v.follow(ctx, group, transport)
+		return v.follow(ctx)
 	})
-	return group.Wait()
+	return v.group.Wait()
 }
 
 // follow reads the topic: at first from its first record, later from the newest one that was read.
-func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport controllog.Transport) error {
+func (v *visit) follow(ctx context.Context) error {
 	from := controllog.First
 	if v.restart {
 		v.mu.Lock()
@@ -58,42 +60,35 @@ func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport con
 		from = last
 	}
 	v.metrics.readers.WithLabelValues("opened").Inc()
-	return controllog.Read(ctx, transport, from, prefetch, answerMax, func(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
-		return v.begin(ctx, loopInputs{from: from, entries: entries, end: end, transport: transport, group: group})
+	return controllog.Read(ctx, v.topic, from, prefetch, answerMax, func(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
+		if last, some := v.fold.Last(); some && end.Entry >= 0 && end.Before(last) {
+			return controllog.ErrReplaced
+		}
+		v.setTransport(v.topic, errors.New("not read to its end yet"))
+		return v.loop(ctx, from, end, entries)
 	})
 }
 
-// begin prepares the loop.
-func (v *visit) begin(ctx context.Context, in loopInputs) error {
-	if last, some := v.fold.Last(); some && in.end.Entry >= 0 && in.end.Before(last) {
-		return controllog.ErrReplaced
-	}
-	v.setTransport(in.transport, errors.New("not read to its end yet"))
-	if in.end.Entry < 0 { // it is empty, or does not tell: a record that is read back shows that the end was reached
-		mark := make(chan error, 1)
-		in.mark = mark
-		in.group.Go(func() error {
-			marking, done := context.WithTimeout(ctx, answerMax)
-			defer done()
-			now := v.wall()
-			_, err := v.append(marking, Record{Kind: Mark, ID: newID(), At: now, Until: now})
-			mark <- err
-			return nil
-		})
-	}
-	return v.loop(ctx, in)
+// mark appends a record that shows, once it is read back, that the end of the topic was reached. It returns the answer.
+func (v *visit) mark(ctx context.Context) <-chan error {
+	answer := make(chan error, 1)
+	v.group.Go(func() error {
+		marking, done := context.WithTimeout(ctx, answerMax)
+		defer done()
+		now := v.wall()
+		_, err := v.append(marking, Record{Kind: Mark, ID: newID(), At: now, Until: now})
+		answer <- err
+		return nil
+	})
+	return answer
 }
 
-type loopInputs struct {
-	from      event.Position // of the first record
-	entries   <-chan controllog.Entry
-	mark      <-chan error // the answer to the mark; nil: there is none
-	end       event.Position
-	transport controllog.Transport
-	group     *errgroup.Group // of the visit
-}
-
-func (v *visit) loop(ctx context.Context, in loopInputs) error {
+// loop takes the records, of which the first one is at from, and does the work that comes up.
+func (v *visit) loop(ctx context.Context, from, end event.Position, entries <-chan controllog.Entry) error {
+	var marked <-chan error
+	if end.Entry < 0 { // it is empty, or does not tell
+		marked = v.mark(ctx)
+	}
 	late := time.NewTimer(answerMax)
 	defer late.Stop()
 	look := time.NewTimer(lookEvery)
@@ -103,36 +98,36 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 	trimming := make(chan struct{}, 1)
 	begun, _ := v.fold.Last()
 	for {
-		if last, some := v.fold.Last(); !v.caughtUp && in.end.Entry >= 0 && some && !last.Before(in.end) {
-			v.reachedEnd(in.transport)
+		if last, some := v.fold.Last(); !v.caughtUp && end.Entry >= 0 && some && !last.Before(end) {
+			v.reachedEnd()
 			late.Stop()
 			look.Reset(0)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-in.entries:
-			if in.from != controllog.First && e.At != in.from {
+		case e := <-entries:
+			if from != controllog.First && e.At != from {
 				return controllog.ErrReplaced
 			}
-			in.from = controllog.First // it was there
+			from = controllog.First // it was there
 			v.apply(e)
-		case err := <-in.mark:
+		case err := <-marked:
 			if err != nil {
 				v.restart = true // it may stand where records were read before
 				return err
 			}
-			in.mark = nil
-			v.reachedEnd(in.transport)
+			marked = nil
+			v.reachedEnd()
 			late.Stop()
 		case <-look.C:
 		case <-v.ended:
 		case <-trim.C:
 			select {
 			case trimming <- struct{}{}:
-				in.group.Go(func() error { // the broker may take long to answer, and acts must not wait for it
+				v.group.Go(func() error { // the broker may take long to answer, and acts must not wait for it
 					defer func() { <-trimming }()
-					v.trim(ctx, in.transport)
+					v.trim(ctx)
 					return nil
 				})
 			default: // the one before is not answered
@@ -143,21 +138,21 @@ func (v *visit) loop(ctx context.Context, in loopInputs) error {
 			return fmt.Errorf("it was not read to its end within %v", answerMax)
 		}
 		if v.caughtUp {
-			look.Reset(min(v.settle(v.keys), v.writeAgain(in.transport)))
-			v.tellEnds(in.transport)
+			look.Reset(min(v.settle(v.keys), v.writeAgain()))
+			v.tellEnds()
 		}
 	}
 }
 
 // reachedEnd notes that every record of the topic was read.
-func (v *visit) reachedEnd(transport controllog.Transport) {
+func (v *visit) reachedEnd() {
 	v.caughtUp = true
 	v.settle(v.keys)
 	for _, answer := range v.answers {
 		answer() // there is room
 	}
 	v.answers = nil
-	v.setTransport(transport, nil)
+	v.setTransport(v.topic, nil)
 	chance := newID()
 	v.againAt = clock.Now().Add(time.Duration(binary.LittleEndian.Uint64(chance[:]) % uint64(againWithin)))
 	if missing := len(v.fold.Missing(v.wall())); missing > 0 {
@@ -173,7 +168,7 @@ func (v *visit) reachedEnd(transport controllog.Transport) {
 
 // writeAgain appends the acts that a topic which was deleted, truncated or restored lacks, for members that start later. Each keeps its id: another
 // record of it has no effect. It returns when to look again.
-func (v *visit) writeAgain(transport controllog.Transport) time.Duration {
+func (v *visit) writeAgain() time.Duration {
 	missing := v.fold.Missing(v.wall()) // written by this goroutine alone
 	if len(missing) == 0 {
 		clear(v.again)
@@ -193,14 +188,14 @@ func (v *visit) writeAgain(transport controllog.Transport) time.Duration {
 			v.log.Error("an act is not written again", "act", r.ID.String(), "error", err)
 			continue
 		}
-		v.appendOnly(transport, data)
+		v.appendOnly(data)
 	}
 	return lookEvery
 }
 
 // appendOnly appends a record that is appended again if it is not read back.
-func (v *visit) appendOnly(transport controllog.Transport, data []byte) {
-	transport.Append(data, func(err error) {
+func (v *visit) appendOnly(data []byte) {
+	v.topic.Append(data, func(err error) {
 		result := "ok"
 		if err != nil {
 			result = "failed"
@@ -252,12 +247,12 @@ func (v *visit) report(at event.Position, r Record, result Result) {
 	if r.Kind == Skip || r.Kind.tells() {
 		log = log.With("event", r.Event.String(), "of", r.Of.String(), "end", r.End.String())
 	}
-	log.Info("act", "act", r.Kind.String(), "result", string(result), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(r.Key))),
+	log.Info("act", "act", r.Kind.String(), "result", string(result), "key_hash", ring.HashOf(string(r.Key)).String(),
 		"by", r.By, "via", r.Via, "reason", r.Reason, "until", r.Until.UTC().Format(time.RFC3339), "position", at.String())
 }
 
 // trim lets the broker delete records that nobody needs any more.
-func (v *visit) trim(ctx context.Context, transport controllog.Transport) {
+func (v *visit) trim(ctx context.Context) {
 	v.mu.Lock()
 	upTo, ok := v.fold.Old(v.wall(), v.cfg.KeepFor)
 	v.mu.Unlock()
@@ -266,7 +261,7 @@ func (v *visit) trim(ctx context.Context, transport controllog.Transport) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerMax)
 	defer cancel()
-	if err := transport.MoveAnchor(ctx, upTo); err != nil && !errors.Is(err, context.Canceled) {
+	if err := v.topic.MoveAnchor(ctx, upTo); err != nil && !errors.Is(err, context.Canceled) {
 		v.log.Warn("old acts are not deleted", "position", upTo.String(), "error", err)
 	}
 }

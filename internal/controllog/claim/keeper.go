@@ -204,12 +204,10 @@ func (p *place) run(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil && !final(err):
 		return nil
-	case errors.Is(err, ErrTaken) || errors.Is(err, ErrReleased) || !p.keeper.cfg.Optional:
+	case final(err) || !p.keeper.cfg.Optional:
 		return err
 	}
-	p.log.Warn("continuing without the claim", "error", err)
-	p.wasRead()
-	p.hold(nil)
+	p.goOnUnclaimed(err)
 	<-ctx.Done()
 	return nil
 }
@@ -242,11 +240,14 @@ func (p *place) continueUnclaimed(ctx context.Context) {
 	case <-ctx.Done():
 	case <-p.held:
 	case <-timer.C:
-		p.log.Warn("continuing without the claim",
-			"error", p.keeper.Check())
-		p.wasRead()
-		p.hold(nil)
+		p.goOnUnclaimed(p.keeper.Check())
 	}
+}
+
+func (p *place) goOnUnclaimed(why error) {
+	p.log.Warn("continuing without the claim", "error", why)
+	p.wasRead()
+	p.hold(nil)
 }
 
 // visits reads the log from its beginning, again each time that the reader is lost: only the

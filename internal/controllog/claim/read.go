@@ -3,12 +3,8 @@ package claim
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"log/slog"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/controllog"
@@ -17,26 +13,15 @@ import (
 // idleMax is how long Look waits for a next record of a log that does not tell where it ends.
 const idleMax = 2 * time.Second
 
-// errLooked ends a look that has seen all.
-var errLooked = errors.New("claim: looked")
-
 // Look reads a claims topic to its end and then asks change for a record to write; nil: none.
 // It returns the state of the log after that. It runs the transport.
 func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
-	transport = controllog.Whole(transport, slog.New(slog.DiscardHandler)) // restarts of a single reading are not worth a log line
 	l := look{transport: transport, change: change}
 	_, _ = rand.Read(l.writer[:]) // never fails
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return transport.Run(ctx) })
-	group.Go(func() error { return controllog.Read(ctx, transport, controllog.First, prefetch, answerMax, l.follow) })
-	err := group.Wait()
-	if errors.Is(err, errLooked) {
-		return &l.fold, nil
+	if err := controllog.ReadOnce(ctx, transport, prefetch, answerMax, l.follow); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	return nil, err
+	return &l.fold, nil
 }
 
 type look struct {
@@ -49,9 +34,9 @@ type look struct {
 func (l *look) follow(ctx context.Context, end event.Position, entries <-chan controllog.Entry) error {
 	idle := time.NewTimer(idleMax)
 	defer idle.Stop()
-	for ended := false; !ended; {
+	for {
 		if last, some := l.fold.Last(); end.Entry >= 0 && some && !last.Before(end) {
-			break
+			return l.write(ctx, entries)
 		}
 		select {
 		case <-ctx.Done():
@@ -63,10 +48,9 @@ func (l *look) follow(ctx context.Context, end event.Position, entries <-chan co
 			if end.Entry >= 0 {
 				return fmt.Errorf("claim: the newest record, at %v, was not read within %v", end, idleMax)
 			}
-			ended = true
+			return l.write(ctx, entries)
 		}
 	}
-	return l.write(ctx, entries)
 }
 
 // write appends the record, and reads it back.
@@ -76,7 +60,7 @@ func (l *look) write(ctx context.Context, entries <-chan controllog.Entry) error
 		return err
 	}
 	if r == nil {
-		return errLooked
+		return controllog.ErrAllRead
 	}
 	r.Writer = l.writer
 	data, err := Encode(*r)
@@ -96,7 +80,7 @@ func (l *look) write(ctx context.Context, entries <-chan controllog.Entry) error
 			answer = nil
 		case e := <-entries:
 			if r, _ := l.fold.Apply(e.At, e.Data); r.Writer == l.writer {
-				return errLooked
+				return controllog.ErrAllRead
 			}
 		}
 	}
