@@ -106,13 +106,8 @@ func runCaller(args []string) error {
 	return c.write(*out)
 }
 
-func (c *caller) write(path string) (err error) {
-	if c.file.Call, err = c.call.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return err
-	}
-	if c.file.Due, err = c.due.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return err
-	}
+func (c *caller) write(path string) error {
+	c.file.Call, c.file.Due = encoded(c.call), encoded(c.due)
 	return writeJSON(path, c.file)
 }
 

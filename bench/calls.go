@@ -32,6 +32,11 @@ type callsSample struct {
 	verified  uint64                  // calls of which caller and handler agree, in both
 }
 
+func (s callsSample) line(Options) string {
+	q := quantilesOf(s.call)
+	return fmt.Sprintf("p50 %.2f  p90 %.2f  p99 %.2f ms  %9.0f calls/s", q.P50, q.P90, q.P99, s.perSecond)
+}
+
 // callersStart is the time that callers have to start.
 const callersStart = time.Second
 
@@ -121,15 +126,8 @@ func mergeCalls(paths []string) (p callsPhase, err error) {
 		if f.Replies.Calls == 0 || f.Replies.Calls != f.Calls || len(f.Failed) > 0 {
 			return p, fmt.Errorf("%d of %d calls of a caller have a right reply; the others: %v", f.Replies.Calls, f.Calls, f.Failed)
 		}
-		for _, h := range []struct {
-			encoded []byte
-			into    *hdrhistogram.Histogram
-		}{{f.Call, p.call}, {f.Due, p.due}} {
-			one, err := hdrhistogram.Decode(h.encoded)
-			if err != nil {
-				return p, err
-			}
-			h.into.Merge(one)
+		if err := errors.Join(addEncoded(p.call, f.Call), addEncoded(p.due, f.Due)); err != nil {
+			return p, err
 		}
 		p.replies.add(f.Replies)
 		p.handled.add(f.Handled)
@@ -199,15 +197,16 @@ func (c *Calls) row(r *Report, cpu map[string]float64) string {
 
 // goals compares the figures with the goals.
 func (c *Calls) goals(rate int) string {
-	reached := func(is bool) string {
-		if is {
-			return "reached"
-		}
-		return "missed"
-	}
 	latency := fmt.Sprintf("not measured at %d/s", rate)
 	if rate >= goalRate {
-		latency = reached(c.Call.P90 <= goalP90 && c.Call.P99 <= goalP99)
+		latency = goalText(c.Call.P90 <= goalP90 && c.Call.P99 <= goalP99)
 	}
-	return fmt.Sprintf("%d/s: p90 <= %v ms, p99 <= %v ms: %s; >= %d calls/s: %s", goalRate, goalP90, goalP99, latency, goalSaturation, reached(c.PerS >= goalSaturation))
+	return fmt.Sprintf("%d/s: p90 <= %v ms, p99 <= %v ms: %s; >= %d calls/s: %s", goalRate, goalP90, goalP99, latency, goalSaturation, goalText(c.PerS >= goalSaturation))
+}
+
+func goalText(reached bool) string {
+	if reached {
+		return "reached"
+	}
+	return "missed"
 }

@@ -90,11 +90,10 @@ func (rec record) arguments(path string) []string {
 // after an error.
 func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec record) (*cluster, error) {
 	c := &cluster{options: o, mode: m, topic: topic, dir: dir}
-	self, err := os.Executable()
-	if err != nil {
+	var err error
+	if c.self, err = os.Executable(); err != nil {
 		return c, err
 	}
-	c.self = self
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
@@ -119,14 +118,14 @@ func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec
 		return c, err
 	}
 	for i := range o.Nodes {
-		if err := c.startNode(ctx, i, self, args, rec); err != nil {
+		if err := c.startNode(ctx, i, args, rec); err != nil {
 			return c, err
 		}
 	}
 	return c, nil
 }
 
-func (c *cluster) startNode(ctx context.Context, i int, self string, args []string, rec record) error {
+func (c *cluster) startNode(ctx context.Context, i int, args []string, rec record) error {
 	var node []*proc
 	app := append([]string{workerCommand, "--name", fmt.Sprintf("app-%03d", i)}, args...)
 	if c.mode.hasRouters() {
@@ -148,7 +147,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		c.callees = append(c.callees, bareAddress(i))
 	}
 	if c.mode.name == modeBare {
-		relay, err := c.launch(ctx, roleRouter, self, relayCommand,
+		relay, err := c.launch(ctx, roleRouter, c.self, relayCommand,
 			"--index", strconv.Itoa(i), "--nodes", strconv.Itoa(c.options.Nodes), "--pulsar", c.options.PulsarURL, "--topic", c.topic)
 		if err != nil {
 			return err
@@ -176,7 +175,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 	if c.options.SingleAcks {
 		app = append(app, "--single-acks")
 	}
-	p, err := c.launch(ctx, roleApp, self, app...)
+	p, err := c.launch(ctx, roleApp, c.self, app...)
 	if err != nil {
 		return err
 	}

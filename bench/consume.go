@@ -63,7 +63,7 @@ func (w *worker) consumeTopic(ctx context.Context) error {
 		l := newLanes(t.handleMessage)
 		running.Go(func() {
 			t.each(ctx, l.put)
-			l.wait()
+			l.all.Wait()
 		})
 	default:
 		// There are more processes than cores, and a hop to another goroutine would
@@ -171,5 +171,3 @@ func (l *lanes) next(key string) (m pulsar.ConsumerMessage, more bool) {
 	l.waiting[key] = behind[1:]
 	return behind[0], true
 }
-
-func (l *lanes) wait() { l.all.Wait() }

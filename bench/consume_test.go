@@ -57,7 +57,7 @@ func TestLanesAreSerialByKeyAndParallelOtherwise(t *testing.T) {
 				l.put(t.Context(), pulsar.ConsumerMessage{Message: message{key: keyName(k), payload: []byte(strconv.Itoa(n))}})
 			}
 		}
-		l.wait()
+		l.all.Wait()
 		for k := range keys {
 			if last[keyName(k)] != each {
 				t.Fatalf("%s ended with %d", keyName(k), last[keyName(k)])
@@ -98,7 +98,7 @@ func TestLanesGoRoundAStalledKey(t *testing.T) {
 			t.Errorf("%d events of other keys were handled, want 1000", handled.Load())
 		}
 		close(free)
-		l.wait()
+		l.all.Wait()
 		if handled.Load() != 2000 {
 			t.Errorf("%d events were handled, want 2000", handled.Load())
 		}
@@ -112,7 +112,7 @@ func TestLanesGiveUpWithTheContext(t *testing.T) {
 	for range 3 {
 		l.put(ctx, pulsar.ConsumerMessage{Message: message{key: "k"}})
 	}
-	l.wait()
+	l.all.Wait()
 }
 
 func TestWorkerKeepsAJournal(t *testing.T) {

@@ -17,6 +17,10 @@ type disturbSample struct {
 	perEntry  float64 // events in an entry; 0 if the broker did not say
 }
 
+func (s disturbSample) line(o Options) string {
+	return disturbResult(o, mode{}, []disturbSample{s}).Disturbed.String()
+}
+
 // lateMax bounds the time after the end within which events of other keys may begin. Later ones
 // count as if they began then.
 const lateMax = 3 * time.Second

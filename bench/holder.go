@@ -83,7 +83,7 @@ func runHolders(args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	h := newHolders(*keys, keyPickerOf(*distribution, *keys, 1))
+	h := newHolders(*keys, keyPicker(*distribution, *keys))
 	h.begin, h.warmUp, h.count = clock.Instant(*begin), *warmUp, *count
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -99,15 +99,8 @@ func runHolders(args []string) error {
 	return h.write(*out)
 }
 
-func (h *holders) write(path string) (err error) {
-	for _, e := range []struct {
-		from *hdrhistogram.Histogram
-		to   *[]byte
-	}{{h.pairs, &h.file.Pairs}, {h.waits, &h.file.Waits}, {h.over, &h.file.Over}} {
-		if *e.to, err = e.from.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-			return err
-		}
-	}
+func (h *holders) write(path string) error {
+	h.file.Pairs, h.file.Waits, h.file.Over = encoded(h.pairs), encoded(h.waits), encoded(h.over)
 	return writeJSON(path, h.file)
 }
 
@@ -147,18 +140,13 @@ func (h *holders) hold(ctx context.Context, who int, l locker, asked clock.Insta
 	alone := w.now.Add(1) == 1
 	fence := got.fence
 	before := w.fence.Swap(&fence)
-	h.granted(who, asked, alone, fence == client.Fence{} || before == nil || isLess(*before, fence))
+	h.granted(who, asked, alone, fence == client.Fence{} || before == nil || before.Before(fence))
 	w.now.Add(-1)
 	if err := got.release(ctx); err != nil {
 		return errors.Join(errors.New("a release"), err)
 	}
 	h.released(asked)
 	return nil
-}
-
-// isLess reports whether a is of an earlier holder than b.
-func isLess(a, b client.Fence) bool {
-	return a.Token < b.Token || a.Token == b.Token && a.Turn < b.Turn
 }
 
 // counts reports whether a reservation counts that was asked for at an instant.

@@ -22,6 +22,10 @@ func (s killSample) again() int {
 	return max(0, int(s.report.Started)-int(s.report.Events))
 }
 
+func (s killSample) line(Options) string {
+	return fmt.Sprintf("gap p99 %v  worst %v", s.gap.P99, s.gap.Max)
+}
+
 // killAfter is the part of the measured time before the kill.
 const killAfter = 0.25
 

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -62,39 +61,31 @@ type latencyFile struct {
 func (l *latencies) write(path string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var file latencyFile
-	var err error
-	if file.Start, err = l.start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return err
+	return writeJSON(path, latencyFile{Start: encoded(l.start), End: encoded(l.end)})
+}
+
+// encoded returns a histogram as the files of processes have it.
+func encoded(h *hdrhistogram.Histogram) []byte {
+	b, _ := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase) // it fails only for another encoding
+	return b
+}
+
+// addEncoded adds a histogram of a file to another one.
+func addEncoded(to *hdrhistogram.Histogram, b []byte) error {
+	h, err := hdrhistogram.Decode(b)
+	if err == nil {
+		to.Merge(h)
 	}
-	if file.End, err = l.end.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return err
-	}
-	b, err := json.Marshal(file)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, b, 0o600)
+	return err
 }
 
 // mergeLatencies adds the file of a worker to start and end.
 func mergeLatencies(path string, start, end *hdrhistogram.Histogram) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
+	var file latencyFile
+	if err := readJSON(path, &file); err != nil {
 		return fmt.Errorf("the latencies of an application: %w", err)
 	}
-	var file latencyFile
-	if err := json.Unmarshal(b, &file); err != nil {
-		return err
-	}
-	for encoded, into := range map[*[]byte]*hdrhistogram.Histogram{&file.Start: start, &file.End: end} {
-		h, err := hdrhistogram.Decode(*encoded)
-		if err != nil {
-			return err
-		}
-		into.Merge(h)
-	}
-	return nil
+	return errors.Join(addEncoded(start, file.Start), addEncoded(end, file.End))
 }
 
 // Quantiles are of a latency, in milliseconds.

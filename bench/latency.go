@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -13,6 +14,11 @@ type latencySample struct {
 	acked      time.Duration // mean, as the broker sees it; 0: unknown
 	behind     int           // events not handled when the last one was published
 	cpu        map[string]float64
+}
+
+func (s latencySample) line(Options) string {
+	q := quantilesOf(s.start)
+	return fmt.Sprintf("start p50 %.2f  p99 %.2f  p99.9 %.2f ms", q.P50, q.P99, q.P999)
 }
 
 // ackTick is the interval of queries for unacked entries; an answer costs the broker a

@@ -196,17 +196,17 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 	var err error
 	switch workload {
 	case workloadLatency:
-		results, err = measureLatency(ctx, b, e.options)
+		results, err = repeat(ctx, b, e.options, workload, round.latency, latencySample.line, latencyResult)
 	case workloadKill:
-		results, err = measureKill(ctx, b, e.options)
+		results, err = repeat(ctx, b, e.options, workload, round.kill, killSample.line, killResult)
 	case workloadStuck:
-		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.stuck(ctx) })
+		results, err = repeat(ctx, b, e.options, workload, round.stuck, disturbSample.line, disturbResult)
 	case workloadHot:
-		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.hot(ctx) })
+		results, err = repeat(ctx, b, e.options, workload, round.hot, disturbSample.line, disturbResult)
 	case workloadCalls:
-		results, err = measureCalls(ctx, b, e.options)
+		results, err = repeat(ctx, b, e.options, workload, round.calls, callsSample.line, callsResult)
 	case workloadReservations:
-		results, err = measureReservations(ctx, b, e.options)
+		results, err = repeat(ctx, b, e.options, workload, round.reservations, reservationsSample.line, reservationsResult)
 	default:
 		results, err = measureDrain(ctx, b, e.options)
 	}
@@ -258,56 +258,17 @@ func measureDrain(ctx context.Context, b *bench, o Options) (map[string]Result, 
 	return results(o, samples, drainResult), err
 }
 
-func measureLatency(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
-	samples := map[string][]latencySample{}
-	err := interleave(b, o, workloadLatency, 1, o.LatencyRepetitions, func(r round) (latencySample, error) { return r.latency(ctx) },
-		func(number int, m mode, s latencySample) {
-			q := quantilesOf(s.start)
-			fmt.Fprintf(b.table, "%-*s round %d  start p50 %.2f  p99 %.2f  p99.9 %.2f ms\n", modeWidth, m.name, number, q.P50, q.P99, q.P999)
+// repeat measures a workload other than drain, and prints a line of each repetition.
+func repeat[S any](ctx context.Context, b *bench, o Options, workload string,
+	measure func(round, context.Context) (S, error), line func(S, Options) string, result func(Options, mode, []S) Result,
+) (map[string]Result, error) {
+	samples := map[string][]S{}
+	err := interleave(b, o, workload, 1, o.LatencyRepetitions, func(r round) (S, error) { return measure(r, ctx) },
+		func(number int, m mode, s S) {
+			fmt.Fprintf(b.table, "%-*s round %d  %s\n", modeWidth, m.name, number, line(s, o))
 			samples[m.name] = append(samples[m.name], s)
 		})
-	return results(o, samples, latencyResult), err
-}
-
-func measureCalls(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
-	samples := map[string][]callsSample{}
-	err := interleave(b, o, workloadCalls, 1, o.LatencyRepetitions, func(r round) (callsSample, error) { return r.calls(ctx) },
-		func(number int, m mode, s callsSample) {
-			q := quantilesOf(s.call)
-			fmt.Fprintf(b.table, "%-*s round %d  p50 %.2f  p90 %.2f  p99 %.2f ms  %9.0f calls/s\n", modeWidth, m.name, number, q.P50, q.P90, q.P99, s.perSecond)
-			samples[m.name] = append(samples[m.name], s)
-		})
-	return results(o, samples, callsResult), err
-}
-
-func measureReservations(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
-	samples := map[string][]reservationsSample{}
-	err := interleave(b, o, workloadReservations, 1, o.LatencyRepetitions, func(r round) (reservationsSample, error) { return r.reservations(ctx) },
-		func(number int, m mode, s reservationsSample) {
-			pair, over := quantilesOf(s.alone.pair), quantilesOf(s.contended.handOver)
-			fmt.Fprintf(b.table, "%-*s round %d  pair p50 %.2f  p99 %.2f ms  %9.0f pairs/s  hand-over p50 %.2f  p99 %.2f ms\n", modeWidth, m.name, number, pair.P50, pair.P99, s.perSecond, over.P50, over.P99)
-			samples[m.name] = append(samples[m.name], s)
-		})
-	return results(o, samples, reservationsResult), err
-}
-
-func measureKill(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
-	samples := map[string][]killSample{}
-	err := interleave(b, o, workloadKill, 1, o.LatencyRepetitions, func(r round) (killSample, error) { return r.kill(ctx) },
-		func(number int, m mode, s killSample) {
-			fmt.Fprintf(b.table, "%-*s round %d  gap p99 %v  worst %v\n", modeWidth, m.name, number, s.gap.P99, s.gap.Max)
-			samples[m.name] = append(samples[m.name], s)
-		})
-	return results(o, samples, killResult), err
-}
-
-func measureDisturbed(b *bench, o Options, workload string, measure func(round) (disturbSample, error)) (map[string]Result, error) {
-	samples := map[string][]disturbSample{}
-	err := interleave(b, o, workload, 1, o.LatencyRepetitions, measure, func(number int, m mode, s disturbSample) {
-		fmt.Fprintf(b.table, "%-*s round %d  %v\n", modeWidth, m.name, number, disturbResult(o, m, []disturbSample{s}).Disturbed)
-		samples[m.name] = append(samples[m.name], s)
-	})
-	return results(o, samples, disturbResult), err
+	return results(o, samples, result), err
 }
 
 func results[S any](o Options, samples map[string][]S, result func(Options, mode, []S) Result) map[string]Result {

@@ -22,8 +22,7 @@ type plan struct {
 }
 
 func (o Options) plan() plan {
-	events := func(d time.Duration) int { return int(d.Seconds() * float64(o.Rate)) }
-	return plan{from: events(o.WarmUp), half: events(o.WarmUp + o.Measure), to: events(o.WarmUp + 2*o.Measure), rate: o.Rate}
+	return plan{from: o.eventsIn(o.WarmUp), half: o.eventsIn(o.WarmUp + o.Measure), to: o.eventsIn(o.WarmUp + 2*o.Measure), rate: o.Rate}
 }
 
 // of returns the half that the n-th event belongs to, false for neither.

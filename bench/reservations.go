@@ -37,6 +37,11 @@ type reservationsSample struct {
 	verified  uint64             // grants of all three
 }
 
+func (s reservationsSample) line(Options) string {
+	pair, over := quantilesOf(s.alone.pair), quantilesOf(s.contended.handOver)
+	return fmt.Sprintf("pair p50 %.2f  p99 %.2f ms  %9.0f pairs/s  hand-over p50 %.2f  p99 %.2f ms", pair.P50, pair.P99, s.perSecond, over.P50, over.P99)
+}
+
 // reservations takes keys and releases them: one at a time, as many as are granted, and one key by many.
 func (r round) reservations(ctx context.Context) (s reservationsSample, err error) {
 	o := r.options
@@ -119,16 +124,8 @@ func readHolds(path string) (p holdsPhase, err error) {
 	case f.Grants == 0 || f.Grants != f.Releases:
 		return p, fmt.Errorf("%d grants, and %d releases", f.Grants, f.Releases)
 	}
-	p = holdsPhase{grants: f.Grants, counted: f.Counted, again: f.Again}
-	for _, h := range []struct {
-		encoded []byte
-		into    **hdrhistogram.Histogram
-	}{{f.Pairs, &p.pair}, {f.Waits, &p.wait}, {f.Over, &p.handOver}} {
-		if *h.into, err = hdrhistogram.Decode(h.encoded); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
+	p = holdsPhase{pair: newHistogram(), wait: newHistogram(), handOver: newHistogram(), grants: f.Grants, counted: f.Counted, again: f.Again}
+	return p, errors.Join(addEncoded(p.pair, f.Pairs), addEncoded(p.wait, f.Waits), addEncoded(p.handOver, f.Over))
 }
 
 // Reservations is the cost of keys that are taken and released. Quantiles are of all repetitions together.
@@ -200,29 +197,23 @@ func (r *Report) goalsOfReservations() string {
 	if ours == nil {
 		return ""
 	}
-	reached := func(is bool) string {
-		if is {
-			return "reached"
-		}
-		return "missed"
-	}
 	ratio := func(a, b float64) float64 { return a / max(b, 0.001) }
 	pair, etcd := "not measured", "not measured"
 	if redis := of[modeRedis]; redis != nil {
 		times := ratio(ours.Pair.P50, redis.Pair.P50)
-		pair = fmt.Sprintf("%s (%.2f)", reached(times <= goalPairOfRedis), times)
+		pair = fmt.Sprintf("%s (%.2f)", goalText(times <= goalPairOfRedis), times)
 	}
 	if their := of[modeEtcd]; their != nil {
 		times := ratio(ours.PerS, their.PerS)
-		etcd = fmt.Sprintf("%s (%.1f; pair p50 %.1f, hand-over p50 %.1f times as fast)", reached(times >= goalOfEtcd), times,
+		etcd = fmt.Sprintf("%s (%.1f; pair p50 %.1f, hand-over p50 %.1f times as fast)", goalText(times >= goalOfEtcd), times,
 			ratio(their.Pair.P50, ours.Pair.P50), ratio(their.HandOver.P50, ours.HandOver.P50))
 	}
 	covered := "not measured"
 	if c := of[modeCovered]; c != nil {
-		covered = reached(c.Pair.P50 <= goalCoveredP50 && c.Pair.P99 <= goalCoveredP99 && c.PerS >= goalCovered)
+		covered = goalText(c.Pair.P50 <= goalCoveredP50 && c.Pair.P99 <= goalCoveredP99 && c.PerS >= goalCovered)
 	}
 	return fmt.Sprintf("pair p50 <= %v x %s: %s; >= %d pairs/s: %s; hand-over p50 <= %v ms, p99 <= %v ms: %s; no waiter has less than half of the grants of another one: %s; >= %v x the pairs/s of %s: %s; %s: pair p50 <= %v ms, p99 <= %v ms, >= %d pairs/s: %s",
-		goalPairOfRedis, modeRedis, pair, goalPairs, reached(ours.PerS >= goalPairs), goalHandOverP50, goalHandOverP99,
-		reached(ours.HandOver.Count > 0 && ours.HandOver.P50 <= goalHandOverP50 && ours.HandOver.P99 <= goalHandOverP99), reached(ours.fair()), goalOfEtcd, modeEtcd, etcd,
+		goalPairOfRedis, modeRedis, pair, goalPairs, goalText(ours.PerS >= goalPairs), goalHandOverP50, goalHandOverP99,
+		goalText(ours.HandOver.Count > 0 && ours.HandOver.P50 <= goalHandOverP50 && ours.HandOver.P99 <= goalHandOverP99), goalText(ours.fair()), goalOfEtcd, modeEtcd, etcd,
 		modeCovered, goalCoveredP50, goalCoveredP99, goalCovered, covered)
 }

@@ -116,9 +116,11 @@ type load struct {
 }
 
 func (o Options) load() load {
-	events := func(d time.Duration) int { return int(d.Seconds() * float64(o.Rate)) }
-	return load{warmUp: events(o.WarmUp), count: events(o.WarmUp + o.Measure)}
+	return load{warmUp: o.eventsIn(o.WarmUp), count: o.eventsIn(o.WarmUp + o.Measure)}
 }
+
+// eventsIn returns the number of events that are published in d at Rate.
+func (o Options) eventsIn(d time.Duration) int { return int(d.Seconds() * float64(o.Rate)) }
 
 // paced publishes the load to processes that are ready, and calls watch all the time,
 // with the time since the first event. It returns when everything is published.

@@ -17,6 +17,23 @@ type appRun struct {
 	file   journal.File
 }
 
+// filesOf returns the journals of processes, and pathsOf their paths.
+func filesOf(runs []appRun) []journal.File {
+	files := make([]journal.File, len(runs))
+	for i, r := range runs {
+		files[i] = r.file
+	}
+	return files
+}
+
+func pathsOf(files []journal.File) []string {
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.Path
+	}
+	return paths
+}
+
 // outcome is a fault that was done.
 type outcome struct {
 	Fault fault         `json:"fault"`
@@ -105,10 +122,7 @@ func classOf(f fault) string {
 
 // analyse reads the journals of all applications.
 func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, error) {
-	paths := make([]string, len(runs))
-	for i, r := range runs {
-		paths[i] = r.file.Path
-	}
+	paths := pathsOf(filesOf(runs))
 	outcomes = slices.Clone(outcomes)
 	slices.SortFunc(outcomes, func(a, b outcome) int { return int(a.From - b.From) })
 	a := &analyst{

@@ -106,11 +106,7 @@ func runApp(ctx context.Context, args []string) error {
 
 // handle is a client.Handler.
 func (a *application) handle(ctx context.Context, e *client.Event) error {
-	held := func() bool { return ctx.Err() == nil && time.Until(e.LeaseUntil()) > 0 }
-	if a.stubborn {
-		ctx = context.WithoutCancel(ctx)
-		held = func() bool { return true }
-	}
+	ctx, held := a.heeding(ctx, func() bool { return ctx.Err() == nil && time.Until(e.LeaseUntil()) > 0 })
 	name := string(e.Payload)
 	err := a.work(ctx, held, name, e.Key, event.Fence(e.Fence))
 	if err == nil && isEvent(name) {
@@ -119,6 +115,14 @@ func (a *application) handle(ctx context.Context, e *client.Event) error {
 		}
 	}
 	return err
+}
+
+// heeding returns the context of a handler, and what reports whether its key is still ours. A stubborn application heeds neither.
+func (a *application) heeding(ctx context.Context, held func() bool) (context.Context, func() bool) {
+	if a.stubborn {
+		return context.WithoutCancel(ctx), func() bool { return true }
+	}
+	return ctx, held
 }
 
 // work handles one event. held reports whether the key is still ours: a process that was stopped
@@ -149,7 +153,7 @@ func (a *application) begin(ctx context.Context, name, key string, fence event.F
 	h.sampled = a.postgres != nil && float64(xxhash.Sum64String(key)%10_000) < a.share*10_000
 	h.length = a.lengthOf(name, h.sampled)
 	if h.sampled {
-		if err := a.write(ctx, "claim", key, fence.String(), a.postgresClaim, name); err != nil {
+		if err := a.write(ctx, "claim", h, a.postgres.Claim); err != nil {
 			return h, a.note(ctx, h, err)
 		}
 	}
@@ -163,7 +167,9 @@ func (a *application) end(ctx context.Context, h handling, err error, held func(
 	case !held():
 		err = errStale
 	case h.sampled:
-		err = a.write(ctx, "write", h.key, h.fence.String(), a.postgresWrite, h.name)
+		err = a.write(ctx, "write", h, func(ctx context.Context, key, fence string) (bool, error) {
+			return a.postgres.Write(ctx, key, fence, h.name)
+		})
 	}
 	return a.note(ctx, h, err)
 }
@@ -179,30 +185,23 @@ func (a *application) note(ctx context.Context, h handling, err error) error {
 	return errors.Join(err, a.journal.End(h.Handling, journal.Failed))
 }
 
-func (a *application) postgresClaim(ctx context.Context, key, fence, _ string) (bool, error) {
-	return a.postgres.Claim(ctx, key, fence)
-}
-
-func (a *application) postgresWrite(ctx context.Context, key, fence, name string) (bool, error) {
-	return a.postgres.Write(ctx, key, fence, name)
-}
-
 // write writes to both sinks. A stubborn application ignores a refusal and continues.
-func (a *application) write(ctx context.Context, what, key, fence string, postgres func(ctx context.Context, key, fence, name string) (bool, error), name string) error {
+func (a *application) write(ctx context.Context, what string, h handling, postgres func(ctx context.Context, key, fence string) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, sinkGiveUp)
 	defer cancel()
-	inPostgres, err := postgres(ctx, key, fence, name)
+	fence := h.fence.String()
+	inPostgres, err := postgres(ctx, h.key, fence)
 	if err != nil {
 		return err
 	}
-	inRedis, err := a.redis.Write(ctx, key, fence, name+" "+what)
+	inRedis, err := a.redis.Write(ctx, h.key, fence, h.name+" "+what)
 	if err != nil {
 		return err
 	}
 	if inPostgres && inRedis {
 		return nil
 	}
-	if err := a.noteRefusal(what, inPostgres, inRedis, key, fence, name); err != nil {
+	if err := a.noteRefusal(what, h, inPostgres, inRedis); err != nil {
 		return err
 	}
 	if a.stubborn {
@@ -212,7 +211,7 @@ func (a *application) write(ctx context.Context, what, key, fence string, postgr
 }
 
 // noteRefusal records a refusal.
-func (a *application) noteRefusal(what string, inPostgres, inRedis bool, key, fence, name string) error {
+func (a *application) noteRefusal(what string, h handling, inPostgres, inRedis bool) error {
 	at := clock.Shared() // the later delivery has begun before
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,7 +222,7 @@ func (a *application) noteRefusal(what string, inPostgres, inRedis bool, key, fe
 		if s.accepted {
 			continue
 		}
-		if _, err := fmt.Fprint(a.refused, refusal{s.name, what, event.Key(key), fence, name, at}); err != nil {
+		if _, err := fmt.Fprint(a.refused, refusal{s.name, what, event.Key(h.key), h.fence.String(), h.name, at}); err != nil {
 			return err
 		}
 	}

@@ -249,11 +249,7 @@ func (c *callers) close() {
 
 // handleCall is a client.CallHandler. A call's payload is its name, and its reply the fence under which it was handled.
 func (a *application) handleCall(ctx context.Context, call *client.Call) ([]byte, error) {
-	held := func() bool { return ctx.Err() == nil }
-	if a.stubborn {
-		ctx = context.WithoutCancel(ctx)
-		held = func() bool { return true }
-	}
+	ctx, held := a.heeding(ctx, func() bool { return ctx.Err() == nil })
 	fence := event.Fence(call.Fence)
 	if err := a.work(ctx, held, string(call.Payload), call.Key, fence); err != nil {
 		return nil, err

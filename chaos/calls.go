@@ -101,17 +101,13 @@ type handlings struct {
 // judgeCalls compares the callers' list with the journals at paths.
 func judgeCalls(paths []string, log *callLog) (*callCounts, error) {
 	c := &callCounts{Made: len(log.made), Answers: map[answer]int{}, Codes: map[string]int{}}
-	type running struct {
-		file     int
-		handling journal.Handling
-	}
 	type started struct {
 		name  string
 		fence event.Fence
 	}
-	calls, open := map[string]*handlings{}, map[running]started{}
+	calls, open := map[string]*handlings{}, map[at]started{}
 	err := journal.Walk(paths, func(s journal.Step) error {
-		at := running{s.File, s.Handling}
+		here := at{s.File, s.Handling}
 		if s.Outcome == 0 {
 			if isCall(s.Event) {
 				h := calls[s.Event]
@@ -121,14 +117,14 @@ func judgeCalls(paths []string, log *callLog) (*callCounts, error) {
 				}
 				h.started++
 				c.Started++
-				open[at] = started{s.Event, event.Fence{Token: s.Token, Turn: s.Turn}}
+				open[here] = started{s.Event, event.Fence{Token: s.Token, Turn: s.Turn}}
 			}
 			return nil
 		}
-		if of, ok := open[at]; ok && s.Outcome == journal.Done {
+		if of, ok := open[here]; ok && s.Outcome == journal.Done {
 			calls[of.name].done = append(calls[of.name].done, of.fence)
 		}
-		delete(open, at)
+		delete(open, here)
 		return nil
 	})
 	if err != nil {

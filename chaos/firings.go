@@ -193,11 +193,7 @@ func (f *firingRun) instant(t time.Time) clock.Instant { return clock.Instant(t.
 // judgeFirings reads the firings and timers of all journals.
 func judgeFirings(runs []appRun, outcomes []outcome, of firingRun) (*firingCounts, *timerCounts, error) {
 	j := &firingJudge{firingRun: of, runs: runs, outcomes: outcomes, open: map[at]*turnRun{}, turns: map[string][]*turnRun{}, setBy: map[string]clock.Instant{}, setTimes: map[string]int{}}
-	paths := make([]string, len(runs))
-	for i, r := range runs {
-		paths[i] = r.file.Path
-	}
-	if err := journal.Walk(paths, j.visit); err != nil {
+	if err := journal.Walk(pathsOf(filesOf(runs)), j.visit); err != nil {
 		return nil, nil, err
 	}
 	return j.firings(), j.timers(), nil

@@ -90,7 +90,7 @@ func (g *group) newMember(n int) *member {
 	}}
 	m.router = &process{
 		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
-		ended: func(int, clock.Instant, bool) {},
+		ended: func(clock.Instant, bool) {},
 		launch: func(run int) (string, []string, []string) {
 			var env []string
 			if g.options.Keep != "" {
@@ -114,20 +114,25 @@ func (g *group) newMember(n int) *member {
 				language := g.options.Apps[(n*g.options.workers()+i)%len(g.options.Apps)]
 				return g.launchApp(m, w, fmt.Sprintf("%s-%d-%d", name, i, run), language)
 			},
-			ended: func(_ int, at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
+			ended: func(at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
 		}
 		m.workers = append(m.workers, w)
 	}
 	return m
 }
 
-// launchApp notes the journal of the application that is about to start.
-func (g *group) launchApp(m *member, w *worker, name, language string) (binary string, args, env []string) {
-	path := filepath.Join(g.dir, "journals", name+".journal")
+// newJournal notes the journal of a process that is about to start.
+func (g *group) newJournal(w *worker, member int, name string) (path string) {
+	path = filepath.Join(g.dir, "journals", name+".journal")
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	w.newest = len(g.apps)
-	g.apps = append(g.apps, appRun{member: m.number, file: journal.File{Path: path}})
-	g.mu.Unlock()
+	g.apps = append(g.apps, appRun{member: member, file: journal.File{Path: path}})
+	return path
+}
+
+func (g *group) launchApp(m *member, w *worker, name, language string) (binary string, args, env []string) {
+	path := g.newJournal(w, m.number, name)
 	args = []string{roleApp, "--journal", path, "--share", fmt.Sprint(g.options.Share), "--postgres", g.sinks[0], "--redis", g.sinks[1]}
 	args = append(args, "--schedules", fmt.Sprint(g.options.Schedules), "--timers", fmt.Sprint(g.options.Timers))
 	if g.options.Stubborn {
@@ -223,12 +228,12 @@ func (g *group) join(m *member) error {
 			return err
 		}
 	}
-	return m.startWorkers()
+	return startAll(m.workers)
 }
 
-func (m *member) startWorkers() error {
+func startAll(workers []*worker) error {
 	var errs []error
-	for _, w := range m.workers {
+	for _, w := range workers {
 		errs = append(errs, w.start())
 	}
 	return errors.Join(errs...)
@@ -247,7 +252,7 @@ func (g *group) leave(ctx context.Context, m *member) error {
 			errs = append(errs, fmt.Errorf("%s: drain: %w", m.name, err))
 		}
 	}
-	if m.endWorkers(leaveMax) {
+	if endAll(m.workers, leaveMax) {
 		errs = append(errs, fmt.Errorf("%s: an application did not end within %v", m.name, leaveMax))
 	}
 	if m.router.end(leaveMax) {
@@ -256,11 +261,11 @@ func (g *group) leave(ctx context.Context, m *member) error {
 	return errors.Join(errs...)
 }
 
-// endWorkers ends the applications of a member, and reports whether one had to be killed.
-func (m *member) endWorkers(patience time.Duration) (killed bool) {
+// endAll ends processes, and reports whether one had to be killed.
+func endAll(workers []*worker, patience time.Duration) (killed bool) {
 	var all sync.WaitGroup
 	var stuck atomic.Bool
-	for _, w := range m.workers {
+	for _, w := range workers {
 		all.Go(func() {
 			if w.end(patience) {
 				stuck.Store(true)
@@ -362,9 +367,6 @@ func (g *group) noteAudit(m *member, values map[string]float64) {
 	g.audited[fmt.Sprint(m.name, " run ", m.router.run())] = uint64(handlings)
 }
 
-// overlapLine is the message by which a live auditor logs an overlap.
-const overlapLine = `handlers of one key overlapped`
-
 // auditedTotal returns how many handlings the live auditors of all routers compared, and how many overlaps they logged: one of them
 // may be counted by each owner of its key.
 func (g *group) auditedTotal() (handlings, overlaps uint64, err error) {
@@ -382,25 +384,6 @@ func (g *group) auditedTotal() (handlings, overlaps uint64, err error) {
 		overlapsLogged(string(content), pairs)
 	}
 	return handlings, uint64(len(pairs)), nil
-}
-
-var fenceLogged = regexp.MustCompile(`fence ([0-9]+\.[0-9]+)`)
-
-// overlapsLogged adds the overlaps of a router's log to pairs, by their two fences.
-func overlapsLogged(log string, pairs map[string]bool) {
-	for line := range strings.Lines(log) {
-		if !strings.Contains(line, overlapLine) {
-			continue
-		}
-		var fences []string
-		for _, found := range fenceLogged.FindAllStringSubmatch(line, -1) {
-			fences = append(fences, found[1])
-		}
-		if slices.Sort(fences); len(fences) != 2 {
-			fences = []string{line} // of no fences: by itself
-		}
-		pairs[strings.Join(fences, " ")] = true
-	}
 }
 
 func (g *group) noteSteering(ratio float64) {
@@ -453,7 +436,7 @@ func (g *group) end() {
 	all.Go(g.endHolders)
 	for _, m := range g.members {
 		all.Go(func() {
-			m.endWorkers(10 * time.Second)
+			endAll(m.workers, 10*time.Second)
 			m.router.end(time.Second)
 			if m.proxy != nil {
 				m.proxy.end(time.Second)

@@ -46,7 +46,7 @@ func (g *group) newHolders() (all []*worker) {
 			launch: func(run int) (string, []string, []string) {
 				return g.launchHolder(w, fmt.Sprintf("%s-%d", name, run), uint64(i*1000+run))
 			},
-			ended: func(_ int, at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
+			ended: func(at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
 		}
 		all = append(all, w)
 	}
@@ -54,11 +54,7 @@ func (g *group) newHolders() (all []*worker) {
 }
 
 func (g *group) launchHolder(w *worker, name string, seed uint64) (binary string, args, env []string) {
-	path := filepath.Join(g.dir, "journals", name+".journal")
-	g.mu.Lock()
-	w.newest = len(g.apps)
-	g.apps = append(g.apps, appRun{member: ofNoMember, file: journal.File{Path: path}})
-	g.mu.Unlock()
+	path := g.newJournal(w, ofNoMember, name)
 	routers := make([]string, g.options.Members)
 	for i := range routers {
 		routers[i] = memberName(i)
@@ -69,21 +65,7 @@ func (g *group) launchHolder(w *worker, name string, seed uint64) (binary string
 	}, nil
 }
 
-func (g *group) startHolders() error {
-	var errs []error
-	for _, w := range g.holders {
-		errs = append(errs, w.start())
-	}
-	return errors.Join(errs...)
-}
-
-func (g *group) endHolders() {
-	var all sync.WaitGroup
-	for _, w := range g.holders {
-		all.Go(func() { w.end(10 * time.Second) })
-	}
-	all.Wait()
-}
+func (g *group) endHolders() { endAll(g.holders, 10*time.Second) }
 
 // holder is a process that reserves keys. Its methods are safe for concurrent use.
 type holder struct {

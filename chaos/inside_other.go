@@ -16,3 +16,4 @@ func (*childError) Error() string { return "" }
 func runOutside(context.Context, []string) error        { return errLinux }
 func runInside(context.Context, string, []string) error { return errLinux }
 func runApp(context.Context, []string) error            { return errLinux }
+func runHolder(context.Context, []string) error         { return errLinux }

@@ -36,10 +36,10 @@ func (c *chaos) regroup(ctx context.Context, f fault) error {
 		return err
 	}
 	before := c.group.lost(ctx)
-	if err := m.startWorkers(); err != nil {
+	if err := startAll(m.workers); err != nil {
 		return err
 	}
-	defer m.endWorkers(leaveMax)
+	defer endAll(m.workers, leaveMax)
 	begin := clock.Now()
 	said, code, err := c.group.runJoiner(ctx, m, setting)
 	if err != nil {

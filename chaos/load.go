@@ -99,11 +99,9 @@ func (p *publisher) close() {
 // published returns the sent events. Call it when run has returned.
 func (p *publisher) published() *publication { return &p.load }
 
-func (p *publisher) count() int {
+// String tells how much was sent.
+func (p *publisher) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.load.sent)
+	return fmt.Sprintf("%d events", len(p.load.sent))
 }
-
-// String tells how much was sent.
-func (p *publisher) String() string { return fmt.Sprintf("%d events", p.count()) }

@@ -21,7 +21,7 @@ type process struct {
 	namespace string
 	log       string
 	launch    func(run int) (binary string, args, env []string)
-	ended     func(run int, at clock.Instant, killed bool) // told of every end
+	ended     func(at clock.Instant, killed bool) // told of every end
 
 	keeper sync.WaitGroup // of one goroutine, while the process is wanted
 
@@ -77,7 +77,7 @@ func (p *process) spawn() error {
 func (p *process) keep() {
 	for {
 		p.mu.Lock()
-		cmd, done, run := p.cmd, p.done, p.runs-1
+		cmd, done := p.cmd, p.done
 		p.mu.Unlock()
 		err := cmd.Wait()
 		waited := clock.Now()
@@ -86,7 +86,7 @@ func (p *process) keep() {
 			p.odd = append(p.odd, fmt.Sprintf("%s ended by itself: %v", p.log, err))
 		}
 		bySignal := cmd.ProcessState.ExitCode() < 0
-		p.ended(run, p.endedAt(waited, bySignal), bySignal)
+		p.ended(p.endedAt(waited, bySignal), bySignal)
 		close(done)
 		down, wanted := p.down, p.wanted
 		p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // with a load of 33 that was a second later, the key of a killed holder ran at its next place, and this was taken for an overlap.
 func TestKilledProcessEndedWhenItWasKilled(t *testing.T) {
 	var told []clock.Instant
-	p := &process{ended: func(_ int, at clock.Instant, killed bool) {
+	p := &process{ended: func(at clock.Instant, killed bool) {
 		if !killed {
 			t.Error("the end counts as no kill")
 		}

@@ -56,7 +56,7 @@ func startProxies(ctx context.Context, g *group) (*proxies, error) {
 			return nil, err
 		}
 		m.proxy = &process{
-			namespace: m.name, log: filepath.Join(g.dir, m.name+"-toxiproxy.log"), ended: func(int, clock.Instant, bool) {},
+			namespace: m.name, log: filepath.Join(g.dir, m.name+"-toxiproxy.log"), ended: func(clock.Instant, bool) {},
 			launch: func(int) (string, []string, []string) {
 				return filepath.Join(g.dir, "toxiproxy"), []string{"-host", "127.0.0.1", "-port", "8474", "-config", file}, []string{"LOG_LEVEL=error"}
 			},

@@ -30,23 +30,29 @@ func (r refusal) String() string {
 	return fmt.Sprintln(r.sink, r.what, r.key, r.fence, r.event, int64(r.at))
 }
 
-// readRefusals reads the list beside a journal. A torn last line, which a kill leaves, is
+// readRefusals reads the list beside a journal.
+func readRefusals(journal string) ([]refusal, error) {
+	return readList(journal+refusedSuffix, func(line string) (r refusal, err error) {
+		_, err = fmt.Sscan(line, &r.sink, &r.what, &r.key, &r.fence, &r.event, &r.at)
+		return r, err
+	})
+}
+
+// readList reads a list that lies beside a journal. A torn last line, which a kill leaves, is
 // ignored; a list that is not there is empty.
-func readRefusals(journal string) (all []refusal, err error) {
-	content, err := os.ReadFile(journal + refusedSuffix)
+func readList[T any](path string, read func(line string) (T, error)) (all []T, err error) {
+	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	whole := content[:bytes.LastIndexByte(content, '\n')+1]
 	lines := bufio.NewScanner(bytes.NewReader(whole))
 	for lines.Scan() {
-		var r refusal
-		var at int64
-		if _, err := fmt.Sscan(lines.Text(), &r.sink, &r.what, &r.key, &r.fence, &r.event, &at); err != nil {
-			return nil, fmt.Errorf("%s%s: %q: %w", journal, refusedSuffix, lines.Text(), err)
+		one, err := read(lines.Text())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", path, lines.Text(), err)
 		}
-		r.at = clock.Instant(at)
-		all = append(all, r)
+		all = append(all, one)
 	}
 	return all, errors.Join(err, lines.Err())
 }
@@ -59,19 +65,10 @@ type refusedHold struct{ name, code string }
 
 func (r refusedHold) String() string { return fmt.Sprintf("%s %q\n", r.name, r.code) }
 
-// readRefusedHolds reads the list beside a journal, as readRefusals does.
-func readRefusedHolds(path string) (all []refusedHold, err error) {
-	content, err := os.ReadFile(path + refusedHoldsSuffix)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	lines := bufio.NewScanner(bytes.NewReader(content[:bytes.LastIndexByte(content, '\n')+1]))
-	for lines.Scan() {
-		var r refusedHold
-		if _, err := fmt.Sscanf(lines.Text(), "%s %q", &r.name, &r.code); err != nil {
-			return nil, fmt.Errorf("%s%s: %q: %w", path, refusedHoldsSuffix, lines.Text(), err)
-		}
-		all = append(all, r)
-	}
-	return all, errors.Join(err, lines.Err())
+// readRefusedHolds reads the list beside a journal.
+func readRefusedHolds(journal string) ([]refusedHold, error) {
+	return readList(journal+refusedHoldsSuffix, func(line string) (r refusedHold, err error) {
+		_, err = fmt.Sscanf(line, "%s %q", &r.name, &r.code)
+		return r, err
+	})
 }

@@ -52,10 +52,7 @@ func judgeReservations(files []journal.File) (*reservationCounts, error) {
 		files: files, counts: &reservationCounts{Codes: map[string]int{}}, fences: map[event.Key]event.Fence{},
 		open: map[at]*reserved{}, holding: map[event.Key]*reserved{}, names: map[string]bool{},
 	}
-	paths := make([]string, len(files))
-	for i, f := range files {
-		paths[i] = f.Path
-	}
+	paths := pathsOf(files)
 	if err := journal.WalkAll(paths, j.visit); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -324,4 +325,26 @@ func (s spread) String() string {
 		return "none"
 	}
 	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms (%d)", s.P50, s.P99, s.Max, s.Count)
+}
+
+// overlapLine is the message by which a live auditor logs an overlap.
+const overlapLine = `handlers of one key overlapped`
+
+var fenceLogged = regexp.MustCompile(`fence ([0-9]+\.[0-9]+)`)
+
+// overlapsLogged adds the overlaps of a router's log to pairs, by their two fences.
+func overlapsLogged(log string, pairs map[string]bool) {
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, overlapLine) {
+			continue
+		}
+		var fences []string
+		for _, found := range fenceLogged.FindAllStringSubmatch(line, -1) {
+			fences = append(fences, found[1])
+		}
+		if slices.Sort(fences); len(fences) != 2 {
+			fences = []string{line} // of no fences: by itself
+		}
+		pairs[strings.Join(fences, " ")] = true
+	}
 }

@@ -70,7 +70,7 @@ func run(ctx context.Context, o options, dir string) (_ *result, err error) {
 	if fired.schedules, err = plannedSchedules(o.Schedules); err != nil {
 		return nil, err
 	}
-	if err := g.startHolders(); err != nil {
+	if err := startAll(g.holders); err != nil {
 		return nil, err
 	}
 	p, err := newPublisher(ctx, o, b.url)
@@ -259,14 +259,11 @@ func (d *databases) audit(ctx context.Context) (total fencedsink.Audit, err erro
 func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, calls *callLog, outcomes []outcome, fired firingRun, failed error) (*result, error) {
 	runs := g.runs()
 	say("reading %d journals", len(runs))
-	files := make([]journal.File, len(runs))
-	for i, r := range runs {
-		files[i] = r.file
-	}
-	files, runs, err := readable(files, runs)
+	runs, err := readable(runs)
 	if err != nil {
 		return nil, err
 	}
+	files := filesOf(runs)
 	if err := save(g.dir, outcomes, sent, calls); err != nil {
 		return nil, err
 	}
@@ -278,11 +275,7 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
-	paths := make([]string, len(files))
-	for i, f := range files {
-		paths[i] = f.Path
-	}
-	called, err := judgeCalls(paths, calls)
+	called, err := judgeCalls(pathsOf(files), calls)
 	if err != nil {
 		return nil, err
 	}
@@ -355,18 +348,18 @@ func zeroOfClock() time.Time {
 }
 
 // readable leaves out the applications that were killed before they made a journal.
-func readable(files []journal.File, runs []appRun) (there []journal.File, of []appRun, err error) {
-	for i, f := range files {
-		_, err := os.Stat(f.Path)
+func readable(runs []appRun) (there []appRun, err error) {
+	for _, r := range runs {
+		_, err := os.Stat(r.file.Path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		there, of = append(there, f), append(of, runs[i])
+		there = append(there, r)
 	}
-	return there, of, nil
+	return there, nil
 }
 
 func say(format string, args ...any) {

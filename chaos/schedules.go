@@ -47,11 +47,7 @@ func (a *application) declare(n int) ([]client.Option, error) {
 
 // handleFiring is a client.FiringHandler.
 func (a *application) handleFiring(ctx context.Context, f *client.Firing) error {
-	held := func() bool { return ctx.Err() == nil }
-	if a.stubborn {
-		ctx = context.WithoutCancel(ctx)
-		held = func() bool { return true }
-	}
+	ctx, held := a.heeding(ctx, func() bool { return ctx.Err() == nil })
 	name := firingName(f.Schedule, f.Time, f.Missed)
 	h, err := a.begin(ctx, name, schedule.KeyOf(f.Schedule), event.Fence(f.Fence))
 	if err != nil {

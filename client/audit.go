@@ -211,7 +211,7 @@ func (a *Audit) connect(ctx context.Context) error {
 			exchange.Note(wander) // once a second
 		}
 		ending := ctx.Err() != nil // before the report, so that it brings all of what came before Close
-		if err := a.report(ctx, link, wander, token, n); err != nil || ending {
+		if err := a.report(ctx, link, wander, token, n%5 == 0 || ending); err != nil || ending {
 			return err
 		}
 		select {
@@ -221,14 +221,8 @@ func (a *Audit) connect(ctx context.Context) error {
 	}
 }
 
-func (a *Audit) isClosed() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.closed
-}
-
-// report sends all that waits.
-func (a *Audit) report(ctx context.Context, link *exchange.Link, wander *audit.Wander, token string, round int) error {
+// report sends all that waits, and only a measurement of the clocks if nothing does and it is due.
+func (a *Audit) report(ctx context.Context, link *exchange.Link, wander *audit.Wander, token string, due bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTimeout)
 	defer cancel()
 	if token != "" {
@@ -239,7 +233,7 @@ func (a *Audit) report(ctx context.Context, link *exchange.Link, wander *audit.W
 		batch := a.pending[:min(len(a.pending), exchange.HandlingsMax)]
 		waits := a.waits
 		a.mu.Unlock()
-		if len(batch) == 0 && round%5 != 0 && !a.isClosed() {
+		if len(batch) == 0 && !due {
 			return nil
 		}
 		r := exchange.Report{Group: a.options.Application, Member: a.options.Name, Incarnation: a.incarnation, Waits: waits}

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -83,12 +82,7 @@ func (e *Event) Property(name string) (value string, ok bool) {
 // router traces the event, else the producer's. With the option [WithTraces] the handler's
 // context carries it already.
 func (e *Event) Traceparent() string {
-	for i := range e.Properties {
-		if strings.EqualFold(e.Properties[i].Name, "traceparent") {
-			return e.Properties[i].Value
-		}
-	}
-	return ""
+	return carrier(e.Properties).Get("traceparent")
 }
 
 // LeaseUntil returns the current end of the handler's lease, which is renewed as long as

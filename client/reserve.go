@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	lanev1 "github.com/ringfence/router/proto/ringfence/lane/v1"
 )
 
@@ -65,7 +66,7 @@ func WithWait(d time.Duration) ReserveOption {
 
 // CodeNotCovered is the code of a refusal of a reservation with a ttl: the group cannot promise it. All its routers must know covered
 // reservations, and the group must not have 1,024 of them.
-const CodeNotCovered = "not_covered"
+const CodeNotCovered = event.CodeNotCovered
 
 // WithTTL makes the reservation last for d from each renewal on, 5 seconds to 5 minutes, even if the owner of the key
 // dies or the key moves meanwhile: the control log records the reservation, and no later owner gives the key to

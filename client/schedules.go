@@ -105,7 +105,8 @@ type FiringHandler func(ctx context.Context, f *Firing) error
 // fence, and compare the time, in your writes.
 func WithSchedule(name string, times Times, handler FiringHandler, opts ...ScheduleOption) Option {
 	return func(o *options) {
-		if handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
+		_, twice := o.firings[name]
+		if twice || handler == nil || times.wire == nil || name == "" || len(name) > scheduleNameMax ||
 			len(times.wire.GetCron()) > scheduleCronMax || len(times.wire.GetZone()) > scheduleZoneMax ||
 			checkText(name, times.wire.GetCron(), times.wire.GetZone()) != nil {
 			o.badSchedules = append(o.badSchedules, name)
@@ -113,10 +114,6 @@ func WithSchedule(name string, times Times, handler FiringHandler, opts ...Sched
 		}
 		if o.firings == nil {
 			o.firings = make(map[string]FiringHandler)
-		}
-		if _, twice := o.firings[name]; twice {
-			o.badSchedules = append(o.badSchedules, name)
-			return
 		}
 		s := &appv1.Schedule{
 			Name: name, Cron: times.wire.GetCron(), Zone: times.wire.GetZone(), EveryMs: times.wire.GetEveryMs(), AtMs: times.wire.GetAtMs(),
@@ -135,9 +132,7 @@ func fillTimer(e *Event, t *appwire.Timer) {
 	if t.Due != 0 {
 		e.Timer.Due = time.UnixMilli(t.Due)
 	}
-	if t.Firing != nil {
-		e.run.firing = t.Firing
-	}
+	e.run.firing = t.Firing
 }
 
 // withFirings returns a handler of events and firings.

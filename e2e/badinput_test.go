@@ -47,6 +47,36 @@ func wantRefused(t *testing.T, code, wantCode int, said string, want ...string) 
 	}
 }
 
+// wantEnded waits until the router of a member has ended with exit code 1.
+func wantEnded(t *testing.T, m *member, want ...string) {
+	t.Helper()
+	select {
+	case <-m.router.done:
+	case <-time.After(time.Minute):
+		t.Fatalf("the router did not end: %s", tail(m.router.log))
+	}
+	said, err := os.ReadFile(m.router.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), want...)
+}
+
+// another writes settings as those of a member's router, for one beside it, and returns their file.
+func (c *cluster) another(m *member) string {
+	c.t.Helper()
+	config, err := os.ReadFile(filepath.Join(c.dir, m.name+".yaml"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	file := filepath.Join(c.dir, "second.yaml")
+	there := strings.ReplaceAll(string(config), m.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
+	if err := os.WriteFile(file, []byte(there), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return file
+}
+
 func TestUnknownSettingIsRefusedWithTheNearestName(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "router.yaml")
@@ -69,16 +99,7 @@ func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
 	defer consumer.Close()
 	c := newCluster(t, "message_key", 0, topic)
 	m := c.start("a") // with its application: a router without one does not subscribe
-	select {
-	case <-m.router.done:
-	case <-time.After(time.Minute):
-		t.Fatal("the router did not end")
-	}
-	said, err := os.ReadFile(m.router.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), topic, `"e2e"`, "another type than Shared")
+	wantEnded(t, m, topic, `"e2e"`, "another type than Shared")
 }
 
 func TestPartitionedControlTopicIsRefused(t *testing.T) {
@@ -86,16 +107,7 @@ func TestPartitionedControlTopicIsRefused(t *testing.T) {
 	c := newCluster(t, "message_key", 0, pulsartest.Topic(t, 0))
 	pulsartest.Admin(t, http.MethodPut, "persistent/public/default/__ring-"+c.group+"/partitions", 3, nil)
 	m := c.start("a")
-	select {
-	case <-m.router.done:
-	case <-time.After(time.Minute):
-		t.Fatal("the router did not end")
-	}
-	said, err := os.ReadFile(m.router.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), "partitioned", "no common order")
+	wantEnded(t, m, "partitioned", "no common order")
 }
 
 // TestSecondMemberOfOneNameIsRefused: the second member exits, and the first one is not
@@ -107,30 +119,12 @@ func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
 	c := newCluster(t, "message_key", 0, topic)
 	first := c.start("twin")
 	c.ready(first)
-	config, err := os.ReadFile(filepath.Join(c.dir, "twin.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := filepath.Join(c.dir, "second.yaml")
-	there := strings.ReplaceAll(string(config), first.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
-	if err := os.WriteFile(second, []byte(there), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	code, said := refused(t, time.Minute, "run", "--config", second, "--ownership.name_in_use_after", "2s")
+	code, said := refused(t, time.Minute, "run", "--config", c.another(first), "--ownership.name_in_use_after", "2s")
 	wantRefused(t, code, 1, said, "twin", "name")
 
-	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{Topic: topic})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer producer.Close()
-	for i := range n {
-		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i%50), Payload: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	names := publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%50) }, make([]task, n))
 	c.settled(30 * time.Second)
-	c.check(ids(t, n, topic))
+	c.check(names)
 }
 
 // TestEventBeyondAFrameIsDeadLettered: no frame carries it, so it goes aside with

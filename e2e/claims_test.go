@@ -2,13 +2,9 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/internal/broker/pulsartest"
 )
@@ -22,32 +18,14 @@ func TestAnotherGroupOnTheSubscription(t *testing.T) {
 	c := newCluster(t, "message_key", 0, topic)
 	first := c.start("a")
 	c.ready(first)
-	ours := filepath.Join(c.dir, "a.yaml")
-	config, err := os.ReadFile(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := filepath.Join(c.dir, "second.yaml")
-	there := strings.ReplaceAll(string(config), first.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
-	if err := os.WriteFile(second, []byte(there), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ours, second := filepath.Join(c.dir, "a.yaml"), c.another(first)
 	green := c.group + "-green"
 	code, said := refused(t, time.Minute, "run", "--config", second, "--node.group", green, "--node.name", "b")
 	wantRefused(t, code, 5, said, "__ring-"+green, "node.group is", "router group release")
 
-	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{Topic: topic})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer producer.Close()
-	for i := range n {
-		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i%50), Payload: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	names := publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%50) }, make([]task, n))
 	c.settled(30 * time.Second)
-	c.check(ids(t, n, topic))
+	c.check(names)
 
 	code, said = refused(t, time.Minute, "group", "show", "--config", ours, "-o", "json")
 	wantRefused(t, code, 0, said, `"held": "this group"`, `"began": true`)

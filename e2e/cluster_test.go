@@ -474,14 +474,18 @@ func idsOf(t *testing.T, client pulsar.Client, topic string, partition int32) (a
 		if err != nil {
 			t.Fatalf("read %s: %v", topic, err)
 		}
-		id := m.ID()
-		batch := int32(-1) // a batch of one is sent as none
-		if id.BatchSize() > 1 {
-			batch = id.BatchIdx()
-		}
-		all = append(all, event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: batch, TopicPartition: partition}.String())
+		all = append(all, nameOf(m.ID(), partition))
 	}
 	return all
+}
+
+// nameOf returns the id of a message as the applications see it.
+func nameOf(id pulsar.MessageID, partition int32) string {
+	batch := int32(-1) // a batch of one is sent as none
+	if id.BatchSize() > 1 {
+		batch = id.BatchIdx()
+	}
+	return event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: batch, TopicPartition: partition}.String()
 }
 
 func get(url string) (body string, status int, err error) {

@@ -26,7 +26,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
@@ -252,12 +251,7 @@ func keysOf(t *testing.T, topic string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch := int32(-1) // a batch of one is sent as none
-		if m.ID().BatchSize() > 1 {
-			batch = m.ID().BatchIdx()
-		}
-		id := event.MessageID{Ledger: m.ID().LedgerID(), Entry: m.ID().EntryID(), Batch: batch, TopicPartition: -1}
-		keys[id.String()] = m.Key()
+		keys[nameOf(m.ID(), -1)] = m.Key()
 	}
 	return keys
 }

@@ -173,16 +173,7 @@ func (r *rolling) refusesFormer(old former) {
 	begin := time.Now()
 	m := &member{routerBinary: old.router, appBinary: old.app}
 	r.add("former", m)
-	select {
-	case <-m.router.done:
-	case <-time.After(time.Minute):
-		r.t.Fatalf("a router of the former version did not end beside a group whose log it cannot read: %s", tail(m.router.log))
-	}
-	said, err := os.ReadFile(m.router.log)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	wantRefused(r.t, m.router.ProcessState.ExitCode(), 1, string(said), "the group decides in log version 3, this router reads 1")
+	wantEnded(r.t, m, "the group decides in log version 3, this router reads 1")
 	r.t.Logf("a router of the former version ended after %v", time.Since(begin).Round(100*time.Millisecond))
 }
 

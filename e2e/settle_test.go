@@ -293,11 +293,7 @@ func (l *load) send(key string) {
 			l.t.Errorf("produce: %v", err)
 			return
 		}
-		batch := int32(-1) // a batch of one is sent as none
-		if id.BatchSize() > 1 {
-			batch = id.BatchIdx()
-		}
-		name := event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: batch, TopicPartition: id.PartitionIdx()}.String()
+		name := nameOf(id, id.PartitionIdx())
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.names = append(l.names, name)

@@ -134,9 +134,7 @@ func (e *Entry) Message(i int) Message {
 	if e.messages != nil {
 		return e.messages[i]
 	}
-	m := Message{Event: new(Event), Key: e.parts[i].Key, OrderingKey: e.ordering[i]}
-	e.fill(i, m.Event)
-	return m
+	return Message{Event: e.Event(i), Key: e.parts[i].Key, OrderingKey: e.ordering[i]}
 }
 
 // Event returns an event as an object, a new one if it is bytes.

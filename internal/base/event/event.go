@@ -153,10 +153,6 @@ func (e *Event) Property(name string) (value string, ok bool) {
 // Trace returns the event's W3C trace context, or "": the producer's, or that of the
 // newest span that a router has made of it.
 func (e *Event) Trace() string {
-	for _, p := range e.Properties {
-		if strings.EqualFold(p.Name, "traceparent") {
-			return p.Value
-		}
-	}
-	return ""
+	c := Carrier{e.Properties}
+	return c.Get("traceparent")
 }

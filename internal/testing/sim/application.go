@@ -326,7 +326,9 @@ func (c *conn) control(f *appv1.WorkResponse) {
 		p := frame.Pong
 		lost := c.inbox.Pong(c.app.clock(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
 		c.cancel(lost, "cancelled")
-		c.app.w.checkPong(c, p.GetDraining())
+		if len(p.GetDraining()) > 0 { // the deadlines of deliveries move that were taken back
+			c.app.w.count("extended")
+		}
 	case *appv1.WorkResponse_Revoke:
 		r := frame.Revoke
 		c.inbox.Revoke(func(it *inbox.Item[handling]) bool {
@@ -429,15 +431,7 @@ func (c *conn) watch() {
 	if a.slewable { // it may run faster than that: look early, and again
 		due = time.Duration(float64(due) * (1 - 2*clock.SlewMax))
 	}
-	due += a.w.between(0, checkEvery)
-	at := a.w.now + due
-	a.process.later(due, func() {
-		if a.w.now > at && a.w.chance(0.7) { // just thawed: other goroutines may be first
-			a.process.later(a.w.between(0, checkEvery), look)
-			return
-		}
-		look()
-	})
+	a.process.look(due, look)
 }
 
 // How late a handler may learn that its deadline has passed, and how long it then

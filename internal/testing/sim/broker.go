@@ -74,8 +74,7 @@ func (b *broker) publish() {
 		}
 		id := event.MessageID{Ledger: e.id.Ledger, Entry: e.id.Entry, Batch: int32(i), TopicPartition: -1}
 		p := &published{id: id, key: key, at: w.now, copies: 1}
-		b.events = append(b.events, p)
-		b.byID[id] = p
+		b.add(p)
 		e.events = append(e.events, &event.Event{ID: id, Key: key, Topic: "t", PublishTime: int64(w.now / time.Millisecond)})
 		w.count("published")
 	}
@@ -92,11 +91,7 @@ func (b *broker) newEntry() *entry {
 
 // copyLater takes a copy of an event for the retry topic, which delivers it after a delay.
 func (b *broker) copyLater(ev *event.Event, d event.Detail) {
-	p := b.find(ev)
-	p.copies++
-	if b.w.agenda != nil && ev.ID.IsSent() {
-		b.w.agenda.copies[ev.ID]++
-	}
+	b.copied(ev, 1)
 	e := b.newEntry()
 	c := *ev
 	c.Handle, c.Attempts, c.Round, c.LastError = 0, max(ev.Attempts, d.Attempts), ev.Round+1, d.Reason
@@ -117,8 +112,22 @@ func (b *broker) find(ev *event.Event) *published {
 	p := b.byID[ev.ID]
 	if p == nil {
 		p = &published{id: ev.ID, key: ev.Key, at: b.w.now, done: 1}
-		b.events = append(b.events, p)
-		b.byID[ev.ID] = p
+		b.add(p)
+	}
+	return p
+}
+
+func (b *broker) add(p *published) {
+	b.events = append(b.events, p)
+	b.byID[p.id] = p
+}
+
+// copied counts n further copies of an event.
+func (b *broker) copied(ev *event.Event, n int) *published {
+	p := b.find(ev)
+	p.copies += n
+	if b.w.agenda != nil && ev.ID.IsSent() {
+		b.w.agenda.copies[ev.ID] += n
 	}
 	return p
 }
@@ -407,11 +416,7 @@ func (b *broker) acked(c *consumer, e *entry, events event.Bits) {
 
 // gone ends one copy of an event.
 func (b *broker) gone(ev *event.Event) {
-	p := b.find(ev)
-	p.copies--
-	if b.w.agenda != nil && ev.ID.IsSent() {
-		b.w.agenda.copies[ev.ID]--
-	}
+	p := b.copied(ev, -1)
 	if p.copies > 0 {
 		return
 	}

@@ -129,13 +129,6 @@ func (w *world) checkDied(h *handling) {
 	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
 }
 
-// checkPong counts deliveries whose deadline moves though they were taken back.
-func (w *world) checkPong(_ *conn, draining []uint64) {
-	if len(draining) > 0 {
-		w.count("extended")
-	}
-}
-
 // handlersOn yields the handlers that run on a partition.
 func (w *world) handlersOn(p ring.Partition, yield func(*handling)) {
 	for _, k := range w.keys { // a map's order would not do
@@ -372,7 +365,7 @@ func (w *world) checkServed() {
 		w.servedAt = slices.Repeat([]time.Duration{w.now}, w.p.partitions)
 	}
 	sound := slices.ContainsFunc(w.live, func(m *member) bool { return w.sound(m) && m.ended == nil && w.now-m.joinedAt > personal })
-	for p := range partitionsOf(w) {
+	for p := range ring.Partition(w.p.partitions) {
 		served := slices.ContainsFunc(w.live, func(m *member) bool {
 			return m.gates != nil && m.lease.MayDispatch(m.gates[p].Gate, m.clock())
 		})

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func TestAnOwnerCutFromTheLogKeepsNoEvents(t *testing.T) {
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 	w.p.appendMin, w.p.appendMax, w.p.readMin, w.p.readMax = time.Millisecond, 10*time.Millisecond, 500*time.Microsecond, 8*time.Millisecond
 	for range 3 {
-		w.after(w.between(0, time.Second), w.newPod(sprintf("n%d", len(w.pods))).up)
+		w.after(w.between(0, time.Second), w.newPod(fmt.Sprintf("n%d", len(w.pods))).up)
 	}
 	w.publishing = true
 	w.after(0, w.publishOn)

@@ -507,7 +507,7 @@ func (w *world) ambushTail(m *member, in ownership.Input) {
 	if !ok || read.Record.Inc != m.inc || w.now < m.feed.stalled {
 		return
 	}
-	for p := range partitionsOf(w) {
+	for p := range ring.Partition(w.p.partitions) {
 		if blockers, _ := m.machine.Why(p); m.machine.Gate(p) == ownership.Waiting && len(blockers) > 0 && w.chance(0.3) {
 			m.feed.stalled = w.now + w.between(2*time.Second, 4*time.Second)
 			m.touched = max(m.touched, m.feed.stalled)
@@ -543,7 +543,3 @@ func takes(x logged) bool {
 	b, ok := x.record.Body.(*ownership.Reservations)
 	return ok && len(b.Take) > 0
 }
-
-func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
-
-var _ ring.Partition

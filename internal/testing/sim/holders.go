@@ -276,9 +276,7 @@ func (v *reserving) watch() {
 	if r.slewable {
 		due = time.Duration(float64(due) * (1 - 2*clock.SlewMax))
 	}
-	due += w.between(0, checkEvery)
-	at := w.now + due
-	look := func() {
+	r.process.look(due, func() {
 		switch {
 		case v.over:
 		case r.clock().Before(v.until):
@@ -287,13 +285,6 @@ func (v *reserving) watch() {
 			w.count("reservation_overdue")
 			v.lose()
 		}
-	}
-	r.process.later(due, func() {
-		if w.now > at && w.chance(0.7) { // just thawed: other goroutines may be first
-			r.process.later(w.between(0, checkEvery), look)
-			return
-		}
-		look()
 	})
 }
 

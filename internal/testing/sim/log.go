@@ -135,8 +135,6 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 			done(true)
 			return
 		}
-	}
-	if isBeat {
 		if f.lies && (f.liedAt == 0 || w.now-f.liedAt > liesApart) {
 			f.lies, f.liedAt = false, w.now
 			record.Body = w.lie(beat)
@@ -342,10 +340,8 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 		})
 		answer := ownership.FirstRead{Read: e.Read, Virgin: !held, Told: l.told(ownership.Position{}, e.Before), Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen}
 		if held {
-			stretch := l.reserved(e.Before, e.Partitions)
-			var all bool
-			answer.Reserved, all = stretch.List()
-			answer.Crowded = !all
+			list, all := l.reserved(e.Before, e.Partitions)
+			answer.Reserved, answer.Crowded = list, !all
 		}
 		m.deliver(answer)
 	})
@@ -362,21 +358,14 @@ func (l *controlLog) told(from, before ownership.Position) (greatest ownership.T
 }
 
 // reserved reads what the log says of reservations, from the anchor to before a position.
-func (l *controlLog) reserved(before ownership.Position, partitions int) *stretch {
-	s := &stretch{ownership.Stretch{Partitions: partitions}}
+func (l *controlLog) reserved(before ownership.Position, partitions int) (list []ownership.Reserved, all bool) {
+	s := ownership.Stretch{Partitions: partitions}
 	for _, x := range l.records {
 		if x.at.Before(before) && l.anchor.Before(x.at) {
 			s.Read(x.at, x.record)
 		}
 	}
-	return s
-}
-
-type stretch struct{ ownership.Stretch }
-
-func (s *stretch) list() []ownership.Reserved {
-	list, _ := s.List()
-	return list
+	return s.List()
 }
 
 // moveAnchor lets the broker trim the records at or before it, once its ledger is closed. The broker ignores an anchor beyond the end: a

@@ -228,6 +228,19 @@ func (p *process) run(do func()) {
 // later lets do happen to the process in d.
 func (p *process) later(d time.Duration, do func()) { p.loop.schedule(d, p, do) }
 
+// look lets the goroutine of the process that watches deadlines look when one is due, or a little later.
+func (p *process) look(due time.Duration, look func()) {
+	due += p.loop.between(0, checkEvery)
+	at := p.loop.now + due
+	p.later(due, func() {
+		if p.loop.now > at && p.loop.chance(0.7) { // just thawed: other goroutines may be first
+			p.later(p.loop.between(0, checkEvery), look)
+			return
+		}
+		look()
+	})
+}
+
 func (p *process) isStopped() bool { return p.loop.now < p.stopped }
 
 // stop stops the process for d.

@@ -146,10 +146,7 @@ func (a *acts) land(ev *event.Event, d event.Detail) {
 		return
 	}
 	a.checkLands(ev, mark)
-	a.w.broker.find(ev).copies++
-	if a.w.agenda != nil && ev.ID.IsSent() {
-		a.w.agenda.copies[ev.ID]++
-	}
+	a.w.broker.copied(ev, 1)
 	c := *ev
 	c.Handle, c.Attempts, c.Crashes, c.Round = 0, max(ev.Attempts, d.Attempts), max(ev.Crashes, d.Crashes), ev.Round+1
 	c.Partition = ring.PartitionOf(string(c.Key))

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func (w *world) graceOpen() time.Duration {
 func (w *world) checkProgress(m *member) {
 	now := m.steps.At()
 	mayOpen := now.Before(m.machine.Status(now).Lease) && !m.machine.Stopped()
-	for p := range partitionsOf(w) {
+	for p := range ring.Partition(w.p.partitions) {
 		wait := &m.waits[p]
 		if m.machine.Gate(p) != ownership.Waiting || !mayOpen || m.ended != nil {
 			*wait = waiting{}
@@ -98,7 +99,7 @@ func (w *world) checkWait(m *member, p ring.Partition) {
 // event settled, and nothing is left anywhere.
 func (w *world) unrest() string {
 	var why []string
-	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	if w.forks && w.now-w.differedAt < 3*time.Second {
 		say("members have read different logs")
 	}

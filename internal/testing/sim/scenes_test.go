@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -316,7 +317,7 @@ func differingColdStarts(w *world) {
 
 // bareRouter starts routers whose application comes much later.
 func bareRouter(w *world) {
-	p := w.newPod(sprintf("b%d", len(w.pods)))
+	p := w.newPod(fmt.Sprintf("b%d", len(w.pods)))
 	p.extra, p.gen = true, w.pods[0].gen
 	p.member = w.newMember(p)
 	w.runUntil(w.now + 6*time.Second)

@@ -90,8 +90,7 @@ func (g *agenda) deliver(ev *event.Event, due time.Time) {
 	p := b.byID[ev.ID]
 	if p == nil {
 		p = &published{id: ev.ID, key: ev.Key, at: w.now, done: g.over[ev.ID] + g.dropped[ev.ID]} // copies of one that is over are acked without a handler
-		b.events = append(b.events, p)
-		b.byID[ev.ID] = p
+		b.add(p)
 	}
 	p.copies++
 	e := b.newEntry()

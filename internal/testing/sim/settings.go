@@ -219,8 +219,9 @@ func (w *world) foreignGenesis(m *member) {
 
 // landGenesis lets the Genesis of a process land.
 func (w *world) landGenesis(inc ownership.Incarnation, name string, cfg ownership.Config, settings identity.Identity, after ownership.Position, gen uint32) {
+	reserved, _ := w.log.reserved(ownership.Position{Ledger: after.Ledger, Entry: after.Entry + 1}, w.p.partitions)
 	w.log.land(ownership.Record{LogVersion: ownership.LogVersionMax, Group: "g", Inc: inc, Body: &ownership.Genesis{
-		Reserved: w.log.reserved(ownership.Position{Ledger: after.Ledger, Entry: after.Entry + 1}, w.p.partitions).list(), Gen: gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions), Identity: settings, After: after, Base: after,
+		Reserved: reserved, Gen: gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions), Identity: settings, After: after, Base: after,
 		Members: []ownership.Node{{Name: name, Inc: inc, Lease: cfg.Timing.Lease, GRPCAddr: cfg.GRPCAddr, LogVersion: ownership.LogVersionMax}},
 	}}, w.now)
 }

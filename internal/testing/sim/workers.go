@@ -140,12 +140,8 @@ func (m *member) learnEnds() {
 	last := w.broker.last
 	m.process.later(d, func() {
 		w.count("ends_asked")
-		m.pipeline.LearnEnds(number, ends(last), known)
+		m.pipeline.LearnEnds(number, []admission.End{{Topic: "t", Partition: -1, Last: last}}, known)
 	})
-}
-
-func ends(last event.Position) []admission.End {
-	return []admission.End{{Topic: "t", Partition: -1, Last: last}}
 }
 
 // endHung ends a worker whose handlers hang in many of its places.

@@ -8,7 +8,6 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/ring"
 )
 
 // params are the parameters of a run. Each run draws its own, so that some runs have much of
@@ -231,14 +230,4 @@ func (w *world) drawWork(h *handling) (time.Duration, event.Result) {
 		r = event.Result{Kind: event.ResultReject, Reason: "never"}
 	}
 	return takes, r
-}
-
-func partitionsOf(w *world) func(func(ring.Partition) bool) {
-	return func(yield func(ring.Partition) bool) {
-		for p := range ring.Partition(w.p.partitions) {
-			if !yield(p) {
-				return
-			}
-		}
-	}
 }

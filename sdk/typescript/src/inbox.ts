@@ -22,6 +22,11 @@ export type DeliveryId = number | bigint;
 export const Kind = { Done: 1, Retry: 2, Reject: 3, NotStarted: 4, Cancelled: 5 } as const;
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
+/** The kinds as hooks and spans name them. */
+export const kindNames = {
+  [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.NotStarted]: "not_started", [Kind.Cancelled]: "cancelled",
+} as const;
+
 /** The answer to one delivery. */
 export interface Result {
   id: DeliveryId;

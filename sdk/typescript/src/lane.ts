@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { Client, Metadata, status as codes, type ClientDuplexStream, type ServiceError } from "@grpc/grpc-js";
+import { Client, status as codes, type ClientDuplexStream, type Metadata, type ServiceError } from "@grpc/grpc-js";
 import { onAbort } from "./abort.js";
 import { callTimeoutDefault, codeTooLarge, LeasedCall, type Call } from "./call.js";
 import { systemClock, type Clock } from "./clock.js";
@@ -11,7 +11,7 @@ import { readToken, settingsOf, warnOfPlainText, type Options } from "./options.
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
 import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
-import { channelCredentials, channelOptions, destroyLater, noting, publishBy } from "./transport.js";
+import { channelCredentials, channelOptions, destroyLater, metadataOf, noting, publishBy, unchanged } from "./transport.js";
 import { xxh64 } from "./xxh64.js";
 
 const path = "/ringfence.lane.v1.LaneService/Invoke";
@@ -193,10 +193,9 @@ export class Lane {
   async invoke(key: string | Uint8Array, method: string, payload: string | Uint8Array = "", options: InvokeOptions = {}): Promise<Buffer> {
     const { id = "", timeoutMs = callTimeoutDefault, signal, caller } = options;
     if (!(timeoutMs > 0 && timeoutMs <= timeoutMax)) throw new RingfenceError("argument", `timeoutMs is ${timeoutMs}, want more than 0`, "timeoutMs");
-    const metadata = new Metadata();
+    let metadata: Metadata;
     try {
-      const token = readToken(this.#tokenFile);
-      if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+      metadata = metadataOf(readToken(this.#tokenFile));
     } catch (err) {
       throw new CallError("not_run", "", textOf(err), 0, { cause: err });
     }
@@ -303,16 +302,14 @@ export class Lane {
 
   #stream(): ClientDuplexStream<Buffer, Buffer> {
     if (this.#closed) throw new NotReservedError("", closedText);
-    const metadata = new Metadata();
+    let metadata: Metadata;
     try {
-      const token = readToken(this.#tokenFile);
-      if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+      metadata = metadataOf(readToken(this.#tokenFile));
     } catch (err) {
       throw new NotReservedError("", textOf(err), 0, { cause: err });
     }
-    const same = (frame: Buffer): Buffer => frame;
     const [connection, ended] = this.#use();
-    const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, same, same, metadata);
+    const stream = connection.client.makeBidiStreamRequest<Buffer, Buffer>(reservePath, unchanged, unchanged, metadata);
     stream.on("data", () => void (connection.heardAt = performance.now()));
     stream.on("status", ended);
     return stream;
@@ -323,11 +320,10 @@ export class Lane {
     const wrong = wrongSize(request.payload.length, encoded.length);
     if (wrong !== "") return Promise.reject(new CallError("not_run", codeTooLarge, wrong));
     return new Promise((resolve, reject) => {
-      const same = (frame: Buffer): Buffer => frame;
       const decode = (bytes: Buffer) => fromBinary(InvokeResponseSchema, bytes);
       const [connection, ended] = this.#use();
       const begun = performance.now();
-      const call = connection.client.makeUnaryRequest(path, same, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+      const call = connection.client.makeUnaryRequest(path, unchanged, decode, encoded, metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
         this.#told(connection, begun, failure);
         ended();
         this.#open.delete(cancel);

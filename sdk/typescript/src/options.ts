@@ -215,7 +215,7 @@ export function readToken(file: string): string {
   try {
     token = readFileSync(file, "utf8").trim();
   } catch (err) {
-    throw new RingfenceError("unauthenticated", `token file: ${err instanceof Error ? err.message : String(err)}`, "", { cause: err });
+    throw new RingfenceError("unauthenticated", `token file: ${textOf(err)}`, "", { cause: err });
   }
   if (token === "") throw new RingfenceError("unauthenticated", `token file: ${file} is empty`);
   return token;

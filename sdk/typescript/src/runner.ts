@@ -3,8 +3,8 @@ import { codeOf, NoHandler, withCalls } from "./call.js";
 import { DrainTimeoutError, isA, Reject, RetryAfter, RingfenceError, textOf, verdictOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
-import { Kind } from "./inbox.js";
-import { readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf, warnOfPlainText } from "./options.js";
+import { Kind, kindNames } from "./inbox.js";
+import { readToken, type Options, type Session as Described, type Settings, settingsOf, warnOfPlainText } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
@@ -27,10 +27,6 @@ const patience = 1000;
 const failuresEvery = 1000;
 
 const spanFailed = "a span failed";
-
-const outcomes: Record<Kind, Outcome["kind"]> = {
-  [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.Cancelled]: "cancelled", [Kind.NotStarted]: "not_started",
-};
 
 /** How deliveries are started: by calls of a handler, or by an iterator that asks for them. */
 export interface Source {
@@ -176,7 +172,7 @@ export class Runner implements SessionUser {
     this.#opened = performance.now();
     this.#live = session;
     this.#sessions.add(session);
-    session.open((events) => this.#connect(readToken(this.settings.tokenFile), { frame: (bytes) => events.frame(bytes), end: (status) => events.end(status) }));
+    session.open((events) => this.#connect(readToken(this.settings.tokenFile), events));
   }
 
   ended(session: Session, { welcomed, awayMs, error }: SessionEnd): void {
@@ -322,7 +318,7 @@ export class Runner implements SessionUser {
     this.#running--;
     if (event.endSpan !== undefined) this.hook(() => event.endSpan?.(kind), spanFailed);
     const { hooks } = this.settings;
-    if (hooks.finished !== undefined) this.hook(() => hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun }));
+    if (hooks.finished !== undefined) this.hook(() => hooks.finished?.(event, { kind: kindNames[kind], error, durationMs: performance.now() - event.begun }));
     if (session.over) {
       if (session.inbox.started === 0) this.#sessions.delete(session);
       this.#live?.start(); // it may have waited for room

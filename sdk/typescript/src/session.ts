@@ -115,7 +115,7 @@ export class Session implements EventOwner {
     try {
       this.#wire = connect(this);
     } catch (err) {
-      this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", err instanceof Error ? err.message : String(err), "", { cause: err }));
+      this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", textOf(err), "", { cause: err }));
       return;
     }
     const { name, maxInFlight, calls } = this.#user.settings;
@@ -167,7 +167,7 @@ export class Session implements EventOwner {
       }
       if (frame.other !== undefined) this.#control(frame.other);
     } catch (err) {
-      const error = err instanceof RingfenceError ? err : new RingfenceError("broken", `a frame of the router: ${err instanceof Error ? err.message : String(err)}`, "", { cause: err });
+      const error = err instanceof RingfenceError ? err : new RingfenceError("broken", `a frame of the router: ${textOf(err)}`, "", { cause: err });
       this.fail(error);
       return;
     }

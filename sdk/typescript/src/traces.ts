@@ -1,5 +1,5 @@
 import type { LeasedEvent } from "./event.js";
-import { Kind } from "./inbox.js";
+import { Kind, kindNames } from "./inbox.js";
 
 /** A context of OpenTelemetry. */
 interface Context {
@@ -63,8 +63,6 @@ const getter: Getter<LeasedEvent> = {
   keys: (event) => event.properties.map((p) => p.name),
 };
 
-const results = { [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.NotStarted]: "not_started", [Kind.Cancelled]: "cancelled" };
-
 /** Starts a span for each handler in the trace of its event, and makes it the active one in the handler. */
 export class Tracer {
   constructor(private readonly api: Traces) {}
@@ -91,8 +89,8 @@ export class Tracer {
   }
 
   #end(span: Span, kind: Kind): void {
-    span.setAttribute("ringfence.result", results[kind]);
-    if (kind === Kind.Retry || kind === Kind.Reject) span.setStatus({ code: this.api.SpanStatusCode.ERROR, message: results[kind] });
+    span.setAttribute("ringfence.result", kindNames[kind]);
+    if (kind === Kind.Retry || kind === Kind.Reject) span.setStatus({ code: this.api.SpanStatusCode.ERROR, message: kindNames[kind] });
     span.end();
   }
 

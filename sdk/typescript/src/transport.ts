@@ -46,7 +46,16 @@ const lingerMax = 1000;
 
 const path = "/ringfence.app.v1.AppService/Work";
 const none = new Uint8Array(0);
-const unchanged = (frame: Buffer): Buffer => frame;
+
+/** What gRPC calls for messages that are bytes. */
+export const unchanged = (frame: Buffer): Buffer => frame;
+
+/** Returns the metadata of a request. `token` is "" if there is none. */
+export function metadataOf(token: string): Metadata {
+  const metadata = new Metadata();
+  if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+  return metadata;
+}
 
 /** Returns a function that opens streams by gRPC, each over a connection of its own. */
 export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Connect {
@@ -59,9 +68,7 @@ export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Conn
   return (token, events) => {
     const sockets = new Set<Socket>();
     const client = new Client(endpoint, noting(channelCredentials(tls), sockets), options);
-    const metadata = new Metadata();
-    if (token !== "") metadata.set("authorization", `Bearer ${token}`);
-    const call = client.makeBidiStreamRequest<Buffer, Buffer>(path, unchanged, unchanged, metadata);
+    const call = client.makeBidiStreamRequest<Buffer, Buffer>(path, unchanged, unchanged, metadataOf(token));
     let over = false;
     call.on("data", (frame: Buffer) => {
       sockets.clear();
@@ -112,9 +119,7 @@ export function destroyLater(sockets: ReadonlySet<Socket>): void {
 
 /** Makes a Send: see Wire.publish. The client must not be closed. */
 export function publishBy(client: Client, token: string, request: Uint8Array, withinMs: number, answered: Parameters<Wire["publish"]>[3]): () => void {
-  const metadata = new Metadata();
-  if (token !== "") metadata.set("authorization", `Bearer ${token}`);
-  const call = client.makeUnaryRequest(sendPath, unchanged, unchanged, Buffer.from(request), metadata, { deadline: Date.now() + withinMs }, (failure, response) => {
+  const call = client.makeUnaryRequest(sendPath, unchanged, unchanged, Buffer.from(request), metadataOf(token), { deadline: Date.now() + withinMs }, (failure, response) => {
     if (failure !== null) answered({ code: failure.code, details: failure.details }, none);
     else answered(undefined, response!);
   });

@@ -254,10 +254,9 @@ class Lane:
         if wrong:
             raise CallError("not_run", TOO_LARGE, wrong)
         try:
-            token = self._settings.token()
+            metadata = self._settings.metadata()
         except SessionError as failure:
             raise CallError("not_run", text=str(failure)) from failure
-        metadata = (("authorization", f"Bearer {token}"),) if token else None
         try:
             return self._invoke.future(request, timeout=timeout + GRACE, metadata=metadata)
         except ValueError as failure:  # gRPC's word for a channel that is closed

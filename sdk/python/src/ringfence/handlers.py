@@ -199,18 +199,6 @@ def with_hooks(settings: Settings, handler: Handler) -> Handler:
     return hooked
 
 
-class _Decode(Generic[V]):
-    def __init__(self, decode: Callable[[Any], V] | None) -> None:
-        self.decode = decode
-
-    def __call__(self, event: Event) -> V:
-        try:
-            value = json.loads(event.payload)
-            return cast(V, value) if self.decode is None else self.decode(value)
-        except Exception as error:  # whatever decode raises, trying again would not help
-            raise Reject(f"decode JSON: {text_of(error)}") from error
-
-
 @overload
 def json_handler(handler: Callable[[Event, Any], Awaitable[None]], /) -> AsyncHandler: ...
 @overload
@@ -232,7 +220,14 @@ def json_handler(handler: Callable[[Event, Any], Any] | None = None, /, *, decod
 
 class _JSONDecorator(Generic[V]):
     def __init__(self, decode: Callable[[Any], V] | None) -> None:
-        self._decode = _Decode(decode)
+        self._decode = decode
+
+    def _value(self, event: Event) -> V:
+        try:
+            value = json.loads(event.payload)
+            return cast(V, value) if self._decode is None else self._decode(value)
+        except Exception as error:  # whatever decode raises, trying again would not help
+            raise Reject(f"decode JSON: {text_of(error)}") from error
 
     @overload
     def __call__(self, handler: Callable[[Event, V], Awaitable[None]], /) -> AsyncHandler: ...
@@ -240,17 +235,16 @@ class _JSONDecorator(Generic[V]):
     def __call__(self, handler: Callable[[Event, V], None], /) -> PlainHandler: ...
     def __call__(self, handler: Callable[[Event, V], Any], /) -> Any:
         refuse_generator("handler", handler)
-        decode = self._decode
         if inspect.iscoroutinefunction(handler):
 
             @functools.wraps(handler)
             async def handle_async(event: Event) -> None:
-                await handler(event, decode(event))
+                await handler(event, self._value(event))
 
             return handle_async
 
         @functools.wraps(handler)
         def handle(event: Event) -> Any:
-            return handler(event, decode(event))
+            return handler(event, self._value(event))
 
         return handle

@@ -227,6 +227,11 @@ class Settings:
             raise Unauthenticated(f"the token file {self.token_file} is empty: write the router's token into it")
         return token
 
+    def metadata(self) -> tuple[tuple[str, str]] | None:
+        """The metadata of a request, None if there is no token. Raises what :meth:`token` raises."""
+        token = self.token()
+        return (("authorization", f"Bearer {token}"),) if token else None
+
 
 def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | None = None) -> Settings:
     """Returns the settings. Raises ArgumentError if an option is out of range, and TypeError if there is no such option."""

@@ -282,13 +282,13 @@ class Holder:
     def _open(self) -> _Link:
         """Opens a stream. Raises NotReserved if that cannot even be tried."""
         try:
-            token = self._settings.token()
+            metadata = self._settings.metadata()
         except SessionError as failure:
             raise NotReserved("", str(failure)) from failure
         self._permission.ask(self._clock.now())
         self._unheard_since = time.monotonic()
         try:
-            return _Link(self._stream, (("authorization", f"Bearer {token}"),) if token else None, self._ask, self._news)
+            return _Link(self._stream, metadata, self._ask, self._news)
         except ValueError as failure:  # gRPC's word for a channel that is closed
             raise NotReserved("", "the lane was closed") from failure
 

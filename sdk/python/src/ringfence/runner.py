@@ -144,7 +144,7 @@ class Runner:
         """Dials, works until the stream ends, and returns the reason."""
         settings = self.settings
         try:
-            token = settings.token()
+            metadata = settings.metadata()
             channel = dial(settings, _CHANNEL_OPTIONS)
         except SessionError as failure:
             return None, failure
@@ -162,7 +162,7 @@ class Runner:
                     stream.drain()
             try:
                 work: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
-                call = work(stream.requests(), metadata=(("authorization", f"Bearer {token}"),) if token else None)
+                call = work(stream.requests(), metadata=metadata)
                 stream.cancel = call.cancel
                 for data in call:
                     stream.handle(data)

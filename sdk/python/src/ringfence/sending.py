@@ -101,10 +101,9 @@ class Sender:
         if wrong:
             raise NotSent(wrong)
         try:
-            token = self._settings.token()
+            metadata = self._settings.metadata()
         except SessionError as failure:
             raise NotSent(str(failure)) from failure
-        metadata = (("authorization", f"Bearer {token}"),) if token else None
         try:
             return self._call.future(request, timeout=min(timeout, TIMEOUT_DEFAULT) + GRACE, metadata=metadata)
         except ValueError as failure:  # gRPC's word for a channel that is closed

@@ -39,6 +39,7 @@ from ringfence.errors import ArgumentError
 from ringfence.event import _EPOCH, Arrival, Event, Fence, MessageID, Timer, _Set
 from ringfence.handlers import Handler
 from ringfence.lane.v1 import lane_pb2 as lane
+from ringfence.runner import FRAME_MAX
 from ringfence.worker import Worker
 from ringfence.xxh64 import xxh64
 
@@ -52,7 +53,6 @@ LEASE_NS = 3600 * 1_000_000_000
 OUTCOME_WAIT = 30.0
 """Seconds for which outcome and the router's other methods wait by default."""
 PING_INTERVAL_MS = 20
-FRAME_MAX = 72 << 20
 PARTITIONS = 4093
 STREAMS_MAX = 32
 _SENT_LEDGER, _CALL_LEDGER = 1 << 61, 1 << 62  # of the ids that routers make themselves

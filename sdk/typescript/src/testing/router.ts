@@ -14,7 +14,7 @@ import type { Instant } from "../inbox.js";
 import type { Options } from "../options.js";
 import { run } from "../run.js";
 import { checkedTimer, sendPath } from "../sending.js";
-import type { Connect, Status, WireEvents } from "../transport.js";
+import { unchanged, type Connect, type Status, type WireEvents } from "../transport.js";
 import { xxh64 } from "../xxh64.js";
 
 /** The time between the router's clock and the end of its lease, in milliseconds. */
@@ -285,7 +285,7 @@ export class TestRouter {
 
   /** @internal */
   giveUp(delivery: TestDelivery): void {
-    const box = this.#boxes.get(Buffer.from(delivery.init.key).toString("latin1"))!;
+    const box = this.#boxes.get(nameOf(delivery.init.key))!;
     const i = box.queue.indexOf(delivery);
     if (i < 0) {
       for (const stream of this.#streams) stream.takeBack(delivery);
@@ -298,7 +298,7 @@ export class TestRouter {
 
   /** Answers a call of a Lane, as a router does. */
   async #invoke({ key, method, payload, id, timeoutMs, path }: InvokeRequest) {
-    const running = this.#boxes.get(Buffer.from(key).toString("latin1"))?.running;
+    const running = this.#boxes.get(nameOf(key))?.running;
     if (running !== undefined && path.includes(xxh64(Buffer.from(key)))) {
       return { outcome: LaneOutcome.NOT_RUN, code: "cycle", text: "a handler of the same key waits for it" };
     }
@@ -349,7 +349,7 @@ export class TestRouter {
   }
 
   #add(delivery: TestDelivery): TestDelivery {
-    const key = Buffer.from(delivery.init.key).toString("latin1");
+    const key = nameOf(delivery.init.key);
     let box = this.#boxes.get(key);
     if (box === undefined) {
       box = { key, partition: this.#boxes.size % partitions, token: 1n, queue: [], running: undefined };
@@ -357,7 +357,7 @@ export class TestRouter {
     }
     box.queue.push(delivery);
     if (box.running === undefined && box.queue.length === 1) this.#ready.push(box);
-    this.#pump();
+    this.pump();
     return delivery;
   }
 
@@ -367,7 +367,7 @@ export class TestRouter {
    * 50 ms. Later deliveries have a fence with a greater token.
    */
   async lose(key: string | Uint8Array): Promise<void> {
-    const box = this.#boxes.get(Buffer.from(key).toString("latin1"));
+    const box = this.#boxes.get(nameOf(key));
     if (box === undefined) return;
     box.token++;
     const waiting = box.queue.splice(0);
@@ -415,9 +415,9 @@ export class TestRouter {
    */
   async serve(address = "127.0.0.1:0", credentials: ServerCredentials = ServerCredentials.createInsecure()): Promise<string> {
     const server = new Server({ "grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1 });
-    const unchanged = (frame: Buffer): Buffer => frame;
+    const bytes = { requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged };
     const work = (call: ServerDuplexStream<Buffer, Buffer>) => {
-      const stream = this.open({
+      const stream = new Stream(this, {
         frame: (bytes) => void call.write(bytes),
         end: ({ code, details }) => (code === codes.OK ? call.end() : call.emit("error", Object.assign(new Error(details), { code, details }))),
       });
@@ -426,18 +426,13 @@ export class TestRouter {
       call.on("cancelled", () => stream.close(codes.CANCELLED, "cancelled"));
     };
     server.addService(
-      { work: { path: "/ringfence.app.v1.AppService/Work", requestStream: true, responseStream: true, requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged } },
+      { work: { path: "/ringfence.app.v1.AppService/Work", requestStream: true, responseStream: true, ...bytes } },
       { work },
     );
     server.addService(
       {
-        invoke: {
-          path: "/ringfence.lane.v1.LaneService/Invoke", requestStream: false, responseStream: false, requestSerialize: unchanged, requestDeserialize: unchanged,
-          responseSerialize: unchanged, responseDeserialize: unchanged,
-        },
-        send: {
-          path: sendPath, requestStream: false, responseStream: false, requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged,
-        },
+        invoke: { path: "/ringfence.lane.v1.LaneService/Invoke", requestStream: false, responseStream: false, ...bytes },
+        send: { path: sendPath, requestStream: false, responseStream: false, ...bytes },
       },
       {
         send: (call: ServerUnaryCall<Buffer, Buffer>, answer: sendUnaryData<Buffer>) => {
@@ -463,7 +458,7 @@ export class TestRouter {
   readonly #connect: Connect = (_, events) => {
     let over = false;
     const later = (do_: () => void) => queueMicrotask(() => over || do_());
-    const stream = this.open({
+    const stream = new Stream(this, {
       frame: (bytes) => later(() => events.frame(bytes)),
       end: (status) =>
         later(() => {
@@ -490,18 +485,12 @@ export class TestRouter {
     };
   };
 
-  /** @internal */
-  open(events: WireEvents): Stream {
-    const stream = new Stream(this, events);
-    return stream;
-  }
-
   /** A worker has said Hello. @internal */
   joined(stream: Stream): void {
     this.#streams.add(stream);
     this.#streamed++;
     this.changed();
-    this.#pump();
+    this.pump();
   }
 
   /** @internal */
@@ -517,7 +506,7 @@ export class TestRouter {
       this.#orphans.delete(open);
       this.finish(open, endOf("lost"));
     }
-    this.#pump();
+    this.pump();
   }
 
   /** @internal */
@@ -566,10 +555,6 @@ export class TestRouter {
 
   /** @internal */
   pump(): void {
-    this.#pump();
-  }
-
-  #pump(): void {
     for (const stream of this.#streams) stream.pump();
   }
 
@@ -601,6 +586,11 @@ export function testRouter(t: TestContext, options: TestRouterOptions = {}): Tes
   const router = new TestRouter(options);
   t.after(() => router.stop());
   return router;
+}
+
+/** The name of a key among the boxes. */
+function nameOf(key: string | Uint8Array): string {
+  return Buffer.from(key).toString("latin1");
 }
 
 /** Returns what makes a delivery a call. */
