@@ -74,7 +74,7 @@ func TestHoldOutlastsAKill(t *testing.T) {
 		}
 	}
 	c.command(left[1], "release", "ann", "--reason", "fixed")
-	c.settled(2 * time.Minute)
+	c.settled()
 	report := c.check(names)
 	if report.Keys != 2 {
 		t.Errorf("%d keys were handled", report.Keys)
@@ -140,7 +140,7 @@ func TestSkipOverAKill(t *testing.T) {
 	skip := exec.CommandContext(t.Context(), routerBinary, "skip", "ann", "--event", where.At[0].Event, "--reason", "never ends", "--by", "alice", "--admin", left[0].ip+":16653")
 	out, err := skip.CombinedOutput()
 	t.Logf("skip: %v\n%s", err, out)
-	c.settled(2 * time.Minute)
+	c.settled()
 	letter := deadLetter(t, topic)
 	if got := letter.Properties()["ringfence-reason"]; letter.Key() != "ann" || !strings.HasPrefix(got, "skipped by alice: never ends (act ") || letter.Properties()["ringfence-message-id"] != where.At[0].Event {
 		t.Errorf("the dead letter is of %q with %v", letter.Key(), letter.Properties())

@@ -123,7 +123,7 @@ func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
 	wantRefused(t, code, 1, said, "twin", "name")
 
 	names := publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%50) }, make([]task, n))
-	c.settled(30 * time.Second)
+	c.settled()
 	c.check(names)
 }
 
@@ -163,7 +163,7 @@ func TestEventBeyondAFrameIsDeadLettered(t *testing.T) {
 	if len(m.Payload()) != size || m.Key() != fmt.Sprint("user-", small/2) || m.Properties()["mine"] != "kept" {
 		t.Errorf("the dead letter has %d bytes, key %q and properties %v: not the original's", len(m.Payload()), m.Key(), m.Properties())
 	}
-	c.settled(30 * time.Second)
+	c.settled()
 	if got := c.handled(a) + c.handled(b); got != small {
 		t.Errorf("%d events were handled, want %d", got, small)
 	}

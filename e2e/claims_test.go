@@ -24,7 +24,7 @@ func TestAnotherGroupOnTheSubscription(t *testing.T) {
 	wantRefused(t, code, 5, said, "__ring-"+green, "node.group is", "router group release")
 
 	names := publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%50) }, make([]task, n))
-	c.settled(30 * time.Second)
+	c.settled()
 	c.check(names)
 
 	code, said = refused(t, time.Minute, "group", "show", "--config", ours, "-o", "json")

@@ -348,10 +348,15 @@ func (c *cluster) metric(m *member, name string) (float64, error) {
 	return strconv.ParseFloat(found[1], 64)
 }
 
-// settled waits until the broker has nothing left and no living router holds anything: for so long on a quiet machine, and longer on a busy one.
-func (c *cluster) settled(within time.Duration) {
+// settled waits until the broker has nothing left and no living router holds anything.
+func (c *cluster) settled() {
 	c.t.Helper()
-	eventually.NoError(c.t, max(within, eventually.Most), "everything is settled", func() error {
+	c.settledWithin(eventually.Most)
+}
+
+func (c *cluster) settledWithin(most time.Duration) {
+	c.t.Helper()
+	eventually.NoError(c.t, most, "everything is settled", func() error {
 		for _, topic := range c.topics {
 			if s := pulsartest.Stats(c.t, topic, "e2e"); s.Backlog != 0 {
 				return fmt.Errorf("%s has a backlog of %d", topic, s.Backlog)

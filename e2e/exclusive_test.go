@@ -49,7 +49,7 @@ func TestExclusiveThroughKillJoinAndLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.settled(2 * time.Minute)
+	c.settled()
 	report := c.check(ids(t, 2*half, perf, own))
 	if report.Keys != keys {
 		t.Errorf("%d keys were handled, want %d", report.Keys, keys)
@@ -154,7 +154,7 @@ func TestAckedWhereItWasReceived(t *testing.T) {
 	if err := producer.FlushWithCtx(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.settled(30 * time.Second)
+	c.settled()
 	c.check(ids(t, n, topic))
 	if got := c.handled(a); got != 0 {
 		t.Errorf("a handled %d events of keys that b owns", got)

@@ -197,7 +197,7 @@ func TestForeignProducers(t *testing.T) {
 		return
 	}
 	entries := encryptedLetters(t, letters, pythonKinds[secret])
-	c.settled(time.Minute)
+	c.settled()
 	t.Logf("%d events of %d kinds were settled after %v, the encrypted ones as %d dead letters", total, len(all), time.Since(began).Round(time.Second), entries)
 
 	f.mu.Lock()

@@ -168,7 +168,7 @@ func TestParkOverAKill(t *testing.T) {
 		}
 		return nil
 	})
-	c.settled(2 * time.Minute)
+	c.settled()
 	c.check(slices.Concat(names, later, others))
 	done, failed := map[string]int{}, map[string]int{}
 	var order []string

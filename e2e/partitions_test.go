@@ -87,7 +87,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 	if err := producer.FlushWithCtx(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.settled(30 * time.Second)
+	c.settled()
 	c.check(ids(t, int(sent.Load()), topic))
 }
 

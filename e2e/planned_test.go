@@ -30,7 +30,7 @@ func TestPlannedMovesRepeatNothing(t *testing.T) {
 	if err := <-produced; err != nil {
 		t.Fatal(err)
 	}
-	c.settled(2 * time.Minute)
+	c.settled()
 	report := c.check(ids(t, events, topic))
 	t.Logf("%d times a key went from one living member to another", report.Handoff.Count)
 	if report.Handoff.Count == 0 {

@@ -24,7 +24,7 @@ func TestReplay(t *testing.T) {
 	c.ready(c.start("b"))
 	publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%50) }, make([]task, n))
 	c.awaitHandlings(n)
-	c.settled(time.Minute)
+	c.settled()
 	shown := func() (sum float64) {
 		for _, m := range c.members {
 			got, err := c.metric(m, "ringfence_mailbox_done_first_deliveries_total")
@@ -50,7 +50,7 @@ func TestReplay(t *testing.T) {
 		}
 		return nil
 	})
-	c.settled(time.Minute)
+	c.settled()
 	if got := len(c.handlings()); got != n {
 		t.Fatalf("%d handlings of %d events without a requested replay", got, n)
 	}
@@ -65,7 +65,7 @@ func TestReplay(t *testing.T) {
 	}
 	reset()
 	c.awaitHandlings(2 * n)
-	c.settled(time.Minute)
+	c.settled()
 	times := map[string]int{}
 	for _, h := range c.handlings() {
 		times[h.event]++

@@ -150,7 +150,7 @@ func TestOrderOfOneKeysRetries(t *testing.T) {
 	}
 	c.ready(c.start("a"))
 	c.awaitHandlings(total)
-	c.settled(time.Minute)
+	c.settled()
 	c.check(slices.Delete(slices.Clone(names), poison, poison+1))
 
 	var stayed []string
@@ -247,7 +247,7 @@ func TestRetriesKeepOrderOnManyMembers(t *testing.T) {
 	}
 	names := publish(t, topic, func(i int) string { return fmt.Sprint("user-", i%keys) }, tasks)
 	c.awaitHandlings(total)
-	c.settled(time.Minute)
+	c.settled()
 	c.check(names)
 
 	asked := make(map[string]task, n)

@@ -207,7 +207,7 @@ func TestRollsFromTheFormerVersionAndBack(t *testing.T) {
 	r.refusesFormer(old)
 
 	stop()
-	r.settled(time.Minute)
+	r.settled()
 	report := r.check(load.published())
 	if report.StaleTokens != 0 {
 		t.Errorf("%d handlings had a fencing token below one that their key had had", report.StaleTokens)

@@ -67,7 +67,7 @@ func TestNothingIsLostOrRepeatedWithoutReason(t *testing.T) {
 			s.round(kind, i)
 		}
 	}
-	s.settled(time.Minute)
+	s.settled()
 	report := s.checkPromises(s.load.published())
 	if report.Unknown > 0 {
 		t.Logf("%d events were published whose receipt was lost", report.Unknown)

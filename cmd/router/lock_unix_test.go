@@ -417,7 +417,7 @@ func TestWatchdogKillsInTime(t *testing.T) {
 	t.Parallel()
 	// How far its clock is ahead is known by when its answers are read, which a busy machine does late: then it kills too early, which is safe.
 	const early = 500 * time.Millisecond
-	var seen []time.Duration
+	latest := -time.Hour
 	for range 5 {
 		d, err := startDog()
 		if err != nil {
@@ -432,16 +432,16 @@ func TestWatchdogKillsInTime(t *testing.T) {
 		d.say(tellGroup, int64(child.Process.Pid)) // first: on a busy machine a watchdog that knows no group may be late, and ends
 		d.say(tellUntil, int64(deadline.Add(d.ahead)))
 		_ = child.Wait() // it is killed
-		seen = append(seen, clock.Now().Sub(deadline))
+		late := clock.Now().Sub(deadline)
+		latest = max(latest, late)
+		if late < -lockKill-early {
+			t.Errorf("it has killed %v before the deadline", -late)
+		}
 		d.end()
 	}
-	t.Logf("the ends were seen so long after their deadlines: %v", seen)
-	// A busy machine delays some of them.
-	if latest := slices.Max(seen); latest < -lockKill-early {
-		t.Errorf("it always kills too early, at best %v before the deadline", -latest)
-	}
-	if earliest := slices.Min(seen); earliest > early {
-		t.Errorf("it always kills too late, at best %v after the deadline", earliest)
+	t.Logf("the latest end was seen %v after its deadline", latest)
+	if latest > time.Second { // of a busy machine
+		t.Errorf("it has killed %v after the deadline", latest)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
+	"github.com/ringfence/router/internal/testing/address"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -204,16 +205,16 @@ func TestRequestIsCut(t *testing.T) {
 
 // An application that is started late, or again, has not failed.
 func TestAbsentApplication(t *testing.T) {
-	address, free := heldAddress(t)
+	place, free := address.Held(t)
 	r := clienttest.NewRouter(t)
-	start(t, r, "http://"+address, func(c *Config) { c.AbsenceMax = time.Hour })
+	start(t, r, "http://"+place, func(c *Config) { c.AbsenceMax = time.Hour })
 	var handled atomic.Int32
 	come := func() *http.Server {
 		t.Helper()
 		free()
 		var listener net.Listener
 		eventually.NoError(t, eventually.Most, "the address is free", func() (err error) {
-			listener, err = net.Listen("tcp", address)
+			listener, err = net.Listen("tcp", place)
 			return err
 		})
 		s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled.Add(1) }), ReadHeaderTimeout: time.Minute}
@@ -252,31 +253,6 @@ func TestAbsentApplication(t *testing.T) {
 	if err := app.Close(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// heldAddress returns an address where nobody listens, and that no other test gets before it is freed: a connection has it as its own.
-func heldAddress(t *testing.T) (address string, free func()) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	held, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	free = sync.OnceFunc(func() {
-		_ = other.Close() // first: the end that closes first keeps its port for a minute
-		_, _ = io.Copy(io.Discard, held)
-		_ = held.Close()
-	})
-	t.Cleanup(free)
-	return held.LocalAddr().String(), free
 }
 
 // leavingApp is an application that accepts no further connections while it works on its requests, as

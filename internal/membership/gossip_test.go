@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/address"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -113,7 +113,7 @@ func TestRestartIsANewMember(t *testing.T) {
 func TestHalvesMergeByKnownAddresses(t *testing.T) {
 	t.Parallel()
 	left, right := startGroup(t, 2), startGroup(t, 2)
-	nobody, _ := heldAddr(t)
+	nobody, _ := address.Held(t)
 	dead := Known{Inc: newInc(), GossipAddr: nobody} // must not keep further addresses from being tried
 	left[0].gossip.SetKnown([]Known{
 		{Inc: left[0].inc, GossipAddr: left[0].gossip.Addr()},
@@ -142,7 +142,7 @@ func TestSeedByName(t *testing.T) {
 // A seed that is not there yet is tried until it is.
 func TestSeedIsTriedForEver(t *testing.T) {
 	t.Parallel()
-	addr, free := heldAddr(t)
+	addr, free := address.Held(t)
 	cfg := testConfig("early")
 	cfg.Seeds = []string{addr}
 	early := startNode(t, cfg)
@@ -175,7 +175,7 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	t.Parallel()
 	other := freeAddr(t)
-	nobody, _ := heldAddr(t)
+	nobody, _ := address.Held(t)
 	for warning, c := range map[string]struct{ listen, seed string }{
 		"no seed can be resolved":   {"127.0.0.1:0", "dns+nobody.invalid:16652"},
 		"no seed answers":           {"127.0.0.1:0", nobody},
@@ -491,34 +491,9 @@ func newInc() (inc ownership.Incarnation) {
 
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	addr, free := heldAddr(t)
+	addr, free := address.Held(t)
 	free()
 	return addr
-}
-
-// heldAddr returns an address where nobody listens, and that no other test gets before it is freed: a connection has it as its own.
-func heldAddr(t *testing.T) (addr string, free func()) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	held, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	free = sync.OnceFunc(func() {
-		_ = other.Close() // first: the end that closes first keeps its port for a minute
-		_, _ = io.Copy(io.Discard, held)
-		_ = held.Close()
-	})
-	t.Cleanup(free)
-	return held.LocalAddr().String(), free
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -15,7 +15,7 @@ var words = []string{
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
-var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/netx/greet", "internal/testing/eventually", "internal/testing/contention"}
+var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/netx/greet", "internal/testing/eventually", "internal/testing/contention", "internal/testing/address"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -163,6 +163,7 @@ var arrows = map[string]arrow{
 	"chaos":                            {append([]string{"chaos"}, anything...), "drives whole processes from outside"},
 	"e2e":                              {anything, "drives whole processes from outside"},
 	"e2e/page":                         {anything, "serves the page of an invented group"},
+	"internal/testing/address":         {nil, "a connection that holds a port"},
 	"internal/testing/archtest":        {nil, "reads files"},
 	"internal/testing/contention":      {nil, "a loop of benchmarks"},
 	"internal/testing/eventually":      {nil, "a loop with a condition"},

@@ -1,0 +1,35 @@
+// Package address gives tests addresses at which nobody listens.
+package address
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Held returns an address of loopback where nobody listens, and that nobody else gets before it is freed: a connection has it as its own. It is freed at
+// the end of the test at the latest.
+func Held(t testing.TB) (address string, free func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	held, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // the listener is there
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free = sync.OnceFunc(func() {
+		_ = other.Close() // first: the end that closes first keeps its port for a minute
+		_, _ = io.Copy(io.Discard, held)
+		_ = held.Close()
+	})
+	t.Cleanup(free)
+	return held.LocalAddr().String(), free
+}
