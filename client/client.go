@@ -28,8 +28,10 @@ type Interceptor func(next Handler) Handler
 //
 // When ctx ends, Run requests no more events, waits for the running handlers, delivers their
 // results, and returns nil, or an [*Error] of the kind [ErrDrainTimeout] if handlers ignored
-// even the cancellation after the drain grace. All other errors are of the kind [ErrArgument],
-// and Run returns them before it connects, joined if there are several.
+// even the cancellation after the drain grace. It does the same before ctx ends, and returns an
+// error of the kind [ErrRefused] too, if the router refuses one of the schedules, since it would
+// do so each time. All other errors are of the kind [ErrArgument], and Run returns them before it
+// connects, joined if there are several.
 func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) error {
 	o := defaults()
 	for _, opt := range opts {
@@ -49,9 +51,9 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	}
 	o.warnOfPlainText(at)
 	r := newRunner(ctx, at, handler, o)
-	r.connect(ctx)
+	refused := r.connect(ctx)
 	r.clock.Ended()
-	return r.stop()
+	return errors.Join(refused, r.stop())
 }
 
 // withCalls returns a handler of events and calls.
@@ -84,8 +86,8 @@ func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
 // and the next router at the endpoint did not ask for it.
 const awayMax = time.Minute
 
-// connect runs one stream after the other until ctx ends.
-func (r *runner) connect(ctx context.Context) {
+// connect runs one stream after the other until ctx ends, or until the router refuses a schedule: that is the error.
+func (r *runner) connect(ctx context.Context) error {
 	// The router is on this machine, so a short delay is cheap and finds a restarted router soon.
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	for ctx.Err() == nil {
@@ -93,9 +95,13 @@ func (r *runner) connect(ctx context.Context) {
 		worked, away, err := r.runStream(ctx)
 		if ctx.Err() != nil {
 			r.disconnected(nil)
-			return
+			return nil
 		}
 		r.disconnected(err)
+		if r.isOfSchedule(err) {
+			r.log.Error("the router refuses a schedule: this worker ends", "endpoint", r.endpoint.address, "error", err)
+			return err
+		}
 		if worked && r.clock.Now().Sub(begun) >= delays.Max { // a router may end each session right after its Welcome
 			delays.Reset()
 		}
@@ -103,13 +109,14 @@ func (r *runner) connect(ctx context.Context) {
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
 		_ = backoff.Sleep(ctx, pause) // ctx ends the loop
 	}
+	return nil
 }
 
 // patience is how long Run waits for handlers that were cancelled at the end of the
 // drain grace, and for the router to take the last results.
 const patience = time.Second
 
-// stop waits for the handlers of all streams and ends the goroutines. ctx has ended.
+// stop waits for the handlers of all streams and ends the goroutines. No stream follows.
 func (r *runner) stop() error {
 	r.startGrace()
 	defer r.endGrace()

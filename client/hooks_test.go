@@ -46,6 +46,20 @@ func (s scripted) Work(stream appv1.AppService_WorkServer) error {
 	return s.session(stream)
 }
 
+// serveScript starts a router with these sessions until the end of the test, and returns the option that dials it.
+func serveScript(t *testing.T, session func(appv1.AppService_WorkServer) error) client.Option {
+	listener := bufconn.Listen(1 << 16)
+	server := grpc.NewServer()
+	appv1.RegisterAppServiceServer(server, scripted{session: session})
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
+	t.Cleanup(func() {
+		server.Stop()
+		running.Wait()
+	})
+	return client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
+}
+
 func welcome(stream appv1.AppService_WorkServer, version uint32) error {
 	return stream.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: &appv1.Welcome{Version: version}}})
 }
@@ -126,19 +140,11 @@ func TestSessionsEndWithAKind(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				listener := bufconn.Listen(1 << 16)
-				server := grpc.NewServer()
-				appv1.RegisterAppServiceServer(server, scripted{session: test.session})
-				var running sync.WaitGroup
-				defer running.Wait()
-				running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
-				defer server.Stop()
-
 				ctx, stop := context.WithCancel(t.Context())
 				var ends []error
 				var ready []bool
 				err := client.Run(ctx, "", done,
-					client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+					serveScript(t, test.session),
 					client.WithLogger(slog.New(slog.DiscardHandler)),
 					client.WithReady(func(is bool) { ready = append(ready, is) }),
 					client.WithHooks(client.Hooks{Disconnected: func(err error) {
@@ -173,15 +179,51 @@ func TestSessionsEndWithAKind(t *testing.T) {
 	}
 }
 
+// A router refuses a wrong schedule each time: the worker ends, once its handlers have. What names none of its schedules can pass.
+func TestARefusedScheduleEndsTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sessions := []func(appv1.AppService_WorkServer) error{
+			refuse(codes.InvalidArgument, `app: schedule "other": no zone`),
+			refuse(codes.Unavailable, `schedule "report": the router is stopping`),
+			func(s appv1.AppService_WorkServer) error {
+				if err := welcome(s, 1); err != nil {
+					return err
+				}
+				return status.Error(codes.InvalidArgument, `schedule "report": a broken frame`)
+			},
+			refuse(codes.InvalidArgument, "app: schedule \"report\": hour = 25"),
+			refuse(codes.InvalidArgument, "the worker dials again"),
+		}
+		var ends []error
+		err := client.Run(t.Context(), "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
+			serveScript(t, func(s appv1.AppService_WorkServer) error {
+				next := sessions[0]
+				sessions = sessions[1:]
+				return next(s)
+			}),
+			client.WithSchedule("report", client.Every(time.Hour), func(context.Context, *client.Firing) error { return nil }),
+			client.WithHooks(client.Hooks{Disconnected: func(err error) { ends = append(ends, err) }}))
+		if !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), "hour = 25") {
+			t.Errorf("Run = %v, want the refusal", err)
+		}
+		if len(ends) != 4 || !errors.Is(ends[3], client.ErrRefused) {
+			t.Errorf("sessions ended with %v, want four ends", ends)
+		}
+	})
+}
+
+// refuse returns a session that ends before its Welcome.
+func refuse(code codes.Code, text string) func(appv1.AppService_WorkServer) error {
+	return func(appv1.AppService_WorkServer) error { return status.Error(code, text) }
+}
+
 // A router that is stopping says when its successor will be there.
 func TestGoAwayDelaysTheNextSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const away = 5 * time.Second // longer than any delay of the SDK's own
 		ctx, stop := context.WithCancel(t.Context())
 		var sessions []time.Time
-		listener := bufconn.Listen(1 << 16)
-		server := grpc.NewServer()
-		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+		dials := serveScript(t, func(s appv1.AppService_WorkServer) error {
 			if sessions = append(sessions, time.Now()); len(sessions) == 2 {
 				stop()
 			}
@@ -190,13 +232,8 @@ func TestGoAwayDelaysTheNextSession(t *testing.T) {
 			}
 			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{RetryAfterMs: uint32(away.Milliseconds())}}})
 			return status.Error(codes.Unavailable, "the router stops")
-		}})
-		var running sync.WaitGroup
-		defer running.Wait()
-		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
-		defer server.Stop()
-		err := client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
-			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		})
+		err := client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)), dials)
 		if err != nil || len(sessions) != 2 {
 			t.Fatalf("Run = %v after %d sessions, want nil after 2", err, len(sessions))
 		}
@@ -212,22 +249,15 @@ func TestSessionsThatDoNotLastAreFurtherAndFurtherApart(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		var sessions atomic.Int32
-		listener := bufconn.Listen(1 << 16)
-		server := grpc.NewServer()
-		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+		dials := serveScript(t, func(s appv1.AppService_WorkServer) error {
 			sessions.Add(1)
 			if err := welcome(s, 1); err != nil {
 				return err
 			}
 			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{}}})
 			return status.Error(codes.Unavailable, "the router stops")
-		}})
-		var running sync.WaitGroup
-		defer running.Wait()
-		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
-		defer server.Stop()
-		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
-			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		})
+		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)), dials)
 		if got := sessions.Load(); got < 30 || got > 70 {
 			t.Errorf("%d sessions in a minute, want one in 1 to 2 s", got)
 		}
@@ -240,9 +270,7 @@ func TestGoAwayDelaysTheNextSessionByAMinuteAtMost(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer stop()
 		sessions := 0
-		listener := bufconn.Listen(1 << 16)
-		server := grpc.NewServer()
-		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+		dials := serveScript(t, func(s appv1.AppService_WorkServer) error {
 			if sessions++; sessions == 2 {
 				stop()
 			}
@@ -251,14 +279,9 @@ func TestGoAwayDelaysTheNextSessionByAMinuteAtMost(t *testing.T) {
 			}
 			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{RetryAfterMs: math.MaxUint32}}})
 			return status.Error(codes.Unavailable, "the router stops")
-		}})
-		var running sync.WaitGroup
-		defer running.Wait()
-		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
-		defer server.Stop()
+		})
 		begun := time.Now()
-		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
-			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		_ = client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)), dials)
 		if took := time.Since(begun); sessions != 2 || took < time.Minute || took > 2*time.Minute {
 			t.Errorf("%d sessions in %v", sessions, took)
 		}

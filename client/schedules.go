@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/appwire"
@@ -98,8 +103,8 @@ type FiringHandler func(ctx context.Context, f *Firing) error
 
 // WithSchedule declares a schedule: the handler runs at these times, once in the whole group, on the member that owns
 // the key schedule/NAME, and never beside itself. It is stored nowhere: a schedule that no application of the group
-// still declares does not run. All workers of a group should declare the same schedules. The router checks them, and
-// refuses a session with a wrong one by name ([ErrRefused]).
+// still declares does not run. All workers of a group should declare the same schedules. The router checks them: [Run] ends
+// with [ErrRefused] and the name of a wrong one.
 //
 // A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the
 // fence, and compare the time, in your writes.
@@ -143,6 +148,16 @@ func (o *options) withFirings(handler Handler) Handler {
 		}
 		return o.handleFiring(ctx, e)
 	}
+}
+
+// isOfSchedule reports whether a session did not begin because of one of these schedules, whose name is in the router's text. No router of
+// that release takes it. Other refusals may pass, such as that of too many schedules in all workers of a router.
+func (o *options) isOfSchedule(err error) bool {
+	if !errors.Is(err, ErrRefused) || status.Code(err) != codes.InvalidArgument {
+		return false
+	}
+	text := status.Convert(err).Message()
+	return slices.ContainsFunc(o.schedules, func(s *appv1.Schedule) bool { return strings.Contains(text, fmt.Sprintf("schedule %q", s.GetName())) })
 }
 
 var errNoSchedule = errors.New("client: this schedule is not declared here")
