@@ -53,6 +53,7 @@ block 'class App' >build/readme/src/main/java/App.java
 block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
 block 'class ChargeTest' >build/readme/src/test/java/ChargeTest.java
 block 'class ReminderTest' >build/readme/src/test/java/ReminderTest.java
+block 'class ReportTest' >build/readme/src/test/java/ReportTest.java
 block 'class Total' >build/readme/src/main/java/Total.java
 sed 's/class Total/class Covered/; s/Total::add/Covered::add/; s/ofSeconds(30))/&.ttl(Duration.ofSeconds(30))/' build/readme/src/main/java/Total.java >build/readme/src/main/java/Covered.java
 grep -q 'ttl(' build/readme/src/main/java/Covered.java

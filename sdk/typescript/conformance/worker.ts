@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemClock, UptimeClock } from "../src/clock.js";
-import { CallFailure, json, Reject, RetryAfter, run, type Call, type CallHandler, type Event } from "../src/index.js";
+import { CallFailure, every, json, Reject, RetryAfter, run, type Call, type CallHandler, type Event, type Firing } from "../src/index.js";
 
 interface Instruction {
   id: number;
@@ -21,10 +21,13 @@ function report(what: "start" | "end", event: Event | Call, { id }: Instruction)
   process.stdout.write(`${what} ${id} ${event.key} ${clock.bootNs()}\n`);
 }
 
-function setTimers(of: Event | Call, ms: number): void {
+function setTimers(of: Event | Call | Firing, ms: number): void {
   of.after(ms, "first", "1");
   of.after(0, "second", Buffer.from("2"));
 }
+
+/** What the handlers throw that are told to fail. Its text is longer than any reason may be. */
+const failure = () => new Error(`told to fail${" é".repeat(500)}`);
 
 async function obey(event: Event, instruction: Instruction, signal: AbortSignal): Promise<void> {
   switch (instruction.do) {
@@ -40,7 +43,7 @@ async function obey(event: Event, instruction: Instruction, signal: AbortSignal)
       setTimers(event, instruction.ms);
       throw new Error("told to fail");
     case "fail":
-      throw new Error(`told to fail${" é".repeat(500)}`); // longer than any reason may be
+      throw failure();
     case "reject":
       throw new Reject("told to reject");
     case "retry_after":
@@ -103,6 +106,14 @@ const obeyCall = instructed(async (call, { do: what, ms, bytes = 0 }, signal) =>
   }
 });
 
+/** Firings have no payload: the number of missed times tells the handler what to do. */
+async function fire(firing: Firing): Promise<void> {
+  process.stdout.write(`firing ${firing.time.getTime()} ${firing.missed} ${firing.attempt} ${String(firing.fence)}\n`);
+  if (firing.missed === 1) throw failure();
+  if (firing.missed === 2) setTimers(firing, 60_000);
+  if (firing.missed === 3) throw new Reject("told to reject");
+}
+
 await run(handler, {
-  calls: { echo, obey: obeyCall }, maxInFlight: 100_000, logger: { info() {}, warn() {}, error: console.error },
+  calls: { echo, obey: obeyCall }, schedules: { conformance: { times: every(3_600_000), handler: fire } }, maxInFlight: 100_000, logger: { info() {}, warn() {}, error: console.error },
 });

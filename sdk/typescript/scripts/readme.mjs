@@ -35,7 +35,7 @@ cpSync(kept, folder, { recursive: true });
 assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
 
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
-assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "loop.mjs", "app.test.mjs"]);
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "charge.mjs", "charge.test.mjs", "total.mjs", "remind.mjs", "remind.test.mjs", "report.mjs", "report.test.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
 const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
 writeFileSync(join(folder, "quick.mjs"), quick);
@@ -48,12 +48,19 @@ assert.ok(first.length <= 10, `the first handler has ${first.length} lines, want
 // The types, all checks on, also of the declarations themselves.
 writeFileSync(
   join(folder, "types.mts"),
-  `import { deliveries, Fence, json, Lane, run, type CallHandler, type Event, type Handler, type Options } from "@ringfence/client";
+  `import { at, cron, deliveries, every, Fence, json, Lane, run, type CallHandler, type Event, type FiringHandler, type Handler, type Options, type Schedule, type Times } from "@ringfence/client";
 import { TestDelivery, testRouter, TestSent, type TestOutcome } from "@ringfence/client/testing";
 const options: Options = { maxInFlight: 5, hooks: { finished: (event: Event, outcome) => void [event.key, outcome.kind] } };
 const handler: Handler = json<{ cents: number }>(async (event, order, signal) => void [event.fence.before(Fence.parse("")), order.cents + 1, signal.aborted]);
 const charge: CallHandler = async (call, signal) => Buffer.from(call.method + String(signal.aborted));
 export const calls: Options = { calls: { charge } };
+const report: FiringHandler = async (firing, signal) => firing.after(1000, firing.schedule, firing.fence.toString() + firing.time.toISOString() + String(signal.aborted));
+const sweep: Schedule = { times: every(30_000), missed: "skip", graceMs: 60_000, jitterMs: 5, handler: (firing) => new Lane().invoke("k", "charge", "1", { caller: firing }) };
+export const schedules: Options = { schedules: { report: { times: cron("0 6 * * *", "Europe/Berlin"), handler: report }, once: { times: at(new Date()), handler: report }, sweep } };
+// @ts-expect-error: no text is times
+export const text: Times = "0 6 * * *";
+// @ts-expect-error: no such policy
+export const policy: Schedule = { ...sweep, missed: "none" };
 export const reply = () => new Lane().invoke("k", "charge", "1", { id: "1" }).then((bytes) => bytes.length);
 export const held = async (): Promise<string> => {
   await using r = await new Lane().reserve("k", { wait: 5, ttl: 5000 });
@@ -75,7 +82,7 @@ for (const compiler of ["typescript", "typescript-oldest"]) { // the second is t
   execFileSync(process.execPath, [join(root, "node_modules", compiler, "bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 }
 
-execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs", "charge.test.mjs", "remind.test.mjs"], { cwd: folder, stdio: "inherit" });
+execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs", "charge.test.mjs", "remind.test.mjs", "report.test.mjs"], { cwd: folder, stdio: "inherit" });
 
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 

@@ -5,7 +5,7 @@
  */
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Arrival } from "./call.js";
-import { FrameTables, LeasedEvent, type EventOwner, type RawDelivery, type Timer } from "./event.js";
+import { FrameTables, LeasedEvent, type EventOwner, type RawDelivery } from "./event.js";
 import { WorkRequestSchema, WorkResponseSchema, type WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import type { Result } from "./inbox.js";
 import { bytes, fixed64, MalformedError, Reader, sizeOf, tag, varint, Writer } from "./wire.js";
@@ -107,6 +107,7 @@ function decodeDeliveries(r: Reader, tables: FrameTables, owner: EventOwner, fro
 const d: RawDelivery = {
   id: 0, partition: 0, keyAt: 0, keyEnd: 0, payloadAt: 0, payloadEnd: 0, propertyAt: undefined, ledger: 0, entry: 0, batch: 0,
   topicPartition: 0, topic: 0, token: 0, schemaVersion: 0, turn: 0, publishMs: 0, eventMs: 0, attempt: 0, redelivery: 0, call: undefined, timer: undefined,
+  fired: undefined,
 };
 
 function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): LeasedEvent {
@@ -116,6 +117,7 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
   d.propertyAt = undefined;
   d.call = undefined;
   d.timer = undefined;
+  d.fired = undefined;
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, varint):
@@ -181,7 +183,7 @@ function decodeDelivery(r: Reader, tables: FrameTables, owner: EventOwner): Leas
       }
       case tag(20, bytes): {
         const end = r.span();
-        d.timer = decodeTimer(new Reader(r.buffer, r.at, end));
+        decodeTimer(new Reader(r.buffer, r.at, end));
         r.at = end;
         break;
       }
@@ -225,9 +227,11 @@ function decodeCall(r: Reader): Arrival {
   return { method, id, deadline: Date.now() + timeoutMs, path };
 }
 
-function decodeTimer(r: Reader): Timer {
+/** Sets what a delivery has that a router published. */
+function decodeTimer(r: Reader): void {
   let name = "";
   let dueMs = 0;
+  let fired: { timeMs: number; missed: number } | undefined;
   while (r.more()) {
     switch (r.tag()) {
       case tag(1, bytes):
@@ -236,11 +240,36 @@ function decodeTimer(r: Reader): Timer {
       case tag(2, varint):
         dueMs = Number(r.int64());
         break;
+      case tag(3, bytes): {
+        const end = r.span();
+        fired = decodeFiring(new Reader(r.buffer, r.at, end));
+        r.at = end;
+        break;
+      }
       default:
         r.skip();
     }
   }
-  return { name, due: new Date(dueMs) };
+  d.timer = { name, due: new Date(dueMs) };
+  if (fired !== undefined) d.fired = { schedule: name, ...fired };
+}
+
+function decodeFiring(r: Reader): { timeMs: number; missed: number } {
+  let timeMs = 0;
+  let missed = 0;
+  while (r.more()) {
+    switch (r.tag()) {
+      case tag(1, varint):
+        timeMs = Number(r.int64());
+        break;
+      case tag(2, varint):
+        missed = r.uint32();
+        break;
+      default:
+        r.skip();
+    }
+  }
+  return { timeMs, missed };
 }
 
 /** Numbers of frames count from 1. One that is too large for a number of this language would not be the same in a receipt. */

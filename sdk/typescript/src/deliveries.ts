@@ -2,6 +2,7 @@ import { Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { Event, LeasedEvent } from "./event.js";
 import type { Options } from "./options.js";
 import { Runner, type Source } from "./runner.js";
+import { UndeclaredSchedule } from "./schedules.js";
 
 /**
  * An event that the application has asked for, to be answered once: by done, retry or reject. Its key waits until then, or
@@ -72,6 +73,10 @@ export class Deliveries implements AsyncIterableIterator<Delivery> {
   readonly #source: Source = {
     ready: () => this.#waiters.length > 0,
     begin: (event) => {
+      if (event.fired !== undefined) {
+        this.#runner.failed(event, new UndeclaredSchedule(event.fired.schedule));
+        return;
+      }
       this.#runner.hook(() => this.#runner.traced(event, () => {}), "a span failed");
       this.#waiters.shift()!.resolve({ done: false, value: new Delivery(this.#runner, event) });
     },
@@ -83,8 +88,10 @@ export class Deliveries implements AsyncIterableIterator<Delivery> {
   /** @internal */
   constructor(options: Options) {
     this.#runner = new Runner(options);
-    if (this.#runner.settings.calls.size > 0) throw new RingfenceError("argument", "calls: only run accepts calls", "calls");
-    if (this.#runner.settings.interceptors.length > 0) throw new RingfenceError("argument", "interceptors: only run has a handler, which they would be around", "interceptors");
+    const { calls, schedules, interceptors } = this.#runner.settings;
+    if (calls.size > 0) throw new RingfenceError("argument", "calls: only run accepts calls", "calls");
+    if (schedules.size > 0) throw new RingfenceError("argument", "schedules: only run accepts schedules", "schedules");
+    if (interceptors.length > 0) throw new RingfenceError("argument", "interceptors: only run has a handler, which they would be around", "interceptors");
   }
 
   [Symbol.asyncIterator](): this {

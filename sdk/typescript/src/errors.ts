@@ -180,8 +180,8 @@ export class DrainTimeoutError extends Error {
 }
 
 /**
- * What a {@link RingfenceError} means. run() rejects with `argument` and `drain_timeout`; after all
- * others it connects again, and the log and Hooks.disconnected report them.
+ * What a {@link RingfenceError} means. run() rejects with `argument` and `drain_timeout`, and with `refused` if the router refuses
+ * one of Options.schedules; after all others it connects again, and the log and Hooks.disconnected report them.
  *
  * - `argument`: an option is out of range; RingfenceError.argument names it.
  * - `drain_timeout`: handlers ignored even the cancellation after the drain grace.

@@ -1,6 +1,7 @@
 import type { Arrival } from "./call.js";
 import { KeyLostError, RingfenceError } from "./errors.js";
 import { Item, type DeliveryId, type Kind } from "./inbox.js";
+import type { Fired } from "./schedules.js";
 import { checkedTimer, timersMax, type SetTimer } from "./sending.js";
 import { signalOf, type Cancellable } from "./signal.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
@@ -26,9 +27,9 @@ export interface Property {
   readonly value: string;
 }
 
-/** What an event has that a router published: one that a handler set with Event.after, or that Lane.send sent. */
+/** What an event has that a router published: one that a handler set with Event.after, or that Lane.send sent; or a firing of a schedule. */
 export interface Timer {
-  /** The name that the sender gave it, "" for none. */
+  /** The name that the sender gave it, "" for none; of a firing the name of its schedule. */
   readonly name: string;
   /** When it was due, by the clocks of the routers: the handler does not run earlier. */
   readonly due: Date;
@@ -71,7 +72,10 @@ export interface Event {
   readonly eventTime: Date | undefined;
   /** The version of the payload's schema in Pulsar's registry for the topic, undefined if the producer gave none. */
   readonly schemaVersion: Buffer | undefined;
-  /** Set for an event that a router published: a timer, or an event of Lane.send. Its messageId is none of Pulsar's. */
+  /**
+   * Set for an event that a router published: a timer, or an event of Lane.send. Its messageId is none of Pulsar's. Interceptors and hooks see
+   * firings of schedules as such events.
+   */
   readonly timer: Timer | undefined;
   /** The partition of the key in the router group, 0 to 4092. */
   readonly partition: number;
@@ -229,6 +233,8 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   /** Set for a call. @internal */
   readonly call: Arrival | undefined;
   readonly timer: Timer | undefined;
+  /** Set for a firing. @internal */
+  readonly fired: Fired | undefined;
   /** That the handler has set. @internal */
   timers: SetTimer[] | undefined = undefined;
   /** Its handler has returned: it can set no more timers, since nobody would publish them. @internal */
@@ -274,6 +280,7 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     this.redelivery = d.redelivery;
     this.call = d.call;
     this.timer = d.timer;
+    this.fired = d.fired;
   }
 
   get method(): string {
@@ -400,6 +407,7 @@ export interface RawDelivery {
   redelivery: number;
   call: Arrival | undefined;
   timer: Timer | undefined;
+  fired: Fired | undefined;
 }
 
 /** Reads the properties whose spans are in `at`. */

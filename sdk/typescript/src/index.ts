@@ -20,4 +20,5 @@ export { defaultEndpoint, drainGraceDefault, endpointEnv, maxInFlightDefault, to
 export type { Hooks, Logger, Options, Outcome, Session, TlsOptions } from "./options.js";
 export type { Reservation } from "./reservation.js";
 export { run } from "./run.js";
+export { at, cron, every, type Firing, type FiringHandler, type MissedPolicy, type Schedule, type Times } from "./schedules.js";
 export type { Traces } from "./traces.js";

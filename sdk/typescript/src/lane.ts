@@ -9,6 +9,7 @@ import { LeasedEvent, type Event, type MessageId } from "./event.js";
 import { InvokeRequestSchema, InvokeResponseSchema, Outcome, ReserveRequestSchema, SendRequestSchema, type InvokeRequest, type InvokeResponse } from "./gen/ringfence/lane/v1/lane_pb.js";
 import { readToken, settingsOf, warnOfPlainText, type Options } from "./options.js";
 import { Holder, Reservation, reservePath, waitMax } from "./reservation.js";
+import type { Firing } from "./schedules.js";
 import { callPauseMax, Pauses, requestMax, send, sendTimeoutDefault, timerAfterMax, wasNeverSent, wrongSize, type Publish } from "./sending.js";
 import { installedTraces, type Traces } from "./traces.js";
 import { channelCredentials, channelOptions, destroyLater, metadataOf, noting, publishBy, unchanged } from "./transport.js";
@@ -50,10 +51,10 @@ export interface InvokeOptions {
   /** Takes the call back when it aborts. The call may have run then. */
   signal?: AbortSignal;
   /**
-   * The event or the call whose handler calls. A call that would wait for the caller's own key is then refused, with the code cycle, and
+   * The event, call or firing whose handler calls. A call that would wait for the caller's own key is then refused, with the code cycle, and
    * does not wait for its timeout.
    */
-  caller?: Event | Call;
+  caller?: Event | Call | Firing;
 }
 
 /** Options of one reservation. */
@@ -68,8 +69,8 @@ export interface ReserveOptions {
   ttl?: number;
   /** Ends the wait when it aborts. A reservation that was granted goes on. */
   signal?: AbortSignal;
-  /** As for InvokeOptions: the event or the call whose handler reserves. */
-  caller?: Event | Call;
+  /** As for InvokeOptions: the event, call or firing whose handler reserves. */
+  caller?: Event | Call | Firing;
 }
 
 /** Options of one event that is sent. */
@@ -350,8 +351,9 @@ export class Lane {
 }
 
 /** Returns the keys whose handlers wait for a call that this handler makes, the outermost first. */
-export function pathOf(caller: Event | Call | undefined): bigint[] {
+export function pathOf(caller: Event | Call | Firing | undefined): bigint[] {
   if (caller === undefined) return [];
+  if ("schedule" in caller) return [xxh64(Buffer.from(`schedule/${caller.schedule}`))];
   const event = caller instanceof LeasedCall ? caller.event : caller;
   const before = event instanceof LeasedEvent ? (event.call?.path ?? []) : [];
   return [...before, xxh64(event.keyBytes)];

@@ -4,6 +4,7 @@ import type { Clock } from "./clock.js";
 import { RingfenceError, textOf } from "./errors.js";
 import type { Event } from "./event.js";
 import type { Interceptor } from "./handler.js";
+import { declaredOf, wrongSchedules, type Declared, type Schedule } from "./schedules.js";
 import type { Traces } from "./traces.js";
 import type { Connect } from "./transport.js";
 
@@ -112,6 +113,15 @@ export interface Options {
    */
   calls?: Readonly<Record<string, CallHandler>>;
   /**
+   * Schedules by their names, for run: at most 256, with names of 1 to 128 bytes. The handler of each runs at its times, once in the whole group, on the member
+   * that owns the key schedule/NAME, and never beside itself. A schedule is stored nowhere: one that no application of the group still declares does
+   * not run. All workers of a group should declare the same ones. The router checks them, and a wrong one ends run.
+   *
+   * A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the fence, and compare the time, in
+   * what you write.
+   */
+  schedules?: Readonly<Record<string, Schedule>>;
+  /**
    * Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. What it throws is
    * logged and changes nothing.
    */
@@ -132,8 +142,8 @@ export interface Options {
 }
 
 const optionNames: ReadonlySet<string> = new Set<keyof Options>([
-  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "calls", "ready", "traces", "tls",
-  "tokenFile", "connect", "clock",
+  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "calls", "schedules", "ready", "traces",
+  "tls", "tokenFile", "connect", "clock",
 ]);
 
 /** Checked options with their defaults. */
@@ -148,6 +158,7 @@ export interface Settings {
   readonly interceptors: readonly Interceptor[];
   readonly hooks: Hooks;
   readonly calls: ReadonlyMap<string, CallHandler>;
+  readonly schedules: ReadonlyMap<string, Declared>;
   readonly tokenFile: string;
   readonly options: Options;
 }
@@ -162,13 +173,14 @@ export function settingsOf(options: Options): Settings {
     if (is) wrong.push([argument, `${argument} ${text}`]);
   };
   for (const name of Object.keys(options)) bad(!optionNames.has(name), name, "is no option");
-  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, tls, signal, logger = stderrLogger } = options;
+  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], calls = {}, schedules = {}, tls, signal, logger = stderrLogger } = options;
   bad(!Number.isInteger(maxInFlight) || maxInFlight < 1 || maxInFlight > 100_000, "maxInFlight", `is ${maxInFlight}, want 1 to 100000`);
   bad(!(drainGraceMs >= 0 && drainGraceMs <= 2 ** 31 - 1), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
   bad(typeof name !== "string", "name", "is no string");
   bad(!["info", "warn", "error"].every((level) => typeof logger?.[level as "info"] === "function"), "logger", "has no methods info, warn and error");
   bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains a value that is not a function");
   bad(wrongCalls(calls) !== "", "calls", wrongCalls(calls));
+  bad(wrongSchedules(schedules) !== "", "schedules", wrongSchedules(schedules));
   bad(signal !== undefined && typeof signal.addEventListener !== "function", "signal", "is no AbortSignal");
   bad(tls !== undefined && !(tls.ca && tls.cert && tls.key), "tls", "has no ca, cert and key: the router requires a certificate of the application");
   const endpoint = options.endpoint || process.env[endpointEnv] || defaultEndpoint;
@@ -181,6 +193,7 @@ export function settingsOf(options: Options): Settings {
     handleSignals: options.handleSignals ?? signal === undefined,
     hooks: options.hooks ?? {},
     calls: new Map(Object.entries(calls)),
+    schedules: declaredOf(schedules),
     tokenFile: options.tokenFile ?? process.env[tokenFileEnv] ?? "",
     options,
   };

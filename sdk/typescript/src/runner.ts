@@ -5,6 +5,7 @@ import type { LeasedEvent } from "./event.js";
 import { refuseGenerator, refuseGeneratorFunction, withoutGenerators, type Handler } from "./handler.js";
 import { Kind, kindNames } from "./inbox.js";
 import { readToken, type Options, type Session as Described, type Settings, settingsOf, warnOfPlainText } from "./options.js";
+import { withSchedules } from "./schedules.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
 import { publishTimers } from "./sending.js";
 import { installedTraces, Tracer } from "./traces.js";
@@ -46,6 +47,7 @@ export class Runner implements SessionUser {
   #running = 0; // handlers without an answer
   #stopping = false;
   #gaveUp = false;
+  #refused: RingfenceError | undefined; // why the worker has stopped by itself
   #connecting = false; // the loop of connections has not ended
   #delay = delayMin;
   #opened = 0; // when the newest session was opened
@@ -175,7 +177,7 @@ export class Runner implements SessionUser {
     session.open((events) => this.#connect(readToken(this.settings.tokenFile), events));
   }
 
-  ended(session: Session, { welcomed, awayMs, error }: SessionEnd): void {
+  ended(session: Session, { welcomed, awayMs, wrongSchedule, error }: SessionEnd): void {
     this.#live = undefined;
     if (session.inbox.started === 0) this.#sessions.delete(session);
     if (this.#stopping) {
@@ -186,6 +188,12 @@ export class Runner implements SessionUser {
     const reason = error ?? new RingfenceError("broken", "the router closed the stream");
     this.#tellDisconnected(reason);
     if (this.#stopping) return; // the hook has stopped the worker, and stop has told the rest
+    if (wrongSchedule) {
+      this.#refused = reason;
+      this.settings.logger.error("the router refuses a schedule: the worker ends", { endpoint: this.settings.endpoint, code: reason.code, error: reason, running: this.#running });
+      this.stop();
+      return;
+    }
     if (welcomed && performance.now() - this.#opened >= delayMax) this.#delay = delayMin; // a router may end each session right after its Welcome
     // The jitter keeps the workers of one router apart.
     const again = Math.max(Math.min(awayMs, awayMax), this.#delay * (1 - Math.random() / 2));
@@ -220,7 +228,8 @@ export class Runner implements SessionUser {
   /** Ends run if nothing is left, or after the patience. */
   #settle(): void {
     if (!this.#stopping || this.#connecting) return;
-    if (this.#running === 0) this.#resolve();
+    if (this.#refused !== undefined && (this.#running === 0 || this.#gaveUp)) this.#reject(this.#refused);
+    else if (this.#running === 0) this.#resolve();
     else if (this.#gaveUp) this.#reject(new RingfenceError("drain_timeout", `${this.#running} are still running`));
   }
 
@@ -341,8 +350,10 @@ export class Calls implements Source {
   ) {
     if (typeof handler !== "function") throw new RingfenceError("argument", "handler is not a function", "handler");
     refuseGeneratorFunction("handler", handler);
-    for (const [method, of] of runner.settings.calls) refuseGeneratorFunction(`calls: the handler of ${method}`, of);
-    this.#handler = intercepted(withCalls(runner.settings.calls, handler), runner.settings);
+    const { calls, schedules } = runner.settings;
+    for (const [method, of] of calls) refuseGeneratorFunction(`calls: the handler of ${method}`, of);
+    for (const [name, { handler: of }] of schedules) refuseGeneratorFunction(`schedules: the handler of ${name}`, of);
+    this.#handler = intercepted(withCalls(calls, withSchedules(schedules, handler)), runner.settings);
   }
 
   ready(): boolean {

@@ -7,12 +7,16 @@ import { handlerReturned, type EventOwner, type LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type Item } from "./inbox.js";
 import { readToken, type Session as Described, type Settings } from "./options.js";
+import { areNamedIn } from "./schedules.js";
 import type { Publish } from "./sending.js";
 import type { Status, Wire } from "./transport.js";
 import { narrow } from "./wire.js";
 import { sdk } from "./version.js";
 
 const protocolVersion = 1;
+
+/** The status of gRPC that a router gives to a Hello that is wrong. */
+const invalidArgument = 3;
 
 /** How often deadlines are compared with the clock while a stream, or one of its handlers, lives. In milliseconds. */
 export const checkEvery = 50;
@@ -54,6 +58,8 @@ export interface SessionEnd {
   welcomed: boolean;
   /** How long the router wants no new stream, in milliseconds. */
   awayMs: number;
+  /** The router has refused a schedule by its name, and would refuse it again. */
+  wrongSchedule: boolean;
   /** Why; undefined at the end of a drain. */
   error: RingfenceError | undefined;
 }
@@ -118,11 +124,14 @@ export class Session implements EventOwner {
       this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", textOf(err), "", { cause: err }));
       return;
     }
-    const { name, maxInFlight, calls } = this.#user.settings;
+    const { name, maxInFlight, calls, schedules } = this.#user.settings;
     this.#send(encodeRequest(0, {
       case: "hello",
       // Not raw_clock: NTP can slew the clock (clock.ts).
-      value: { worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: calls.size > 0 ? ["conformant", "calls"] : ["conformant"] },
+      value: {
+        worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: calls.size > 0 ? ["conformant", "calls"] : ["conformant"],
+        schedules: Array.from(schedules.values(), ({ wire }) => wire),
+      },
     }));
     this.#ping();
     this.#schedulePings(pingDefault);
@@ -423,7 +432,8 @@ export class Session implements EventOwner {
   /** Called by the transport, once. */
   end(status: Status): void {
     const detail = status.details || `gRPC status ${status.code}`;
-    this.#finish(this.#failed ?? (this.#goingAway ? new RingfenceError("go_away", detail) : this.#ending(status.code, detail)));
+    const wrongSchedule = status.code === invalidArgument && !this.welcomed && areNamedIn(this.#user.settings.schedules.keys(), detail);
+    this.#finish(this.#failed ?? (this.#goingAway ? new RingfenceError("go_away", detail) : this.#ending(status.code, detail)), wrongSchedule);
   }
 
   #ending(code: number, detail: string): RingfenceError | undefined {
@@ -433,13 +443,13 @@ export class Session implements EventOwner {
     return new RingfenceError(kind, kind === "unreachable" && /EACCES/.test(detail) ? `${detail}: the router's app.socket_mode and app.socket_owner set the permissions of its socket` : detail);
   }
 
-  #finish(error: RingfenceError | undefined): void {
+  #finish(error: RingfenceError | undefined, wrongSchedule = false): void {
     if (this.#over) return;
     this.#over = true;
     clearInterval(this.#pings);
     clearImmediate(this.#more);
     this.inbox.breakOff();
     if (this.#held !== 0) this.#user.hook(() => this.#user.settings.hooks.window?.(0, this.#described!.inFlightMax));
-    this.#user.ended(this, { welcomed: this.welcomed, awayMs: this.#awayMs, error });
+    this.#user.ended(this, { welcomed: this.welcomed, awayMs: this.#awayMs, wrongSchedule, error });
   }
 }

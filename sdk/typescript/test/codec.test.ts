@@ -20,6 +20,12 @@ const text = (draw: Draw) => texts[draw(0, texts.length - 1)]!;
 const data = (draw: Draw) => Buffer.alloc([0, 1, 127, 128, 5000][draw(0, 4)]!, draw(0, 255));
 const list = <T>(draw: Draw, most: number, one: () => T): T[] => Array.from({ length: draw(0, most) }, one);
 
+/** No timer, or one that is a firing or none. Its time is one that a Date can have. */
+function timer(draw: Draw) {
+  const firing = { timeMs: signed(draw) % 2n ** 53n, missed: u32(draw) };
+  return draw(0, 1) ? {} : { timer: { name: text(draw), dueMs: unsigned(draw) % 2n ** 52n, ...(draw(0, 1) ? {} : { firing }) } };
+}
+
 /** What the SDK shows of a delivery, made from the message of the protobuf library. */
 function shown(frame: Deliveries, d: Delivery) {
   return {
@@ -28,6 +34,8 @@ function shown(frame: Deliveries, d: Delivery) {
     ledger: d.ledgerId, entry: d.entryId, batch: d.batchIndex, topicPartition: d.topicPartition, topic: frame.topics[d.topic] ?? "",
     token: frame.tokens[d.token] ?? 0n, turn: d.turn, publish: Number(d.publishTimeMs), event: Number(d.eventTimeMs), attempt: d.attempt,
     redelivery: d.redeliveryCount, schema: d.schemaVersion === 0 ? undefined : Buffer.from(frame.schemaVersions[d.schemaVersion - 1]!),
+    timer: d.timer && { name: d.timer.name, due: Number(d.timer.dueMs) },
+    fired: d.timer?.firing && { schedule: d.timer.name, timeMs: Number(d.timer.firing.timeMs), missed: d.timer.firing.missed },
   };
 }
 
@@ -36,7 +44,7 @@ function shownEvent(e: LeasedEvent) {
   return {
     id: BigInt(e.id), partition: e.partition, key: e.key, keyBytes: e.keyBytes, payload: e.payload, properties: e.properties,
     ledger, entry, batch, topicPartition, topic: e.topic, token: e.fence.token, turn: e.turn, publish: e.publishMs, event: e.eventMs, attempt: e.attempt,
-    redelivery: e.redelivery, schema: e.schemaVersion,
+    redelivery: e.redelivery, schema: e.schemaVersion, timer: e.timer && { name: e.timer.name, due: e.timer.due.getTime() }, fired: e.fired,
   };
 }
 
@@ -58,7 +66,7 @@ describe("codec", () => {
             properties: list(draw, 3, () => ({ name: index(names), value: text(draw) })),
             ledgerId: signed(draw), entryId: signed(draw), batchIndex: draw(-1, 300), topicPartition: draw(-1, 300), topic: index(topics), token: index(tokens),
             publishTimeMs: signed(draw) % 2n ** 53n, eventTimeMs: unsigned(draw) % 2n ** 53n, attempt: u32(draw), traceparent: text(draw), redeliveryCount: u32(draw),
-            turn: unsigned(draw), schemaVersion: draw(0, schemaVersions.length),
+            turn: unsigned(draw), schemaVersion: draw(0, schemaVersions.length), ...timer(draw),
           })),
         },
       },
@@ -103,11 +111,12 @@ describe("codec", () => {
       return w.done(0);
     };
     const property = inside(5, Buffer.concat([unknown(300), inside(2, Buffer.from("value"))]));
-    const delivery = inside(5, Buffer.concat([unknown(100), Buffer.from([8, 7]), property, unknown(200)]));
+    const timer = inside(20, Buffer.concat([unknown(400), inside(1, Buffer.from("t")), inside(3, Buffer.concat([unknown(500), Buffer.from([8, 9]), unknown(600)])), unknown(700)]));
+    const delivery = inside(5, Buffer.concat([unknown(100), Buffer.from([8, 7]), property, timer, unknown(200)]));
     const frame = inside(3, Buffer.concat([unknown(50), Buffer.from([8, 1]), inside(4, Buffer.from("name")), delivery]));
     const { events, number } = decodeFrame(Buffer.concat([unknown(1000), frame]), owner);
     assert.equal(number, 1);
-    assert.deepEqual(events.map((e) => [e.id, e.properties]), [[7, [{ name: "name", value: "value" }]]]);
+    assert.deepEqual(events.map((e) => [e.id, e.properties, e.fired]), [[7, [{ name: "name", value: "value" }], { schedule: "t", timeMs: 9, missed: 0 }]]);
   });
 
   it("refuses deliveries whose topic, token or schema version is not in the frame", () => {

@@ -12,8 +12,8 @@
  * retries nothing: it records the outcome, and redeliver makes the next attempt. lose moves a key to another machine while its
  * handler runs, expire lets the lease run out, disconnect breaks the stream. Leases last for an hour of the router's own clock,
  * which lose and expire move forward, so a slow machine cancels nothing by accident. What handlers set as timers, and what a lane sends,
- * is in `sent`, and comes back when the test says so.
+ * is in `sent`, and comes back when the test says so; schedules fire when it says so, too.
  *
  * @packageDocumentation
  */
-export { TestRouter, testRouter, type CallInit, type EventInit, type TestContext, type TestDelivery, type TestOutcome, type TestRouterOptions, type TestSent } from "./router.js";
+export { TestRouter, testRouter, type CallInit, type EventInit, type FiringInit, type TestContext, type TestDelivery, type TestOutcome, type TestRouterOptions, type TestSent } from "./router.js";

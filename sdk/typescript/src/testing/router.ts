@@ -62,6 +62,22 @@ export interface EventInit {
   fence?: Fence;
   /** Makes it an event that a router published. */
   timer?: Timer;
+  /** Makes it a firing of the schedule that the timer names. @internal */
+  firing?: { timeMs: bigint; missed: number };
+}
+
+/** A firing to deliver. */
+export interface FiringInit {
+  /** The name of the schedule. */
+  schedule: string;
+  /** The time that it is for: now by default. */
+  time?: Date;
+  /** How many earlier times it stands for: 0 by default. */
+  missed?: number;
+  /** 1 by default. */
+  attempt?: number;
+  /** Chosen by the router by default, greater with each delivery. */
+  fence?: Fence;
 }
 
 /** A call to deliver. */
@@ -281,6 +297,13 @@ export class TestRouter {
   call(init: CallInit): TestDelivery {
     const { key, payload = "" } = init;
     return this.#add(new TestDelivery(this, { key, payload, messageId: { ledger: callLedger } }, 1, ++this.#entries, init));
+  }
+
+  /** Queues a firing for the handler of its schedule. The times of the schedule do not matter: nothing fires by itself. */
+  fire(init: FiringInit): TestDelivery {
+    const { schedule, time = new Date(), missed = 0, ...more } = init;
+    const firing = { timeMs: BigInt(time.getTime()), missed };
+    return this.deliver({ ...more, key: `schedule/${schedule}`, messageId: { ledger: sentLedger }, timer: { name: schedule, due: time }, firing });
   }
 
   /** @internal */
@@ -538,7 +561,7 @@ export class TestRouter {
           ledgerId: messageId.ledger ?? 1n, entryId: messageId.entry ?? delivery.entry, batchIndex: messageId.batch ?? -1, topicPartition: messageId.topicPartition ?? -1,
           publishTimeMs: BigInt((init.publishTime ?? new Date()).getTime()), eventTimeMs: BigInt(init.eventTime?.getTime() ?? 0),
           attempt: delivery.attempt, redeliveryCount: init.redelivery ?? 0, turn: fence.turn, ...callOf(delivery.call),
-          ...(init.timer === undefined ? {} : { timer: create(TimerSchema, { name: init.timer.name, dueMs: BigInt(init.timer.due.getTime()) }) }),
+          ...(init.timer === undefined ? {} : { timer: timerOf(init.timer, init.firing) }),
         },
       });
     }
@@ -598,6 +621,10 @@ function callOf(init: CallInit | undefined): { call?: NonNullable<Delivery["call
   if (init === undefined) return {};
   const { method, id = "", timeoutMs = callTimeoutDefault, path = [] } = init;
   return { call: create(CallSchema, { method, id, timeoutMs: BigInt(Math.floor(timeoutMs)), path: [...path] }) };
+}
+
+function timerOf({ name, due }: Timer, firing: EventInit["firing"]): NonNullable<Delivery["timer"]> {
+  return create(TimerSchema, { name, dueMs: BigInt(due.getTime()), ...(firing === undefined ? {} : { firing }) });
 }
 
 function endOf(kind: TestOutcome["kind"]): TestOutcome {

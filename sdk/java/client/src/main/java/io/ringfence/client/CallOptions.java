@@ -62,4 +62,14 @@ public final class CallOptions {
     public CallOptions caller(Call caller) {
         return new CallOptions(id, timeout, caller.event);
     }
+
+    /**
+     * Names the firing whose handler calls, as {@link #caller(Event)} names an event.
+     *
+     * @param firing the firing
+     * @return options with it
+     */
+    public CallOptions caller(Firing firing) {
+        return new CallOptions(id, timeout, firing.event);
+    }
 }

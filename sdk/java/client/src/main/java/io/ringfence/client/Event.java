@@ -88,6 +88,10 @@ public final class Event extends Inbox.Item {
     Call.Arrival arrival;
 
     private Timer timer; // null: no router published it
+
+    /** What it has that is a firing of a schedule, beside its timer; null for any other event. */
+    io.ringfence.client.proto.Firing firing;
+
     private List<Sender.Setting> timers = List.of(); // that the handler has set; guarded by this
     private boolean timersTaken; // what is set now would be set by nobody; guarded by this
 
@@ -152,7 +156,7 @@ public final class Event extends Inbox.Item {
                 }
                 case TIMER << 3 | 2 -> {
                     int size = in.size();
-                    timer = timerOf(frame.bytes, in.at, size);
+                    readTimer(frame.bytes, in.at, size);
                     in.at += size;
                 }
                 case SCHEMA_VERSION << 3 -> schemaVersion = (int) in.varint();
@@ -173,10 +177,11 @@ public final class Event extends Inbox.Item {
         }
     }
 
-    private static Timer timerOf(byte[] bytes, int at, int size) {
+    private void readTimer(byte[] bytes, int at, int size) {
         try {
-            var timer = io.ringfence.client.proto.Timer.parseFrom(ByteBuffer.wrap(bytes, at, size));
-            return new Timer(timer.getName(), Instant.ofEpochMilli(timer.getDueMs()));
+            var read = io.ringfence.client.proto.Timer.parseFrom(ByteBuffer.wrap(bytes, at, size));
+            timer = new Timer(read.getName(), Instant.ofEpochMilli(read.getDueMs()));
+            firing = read.hasFiring() ? read.getFiring() : null;
         } catch (InvalidProtocolBufferException e) {
             throw new IllegalArgumentException("the router sent a timer that is not a valid protobuf message", e);
         }
@@ -472,7 +477,8 @@ public final class Event extends Inbox.Item {
     }
 
     /**
-     * Returns what an event has that a router published: a timer, or an event of {@link Lane#send}. Its message id is none of Pulsar's.
+     * Returns what an event has that a router published: a timer, or an event of {@link Lane#send}. Its message id is none of Pulsar's. Hooks and
+     * interceptors see a firing of a schedule as such an event, with the name of the schedule.
      *
      * @return the timer, empty for any other event
      */
@@ -702,6 +708,13 @@ public final class Event extends Inbox.Item {
          */
         public Builder timer(Timer timer) {
             delivery.setTimer(io.ringfence.client.proto.Timer.newBuilder().setName(timer.name()).setDueMs(timer.due().toEpochMilli()));
+            return this;
+        }
+
+        /** Makes it a firing of a schedule. */
+        Builder firing(String schedule, Instant time, long missed) {
+            delivery.setTimer(io.ringfence.client.proto.Timer.newBuilder().setName(schedule).setDueMs(time.toEpochMilli())
+                    .setFiring(io.ringfence.client.proto.Firing.newBuilder().setTimeMs(time.toEpochMilli()).setMissed((int) missed)));
             return this;
         }
 

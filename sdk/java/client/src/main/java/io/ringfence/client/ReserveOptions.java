@@ -68,4 +68,14 @@ public final class ReserveOptions {
     public ReserveOptions caller(Call call) {
         return new ReserveOptions(wait, ttl, call.event);
     }
+
+    /**
+     * Names the firing whose handler reserves, as {@link #caller(Event)} names an event.
+     *
+     * @param firing the firing
+     * @return options with it
+     */
+    public ReserveOptions caller(Firing firing) {
+        return new ReserveOptions(wait, ttl, firing.event);
+    }
 }

@@ -2,8 +2,8 @@ package io.ringfence.client;
 
 /**
  * A failure between the SDK and the router, as opposed to a failure of a handler. {@link Worker.Builder#run} and
- * {@link Worker#close} throw only {@link Kind#DRAIN_TIMEOUT} and {@link Kind#FAULT}. After all other kinds the worker reconnects: the log
- * and {@link Hooks#disconnected} report them.
+ * {@link Worker#close} throw only {@link Kind#DRAIN_TIMEOUT}, {@link Kind#FAULT}, and {@link Kind#REFUSED} if the router refuses a schedule of
+ * the worker. After all other failures the worker reconnects: the log and {@link Hooks#disconnected} report them.
  */
 public final class RingfenceException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -22,7 +22,7 @@ public final class RingfenceException extends RuntimeException {
         VERSION("no common protocol version"),
         /** The router already serves app.workers_max workers. */
         TOO_MANY_WORKERS("the router has too many workers: see app.workers_max"),
-        /** The router refused the session for another reason, given by the cause. */
+        /** The router refused the session for another reason, which the message has, such as a schedule that is wrong. */
         REFUSED("the router refused the session"),
         /** The router ended the session in order, because it is stopping. */
         GO_AWAY("the router ended the session"),

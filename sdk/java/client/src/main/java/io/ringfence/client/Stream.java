@@ -25,6 +25,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import javax.net.ssl.SSLException;
 
 /**
@@ -122,6 +123,7 @@ final class Stream {
         if (!o.calls.isEmpty()) {
             hello.addCapabilities("calls");
         }
+        hello.addAllSchedules(o.schedules.declared);
         runner.lock.lock();
         try {
             control.add(WorkRequest.newBuilder().setHello(hello));
@@ -174,11 +176,19 @@ final class Stream {
         return new RingfenceException(kind, detail, cause);
     }
 
+    /** Whether the router has refused the Hello because of one of the schedules, and named it. It would do so each time. */
+    boolean refusedSchedule() {
+        Status status = end;
+        return status != null && status.getCode() == Status.Code.INVALID_ARGUMENT && !welcomed() && status.getDescription() != null
+                && runner.options.schedules.areNamedIn(status.getDescription());
+    }
+
     /** What a status says, in one line, with its innermost cause: gRPC describes a handshake that failed as "io exception" and a list of its pipeline. */
     static String text(Status status) {
         StringBuilder text = new StringBuilder(status.getCode().name());
         if (status.getDescription() != null) {
-            text.append(": ").append(status.getDescription().lines().findFirst().orElse(""));
+            long lines = status.getCode() == Status.Code.INVALID_ARGUMENT ? Long.MAX_VALUE : 1; // each of a router's says what else is wrong
+            text.append(": ").append(status.getDescription().lines().limit(lines).collect(Collectors.joining("; ")));
         }
         Throwable root = null;
         boolean tls = false;

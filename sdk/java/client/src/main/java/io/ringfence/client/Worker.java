@@ -53,6 +53,9 @@ public final class Worker implements AutoCloseable {
     /** The default of {@link Builder#maxThreads} if handlers run in threads of the platform. */
     public static final int THREADS_DEFAULT = 1_000;
 
+    /** The most schedules of a worker. */
+    public static final int SCHEDULES_MAX = 256;
+
     /** The longest {@link Builder#drainGrace}. */
     public static final Duration DRAIN_GRACE_MAX = Duration.ofDays(365);
 
@@ -188,7 +191,8 @@ public final class Worker implements AutoCloseable {
      * Ends the worker: requests no more events, waits for the running handlers and delivers their results. At the end of
      * the drain grace it cancels them. A handler must not call it.
      *
-     * @throws RingfenceException of kind DRAIN_TIMEOUT if handlers ignored even that; of kind FAULT if the worker had ended by itself
+     * @throws RingfenceException of kind DRAIN_TIMEOUT if handlers ignored even that; of kind FAULT if the worker had ended by itself; of kind
+     *     REFUSED if it had ended because the router refuses one of its schedules
      */
     @Override
     public void close() {
@@ -235,7 +239,7 @@ public final class Worker implements AutoCloseable {
                 left = hardEnd - System.nanoTime();
             }
             int running = runner.awaitIdle(Duration.ofNanos(Math.max(0, left)));
-            if (running > 0) {
+            if (running > 0 && failure == null) {
                 failure = new RingfenceException(RingfenceException.Kind.DRAIN_TIMEOUT, running + " are still running", null);
             }
         } catch (Throwable fault) { // also an interruption, which is not the SDK's
@@ -320,6 +324,12 @@ public final class Worker implements AutoCloseable {
                 return;
             }
             options.disconnected(runner, why);
+            if (stream != null && stream.refusedSchedule()) {
+                log.log(Level.ERROR, "the router at {0} refuses a schedule: this worker ends: {1}", options.where(), why.getMessage());
+                failure = why;
+                stop();
+                return;
+            }
             if (worked && System.nanoTime() - begun >= BACKOFF_MAX.toNanos()) { // a router may end each session right after its Welcome
                 delay = BACKOFF_MIN;
             }
@@ -376,6 +386,7 @@ public final class Worker implements AutoCloseable {
         Logger logger = System.getLogger("io.ringfence.client");
         final Map<String, CallHandler> calls = new HashMap<>();
         private final List<String> badCalls = new ArrayList<>();
+        final Schedules schedules = new Schedules();
         private final List<Interceptor> interceptors = new ArrayList<>();
         private boolean traces = true;
         Hooks hooks = NO_HOOKS;
@@ -509,6 +520,40 @@ public final class Worker implements AutoCloseable {
         }
 
         /**
+         * Declares a schedule, with default options, as {@link #schedule(String, Times, FiringHandler, ScheduleOptions)} does.
+         *
+         * @param name 1 to 128 bytes of printable text, once each
+         * @param times when it runs
+         * @param handler the handler
+         * @return this
+         */
+        public Builder schedule(String name, Times times, FiringHandler handler) {
+            return schedule(name, times, handler, ScheduleOptions.NONE);
+        }
+
+        /**
+         * Declares a schedule: the handler runs at these times, once in the whole group, on the member that owns the key schedule/NAME, and never
+         * beside itself. It is stored nowhere: a schedule that no application of the group still declares does not run. All workers of a group
+         * should declare the same schedules, at most {@link Worker#SCHEDULES_MAX}. Threads, interceptors and hooks are as for events.
+         *
+         * <p>The router checks the schedules. If it refuses one, the worker ends, and {@link #run} and {@link Worker#close} throw a
+         * {@link RingfenceException} of the kind REFUSED that names it.
+         *
+         * <p>A firing runs at least once. It runs twice if the owner dies between the end of the handler and the ack, so pass the fence, and
+         * compare the time, in your writes.
+         *
+         * @param name 1 to 128 bytes of printable text, once each
+         * @param times when it runs
+         * @param handler the handler
+         * @param options what becomes of missed times, and how firings are spread
+         * @return this
+         */
+        public Builder schedule(String name, Times times, FiringHandler handler, ScheduleOptions options) {
+            schedules.add(name, times, handler, options); // what is wrong is refused by start, with all other options
+            return this;
+        }
+
+        /**
          * Puts interceptors around the handler. The first one is the outermost: it is called first and returns last. A
          * second call adds inner ones.
          *
@@ -630,6 +675,7 @@ public final class Worker implements AutoCloseable {
             refuse(refused, drainGrace == null || drainGrace.isNegative() || drainGrace.compareTo(DRAIN_GRACE_MAX) > 0,
                     "drainGrace = " + drainGrace + ", want 0 to " + DRAIN_GRACE_MAX);
             refuse(refused, !badCalls.isEmpty(), "call: " + String.join(", ", badCalls) + ": want a handler for each method, once, and methods of 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'");
+            schedules.check(refused);
             refuse(refused, logger == null, "logger = null");
             refuse(refused, hooks == null, "hooks = null");
             refuse(refused, ready == null, "ready = null");
@@ -715,7 +761,7 @@ public final class Worker implements AutoCloseable {
                     all.add(0, global);
                 }
             }
-            Handler wrapped = calls.isEmpty() ? handler : withCalls(Map.copyOf(calls), handler);
+            Handler wrapped = schedules.withFirings(calls.isEmpty() ? handler : withCalls(Map.copyOf(calls), handler));
             for (int i = all.size() - 1; i >= 0; i--) {
                 wrapped = all.get(i) == null ? null : all.get(i).intercept(wrapped);
                 if (wrapped == null) {

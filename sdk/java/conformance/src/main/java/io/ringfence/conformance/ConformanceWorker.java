@@ -3,10 +3,12 @@ package io.ringfence.conformance;
 import io.ringfence.client.Call;
 import io.ringfence.client.CallFailureException;
 import io.ringfence.client.Event;
+import io.ringfence.client.Firing;
 import io.ringfence.client.LeaseClock;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RetryAfterException;
 import io.ringfence.client.Timer;
+import io.ringfence.client.Times;
 import io.ringfence.client.Worker;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -56,7 +58,8 @@ public final class ConformanceWorker {
     public static void main(String[] arguments) {
         Worker.builder(ConformanceWorker::handle).maxInFlight(Worker.IN_FLIGHT_MAX)
                 .call("echo", call -> instructed(call, instruction -> call.payload()))
-                .call("obey", call -> instructed(call, instruction -> answer(call, instruction))).run();
+                .call("obey", call -> instructed(call, instruction -> answer(call, instruction)))
+                .schedule("conformance", Times.every(Duration.ofHours(1)), ConformanceWorker::fire).run();
     }
 
     private static void handle(Event event) throws Exception {
@@ -88,20 +91,20 @@ public final class ConformanceWorker {
         }
     }
 
-    /** What sets a timer: an event or a call. */
+    /** What sets a timer: an event, a call or a firing. */
     private interface Timing {
         void after(Duration delay, String name, byte[] payload);
     }
 
-    private static void setTimers(Timing of, Instruction instruction) {
-        of.after(Duration.ofMillis(instruction.ms), "first", new byte[] {'1'});
+    private static void setTimers(Timing of, long ms) {
+        of.after(Duration.ofMillis(ms), "first", new byte[] {'1'});
         of.after(Duration.ZERO, "second", new byte[] {'2'});
     }
 
     private static byte[] answer(Call call, Instruction instruction) throws Exception {
         switch (instruction.verb) {
             case "after" -> {
-                setTimers(call::after, instruction);
+                setTimers(call::after, instruction.ms);
                 return null;
             }
             case "done" -> {
@@ -127,12 +130,12 @@ public final class ConformanceWorker {
         switch (instruction.verb) {
             case "done" -> { }
             case "fence" -> write("fence " + instruction.id + " " + event.fence() + "\n");
-            case "after" -> setTimers(event::after, instruction);
+            case "after" -> setTimers(event::after, instruction.ms);
             case "after_fail" -> {
-                setTimers(event::after, instruction);
+                setTimers(event::after, instruction.ms);
                 throw new IllegalStateException("told to fail");
             }
-            case "fail" -> throw new IllegalStateException("told to fail" + " é".repeat(500)); // longer than any reason may be
+            case "fail" -> fail();
             case "reject" -> throw new RejectException("told to reject");
             case "retry_after" -> throw new RetryAfterException(wait, "told to wait");
             case "sleep" -> Thread.sleep(wait.toMillis()); // interrupted when the key is lost
@@ -140,6 +143,21 @@ public final class ConformanceWorker {
             case "ignore_cancel" -> sleepWhateverHappens(wait);
             case "crash" -> throw new StackOverflowError("told to crash");
             default -> throw new RejectException("no such instruction: " + instruction.verb);
+        }
+    }
+
+    private static void fail() {
+        throw new IllegalStateException("told to fail" + " é".repeat(500)); // longer than any reason may be
+    }
+
+    /** The number of missed times is the instruction of a firing. */
+    private static void fire(Firing firing) throws IOException {
+        write("firing " + firing.time().toEpochMilli() + " " + firing.missed() + " " + firing.attempt() + " " + firing.fence() + "\n");
+        switch ((int) firing.missed()) {
+            case 1 -> fail();
+            case 2 -> setTimers(firing::after, 60_000);
+            case 3 -> throw new RejectException("told to reject");
+            default -> { }
         }
     }
 

@@ -20,6 +20,7 @@ import io.ringfence.client.Worker;
 import io.ringfence.client.proto.AppServiceGrpc;
 import io.ringfence.client.proto.Call;
 import io.ringfence.client.proto.Deliveries;
+import io.ringfence.client.proto.Firing;
 import io.ringfence.client.proto.Hello;
 import io.ringfence.client.proto.InvokeRequest;
 import io.ringfence.client.proto.InvokeResponse;
@@ -234,6 +235,22 @@ public final class TestRouter implements AutoCloseable {
      */
     public Delivery call(String key, String method, byte[] payload) {
         return call(Event.of(key).payload(payload).build(), Call.newBuilder().setMethod(method).setTimeoutMs(WAIT_MAX.toMillis()).build());
+    }
+
+    /**
+     * Delivers a firing of a schedule, behind what waits for the key schedule/NAME already. Whether it is one of the times of the schedule is
+     * not looked at, and {@link Delivery#redeliver} makes the next attempt.
+     *
+     * @param schedule the name of the schedule
+     * @param time the time that the firing is for, and when it was due: there is no jitter
+     * @param missed how many earlier times it is for, too
+     * @return the delivery
+     */
+    public Delivery fire(String schedule, Instant time, long missed) {
+        Event event = Event.of("schedule/" + schedule).timer(new Timer(schedule, time)).messageId(nextId(SENT_LEDGER)).build();
+        Delivery delivery = new Delivery(event, 1, event.messageId());
+        delivery.firing = Firing.newBuilder().setTimeMs(time.toEpochMilli()).setMissed((int) missed).build();
+        return add(delivery);
     }
 
     private Delivery call(Event event, Call call) {
@@ -800,6 +817,7 @@ public final class TestRouter implements AutoCloseable {
         private long since; // when it was delivered, or its newest Progress
         private boolean timedOut;
         private Call call; // null: an event. Set before it is added
+        private Firing firing; // null: none. Set before it is added
         private volatile byte[] reply = new byte[0]; // this and the code are set before the outcome
         private volatile String code = "";
 
@@ -823,6 +841,9 @@ public final class TestRouter implements AutoCloseable {
             });
             event.eventTime().ifPresent(time -> delivery.setEventTimeMs(time.toEpochMilli()));
             event.timer().ifPresent(timer -> delivery.setTimer(io.ringfence.client.proto.Timer.newBuilder().setName(timer.name()).setDueMs(timer.due().toEpochMilli())));
+            if (firing != null) {
+                delivery.getTimerBuilder().setFiring(firing);
+            }
             delivery.setDeliveryId(id).setPartition(box.partition)
                     .setKey(ByteString.copyFrom(event.keyBytes())).setPayload(ByteString.copyFrom(event.payload()))
                     .setLedgerId(message.ledger()).setEntryId(message.entry()).setBatchIndex(message.batch()).setTopicPartition(message.topicPartition())
@@ -935,7 +956,9 @@ public final class TestRouter implements AutoCloseable {
          * @return the next delivery
          */
         public Delivery redeliver() {
-            return add(new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt, message));
+            Delivery next = new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt, message);
+            next.firing = firing;
+            return add(next);
         }
     }
 

@@ -1,6 +1,7 @@
 package io.ringfence.junit5;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assertions.fail;
@@ -39,6 +40,7 @@ import io.ringfence.client.KeyLostException;
 import io.ringfence.client.MessageId;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RingfenceException;
+import io.ringfence.client.Times;
 import io.ringfence.client.Worker;
 import io.ringfence.client.proto.AppServiceGrpc;
 import io.ringfence.client.proto.Deliveries;
@@ -242,7 +244,8 @@ class SessionTest {
     }
 
     private static Consumer<StreamObserver<WorkResponse>> fails(Status status) {
-        return out -> out.onError(status.withDescription("the reason").asRuntimeException());
+        Status described = status.getDescription() == null ? status.withDescription("the reason") : status;
+        return out -> out.onError(described.asRuntimeException());
     }
 
     private static WorkResponse welcome(int version) {
@@ -287,6 +290,94 @@ class SessionTest {
                 take(router.hellos); // it has dialed again
             }
         }));
+    }
+
+    private static Worker.Builder withSchedule(Worker.Builder options) {
+        return options.schedule("report", Times.cron("0 25 * * *", "Europe/Berlin"), firing -> { });
+    }
+
+    private static final Status WRONG = Status.INVALID_ARGUMENT.withDescription("app: schedule \"report\": hour = 25\nand more");
+
+    /** A schedule that the router refuses would be refused again: the worker says what is wrong with it, and ends. */
+    @Test
+    void aRefusedScheduleEndsTheWorker() throws Exception {
+        OneThing refusing = new OneThing(fails(WRONG));
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        BlockingQueue<Boolean> ready = new LinkedBlockingQueue<>();
+        TestLog log = new TestLog((line, thrown, parameters) -> lines.add(line));
+        String name = UUID.randomUUID().toString();
+        Server server = InProcessServerBuilder.forName(name).addService(refusing).build().start();
+        try (TestRouter quiet = new TestRouter()) {
+            Worker.Builder options = withSchedule(quiet.worker(event -> { })).hooks(failuresTo(failures)).ready(ready::add).logger(log)
+                    .channels(() -> InProcessChannelBuilder.forName(name).build());
+            RingfenceException refused = assertThrows(RingfenceException.class, options::run);
+            assertEquals(RingfenceException.Kind.REFUSED, refused.kind());
+            String says = "the router refused the session: INVALID_ARGUMENT: app: schedule \"report\": hour = 25; and more";
+            assertEquals(says, refused.getMessage());
+            assertEquals(List.of("REFUSED: " + says), List.copyOf(failures));
+        }
+        assertEquals(List.of(false), List.copyOf(ready));
+        assertTrue(lines.contains("the router at {0} refuses a schedule: this worker ends: {1}"), lines.toString());
+        Hello hello = take(refusing.hellos);
+        assertEquals(1, hello.getSchedulesCount());
+        assertEquals("report", hello.getSchedules(0).getName());
+        assertEquals(0, refusing.hellos.size(), "it has dialed again");
+        server.shutdownNow();
+    }
+
+    /** After any other end of a session a worker with schedules dials again. */
+    @TestFactory
+    Stream<DynamicTest> otherEndsEndNoWorkerWithSchedules() {
+        Map<String, Consumer<StreamObserver<WorkResponse>>> ends = Map.of("TOO_MANY_WORKERS:", fails(Status.RESOURCE_EXHAUSTED),
+                "REFUSED:", fails(Status.INVALID_ARGUMENT.withDescription("app: schedule \"other\": hour = 25")), "BROKEN:", out -> {
+            out.onNext(welcome(1));
+            fails(WRONG).accept(out);
+        });
+        return ends.entrySet().stream().map(end -> DynamicTest.dynamicTest(end.getKey(), () -> {
+            OneThing router = new OneThing(end.getValue());
+            BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+            try (Running running = Running.beside(router, options -> withSchedule(options).hooks(failuresTo(failures)))) {
+                take(router.hellos);
+                String failure = take(failures);
+                assertTrue(failure.startsWith(end.getKey()), failure);
+                take(router.hellos); // it has dialed again
+            }
+        }));
+    }
+
+    /** A handler of an earlier session may be running when the next router refuses the schedule. */
+    @Test
+    void aRefusedScheduleLetsHandlersEnd() throws Exception {
+        String first = UUID.randomUUID().toString();
+        String second = UUID.randomUUID().toString();
+        AtomicReference<String> next = new AtomicReference<>(first);
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        BlockingQueue<Boolean> cancelled = new LinkedBlockingQueue<>();
+        CountDownLatch started = new CountDownLatch(1);
+        CountDownLatch release = new CountDownLatch(1);
+        Server refusing = InProcessServerBuilder.forName(second).addService(new OneThing(fails(WRONG))).build().start();
+        try (TestRouter router = new TestRouter()) {
+            Server server = InProcessServerBuilder.forName(first).addService(router.service()).build().start();
+            Worker worker = withSchedule(router.worker(event -> {
+                started.countDown();
+                assertTrue(release.await(WAIT_SECONDS, TimeUnit.SECONDS));
+                cancelled.add(event.isCancelled());
+            })).hooks(failuresTo(failures)).drainGrace(Duration.ofMinutes(5)).channels(() -> InProcessChannelBuilder.forName(next.get()).build()).start();
+            router.deliver(Event.of("k"));
+            assertTrue(started.await(WAIT_SECONDS, TimeUnit.SECONDS));
+            next.set(second);
+            router.disconnect();
+            assertTrue(take(failures).startsWith("BROKEN"));
+            assertTrue(take(failures).startsWith("REFUSED"));
+            assertFalse(worker.awaitEnd(Duration.ofMillis(100)), "it has not waited for its handler");
+            release.countDown();
+            assertEquals(false, take(cancelled));
+            assertTrue(worker.awaitEnd(Duration.ofSeconds(WAIT_SECONDS)));
+            assertEquals(RingfenceException.Kind.REFUSED, assertThrows(RingfenceException.class, worker::close).kind());
+            server.shutdownNow();
+        }
+        refusing.shutdownNow();
     }
 
     /** A router whose settings are wrong keeps no worker away for weeks. */

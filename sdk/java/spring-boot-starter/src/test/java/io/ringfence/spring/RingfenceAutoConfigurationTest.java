@@ -7,6 +7,7 @@ import io.ringfence.client.Event;
 import io.ringfence.client.RejectException;
 import io.ringfence.client.RetryAfterException;
 import io.ringfence.client.Timer;
+import io.ringfence.client.Times;
 import io.ringfence.junit5.Outcome;
 import io.ringfence.junit5.RingfenceTest;
 import io.ringfence.junit5.TestRouter;
@@ -101,6 +102,18 @@ class RingfenceAutoConfigurationTest {
         application(router).withUserConfiguration(ListenersConfiguration.class)
                 .withBean("calls", RingfenceCustomizer.class, () -> options -> options.call("echo", Call::payload)).run(context ->
                         assertThat(router.call("alice", "echo", new byte[] {1}).reply()).containsExactly(1));
+    }
+
+    @Test
+    void aCustomizerDeclaresSchedules(TestRouter router) {
+        List<Object> fired = new CopyOnWriteArrayList<>();
+        application(router).withUserConfiguration(ListenersConfiguration.class)
+                .withBean("schedules", RingfenceCustomizer.class, () -> options -> options.schedule("report", Times.every(Duration.ofHours(1)), firing -> fired.add(firing.time())))
+                .run(context -> {
+                    assertThat(router.fire("report", Instant.EPOCH, 0).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+                    assertThat(fired).containsExactly(Instant.EPOCH);
+                    assertThat(context.getBean(Listeners.class).seen).isEmpty();
+                });
     }
 
     @Test
