@@ -42,7 +42,7 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	if handler != nil && len(o.calls) > 0 {
 		handler = o.withCalls(handler)
 	}
-	if handler != nil && len(o.firings) > 0 {
+	if handler != nil {
 		handler = o.withFirings(handler)
 	}
 	handler, badHandler := intercept(handler, o.interceptors)

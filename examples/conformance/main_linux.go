@@ -37,7 +37,8 @@ func main() {
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	err := client.Run(ctx, "", client.JSON(handle), client.WithMaxInFlight(inFlight), client.WithLogger(log),
-		client.WithCall("echo", instructed(echo)), client.WithCall("obey", instructed(obey)))
+		client.WithCall("echo", instructed(echo)), client.WithCall("obey", instructed(obey)),
+		client.WithSchedule("conformance", client.Every(time.Hour), fire))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -87,7 +88,21 @@ func handle(ctx context.Context, e *client.Event, in instruction) error {
 	return fmt.Errorf("no such instruction: %q", in.Do)
 }
 
-// setTimers does it for an event or a call.
+// fire is the handler of the schedule. The number of missed times says what it does.
+func fire(_ context.Context, f *client.Firing) error {
+	fmt.Printf("firing %d %d %d %v\n", f.Time.UnixMilli(), f.Missed, f.Attempt, f.Fence) //nolint:forbidigo // in one call, as in report
+	switch f.Missed {
+	case 1:
+		return errors.New("told to fail" + strings.Repeat(" é", 500))
+	case 2:
+		setTimers(f, time.Minute)
+	case 3:
+		return client.Reject(errors.New("told to reject"))
+	}
+	return nil
+}
+
+// setTimers does it for an event, a call or a firing.
 func setTimers(of interface {
 	After(d time.Duration, name string, payload []byte)
 }, wait time.Duration,

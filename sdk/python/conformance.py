@@ -75,7 +75,7 @@ def report_timer(event: ringfence.Event, number: int) -> None:
         os.write(1, f"timer {number} {round(event.timer.due.timestamp() * 1000)} {event.timer.name}\n".encode())
 
 
-def set_timers(of: ringfence.Event | ringfence.Call, ms: int) -> None:
+def set_timers(of: ringfence.Event | ringfence.Call | ringfence.Firing, ms: int) -> None:
     of.after(ms / 1000, "first", b"1")
     of.after(0, "second", b"2")
 
@@ -100,6 +100,21 @@ def obey(event: ringfence.Event, number: int, do: str, ms: int) -> None:
         event.progress()
     elif do != "done":
         raise ValueError(f"no such instruction: {do}")
+
+
+def fire(firing: ringfence.Firing) -> None:
+    line = f"firing {round(firing.time.timestamp() * 1000)} {firing.missed} {firing.attempt} {firing.fence}\n"
+    os.write(1, line.encode())
+    if firing.missed == 1:
+        raise ValueError("told to fail" + 500 * " é")
+    if firing.missed == 2:
+        set_timers(firing, 60_000)
+    if firing.missed == 3:
+        raise ringfence.Reject("told to reject")
+
+
+async def fire_in_task(firing: ringfence.Firing) -> None:
+    fire(firing)
 
 
 @ringfence.json_handler
@@ -147,6 +162,12 @@ if __name__ == "__main__":
     style = sys.argv[1] if len(sys.argv) > 1 else "async"
     handlers: dict[str, ringfence.Handler] = {"async": in_task, "threads": in_thread}
     of_calls: dict[str, ringfence.CallHandler] = {"async": call_in_task, "threads": call_in_thread}
+    of_firings: dict[str, ringfence.FiringHandler] = {"async": fire_in_task, "threads": fire}
     if style not in handlers:
         sys.exit(f"no style {style}: want async or threads")
-    ringfence.run(handlers[style], max_in_flight=MAX_IN_FLIGHT, calls={"echo": of_calls[style], "obey": of_calls[style]})
+    ringfence.run(
+        handlers[style],
+        max_in_flight=MAX_IN_FLIGHT,
+        calls={"echo": of_calls[style], "obey": of_calls[style]},
+        schedules=[ringfence.Schedule("conformance", ringfence.every(3600), of_firings[style])],
+    )

@@ -65,6 +65,9 @@ var rules = []Rule{
 	{"timers-failed", "A handler that fails publishes none of the timers that it has set."},
 	{"timers-unsent", "A Send that fails makes the answer a RETRY; one that is refused with RESOURCE_EXHAUSTED is sent again; one that waits at the deadline is given up, and the answer is CANCELLED."},
 	{"timer", "What a delivery says in its field timer reaches the handler: the name, and when it was due."},
+	{"schedules", "Hello declares the schedule of the application once, with its name, its period and nothing else."},
+	{"firing", "A firing reaches the handler of its schedule, and never that of events, with time, missed, attempt and fence; a failure is a RETRY, a rejection a REJECT, and a firing of an undeclared schedule a RETRY."},
+	{"firing-timers", "The timers that the handler of a firing has set have the key schedule/NAME, and ids as those of an event have."},
 	{"drain", "SIGTERM sends Drain; running handlers finish, waiting and later deliveries are answered NOT_STARTED, and the exit code is 0."},
 	{"drain-receipt", "A draining worker keeps sending Pings, and half-closes after the receipt of its last Results frame."},
 }
@@ -191,7 +194,7 @@ func (s scene) checks(only []string) bool {
 	return len(only) == 0 || slices.ContainsFunc(s.rules, func(name string) bool { return slices.Contains(only, name) })
 }
 
-var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, timerScenes, loadScenes, processScenes)
+var scenes = slices.Concat(slowScenes, sessionScenes, deadlineScenes, revokeScenes, answerScenes, callScenes, timerScenes, scheduleScenes, loadScenes, processScenes)
 
 // play runs one scene with a worker of its own.
 func play(ctx context.Context, o Options, sc scene) ([]Verdict, error) {

@@ -28,6 +28,13 @@
 //
 //	timer ID DUE NAME
 //
+// A worker with schedules declares one, "conformance", every hour. Its handler writes one line; TIME is in milliseconds since 1970, and FENCE the fence as
+// text:
+//
+//	firing TIME MISSED ATTEMPT FENCE
+//
+// MISSED says what it then does: 1 fails, 2 sets the timers of the instruction after with 60,000 ms, 3 rejects the firing, and any other number is done.
+//
 // If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
 // ignored. SIGTERM stops the worker in an orderly way.
 //

@@ -63,6 +63,7 @@ type router struct {
 	cannot   map[uint64]bool   // unsupported instructions
 	timed    map[uint64]string // what the handlers of timers have written
 	fences   map[uint64]string // what handlers have written of theirs
+	fired    []string          // what handlers of firings have written
 	sends    []*sending
 	sendOf   func(nth int) codes.Code // the status of a key's nth Send, from 0; nil: OK
 	sendHeld bool                     // Sends wait for their answers
@@ -204,6 +205,9 @@ func (r *router) heard(text string) {
 		return
 	case "fence":
 		r.change(func() { r.fences[id] = strings.Join(words[2:], " ") })
+		return
+	case "firing":
+		r.change(func() { r.fired = append(r.fired, strings.Join(words[1:], " ")) })
 		return
 	case "timer":
 		r.change(func() { r.timed[id] = strings.Join(words[2:], " ") })

@@ -31,6 +31,7 @@ type task struct {
 	reply     int    // bytes that the handler of a call is to return
 	entry     uint64 // of the message id; 0: one of its own
 	timer     *appv1.Timer
+	attempt   uint32 // 0: the first
 	token     uint32 // index of the fencing token among tokens
 	turn      uint64 // of the fence; 0: one of its own
 }
@@ -315,7 +316,7 @@ func (s *stream) deliver(tasks ...task) (ids []uint64) {
 			ids = append(ids, id)
 			f.Deliveries = append(f.Deliveries, &appv1.Delivery{
 				DeliveryId: id, Partition: t.partition, Key: []byte(t.key), Payload: t.payload(id), LedgerId: 1, EntryId: int64(cmp.Or(t.entry, id)),
-				BatchIndex: -1, TopicPartition: -1, Attempt: 1, Token: t.token, Turn: cmp.Or(t.turn, id), Call: t.call(id), Timer: t.timer,
+				BatchIndex: -1, TopicPartition: -1, Attempt: cmp.Or(t.attempt, 1), Token: t.token, Turn: cmp.Or(t.turn, id), Call: t.call(id), Timer: t.timer,
 			})
 		}
 	})
@@ -396,6 +397,7 @@ func (s *stream) awaitAnswer(rule string, id uint64, want appv1.ResultKind) (res
 // worker from its next Ping until the deadline: only the last of moveTries counts against it.
 func (s *stream) outlasts(rule string, id uint64, try int) bool {
 	if s.r.starves && try == 1 {
+		s.r.started(rule, id) // with a lease: before its first Ping a worker has none
 		s.renew(0)
 	}
 	if s.awaitAnswer(rule, id, kindDone).GetKind() == kindCancelled && try < moveTries {

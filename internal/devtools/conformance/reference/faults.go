@@ -66,6 +66,17 @@ var Faults = map[string]string{
 	"sends-once":            "timers-unsent",      // answers RETRY for a Send that was refused unread
 	"waits-for-sends":       "timers-unsent",      // at the deadline, too
 	"no-timer":              "timer",              // has no Delivery.timer
+	"period-in-seconds":     "schedules",          // declares a period of 3,600 ms
+	"declares-twice":        "schedules",          // declares its schedule twice
+	"firings-are-events":    "firing",             // gives firings to the handler of events
+	"firing-when-due":       "firing",             // gives the handler the time with jitter
+	"no-missed":             "firing",             // gives it no number of missed times
+	"first-attempts":        "firing",             // gives it the attempt 1
+	"firings-never-fail":    "firing",             // answers DONE whatever the handler did
+	"firings-never-reject":  "firing",             // answers RETRY for a rejection
+	"drops-undeclared":      "firing",             // answers DONE for a firing of a schedule that it has not declared
+	"timers-of-the-name":    "firing-timers",      // gives the timers the name of the schedule as their key
+	"ids-of-firings":        "firing-timers",      // gives the timers ids that follow from the firing
 	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
 	"exits-at-once":         "drain",              // ends at SIGTERM
 	"pings-after-close":     "drain",              // sends Pings after its half-close, which resets the stream

@@ -16,6 +16,9 @@ func (s *session) handle(d *delivery) (result *appv1.Result) {
 	if d.GetCall() != nil && !s.is("calls-are-events") {
 		return s.handleCall(d)
 	}
+	if d.GetTimer().GetFiring() != nil && !s.is("firings-are-events") {
+		return s.handleFiring(d)
+	}
 	in := d.instruction
 	result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE}
 	failed := func(err error) {

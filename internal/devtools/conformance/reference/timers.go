@@ -60,6 +60,9 @@ func (s *session) publishAll(d *delivery) error {
 		if s.is("ids-of-runs") {
 			timer.Id = fmt.Sprintf("%s/%d", timer.GetId(), clock.Read().Boot)
 		}
+		if firing := d.GetTimer().GetFiring(); firing != nil && s.is("ids-of-firings") {
+			timer.Id = fmt.Sprintf("after/%s:%d/%d", d.GetTimer().GetName(), firing.GetTimeMs(), n)
+		}
 		_, err := s.lane.Send(ctx, timer)
 		for status.Code(err) == codes.ResourceExhausted && !s.is("sends-once") {
 			time.Sleep(time.Millisecond)

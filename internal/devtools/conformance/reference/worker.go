@@ -187,6 +187,7 @@ func (s *session) begin() {
 	defer s.mu.Unlock()
 	s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
 		MaxInFlight: uint32(s.InFlight), Sdk: "ringfence-reference/1", VersionMin: version, VersionMax: version, Capabilities: s.capabilities(),
+		Schedules: s.schedules(),
 	}}})
 	s.ping()
 	if s.is("answers-on-new-stream") && len(s.old) > 0 {

@@ -39,6 +39,10 @@ its reply. A worker registers a handler for each method, and :class:`Lane` calls
 
     ringfence.Lane().send("user-7", b"order-8", after=3600, name="remind")
 
+**Schedules.** A worker can declare handlers that run at set times, once in the whole group::
+
+    ringfence.run(handle, schedules=[ringfence.Schedule("report", ringfence.cron("0 6 * * 1-5", "Europe/Berlin"), report)])
+
 Pass ``event.fence.text`` to your database with every write, and refuse a write whose fence is less than the greatest one seen for that
 key (docs/sinks.md): no lease can stop a process that is frozen between your last check and the write.
 """
@@ -76,6 +80,18 @@ from ringfence.event import Event, Fence, MessageID, Timer
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, json_handler
 from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, ResultKind, Session
 from ringfence.reservation import AsyncReservation, Reservation
+from ringfence.schedules import (
+    AsyncFiringHandler,
+    Firing,
+    FiringHandler,
+    MissedPolicy,
+    PlainFiringHandler,
+    Schedule,
+    Times,
+    at,
+    cron,
+    every,
+)
 from ringfence.version import VERSION as __version__
 from ringfence.worker import Worker, run, serve
 
@@ -86,6 +102,7 @@ __all__ = [
     "TOKEN_FILE_ENV",
     "ArgumentError",
     "AsyncCallHandler",
+    "AsyncFiringHandler",
     "AsyncHandler",
     "AsyncReservation",
     "Broken",
@@ -100,6 +117,8 @@ __all__ = [
     "Error",
     "Event",
     "Fence",
+    "Firing",
+    "FiringHandler",
     "GoAway",
     "Handler",
     "HandlerTimeout",
@@ -109,10 +128,12 @@ __all__ = [
     "Lane",
     "MaybeSent",
     "MessageID",
+    "MissedPolicy",
     "NotReserved",
     "NotSent",
     "Options",
     "PlainCallHandler",
+    "PlainFiringHandler",
     "PlainHandler",
     "Refused",
     "Reject",
@@ -120,16 +141,21 @@ __all__ = [
     "Result",
     "ResultKind",
     "RetryAfter",
+    "Schedule",
     "Session",
     "SessionError",
     "Silent",
     "Timer",
+    "Times",
     "TooManyWorkers",
     "Unauthenticated",
     "Unreachable",
     "VersionMismatch",
     "Worker",
     "__version__",
+    "at",
+    "cron",
+    "every",
     "json_handler",
     "run",
     "serve",

@@ -22,6 +22,7 @@ from ringfence.options import check
 from ringfence.reservation import METHOD as RESERVE
 from ringfence.reservation import AsyncReservation, Holder, Reservation, check_seconds
 from ringfence.runner import FRAME_MAX, dial
+from ringfence.schedules import Firing
 from ringfence.sending import CALL_PAUSE_MAX, REQUEST_MAX, Pauses, Sender, answered, due, is_crowded, request_of, was_never_sent, wrong_size
 from ringfence.sending import TIMEOUT_DEFAULT as SEND_TIMEOUT
 from ringfence.xxh64 import xxh64
@@ -105,7 +106,7 @@ class Lane:
         *,
         id: str | None = None,
         timeout: float = TIMEOUT_DEFAULT,
-        caller: Event | Call | None = None,
+        caller: Event | Call | Firing | None = None,
     ) -> bytes:
         """Calls the handler that is registered for ``method`` at the owner of ``key``, and returns its reply. It blocks.
 
@@ -117,7 +118,7 @@ class Lane:
         it is refused; and a repeat with the same key and id gets the reply of the first one, or the outcome done_before. Without one
         it runs at most once.
 
-        ``caller`` is the event or the call whose handler calls: a call that would wait for the caller's own key is then refused, with the
+        ``caller`` is the event, the call or the firing whose handler calls: a call that would wait for the caller's own key is then refused, with the
         code cycle, and does not wait for its timeout.
         """
         pauses = _call_pauses(timeout)
@@ -138,7 +139,7 @@ class Lane:
         *,
         id: str | None = None,
         timeout: float = TIMEOUT_DEFAULT,
-        caller: Event | Call | None = None,
+        caller: Event | Call | Firing | None = None,
     ) -> bytes:
         """Is :meth:`invoke` for a coroutine. If its task is cancelled the call is taken back, and may have run."""
         pauses = _call_pauses(timeout)
@@ -204,7 +205,7 @@ class Lane:
     ) -> pb.SendRequest:
         return request_of(_bytes(key), payload, due(after, at), name, id, properties, _traceparent(self._settings.traces))
 
-    def reserve(self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | None = None) -> Reservation:
+    def reserve(self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | Firing | None = None) -> Reservation:
         """Reserves a key: no handler of it runs, and nobody else holds it, until :meth:`Reservation.release`. It blocks::
 
             with lane.reserve("user-7", wait=30) as r:
@@ -222,14 +223,16 @@ class Lane:
         """
         return Reservation(_bytes(key), self._holder(key, wait, ttl, caller))
 
-    def reserve_async(self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | None = None) -> AsyncReservation:
+    def reserve_async(
+        self, key: bytes | str, *, wait: float = 0.0, ttl: float = 0.0, caller: Event | Call | Firing | None = None
+    ) -> AsyncReservation:
         """Is :meth:`reserve` for coroutines: ``async with lane.reserve_async("user-7", wait=30) as r``, or ``r = await ...``.
 
         If its task is cancelled meanwhile, the wait ends.
         """
         return AsyncReservation(_bytes(key), self._holder(key, wait, ttl, caller))
 
-    def _holder(self, key: bytes | str, wait: float, ttl: float, caller: Event | Call | None) -> Any:
+    def _holder(self, key: bytes | str, wait: float, ttl: float, caller: Event | Call | Firing | None) -> Any:
         """Returns what starts a holder of a key."""
         check_seconds("wait", wait)
         check_seconds("ttl", ttl)
@@ -239,7 +242,9 @@ class Lane:
             raise NotReserved(TOO_LARGE, f"a request of {ask.ByteSize()} bytes: want at most {REQUEST_MAX}")
         return functools.partial(Holder, self._settings, self._reserve, self._channel.silent, _bytes(key), wait, ttl, path_of(caller))
 
-    def _begin(self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | None) -> Any:
+    def _begin(
+        self, key: bytes | str, method: str, payload: bytes | str, id: str | None, timeout: float, caller: Event | Call | Firing | None
+    ) -> Any:
         """Sends a call, and returns gRPC's future of its response."""
         request = pb.InvokeRequest(
             key=_bytes(key),
@@ -278,11 +283,11 @@ def _bytes(key: bytes | str) -> bytes:
     return key.encode(errors="surrogateescape") if isinstance(key, str) else key
 
 
-def path_of(caller: Event | Call | None) -> list[int]:
+def path_of(caller: Event | Call | Firing | None) -> list[int]:
     """Returns the keys whose handlers wait for a call that this handler makes, the outermost first."""
     if caller is None:
         return []
-    event = caller._event if isinstance(caller, Call) else caller
+    event = caller if isinstance(caller, Event) else caller._event
     return [*(event._call.path if event._call is not None else ()), xxh64(event.key)]
 
 

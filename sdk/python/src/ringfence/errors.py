@@ -176,7 +176,8 @@ class HandlersStillRunning(Error):
 
 
 class SessionError(Error):
-    """A session with the router ended, or could not begin. The SDK reconnects; the log and :attr:`Hooks.disconnected` report it."""
+    """A session with the router ended, or could not begin. The SDK reconnects, unless the router :class:`Refused` a schedule; the log and
+    :attr:`Hooks.disconnected` report it."""
 
 
 class Unreachable(SessionError):
@@ -196,7 +197,7 @@ class TooManyWorkers(SessionError):
 
 
 class Refused(SessionError):
-    """The router refused the session for another reason."""
+    """The router refused the session for another reason. If a schedule is wrong, its text has the name, and the worker ends with this error."""
 
 
 class GoAway(SessionError):

@@ -128,6 +128,18 @@ class Arrival(NamedTuple):
         return cls(call.method, call.id, now + call.timeout_ms / 1000, tuple(call.path))
 
 
+class Occurrence(NamedTuple):
+    """What an event has that is a firing of a schedule. Its timer has the name of the schedule."""
+
+    time: datetime.datetime
+    missed: int
+
+    @classmethod
+    def of(cls, firing: app_pb2.Firing) -> Occurrence:
+        """Copies the wire's form."""
+        return cls(_time(firing.time_ms), firing.missed)
+
+
 class Event(Item):
     """One event as the producer sent it, with the router's data about its delivery.
 
@@ -160,7 +172,8 @@ class Event(Item):
     fence: Fence
     """Greater than that of any earlier delivery of the key. Pass its text to your database with every write."""
     timer: Timer | None
-    """Set for an event that a router published: a timer, or an event of :meth:`Lane.send`. Its message_id is none of Pulsar's."""
+    """Set for an event that a router published: a timer, or an event of :meth:`Lane.send`. Its message_id is none of Pulsar's. Hooks see a
+    firing of a schedule as an event whose timer has the name of the schedule."""
 
     # Set by the SDK. _delivery and _frame are the wire's forms, from which the fields above are read when they are first used.
     _delivery: app_pb2.Delivery | None
@@ -171,6 +184,8 @@ class Event(Item):
     # Of calls alone. They are in __dict__, so that events pay nothing for them.
     _call: Arrival | None = None
     _reply: bytes = b""
+    # Of firings of schedules alone.
+    _firing: Occurrence | None = None
     # Of events whose handlers set timers.
     _timers: list[_Set] | None = None
     _timers_taken = False  # the handler has returned, and they are being published

@@ -12,15 +12,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from ringfence.clock import LeaseClock, system_clock
 from ringfence.errors import GROUP, ArgumentError, SessionError, Unauthenticated
+from ringfence.schedules import by_name
 
 if TYPE_CHECKING:
     from ringfence.call import CallHandler
     from ringfence.event import Event
+    from ringfence.schedules import Schedule
 
 ENDPOINT_ENV = "RINGFENCE_APP_ENDPOINT"
 """The environment variable with the router's endpoint."""
@@ -116,6 +118,9 @@ class Options(TypedDict, total=False):
     calls: Mapping[str, CallHandler] | None
     """The handlers of calls by their methods, in the style of the handler of events. A method has 1 to 64 of A-Z, a-z, 0-9, '.', '_'
     and '-'. All workers of a group should have the same ones, since a call goes to the worker of its key, whatever methods that has."""
+    schedules: Iterable[Schedule] | None
+    """Handlers that run at set times, once in the whole group, in the style of the handler of events: at most 256. All workers of a group should
+    have the same ones. What the router finds wrong with them ends the worker with Refused."""
     token_file: str | None
     """A file with the token that a router with app.token_file requires, read anew for each stream. By default the environment
     variable RINGFENCE_APP_TOKEN_FILE names it; None or an empty name: no token."""
@@ -211,6 +216,7 @@ class Settings:
     ready: Callable[[bool], object] | None
     traces: bool | None
     calls: Mapping[str, CallHandler]
+    schedules: Mapping[str, Schedule]  # by name
     log: Log
     clock: LeaseClock
 
@@ -281,6 +287,7 @@ def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | 
         ready=options.get("ready"),
         traces=options.get("traces"),
         calls=dict(options.get("calls") or {}),
+        schedules=by_name(options.get("schedules")),
         log=log,
         clock=clock or system_clock(),
     )

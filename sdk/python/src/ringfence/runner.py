@@ -32,6 +32,7 @@ from ringfence.errors import (
 from ringfence.event import Event, detach
 from ringfence.inbox import Answer
 from ringfence.options import TLS, Session, Settings
+from ringfence.schedules import is_named
 from ringfence.sending import Sender
 from ringfence.stream import METHOD, Stream
 
@@ -110,6 +111,10 @@ class Runner:
         """Begins the drain, and at a second call ends the drain grace. Returns at once; may be called by a signal handler."""
         self._commands.put("stop")
 
+    def stuck(self) -> bool:
+        """Reports whether the worker has ended though handlers still run."""
+        return isinstance(self.error, HandlersStillRunning)
+
     def stopping(self) -> bool:
         """Reports whether the worker was told to stop."""
         return self._stopping.is_set()
@@ -128,6 +133,10 @@ class Runner:
                     self._disconnected(None)
                     return
                 self._disconnected(error)
+                if stream is not None and stream.refused:
+                    log.error("the router at %s refuses a schedule, and the worker ends: %s", self.settings.endpoint, error)
+                    self.error = error
+                    return
                 if stream is not None and stream.welcomed and time.monotonic() - begun >= PAUSE_MAX:
                     pause = PAUSE_MIN  # a router may end each session right after its Welcome
                 delay = max(min(stream.away, AWAY_MAX) if stream is not None else 0.0, pause * random.uniform(0.5, 1))
@@ -347,6 +356,7 @@ def _failure(stream: Stream, failure: grpc.RpcError) -> SessionError:
         return GoAway(text)
     if stream.welcomed:
         return Broken(text)
+    stream.refused = code == grpc.StatusCode.INVALID_ARGUMENT and is_named(stream.runner.settings.schedules, text)
     return _STATUS.get(code, Refused)(text)
 
 

@@ -15,11 +15,13 @@ import grpc
 from ringfence.errors import ArgumentError, MaybeSent, NotSent, SessionError
 from ringfence.event import Event, MessageID
 from ringfence.lane.v1 import lane_pb2 as pb
+from ringfence.schedules import fire
 
 if TYPE_CHECKING:
     from ringfence.connections import Connections
     from ringfence.handlers import Handler
     from ringfence.options import Settings
+    from ringfence.schedules import Schedule
 
 METHOD = "/ringfence.lane.v1.LaneService/Send"
 TIMEOUT_DEFAULT = 35.0
@@ -219,8 +221,8 @@ def request_of(
     return pb.SendRequest(key=key, payload=payload, name=name, id=id or "", properties=all_properties, after_ms=when.after_ms, at_ms=when.at_ms)
 
 
-def with_timers(handler: Handler) -> Handler:
-    """Returns a handler that publishes the timers that the handler has set, once that has returned.
+def with_timers(handler: Handler, schedules: Mapping[str, Schedule]) -> Handler:
+    """Returns a handler of events and firings that publishes the timers that their handler has set, once that has returned.
 
     It fails if the handler has returned something that has not run.
     """
@@ -230,7 +232,7 @@ def with_timers(handler: Handler) -> Handler:
         inner = cast(Callable[[Event], Awaitable[object]], handler)
 
         async def handle_async(event: Event) -> None:
-            value = await inner(event)
+            value = await (inner(event) if event._firing is None else fire(schedules, event))
             if value is not None:
                 check_returned(value)
             if event._timers is not None:
@@ -241,7 +243,7 @@ def with_timers(handler: Handler) -> Handler:
     plain = cast(Callable[[Event], object], handler)
 
     def handle(event: Event) -> None:
-        value = plain(event)
+        value = plain(event) if event._firing is None else fire(schedules, event)
         if value is not None:
             check_returned_plain(value)
         if event._timers is not None:

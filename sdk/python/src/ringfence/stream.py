@@ -12,7 +12,7 @@ from ringfence import clock
 from ringfence.app.v1 import app_pb2 as pb
 from ringfence.encode import results_frame
 from ringfence.errors import CallerGone, HandlerTimeout, KeyLost, VersionMismatch
-from ringfence.event import Arrival, Event
+from ringfence.event import Arrival, Event, Occurrence
 from ringfence.inbox import NEVER, Answer, Inbox
 from ringfence.options import Session
 from ringfence.version import SDK
@@ -54,6 +54,7 @@ class Stream:
         self.session: Session | None = None
         self.going_away = False  # the router has announced the end of the stream
         self.away = 0.0  # seconds that the router wants to pass before the next stream
+        self.refused = False  # the router refuses a schedule, as it would at each attempt
         self.over = False  # the call has ended
         self._signalled = False  # the sender was woken and has not looked yet
         self.quiet = False  # nothing can be sent for a handler that has ended: the sender was woken, or a Results frame is in flight
@@ -81,6 +82,7 @@ class Stream:
             version_min=PROTOCOL_VERSION,
             version_max=PROTOCOL_VERSION,
             capabilities=self._capabilities(),
+            schedules=[one._wire() for one in settings.schedules.values()],
         )
         yield pb.WorkRequest(hello=hello).SerializeToString()
         pinged = -PING_NEVER  # when the last Ping was sent, for timing alone: deadlines count by the lease clock
@@ -243,6 +245,8 @@ class Stream:
                     event._cause = None
                     if calls and delivery.HasField("call"):
                         event._call = Arrival.of(delivery.call, received)
+                    if delivery.HasField("timer") and delivery.timer.HasField("firing"):  # whatever is declared: no other handler must get it
+                        event._firing = Occurrence.of(delivery.timer.firing)
                     add(event)
                 return events
 

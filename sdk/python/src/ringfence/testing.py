@@ -12,7 +12,7 @@ With ``handler_timeout`` handlers that take too long are cancelled. Leases last 
 expire move forward, so a slow test machine cancels nothing by accident.
 
 What handlers set as timers, and what a lane sends, comes back when the test says so: :attr:`Router.sent` records it, and :meth:`Sent.deliver` is
-when it is due.
+when it is due. Schedules fire when the test says so, too: :meth:`Router.fire`.
 
 With pytest the fixture ``ringfence_router`` is a router for one test. Elsewhere use ``with Router() as router:``. All methods may be
 called from any thread; those that wait block, also in a test that is a coroutine, while an asyncio handler runs in a loop of its own.
@@ -36,10 +36,11 @@ from ringfence.app.v1 import app_pb2 as pb
 from ringfence.call import NO_HANDLER, TIMEOUT_DEFAULT
 from ringfence.clock import LeaseClock
 from ringfence.errors import ArgumentError
-from ringfence.event import _EPOCH, Arrival, Event, Fence, MessageID, Timer, _Set
+from ringfence.event import _EPOCH, Arrival, Event, Fence, MessageID, Occurrence, Timer, _Set
 from ringfence.handlers import Handler
 from ringfence.lane.v1 import lane_pb2 as lane
 from ringfence.runner import FRAME_MAX
+from ringfence.schedules import key_of
 from ringfence.worker import Worker
 from ringfence.xxh64 import xxh64
 
@@ -362,6 +363,22 @@ class Router:
         event._call = Arrival(method, id, timeout, path)
         return self._add(Delivery(self, event, 1))
 
+    def fire(
+        self, schedule: str, *, time: datetime.datetime | None = None, missed: int = 0, attempt: int = 1, fence: Fence = Fence(0, 0)
+    ) -> Delivery:
+        """Queues a firing for the handler of its schedule, and returns its delivery. ``time`` is the time that it is for, by default now.
+
+        The times of the schedule do not matter: nothing fires by itself. One that the worker does not declare has the outcome retry.
+        """
+        with self._lock:
+            self._last += 1
+            message_id = MessageID(_SENT_LEDGER, self._last)
+        if time is None:
+            time = datetime.datetime.now(datetime.timezone.utc)
+        event = Event(key_of(schedule), message_id=message_id, fence=fence, timer=Timer(schedule, time))
+        event._firing = Occurrence(time, missed)
+        return self._add(Delivery(self, event, attempt))
+
     @property
     def sent(self) -> list[Sent]:
         """What the router was to publish, in the order of its coming: timers of handlers that have ended well, and what lanes have sent."""
@@ -518,7 +535,7 @@ class Router:
             redelivery_count=event.redelivery,
             schema_version=0 if event.schema_version is None else _index(schemas, event.schema_version) + 1,
             call=_call(event._call),
-            timer=None if event.timer is None else pb.Timer(name=event.timer.name, due_ms=(event.timer.due - epoch) // milliseconds),
+            timer=_timer(event),
         )
 
     def _finish(self, stream: _Stream, result: pb.Result) -> None:
@@ -653,6 +670,15 @@ def _call(arrival: Arrival | None) -> pb.Call | None:
     if arrival is None:
         return None
     return pb.Call(method=arrival.method, timeout_ms=int(arrival.deadline * 1000), id=arrival.id, path=arrival.path)
+
+
+def _timer(event: Event) -> pb.Timer | None:
+    """Returns the wire's form of a timer or a firing."""
+    if event.timer is None:
+        return None
+    millisecond, of = datetime.timedelta(milliseconds=1), event._firing
+    firing = None if of is None else pb.Firing(time_ms=(of.time - _EPOCH) // millisecond, missed=of.missed)
+    return pb.Timer(name=event.timer.name, due_ms=(event.timer.due - _EPOCH) // millisecond, firing=firing)
 
 
 def _index(values: list[Any], value: object) -> int:

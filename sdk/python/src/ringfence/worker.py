@@ -14,6 +14,7 @@ from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, re
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
 from ringfence.runner import PATIENCE, Runner
+from ringfence.schedules import check_schedules
 from ringfence.sending import with_timers
 from ringfence.traces import with_traces
 
@@ -54,8 +55,10 @@ class Worker:
         refuse_generator("handler", handler)
         self._settings = check(endpoint, options, clock)
         check_calls(self._settings.calls, handler)
+        check_schedules(self._settings.schedules, handler)
         self._is_async = is_async(handler)
-        self._handler = with_hooks(self._settings, with_traces(self._settings, with_timers(with_calls(self._settings.calls, handler))))
+        handler = with_timers(with_calls(self._settings.calls, handler), self._settings.schedules)
+        self._handler = with_hooks(self._settings, with_traces(self._settings, handler))
         self._runner = Runner(self._settings)
         self._done = threading.Event()
         self._started = False
@@ -101,16 +104,21 @@ class Worker:
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end of the worker, at most ``timeout`` seconds, and reports whether it has ended.
 
-        Raises HandlersStillRunning if handlers ignored even their cancellation.
+        Raises HandlersStillRunning if handlers ignored even their cancellation, and Refused if the router refused a schedule, which ends the
+        worker.
         """
         end = None if timeout is None else time.monotonic() + timeout
         if not self._done.wait(timeout):
             return False
-        if self._runner.error is not None:
-            raise self._runner.error  # before the loop has ended, which such handlers may never let it
+        error = self._runner.error
+        if error is not None and self._runner.stuck():
+            raise error  # before the loop has ended, which such handlers may never let it
         if self._loop_thread is not None:
             self._loop_thread.join(None if end is None else max(0.0, end - time.monotonic()))
-            return not self._loop_thread.is_alive()
+            if self._loop_thread.is_alive():
+                return False
+        if error is not None:
+            raise error
         return True
 
     def __enter__(self) -> Worker:
@@ -127,7 +135,7 @@ def _run_loop(worker: Worker, loop: asyncio.AbstractEventLoop, over: asyncio.Eve
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(over.wait())
-        while worker._runner.error is not None and asyncio.all_tasks(loop):  # handlers that still run may end yet: nobody waits for this thread
+        while worker._runner.stuck() and asyncio.all_tasks(loop):  # handlers that still run may end yet: nobody waits for this thread
             loop.run_until_complete(asyncio.wait(asyncio.all_tasks(loop)))
         if _cancel_left(worker, loop):
             _end_generators(worker, loop)
@@ -145,7 +153,7 @@ def _cancel_left(worker: Worker, loop: asyncio.AbstractEventLoop) -> bool:
         task.cancel()
     grace = max(worker._settings.drain_grace, PATIENCE)
     end: float | None = None
-    while left and worker._runner.error is None:
+    while left and not worker._runner.stuck():
         if worker._done.is_set():
             now = time.monotonic()
             end = now + grace if end is None else end
@@ -188,8 +196,8 @@ def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options
 
     At a signal no event starts any more, running handlers have ``drain_grace`` seconds to end, and ``run`` returns; a second signal
     cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name or a handler is a generator
-    function, RuntimeError outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their
-    cancellation.
+    function, RuntimeError outside the main thread, where Python handles no signals, HandlersStillRunning if handlers ignored their
+    cancellation, and Refused if the router refuses a schedule.
     """
     worker = Worker(handler, endpoint, **options)
     if threading.current_thread() is not threading.main_thread():
