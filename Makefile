@@ -102,11 +102,11 @@ unit: unit-race unit-plain unit-processes ## All tests but the end-to-end ones; 
 
 .PHONY: unit-race
 unit-race: # those of packages with goroutines
-	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=5 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=8 -timeout=15m $(ARGS) ./internal/node ./internal/source $(unit_packages)
 
 .PHONY: unit-processes
 unit-processes: # those of the commands
-	$(GO) test -p=3 -parallel=5 -timeout=15m $(ARGS) $(process_packages)
+	$(GO) test -p=3 -parallel=8 -timeout=15m $(ARGS) $(process_packages)
 
 .PHONY: unit-plain
 unit-plain: # those of packages without any, and of drivers
@@ -132,7 +132,7 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
-	$(if $(strip $(e2e_packages)),$(GO) test -parallel=4 -timeout=15m $(ARGS) $(e2e_packages))
+	$(if $(strip $(e2e_packages)),$(GO) test -parallel=6 -timeout=15m $(ARGS) $(e2e_packages))
 
 .PHONY: race-rest
 race-rest: ## The race detector where unit-race does not run it, in all processes of the commands, too
