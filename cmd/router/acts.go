@@ -418,7 +418,7 @@ deadline. If the handler still succeeds, the event is done and does not become a
 event that waits leaves immediately, even if the key is on hold.
 
 The router selects the event, unless --event names it by its message id, as router
-locate and router keys show it. A skip concerns this one event, and stays in effect for
+locate and router history show it. A skip concerns this one event, and stays in effect for
 acts.skip_for, even if the owner changes. During that time the command without --event skips no
 second event of the key. The act is written to the group's acts topic, with who, when and why, and
 with the end of the event: see router acts.

@@ -211,5 +211,8 @@ func responseError(e endpoint, code int, says string) error {
 			return fmt.Errorf("%s does not know this request: it is an older version of the router, or not a router", e.base)
 		}
 	}
+	if strings.HasPrefix(says, "<") { // as the web service of a broker answers
+		return fmt.Errorf("%s is no admin endpoint: it answers with a page and status %d; check that this is the router's admin.listen, or use --admin HOST:PORT", e.base, code)
+	}
 	return errors.New(says)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -181,5 +182,37 @@ func TestProofNamesWhatRemains(t *testing.T) {
 		if !slices.ContainsFunc(remain, func(says string) bool { return strings.HasPrefix(says, topic+" ") }) {
 			t.Errorf("%s is not among %q", topic, remain)
 		}
+	}
+}
+
+// TestProofRemovesItsTopics: with the admin API the topics of a proof are removed, whether they have topic partitions or not. A broker
+// refuses to delete the topic partitions of a topic that has none.
+func TestProofRemovesItsTopics(t *testing.T) {
+	t.Parallel()
+	partitions := map[string]int{"e": 0, "r": 2, "c": 0} // d is not there
+	var mu sync.Mutex
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		topic, ofPartitions := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/admin/v2/persistent/public/default/"), "/partitions")
+		n, there := partitions[topic]
+		switch {
+		case !there:
+			http.Error(w, "Topic not found", http.StatusNotFound)
+		case r.Method == http.MethodGet:
+			_, _ = fmt.Fprintf(w, `{"partitions":%d}`, n) // the caller checks it
+		case ofPartitions != (n > 0):
+			http.Error(w, "Instead of calling delete-partitioned-topic please call delete.", http.StatusConflict)
+		default:
+			delete(partitions, topic)
+		}
+	}))
+	t.Cleanup(server.Close)
+	topics := prove.Topics{Events: "persistent://public/default/e", Retry: "persistent://public/default/r", DeadLetters: "persistent://public/default/d", Control: "persistent://public/default/c", Subscription: "s"}
+	settings := config.Pulsar{URL: "pulsar://127.0.0.1:1"}
+	settings.AdminURL = server.URL
+	remain := cleanPulsar(t.Context(), authTo(t, settings), topics)
+	if len(remain) > 0 || len(partitions) > 0 {
+		t.Errorf("what remains is said to be %q, and is %v", remain, partitions)
 	}
 }

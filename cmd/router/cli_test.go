@@ -450,6 +450,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"nobody's page":       {[]string{"members", "--token-file", token, answering(t, 403, "not in the clear")}, exitFailed, "refuses the request with any token: not in the clear"},
 		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
 		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this request: it is an older version"},
+		"a broker's page":     {[]string{"members", answering(t, 404, "<html>\n<head>")}, exitFailed, " is no admin endpoint: it answers with a page and status 404; check that this is the router's admin.listen, or use --admin HOST:PORT"},
 		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
 		"another port":        {[]string{"members", "--admin", notHTTP(t)}, exitFailed, " is no admin endpoint: its answer is not HTTP; check that this is the router's admin.listen, or use --admin HOST:PORT"},
 		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},

@@ -42,7 +42,7 @@ const (
 )
 
 // errUnwell says that a router would not run here, or not well.
-var errUnwell = errors.New("some checks failed or warned: see above")
+var errUnwell = errors.New("some checks failed: see above")
 
 // doctor collects findings.
 type doctor struct {
@@ -127,6 +127,7 @@ func (d *doctor) examine(ctx context.Context) {
 	begun := clock.Careful()
 	d.listeners()
 	d.certificates()
+	d.files()
 	d.ports(ctx)
 	d.seeds(ctx)
 	d.broker(ctx)
@@ -219,6 +220,28 @@ func (d *doctor) certificates() {
 			d.fail(check, advice, "the other members refuse %s: %v", l.files.CertFile, err)
 		default:
 			d.ok(check, "it ends on %s UTC", end.UTC().Format(time.DateTime))
+		}
+	}
+}
+
+// files reports files with tokens and keys, and those of pulsar.tls, that cannot be used: a router does not start with them.
+func (d *doctor) files() {
+	metrics, log := mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
+	faults := keyFaults(d.cfg)
+	_, err := newPulsarAuth(d.cfg.Pulsar, metrics, log)
+	faults = append(faults, err)
+	tokens := [][2]string{{"app.token_file", d.cfg.App.TokenFile}, {"admin.token_file", d.cfg.Admin.TokenFile}}
+	if !d.cfg.Lane.Off() {
+		tokens = append(tokens, [2]string{"lane.token_file", d.cfg.Lane.TokenFile})
+	}
+	for _, token := range tokens {
+		_, err := tokenIn("", token[0], token[1], metrics, log)
+		faults = append(faults, err)
+	}
+	for _, err := range faults {
+		if err != nil {
+			setting, fault, _ := strings.Cut(err.Error(), ": ")
+			d.fail(setting, "look at the file that "+setting+" names: the router has to be able to read it, and it has to be valid", "%s", fault)
 		}
 	}
 }
@@ -332,8 +355,7 @@ func (d *doctor) broker(ctx context.Context) {
 	log := slog.New(slog.DiscardHandler)
 	auth, err := newPulsarAuth(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
-		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
-		return
+		return // d.files has reported it
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
 		if transient, err := auth.preflight(ctx, topic); err != nil {

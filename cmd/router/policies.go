@@ -129,7 +129,7 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 	for property, ours := range d.cfg.Pulsar.Properties {
 		if theirs := s.Properties[property]; theirs != "" && theirs != ours {
-			d.warn("subscription", "see the claim: brokers enforce nothing by a property, and keep that of the first router",
+			d.warn("subscription", "look at the findings about the claim, which decides; a property has no effect, and the first router has set it for good",
 				"%s of %s was made with the property %s=%s, and this router has %s", name, topic, property, theirs, ours)
 		}
 	}

@@ -438,7 +438,7 @@ func TestDoctorOfNothing(t *testing.T) {
 		"--pulsar.url", "pulsar://127.0.0.1:1", "--gossip.seeds", "127.0.0.1:16652,dns+nobody.invalid:16652",
 		"--app.listen", freeAddress(t), "--peer.listen", freeAddress(t), "--gossip.listen", freeAddress(t),
 		"--admin.listen", freeAddress(t), "--debug.listen", freeAddress(t))
-	if code != exitFailed || says != "some checks failed or warned: see above" {
+	if code != exitFailed || says != "some checks failed: see above" {
 		t.Errorf("exit code %d: %s", code, says)
 	}
 	for _, want := range []string{"ok    settings", "warn  settings           RINGFENCE_PULSAR_ADMIN_URL is ignored", "set RINGFENCE__PULSAR__ADMIN_URL\n", "  clock              ", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {

@@ -55,8 +55,10 @@ func newPulsarAuth(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logg
 	}
 	t := settings.TLS
 	var err error
-	d.store, err = mtls.Open("pulsar", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
-	return d, err
+	if d.store, err = mtls.Open("pulsar", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log); err != nil {
+		return nil, fmt.Errorf("pulsar.tls: %w", err)
+	}
+	return d, nil
 }
 
 // commandAuth returns the credentials of a command that reads topics of a group. It first checks that the broker accepts them.

@@ -200,6 +200,22 @@ const stderrPatience = time.Second
 // writing fails instead. The signal is caught, not ignored, because child processes would inherit the latter.
 func outliveLogReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
+// keyFaults returns the faults of the files with keys, each with its setting.
+func keyFaults(cfg config.Config) (all []error) {
+	for _, file := range []struct {
+		setting string
+		err     error
+	}{
+		{"pulsar.copy_keys_file", cfg.Pulsar.CheckCopyKeys()},
+		{"gossip.encryption_keys_file", cfg.Gossip.CheckKeys()},
+	} {
+		if file.err != nil {
+			all = append(all, fmt.Errorf("%s: %w", file.setting, file.err))
+		}
+	}
+	return all
+}
+
 // run is the life of one member, from its listeners to the end of its drain.
 func run(ctx context.Context, cfg config.Config, b broker) error {
 	outliveLogReader()
@@ -209,8 +225,8 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if err := cfg.Pulsar.CheckCopyKeys(); err != nil {
-		return usageError{fmt.Errorf("pulsar.copy_keys_file: %w", err)}
+	if err := errors.Join(keyFaults(cfg)...); err != nil {
+		return usageError{err}
 	}
 	log = log.With("node", cfg.Node.Name)
 	if services := config.Services(os.Environ()); len(services) > 0 {

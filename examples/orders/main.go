@@ -1,6 +1,9 @@
 // Command orders is an example application: it adds up the orders of each customer. If two
 // orders of one customer were handled at once, both would read the old sum, and one order would
 // be lost. Ringfence prevents this; the application is just a handler.
+//
+// An order looks like {"cents":500}, as step 5 of docs/quickstart.md publishes it. The events that `router dev` generates have no
+// cents, so they become dead letters.
 package main
 
 import (

@@ -151,6 +151,9 @@ func fieldComments(s *ast.StructType) map[string]string {
 // camel matches a Go name of two or more words, but no constant of a protocol.
 var camel = regexp.MustCompile(`\b[A-Z][a-z]+([A-Z][a-z]+)+\b`)
 
+// symbol matches the letter that stands for a setting in formulas.
+var symbol = regexp.MustCompile(`^\pL: `)
+
 // sentence turns the comment of a field into a sentence that stands alone.
 func sentence(text, field string) string {
 	text = strings.Join(strings.Fields(text), " ")
@@ -160,6 +163,10 @@ func sentence(text, field string) string {
 			text = rest
 		}
 	}
+	if rest, ok := strings.CutPrefix(text, field+" "); ok && !strings.HasPrefix(rest, "and ") { // a verb comes next
+		text = rest
+	}
+	text = symbol.ReplaceAllString(text, "")
 	if text == "" {
 		return ""
 	}
@@ -193,7 +200,7 @@ A **secret** is never shown, has no flag, and may be given as a file: append ` +
 A variable with one underscore for two, as in RINGFENCE_PULSAR_URL, is no setting: the router warns of it, with the right name.
 Where the range has no maximum, a whole number is at most ` + setting.WholeMax + `, a size ` + setting.SizeMax + ` and a duration ` + setting.DurationMax + `.
 
-` + "`router config lint`" + ` checks settings without starting anything and reports all problems, each with its line. ` + "`router config print --origin`" + ` shows all values with their origins.
+` + "`router config lint`" + ` checks settings without starting anything and reports all problems, each with its line; ` + "`router doctor`" + ` also reads the files that they name. ` + "`router config print --origin`" + ` shows all values with their origins.
 ` + "`router config example`" + ` writes this page as a YAML file, and ` + "`router config schema`" + ` as a JSON Schema for editors.
 
 This page is generated from the code (` + "`go test ./internal/config -run UpToDate -update`" + `), and the router checks exactly these ranges.

@@ -17,7 +17,7 @@ type Config struct {
 	// all missed times may run them out of order.
 	DepthMax int `min:"1"`
 	// BytesMax bounds the bytes of all events in mailboxes, with 256 bytes of overhead for each.
-	// Each shard has an equal part of at least 9 MiB, and holds at most 1<<20 events.
+	// Each shard has an equal part of at least 9 MiB, and holds at most 1,048,576 events.
 	BytesMax int `unit:"bytes" min:"9MiB"`
 	// FramesBytesMax bounds the bytes of peers' frames that waiting events keep in memory;
 	// beyond it these events are copied out.

@@ -112,6 +112,15 @@ func (g *Gossip) work(ctx context.Context) {
 	contacts.Wait()
 }
 
+// notListening returns the error of an attempt to listen, with a remedy if the port is in use: memberlist keeps only the text of the cause.
+func (g *Gossip) notListening(err error) error {
+	hint := ""
+	if strings.Contains(err.Error(), "address already in use") {
+		hint = "; does another router run here? Two on one machine need addresses of their own"
+	}
+	return fmt.Errorf("membership: gossip.listen = %s: %w%s", g.cfg.Listen, err, hint)
+}
+
 func (g *Gossip) listen() error {
 	cfg, err := g.cfg.memberlist()
 	if err != nil {
@@ -135,13 +144,13 @@ func (g *Gossip) listen() error {
 	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) }, g.metrics)
 	transport, err := newTransport(cfg, g.limiter, g.refused)
 	if err != nil {
-		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
+		return g.notListening(err)
 	}
 	cfg.Transport = transport
 	list, err := memberlist.Create(cfg)
 	if err != nil {
 		_ = transport.Shutdown() // it may have been done
-		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
+		return g.notListening(err)
 	}
 	g.list = list
 	g.self.GossipAddr = addrOf(list.LocalNode())

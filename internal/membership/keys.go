@@ -49,15 +49,28 @@ func (g *Gossip) Keys() *Keys { return g.keys }
 // It must be called before Run.
 func (g *Gossip) Continue(keys *Keys) { g.keys = keys }
 
-func (g *Gossip) keyFile() (*Keys, error) {
-	path, log, reloads := g.cfg.EncryptionKeysFile, g.log, g.metrics.keyReloads
-	return reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
+// CheckKeys reports the fault of the file that EncryptionKeysFile names.
+func (c Config) CheckKeys() error {
+	if c.EncryptionKeysFile == "" {
+		return nil
+	}
+	_, err := c.openKeys(func(error) {})
+	return err
+}
+
+func (c Config) openKeys(changed func(error)) (*Keys, error) {
+	return reload.Open([]string{c.EncryptionKeysFile}, func(contents [][]byte) ([][]byte, error) {
 		keys, err := ParseKeys(string(contents[0]))
 		if err != nil {
-			return nil, fmt.Errorf("membership: %s: %w", path, err)
+			return nil, fmt.Errorf("membership: %s: %w", c.EncryptionKeysFile, err)
 		}
 		return keys, nil
-	}, func(err error) {
+	}, changed)
+}
+
+func (g *Gossip) keyFile() (*Keys, error) {
+	log, reloads := g.log, g.metrics.keyReloads
+	return g.cfg.openKeys(func(err error) {
 		if err != nil {
 			reloads.WithLabelValues("failed").Inc()
 			log.Warn("gossip keys cannot be used", "error", err)

@@ -159,6 +159,9 @@ func (n *Node) CheckLease() error {
 // failed since this node may consume.
 var errNotSubscribed = errors.New("not subscribed yet")
 
+// errNoSource says why this node publishes nothing.
+var errNoSource = errors.New("this router takes no part in its group now: its /readyz says why")
+
 // CheckSource returns why this node does not consume though it should.
 func (n *Node) CheckSource() error {
 	if waiting := n.TopicsNotConsumed(); len(waiting) > 0 && len(waiting) == len(n.cfg.Topics) {

@@ -375,7 +375,7 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 func (n *Node) Publish(e *event.Event, answer func(error)) error {
 	s := n.source.Load()
 	if s == nil {
-		return errNotSubscribed
+		return errNoSource
 	}
 	return s.Send(e, answer)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -122,5 +123,14 @@ func timers(t testing.TB, g *group) {
 	defer func() { _ = other2.Close() }()
 	if _, err := other2.Send(t.Context(), own, nil, client.WithSendName("a\nb")); !errors.Is(err, client.ErrNotSent) {
 		t.Errorf("a bad name: %v", err)
+	}
+}
+
+// TestPublishWithoutTheGroup: the sender of an event learns where the router says why it takes no part in its group, as one without an
+// application does.
+func TestPublishWithoutTheGroup(t *testing.T) {
+	t.Parallel()
+	if err := new(Node).Publish(nil, nil); err == nil || !strings.Contains(err.Error(), "/readyz") {
+		t.Errorf("Publish = %v, want an error that names /readyz", err)
 	}
 }

@@ -23,9 +23,10 @@ type Config struct {
 	ConsumerName string
 
 	// RetryTopic receives events whose retry delay is too long for their owner to hold them,
-	// and is read as well; "" means RetryTopicName.
+	// and is read as well; "": TOPIC-SUBSCRIPTION-RETRY, after the alphabetically first topic.
 	RetryTopic string `agree:"true"`
-	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
+	// DeadLetterTopic receives events that are not retried; "": TOPIC-SUBSCRIPTION-DLQ, after the
+	// alphabetically first topic.
 	DeadLetterTopic string `agree:"true"`
 	// Timers makes this router read the timer topic, which is named after the retry topic, and lets its applications set timers, send events and
 	// declare schedules; otherwise these are refused. If the topic cannot be read, events are not affected.
@@ -39,7 +40,7 @@ type Config struct {
 	// new one is read from its beginning.
 	DiscoverEvery time.Duration `min:"100ms"`
 
-	// BatchMax is the number of events that are handed to the sink at once. Entries are handed on whole, so the last one may
+	// BatchMax is the number of events that are handed on at once. Entries are handed on whole, so the last one may
 	// exceed it.
 	BatchMax int `min:"1"`
 	// ReceiverQueueMax is the number of events that are prefetched, over all partitions of a topic

@@ -29,7 +29,7 @@ const (
 type Config struct {
 	// CallsMax bounds the calls that wait for their answers. A further one is refused as overloaded.
 	CallsMax int `min:"1"`
-	// CallsBytesMax bounds the bytes of the payloads of such calls, and of events of Send that the broker has not confirmed yet. A call or an
+	// CallsBytesMax bounds the bytes of the payloads of calls that wait for their answers, and of events of Send that the broker has not confirmed yet. A call or an
 	// event that would exceed it is refused as overloaded.
 	CallsBytesMax int `unit:"bytes" min:"1MiB"`
 	// ReservationsMax bounds the reservations that are held or waited for. A further one is refused as overloaded;

@@ -50,6 +50,8 @@ const (
 func (f Failure) String() string {
 	key, reason := untrusted.Short(f.Key, keyBytesMax), untrusted.Short(f.Reason, reasonBytesMax)
 	switch {
+	case f.Dead && f.Attempt == 0 && f.Key != "": // no handler has failed: workers crashed, or an operator skips it
+		return fmt.Sprintf("key %s: to the dead letter topic: %s", key, reason)
 	case f.Dead && f.Attempt == 0:
 		return fmt.Sprintf("event %s goes to the dead letter topic: %s", f.Event, reason)
 	case f.Dead:

@@ -69,7 +69,7 @@ func TestEndsAreCountedOnce(t *testing.T) {
 			{Kind: event.Failed, Detail: &event.Detail{}},            // by way of the retry topic: no end
 			{Kind: event.Done, Handle: event.NewRelayedHandle(1, 0)}, // a peer's
 			{Kind: event.Rejected, Detail: &event.Detail{Reason: "no key"}},
-		}, []*event.Event{id(1), id(2), id(3), id(4), id(5)})
+		}, []*event.Event{id(1), id(2), id(3), id(4), {ID: event.MessageID{Ledger: 7, Entry: 5, Batch: -1}}})
 		w.Settled([]event.Verdict{{Kind: event.Done}}, []*event.Event{id(1)}) // it was delivered again
 		w.Settled([]event.Verdict{{Kind: event.Failed}}, []*event.Event{id(6)})
 	})
@@ -84,9 +84,14 @@ func TestEndsAreCountedOnce(t *testing.T) {
 	if done, dead := tally.Counts(); done != 1 || dead != 2 || !tally.Any() {
 		t.Errorf("%d done, %d dead-lettered, want 1 and 2", done, dead)
 	}
+	crashed := written(t, func(w *Writer) {
+		w.Settled([]event.Verdict{{Kind: event.Rejected, Detail: &event.Detail{Reason: "a worker crashed 5 times while it had the event"}}}, []*event.Event{{Key: "ben", ID: event.MessageID{Ledger: 7}}})
+	})
+	lines = append(lines, crashed[0].Failure.String())
 	want := []string{
 		"key ann, attempt 10: to the dead letter topic: failed 10 times: no",
 		"event 7:5:0:-1 goes to the dead letter topic: no key",
+		"key ben: to the dead letter topic: a worker crashed 5 times while it had the event",
 	}
 	if fmt.Sprint(lines) != fmt.Sprint(want) {
 		t.Errorf("lines %q, want %q", lines, want)

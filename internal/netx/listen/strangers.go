@@ -270,7 +270,7 @@ func (c *Callers) begin(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	if want := c.token(); want != "" && !strings.HasPrefix(info.FullMethodName, healthPrefix) && !same(bearer(info.Header), want) {
 		c.turnAway(token, p.Addr)
-		return nil, status.Error(codes.Unauthenticated, "a token is needed (of a router: app.token_file): Authorization: Bearer TOKEN")
+		return nil, status.Error(codes.Unauthenticated, "the token is missing or wrong (Authorization: Bearer TOKEN): an application gives its router the token of app.token_file, by RINGFENCE_APP_TOKEN_FILE")
 	}
 	known, ok := p.AuthInfo.(callerInfo)
 	if !ok {

@@ -292,7 +292,11 @@ func TestTokenOfCalls(t *testing.T) {
 	ask := func(method string, headers ...string) codes.Code {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), headers...), 20*time.Second)
 		defer cancel()
-		return status.Code(conn.Invoke(ctx, method, &healthv1.HealthCheckRequest{}, &healthv1.HealthCheckResponse{}))
+		err := conn.Invoke(ctx, method, &healthv1.HealthCheckRequest{}, &healthv1.HealthCheckResponse{})
+		if says := status.Convert(err).Message(); status.Code(err) == codes.Unauthenticated && !strings.Contains(says, "RINGFENCE_APP_TOKEN_FILE") {
+			t.Errorf("%q does not say where an application gives its token", says)
+		}
+		return status.Code(err)
 	}
 	const work = "/other/Check"
 	for name, c := range map[string]struct {

@@ -516,7 +516,7 @@ def test_failures_are_logged_once_a_second(ringfence_router: Router, style: str,
     ringfence_router.deliver("k").outcome()
     ringfence_router.deliver("l").outcome()
     lines = [record for record in caplog.records if "handler failed" in record.getMessage()]
-    assert lines[0].getMessage().endswith("; 4 failures since the last such line")
+    assert lines[0].getMessage().endswith("; failures since the last such line: 4")
     assert all(record.levelno == logging.WARNING for record in lines)
 
 

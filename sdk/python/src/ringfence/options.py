@@ -173,7 +173,7 @@ class Log:
             if now - self._failures_logged < FAILURES_EVERY:
                 return
             failures, self._failures, self._failures_logged = self._failures, 0, now
-        self.warning("handler failed: %s: %s; %d failures since the last such line", what, _place_of(error), failures)
+        self.warning("handler failed: %s: %s; failures since the last such line: %d", what, _place_of(error), failures)
 
     def info(self, text: str, *arguments: object) -> None:
         self._write(self._logger.info, text, arguments)

@@ -453,7 +453,7 @@ final class Runner {
             failuresLogged = System.nanoTime();
         }
         String what = event.arrival == null ? "message " + event.messageId() + ", attempt " + event.attempt() : "method " + event.method();
-        log.log(Level.WARNING, () -> "handler failed: " + what + ": " + placeOf(thrown) + "; " + count + " failures since the last such line");
+        log.log(Level.WARNING, () -> "handler failed: " + what + ": " + placeOf(thrown) + "; failures since the last such line: " + count);
     }
 
     /** Returns the class of what was thrown, and where. */
