@@ -57,9 +57,6 @@ func entryEncryption(entry *wire.Entry) event.Property {
 	if m.Chunks > 1 {
 		e.Chunk = &encryptedChunk{UUID: string(m.UUID), Number: m.Chunk, Count: m.Chunks, Size: m.ChunkedSize}
 	}
-	text, err := json.Marshal(e)
-	if err != nil { // of these types it never fails
-		text = []byte(err.Error())
-	}
+	text, _ := json.Marshal(e) // of these types it never fails
 	return event.Property{Name: PropertyEncryption, Value: string(text)}
 }

@@ -92,7 +92,7 @@ func newCold(b *testing.B) *cold {
 	c.topic = c.source.cfg.Topics[0]
 	options := entriesConfig(c.source.cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
 	var err error
-	if c.reader, err = newEntryReader(c.source.cfg, options, entries.Access{Dial: c.cluster.Dial}, metrics, log); err != nil {
+	if c.reader, err = newEntryReader(c.source.cfg, options, entries.Access{Dial: c.cluster.Dial}, metrics.reader, log); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(c.reader.close)

@@ -12,7 +12,6 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
-	"github.com/ringfence/router/ring"
 )
 
 // outgoingEvent is an event whose copy is to be sent: a claimed or a spilled one.
@@ -47,9 +46,6 @@ func (o *outgoingEvent) isTooLate(now clock.Instant) bool {
 
 // weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
-
-// isTimer reports whether the copy is one for the timer topic.
-func (o *outgoingEvent) isTimer() bool { return o.hop || o.answer != nil }
 
 // copyResult is the end of one attempt to send a copy.
 type copyResult struct {
@@ -87,18 +83,55 @@ func (c *copier) unanswered() (answers []func(error)) {
 	return slices.DeleteFunc(answers, func(answer func(error)) bool { return answer == nil })
 }
 
+// copyKind decides the topic of a copy, and what becomes of its event when it is safe.
+type copyKind uint8
+
+// The kinds of copies.
+const (
+	copyRetry   copyKind = iota // comes back from the retry topic after the delay of the verdict
+	copySpilled                 // comes back from the retry topic; there is no verdict, see Spill
+	copyLetter                  // goes to the dead letter topic
+	copyParked                  // goes to the parking topic
+	copyHop                     // the next copy of an event of the timer topic that is not due yet
+	copySent                    // a new event for the timer topic
+)
+
+// kindOf returns the kind of the copy of an event whose message is known. It is a dead letter if the event was rejected,
+// or no other copy can carry it, or it was copied too often.
+func (s *Source) kindOf(out *outgoingEvent) copyKind {
+	switch {
+	case out.answer != nil: // its sender has bounded its size
+		return copySent
+	case out.verdict.Kind == event.Rejected, headBytes(&out.message) > headMax:
+		return copyLetter
+	case out.hop:
+		return copyHop
+	case out.verdict.Kind == event.Parked:
+		return copyParked
+	case uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax):
+		return copyLetter
+	case out.spilled:
+		return copySpilled
+	}
+	return copyRetry
+}
+
 // copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
-	switch {
-	case s.isDeadLetter(out):
+	switch s.kindOf(out) {
+	case copyLetter:
 		return s.letters
-	case out.isTimer():
-		return s.timers
-	case out.verdict.Kind == event.Parked:
+	case copyParked:
 		return s.parked
+	case copyHop, copySent:
+		return s.timers
+	default:
+		return s.retries
 	}
-	return s.retries
 }
+
+// queueCopy passes an event whose message is known to its copier. The caller holds the lock.
+func (s *Source) queueCopy(out outgoingEvent) { s.copierOf(&out).add(out) }
 
 // copy is a copier's goroutine: it sends copies, settles the events whose copies are safe,
 // and sends failed copies again. It returns when ctx ends; events whose copies are not
@@ -108,7 +141,6 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 // message id, by which the key's owner removes the duplicate.
 func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
 	queue := copyQueue{copiesMax: s.cfg.CopiesMax}
-	var results []copyResult
 	delays := backoff.Backoff{Min: s.cfg.CopyBackoffMin, Max: s.cfg.CopyBackoffMax}
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
@@ -125,9 +157,8 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		}
 		s.mu.Lock()
 		queue.waiting = append(queue.waiting, c.added...)
-		clear(c.added)
-		c.added = c.added[:0]
-		results, c.results = c.results, results[:0]
+		results := c.results
+		c.added, c.results = nil, nil
 		s.mu.Unlock()
 
 		for i := range results {
@@ -141,7 +172,6 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		} else if len(results) > 0 {
 			delays.Reset()
 		}
-		clear(results)
 
 		var ended []copyResult
 		for _, r := range queue.takeEnded(clock.Now()) {
@@ -174,8 +204,8 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	copied := s.copyOf(&out)
 	copied.after, copied.producer, copied.awaited = out.after, out.producer, out.answer != nil
 	end := s.sending(ctx, out.message.Event, &copied)
-	if !s.isDeadLetter(&out) {
-		copied.seal(keysOf(s.copyKeys))
+	if s.kindOf(&out) != copyLetter {
+		copied.seal(s.copyKeys())
 	}
 	if out.confirmedLate == nil {
 		out.confirmedLate = new(atomic.Bool)
@@ -235,33 +265,17 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 // copyOf makes the copy that the verdict on an event demands.
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	m, d := out.message, out.verdict.DetailOrZero()
-	switch {
-	case s.isDeadLetter(out):
+	switch s.kindOf(out) {
+	case copyLetter:
 		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(&m, &out.verdict))
-	case out.isTimer():
-		return timerCopy(s.cfg.TimerTopic(), m, wall())
-	case out.verdict.Kind == event.Parked:
+	case copyParked:
 		return parkedCopy(s.cfg.ParkingTopic(), m, &d)
-	case out.spilled:
-		return spillCopy(s.cfg.RetryTopic, m, s.cfg.Spill.delay(m.Event.Round))
+	case copyHop, copySent:
+		return timerCopy(s.cfg.TimerTopic(), m, wall())
+	case copySpilled:
+		d.Delay, d.Reason = s.cfg.Spill.delay(m.Event.Round), m.Event.LastError
 	}
 	return retryCopy(s.cfg.RetryTopic, m, &d)
-}
-
-// isDeadLetter reports whether the copy goes to the dead letter topic: the event was rejected, or no other copy can carry
-// it, or it was copied too often.
-func (s *Source) isDeadLetter(out *outgoingEvent) bool {
-	if out.verdict.Kind == event.Rejected {
-		return true
-	}
-	if out.answer != nil { // its sender has bounded its size
-		return false
-	}
-	return headBytes(&out.message) > headMax || out.verdict.Kind != event.Parked && !out.isTimer() && s.roundsAreOver(out)
-}
-
-func (s *Source) roundsAreOver(out *outgoingEvent) bool {
-	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
 // copyFailed takes back the claim of a copy that failed, and reports whether it is to be sent again, and whether it was sent alone and not answered.
@@ -282,7 +296,6 @@ func (s *Source) copyFailed(r *copyResult) (again, alone bool) {
 
 // settleCopied settles the events whose copies are safe, answers the senders of new ones, and returns those that are to be sent again.
 func (s *Source) settleCopied(results []copyResult, sink Sink) (lost []outgoingEvent) {
-	var retried, deadLettered, parked int
 	var done []func()
 	var spilled, givenUp []event.Handle
 	var suspect *copyResult // was sent alone, and not answered
@@ -303,7 +316,8 @@ func (s *Source) settleCopied(results []copyResult, sink Sink) (lost []outgoingE
 			}
 			continue
 		}
-		if r.answer != nil { // it is not in the ledger
+		kind := s.kindOf(&r.outgoingEvent)
+		if kind == copySent { // it is not in the ledger
 			continue
 		}
 		ended := true
@@ -315,46 +329,37 @@ func (s *Source) settleCopied(results []copyResult, sink Sink) (lost []outgoingE
 		if r.verdict.Kind == event.Parked {
 			s.countParking(r.message.Event.Key, -1)
 		}
-		switch {
-		case s.isDeadLetter(&r.outgoingEvent):
-			deadLettered++
+		switch kind {
+		case copyLetter:
+			s.metrics.deadLettered.Inc()
 			if r.spilled {
 				givenUp = append(givenUp, r.verdict.Handle)
 			}
-		case r.spilled:
+		case copySpilled:
 			if ended { // otherwise it was done meanwhile, and counts as done
+				s.metrics.spilled.Inc()
 				spilled = append(spilled, r.verdict.Handle)
 			}
-		case r.hop:
-		case r.verdict.Kind == event.Parked:
-			parked++
-		default:
-			retried++
+		case copyParked:
+			s.metrics.parked.Inc()
+		case copyRetry:
+			s.metrics.retried.Inc()
 		}
 	}
 	s.noteSettled()
 	s.mu.Unlock()
 	for i := range results {
-		if r := &results[i]; r.isTimer() && (r.err == nil || r.answer != nil) && !s.isDeadLetter(&r.outgoingEvent) {
-			s.noteTimer(r)
-		} else {
-			s.noteCopy(r)
-		}
+		s.noteCopy(&results[i])
 	}
 	for _, call := range done {
 		call()
 	}
-	s.warnOfLateParks(results)
 	if len(spilled) > 0 {
 		sink.Drop(spilled, event.Spilled)
 	}
 	if len(givenUp) > 0 {
 		sink.Drop(givenUp, event.GivenUp)
 	}
-	s.metrics.retried.Add(float64(retried))
-	s.metrics.spilled.Add(float64(len(spilled)))
-	s.metrics.deadLettered.Add(float64(deadLettered))
-	s.metrics.parked.Add(float64(parked))
 	if len(lost) > 0 {
 		s.metrics.copyFailures.Add(float64(len(lost)))
 		s.log.Warn("copies failed and will be sent again", "copies", len(lost), "error", firstError(results))
@@ -364,19 +369,6 @@ func (s *Source) settleCopied(results []copyResult, sink Sink) (lost []outgoingE
 			"message_id", suspect.message.Event.ID.String(), "topic", s.copyOf(&suspect.outgoingEvent).topic, "payload_bytes", len(suspect.message.Event.Payload))
 	}
 	return lost
-}
-
-// warnOfLateParks warns of letters that came into the parking topic after the unpark of their key had ended, or its park had
-// expired: nothing brings them back by itself.
-func (s *Source) warnOfLateParks(results []copyResult) {
-	for i := range results {
-		r := &results[i]
-		if r.err == nil && r.verdict.Kind == event.Parked && !s.isDeadLetter(&r.outgoingEvent) && s.isAway != nil && !s.isAway(r.message.Event.Key) {
-			s.metrics.parkedLate.Inc()
-			s.log.Warn("an event reached the parking topic although its key is no longer parked: run router unpark KEY to bring it back",
-				"message_id", r.message.Event.ID.String(), "key_hash", ring.HashOf(string(r.message.Event.Key)).String())
-		}
-	}
 }
 
 func firstError(results []copyResult) error {

@@ -48,7 +48,7 @@ func (f *fakeBroker) bound(unacked int) {
 	f.bounds = append(f.bounds, unacked)
 }
 
-func (*fakeBroker) unread() map[string]error { return nil }
+func (*fakeBroker) unreadTopics() map[string]error { return nil }
 
 func (*fakeBroker) timers() error { return nil }
 
@@ -487,13 +487,16 @@ func TestLateConfirmationsOfSpilledEvents(t *testing.T) {
 			cfg.Spill.PinnedMax, cfg.Spill.After, cfg.Spill.StuckAfter = 1, time.Millisecond, time.Millisecond
 		})
 		sender, timeout := pulsarsend.NewSender(nil), src.cfg.CopyTimeout
+		broker.mu.Lock()
 		broker.take = func(c outgoing, done func(error)) {
 			time.AfterFunc(timeout, func() { done(&unanswered{pulsarsend.ErrTimeout, sender}) })
 			if c.after == nil {
 				time.AfterFunc(timeout*3/2, func() { done(nil) })
 			}
 		}
-		for range 100_000 { // until they are open for a millisecond of the real clock
+		broker.mu.Unlock()
+		broker.answer(src.cfg.RetryTopic) // on a slow machine the first copies have been sent
+		for range 100_000 {               // until they are open for a millisecond of the real clock
 			if time.Sleep(spillEvery); broker.sentTo(src.cfg.RetryTopic) > 0 {
 				break
 			}

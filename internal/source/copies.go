@@ -12,12 +12,16 @@ func (c Config) CheckCopyKeys() error {
 	return err
 }
 
-// openCopyKeys returns the keys that sign copies, nil if none are configured.
-func (c Config) openCopyKeys(changed func(error)) (*reload.Value[[][]byte], error) {
+// openCopyKeys returns the function that reads the keys of copies. The first one signs new copies. There are none if none are configured.
+func (c Config) openCopyKeys(changed func(error)) (keys func() [][]byte, err error) {
 	if c.CopyKeysFile == "" {
-		return nil, nil //nolint:nilnil // without keys there is nothing to read
+		return func() [][]byte { return nil }, nil
 	}
-	return reload.Open([]string{c.CopyKeysFile}, func(contents [][]byte) ([][]byte, error) { return parseCopyKeys(contents[0]) }, changed)
+	file, err := reload.Open([]string{c.CopyKeysFile}, func(contents [][]byte) ([][]byte, error) { return parseCopyKeys(contents[0]) }, changed)
+	if err != nil {
+		return nil, err
+	}
+	return file.Get, nil
 }
 
 // CopiesSigned reports whether copies must be signed by a key of the group to count as
@@ -32,14 +36,6 @@ func (s *Source) openKeys() (err error) {
 		}
 	})
 	return err
-}
-
-// keysOf returns the keys that sign copies, of what openCopyKeys returned. The first one signs new copies.
-func keysOf(copyKeys *reload.Value[[][]byte]) [][]byte {
-	if copyKeys == nil {
-		return nil
-	}
-	return copyKeys.Get()
 }
 
 // restoreCopies turns valid copies from the retry and timer topics back into their originals. The
@@ -63,7 +59,7 @@ func (s *Source) restoreCopies(receipts []Receipt) {
 }
 
 func (s *Source) restoreCopy(m event.Message) {
-	why := refusalReason(&m, keysOf(s.copyKeys), s.cfg.CopyUnsigned)
+	why := refusalReason(&m, s.copyKeys(), s.cfg.CopyUnsigned)
 	if why == "" && !isTimely(m.Event, wall()) {
 		why = copyUntimely
 	}

@@ -65,13 +65,6 @@ func retryCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	return c
 }
 
-// spillCopy makes the copy of an event without a verdict.
-func spillCopy(topic string, m event.Message, delay time.Duration) outgoing {
-	c := newCopy(topic, m, &event.Detail{}, m.Event.Round+1, m.Event.LastError)
-	c.delay = delay
-	return c
-}
-
 // parkedCopy makes the copy that waits in the parking topic until an operator brings it back.
 func parkedCopy(topic string, m event.Message, d *event.Detail) outgoing {
 	mark, lastError := event.CutMark(d.Reason)

@@ -36,7 +36,7 @@ func TestACopyWithALongSchemaVersionCanBeSent(t *testing.T) {
 		for _, kind := range []event.VerdictKind{event.Failed, event.Rejected} {
 			out := outgoingEvent{message: got.Message, verdict: event.Verdict{Kind: kind, Detail: &event.Detail{Reason: "no"}}}
 			if n := metadataBytes(s.copyOf(&out)); n >= messageMax {
-				t.Errorf("verdict %v: the copy's metadata have %d bytes, no broker takes %d: it is tried for ever (dead letter: %v)", kind, n, messageMax, s.isDeadLetter(&out))
+				t.Errorf("verdict %v: the copy's metadata have %d bytes, no broker takes %d: it is tried for ever (dead letter: %v)", kind, n, messageMax, s.kindOf(&out) == copyLetter)
 			}
 		}
 	})

@@ -50,33 +50,19 @@ type discovery struct {
 // Begun holds the topic partitions to which this process has subscribed, with one source or another. Their
 // subscription should exist: if it was deleted, a new one begins with the oldest entry, since otherwise the entries
 // in between would be skipped. Its size is bounded by the number of topic partitions.
-type Begun struct {
-	mu    sync.Mutex
-	names map[string]struct{}
-}
+type Begun struct{ names sync.Map }
 
-func (b *Begun) add(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.names == nil {
-		b.names = make(map[string]struct{})
-	}
-	b.names[name] = struct{}{}
-}
+func (b *Begun) add(name string) { b.names.Store(name, nil) }
 
 func (b *Begun) has(name string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, has := b.names[name]
+	_, has := b.names.Load(name)
 	return has
 }
 
 // of returns the names of the partitions of a topic that were read, or of a topic partition.
 func (b *Begun) of(topic string) (names []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name := range b.names {
-		if isOf(name, topic) {
+	for name := range b.names.Range {
+		if name := name.(string); isOf(name, topic) {
 			names = append(names, name)
 		}
 	}
@@ -106,8 +92,7 @@ func (d *discovery) timers() error {
 // that does not permit that topic, for one. It returns why partitions that are read cannot be looked up, nil if they can: timers continue, too.
 func (d *discovery) lookForTimers(ctx context.Context) (unknown error) {
 	if !d.cfg.Timers {
-		off := errTimersOff
-		d.timersErr.Store(&off)
+		d.timersErr.Store(new(errTimersOff))
 		return nil
 	}
 	topic := d.cfg.TimerTopic()
@@ -174,8 +159,7 @@ func (d *discovery) start(ctx context.Context) error {
 	if err := cmp.Or(group.Wait(), err); err != nil {
 		return err
 	}
-	notYet := errNotReady
-	d.timersErr.Store(&notYet)
+	d.timersErr.Store(new(errNotReady))
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.cancel = cancel
 	looked := make(chan struct{})
@@ -369,23 +353,18 @@ func (d *discovery) existing(ctx context.Context) (names []string, err error) {
 func (d *discovery) unreadTopics() map[string]error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var topics map[string]error
+	if len(d.unread) == 0 {
+		return nil
+	}
+	topics := make(map[string]error)
 	for _, topic := range append(d.topics(), d.cfg.TimerTopic()) {
 		for name, why := range d.unread {
-			if !isOf(name, topic) {
-				continue
+			if isOf(name, topic) {
+				topics[topic] = *why
 			}
-			if topics == nil {
-				topics = make(map[string]error)
-			}
-			topics[topic] = *why
-			break
-		}
-		if topics[topic] == nil {
-			continue
 		}
 		for name := range d.reading {
-			if isOf(name, topic) {
+			if topics[topic] != nil && isOf(name, topic) {
 				topics[topic] = fmt.Errorf("%w: %w", ErrPartlyRead, topics[topic])
 				break
 			}
@@ -404,18 +383,14 @@ func (d *discovery) look(ctx context.Context, topic string) error {
 	if topic == d.cfg.TimerTopic() {
 		queue = max(1, queue/timersQueueShare)
 	}
-	if added := slices.ContainsFunc(names, func(name string) bool { return !d.isRead(name) }); added { // all share the queue of their topic
+	missing := slices.DeleteFunc(slices.Clone(names), d.isRead)
+	if len(missing) > 0 { // all share the queue of their topic
 		for _, name := range names {
-			if d.isRead(name) {
-				d.reader.fetchAhead(name, queue)
-			}
+			d.reader.fetchAhead(name, queue)
 		}
 	}
 	var errs []error
-	for _, name := range names {
-		if d.isRead(name) {
-			continue
-		}
+	for _, name := range missing {
 		before := d.whyUnread(name)
 		// All that it holds came after the subscription to its topic.
 		if err := d.subscribe(ctx, subscription{topic: name, earliest: true, queue: queue}); err != nil {

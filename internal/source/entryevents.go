@@ -1,6 +1,7 @@
 package source
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -41,7 +42,6 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 		return r, nil, false
 	}
 	e := event.NewBatch(len(b.singles), len(d.Entry.Payload))
-	fillCommon(e, d, from)
 	e.Batched = len(b.singles) > 1
 	acked, has := wire.Delivery{AckSet: d.AckSet}, event.NewBits(len(b.singles))
 	for i := range b.singles {
@@ -65,15 +65,16 @@ func (b *batches) receipt(d *entries.Delivered, from *origin, counting Counting)
 	if d.Entry.Metadata.Compression == wire.CompressionNone {
 		e.Bytes = max(e.Bytes, len(d.Raw)) // all of it stays in memory, with the properties of the batch and what no reader knows
 	}
-	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: has, Origin: from.number, Ref: d, Copy: from.copies}, removed, true
+	return receiptOf(e, d, from, has), removed, true
 }
 
-// fillCommon sets the fields that all events of an entry share.
-func fillCommon(e *event.Entry, d *entries.Delivered, from *origin) {
+// receiptOf returns the receipt of an entry, and sets the fields that all its events share.
+func receiptOf(e *event.Entry, d *entries.Delivered, from *origin, has event.Bits) Receipt {
 	id := idOf(d)
 	e.Ledger, e.Entry, e.TopicPartition = id.Ledger, id.Entry, marked(from.partition, d.Mark())
 	e.Topic, e.PublishTime, e.Redelivery = from.base, d.Entry.Metadata.PublishTime, d.Redelivery
 	e.SchemaVersion = from.version(d.Entry.Metadata.SchemaVersion)
+	return Receipt{Entry: e, ID: id, Cluster: d.Cluster, Has: has, Origin: from.number, Ref: d, Copy: from.copies}
 }
 
 // marked returns the number of a topic partition as the ids of its events contain it. If the topic has moved to
@@ -93,7 +94,7 @@ func idOf(d *entries.Delivered) EntryID {
 func oneEventReceipt(d *entries.Delivered, from *origin, payload []byte, more ...event.Property) Receipt {
 	m := &d.Entry.Metadata
 	e := event.NewBatch(1, len(payload))
-	fillCommon(e, d, from)
+	r := receiptOf(e, d, from, event.AllBits(1))
 	e.AddPart(event.Part{Key: event.Alias(m.Key), EventTime: m.EventTime}, payload, event.Alias(m.OrderingKey), append(propertiesOf(m.Properties, nil), more...))
 	e.Bytes = max(e.Bytes, e.Weight(0)) // key and properties are not in the payload
 	if m.Compression == wire.CompressionNone {
@@ -101,7 +102,7 @@ func oneEventReceipt(d *entries.Delivered, from *origin, payload []byte, more ..
 	} else {
 		e.Bytes += len(d.Raw) // which key and properties keep in memory
 	}
-	return Receipt{Entry: e, ID: idOf(d), Cluster: d.Cluster, Has: event.AllBits(1), Ref: d, Origin: from.number, Copy: from.copies}
+	return r
 }
 
 // unbatchedReceipt returns the receipt of an event outside a batch.
@@ -160,17 +161,10 @@ func propertiesOf(from wire.Properties, list []event.Property) []event.Property 
 		places = make(map[string]int, min(from.Len(), scratchMax)) // many may have one name
 	}
 	for name, value := range from.All() {
-		at, known := len(list), false
-		if places != nil {
-			if place, ok := places[string(name)]; ok {
-				at, known = place, true
-			}
-		} else {
-			for i := range list {
-				if list[i].Name == string(name) {
-					at, known = i, true
-				}
-			}
+		at, known := places[string(name)]
+		if places == nil {
+			at = slices.IndexFunc(list, func(p event.Property) bool { return p.Name == string(name) })
+			known = at >= 0
 		}
 		if known {
 			list[at].Value = event.Alias(value)
@@ -178,7 +172,7 @@ func propertiesOf(from wire.Properties, list []event.Property) []event.Property 
 		}
 		p := event.Property{Name: event.Alias(name), Value: event.Alias(value)}
 		if places != nil {
-			places[p.Name] = at
+			places[p.Name] = len(list)
 		}
 		list = append(list, p)
 	}

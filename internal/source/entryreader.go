@@ -50,8 +50,8 @@ func entriesConfig(cfg Config, options *pulsar.ClientOptions) entries.Config {
 	return c
 }
 
-func newEntryReader(cfg Config, client entries.Config, access entries.Access, metrics *Metrics, log *slog.Logger) (*entryReader, error) {
-	c, err := entries.New(client, access, metrics.reader, log)
+func newEntryReader(cfg Config, client entries.Config, access entries.Access, metrics *entries.Metrics, log *slog.Logger) (*entryReader, error) {
+	c, err := entries.New(client, access, metrics, log)
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}

@@ -51,7 +51,7 @@ func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
 		defer cluster.Close()
 		broker := cluster.Broker("a:6650")
 		client := entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
-		metrics := NewMetrics(prometheus.NewRegistry())
+		metrics := entries.NewMetrics(prometheus.NewRegistry())
 		r, err := newEntryReader(cfg, client, entries.Access{Dial: cluster.Dial}, metrics, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 				return r.cluster.Dial(ctx, address)
 			}}
 			client := entriesConfig(r.cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
-			reader, err := newEntryReader(r.cfg, client, access, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+			reader, err := newEntryReader(r.cfg, client, access, entries.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -165,7 +165,7 @@ func TestATopicMovesToAnotherCluster(t *testing.T) {
 				return receipt
 			}
 			settle := func(receipt Receipt, index int) (err error) {
-				acks, _, _ := ledger.Settle([]event.Verdict{{Handle: receipt.Entry.Handle(index), Kind: event.Done}}, nil, nil)
+				acks, _, _ := ledger.Settle([]event.Verdict{{Handle: receipt.Entry.Handle(index), Kind: event.Done}}, nil)
 				for _, a := range acks {
 					err = errors.Join(err, r.ack(a))
 				}

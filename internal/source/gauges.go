@@ -9,21 +9,16 @@ import (
 
 // publishGauges is a goroutine that updates the gauges once a second.
 func (s *Source) publishGauges(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	heavy := false
-	for {
+	s.gauges()
+	every(ctx, time.Second, func() (again bool) {
 		s.gauges()
 		if mean, is := s.heavier(); is && !heavy {
 			heavy = true // said once, and not every second
 			s.log.Warn("events are larger than the memory bound assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return true
+	})
 }
 
 // heavier returns the mean weight of fresh events since the last call, and whether it

@@ -279,10 +279,10 @@ func (l *Ledger) Done(set event.Set, acks []Ack) (_ []Ack, done int) {
 }
 
 // Settle takes final verdicts. An event that was done is settled, see [Ledger.Done]. Any other is claimed for a copy, and
-// appended to copies: from now on only [Ledger.Copied] settles it. Settle ignores verdicts on events that are settled or
-// claimed already; while a copy of an event is being sent, only Done is not ignored. It returns
-// how many events were done.
-func (l *Ledger) Settle(verdicts []event.Verdict, acks []Ack, copies []Claimed) (_ []Ack, _ []Claimed, done int) {
+// returned in copies: from now on only [Ledger.Copied] settles it. Settle ignores verdicts on events that are settled or
+// claimed already; while a copy of an event is being sent, only Done is not ignored. It appends the acks that are now due
+// to acks, and returns how many events were done.
+func (l *Ledger) Settle(verdicts []event.Verdict, acks []Ack) (_ []Ack, copies []Claimed, done int) {
 	for i := range verdicts {
 		v := &verdicts[i]
 		o := l.find(v.Handle)
@@ -317,14 +317,14 @@ func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 	return l.settleOne(o, h, acks), true
 }
 
-// Close forgets everything that is open, and appends the handles of the open events to dst. The broker takes these events
+// Close forgets everything that is open, and returns the handles of the open events. The broker takes these events
 // back when the subscription ends, and delivers them again.
-func (l *Ledger) Close(dst []event.Handle) []event.Handle {
+func (l *Ledger) Close() (open []event.Handle) {
 	for o := l.oldest; o != nil; o = o.newer {
 		for i := range o.events.All() {
 			h := o.entry.Handle(i)
 			l.endClaim(o, h)
-			dst = append(dst, h)
+			open = append(open, h)
 		}
 		l.stats.Unsettled -= o.n
 		if l.counting == CountEvents {
@@ -332,7 +332,7 @@ func (l *Ledger) Close(dst []event.Handle) []event.Handle {
 		}
 		l.remove(o)
 	}
-	return dst
+	return open
 }
 
 func (l *Ledger) settleOne(o *openEntry, h event.Handle, acks []Ack) []Ack {

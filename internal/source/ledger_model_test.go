@@ -378,7 +378,7 @@ func (m *ledgerModel) settle(t *rapid.T) {
 			copies = append(copies, v)
 		}
 	}
-	acks, gotCopies, gotDone := m.l.Settle(verdicts, nil, nil)
+	acks, gotCopies, gotDone := m.l.Settle(verdicts, nil)
 	if gotDone != done || len(gotCopies) != len(copies) {
 		t.Fatalf("Settle(%v): %d done, copies %v; want %d, %v", verdicts, gotDone, gotCopies, done, copies)
 	}
@@ -407,7 +407,7 @@ func (m *ledgerModel) wait(t *rapid.T) {
 func (m *ledgerModel) spill(t *rapid.T) {
 	before := m.l.Stats()
 	over := m.l.MostUnacked() > m.bounds.PinnedMax || before.Unsettled > m.bounds.UnsettledMax/2 || before.Bytes > m.bounds.BytesMax/2
-	chosen := m.l.Spill(m.now, nil)
+	chosen := m.l.Spill(m.now)
 	if len(chosen) > 0 && !over {
 		t.Fatalf("%d events were spilled though there was room", len(chosen))
 	}
@@ -483,7 +483,7 @@ func (m *ledgerModel) close(t *rapid.T) {
 			want = append(want, e.entry.Handle(i))
 		}
 	}
-	if got := sorted(m.l.Close(nil)); !slices.Equal(got, sorted(want)) {
+	if got := sorted(m.l.Close()); !slices.Equal(got, sorted(want)) {
 		t.Fatalf("Close gives %v, open are %v", got, want)
 	}
 	m.old, m.entries = append(m.old, want...), nil

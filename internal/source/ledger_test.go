@@ -37,13 +37,13 @@ func bits(n int, indexes ...int) event.Bits {
 
 // settleDone gives the verdict Done on an event, and reports whether it was settled by that.
 func settleDone(l *source.Ledger, h event.Handle, acks []source.Ack) ([]source.Ack, bool) {
-	acks, _, done := l.Settle([]event.Verdict{{Handle: h, Kind: event.Done}}, acks, nil)
+	acks, _, done := l.Settle([]event.Verdict{{Handle: h, Kind: event.Done}}, acks)
 	return acks, done == 1
 }
 
 // claim gives a verdict on an event that asks for a copy, and reports whether the event was claimed.
 func claim(l *source.Ledger, h event.Handle) (event.Message, bool) {
-	_, copies, _ := l.Settle([]event.Verdict{{Handle: h, Kind: event.Failed}}, nil, nil)
+	_, copies, _ := l.Settle([]event.Verdict{{Handle: h, Kind: event.Failed}}, nil)
 	if len(copies) != 1 {
 		return event.Message{}, false
 	}
@@ -186,7 +186,7 @@ func TestSettleTakesWhatIsStillOpen(t *testing.T) {
 	say(event.Done, nil, h[0], h[0], late, h[1], 0)
 	say(event.Rejected, detail, unknown, beyond, relayed, h[1], h[0], h[4], h[4])
 	say(event.Done, nil, unknown, beyond, relayed, h[4], h[3], h[2], h[3])
-	acks, copies, n := l.Settle(verdicts, nil, nil)
+	acks, copies, n := l.Settle(verdicts, nil)
 	if n != 3 || len(acks) != 0 {
 		t.Errorf("settled %d with acks %v, want events 0, 2 and 3, and no ack", n, acks)
 	}

@@ -74,13 +74,17 @@ func (r *refusing) start() {
 	r.Source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(&r.log, nil)),
 		func(ctx context.Context, cfg Config, _ int, log *slog.Logger) (connection, error) {
 			access := entries.Access{Dial: r.cluster.Dial}
-			reader, err := newEntryReader(cfg, entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"}), access, NewMetrics(prometheus.NewRegistry()), log)
+			reader, err := newEntryReader(cfg, entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"}), access, entries.NewMetrics(prometheus.NewRegistry()), log)
 			if err != nil {
 				return nil, err
 			}
 			p := newPulsarConnection(cfg, reader, &sdk{client: &fakeClient{}}, nil, r.metrics, log)
 			p.discovery.begun = r.begun
-			return p, p.subscribeAll(ctx)
+			if err := p.discovery.start(ctx); err != nil {
+				p.close()
+				return nil, err
+			}
+			return p, nil
 		})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.stop, r.ended = cancel, make(chan error, 1)
@@ -430,7 +434,7 @@ func TestTheEndsWhileATopicPartitionIsAdded(t *testing.T) {
 	reader, topic := new(endsOf), FullTopicName("t")
 	p := fakeLinkOf(&fakeClient{}, reader)
 	names := []string{topic + "-partition-0"}
-	timers := p.cfg.TimerTopic()
+	timers := p.outlets.cfg.TimerTopic()
 	reader.names = func(of string) ([]string, error) {
 		switch of {
 		case topic:
@@ -495,7 +499,7 @@ func TestATopicPartitionThatCannotBeReadAtTheStart(t *testing.T) {
 				p.discovery.begun.add(topic)
 			}
 			defer p.close()
-			if err := p.subscribeAll(t.Context()); (err != nil) != c.ends || c.ends && !errors.Is(err, c.fails) {
+			if err := p.discovery.start(t.Context()); (err != nil) != c.ends || c.ends && !errors.Is(err, c.fails) {
 				t.Errorf("the error is %v", err)
 			}
 		})
@@ -521,7 +525,7 @@ func TestALostTopicIsTriedEverMoreSlowly(t *testing.T) {
 			return []string{of}, nil
 		}
 		p := fakeLinkOf(&fakeClient{}, reader)
-		if err := p.subscribeAll(t.Context()); err != nil {
+		if err := p.discovery.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		defer p.close()
@@ -537,8 +541,8 @@ func TestALostTopicIsTriedEverMoreSlowly(t *testing.T) {
 			t.Errorf("it is asked for %d times in an hour while it is lost", n)
 		}
 		refused.Store(false)
-		time.Sleep(p.cfg.DiscoverEvery)
-		if n := inAnHour(); p.discovery.unreadTopics() != nil || n > int32(time.Hour/p.cfg.DiscoverEvery)+1 {
+		time.Sleep(p.discovery.cfg.DiscoverEvery)
+		if n := inAnHour(); p.discovery.unreadTopics() != nil || n > int32(time.Hour/p.discovery.cfg.DiscoverEvery)+1 {
 			t.Errorf("it is asked for %d times in an hour when it is read again; not read are %v", n, p.discovery.unreadTopics())
 		}
 	})
@@ -599,7 +603,7 @@ func TestLossesDoNotPutOffTheNextAttempt(t *testing.T) {
 			attach: func(subscription) error { return nil },
 		}
 		p := fakeLinkOf(&fakeClient{}, reader)
-		if err := p.subscribeAll(t.Context()); err != nil {
+		if err := p.discovery.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		defer p.close()
@@ -643,7 +647,7 @@ func TestTheLimitsBesideALostTopic(t *testing.T) {
 	}))
 	defer server.Close()
 	p := fakeLink(&fakeClient{})
-	p.cfg.AdminURL = server.URL
+	p.discovery.cfg.AdminURL = server.URL
 	if l, _, err := p.limits(t.Context()); err == nil {
 		t.Errorf("limits %v without those of a topic that is read", l)
 	}
@@ -651,7 +655,7 @@ func TestTheLimitsBesideALostTopic(t *testing.T) {
 	if l, _, err := p.limits(t.Context()); err != nil || l.unackedConsumer != 70 || l.unackedSubscription != 70 {
 		t.Errorf("limits %v and %v, want those of the retry topic", l, err)
 	}
-	p.discovery.lose(p.cfg.RetryTopic, errors.New("refused"))
+	p.discovery.lose(p.outlets.cfg.RetryTopic, errors.New("refused"))
 	if l, _, err := p.limits(t.Context()); err != nil || l.unackedConsumer != 70 {
 		t.Errorf("limits %v and %v, want those that the broker tells", l, err)
 	}
@@ -677,14 +681,14 @@ func TestATopicThatIsReadInPart(t *testing.T) {
 		names = append(names, fmt.Sprint(FullTopicName("t"), "-partition-", i))
 	}
 	p := fakeLinkOf(&fakeClient{}, reader)
-	if err := p.subscribeAll(t.Context()); err != nil {
+	if err := p.discovery.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	defer p.close()
 	refused := errors.New("refused")
 	for i, name := range names {
 		p.discovery.lose(name, refused)
-		if why := p.unread()[FullTopicName("t")]; !errors.Is(why, refused) || errors.Is(why, ErrPartlyRead) != (i == 0) {
+		if why := p.unreadTopics()[FullTopicName("t")]; !errors.Is(why, refused) || errors.Is(why, ErrPartlyRead) != (i == 0) {
 			t.Errorf("after %d lost partitions of 2: %v", i+1, why)
 		}
 	}
@@ -710,7 +714,7 @@ func TestATopicThatHasLostItsPartitions(t *testing.T) {
 			},
 		}
 		p := fakeLinkOf(&fakeClient{}, reader)
-		if err := p.subscribeAll(t.Context()); err != nil {
+		if err := p.discovery.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		defer p.close()
@@ -718,13 +722,13 @@ func TestATopicThatHasLostItsPartitions(t *testing.T) {
 		p.discovery.lose(topic+"-partition-0", errors.New("no such topic"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if p.unread()[topic] == nil {
+		if p.unreadTopics()[topic] == nil {
 			t.Error("the deleted topic counts as read")
 		}
 		gone.Store(false)
 		time.Sleep(lostAgainMax)
 		synctest.Wait()
-		if why := p.unread(); why != nil {
+		if why := p.unreadTopics(); why != nil {
 			t.Errorf("not read are %v", why)
 		}
 	})

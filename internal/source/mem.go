@@ -24,7 +24,12 @@ type MemBroker interface {
 // CountEvents do not exist there. When the connection to the broker breaks, Run returns.
 func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
 	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ int, _ *slog.Logger) (connection, error) {
-		return openMem(ctx, cfg, broker)
+		if cfg.Counting == CountEvents {
+			return nil, errors.New("source: a broker in memory acks entries only: Counting has to be CountEntries")
+		}
+		return subscribeMem(ctx, cfg, broker, membroker.SubscribeOptions{
+			Subscription: cfg.Subscription, Type: membroker.Shared, FromLatest: !cfg.FromEarliest, Topics: cfg.all(),
+		})
 	})
 }
 
@@ -39,19 +44,13 @@ type memConnection struct {
 	origins  origins
 }
 
-func openMem(ctx context.Context, cfg Config, broker MemBroker) (connection, error) {
-	if cfg.Counting == CountEvents {
-		return nil, errors.New("source: a broker in memory acks entries only: Counting has to be CountEntries")
-	}
-	consumer, err := broker.Subscribe(ctx, membroker.SubscribeOptions{
-		Subscription: cfg.Subscription, Type: membroker.Shared, FromLatest: !cfg.FromEarliest,
-		Topics: cfg.all(),
-	})
+func subscribeMem(ctx context.Context, cfg Config, broker MemBroker, o membroker.SubscribeOptions) (*memConnection, error) {
+	consumer, err := broker.Subscribe(ctx, o)
 	if errors.Is(err, membroker.ErrSubscriptionType) {
-		return nil, fmt.Errorf("source: subscription %q: %w (%w)", cfg.Subscription, ErrSubscriptionType, err)
+		return nil, fmt.Errorf("source: subscription %q: %w (%w)", o.Subscription, ErrSubscriptionType, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("source: subscribe %q: %w", cfg.Subscription, err)
+		return nil, fmt.Errorf("source: subscribe %q: %w", o.Subscription, err)
 	}
 	consumer.Permit(cfg.ReceiverQueueMax)
 	return &memConnection{cfg: cfg, broker: broker, consumer: consumer, origins: make(origins)}, nil
@@ -121,8 +120,8 @@ func (m *memConnection) bound(int) {}
 
 func (m *memConnection) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
-// unread implements connection. One subscription reads all topics.
-func (m *memConnection) unread() map[string]error { return nil }
+// unreadTopics implements connection. One subscription reads all topics.
+func (m *memConnection) unreadTopics() map[string]error { return nil }
 
 // timers implements connection.
 func (m *memConnection) timers() error {

@@ -3,10 +3,11 @@ package source
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -33,7 +34,7 @@ type ParkedLetter struct {
 	Mark event.Mark
 	ID   event.MessageID // of the letter
 
-	ref any
+	ack Ack
 }
 
 // Parking is the parking topic of a group. Its methods are safe for concurrent use.
@@ -45,14 +46,15 @@ type Parking struct {
 }
 
 // parkingConn is an exclusive consumer of the parking topic, which gets all messages that are not acked, in the order of each topic
-// partition.
+// partition. One goroutine at a time uses it.
 type parkingConn interface {
 	// end writes a message to each topic partition, with a property and this value of it, and returns how many there are.
 	end(ctx context.Context, value string) (int, error)
-	// next returns a message that is not restored, and what ack needs. If no router can have written it, the message is nil, and why says
-	// more about one that cannot be read at all.
-	next(ctx context.Context) (m *event.Message, ref any, why string, err error)
-	ack(ref any) error
+	// receive blocks until there is an entry, and appends its receipt. If it cannot be read, Unreadable has the place of the entry, too, unless it
+	// is encrypted.
+	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
+	// ack returns when the broker has confirmed the ack.
+	ack(a Ack) error
 	close()
 }
 
@@ -70,11 +72,11 @@ func NewMemParking(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Log
 	return p
 }
 
-// ParkingReading is one look at the letters. No other member reads until it is closed.
+// ParkingReading is one look at the letters. No other member reads until it is closed. It is not safe for concurrent use.
 type ParkingReading struct{ conn parkingConn }
 
 // Ack removes a letter.
-func (r *ParkingReading) Ack(l *ParkedLetter) error { return r.conn.ack(l.ref) }
+func (r *ParkingReading) Ack(l *ParkedLetter) error { return r.conn.ack(l.ack) }
 
 // Close lets others read. Letters that are not acked stay.
 func (r *ParkingReading) Close() { r.conn.close() }
@@ -86,15 +88,11 @@ func (p *Parking) Read(ctx context.Context, each func(*ParkedLetter)) (*ParkingR
 	if err != nil {
 		return nil, err
 	}
-	var sealed [][]byte
-	if keys != nil {
-		sealed = keys.Get()
-	}
 	conn, err := p.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.read(ctx, conn, sealed, each); err != nil {
+	if err := p.read(ctx, conn, keys(), each); err != nil {
 		conn.close()
 		return nil, err
 	}
@@ -102,9 +100,7 @@ func (p *Parking) Read(ctx context.Context, each func(*ParkedLetter)) (*ParkingR
 }
 
 func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, each func(*ParkedLetter)) error {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	value := hex.EncodeToString(id[:])
+	value := rand.Text()
 	ends, err := conn.end(ctx, value)
 	if err != nil {
 		return err
@@ -112,35 +108,36 @@ func (p *Parking) read(ctx context.Context, conn parkingConn, keys [][]byte, eac
 	refused, unreadable, example := 0, 0, ""
 	for ends > 0 {
 		waiting, cancel := context.WithTimeout(ctx, parkingAnswer)
-		m, ref, unread, err := conn.next(waiting)
+		got, err := conn.receive(waiting, nil)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("source: %s is not read to its end: %w", p.cfg.ParkingTopic(), err)
 		}
-		if m != nil && property(m.Event, propertyParkedEnd) != "" && property(m.Event, PropertyParked) == "" { // a letter may have any property, of its producer
-			if property(m.Event, propertyParkedEnd) == value {
+		r := &got[0]
+		ack := Ack{Entry: r.ID, Total: r.Entry.Len(), Ref: r.Ref}
+		if end := endValue(r); end != "" {
+			if end == value {
 				ends--
 			}
-			if err := conn.ack(ref); err != nil {
+			if err := conn.ack(ack); err != nil {
 				return err
 			}
 			continue
 		}
-		if unread != "" {
+		l, why := p.letter(r, keys)
+		switch why {
+		case "":
+			l.ack = ack
+			each(l)
+			continue
+		case notReadable:
 			if unreadable++; unreadable == 1 {
-				example = unread
+				example = r.Unreadable
 			}
-			p.metrics.lettersRefused.WithLabelValues(notReadable).Inc()
-			continue
-		}
-		l, why := p.letter(m, keys)
-		if why != "" {
+		default:
 			refused++
-			p.metrics.lettersRefused.WithLabelValues(why).Inc()
-			continue
 		}
-		l.ref = ref
-		each(l)
+		p.metrics.lettersRefused.WithLabelValues(why).Inc()
 	}
 	if refused > 0 {
 		p.log.Warn("messages in the parking topic are not letters of this group; they are left there, unhandled", "messages", refused, "topic", p.cfg.ParkingTopic())
@@ -157,81 +154,64 @@ const (
 	notReadable = "unreadable"  // it is broken, or larger than pulsar.payload_bytes_max
 )
 
-// letter restores a letter. why is the reason if the message is no letter.
-func (p *Parking) letter(m *event.Message, keys [][]byte) (l *ParkedLetter, why string) {
-	if m == nil {
-		return nil, notWritten
+// endValue returns the value of a message that parkingConn.end has written, "" for any other: a letter may have any property, of its producer.
+func endValue(r *Receipt) string {
+	if r.Unreadable != "" || r.Entry.Len() != 1 {
+		return ""
 	}
-	if why := refusalReason(m, keys, p.cfg.CopyUnsigned); why != "" {
+	e := r.Entry.Event(0)
+	if property(e, PropertyParked) != "" {
+		return ""
+	}
+	return property(e, propertyParkedEnd)
+}
+
+// letter restores a letter. why is the reason if the message is no letter. Only the payload aliases the entry: all else is kept for letters
+// whose payload is not.
+func (p *Parking) letter(r *Receipt, keys [][]byte) (l *ParkedLetter, why string) {
+	switch {
+	case r.Unreadable == reasonEncrypted || r.Entry.Len() != 1:
+		return nil, notWritten
+	case r.Unreadable != "":
+		return nil, notReadable
+	}
+	m := r.Entry.Message(0)
+	if why := refusalReason(&m, keys, p.cfg.CopyUnsigned); why != "" {
 		return nil, why
 	}
 	mark, err := event.ParseMark(property(m.Event, PropertyParked))
 	if err != nil {
 		return nil, notWritten
 	}
-	l = &ParkedLetter{Message: *m, Mark: mark, ID: m.Event.ID}
+	m.Key, m.OrderingKey = strings.Clone(m.Key), strings.Clone(m.OrderingKey)
+	own := make([]event.Property, 0, len(m.Event.Properties))
+	for _, p := range m.Event.Properties {
+		own = append(own, event.Property{Name: strings.Clone(p.Name), Value: strings.Clone(p.Value)})
+	}
+	slices.SortFunc(own, byName)
+	m.Event.Properties, m.Event.Key = own, ""
+	l = &ParkedLetter{Message: m, Mark: mark, ID: m.Event.ID}
 	restore(l.Event)
 	return l, ""
 }
 
 // memParking is a parkingConn of a broker in memory.
-type memParking struct {
-	broker   MemBroker
-	consumer membroker.Consumer
-	topic    string
-	received []membroker.Entry
-}
+type memParking struct{ *memConnection }
 
 func (p *Parking) openMem(ctx context.Context, broker MemBroker) (parkingConn, error) {
-	consumer, err := broker.Subscribe(ctx, membroker.SubscribeOptions{
-		Subscription: p.cfg.DeadLetterSubscription, Type: membroker.Exclusive, Topics: []string{p.cfg.ParkingTopic()},
+	cfg := p.cfg
+	cfg.BatchMax, cfg.ReceiverQueueMax = 1, parkingPrefetch
+	c, err := subscribeMem(ctx, cfg, broker, membroker.SubscribeOptions{
+		Subscription: cfg.DeadLetterSubscription, Type: membroker.Exclusive, Topics: []string{cfg.ParkingTopic()},
 	})
-	if errors.Is(err, membroker.ErrSubscriptionType) {
+	if errors.Is(err, ErrSubscriptionType) {
 		return nil, ErrParkingBusy
 	}
-	if err != nil {
-		return nil, fmt.Errorf("source: subscribe %q: %w", p.cfg.DeadLetterSubscription, err)
-	}
-	consumer.Permit(parkingPrefetch)
-	return &memParking{broker: broker, consumer: consumer, topic: p.cfg.ParkingTopic()}, nil
+	return memParking{c}, err
 }
 
 // end implements parkingConn.
-func (c *memParking) end(ctx context.Context, value string) (int, error) {
-	_, err := c.broker.Publish(ctx, c.topic, []membroker.Message{{Properties: map[string]string{propertyParkedEnd: value}}})
+func (c memParking) end(ctx context.Context, value string) (int, error) {
+	_, err := c.broker.Publish(ctx, c.cfg.ParkingTopic(), []membroker.Message{{Properties: map[string]string{propertyParkedEnd: value}}})
 	return 1, err
 }
-
-// next implements parkingConn.
-func (c *memParking) next(ctx context.Context) (*event.Message, any, string, error) {
-	for len(c.received) == 0 {
-		received, err := c.consumer.Receive(ctx)
-		if err != nil {
-			return nil, nil, "", err
-		}
-		c.received = received
-		c.consumer.Permit(len(received))
-	}
-	entry := c.received[0]
-	c.received = c.received[1:]
-	if len(entry.Messages) != 1 {
-		return nil, entry.ID, "", nil
-	}
-	m := &entry.Messages[0]
-	return &event.Message{
-		Event: &event.Event{
-			ID:    event.MessageID{Ledger: entry.ID.Ledger, Entry: entry.ID.Entry, Batch: -1, TopicPartition: -1},
-			Topic: c.topic, Payload: m.Payload, Properties: properties(m.Properties), PublishTime: m.PublishTime, EventTime: m.EventTime,
-		},
-		Key: m.Key, OrderingKey: m.OrderingKey,
-	}, entry.ID, "", nil
-}
-
-// ack implements parkingConn.
-func (c *memParking) ack(ref any) error {
-	c.consumer.Ack(membroker.Ack{ID: ref.(membroker.EntryID), Index: -1})
-	return nil
-}
-
-// close implements parkingConn.
-func (c *memParking) close() { c.consumer.Close() }

@@ -1,11 +1,11 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/backoff"
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
@@ -22,24 +21,14 @@ import (
 // pulsarParking is a parkingConn of two clients of its own. It reads with package entries, which bounds what a message can become: anybody who may
 // produce to the topic chooses that. It writes with pulsar-client-go, whose calls may hang.
 type pulsarParking struct {
-	cfg        Config
-	reader     *entries.Client
-	queue      *entries.Queue
-	writer     *sdk
-	partitions []string // names of the topic partitions
-	origins    origins
-	batches    batches
-	parser     wire.Parser
+	*entryReader
+	writer *sdk
+	topics []string // names of the topic partitions
 
-	mu      sync.Mutex // guards the field below
-	waiting map[wire.ID]*parkingAck
-}
-
-// parkingAck waits for the receipts of a letter.
-type parkingAck struct {
-	left int // entries without a receipt
-	err  error
-	done chan error
+	ackMu  sync.Mutex // guards the fields below
+	unsure []wire.ID  // entries of the ack that is waited for, without a receipt
+	failed error      // of one of its receipts
+	acked  chan error // gets its result
 }
 
 // parkingHead is room beside the payload of a letter in chunks: its head is in each of them, and so are the properties of the router.
@@ -62,16 +51,16 @@ func (p *Parking) openPulsar(ctx context.Context, access Access) (parkingConn, e
 
 // newPulsar does no I/O.
 func (p *Parking) newPulsar(access Access) (*pulsarParking, error) {
-	cfg := entriesConfig(p.cfg, &access.Client)
-	cfg.AckGroupMax = 1                                                                                  // each is waited for
-	cfg.ChunkBytesMax = cfg.PayloadBytesMax + parkingHead                                                // an event that came compressed may be a letter in chunks
-	reader, err := entries.New(cfg, access.Entries, entries.NewMetrics(prometheus.NewRegistry()), p.log) // the router's are about events
+	cfg := p.cfg
+	cfg.BatchMax, cfg.Counting = 1, CountEvents
+	client := entriesConfig(cfg, &access.Client)
+	client.AckGroupMax = 1                                                                                          // each is waited for
+	client.ChunkBytesMax = client.PayloadBytesMax + parkingHead                                                     // an event that came compressed may be a letter in chunks
+	reader, err := newEntryReader(cfg, client, access.Entries, entries.NewMetrics(prometheus.NewRegistry()), p.log) // the router's are about events
 	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
+		return nil, err
 	}
-	return &pulsarParking{
-		cfg: p.cfg, reader: reader, queue: entries.NewQueue(), writer: new(sdk), origins: make(origins), waiting: make(map[wire.ID]*parkingAck),
-	}, nil
+	return &pulsarParking{entryReader: reader, writer: new(sdk)}, nil
 }
 
 // subscribe subscribes to all topic partitions. It waits for another reader, for a bounded time.
@@ -96,12 +85,12 @@ func (c *pulsarParking) subscribe(ctx context.Context) error {
 
 // trySubscribe subscribes to all topic partitions, or to none.
 func (c *pulsarParking) trySubscribe(ctx context.Context) (err error) {
-	if c.partitions, err = c.reader.Partitions(ctx, c.cfg.ParkingTopic()); err != nil {
+	if c.topics, err = c.partitions(ctx, c.cfg.ParkingTopic()); err != nil {
 		return err
 	}
 	var consumers []*entries.Consumer
-	for _, one := range c.partitions {
-		consumer, err := c.reader.Subscribe(ctx, entries.Subscription{
+	for _, one := range c.topics {
+		consumer, err := c.client.Subscribe(ctx, entries.Subscription{
 			Topic: one, Name: c.cfg.DeadLetterSubscription, Type: entries.Exclusive, FromEarliest: true,
 			Permits: parkingPrefetch, Queue: c.queue, Receipt: c.receipt,
 		})
@@ -118,87 +107,51 @@ func (c *pulsarParking) trySubscribe(ctx context.Context) (err error) {
 
 // end implements parkingConn.
 func (c *pulsarParking) end(ctx context.Context, value string) (int, error) {
-	for _, one := range c.partitions {
-		options := pulsar.ProducerOptions{Topic: one, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true}
-		producer, err := await(ctx, c.writer, func() (pulsar.Producer, error) { return c.writer.client.CreateProducer(options) }, pulsar.Producer.Close)
-		if err != nil {
-			return 0, fmt.Errorf("source: producer for %s: %w", one, err)
-		}
-		mark := &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true}
-		_, err = await(ctx, c.writer, func() (struct{}, error) {
+	mark := &pulsar.ProducerMessage{Payload: []byte{}, Properties: map[string]string{propertyParkedEnd: value}, DisableReplication: true}
+	for _, one := range c.topics {
+		err := c.writer.call(ctx, func() error {
+			producer, err := c.writer.client.CreateProducer(pulsar.ProducerOptions{Topic: one, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true})
+			if err != nil {
+				return fmt.Errorf("producer: %w", err)
+			}
 			defer producer.Close()
-			return struct{}{}, pulsarsend.Send(ctx, producer, mark, parkingAnswer)
-		}, func(struct{}) {})
+			return pulsarsend.Send(ctx, producer, mark, parkingAnswer)
+		})
 		if err != nil {
 			return 0, fmt.Errorf("source: %s: %w", one, err)
 		}
 	}
-	return len(c.partitions), nil
+	return len(c.topics), nil
 }
 
-// next implements parkingConn.
-func (c *pulsarParking) next(ctx context.Context) (m *event.Message, ref any, why string, err error) {
-	got, err := c.queue.Receive(ctx, nil, 1)
-	if err != nil {
-		return nil, nil, "", err
+// receive implements parkingConn.
+func (c *pulsarParking) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	got, err := c.entryReader.receive(ctx, batch)
+	for i := range got {
+		if d := got[i].Ref.(*entries.Delivered); d.Broken != nil {
+			got[i].Unreadable = fmt.Sprintf("%s %d:%d (%v: %s)", d.Consumer.Topic(), d.ID.Ledger, d.ID.Entry, d.Broken.Reason, d.Broken.What)
+		}
 	}
-	d := got[0]
-	d.Open(&c.parser)
-	m = c.message(d)
-	if d.Broken != nil {
-		why = fmt.Sprintf("%s %d:%d (%v: %s)", d.Consumer.Topic(), d.ID.Ledger, d.ID.Entry, d.Broken.Reason, d.Broken.What)
-	}
-	d.Entry, d.Raw = wire.Entry{}, nil // acking needs neither
-	entries.Take(d)
-	return m, d, why, nil
-}
-
-// message returns the message of an entry, nil if it cannot be read or if no router can have written it. Only the payload aliases the entry: all else is kept
-// for letters whose payload is not.
-func (c *pulsarParking) message(d *entries.Delivered) *event.Message {
-	if d.Broken != nil || d.Entry.Metadata.Encryption.Present() || d.Entry.Metadata.Marker || d.Entry.Batched && d.Entry.Events > 1 {
-		return nil
-	}
-	from := c.origins.of(d.Consumer.Topic(), &c.cfg)
-	r, ok := unbatchedReceipt(d, from), true
-	if d.Entry.Batched {
-		r, _, ok = c.batches.receipt(d, from, CountEvents)
-	}
-	if !ok || r.Has.First() < 0 {
-		return nil
-	}
-	m := r.Entry.Message(0)
-	m.Key, m.OrderingKey = strings.Clone(m.Key), strings.Clone(m.OrderingKey)
-	own := make([]event.Property, 0, len(m.Event.Properties))
-	for _, p := range m.Event.Properties {
-		own = append(own, event.Property{Name: strings.Clone(p.Name), Value: strings.Clone(p.Value)})
-	}
-	slices.SortFunc(own, byName)
-	m.Event.Properties, m.Event.Key = own, ""
-	return &m
+	return got, err
 }
 
 // ack implements parkingConn.
-func (c *pulsarParking) ack(ref any) error {
-	d := ref.(*entries.Delivered)
-	ids := d.Chunks
-	if ids == nil {
-		ids = []wire.ID{d.ID}
+func (c *pulsarParking) ack(a Ack) error {
+	d := a.Ref.(*entries.Delivered)
+	acked := make(chan error, 1)
+	c.ackMu.Lock()
+	c.unsure, c.failed, c.acked = slices.Clone(d.Chunks), nil, acked
+	if d.Chunks == nil {
+		c.unsure = []wire.ID{d.ID}
 	}
-	a := &parkingAck{left: len(ids), done: make(chan error, 1)}
-	c.mu.Lock()
-	for _, id := range ids {
-		c.waiting[id] = a
-	}
-	c.mu.Unlock()
-	defer c.forget(ids)
+	c.ackMu.Unlock()
 	if err := d.Ack(); err != nil {
 		return err
 	}
 	patience := time.NewTimer(parkingAnswer)
 	defer patience.Stop()
 	select {
-	case err := <-a.done:
+	case err := <-acked:
 		return err
 	case <-patience.C:
 		return errNoReceipt
@@ -207,32 +160,21 @@ func (c *pulsarParking) ack(ref any) error {
 
 var errNoReceipt = errors.New("source: the broker has not confirmed the ack of a letter in time")
 
-func (c *pulsarParking) forget(ids []wire.ID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, id := range ids {
-		delete(c.waiting, id)
-	}
-}
-
 // receipt is told of confirmed acks, and of those that failed.
 func (c *pulsarParking) receipt(ids []wire.AckID, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.ackMu.Lock()
+	defer c.ackMu.Unlock()
 	for _, id := range ids {
-		a := c.waiting[id.ID]
-		if a == nil {
+		at := slices.Index(c.unsure, id.ID)
+		if at < 0 { // it was waited for too long
 			continue
 		}
-		delete(c.waiting, id.ID)
-		if err != nil {
-			a.err = err
-		}
-		if a.left--; a.left == 0 {
-			a.done <- a.err
+		c.failed = cmp.Or(err, c.failed)
+		if c.unsure = slices.Delete(c.unsure, at, at+1); len(c.unsure) == 0 {
+			c.acked <- c.failed
 		}
 	}
 }
 
 // close implements parkingConn.
-func (c *pulsarParking) close() { c.writer.close(c.reader.Close) }
+func (c *pulsarParking) close() { c.writer.close(c.entryReader.close) }

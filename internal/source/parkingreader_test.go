@@ -59,14 +59,14 @@ func TestReadingsOfTheParkingTopicEndWithTheirContext(t *testing.T) {
 			t.Fatal(err)
 		}
 		cluster.Publish(c.cfg.ParkingTopic(), fakebroker.Message("x"), 1)
-		_, ref, _, err := c.next(t.Context())
+		got, err := c.receive(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		silent = []pulsarpb.BaseCommand_Type{pulsarpb.BaseCommand_ACK, pulsarpb.BaseCommand_CLOSE_CONSUMER}
 		began = time.Now()
-		if err := c.ack(ref); err == nil || time.Since(began) != parkingAnswer {
+		if err := c.ack(Ack{Ref: got[0].Ref}); err == nil || time.Since(began) != parkingAnswer {
 			t.Errorf("an ack without an answer ended with %v after %v, want an error after %v", err, time.Since(began), parkingAnswer)
 		}
 		began = time.Now()
@@ -169,13 +169,13 @@ func TestALetterInChunksIsRemovedWhole(t *testing.T) {
 			for i, part := range []string{"ab", "cd", "e"} {
 				cluster.Publish(topic, fakebroker.Chunk("u", i, 3, 5, part), 1)
 			}
-			m, ref, why, err := c.next(t.Context())
-			if err != nil || m == nil || string(m.Event.Payload) != "abcde" {
-				t.Fatalf("%+v, %q, %v", m, why, err)
+			got, err := c.receive(t.Context(), nil)
+			if err != nil || string(got[0].Entry.Payload(0)) != "abcde" {
+				t.Fatalf("%+v, %v", got, err)
 			}
 			synctest.Wait()
 			acks, refuse = 0, refused
-			if err := c.ack(ref); (err == nil) != (refused == 0) {
+			if err := c.ack(Ack{Ref: got[0].Ref}); (err == nil) != (refused == 0) {
 				t.Errorf("with refusal %d the ack ends with %v", refused, err)
 			}
 			synctest.Wait()
@@ -226,7 +226,7 @@ func TestKeepersGetNoMessage(t *testing.T) {
 	cluster.Partition(cfg.ParkingTopic(), partitions)
 	p := newOutlets(cfg, client)
 	for range attempts {
-		if err := p.attachKeeper(p.byTopic[cfg.ParkingTopic()]); err != nil {
+		if err := p.byTopic[cfg.ParkingTopic()].keeper.attach(); err != nil {
 			t.Fatal(err)
 		}
 	}

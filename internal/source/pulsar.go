@@ -41,54 +41,45 @@ func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger)
 		if access.Client.Logger == nil {
 			access.Client.Logger = pulsarlog.New(logger)
 		}
-		reader, err := newEntryReader(cfg, entriesConfig(cfg, &access.Client), access.Entries, metrics, logger)
+		reader, err := newEntryReader(cfg, entriesConfig(cfg, &access.Client), access.Entries, metrics.reader, logger)
 		if err != nil {
 			return nil, err
 		}
 		reader.bound(unackedMax)
 		p := newPulsarConnection(cfg, reader, new(sdk), access.Admin, metrics, logger)
 		p.discovery.begun = cmp.Or(access.Begun, p.discovery.begun)
-		return p, p.open(ctx, access.Client)
+		if err := p.open(ctx, access.Client); err != nil {
+			p.close()
+			return nil, err
+		}
+		return p, nil
 	})
 }
 
-// pulsarConnection joins the parts that reading from Pulsar, and copying to it, need.
+// pulsarConnection joins the parts that reading from Pulsar, and copying to it, need. The reader acks and keeps the bound, discovery knows
+// about timers, and the outlets send.
 type pulsarConnection struct {
-	cfg       Config
-	admin     *http.Client
-	sdk       *sdk
-	reader    reader
-	discovery *discovery
-	outlets   *outlets
+	reader
+	*discovery
+	*outlets
 }
 
 func newPulsarConnection(
 	cfg Config, reader reader, client *sdk, admin *http.Client, metrics *Metrics, logger *slog.Logger,
 ) *pulsarConnection {
-	return &pulsarConnection{
-		cfg: cfg, admin: admin, sdk: client, reader: reader, outlets: newOutlets(cfg, client),
-		discovery: &discovery{
-			cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, lost: make(chan struct{}, 1),
-			reading: make(map[string]struct{}), unread: make(map[string]*error), begun: new(Begun),
-		},
+	d := &discovery{
+		cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, lost: make(chan struct{}, 1),
+		reading: make(map[string]struct{}), unread: make(map[string]*error), begun: new(Begun),
 	}
+	return &pulsarConnection{reader, d, newOutlets(cfg, client)}
 }
 
-// open connects and subscribes. When it returns an error, p is closed.
+// open connects and subscribes. p must be closed, also after an error.
 func (p *pulsarConnection) open(ctx context.Context, options pulsar.ClientOptions) error {
-	if err := p.sdk.open(ctx, options); err != nil {
-		p.close()
+	if err := p.outlets.sdk.open(ctx, options); err != nil {
 		return err
 	}
-	return p.subscribeAll(ctx)
-}
-
-func (p *pulsarConnection) subscribeAll(ctx context.Context) error {
-	if err := p.discovery.start(ctx); err != nil {
-		p.close()
-		return err
-	}
-	return nil
+	return p.discovery.start(ctx)
 }
 
 // receive implements connection. It continues without a topic partition that a broker refuses, until discovery can read it again.
@@ -106,26 +97,15 @@ func (p *pulsarConnection) receive(ctx context.Context, batch []Receipt) ([]Rece
 	}
 }
 
-// ack implements connection.
-func (p *pulsarConnection) ack(a Ack) error { return p.reader.ack(a) }
-
-// bound implements connection.
-func (p *pulsarConnection) bound(unacked int) { p.reader.bound(unacked) }
-
 // limits implements connection.
 func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {
-	if p.cfg.AdminURL == "" {
+	url := p.discovery.cfg.AdminURL
+	if url == "" {
 		return limits{}, false, nil
 	}
-	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, p.discovery.topics(), p.unread())
+	l, err := probe(ctx, pulsaradmin.Client{URL: url, HTTP: p.discovery.admin}, p.discovery.topics(), p.unreadTopics())
 	return l, true, err
 }
-
-// unread implements connection.
-func (p *pulsarConnection) unread() map[string]error { return p.discovery.unreadTopics() }
-
-// timers implements connection.
-func (p *pulsarConnection) timers() error { return p.discovery.timers() }
 
 // ends implements connection. All topic partitions of the topics are named, also those that are not read yet, or not any more.
 func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
@@ -156,13 +136,8 @@ func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
 	return ends, true, nil
 }
 
-// send implements connection.
-func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error)) {
-	p.outlets.send(ctx, c, done)
-}
-
 // close does not wait for calls made by aside.
 func (p *pulsarConnection) close() {
 	p.discovery.stop()
-	p.sdk.close(p.reader.close)
+	p.outlets.sdk.close(p.reader.close)
 }

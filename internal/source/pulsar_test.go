@@ -106,7 +106,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		began := time.Now()
 		var err error
-		p.send(ctx, outgoing{topic: p.cfg.RetryTopic}, func(e error) { err = e })
+		p.send(ctx, outgoing{topic: p.outlets.cfg.RetryTopic}, func(e error) { err = e })
 		if took := time.Since(began); !errors.Is(err, context.Canceled) || took != time.Second {
 			t.Errorf("sending ended with %v after %v, want %v after 1s", err, took, context.Canceled)
 		}
@@ -119,7 +119,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		if late.closed.Load() != 1 || client.closed.Load() != 1 {
 			t.Errorf("a late producer was closed %d times, the client %d times, want once each", late.closed.Load(), client.closed.Load())
 		}
-		if _, err := await(t.Context(), p.sdk, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
+		if _, err := await(t.Context(), p.outlets.sdk, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
 			t.Errorf("a call after close: %v, want %v", err, errClosed)
 		}
 	})
@@ -151,8 +151,8 @@ func TestALateConfirmationOfACopyIsTold(t *testing.T) {
 			{errors.New("refused"), []error{pulsarsend.ErrTimeout}},
 		} {
 			var ends []error
-			p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends = append(ends, err) })
-			time.Sleep(p.cfg.CopyTimeout)
+			p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends = append(ends, err) })
+			time.Sleep(p.outlets.cfg.CopyTimeout)
 			synctest.Wait()
 			answer(test.late)
 			synctest.Wait()
@@ -164,7 +164,7 @@ func TestALateConfirmationOfACopyIsTold(t *testing.T) {
 			}
 		}
 		var end error
-		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic}, func(err error) { end = err })
+		p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic}, func(err error) { end = err })
 		answer(pulsar.ErrProducerClosed)
 		if _, is := errors.AsType[*unanswered](end); !is {
 			t.Errorf("%v counts as an answer", end)
@@ -243,11 +243,11 @@ func TestAProducerThatTheClientGaveUpIsMadeAnew(t *testing.T) {
 					producers = producers[1:]
 					return made, nil
 				}})
-				if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, c.err) {
+				if err := sendOne(t, p, p.outlets.cfg.RetryTopic); !errors.Is(err, c.err) {
 					t.Errorf("the first copy ended with %v, want %v", err, c.err)
 				}
 				synctest.Wait()
-				err := sendOne(t, p, p.cfg.RetryTopic)
+				err := sendOne(t, p, p.outlets.cfg.RetryTopic)
 				if anew := err == nil; anew != c.anew {
 					t.Errorf("the second copy ended with %v", err)
 				}
@@ -273,9 +273,9 @@ func TestASilentProducerIsMadeAnew(t *testing.T) {
 				}})
 				ends := make(chan error, 2)
 				send := func() {
-					p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends <- err })
+					p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic, payload: []byte("x")}, func(err error) { ends <- err })
 				}
-				if made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.cfg.RetryTopic]); err != nil {
+				if made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.outlets.cfg.RetryTopic]); err != nil {
 					t.Fatal(err)
 				} else if silent {
 					*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
@@ -315,7 +315,7 @@ func TestAProducerThatIsSilentInAPartitionIsMadeAnew(t *testing.T) {
 				producers = producers[1:]
 				return made, nil
 			}})
-			topic := p.cfg.RetryTopic
+			topic := p.outlets.cfg.RetryTopic
 			made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[topic])
 			if err != nil {
 				t.Fatal(err)
@@ -329,10 +329,7 @@ func TestAProducerThatIsSilentInAPartitionIsMadeAnew(t *testing.T) {
 			if err := <-sent; err != nil {
 				t.Fatal(err)
 			}
-			p.outlets.byTopic[topic].mu.Lock()
-			replaced := p.outlets.byTopic[topic].producer != made
-			p.outlets.byTopic[topic].mu.Unlock()
-			if replaced != c.replaced {
+			if replaced := p.outlets.byTopic[topic].producer.Load() != made; replaced != c.replaced {
 				t.Errorf("the first producer was replaced: %v, want %v", replaced, c.replaced)
 			}
 		})
@@ -351,7 +348,7 @@ func TestSilentProducersOfNewEventsAreMadeAnew(t *testing.T) {
 			return made, nil
 		}})
 		p.outlets.cfg.CopyTimeout = math.MaxInt64
-		topic := p.cfg.TimerTopic()
+		topic := p.outlets.cfg.TimerTopic()
 		const number = loneMax - 1
 		send := func(after *pulsarsend.Sender, want error) *pulsarsend.Sender {
 			t.Helper()
@@ -397,14 +394,14 @@ func TestACopyIsSentWithTheOthersForLackOfAnotherProducer(t *testing.T) {
 	}})
 	for _, after := range []*pulsarsend.Sender{nil, pulsarsend.NewSender(nil)} {
 		sent := make(chan error, 1)
-		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: after}, func(err error) { sent <- err })
+		p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic, after: after}, func(err error) { sent <- err })
 		if err := <-sent; err != nil {
 			t.Error(err)
 		}
 	}
-	p.outlets.alone[0][p.cfg.RetryTopic].again = clock.Forever
+	p.outlets.alone[0][p.outlets.cfg.RetryTopic].again = clock.Forever
 	sent := make(chan error, 1)
-	p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: pulsarsend.NewSender(nil), producer: loneMax - 1}, func(err error) { sent <- err })
+	p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic, after: pulsarsend.NewSender(nil), producer: loneMax - 1}, func(err error) { sent <- err })
 	if err := <-sent; err != nil {
 		t.Error(err)
 	}
@@ -425,15 +422,15 @@ func TestAProducerOfALoneCopyIsMadeAnew(t *testing.T) {
 					}
 					return answering(pulsar.ErrProducerClosed), nil
 				}})
-				topic := p.cfg.RetryTopic
+				topic := p.outlets.cfg.RetryTopic
 				common, own := p.outlets.byTopic[topic], p.outlets.alone[0][topic]
 				if _, err := p.outlets.tryProducer(t.Context(), common); err != nil {
 					t.Fatal(err)
 				}
 				p.send(t.Context(), outgoing{topic: topic, after: pulsarsend.NewSender(nil)}, func(error) {})
 				synctest.Wait()
-				if own.hasProducer() || common.hasProducer() != (limit > 1) {
-					t.Errorf("there is a common producer: %v, and its own: %v", common.hasProducer(), own.hasProducer())
+				if own.producer.Load() != nil || (common.producer.Load() != nil) != (limit > 1) {
+					t.Errorf("there is a common producer: %v, and its own: %v", common.producer.Load() != nil, own.producer.Load() != nil)
 				}
 			})
 		})
@@ -443,13 +440,13 @@ func TestAProducerOfALoneCopyIsMadeAnew(t *testing.T) {
 // A receipt shows that its producer is not silent.
 func TestReceiptsAreNoted(t *testing.T) {
 	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return &numbered{}, nil }})
-	made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.cfg.RetryTopic])
+	made, err := p.outlets.tryProducer(t.Context(), p.outlets.byTopic[p.outlets.cfg.RetryTopic])
 	if err != nil {
 		t.Fatal(err)
 	}
 	*made = pulsarsend.Sender{Producer: made.Producer} // no receipt since the machine was started
 	ago := clock.Now()
-	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || made.Silent(ago.Sub(0)) {
+	if err := sendOne(t, p, p.outlets.cfg.RetryTopic); err != nil || made.Silent(ago.Sub(0)) {
 		t.Errorf("it is silent after a receipt; the copy ended with %v", err)
 	}
 }
@@ -469,7 +466,7 @@ func TestALoneCopyTakesItsProducerThoughThereIsNoOther(t *testing.T) {
 	send := func(after *pulsarsend.Sender, producer int) {
 		t.Helper()
 		sent := make(chan error, 1)
-		p.send(t.Context(), outgoing{topic: p.cfg.RetryTopic, after: after, producer: producer}, func(err error) { sent <- err })
+		p.send(t.Context(), outgoing{topic: p.outlets.cfg.RetryTopic, after: after, producer: producer}, func(err error) { sent <- err })
 		if err := <-sent; err != nil {
 			t.Error(err)
 		}
@@ -477,7 +474,7 @@ func TestALoneCopyTakesItsProducerThoughThereIsNoOther(t *testing.T) {
 	send(nil, 0)
 	send(pulsarsend.NewSender(nil), 0)
 	send(pulsarsend.NewSender(nil), 1) // by the common producer
-	p.outlets.alone[1][p.cfg.RetryTopic].again = clock.Forever
+	p.outlets.alone[1][p.outlets.cfg.RetryTopic].again = clock.Forever
 	send(refused, 0)
 	send(pulsarsend.NewSender(nil), 2) // by the common producer, without a further attempt
 	if made[0].sent != 3 || made[1].sent != 2 || asked != 3 {
@@ -495,9 +492,9 @@ func TestOutletsThatSendAloneShareThePauseForASubscription(t *testing.T) {
 		produce:   func(pulsar.ProducerOptions) (pulsar.Producer, error) { return &numbered{}, nil },
 	})
 	get := func(n int) error {
-		o := p.outlets.alone[n][p.cfg.DeadLetterTopic]
+		o := p.outlets.alone[n][p.outlets.cfg.DeadLetterTopic]
 		_, err := p.outlets.tryProducer(t.Context(), o)
-		o.checked = 0 // its next check is due
+		o.keeper.checked = 0 // its next check is due
 		return err
 	}
 	for n := range loneMax {
@@ -508,7 +505,7 @@ func TestOutletsThatSendAloneShareThePauseForASubscription(t *testing.T) {
 	broken, attempts = errors.New("broken"), 0
 	for n := range 3 * loneMax {
 		if n == 1 {
-			p.outlets.alone[0][p.cfg.DeadLetterTopic].again = clock.Forever
+			p.outlets.alone[0][p.outlets.cfg.DeadLetterTopic].again = clock.Forever
 		}
 		if err := get(n % loneMax); !errors.Is(err, broken) {
 			t.Errorf("outlet %d: %v", n%loneMax, err)
@@ -528,7 +525,7 @@ func TestPausesForAFurtherProducerGrow(t *testing.T) {
 		}
 		return &numbered{}, nil
 	}})
-	one, other := p.outlets.alone[0][p.cfg.RetryTopic], p.outlets.alone[1][p.cfg.RetryTopic]
+	one, other := p.outlets.alone[0][p.outlets.cfg.RetryTopic], p.outlets.alone[1][p.outlets.cfg.RetryTopic]
 	var pause time.Duration
 	for range 8 {
 		one.again = 0 // the pause is over
@@ -541,7 +538,7 @@ func TestPausesForAFurtherProducerGrow(t *testing.T) {
 		}
 		pause = max(pause, one.again.Sub(before))
 	}
-	if least := p.cfg.CopyBackoffMax / 4; pause < least {
+	if least := p.outlets.cfg.CopyBackoffMax / 4; pause < least {
 		t.Errorf("the longest pause is %v, want at least %v", pause, least)
 	}
 }
@@ -563,7 +560,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		},
 		produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return answering(nil), nil },
 	})
-	o := p.outlets.byTopic[p.cfg.DeadLetterTopic]
+	o := p.outlets.byTopic[p.outlets.cfg.DeadLetterTopic]
 	for _, step := range []struct {
 		what  string
 		after time.Duration // since it was sure of it last
@@ -582,19 +579,19 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		fails = step.fails
 		o.again = 0 // the pause after a failure is over
 		if step.what == "with another producer" {
-			o.drop(o.producer)
+			o.producer.Store(nil)
 		}
-		if o.checked != 0 {
-			o.checked = o.checked.Add(-step.after)
+		if o.keeper.checked != 0 {
+			o.keeper.checked = o.keeper.checked.Add(-step.after)
 		}
-		if err := sendOne(t, p, p.cfg.DeadLetterTopic); !errors.Is(err, step.want) || step.want == nil && err != nil {
+		if err := sendOne(t, p, p.outlets.cfg.DeadLetterTopic); !errors.Is(err, step.want) || step.want == nil && err != nil {
 			t.Errorf("%s: %v, want %v", step.what, err, step.want)
 		}
 		if tries != step.tries {
 			t.Errorf("%s: subscribed %d times, want %d", step.what, tries, step.tries)
 		}
 	}
-	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || tries != 5 {
+	if err := sendOne(t, p, p.outlets.cfg.RetryTopic); err != nil || tries != 5 {
 		t.Errorf("a copy for the retry topic: %v, subscribed %d times", err, tries)
 	}
 }
@@ -637,14 +634,14 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 		}
 		p := fakeLinkOf(&fakeClient{}, reader)
 		p.discovery.cfg.FromEarliest = false
-		if err := p.subscribeAll(t.Context()); err != nil {
+		if err := p.discovery.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		look := func(n int, fails error, busyTopic string) {
 			mu.Lock()
 			partitions, lookupFails, busy = n, fails, busyTopic
 			mu.Unlock()
-			time.Sleep(p.cfg.DiscoverEvery)
+			time.Sleep(p.discovery.cfg.DiscoverEvery)
 			synctest.Wait()
 		}
 		check := func(when string, want int, failures float64) {
@@ -709,7 +706,7 @@ func TestEventsDoNotWaitForTheTimerTopic(t *testing.T) {
 		p := fakeLinkOf(&fakeClient{}, reader)
 		began := time.Now()
 		time.AfterFunc(10*time.Minute, func() { close(answers) })
-		if err := p.subscribeAll(t.Context()); err != nil {
+		if err := p.discovery.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		defer p.close()
@@ -747,7 +744,7 @@ func TestTopicPartitionsThatAreNamedTwice(t *testing.T) {
 	}
 	p := fakeLinkOf(&fakeClient{}, reader)
 	p.discovery.cfg.Topics = append(p.discovery.cfg.Topics, FullTopicName("t-partition-0"))
-	if err := p.subscribeAll(t.Context()); err != nil {
+	if err := p.discovery.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	defer p.close()
@@ -770,10 +767,10 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 		tries++
 		return answering(nil), fails
 	}})
-	o := p.outlets.byTopic[p.cfg.RetryTopic]
+	o := p.outlets.byTopic[p.outlets.cfg.RetryTopic]
 	for i := range 10 {
 		for n := range 100 {
-			if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, broken) {
+			if err := sendOne(t, p, p.outlets.cfg.RetryTopic); !errors.Is(err, broken) {
 				t.Fatalf("a copy without a producer: %v, want %v", err, broken)
 			}
 			if n > 0 {
@@ -784,13 +781,13 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 			}
 			o.again = o.again.Add(time.Hour) // on a busy machine the pause could end before the other copies are sent
 		}
-		if want := min(p.cfg.CopyBackoffMin<<i, p.cfg.CopyBackoffMax); tries != i+1 || o.pauses.Last != want {
+		if want := min(p.outlets.cfg.CopyBackoffMin<<i, p.outlets.cfg.CopyBackoffMax); tries != i+1 || o.pauses.Last != want {
 			t.Errorf("%d attempts and a pause of %v, want %d and %v", tries, o.pauses.Last, i+1, want)
 		}
 		o.again = 0 // the pause is over
 	}
 	fails = nil
-	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || o.pauses.Last != 0 {
+	if err := sendOne(t, p, p.outlets.cfg.RetryTopic); err != nil || o.pauses.Last != 0 {
 		t.Errorf("a copy with a producer: %v, a pause of %v comes next", err, o.pauses.Last)
 	}
 }
@@ -812,12 +809,12 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 		payload := make([]byte, copyBytesMax/8)
 		ends := make(chan error, 100)
 		dead := func() {
-			p.send(t.Context(), outgoing{topic: p.cfg.DeadLetterTopic, payload: payload}, func(err error) { ends <- err })
+			p.send(t.Context(), outgoing{topic: p.outlets.cfg.DeadLetterTopic, payload: payload}, func(err error) { ends <- err })
 		}
 		for range 8 {
 			dead()
 		}
-		time.Sleep(p.cfg.CopyTimeout)
+		time.Sleep(p.outlets.cfg.CopyTimeout)
 		for range 8 {
 			if err := <-ends; !errors.Is(err, pulsarsend.ErrTimeout) {
 				t.Errorf("a copy without an answer: %v", err)
@@ -827,7 +824,7 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 		if err := <-ends; !errors.Is(err, errFull) {
 			t.Errorf("a dead letter beside those: %v, want %v", err, errFull)
 		}
-		if err := sendOne(t, p, p.cfg.RetryTopic); err != nil {
+		if err := sendOne(t, p, p.outlets.cfg.RetryTopic); err != nil {
 			t.Errorf("a copy for the other topic: %v", err)
 		}
 		unanswered[0](nil)
@@ -885,7 +882,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			before, end := looks(), make(chan error, 1)
-			p.send(t.Context(), outgoing{topic: p.cfg.DeadLetterTopic}, func(err error) { end <- err })
+			p.send(t.Context(), outgoing{topic: p.outlets.cfg.DeadLetterTopic}, func(err error) { end <- err })
 			if err := <-end; !errors.Is(err, want) || looks()-before != often {
 				t.Errorf("a letter ended with %v, and its subscription was looked for %d times, want %v and %d", err, looks()-before, want, often)
 			}
@@ -922,7 +919,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfterBehindALetter(t *testing.T) {
 		}
 		synctest.Wait()
 		fail(nil)
-		p.outlets.byTopic[p.cfg.DeadLetterTopic].again = 0
+		p.outlets.byTopic[p.outlets.cfg.DeadLetterTopic].again = 0
 		letter(nil, 2)
 		letter(nil, 0)
 		time.Sleep(keepEvery)

@@ -16,7 +16,7 @@ type reader interface {
 	partitions(ctx context.Context, topic string) ([]string, error)
 	// subscribe begins to read a topic partition. Its error is wrapped by the caller.
 	subscribe(ctx context.Context, s subscription) error
-	// fetchAhead changes how many events are fetched ahead of a topic partition that is read. It does not block.
+	// fetchAhead changes how many events are fetched ahead of a topic partition, if it is read. It does not block.
 	fetchAhead(name string, queue int)
 	// receive is as in connection. It also returns errLost for each consumer that has ended by itself, and continues with the others.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)

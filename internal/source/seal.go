@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"slices"
 	"strings"
 
@@ -41,8 +40,12 @@ type copied struct {
 	properties       []event.Property // ascending by name, without the seal
 }
 
-// hash writes the parts of a copy, each with its length.
-func (c *copied) hash(h hash.Hash) []byte {
+// sum returns the hash of the parts of a copy, each with its length, under a key unless that is nil.
+func (c *copied) sum(key []byte) []byte {
+	h := sha256.New()
+	if key != nil {
+		h = hmac.New(sha256.New, key)
+	}
 	var n [8]byte
 	number := func(v uint64) {
 		binary.BigEndian.PutUint64(n[:], v)
@@ -66,23 +69,12 @@ func (c *copied) hash(h hash.Hash) []byte {
 	return h.Sum(nil)
 }
 
-// sum returns the hash of a copy, under a key unless that is nil.
-func (c *copied) sum(key []byte) []byte {
-	if key == nil {
-		return c.hash(sha256.New())
-	}
-	return c.hash(hmac.New(sha256.New, key))
-}
-
 func byName(a, b event.Property) int { return cmp.Compare(a.Name, b.Name) }
 
 // seal adds the seal over all fields of a copy, with the first of the keys if there are any.
 func (o *outgoing) seal(keys [][]byte) {
-	c := copied{key: o.key, orderingKey: o.orderingKey, payload: o.payload, eventTime: o.eventTime}
 	delete(o.properties, PropertySeal)
-	for name, value := range o.properties {
-		c.properties = append(c.properties, event.Property{Name: name, Value: value})
-	}
+	c := copied{key: o.key, orderingKey: o.orderingKey, payload: o.payload, eventTime: o.eventTime, properties: properties(o.properties)}
 	slices.SortFunc(c.properties, byName)
 	if len(keys) > 0 {
 		o.properties[PropertySeal] = sealKeyed + hex.EncodeToString(c.sum(keys[0]))

@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"time"
 )
 
 // SetMembers sets the number of members, this one included, that share the subscription
@@ -31,19 +30,13 @@ func (s *Source) unackedMax() int {
 
 // growShare is a goroutine. It doubles the share every rampEvery until it has its full size, and ends then.
 func (s *Source) growShare(ctx context.Context) {
-	tick := time.NewTicker(rampEvery)
-	defer tick.Stop()
-	for range rampSteps {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	every(ctx, rampEvery, func() (again bool) {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.ramp++
 		s.share()
-		s.mu.Unlock()
-	}
+		return s.ramp < rampSteps
+	})
 }
 
 // adoptLimits replaces the configured limits by the broker's own.
@@ -82,19 +75,12 @@ func (s *Source) setLimits(l limits) (changed bool) {
 // followLimits is a goroutine. It asks for the broker's limits every DiscoverEvery: if a policy has lowered them and this node
 // did not know, the broker would stop sending before anything is spilled, and all keys would wait for the stuck ones.
 func (s *Source) followLimits(ctx context.Context, broker connection) {
-	tick := time.NewTicker(s.cfg.DiscoverEvery)
-	defer tick.Stop()
 	failed := false
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	every(ctx, s.cfg.DiscoverEvery, func() (again bool) {
 		l, known, err := broker.limits(ctx)
 		switch {
 		case ctx.Err() != nil || err == nil && !known:
-			return
+			return false
 		case err != nil:
 			if !failed { // said once, until it works again
 				s.log.Warn("cannot ask the broker for its limits; the last known limits remain in use", "error", err)
@@ -103,5 +89,6 @@ func (s *Source) followLimits(ctx context.Context, broker connection) {
 			s.log.Warn("the broker's limits have changed", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
 		}
 		failed = err != nil
-	}
+		return true
+	})
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/base/tally"
 	"github.com/ringfence/router/internal/broker/entries"
-	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // ErrSubscriptionType says that the subscription is in use with another type than
@@ -50,9 +49,9 @@ type connection interface {
 	bound(unacked int)
 	// limits returns the broker's limits, and false when the broker cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
-	// unread returns the topics that were read and cannot be read any more, or not all of their partitions, and why; nil: none. Any
+	// unreadTopics returns the topics that were read and cannot be read any more, or not all of their partitions, and why; nil: none. Any
 	// goroutine may call it.
-	unread() map[string]error
+	unreadTopics() map[string]error
 	// timers returns why the timer topic is not read, nil if it is. Any goroutine may call it.
 	timers() error
 	// ends returns the ends of the topic partitions, and false when the broker cannot be
@@ -74,14 +73,14 @@ type Source struct {
 	log     *slog.Logger
 	tracing Tracing
 
-	broker    connection              // nil until Run has subscribed; written once, under mu, before ready is closed
-	copyKeys  *reload.Value[[][]byte] // the keys that sign copies; nil: copies are not signed
-	refused   tally.Tally             // messages that are no valid copies; used by the reader alone
-	holding   []held                  // events that are not due yet, ascending by until; used by the reader alone
-	undelayed bool                    // the broker has delivered a timer too early; used by the reader alone
-	ready     chan struct{}           // closed when the subscription is open
-	stopped   chan struct{}           // closed when nothing more is handed on
-	draining  chan struct{}           // closed by the first Drain
+	broker    connection      // nil until Run has subscribed; written once, under mu, before ready is closed
+	copyKeys  func() [][]byte // see openCopyKeys; written by Run before anything uses it
+	refused   tally.Tally     // messages that are no valid copies; used by the reader alone
+	holding   []held          // events that are not due yet, ascending by until; used by the reader alone
+	undelayed bool            // the broker has delivered a timer too early; used by the reader alone
+	ready     chan struct{}   // closed when the subscription is open
+	stopped   chan struct{}   // closed when nothing more is handed on
+	draining  chan struct{}   // closed by the first Drain
 	drainOnce sync.Once
 
 	mu      sync.Mutex
@@ -96,8 +95,6 @@ type Source struct {
 	parking map[event.Key]int    // number of copies for the parking topic that are not safe yet, by key
 	isAway  func(event.Key) bool // whether a key is parked or comes back; nil: that is not known
 	changed chan struct{}        // capacity 1: tells the reader that something was settled
-	claimed []Claimed            // scratch of Settle
-	spilled []event.Handle       // scratch of spill
 	members int                  // members that share the subscription, this one included
 	ramp    int                  // number of times that the share has doubled since Run began, at most rampSteps
 	fresh   struct {             // fresh events received since the last call of heavier
@@ -198,7 +195,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 // abandon drops the events that are still open: they have returned to the broker.
 func (s *Source) abandon(sink Sink) {
 	s.mu.Lock()
-	open := s.ledger.Close(nil)
+	open := s.ledger.Close()
 	clear(s.parking) // what was on its way is the broker's again
 	s.ended = true
 	unsent := s.timers.unanswered()
@@ -269,9 +266,7 @@ func unknownEnd(topic string, partition int32) End {
 // that s has lost, the ledger is -1 or has no entry. known is false if this kind of broker has no such question. The
 // error is [ErrNotReading] before s is Ready and after it has ended. Ends is safe for concurrent use.
 func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
-	select {
-	case <-s.ready:
-	default:
+	if !signal.IsClosed(s.ready) {
 		return nil, true, ErrNotReading
 	}
 	ends, known, err = s.broker.ends(ctx)
@@ -291,12 +286,10 @@ var ErrPartlyRead = errors.New("the other partitions are read")
 // ErrPartlyRead if other partitions of the topic are read. The broker refuses such a topic, for example because a
 // right is missing. s tries again to read it, and reads the others meanwhile. Any goroutine may call Unread.
 func (s *Source) Unread() map[string]error {
-	select {
-	case <-s.ready:
-		return s.broker.unread()
-	default:
+	if !signal.IsClosed(s.ready) {
 		return nil
 	}
+	return s.broker.unreadTopics()
 }
 
 // Stats returns the ledger in numbers.
@@ -424,18 +417,17 @@ func (s *Source) Settle(sets []event.Set, verdicts []event.Verdict) {
 		doneInSets += n
 		inSets += sets[i].Events.Len()
 	}
+	var claims []Claimed
 	var done int
-	s.acks, s.claimed, done = s.ledger.Settle(verdicts, s.acks, s.claimed[:0])
+	s.acks, claims, done = s.ledger.Settle(verdicts, s.acks)
 	done += doneInSets
-	ignored := inSets + len(verdicts) - done - len(s.claimed)
-	for _, c := range s.claimed {
-		out := outgoingEvent{message: c.Message, verdict: c.Verdict}
-		s.copierOf(&out).add(out)
+	ignored := inSets + len(verdicts) - done - len(claims)
+	for _, c := range claims {
+		s.queueCopy(outgoingEvent{message: c.Message, verdict: c.Verdict})
 		if c.Verdict.Kind == event.Parked {
 			s.countParking(c.Message.Event.Key, 1)
 		}
 	}
-	clear(s.claimed)
 	s.noteSettled()
 	s.mu.Unlock()
 	s.metrics.acked.Add(float64(done))
@@ -468,8 +460,7 @@ func (s *Source) Parking(key event.Key) int {
 func (s *Source) Copy(m event.Message, v event.Verdict, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := outgoingEvent{message: m, verdict: v, done: done}
-	s.copierOf(&out).add(out)
+	s.queueCopy(outgoingEvent{message: m, verdict: v, done: done})
 }
 
 // noteSettled wakes the goroutines that wait for settlements. It is called under the lock
@@ -523,26 +514,36 @@ const spillEvery = 100 * time.Millisecond
 
 // spill is a goroutine. It passes the events that the ledger chooses for spilling to the copier of the retry topic.
 func (s *Source) spill(ctx context.Context) {
-	ticker := time.NewTicker(spillEvery)
-	defer ticker.Stop()
 	var spilled tally.Tally
+	every(ctx, spillEvery, func() (again bool) {
+		now := clock.Now()
+		s.mu.Lock()
+		chosen := s.ledger.Spill(now)
+		for _, h := range chosen {
+			s.retries.add(outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
+		}
+		stats := s.ledger.Stats()
+		s.mu.Unlock()
+		if events, due := spilled.Add(now, len(chosen), tallyEvery); due {
+			s.log.Warn("events that are open for a long time are copied to the retry topic",
+				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
+		}
+		return true
+	})
+}
+
+// every calls do after each interval until it returns false or ctx ends.
+func every(ctx context.Context, interval time.Duration, do func() (again bool)) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
+			if !do() {
+				return
+			}
 		case <-ctx.Done():
 			return
-		}
-		now := clock.Now()
-		s.mu.Lock()
-		s.spilled = s.ledger.Spill(now, s.spilled[:0])
-		for _, h := range s.spilled {
-			s.retries.add(outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
-		}
-		n, stats := len(s.spilled), s.ledger.Stats()
-		s.mu.Unlock()
-		if events, due := spilled.Add(now, n, tallyEvery); due {
-			s.log.Warn("events that are open for a long time are copied to the retry topic",
-				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
 		}
 	}
 }

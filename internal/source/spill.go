@@ -128,22 +128,22 @@ func (l *Ledger) due(first event.Handle) {
 	}
 }
 
-// Spill chooses events to be copied to the retry topic, oldest first, and appends their
+// Spill chooses events to be copied to the retry topic, oldest first, and returns their
 // handles: the caller makes a copy of each ([Ledger.Sending]), and then calls [Ledger.Copied]
 // or [Ledger.NotCopied]. Until then nothing else changes for the event.
 //
 // It chooses while the broker counts more than PinnedMax events of a topic partition as
 // unacked, or more than half of UnsettledMax or BytesMax is open. While neither is the case it
 // costs nothing; otherwise it checks the events that are open for longer than Spill.After.
-func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
+func (l *Ledger) Spill(now clock.Instant) (chosen []event.Handle) {
 	s := &l.spill
 	if s.bounds.RateMax == 0 {
-		return dst
+		return nil
 	}
 	l.now = now
 	s.earn(now)
 	if !l.measure() || s.budget < 1 {
-		return dst
+		return nil
 	}
 	countKeys := now.Sub(s.counted) >= sharesEvery
 	if countKeys {
@@ -159,13 +159,13 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 		}
 		switch {
 		case l.frees(o, now):
-			dst = l.spillEntry(o, dst)
+			chosen = l.spillEntry(o, chosen)
 		case countKeys:
-			dst = l.spillShares(o, dst)
+			chosen = l.spillShares(o, chosen)
 		}
 	}
 	clear(s.keys) // they alias their entries, which could not be freed
-	return dst
+	return chosen
 }
 
 // earn lets the budget grow by RateMax events per second, but by no more than spillsPerEnd for each event that has ended

@@ -77,13 +77,13 @@ func TestFewOpenEventsThatPinManyAreSpilled(t *testing.T) {
 		done(t, l, handles, 7)
 		stuck = append(stuck, handles[7])
 	}
-	wantSpilled(t, l.Spill(second/2, nil)) // not yet
-	chosen := l.Spill(second, nil)
+	wantSpilled(t, l.Spill(second/2)) // not yet
+	chosen := l.Spill(second)
 	wantSpilled(t, chosen, stuck[0]) // 150 pinned, 100 allowed: one entry of 50
 	if s := l.Stats(); s.Spilling != 1 || s.Unsettled != 3 {
 		t.Errorf("stats = %+v, want 1 of 3 unsettled events spilling", s)
 	}
-	wantSpilled(t, l.Spill(2*second, nil)) // it is under way
+	wantSpilled(t, l.Spill(2*second)) // it is under way
 	m, ok := l.Sending(chosen[0])
 	if !ok || m.Event.Handle != chosen[0] {
 		t.Fatalf("Sending = %+v, %v", m, ok)
@@ -99,7 +99,7 @@ func TestFewOpenEventsThatPinManyAreSpilled(t *testing.T) {
 	if s := l.Stats(); s.Spilling != 0 || s.Unsettled != 2 || s.Allowance != 100 || l.MostUnacked() != 100 {
 		t.Errorf("stats = %+v, most unacked %d", s, l.MostUnacked())
 	}
-	wantSpilled(t, l.Spill(3*second, nil))
+	wantSpilled(t, l.Spill(3*second))
 }
 
 // An event that may not be handed on yet has no key, and the sink may be writing it.
@@ -108,9 +108,9 @@ func TestNothingIsSpilledBeforeItWasHandedOn(t *testing.T) {
 	l.Bound(bounds())
 	handles := take(t, l, 1, 200, 0)
 	done(t, l, handles, 3)
-	wantSpilled(t, l.Spill(2*second, nil))
+	wantSpilled(t, l.Spill(2*second))
 	l.HandedOn()
-	wantSpilled(t, l.Spill(2*second, nil), handles[3])
+	wantSpilled(t, l.Spill(2*second), handles[3])
 }
 
 // A slow application has many open events, of which none pins many others: they are
@@ -122,8 +122,8 @@ func TestSlowIsNotStuck(t *testing.T) {
 	second30 := 1 + 30*second
 	enter(t, l, 2, 2, keys("b", 80)...)
 	done(t, l, first[:40])
-	wantSpilled(t, l.Spill(second30-1, nil))
-	wantSpilled(t, l.Spill(second30, nil), first[40:]...) // and with it the excess of 60
+	wantSpilled(t, l.Spill(second30-1))
+	wantSpilled(t, l.Spill(second30), first[40:]...) // and with it the excess of 60
 }
 
 // Each event that comes to its end pays for four spills: an application that hangs
@@ -138,22 +138,22 @@ func TestProgressPaysForSpills(t *testing.T) {
 		enter(t, l, now, i, keys(fmt.Sprint("e", i, "-"), 20)...)
 	}
 	now += 100 * second
-	if got := l.Spill(now, nil); len(got) != 10 {
+	if got := l.Spill(now); len(got) != 10 {
 		t.Fatalf("%d spilled at first, want the 10 of a second", len(got))
 	}
 	now += 100 * second
-	wantSpilled(t, l.Spill(now, nil)) // nothing has come to an end
+	wantSpilled(t, l.Spill(now)) // nothing has come to an end
 	h := enter(t, l, now, 100, "x")
 	done(t, l, h)
 	now += 100 * second
-	if got := l.Spill(now, nil); len(got) != 4 {
+	if got := l.Spill(now); len(got) != 4 {
 		t.Errorf("%d spilled after an event was done, want 4", len(got))
 	}
 	for i := range int64(10) {
 		done(t, l, enter(t, l, now, 200+i, "x"))
 	}
 	now += second / 2
-	if got := l.Spill(now, nil); len(got) != 5 {
+	if got := l.Spill(now); len(got) != 5 {
 		t.Errorf("%d spilled half a second later, want 5", len(got))
 	}
 }
@@ -169,8 +169,8 @@ func TestAKeyHasItsShare(t *testing.T) {
 		for i := range 15 {
 			hot = append(hot, enter(t, l, 0, int64(i), "hot", event.Key(fmt.Sprint("k", i)))[0])
 		}
-		wantSpilled(t, l.Spill(second, nil), hot[4:]...)
-		wantSpilled(t, l.Spill(2*second, nil))
+		wantSpilled(t, l.Spill(second), hot[4:]...)
+		wantSpilled(t, l.Spill(2*second))
 	}
 }
 
@@ -181,7 +181,7 @@ func TestAKeyHasItsShareOfBytes(t *testing.T) {
 	b.BytesMax, b.KeyShareMax = 3000, 0.2 // an event weighs 300 and its key
 	l.Bound(b)
 	hot := enter(t, l, 0, 1, "hot", "hot", "hot", "a", "b", "c")
-	wantSpilled(t, l.Spill(second, nil), hot[1:3]...)
+	wantSpilled(t, l.Spill(second), hot[1:3]...)
 }
 
 // With a verdict about an event that is to be spilled, the verdict counts, as long as
@@ -194,7 +194,7 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	spilling := func(entry int64) event.Handle {
 		h := enter(t, l, 0, entry, keys("k", 20)...)
 		done(t, l, h, 0)
-		wantSpilled(t, l.Spill(second, nil), h[0])
+		wantSpilled(t, l.Spill(second), h[0])
 		return h[0]
 	}
 	failed := spilling(1)
@@ -245,7 +245,7 @@ func BenchmarkSpill(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if got := l.Spill(2*second, nil); len(got) > 0 {
+				if got := l.Spill(2 * second); len(got) > 0 {
 					b.Fatalf("%d spilled", len(got))
 				}
 			}
@@ -304,7 +304,7 @@ func TestAHotKeyStopsNobody(t *testing.T) {
 			}
 		}
 		mostOpen, mostUnacked = max(mostOpen, l.Stats().Unsettled), max(mostUnacked, l.MostUnacked())
-		for _, h := range l.Spill(now, nil) {
+		for _, h := range l.Spill(now) {
 			l.Sending(h)
 			l.Copied(h, nil)
 			round := rounds[h] + 1
@@ -331,13 +331,13 @@ func TestTheLastEventsOfASlowEntryHaveTime(t *testing.T) {
 	l.Bound(bounds())
 	slow := enter(t, l, second, 1, keys("a", 200)...)
 	done(t, l, slow[:150])
-	wantSpilled(t, l.Spill(4*second, nil)) // 50 are no few
-	done(t, l, slow[150:190])              // the ten that are left pin many, after three seconds
-	wantSpilled(t, l.Spill(7*second-1, nil))
+	wantSpilled(t, l.Spill(4*second)) // 50 are no few
+	done(t, l, slow[150:190])         // the ten that are left pin many, after three seconds
+	wantSpilled(t, l.Spill(7*second-1))
 	quick := enter(t, l, 7*second-1, 2, keys("b", 200)...)
 	done(t, l, quick[10:])
-	wantSpilled(t, l.Spill(7*second, nil), slow[190:]...) // after six
-	wantSpilled(t, l.Spill(8*second-1, nil), quick[:10]...)
+	wantSpilled(t, l.Spill(7*second), slow[190:]...) // after six
+	wantSpilled(t, l.Spill(8*second-1), quick[:10]...)
 }
 
 // stuckEntry returns a ledger with an entry of so many stuck events, of which it spills one a second from now on.
@@ -354,7 +354,7 @@ func stuckEntry(t *testing.T, events int) (l *source.Ledger, stuck []event.Handl
 func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
 	l, stuck, now := stuckEntry(t, 3)
 	for i, h := range stuck {
-		wantSpilled(t, l.Spill(now, nil), h)
+		wantSpilled(t, l.Spill(now), h)
 		if _, ok := l.Sending(h); !ok {
 			t.Fatalf("event %d is not sent", i)
 		}
@@ -379,11 +379,11 @@ func TestTheRestOfAnEntryIsSpilled(t *testing.T) {
 // While the copy of one event is on its way, the others of its entry are chosen, too.
 func TestAnEntryIsSpilledBesideACopyOnItsWay(t *testing.T) {
 	l, stuck, now := stuckEntry(t, 2)
-	wantSpilled(t, l.Spill(now, nil), stuck[0])
+	wantSpilled(t, l.Spill(now), stuck[0])
 	l.Sending(stuck[0])
 	now = now.Add(time.Second)
 	done(t, l, enter(t, l, now, 10, "other"))
-	wantSpilled(t, l.Spill(now, nil), stuck[1])
+	wantSpilled(t, l.Spill(now), stuck[1])
 }
 
 // Few large events that are stuck fill the memory, not the allowance: they are spilled, too.
@@ -398,10 +398,10 @@ func TestStuckBytesAreSpilled(t *testing.T) {
 	later.Entry.Bytes = b.BytesMax/4 + 1 // without the first one it fits
 	l.Received(1, later, nil)
 	l.HandedOn()
-	if got := l.Spill(clock.Instant(1).Add(b.StuckAfter-1), nil); len(got) > 0 {
+	if got := l.Spill(clock.Instant(1).Add(b.StuckAfter - 1)); len(got) > 0 {
 		t.Errorf("%v are spilled before they are stuck", got)
 	}
-	wantSpilled(t, l.Spill(clock.Instant(1).Add(b.StuckAfter), nil), r.Entry.Handle(0))
+	wantSpilled(t, l.Spill(clock.Instant(1).Add(b.StuckAfter)), r.Entry.Handle(0))
 }
 
 // Events that are done in sets pay for spills as others do.
@@ -412,12 +412,12 @@ func TestProgressInSetsPaysForSpills(t *testing.T) {
 	l.Bound(b)
 	stuck := enter(t, l, 1, 1, keys("a", 4)...)
 	now := clock.Instant(1).Add(b.StuckAfter)
-	wantSpilled(t, l.Spill(now, nil), stuck[:2]...)
+	wantSpilled(t, l.Spill(now), stuck[:2]...)
 	now = now.Add(time.Minute)
-	wantSpilled(t, l.Spill(now, nil)) // without progress
+	wantSpilled(t, l.Spill(now)) // without progress
 	other := enter(t, l, now, 2, keys("b", 2)...)
 	if _, n := l.Done(event.Set{First: other[0].First(), Events: event.AllBits(2)}, nil); n != 2 {
 		t.Fatalf("%d are done, want 2", n)
 	}
-	wantSpilled(t, l.Spill(now.Add(time.Minute), nil), stuck[2:]...)
+	wantSpilled(t, l.Spill(now.Add(time.Minute)), stuck[2:]...)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // Events that routers publish themselves wait for their time in the timer topic: the broker delays each copy by an hour at most, and a member that
@@ -50,9 +51,7 @@ var (
 // another goroutine: without an error when the broker has confirmed the event. After an error of Send itself nothing was
 // published; after an error that answer gets, the event may have been published.
 func (s *Source) Send(e *event.Event, answer func(error)) error {
-	select {
-	case <-s.ready:
-	default:
+	if !signal.IsClosed(s.ready) {
 		return errNotReady
 	}
 	if err := s.broker.timers(); err != nil {
@@ -65,7 +64,7 @@ func (s *Source) Send(e *event.Event, answer func(error)) error {
 	if s.ended {
 		return errEnded
 	}
-	s.timers.add(outgoingEvent{message: event.Message{Event: &own, Key: textOf(own.Key)}, answer: answer, asked: clock.Now()})
+	s.queueCopy(outgoingEvent{message: event.Message{Event: &own, Key: textOf(own.Key)}, answer: answer, asked: clock.Now()})
 	return nil
 }
 
@@ -169,9 +168,9 @@ func (s *Source) hop(e *event.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var claims []Claimed
-	s.acks, claims, _ = s.ledger.Settle([]event.Verdict{{Handle: e.First, Kind: event.Failed}}, s.acks, nil)
+	s.acks, claims, _ = s.ledger.Settle([]event.Verdict{{Handle: e.First, Kind: event.Failed}}, s.acks)
 	for _, c := range claims {
-		s.timers.add(outgoingEvent{message: c.Message, verdict: c.Verdict, hop: true})
+		s.queueCopy(outgoingEvent{message: c.Message, verdict: c.Verdict, hop: true})
 	}
 }
 
@@ -184,16 +183,12 @@ func (s *Source) untilDue(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, time.Duration(max(1, left))*time.Millisecond)
 }
 
-// noteTimer counts the outcomes of copies for the timer topic, and answers the senders of new events.
-func (s *Source) noteTimer(r *copyResult) {
-	switch {
-	case r.answer == nil:
-		s.metrics.timerHops.Inc()
-	case r.err != nil:
-		s.metrics.timersSent.WithLabelValues("failed").Inc()
-		r.answer(r.err)
-	default:
-		s.metrics.timersSent.WithLabelValues("confirmed").Inc()
-		r.answer(nil)
+// answer counts the end of a new event, and tells it to its sender.
+func (s *Source) answer(r *copyResult) {
+	end := "confirmed"
+	if r.err != nil {
+		end = "failed"
 	}
+	s.metrics.timersSent.WithLabelValues(end).Inc()
+	r.answer(r.err)
 }

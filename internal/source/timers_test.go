@@ -564,6 +564,33 @@ func TestHeldTimerMakesNoRoom(t *testing.T) {
 	})
 }
 
+// A timer that no copy can carry becomes a dead letter, and waits for its turn behind the others: one goroutine sends the copies of a topic.
+func TestATimerThatNoCopyCanCarryWaitsBehindOtherDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startTiming(t, func(c *Config) { c.CopiesMax = 1 })
+		h.send(3 * HopMax)
+		c := h.newest(1)
+		h.broker.answer(h.cfg.TimerTopic())
+		batch := event.NewBatch(1, 1)
+		batch.AddPart(event.Part{Key: "user-2"}, []byte("p"), "", nil)
+		h.broker.receipts <- []Receipt{{Entry: batch, ID: EntryID{100, 0}, Has: event.AllBits(1)}}
+		h.Settle(nil, []event.Verdict{{Handle: (<-h.got).Event.Handle, Kind: event.Rejected}})
+		c.properties["large"] = strings.Repeat("x", headMax)
+		c.seal(nil)
+		h.deliver(c, HopMax)
+		for sent := 1; sent <= 2; sent++ {
+			if n := h.broker.sentTo(h.cfg.DeadLetterTopic); n != sent {
+				t.Errorf("%d dead letters were sent, want %d", n, sent)
+			}
+			h.broker.answer(h.cfg.DeadLetterTopic)
+			synctest.Wait()
+		}
+		if open := h.Stats().Unsettled; open != 0 {
+			t.Errorf("%d events are open", open)
+		}
+	})
+}
+
 // A timer that is held is not spilled, however old its copy is: it has not been handed on, and the sink may be writing its key.
 func TestHeldTimerIsNotSpilled(t *testing.T) {
 	l := NewLedger(CountEntries)
@@ -582,15 +609,15 @@ func TestHeldTimerIsNotSpilled(t *testing.T) {
 	l.Received(0, r(2, 4, held{}), nil)
 	l.HandedOn()
 	old := clock.Instant(b.StuckAfter)
-	if chosen := l.Spill(old, nil); len(chosen) != 4 || slices.Contains(chosen, timer.Entry.First) {
+	if chosen := l.Spill(old); len(chosen) != 4 || slices.Contains(chosen, timer.Entry.First) {
 		t.Fatalf("%v are spilled, want the four events and not the timer %v", chosen, timer.Entry.First)
 	}
 	l.due(timer.Entry.First)
-	if chosen := l.Spill(old, nil); len(chosen) != 0 {
+	if chosen := l.Spill(old); len(chosen) != 0 {
 		t.Errorf("%v are spilled while the timer is being handed on", chosen)
 	}
 	l.HandedOn()
-	if chosen := l.Spill(old, nil); !slices.Equal(chosen, []event.Handle{timer.Entry.First}) {
+	if chosen := l.Spill(old); !slices.Equal(chosen, []event.Handle{timer.Entry.First}) {
 		t.Errorf("%v are spilled, want the timer %v", chosen, timer.Entry.First)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // Tracing configures the spans and log lines of single events. The zero Tracing writes no
@@ -22,24 +23,37 @@ type Tracing struct {
 // SetTracing configures the tracing of single events. Call it before Run.
 func (s *Source) SetTracing(t Tracing) { s.tracing = t }
 
-// noteCopy logs the result of a copy, for a dead letter as a warning.
+// noteCopy logs the result of a copy, for a dead letter as a warning, and answers the sender of a new event.
 func (s *Source) noteCopy(r *copyResult) {
+	if r.answer != nil {
+		s.answer(r)
+		return
+	}
 	ev, d := r.message.Event, r.verdict.DetailOrZero()
 	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, &d), "round", ev.Round}
-	switch {
-	case r.err != nil:
+	if r.err != nil {
 		s.log.Debug("copy failed; it will be sent again", append(attrs, "error", r.err)...)
-	case s.isDeadLetter(&r.outgoingEvent):
+		return
+	}
+	switch s.kindOf(&r.outgoingEvent) {
+	case copyLetter:
 		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
 		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(&r.message, &r.verdict)))...)
-	case r.verdict.Kind == event.Parked:
+	case copyParked:
 		s.log.Debug("copied to the parking topic", append(attrs, "mark", d.Reason)...)
-	case r.spilled:
+		if s.isAway != nil && !s.isAway(ev.Key) { // nothing brings it back by itself
+			s.metrics.parkedLate.Inc()
+			s.log.Warn("an event reached the parking topic although its key is no longer parked: run router unpark KEY to bring it back",
+				"message_id", ev.ID.String(), "key_hash", ring.HashOf(string(ev.Key)).String())
+		}
+	case copySpilled:
 		s.log.Debug("open for a long time; copied to the retry topic", attrs...)
-	default:
+	case copyRetry:
 		s.log.Debug("failed; copied to the retry topic", append(attrs, "delay", d.Delay, "error", ev.HideIn(d.Reason))...)
+	case copyHop:
+		s.metrics.timerHops.Inc()
 	}
 }
 

@@ -231,7 +231,7 @@ var pureFolders = []pure{
 	{dir: "internal/app", impure: []string{"manual.go", "reservations.go", "server.go", "session.go", "writer.go"}},
 	{dir: "internal/node", impure: []string{"acts.go", "admit.go", "audit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "parks.go", "reach.go", "report.go", "report_history.go", "report_keys.go", "rollout.go", "schedules.go", "shown.go", "steering.go", "unpark.go", "unpark_letter.go", "unpark_read.go"}},
 	{dir: "internal/pipeline", impure: []string{"admit.go", "history.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
-	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "gauges.go", "holes.go", "mem.go", "outlet.go", "parking.go", "parkingreader.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "share.go", "source.go", "timers.go", "tracing.go"}},
+	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "gauges.go", "holes.go", "keeper.go", "mem.go", "outlet.go", "parking.go", "parkingreader.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "share.go", "source.go", "timers.go", "tracing.go"}},
 	{dir: "internal/pipeline/schedule"},
 	{dir: "forward", impure: []string{"handover.go", "inbound.go", "link.go", "peer.go", "pool.go", "server.go"}},
 	{dir: "chaos", impure: []string{"app.go", "broker.go", "callers.go", "faults.go", "foreign.go", "group.go", "holders.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go", "schedules.go"}},

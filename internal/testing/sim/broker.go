@@ -277,7 +277,7 @@ func (c *consumer) spill() {
 	if c.closed {
 		return
 	}
-	for _, h := range c.ledger.Spill(c.member.clock(), nil) {
+	for _, h := range c.ledger.Spill(c.member.clock()) {
 		c.copySpilled(h)
 	}
 	c.member.process.later(spillEvery, c.spill)
@@ -328,7 +328,7 @@ func (c *consumer) settle(done []event.Set, verdicts []event.Verdict) {
 	for _, set := range done {
 		acks, _ = c.ledger.Done(set, acks)
 	}
-	acks, copies, _ := c.ledger.Settle(verdicts, acks, nil)
+	acks, copies, _ := c.ledger.Settle(verdicts, acks)
 	for _, claimed := range copies {
 		c.copy(claimed.Message, claimed.Verdict)
 	}

@@ -409,7 +409,7 @@ func (m *member) unsubscribe() {
 	c := m.consumer
 	m.consumer = nil
 	m.w.after(m.w.between(0, 10*time.Millisecond), func() { m.w.broker.remove(c) }) // the last acks go first
-	m.pipeline.Drop(m.ledger.Close(nil), event.Returned)
+	m.pipeline.Drop(m.ledger.Close(), event.Returned)
 	m.consumeLater()
 	m.finishDrain()
 }
