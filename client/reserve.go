@@ -52,7 +52,7 @@ type Reservation struct {
 var ErrNotReserved = errors.New("client: the key is not reserved")
 
 // CodeNotExclusive is the code of a refusal by a group in which two members may own a key (ownership.mode gossip).
-const CodeNotExclusive = "not_exclusive"
+const CodeNotExclusive = event.CodeNotExclusive
 
 // A ReserveOption configures one reservation.
 type ReserveOption func(*lanev1.Ask)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -173,8 +175,8 @@ func TestCoveredReservationIsReleased(t *testing.T) {
 	if d, ok := c.asked[0].(ownership.Drop); len(c.asked) != 1 || !ok || !d.Released || d.Turn != 9 {
 		t.Errorf("the machine is told %+v", c.asked)
 	}
-	if c.server.reservations.covered != 0 {
-		t.Errorf("%d are covered", c.server.reservations.covered)
+	if n := testutil.ToFloat64(c.server.Metrics.covered); n != 0 {
+		t.Errorf("%v are covered", n)
 	}
 }
 
@@ -269,8 +271,8 @@ func TestCoverComesTooLate(t *testing.T) {
 	c.now = c.lease.Until
 	c.lease.Until = c.now.Add(2 * time.Second)
 	c.cover(4 * time.Minute)
-	if n := c.server.reservations.covered; n != 0 {
-		t.Errorf("%d are covered", n)
+	if n := testutil.ToFloat64(c.server.Metrics.covered); n != 0 {
+		t.Errorf("%v are covered", n)
 	}
 	c.server.expireReservations(c.now)
 	c.ended(t, event.ResultLost)

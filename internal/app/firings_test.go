@@ -40,32 +40,23 @@ func (j *judging) Forget(w event.WorkerID) {
 	delete(j.declared, w)
 }
 
-func (j *judging) Declarer(schedule string) (newest event.WorkerID) {
+func (j *judging) Arrive(w event.WorkerID, id event.DeliveryID, s *event.Sent) Firing {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	var newest event.WorkerID
 	for w, names := range j.declared {
-		if slices.Contains(names, schedule) {
+		if slices.Contains(names, s.Name) {
 			newest = max(newest, w)
 		}
 	}
-	return newest
-}
-
-func (j *judging) Arrive(id event.DeliveryID, s *event.Sent) Firing {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	if newest != 0 && !slices.Contains(j.declared[w], s.Name) {
+		return Firing{To: newest}
+	}
 	f := j.decide(s)
 	if f.Run {
 		j.running[id] = true
 	}
 	return f
-}
-
-// Undeclared decides as Arrive does, for a worker that may not run it.
-func (j *judging) Undeclared(s *event.Sent) Firing {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.decide(s)
 }
 
 func (j *judging) Ended(r event.Result) bool {
@@ -132,7 +123,7 @@ func TestFiringsGoToTheirDeclarer(t *testing.T) {
 	first := r.server.snapshot()[0]
 	judge := func() event.Result {
 		d := firing(1, "report")
-		_, results := first.judgeFirings([]event.Delivery{d}, nil)
+		_, results := first.screen([]event.Delivery{d}, nil)
 		return results[0]
 	}
 	if got := judge(); got.Kind != event.ResultPutOff || got.To != r.server.snapshot()[1].id || got.After != undeclaredPause {

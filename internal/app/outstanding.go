@@ -265,7 +265,7 @@ func (d *Outstanding) Revoke(partitions ownership.Set, final bool, dst []event.R
 // RevokeAll takes everything back for good: a Genesis, or LOST.
 func (d *Outstanding) RevokeAll(dst []event.Result) (tell bool, _ []event.Result) {
 	d.all = d.taking
-	return d.takeBack(func(ring.Partition) bool { return true }, true, dst)
+	return d.takeBack(everywhere, true, dst)
 }
 
 // takeBack revokes the sent deliveries on partitions in hit, and returns the unsent ones. tell says that the worker must be

@@ -30,10 +30,9 @@ const reservationMax = time.Hour
 type reservations struct {
 	awake chan struct{} // of capacity one: there may be reservations to take
 
-	mu      sync.Mutex
-	held    map[event.DeliveryID]*reservation
-	covered int          // number of those in held that are covered
-	next    *reservation // the one that is just being taken out of the mailboxes; nil: none
+	mu   sync.Mutex
+	held map[event.DeliveryID]*reservation
+	next *reservation // the one that is just being taken out of the mailboxes; nil: none
 
 	tell    []ownership.Input // Covers and Drops for the ownership machine, in the order in which turns begin and end
 	telling bool              // a goroutine is sending tell
@@ -176,7 +175,6 @@ func (s *Server) Covered(c ownership.Covered) {
 			// So far this turn has only the promise of a lease, so a holder that died while it waited blocks its key
 			// no longer than that. The promises of former owners are kept by the ownership machine.
 			held.covered, held.over = true, held.Next()
-			r.covered++
 			s.Metrics.covers.WithLabelValues("covered").Inc()
 		}
 		held.answers = c.Until
@@ -188,16 +186,19 @@ func (s *Server) Covered(c ownership.Covered) {
 
 // noteReservations updates the gauges. The lock is held.
 func (s *Server) noteReservations() {
+	covered := 0
+	for _, held := range s.reservations.held {
+		if held.covered {
+			covered++
+		}
+	}
 	s.Metrics.reservations.Set(float64(len(s.reservations.held)))
-	s.Metrics.covered.Set(float64(s.reservations.covered))
+	s.Metrics.covered.Set(float64(covered))
 }
 
-// remove forgets a reservation. The lock is held.
-func (r *reservations) remove(held *reservation) {
-	delete(r.held, held.id)
-	if held.covered {
-		r.covered--
-	}
+// finish appends the result of a reservation that ends now.
+func (r *reservation) finish(kind event.ResultKind, dst []event.Result) []event.Result {
+	return append(dst, r.Answer([]event.Result{{Delivery: r.name, Kind: kind}}, nil)...)
 }
 
 // renew returns the time that the holder may continue from now, by its own clock, if that can be promised. A zero
@@ -278,8 +279,8 @@ func (s *Server) release(ids []event.DeliveryID) (others []event.DeliveryID) {
 			others = append(others, id)
 			continue
 		}
-		results = append(results, held.Answer([]event.Result{{Delivery: held.name, Kind: event.ResultDone}}, nil)...)
-		r.remove(held)
+		results = held.finish(event.ResultDone, results)
+		delete(r.held, id)
 		s.drop(held, true)
 	}
 	if r.next != nil {
@@ -306,8 +307,8 @@ func (s *Server) revokeReservations(hit func(ring.Partition) bool, take func(*Ou
 		case !held.covered:
 			back = append(back, take(held.Outstanding)...)
 		case hit(held.taken.Partition):
-			back = append(back, held.Answer([]event.Result{{Delivery: held.name, Kind: event.ResultHandedOver}}, nil)...)
-			r.remove(held)
+			back = held.finish(event.ResultHandedOver, back)
+			delete(r.held, held.id)
 			s.Metrics.covers.WithLabelValues("handed_over").Inc()
 		}
 	}
@@ -320,7 +321,7 @@ func (s *Server) revokeReservations(hit func(ring.Partition) bool, take func(*Ou
 func (r *reservation) expire(now clock.Instant, dst []event.Result) []event.Result {
 	before := len(dst)
 	if r.covered && !r.over.After(now) {
-		dst = append(dst, r.Answer([]event.Result{{Delivery: r.name, Kind: event.ResultLost}}, nil)...)
+		dst = r.finish(event.ResultLost, dst)
 	} else if !r.covered {
 		dst = r.Expire(now, dst)
 	}
@@ -350,7 +351,7 @@ func (s *Server) expireReservations(now clock.Instant) clock.Instant {
 		before := len(lost)
 		lost = held.expire(now, lost)
 		if len(lost) > before {
-			r.remove(held)
+			delete(r.held, held.id)
 			s.drop(held, false)
 			continue
 		}

@@ -84,8 +84,7 @@ type Server struct {
 	sessions map[event.WorkerID]*session // sessions that have not ended, including broken ones
 	last     event.WorkerID              // the newest that was given
 	live     int                         // sessions whose stream has not ended
-	stopped  bool
-	stopping chan struct{} // closed when stopped is set
+	stopping chan struct{}               // closed, under mu, when it stops
 
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
 	listenedAt clock.Instant // the same, for silent workers
@@ -216,22 +215,22 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) begin(w *session, stream grpc.ServerStream, written chan<- error) (started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped {
-		s.streaming.Go(func() { w.read(stream) })
-		s.streaming.Go(func() {
-			err := w.write(stream)
-			w.stop()
-			written <- err
-		})
+	if signal.IsClosed(s.stopping) {
+		return false
 	}
-	return !s.stopped
+	s.streaming.Go(func() { w.read(stream) })
+	s.streaming.Go(func() {
+		err := w.write(stream)
+		w.stop()
+		written <- err
+	})
+	return true
 }
 
 // stop ends all streams and refuses new ones.
 func (s *Server) stop() {
 	s.mu.Lock()
-	if !s.stopped {
-		s.stopped = true
+	if !signal.IsClosed(s.stopping) {
 		close(s.stopping)
 	}
 	s.mu.Unlock()
@@ -321,27 +320,28 @@ func (s *Server) WakeAll() {
 // partitions must be closed already. When it returns, every later Pong goes out after the
 // Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
-	s.revokeReservations(partitions.Has, func(d *Outstanding) []event.Result {
-		_, back := d.Revoke(partitions, final, nil)
-		return back
-	})
-	for _, w := range s.snapshot() {
-		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.outstanding.Revoke(partitions, final, dst) }, partitions)
-	}
-	s.notify()
+	s.revoke(partitions.Has, partitions, func(d *Outstanding) (bool, []event.Result) { return d.Revoke(partitions, final, nil) })
 }
 
 // RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
 func (s *Server) RevokeAll() {
-	s.revokeReservations(func(ring.Partition) bool { return true }, func(d *Outstanding) []event.Result {
-		_, back := d.RevokeAll(nil)
+	s.revoke(everywhere, nil, func(d *Outstanding) (bool, []event.Result) { return d.RevokeAll(nil) })
+}
+
+// revoke takes deliveries back by take. Covered reservations on partitions in hit end, and workers are told that these partitions are revoked, or all
+// if that is nil.
+func (s *Server) revoke(hit func(ring.Partition) bool, partitions ownership.Set, take func(*Outstanding) (tell bool, back []event.Result)) {
+	s.revokeReservations(hit, func(d *Outstanding) []event.Result {
+		_, back := take(d)
 		return back
 	})
 	for _, w := range s.snapshot() {
-		w.revoke(w.outstanding.RevokeAll, nil)
+		w.revoke(take, partitions)
 	}
 	s.notify()
 }
+
+func everywhere(ring.Partition) bool { return true }
 
 // TakeBack ends reservations, and takes other single deliveries back for good, by their names in the mailboxes: waiting
 // ones never start, running ones are cancelled at once, and one that is not answered by its deadline is over, lost.
@@ -371,7 +371,7 @@ func (s *Server) Force(partitions ownership.Set) {
 func (s *Server) admit(w *session, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped {
+	if signal.IsClosed(s.stopping) {
 		return errStopped
 	}
 	if s.live >= s.cfg.WorkersMax {
@@ -405,9 +405,7 @@ func (s *Server) hasWorker(name string) bool {
 
 // streamEnded notes that the stream of an admitted session has ended.
 func (s *Server) streamEnded(w *session) {
-	if len(w.schedules) > 0 {
-		s.Schedules.Forget(w.id)
-	}
+	s.undeclare(w)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live--
@@ -444,14 +442,13 @@ func (s *Server) finish(results []event.Result) {
 	}
 }
 
-// admitSuspects removes from taken the suspects for which there is no room, and appends a result for each to putOff.
-// A suspect is an event that was at a worker when it crashed.
-func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
+// admitSuspect reports whether there is room for a suspect, which is an event that was at a worker when it crashed.
+func (s *Server) admitSuspect(d *event.Delivery) bool {
 	s.suspectsMu.Lock()
 	defer s.suspectsMu.Unlock()
-	taken, putOff = s.suspects.admit(taken, putOff)
+	admitted := s.suspects.admit(d)
 	s.noteSuspects()
-	return taken, putOff
+	return admitted
 }
 
 func (s *Server) dischargeSuspects(results []event.Result) {

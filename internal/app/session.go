@@ -58,18 +58,16 @@ type session struct {
 	goodbye    string   // why the router ends the stream, "" if it does not
 
 	// What the worker has said of itself, written before it takes its first delivery.
-	rawClock  bool     // it counts its deadlines on a clock that NTP cannot slew
-	calls     bool     // it takes calls
-	schedules []string // the names of those that it declares
-	unchecked string   // its SDK, if that does not declare that it passes router conformance
+	rawClock  bool   // it counts its deadlines on a clock that NTP cannot slew
+	calls     bool   // it takes calls
+	declares  bool   // it has declared schedules
+	unchecked string // its SDK, if that does not declare that it passes router conformance
 
-	quiet    uint8 // how often Expire has listened since the newest Pong, or the Ping behind it
-	unread   uint8 // how often Expire has listened since the newest receipt, while one was due
-	greeted  bool  // its Hello was accepted
-	draining bool  // the worker wants no more
-	broken   bool  // the stream has ended
-	ended    bool  // no further frame follows
-	err      error // why, nil when the worker closed the stream in order
+	quiet   uint8 // how often Expire has listened since the newest Pong, or the Ping behind it
+	unread  uint8 // how often Expire has listened since the newest receipt, while one was due
+	greeted bool  // its Hello was accepted
+	ended   bool  // no further frame follows
+	err     error // why, nil when the worker closed the stream in order
 
 	sent       uint64 // number of the newest Deliveries frame that was sent
 	receiptIn  uint64 // number of the newest one that the worker has receipted
@@ -105,20 +103,16 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 		return status.Error(codes.Unavailable, errStopped.Error())
 	}
 	err := w.await(written)
-	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
+	w.mu.Lock() // a Hello may come just when the wait for it ends
+	name, sentAway := w.name, w.goodbye != ""
+	w.mu.Unlock()
+	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !sentAway {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
 		if log, due := s.refusalLines.Line(); due {
-			log.Warn("worker stream ended", "worker", w.calledSoFar(), "error", err)
+			log.Warn("worker stream ended", "worker", name, "error", err)
 		}
 	}
 	return err
-}
-
-// calledSoFar returns the name of the worker, "" before it has one: a Hello may come just when the wait for it ends.
-func (w *session) calledSoFar() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.name
 }
 
 // writeGrace is how long the last frame may take when a stream is over.
@@ -229,8 +223,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	s := w.server
 	limit := int(min(int64(h.GetMaxInFlight()), int64(s.cfg.InFlightMax)))
 	w.mu.Lock()
-	w.outstanding = NewOutstanding(limit)
-	w.outstanding.asks = s.Handled != nil
+	w.outstanding.limit, w.outstanding.asks = limit, s.Handled != nil
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	w.calls = slices.Contains(h.GetCapabilities(), appwire.Calls)
 	w.frame.State = slices.Contains(h.GetCapabilities(), appwire.State)
@@ -270,7 +263,7 @@ func (w *session) greet(limit int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.server
-	w.greeted = !w.broken
+	w.greeted = !w.outstanding.broken
 	var asksFor []string
 	if s.Handled != nil {
 		asksFor = append(asksFor, appwire.Intervals)
@@ -361,15 +354,12 @@ func (w *session) control(f *appv1.WorkRequest) error {
 // drain ends the giving, as the worker asks.
 func (w *session) drain(d *appv1.Drain) {
 	w.mu.Lock()
-	first := !w.draining
-	w.draining = true
+	first := !w.outstanding.draining
 	results := w.outstanding.Drain(nil)
 	w.mu.Unlock()
 	s := w.server
 	if first {
-		if len(w.schedules) > 0 {
-			s.Schedules.Forget(w.id) // it takes no more firings, and others may
-		}
+		s.undeclare(w) // it takes no more firings, and others may
 		s.Boxes.WorkerGone(w.id)
 		if log, due := s.drainLines.Line(); due {
 			log.Info("worker drains", "worker", w.name, "node", d.GetNode())
@@ -402,8 +392,7 @@ func (w *session) status() error {
 // stop says that the stream has ended. The session lives on while deliveries of it may run.
 func (w *session) stop() {
 	w.mu.Lock()
-	admitted, drained := w.greeted, w.draining
-	w.broken = true
+	admitted, drained := w.greeted, w.outstanding.draining
 	if meant := drained || w.goodbye != "" || w.ended && w.err == nil; meant {
 		w.result = w.outstanding.Break(w.result)
 	} else {
@@ -438,7 +427,7 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	lost := w.outstanding.Expire(now, nil)
 	next := w.outstanding.Next()
 	stats := w.outstanding.Stats()
-	over := w.broken && w.outstanding.Len() == 0
+	over := w.outstanding.broken && w.outstanding.Len() == 0
 	w.server.count(stats) // before the writer tells the worker: who sees a revocation there finds it counted
 	w.mu.Unlock()
 	if over {
@@ -454,7 +443,7 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 func (w *session) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.greeted || w.broken || w.ended {
+	if !w.greeted || w.outstanding.broken || w.ended {
 		return
 	}
 	if w.quiet++; w.receiptIn < w.sent {
@@ -476,14 +465,14 @@ func (w *session) listen() {
 func (w *session) ready() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.greeted && !w.draining && !w.broken && !w.ended
+	return w.greeted && !w.outstanding.draining && !w.outstanding.broken && !w.ended
 }
 
 // revoke runs take, which takes deliveries back, under the lock, and notes for the writer what the worker must be told:
 // that the partitions are revoked, or all if that is nil.
-func (w *session) revoke(take func([]event.Result) (bool, []event.Result), partitions ownership.Set) {
+func (w *session) revoke(take func(*Outstanding) (tell bool, back []event.Result), partitions ownership.Set) {
 	w.mu.Lock()
-	tell, back := take(nil)
+	tell, back := take(w.outstanding)
 	stats := w.outstanding.Stats()
 	if tell && partitions == nil {
 		w.revokedAll = true
@@ -500,9 +489,9 @@ func (w *session) revoke(take func([]event.Result) (bool, []event.Result), parti
 
 // takeBack takes single deliveries back for good.
 func (w *session) takeBack(ids []event.DeliveryID) {
-	w.revoke(func(dst []event.Result) (tell bool, _ []event.Result) {
-		w.skipped, dst = w.outstanding.TakeBack(ids, w.skipped, dst)
-		return false, dst // the worker is told of single ones by their names
+	w.revoke(func(d *Outstanding) (tell bool, back []event.Result) {
+		w.skipped, back = d.TakeBack(ids, w.skipped, nil)
+		return false, back // the worker is told of single ones by their names
 	}, nil)
 }
 
@@ -518,13 +507,6 @@ func (w *session) goAway(reason string) {
 	defer w.mu.Unlock()
 	w.goodbye = reason
 	w.wake()
-}
-
-// sentAway reports whether the router has ended the stream for a reason of its own.
-func (w *session) sentAway() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.goodbye != ""
 }
 
 // count adds unusable results to the metrics.

@@ -27,29 +27,18 @@ const suspectPause = 50 * time.Millisecond
 
 func crashLevel(crashes uint32) int { return int(min(crashes, crashLevels)) - 1 }
 
-// admit takes the suspects among the deliveries in, as far as there is room. Those for
-// which there is none it removes from taken, and appends a result for them to dst that
-// puts them off.
-func (w *suspects) admit(taken []event.Delivery, dst []event.Result) (admitted []event.Delivery, _ []event.Result) {
-	admitted = taken[:0]
-	for i := range taken {
-		d := &taken[i]
-		if d.Crashes > 0 {
-			level := crashLevel(d.Crashes)
-			if w.each[level] >= suspectsMax[level] {
-				dst = append(dst, event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: suspectPause})
-				continue
-			}
-			if w.in == nil {
-				w.in = make(map[event.DeliveryID]uint32)
-			}
-			w.in[d.ID] = d.Crashes
-			w.each[level]++
-		}
-		admitted = append(admitted, *d)
+// admit takes a suspect in, and reports false if there is no room for it.
+func (w *suspects) admit(d *event.Delivery) bool {
+	level := crashLevel(d.Crashes)
+	if w.each[level] >= suspectsMax[level] {
+		return false
 	}
-	clear(taken[len(admitted):])
-	return admitted, dst
+	if w.in == nil {
+		w.in = make(map[event.DeliveryID]uint32)
+	}
+	w.in[d.ID] = d.Crashes
+	w.each[level]++
+	return true
 }
 
 // discharge forgets deliveries that are over.
@@ -60,14 +49,4 @@ func (w *suspects) discharge(results []event.Result) {
 			w.each[crashLevel(crashes)]--
 		}
 	}
-}
-
-// suspicious reports whether there is a suspect among deliveries, so that admit is needed.
-func suspicious(taken []event.Delivery) bool {
-	for i := range taken {
-		if taken[i].Crashes > 0 {
-			return true
-		}
-	}
-	return false
 }

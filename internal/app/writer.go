@@ -168,15 +168,7 @@ func (w *session) fill() bool {
 	clear(w.took)
 	w.took = s.Boxes.Take(w.id, min(room, s.cfg.FrameEventsMax), w.took[:0])
 	taken := len(w.took) > 0 // then others may be ready behind them, also if none of them goes to the worker
-	if suspicious(w.took) {
-		w.took, w.result = s.admitSuspects(w.took, w.result)
-	}
-	if !w.calls {
-		w.took, w.result = refuseCalls(w.took, w.result)
-	}
-	if isSent(w.took) {
-		w.took, w.result = w.judgeFirings(w.took, w.result)
-	}
+	w.took, w.result = w.screen(w.took, w.result)
 	w.mu.Lock()
 	w.result = w.outstanding.Give(w.took, w.result)
 	w.mu.Unlock()
@@ -184,25 +176,36 @@ func (w *session) fill() bool {
 	return taken
 }
 
-// refuseCalls removes the calls from taken, and appends a result for each to dst: a worker that takes no calls would
-// handle them as events.
-func refuseCalls(taken []event.Delivery, dst []event.Result) (events []event.Delivery, _ []event.Result) {
-	first := 0
-	for first < len(taken) && taken[first].Call() == nil { // nearly always all: nothing is copied
-		first++
-	}
-	events = taken[:first]
-	for i := first; i < len(taken); i++ {
-		if d := &taken[i]; d.Call() == nil {
-			events = append(events, *d)
-		} else {
-			dst = append(dst, event.Result{
-				Delivery: d.ID, Kind: event.ResultNotStarted, Reason: "the worker of the key takes no calls", Reply: &event.CallReply{Code: event.CodeNoHandler},
-			})
+// screen removes the deliveries from taken that must not go to the worker now, and appends a result for each to dst.
+func (w *session) screen(taken []event.Delivery, dst []event.Result) (kept []event.Delivery, _ []event.Result) {
+	kept = taken[:0]
+	for i := range taken {
+		switch no := w.refusal(&taken[i]); {
+		case no != nil:
+			dst = append(dst, *no)
+		case len(kept) == i: // nearly always: nothing is copied
+			kept = taken[:i+1]
+		default:
+			kept = append(kept, taken[i])
 		}
 	}
-	clear(taken[len(events):])
-	return events, dst
+	clear(taken[len(kept):])
+	return kept, dst
+}
+
+// refusal returns the result of a delivery that must not go to the worker now, nil if it may.
+func (w *session) refusal(d *event.Delivery) *event.Result {
+	switch {
+	case d.Crashes > 0 && !w.server.admitSuspect(d):
+		return &event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: suspectPause}
+	case !w.calls && d.Call() != nil: // the worker would handle it as an event
+		return &event.Result{
+			Delivery: d.ID, Kind: event.ResultNotStarted, Reason: "the worker of the key takes no calls", Reply: &event.CallReply{Code: event.CodeNoHandler},
+		}
+	case d.MessageID().IsSent():
+		return w.judgeFiring(d)
+	}
+	return nil
 }
 
 // flush finishes the deliveries that the writer has found to be over.
@@ -217,7 +220,7 @@ func (w *session) flush() {
 func (w *session) onlyReceipt() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.receiptOut == w.takenIn || w.outstanding.Len() == 0 && !w.draining {
+	if w.receiptOut == w.takenIn || w.outstanding.Len() == 0 && !w.outstanding.draining {
 		return nil
 	}
 	w.receiptOut = w.takenIn

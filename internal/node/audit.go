@@ -126,8 +126,12 @@ func (a *auditing) endedLate(h audit.Handling) {
 	signal.Set(a.changed)
 }
 
-// run reports handlings to next owners until ctx ends, and then the last ones.
+// run reports handlings to next owners until ctx ends, and then the last ones. a may be nil.
 func (a *auditing) run(ctx context.Context) error {
+	if a == nil {
+		<-ctx.Done()
+		return nil
+	}
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
 	for {
@@ -161,12 +165,12 @@ func (a *auditing) tell(ctx context.Context) {
 	reports := make([]exchange.Report, len(t.Members))
 	owes := a.gather(t, reports)
 	var sending sync.WaitGroup
+	defer sending.Wait()
 	for i, m := range t.Members {
 		if r := reports[i]; m.Inc != self && (owes[i] || len(r.Handlings) > 0) {
 			sending.Go(func() { a.report(ctx, failed{m, r, clock.Now().Add(unheardAfter)}) })
 		}
 	}
-	sending.Wait()
 }
 
 // repeat sends the failed reports again. Reports for a member that has left go to the present owners.
@@ -175,20 +179,18 @@ func (a *auditing) repeat(ctx context.Context) {
 	a.mu.Lock()
 	again := a.again
 	a.again, a.held = nil, 0
+	var sending sync.WaitGroup
+	defer sending.Wait()
 	for _, f := range again {
-		if !t.IsMember(f.to.Inc) && len(f.report.Handlings) > 0 {
+		switch {
+		case t.IsMember(f.to.Inc):
+			sending.Go(func() { a.report(ctx, f) })
+		case len(f.report.Handlings) > 0:
 			a.late = append(a.late, f.report.Handlings...)
 			signal.Set(a.changed)
 		}
 	}
 	a.mu.Unlock()
-	var sending sync.WaitGroup
-	for _, f := range again {
-		if t.IsMember(f.to.Inc) {
-			sending.Go(func() { a.report(ctx, f) })
-		}
-	}
-	sending.Wait()
 }
 
 // gather puts handlings into the reports to the members of t. owes has the members with partitions that were this node's: they

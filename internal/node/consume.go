@@ -48,21 +48,14 @@ func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 			}
 			pause := pauses.Next()
 			n.log.Warn("cannot consume; trying again", "error", err, "pause", pause)
-			sleep(ctx, s, pause)
+			select {
+			case <-ctx.Done():
+			case <-s.draining:
+			case <-time.After(pause):
+			}
 		}
 	}
 	return nil
-}
-
-// sleep waits for d, or until the node is to drain or ctx ends.
-func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-s.draining:
-	case <-timer.C:
-	}
 }
 
 // settleMax bounds the wait of a node that stops reading for its verdicts: many round trips to
@@ -147,17 +140,8 @@ func (n *Node) mayConsume(s *drainCycle) bool {
 // adds or removes a topic, no application may get events of a topic that its own settings do
 // not list. A member of a release that does not list its topics counts as listing all.
 func (n *Node) topicsToConsume() []string {
-	t := n.Table()
-	if t == nil {
-		return n.cfg.Topics
-	}
-	return slices.DeleteFunc(slices.Clone(n.cfg.Topics), func(topic string) bool {
-		return slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return doesNotList(m, topic) })
-	})
-}
-
-func doesNotList(m ownership.Node, topic string) bool {
-	return len(m.Topics) > 0 && !slices.Contains(m.Topics, topic)
+	waiting := n.TopicsNotConsumed()
+	return slices.DeleteFunc(slices.Clone(n.cfg.Topics), func(topic string) bool { return waiting[topic] != nil })
 }
 
 // TopicsNotConsumed returns those of this node's topics that wait until all members list them, each with the names of
@@ -173,7 +157,7 @@ func (n *Node) TopicsNotConsumed() map[string][]string {
 	var waiting map[string][]string
 	for _, topic := range n.cfg.Topics {
 		for _, m := range t.Members {
-			if doesNotList(m, topic) {
+			if len(m.Topics) > 0 && !slices.Contains(m.Topics, topic) {
 				if waiting == nil {
 					waiting = map[string][]string{}
 				}

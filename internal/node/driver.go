@@ -14,48 +14,30 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// dataPath is the part of a node that ownership controls.
-type dataPath interface {
-	driver.DataPath
-	// HandOver sends the next owners a part of the ids of events that finished here, and
-	// reports whether there may be more.
-	HandOver() (more bool)
-}
-
-// host performs the effects of a driver.
-type host struct {
-	driver.ControlLog // nil if the machine asks nothing of it
-	driver.DataPath
-	note func(ownership.Note)
-}
-
-// Note implements driver.Host.
-func (h host) Note(n ownership.Note) { h.note(n) }
-
 // inputsMax is the number of inputs that wait for the driver, and that it takes in at once.
 const inputsMax = 64
 
 // driverLoop is the goroutine around the driver of one incarnation.
 type driverLoop struct {
-	driver  *driver.Driver
-	machine driver.Machine
-	path    dataPath
-	news    func() []ownership.Input // changes in the reach of peers, fetched after each wake
-	inputs  chan ownership.Input
+	driver   *driver.Driver
+	machine  driver.Machine
+	handOver func() (more bool)       // sends the next owners a part of the ids of events that finished here
+	news     func() []ownership.Input // changes in the reach of peers, fetched after each wake
+	inputs   chan ownership.Input
 
 	ended  chan struct{} // closed when run has returned
 	wake   chan struct{} // cap 1: there is something in idle or covers, or news
 	status atomic.Pointer[ownership.Status]
+	due    atomic.Int64 // clock.Instant of the machine's next step at the latest; 0: not stepped yet
 
 	mu     sync.Mutex        // guards the fields below
 	idle   []ring.Partition  // on which a delivery has ended: perhaps nothing runs there now
 	covers []ownership.Input // Covers and Drops
 }
 
-func newDriverLoop(machine driver.Machine, log driver.ControlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driverLoop {
+func newDriverLoop(machine driver.Machine, host driver.Host, handOver func() (more bool), news func() []ownership.Input) *driverLoop {
 	d := &driverLoop{
-		driver:  driver.New(machine, host{log, path, note}),
-		machine: machine, path: path, news: news,
+		driver: driver.New(machine, host), machine: machine, handOver: handOver, news: news,
 		inputs: make(chan ownership.Input, inputsMax), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	d.status.Store(new(ownership.Status))
@@ -88,14 +70,6 @@ func (d *driverLoop) cover(in ownership.Input) {
 	d.wakeUp()
 }
 
-func (d *driverLoop) takeCovers() []ownership.Input {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	covers := d.covers
-	d.covers = nil
-	return covers
-}
-
 // wakeUp makes the driver fetch idle partitions, Covers, Drops and news. It never blocks.
 func (d *driverLoop) wakeUp() {
 	signal.Set(d.wake)
@@ -123,7 +97,7 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 		case in := <-d.inputs:
 			inputs = d.takeMore(append(inputs, in))
 		case <-d.wake:
-			inputs = append(append(append(inputs, d.takeIdle()), d.takeCovers()...), d.news()...)
+			inputs = append(append(inputs, d.takePending()...), d.news()...)
 		case <-timer.C:
 			inputs = append(inputs, ownership.Tick{})
 		case <-pause.C:
@@ -134,7 +108,7 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 				return end
 			}
 		}
-		if !pausing && d.path.HandOver() {
+		if !pausing && d.handOver() {
 			pausing = true
 			pause.Reset(pipeline.HandoverPause)
 		}
@@ -155,14 +129,14 @@ func (d *driverLoop) takeMore(inputs []ownership.Input) []ownership.Input {
 	return inputs
 }
 
-// takeIdle checks again, now that the driver is at rest: a partition that is idle behind a
-// closed gate stays idle.
-func (d *driverLoop) takeIdle() ownership.Input {
+// takePending returns what idle and covers hold. It checks idle partitions again, now that the driver is at rest: one that is idle behind a
+// closed gate remains so.
+func (d *driverLoop) takePending() []ownership.Input {
 	d.mu.Lock()
-	asked := d.idle
-	d.idle = nil
+	asked, covers := d.idle, d.covers
+	d.idle, d.covers = nil, nil
 	d.mu.Unlock()
-	return d.driver.Rest(asked)
+	return append([]ownership.Input{d.driver.Rest(asked)}, covers...)
 }
 
 func (d *driverLoop) untilNext() time.Duration {
@@ -181,7 +155,9 @@ func (d *driverLoop) take(inputs []ownership.Input) (end ownership.Effect) {
 			status := d.machine.Status(d.driver.At())
 			d.status.Store(&status)
 			return d.driver.End()
-		case driver.Stepped, driver.Performed:
+		case driver.Stepped:
+			d.due.Store(int64(d.machine.Next()))
+		case driver.Performed:
 		}
 	}
 }

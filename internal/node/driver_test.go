@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/ring"
 )
 
@@ -42,7 +43,7 @@ func (s steps) Revoke(ownership.Revoke)                   { s <- "revoke" }
 func (s steps) Force(ownership.ForceDrain)                {}
 func (s steps) SetLease(ownership.Lease)                  {}
 func (s steps) SetTable(*ownership.Table)                 {}
-func (s steps) HandOver() (more bool)                     { return false }
+func (s steps) Note(ownership.Note)                       {}
 func (s steps) Covered(ownership.Covered)                 {}
 func (s steps) TakenOver(ownership.TakenOver)             {}
 func (s steps) HandOverLate()                             { s <- "hand over" }
@@ -56,7 +57,7 @@ func (s steps) Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 // over after the question which deliveries run, and before the Beat with the answer.
 func TestWhatHasEndedIsToldBeforeTheBeat(t *testing.T) {
 	calls := make(steps, 16)
-	d := newDriverLoop(revoking{}, calls, calls, nil, func() []ownership.Input { return nil })
+	d := newDriverLoop(revoking{}, calls, nothingToHandOver, nothingNew)
 	ctx, stop := context.WithCancel(t.Context())
 	go d.run(ctx)
 	defer func() { stop(); <-d.ended }()
@@ -81,19 +82,23 @@ func TestWhatHasEndedIsToldBeforeTheBeat(t *testing.T) {
 	expect("rest", "hand over", "append")
 }
 
-// idlePath is the data path of a member without events.
-type idlePath struct{}
+func nothingToHandOver() (more bool) { return false }
 
-func (idlePath) SetGates([]ownership.GateChange)                            {}
-func (idlePath) Revoke(ownership.Revoke)                                    {}
-func (idlePath) Force(ownership.ForceDrain)                                 {}
-func (idlePath) SetLease(ownership.Lease)                                   {}
-func (idlePath) SetTable(*ownership.Table)                                  {}
-func (idlePath) HandOver() (more bool)                                      { return false }
-func (idlePath) Covered(ownership.Covered)                                  {}
-func (idlePath) TakenOver(ownership.TakenOver)                              {}
-func (idlePath) HandOverLate()                                              {}
-func (idlePath) Rest(asked ownership.Set) (ownership.Set, []ownership.Busy) { return asked, nil }
+func nothingNew() []ownership.Input { return nil }
+
+// idleHost is the host of a member without events.
+type idleHost struct{ driver.ControlLog }
+
+func (idleHost) SetGates([]ownership.GateChange)                            {}
+func (idleHost) Revoke(ownership.Revoke)                                    {}
+func (idleHost) Force(ownership.ForceDrain)                                 {}
+func (idleHost) SetLease(ownership.Lease)                                   {}
+func (idleHost) SetTable(*ownership.Table)                                  {}
+func (idleHost) Covered(ownership.Covered)                                  {}
+func (idleHost) TakenOver(ownership.TakenOver)                              {}
+func (idleHost) HandOverLate()                                              {}
+func (idleHost) Rest(asked ownership.Set) (ownership.Set, []ownership.Busy) { return asked, nil }
+func (idleHost) Note(ownership.Note)                                        {}
 
 // counting is a machine that counts its steps and the pictures of it.
 type counting struct{ steps, pictures int }
@@ -118,7 +123,7 @@ func (c *counting) Status(clock.Instant) ownership.Status {
 // Inputs that wait are taken in at once, not one for each turn of the driver.
 func TestInputsThatWaitAreTakenTogether(t *testing.T) {
 	m := &counting{}
-	d := newDriverLoop(m, nil, idlePath{}, nil, func() []ownership.Input { return nil })
+	d := newDriverLoop(m, idleHost{}, nothingToHandOver, nothingNew)
 	for range inputsMax {
 		d.deliver(ownership.CheckAnswer{})
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -30,8 +31,7 @@ type gossipMachine struct {
 
 	table   *ownership.Table // nil before the first
 	gates   []ownership.Gate
-	running []bool // revoked, and maybe not over
-	ran     int    // how many are
+	running map[ring.Partition]bool // revoked, and maybe not over
 	revokes uint64
 	forceAt clock.Instant // when the patience with them ends
 	forced  bool          // it has ended
@@ -50,7 +50,7 @@ func newGossipMachine(cfg ownership.Config, members func() []membership.Member) 
 	return &gossipMachine{
 		self:   ownership.Node{Name: cfg.Name, Inc: cfg.Inc, Lease: cfg.Timing.Lease, GRPCAddr: cfg.GRPCAddr, GossipAddr: cfg.GossipAddr},
 		timing: cfg.Timing, place: cfg.Place, members: members,
-		gates: make([]ownership.Gate, cfg.Partitions), running: make([]bool, cfg.Partitions),
+		gates: make([]ownership.Gate, cfg.Partitions), running: make(map[ring.Partition]bool),
 	}
 }
 
@@ -63,7 +63,7 @@ func (m *gossipMachine) Step(now clock.Instant, in ownership.Input) []ownership.
 	if m.began == 0 {
 		m.began = now
 	}
-	ran := m.ran
+	ran := len(m.running)
 	switch in := in.(type) {
 	case ownership.Drained:
 		m.drained(in.Partitions)
@@ -77,7 +77,7 @@ func (m *gossipMachine) Step(now clock.Instant, in ownership.Input) []ownership.
 		m.emit(ownership.PublishTable{Table: table})
 	}
 	m.force()
-	m.renew(ran != m.ran)
+	m.renew(ran != len(m.running))
 	m.finish()
 	return m.effects
 }
@@ -89,7 +89,7 @@ func (m *gossipMachine) Next() clock.Instant {
 		return clock.Forever
 	case m.table == nil:
 		return min(m.renewAt, m.opensAt())
-	case m.ran > 0 && !m.forced:
+	case len(m.running) > 0 && !m.forced:
 		return min(m.renewAt, m.forceAt)
 	}
 	return m.renewAt
@@ -181,7 +181,6 @@ func (m *gossipMachine) moveGates() {
 		m.emit(ownership.SetGates{Gates: changes})
 	}
 	if len(revoked) > 0 {
-		m.ran += len(revoked)
 		m.revokes++
 		m.forceAt, m.forced = m.now.Add(m.timing.DrainTimeout), false
 		m.emit(ownership.Revoke{Seq: m.revokes, Partitions: ownership.SetOf(revoked...)})
@@ -191,21 +190,18 @@ func (m *gossipMachine) moveGates() {
 
 func (m *gossipMachine) drained(partitions ownership.Set) {
 	for p := range partitions.All() {
-		if int(p) < len(m.running) && m.running[p] {
-			m.running[p] = false
-			m.ran--
-		}
+		delete(m.running, p)
 	}
 }
 
 // force ends deliveries that outlast their partition by DrainTimeout.
 func (m *gossipMachine) force() {
-	if m.ran == 0 || m.forced || m.now.Before(m.forceAt) {
+	if len(m.running) == 0 || m.forced || m.now.Before(m.forceAt) {
 		return
 	}
 	m.forced = true
 	m.emit(ownership.ForceDrain{Partitions: m.draining(), Reason: "drain timeout"})
-	m.emit(ownership.Note{Kind: ownership.NoteForced, Count: m.ran})
+	m.emit(ownership.Note{Kind: ownership.NoteForced, Count: len(m.running)})
 }
 
 // renew gives this node a lease that no other node has granted. It makes a paused node and its
@@ -227,18 +223,12 @@ func (m *gossipMachine) renew(changed bool) {
 
 // draining returns where something revoked may run.
 func (m *gossipMachine) draining() ownership.Set {
-	var list []ring.Partition
-	for p, running := range m.running {
-		if running {
-			list = append(list, ring.Partition(p))
-		}
-	}
-	return ownership.SetOf(list...)
+	return ownership.SetOf(slices.Collect(maps.Keys(m.running))...)
 }
 
 // finish ends a leave when no delivery runs. Other members learn of it by gossip's announcement.
 func (m *gossipMachine) finish() {
-	if m.leaving && m.ran == 0 {
+	if m.leaving && len(m.running) == 0 {
 		m.over = true
 		m.emit(ownership.SetLease{})
 		m.emit(ownership.Left{})
@@ -247,7 +237,7 @@ func (m *gossipMachine) finish() {
 
 // Status implements machine.
 func (m *gossipMachine) Status(now clock.Instant) ownership.Status {
-	s := ownership.Status{Phase: ownership.Current, Member: m.table != nil && !m.leaving, Lease: m.lease, Draining: m.ran}
+	s := ownership.Status{Phase: ownership.Current, Member: m.table != nil && !m.leaving, Lease: m.lease, Draining: len(m.running)}
 	for _, g := range m.gates {
 		switch g {
 		case ownership.Open:

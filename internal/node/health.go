@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/health"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
@@ -207,27 +205,14 @@ const stuckAfter = 30 * time.Second
 
 func (n *Node) checkDriver() error {
 	if l := n.incarnation.Load(); l != nil {
-		return l.timedMachine.check(clock.Now())
+		return l.driver.check(clock.Now())
 	}
 	return nil
 }
 
-// timedMachine records when its machine is due, so that a health check sees a driver that is stuck.
-type timedMachine struct {
-	driver.Machine
-	due atomic.Int64 // clock.Instant of the next step at the latest; 0: not stepped yet
-}
-
-// Step implements machine.
-func (p *timedMachine) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := p.Machine.Step(now, in)
-	p.due.Store(int64(p.Next()))
-	return effects
-}
-
 // check returns an error if the machine should have been stepped stuckAfter before now.
-func (p *timedMachine) check(now clock.Instant) error {
-	due := clock.Instant(p.due.Load())
+func (d *driverLoop) check(now clock.Instant) error {
+	due := clock.Instant(d.due.Load())
 	if late := now.Sub(due); due != 0 && late > stuckAfter {
 		return fmt.Errorf("the driver of ownership is stuck: its next step is %v late", late.Round(time.Second))
 	}

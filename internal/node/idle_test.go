@@ -48,8 +48,7 @@ func benchmarkIdleGroup(b *testing.B, members int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		machine := &timedMachine{Machine: &naming{Machine: newShown(m), state: m.State, publish: func(directory) {}}}
-		loop = newDriverLoop(machine, log, idlePath{}, func(ownership.Note) {}, func() []ownership.Input { return nil })
+		loop = newDriverLoop(newShown(m, func(directory) {}), idleHost{log}, nothingToHandOver, nothingNew)
 		loops[i] = loop
 		running.Go(func() { _ = log.Run(ctx) })
 		running.Go(func() { loop.run(ctx) })

@@ -28,17 +28,16 @@ import (
 // incarnation holds the parts of a node that end with an incarnation: the machine, the gossip and
 // the readers of the control log. The data path outlives it.
 type incarnation struct {
-	node         *Node
-	inc          ownership.Incarnation
-	key          ed25519.PrivateKey // of this incarnation alone, and never kept
-	gossip       *membership.Gossip
-	driver       *driverLoop
-	controlLog   *controllog.Log           // nil with Mode Gossip
-	shown        *shown                    // around the ownership.Machine, publishes the waits of gates; nil with Mode Gossip
-	timedMachine timedMachine              // around all of them: the one that driver steps
-	others       gossipView                // the members as gossip sees them, with Mode Gossip
-	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
-	appReady     bool                      // as the machine was told; for the driver's goroutine alone
+	node       *Node
+	inc        ownership.Incarnation
+	key        ed25519.PrivateKey // of this incarnation alone, and never kept
+	gossip     *membership.Gossip
+	driver     *driverLoop
+	controlLog *controllog.Log           // nil with Mode Gossip
+	shown      *shown                    // the ownership.Machine; nil with Mode Gossip
+	others     gossipView                // the members as gossip sees them, with Mode Gossip
+	named      atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
+	appReady   bool                      // as the machine was told; for the driver's goroutine alone
 
 	journal *os.File      // of the steps of the machine; nil: none
 	running ownership.Set // partitions on which deliveries of earlier incarnations ran when this one began
@@ -151,16 +150,14 @@ func (n *Node) startOwnership(l *incarnation) (serveLog func(context.Context) er
 	return l.controlLog.Run, nil
 }
 
-// drive makes the driver of the machine that decides for this incarnation. The driver steps it through layers that only
-// watch: shown, naming, a journal if one is configured, and timedMachine.
-func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
-	stepped := decides
-	if m, ok := decides.(*ownership.Machine); ok {
-		l.shown = newShown(m)
-		stepped = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
+// drive makes the driver of the machine that decides for this incarnation. An ownership.Machine is stepped through layers that
+// only watch: shown, and a journal if one is configured.
+func (l *incarnation) drive(machine driver.Machine, log driver.ControlLog) {
+	if m, ok := machine.(*ownership.Machine); ok {
+		l.shown = newShown(m, l.setNamed)
+		machine = l.journalled(l.shown)
 	}
-	l.timedMachine.Machine = stepped
-	l.driver = newDriverLoop(&l.timedMachine, log, dataSide{l.node.pipeline, l}, l.node.noted, l.news)
+	l.driver = newDriverLoop(machine, host{log, l.node.pipeline, l}, l.node.pipeline.HandOver, l.news)
 }
 
 // journalled returns a machine that writes its steps down, if that is asked for.
@@ -276,34 +273,38 @@ func newIncarnation() (inc ownership.Incarnation) {
 	return inc
 }
 
-// dataSide is the driver's dataPath: the pipeline, and the other users of a gate or a table.
-type dataSide struct {
+// host performs the effects of the driver of an incarnation: at the control log, the pipeline, and the other users of a gate or a table.
+type host struct {
+	driver.ControlLog // nil with Mode Gossip, whose machine asks nothing of it
 	*pipeline.Pipeline
 
 	of *incarnation
 }
 
-// SetGates implements dataPath.
-func (d dataSide) SetGates(changes []ownership.GateChange) {
-	n := d.of.node
+// Note implements driver.Host.
+func (h host) Note(note ownership.Note) { h.of.node.noted(note) }
+
+// SetGates implements driver.Host.
+func (h host) SetGates(changes []ownership.GateChange) {
+	n := h.of.node
 	n.rollout.closing(changes)
 	n.schedules.opens(changes) // first: events that are skipped leave when a gate opens, firings among them
-	d.Pipeline.SetGates(changes)
+	h.Pipeline.SetGates(changes)
 	n.rollout.gates(clock.Now(), changes)
 	n.schedules.closes(changes)
 }
 
-// Force implements dataPath.
-func (d dataSide) Force(f ownership.ForceDrain) {
-	d.of.node.metrics.forced.Add(float64(f.Partitions.Len()))
-	d.of.node.log.Warn("drain forced", "partitions", f.Partitions.Len(), "reason", f.Reason)
-	d.Pipeline.Force(f)
+// Force implements driver.Host.
+func (h host) Force(f ownership.ForceDrain) {
+	h.of.node.metrics.forced.Add(float64(f.Partitions.Len()))
+	h.of.node.log.Warn("drain forced", "partitions", f.Partitions.Len(), "reason", f.Reason)
+	h.Pipeline.Force(f)
 }
 
-// SetTable implements dataPath. Gates are set already, so events routed by the new table find
+// SetTable implements driver.Host. Gates are set already, so events routed by the new table find
 // them.
-func (d dataSide) SetTable(t *ownership.Table) {
-	l, n := d.of, d.of.node
+func (h host) SetTable(t *ownership.Table) {
+	l, n := h.of, h.of.node
 	peers := make([]forward.PeerAddress, 0, len(t.Members))
 	known := make([]membership.Known, 0, len(t.Members))
 	for _, m := range t.Members {
@@ -317,7 +318,7 @@ func (d dataSide) SetTable(t *ownership.Table) {
 	n.pool.SetPeers(peers)
 	n.notePeers(len(peers))
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
-	d.Pipeline.SetTable(t)
+	h.Pipeline.SetTable(t)
 	if n.audit != nil {
 		signal.Set(n.audit.changed)
 	}

@@ -625,7 +625,7 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 }
 
 func TestDriverThatIsStuck(t *testing.T) {
-	p := &timedMachine{}
+	p := &driverLoop{}
 	now := clock.Instant(time.Hour)
 	if err := p.check(now); err != nil {
 		t.Errorf("before the first step: %v", err)

@@ -1,26 +1,13 @@
 package node
 
 import (
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/ownership/driver"
 )
 
 // directory is the incarnations that the control log names, living or not. It is never
 // written to.
 type directory map[ownership.Incarnation]ownership.Node
-
-// naming is a machine that publishes the incarnations that the control log names, each time
-// that they change. Addresses from gossip alone are never dialed.
-type naming struct {
-	driver.Machine
-
-	state   func() *ownership.State
-	publish func(directory) // does not block
-
-	seen census
-}
 
 // census is equal for equal lists of nodes: nodes come at the end of the list, and go only
 // when one comes or an epoch does.
@@ -30,26 +17,24 @@ type census struct {
 	genesis, cur ownership.Position
 }
 
-// Step implements machine.
-func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := n.Machine.Step(now, in)
-	state := n.state()
+// changed returns the incarnations that the control log names if they have changed since the last call; nil: they have not, or there are none yet.
+func (c *census) changed(state *ownership.State) directory {
 	if state == nil || len(state.Nodes) == 0 {
-		return effects
+		return nil
 	}
 	seen := census{len(state.Nodes), state.Nodes[len(state.Nodes)-1].Inc, state.Genesis, state.Cur}
-	if seen != n.seen {
-		n.seen = seen
-		named := make(directory, len(state.Nodes))
-		for _, node := range state.Nodes {
-			named[node.Inc] = node
-		}
-		n.publish(named)
+	if seen == *c {
+		return nil
 	}
-	return effects
+	*c = seen
+	named := make(directory, len(state.Nodes))
+	for _, node := range state.Nodes {
+		named[node.Inc] = node
+	}
+	return named
 }
 
-// setNamed receives the incarnations that the control log names.
+// setNamed receives the incarnations that the control log names. Addresses from gossip alone are never dialed.
 func (l *incarnation) setNamed(named directory) {
 	l.named.Store(&named)
 	known := make(map[ownership.Incarnation]membership.Named, len(named))

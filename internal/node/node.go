@@ -260,13 +260,11 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 
 	laneMetrics := lane.NewMetrics(parts.Registry)
 	n.lane = lane.New(cfg.Lane, p, n, clock.Now, laneMetrics)
-	if cfg.Mode == Gossip {
-		n.lane.RefuseReservations()
-	}
-	n.lane.CoverIf(func() bool {
+	n.lane.NotExclusive = cfg.Mode == Gossip
+	n.lane.Covers = func() bool {
 		t := p.Table()
 		return t != nil && t.Covers()
-	})
+	}
 	laneMetrics.WatchWaiting(parts.Registry, n.lane)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
@@ -321,7 +319,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "mailbox", Run: n.pipeline.Run},
 			stages.Stage{Name: "ends", Run: n.learnEnds},
 			stages.Stage{Name: "app", Run: n.app.Run},
-			stages.Stage{Name: "audit", Run: n.runAudit},
+			stages.Stage{Name: "audit", Run: n.audit.run},
 			stages.Stage{Name: "app streams", Run: n.serveApp},
 			stages.Stage{Name: "claims", Run: n.keepClaims},
 			stages.Stage{Name: "acts", Run: n.keepActs},
@@ -341,15 +339,6 @@ func (n *Node) Run(ctx context.Context) error {
 	stop()
 	wait.Wait()
 	return errors.Join(ended, cut)
-}
-
-// runAudit runs the live auditor, if it is on.
-func (n *Node) runAudit(ctx context.Context) error {
-	if n.audit != nil {
-		return n.audit.run(ctx)
-	}
-	<-ctx.Done()
-	return nil
 }
 
 // drainWithin drains and waits for the end, but no longer than it may take.

@@ -102,37 +102,33 @@ const startSlack = 50 * time.Millisecond
 
 func (t *teller) attempt(a *history.Attempt) {
 	about := report.Step{Event: a.ID.String(), Attempt: int(a.Number)}
-	step := func(kind string, at clock.Instant, change func(*report.Step)) {
-		s := about
-		s.Kind = kind
-		if change != nil {
-			change(&s)
-		}
-		t.add(s, at)
+	step := func(kind string, at clock.Instant) {
+		about.Kind = kind
+		t.add(about, at)
 	}
-	step(report.StepQueued, a.Accepted, func(s *report.Step) { s.Attempt = 0 })
+	t.add(report.Step{Kind: report.StepQueued, Event: about.Event}, a.Accepted)
 	if a.Delivered != 0 {
 		if a.Fence != (event.Fence{}) {
 			about.Fence = a.Fence.String()
 		}
-		step(report.StepDelivered, a.Delivered, nil)
+		step(report.StepDelivered, a.Delivered)
 	}
 	if start := t.wall.ofBoot(a.Ran.Start); a.Ran.Length > 0 && !start.Before(a.Delivered.Add(-startSlack)) && !start.After(a.Ended.Add(startSlack)) {
-		step(report.StepStarted, max(start, a.Delivered), nil)
+		step(report.StepStarted, max(start, a.Delivered))
 	}
 	if a.Result != 0 {
-		step(report.StepAnswered, a.Ended, func(s *report.Step) {
-			s.Result, s.Seconds = a.Result.String(), a.Ended.Sub(a.Delivered).Seconds()
-			if a.TimedOut {
-				s.Result = "timed out"
-			}
-		})
+		answered := about
+		answered.Kind, answered.Result, answered.Seconds = report.StepAnswered, a.Result.String(), a.Ended.Sub(a.Delivered).Seconds()
+		if a.TimedOut {
+			answered.Result = "timed out"
+		}
+		t.add(answered, a.Ended)
 	}
 	switch a.End {
 	case history.Moved:
-		step(report.StepMoved, a.Ended, nil)
+		step(report.StepMoved, a.Ended)
 	case history.Retried:
-		step(report.StepRetried, a.Ended, nil)
+		step(report.StepRetried, a.Ended)
 	case history.Open, history.Done, history.Copied, history.Rejected, history.Returned, history.Parked:
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/history/hotkeys"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/report"
@@ -48,7 +49,7 @@ func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysA
 		k := &worst.Keys[i]
 		one := s.keyed(k.Hash)
 		s.describe(&one, now, k.KeyState)
-		name(&one, string(k.Key), q.Named)
+		name(&one, k.Key, q.Named)
 		all.Keys = append(all.Keys, one)
 	}
 	unsent := s.node.pool.Unsent()
@@ -67,11 +68,7 @@ func (s *reporter) Keys(ctx context.Context, q report.KeysQuestion) report.KeysA
 func (s *reporter) hotKeys(q report.KeysQuestion) report.KeysAt {
 	all, now := report.KeysAt{View: s.reporter()}, clock.Now()
 	for _, k := range s.node.boxes.HotKeys() {
-		one := s.keyed(k.Hash)
-		if k.Named {
-			s.describe(&one, now, s.node.boxes.Inspect(k.Name))
-			name(&one, string(k.Name), q.Named)
-		}
+		one := s.inspected(now, k.Hash, k.Name, q.Named)
 		one.Rate, one.Busy = k.Rate, k.Busy
 		if k.Outgrows != hotkeys.NotForeseen {
 			in := k.Outgrows.Seconds()
@@ -92,11 +89,7 @@ func (s *reporter) invertedKeys(q report.KeysQuestion) report.KeysAt {
 		return all
 	}
 	for _, k := range s.node.meter.Keys() {
-		one := s.keyed(k.Hash)
-		if k.Name != "" {
-			s.describe(&one, now, s.node.boxes.Inspect(k.Name))
-			name(&one, string(k.Name), q.Named)
-		}
+		one := s.inspected(now, k.Hash, k.Name, q.Named)
 		one.Order = &report.KeyOrder{Inversions: k.Sum(), Causes: make(map[string]uint64), Ago: age(now, k.Last)}
 		for _, cause := range audit.Causes() {
 			if n := k.Causes[cause]; n > 0 {
@@ -108,6 +101,16 @@ func (s *reporter) invertedKeys(q report.KeysQuestion) report.KeysAt {
 	all.Counts.Selected = len(all.Keys)
 	all.Bound(q)
 	return all
+}
+
+// inspected describes a key with what it does now, if its name is known; "": it is not.
+func (s *reporter) inspected(now clock.Instant, hash ring.KeyHash, key event.Key, named bool) report.ListedKey {
+	one := s.keyed(hash)
+	if key != "" {
+		s.describe(&one, now, s.node.boxes.Inspect(key))
+		name(&one, key, named)
+	}
+	return one
 }
 
 // describe tells the state of a key in its mailbox.
@@ -128,15 +131,15 @@ func (s *reporter) describe(one *report.ListedKey, now clock.Instant, k mailbox.
 }
 
 // name sets the name of a key, for callers that may see it.
-func name(one *report.ListedKey, key string, named bool) {
+func name(one *report.ListedKey, key event.Key, named bool) {
 	if named {
-		one.SetKey(key)
+		one.SetKey(string(key))
 	}
 }
 
 func (s *reporter) listedUnsent(now clock.Instant, k *forward.HeldKey, named bool) report.ListedKey {
 	one := s.keyed(ring.HashOf(string(k.Key)))
-	name(&one, string(k.Key), named)
+	name(&one, k.Key, named)
 	one.Wait, one.Behind, one.Age = k.Place.String(), k.Events-1, age(now, k.Oldest)
 	one.Seconds, one.EventSeconds, one.With = one.Age, one.Age*float64(k.Events), s.with(k.KeyPlace)
 	return one

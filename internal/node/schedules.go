@@ -262,37 +262,20 @@ func (s *schedules) Forget(w event.WorkerID) {
 	s.book.Forget(timeOfDay(), uint64(w))
 }
 
-// Declarer implements app.Schedules.
-func (s *schedules) Declarer(name string) event.WorkerID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return event.WorkerID(s.book.Declarer(name))
-}
-
 // Arrive implements app.Schedules.
-func (s *schedules) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
+func (s *schedules) Arrive(w event.WorkerID, id event.DeliveryID, sent *event.Sent) app.Firing {
 	f := schedule.FiringOf(sent)
 	s.mu.Lock()
+	if other := s.book.Elsewhere(uint64(w), f.Name); other != 0 {
+		s.mu.Unlock()
+		return app.Firing{To: event.WorkerID(other)}
+	}
 	now := timeOfDay()
 	d := s.book.Arrive(now, f)
 	if d.Verdict == schedule.Enter {
 		s.running[id] = f
 	}
 	s.mu.Unlock()
-	return s.decided(now, sent, d)
-}
-
-// Undeclared implements app.Schedules.
-func (s *schedules) Undeclared(sent *event.Sent) app.Firing {
-	s.mu.Lock()
-	now := timeOfDay()
-	d := s.book.ArriveUndeclared(now, schedule.FiringOf(sent))
-	s.mu.Unlock()
-	return s.decided(now, sent, d)
-}
-
-// decided tells the application's server what the book has decided about a firing.
-func (s *schedules) decided(now time.Time, sent *event.Sent, d schedule.Decision) app.Firing {
 	signal.Set(s.changed) // the next firing may have to be published
 	switch d.Verdict {
 	case schedule.Enter:
@@ -420,10 +403,8 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (*schedulesCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{declaredDesc, enteredDesc, missedDesc, rearmedDesc} {
-		to <- d
-	}
+func (c *schedulesCollector) Describe(to chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(c, to)
 }
 
 // Collect implements prometheus.Collector.

@@ -234,12 +234,12 @@ func TestFiringsOfSchedulesThatAreGone(t *testing.T) {
 	p := ring.PartitionOf(schedule.KeyOf("gone"))
 	sent := event.Sent{Name: "gone", Firing: &event.Firing{Definition: 1, Time: opened.UnixMilli()}}
 	s.book.Opened(opened, p)
-	if f := s.Undeclared(&sent); f.Run || f.After < 100*time.Millisecond || lines.Load() != 0 {
+	if f := s.Arrive(1, 1, &sent); f.Run || f.After < 100*time.Millisecond || lines.Load() != 0 {
 		t.Errorf("%+v within the hour, %d lines", f, lines.Load())
 	}
 	sent.Firing.Time = opened.Add(-time.Minute).UnixMilli()
 	s.book.Opened(opened.Add(-time.Minute), p)
-	if f := s.Undeclared(&sent); f != (app.Firing{}) || lines.Load() != 1 || s.counts().Dropped[schedule.Undeclared] != 1 {
+	if f := s.Arrive(1, 1, &sent); f != (app.Firing{}) || lines.Load() != 1 || s.counts().Dropped[schedule.Undeclared] != 1 {
 		t.Errorf("%+v after the hour, %d lines", f, lines.Load())
 	}
 }
@@ -308,7 +308,7 @@ func TestFiringSkippedAsTheGateOpens(t *testing.T) {
 	key, first := event.Key(schedule.KeyOf("tick")), now.Add(-5*time.Minute).Truncate(time.Minute)
 	id := schedule.MessageID("tick", schedule.FiringID(d, first))
 	p := ring.PartitionOf(string(key))
-	l := dataSide{n.pipeline, &incarnation{node: n}}
+	l := host{nil, n.pipeline, &incarnation{node: n}}
 	l.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	l.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Waiting, Token: 7}})
 	sent := (&schedule.Arm{Definition: d, Time: first, Due: first}).Sent()

@@ -10,12 +10,15 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// shown is a machine that publishes the reasons why its gates wait, so that readers need not
-// query it: after one of its own steps, if there was a reader since the last time, and twice a
+// shown is a machine that publishes the incarnations that the control log names, each time that they change, and the reasons why its gates wait,
+// so that readers need not query it: after one of its own steps, if there was a reader since the last time, and twice a
 // second at most. A read neither wakes the goroutine that steps it nor waits for a lock that
 // this goroutine takes.
 type shown struct {
 	*ownership.Machine
+
+	publish func(directory) // does not block
+	named   census          // as published
 
 	wanted atomic.Bool
 	newest atomic.Pointer[gateWaits]
@@ -38,8 +41,8 @@ type waiting struct {
 	running  bool     // a delivery of an own earlier tenure
 }
 
-func newShown(m *ownership.Machine) *shown {
-	s := &shown{Machine: m}
+func newShown(m *ownership.Machine, publish func(directory)) *shown {
+	s := &shown{Machine: m, publish: publish}
 	s.newest.Store(&gateWaits{next: make(chan struct{})})
 	return s
 }
@@ -47,6 +50,9 @@ func newShown(m *ownership.Machine) *shown {
 // Step implements machine.
 func (s *shown) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
 	effects := s.Machine.Step(now, in)
+	if named := s.named.changed(s.State()); named != nil {
+		s.publish(named)
+	}
 	if s.wanted.Load() && now.Sub(s.newest.Load().at) >= waitsEvery {
 		s.wanted.Store(false)
 		before := s.newest.Swap(s.picture(now))

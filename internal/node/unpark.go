@@ -236,25 +236,21 @@ func (u *unparks) restless(ctx context.Context, p event.Park) string {
 func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.WaitGroup) (further bool, err error) {
 	chosen := newChoice(keys)
 	var handled []*source.ParkedLetter
-	still := map[*comeback]map[event.MessageID]struct{}{} // letters that were handled before
 	r, err := u.read(ctx, func(l *source.ParkedLetter) {
-		c := chosen.of(u.node.parts.Key, l)
-		if c == nil {
+		k := chosen.of(u.node.parts.Key, l)
+		if k == nil {
 			return
 		}
 		u.mu.Lock()
-		_, before := c.unacked[l.ID]
+		_, before := k.of.unacked[l.ID]
 		u.mu.Unlock()
 		if before {
 			l.Event.Payload, l.Event.Properties = nil, nil // only its position is needed: the number of these letters is not bounded
 			handled = append(handled, l)
-			if still[c] == nil {
-				still[c] = map[event.MessageID]struct{}{}
-			}
-			still[c][l.ID] = struct{}{}
+			k.still[l.ID] = struct{}{}
 			return
 		}
-		chosen.add(c, l)
+		chosen.add(k, l)
 	})
 	if err != nil {
 		return false, fmt.Errorf("the parking topic cannot be read: %w", err)
@@ -262,25 +258,25 @@ func (u *unparks) bring(ctx context.Context, keys []*comeback, running *sync.Wai
 	from := &reading{parkingReading: r}
 	defer from.close()
 	u.mu.Lock()
-	for _, c := range keys { // the missing ones were removed, although the answer was lost
-		maps.DeleteFunc(c.unacked, func(id event.MessageID, _ struct{}) bool { _, is := still[c][id]; return !is })
+	for _, k := range chosen { // the missing ones were removed, although the answer was lost
+		maps.DeleteFunc(k.of.unacked, func(id event.MessageID, _ struct{}) bool { _, is := k.still[id]; return !is })
 	}
 	u.mu.Unlock()
 	for _, l := range handled {
-		u.acked(chosen.byKey[l.Event.Key], l, from.ack(l))
+		u.acked(chosen[l.Event.Key].of, l, from.ack(l))
 	}
 	slice := time.NewTimer(u.slice)
 	defer slice.Stop()
 	until := clock.Now().Add(u.slice)
 	var now sync.WaitGroup
 	for _, c := range keys {
-		letters := chosen.letters[c]
-		if len(letters) == 0 && !chosen.cut[c] {
-			further = u.end(c, len(still[c]) > 0) || further
+		k := chosen[c.park.Key]
+		if len(k.letters) == 0 && !k.cut {
+			further = u.end(c, len(k.still) > 0) || further
 			continue
 		}
 		u.mu.Lock()
-		c.busy, c.ahead = true, letters
+		c.busy, c.ahead = true, k.letters
 		u.mu.Unlock()
 		running.Add(1)
 		now.Go(func() {

@@ -55,26 +55,28 @@ func (r *reading) close() {
 	r.Close()
 }
 
-// choice holds the letters of some keys that were read ahead: for each key those with the least fences.
-type choice struct {
-	byKey   map[event.Key]*comeback
-	letters map[*comeback][]*source.ParkedLetter // ascending by fence
-	bytes   map[*comeback]int
-	cut     map[*comeback]bool // there are further letters
+// choice holds the letters of some keys that were read ahead.
+type choice map[event.Key]*chosen
+
+// chosen holds the letters of one key: those with the least fences.
+type chosen struct {
+	of      *comeback
+	letters []*source.ParkedLetter // ascending by fence
+	bytes   int
+	cut     bool                         // there are further letters
+	still   map[event.MessageID]struct{} // letters that were handled before
 }
 
-func newChoice(keys []*comeback) *choice {
-	c := &choice{
-		byKey: map[event.Key]*comeback{}, letters: map[*comeback][]*source.ParkedLetter{}, bytes: map[*comeback]int{}, cut: map[*comeback]bool{},
-	}
-	for _, one := range keys {
-		c.byKey[one.park.Key] = one
+func newChoice(keys []*comeback) choice {
+	c := make(choice, len(keys))
+	for _, of := range keys {
+		c[of.park.Key] = &chosen{of: of, still: map[event.MessageID]struct{}{}}
 	}
 	return c
 }
 
-// of returns the unpark that a letter belongs to, nil if there is none, and gives the letter its key.
-func (c *choice) of(extractor key.Extractor, l *source.ParkedLetter) *comeback {
+// of returns the letters of the key of a letter, nil if they are not wanted, and gives the letter its key.
+func (c choice) of(extractor key.Extractor, l *source.ParkedLetter) *chosen {
 	k, err := extractor.Extract(&key.Message{
 		MessageKey: l.Key, OrderingKey: l.OrderingKey, Properties: l.Event.Properties, Payload: l.Event.Payload, ID: l.Event.ID,
 	})
@@ -82,17 +84,17 @@ func (c *choice) of(extractor key.Extractor, l *source.ParkedLetter) *comeback {
 		return nil
 	}
 	l.Event.Key, l.Event.Partition = k, ring.PartitionOf(string(k))
-	return c.byKey[k]
+	return c[k]
 }
 
-// add takes a letter, and drops the letters with the greatest fences if there are too many.
-func (c *choice) add(of *comeback, l *source.ParkedLetter) {
-	at, _ := slices.BinarySearchFunc(c.letters[of], l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
-	c.letters[of] = slices.Insert(c.letters[of], at, l)
-	c.bytes[of] += l.Event.Bytes()
-	keys := len(c.byKey)
-	for n := len(c.letters[of]); n > 1 && (n > unparkLettersMax/keys || c.bytes[of] > unparkBytesMax/keys); n = len(c.letters[of]) {
-		c.bytes[of] -= c.letters[of][n-1].Event.Bytes()
-		c.letters[of], c.cut[of] = c.letters[of][:n-1], true
+// add takes a letter of a key, and drops the letters with the greatest fences if there are too many.
+func (c choice) add(k *chosen, l *source.ParkedLetter) {
+	at, _ := slices.BinarySearchFunc(k.letters, l, func(a, b *source.ParkedLetter) int { return a.Mark.Fence.Compare(b.Mark.Fence) })
+	k.letters = slices.Insert(k.letters, at, l)
+	k.bytes += l.Event.Bytes()
+	keys := len(c)
+	for n := len(k.letters); n > 1 && (n > unparkLettersMax/keys || k.bytes > unparkBytesMax/keys); n = len(k.letters) {
+		k.bytes -= k.letters[n-1].Event.Bytes()
+		k.letters, k.cut = k.letters[:n-1], true
 	}
 }

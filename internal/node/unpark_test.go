@@ -246,39 +246,39 @@ func TestLettersThatAreReadAhead(t *testing.T) {
 		return &source.ParkedLetter{Message: event.Message{Event: &event.Event{Payload: payload[:bytes]}}, Mark: event.Mark{Fence: event.Fence{Token: 1, Turn: turn}}}
 	}
 	c, other := &comeback{park: event.Park{Key: "k"}}, &comeback{park: event.Park{Key: "other"}}
-	check := func(chosen *choice, of *comeback, cut bool, want ...uint64) {
+	check := func(k *chosen, cut bool, want ...uint64) {
 		t.Helper()
 		var got []uint64
-		for _, l := range chosen.letters[of] {
+		for _, l := range k.letters {
 			got = append(got, l.Mark.Fence.Turn)
 		}
-		if !slices.Equal(got, want) || chosen.cut[of] != cut {
-			t.Errorf("%d letters from %v on, want %d; cut: %t", len(got), got[:min(3, len(got))], len(want), chosen.cut[of])
+		if !slices.Equal(got, want) || k.cut != cut {
+			t.Errorf("%d letters from %v on, want %d; cut: %t", len(got), got[:min(3, len(got))], len(want), k.cut)
 		}
 	}
 	many := newChoice([]*comeback{c, other})
 	var want []uint64
 	for turn := uint64(unparkLettersMax); turn > 0; turn-- {
-		many.add(c, letter(turn, 1))
+		many.add(many["k"], letter(turn, 1))
 		want = append(want, uint64(len(want)+1))
 	}
-	many.add(other, letter(5, 1))
-	many.add(other, letter(4, 1))
-	check(many, c, true, want[:unparkLettersMax/2]...)
-	check(many, other, false, 4, 5)
+	many.add(many["other"], letter(5, 1))
+	many.add(many["other"], letter(4, 1))
+	check(many["k"], true, want[:unparkLettersMax/2]...)
+	check(many["other"], false, 4, 5)
 
 	large := newChoice([]*comeback{c})
-	large.add(c, letter(3, unparkBytesMax*5/8))
-	large.add(c, letter(2, unparkBytesMax*5/8))
-	check(large, c, true, 2)
-	large.add(c, letter(1, unparkBytesMax*2/8))
-	check(large, c, true, 1, 2)
+	large.add(large["k"], letter(3, unparkBytesMax*5/8))
+	large.add(large["k"], letter(2, unparkBytesMax*5/8))
+	check(large["k"], true, 2)
+	large.add(large["k"], letter(1, unparkBytesMax*2/8))
+	check(large["k"], true, 1, 2)
 	larger := newChoice([]*comeback{c, other})
-	larger.add(c, letter(1, 2*unparkBytesMax))
-	check(larger, c, false, 1)
-	larger.add(other, letter(1, unparkBytesMax*3/8))
-	larger.add(other, letter(2, unparkBytesMax*3/8))
-	check(larger, other, true, 1)
+	larger.add(larger["k"], letter(1, 2*unparkBytesMax))
+	check(larger["k"], false, 1)
+	larger.add(larger["other"], letter(1, unparkBytesMax*3/8))
+	larger.add(larger["other"], letter(2, unparkBytesMax*3/8))
+	check(larger["other"], true, 1)
 
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {
@@ -286,12 +286,12 @@ func TestLettersThatAreReadAhead(t *testing.T) {
 	}
 	l := letter(1, 1)
 	l.Key = "k"
-	if of := many.of(extractor, l); of != c || l.Event.Key != "k" || l.Event.Partition != ring.PartitionOf("k") {
+	if of := many.of(extractor, l); of != many["k"] || l.Event.Key != "k" || l.Event.Partition != ring.PartitionOf("k") {
 		t.Errorf("the letter is of %+v, with the key %s of partition %d", of, l.Event.Key, l.Event.Partition)
 	}
 	l = letter(1, 1)
 	l.OrderingKey = "other"
-	if of := many.of(extractor, l); of != other {
+	if of := many.of(extractor, l); of != many["other"] {
 		t.Errorf("the letter with an ordering key is of %+v", of)
 	}
 	if of := many.of(extractor, letter(1, 1)); of != nil {

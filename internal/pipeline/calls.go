@@ -51,16 +51,17 @@ func (p *Pipeline) answerCalls(done []event.Set, verdicts []event.Verdict) ([]ev
 // refuseRelayedCalls answers the calls of an arrival that is to be passed on: no member of this release sends any. It returns the events.
 func (p *Pipeline) refuseRelayedCalls(a forward.Arrival) []event.Ref {
 	var refused []event.Verdict
-	for i := range a.Events {
-		if a.Events[i].Call() != nil {
-			refused = append(refused, event.NotRun(a.Events[i].Handle(), event.CodeUnreachable, "calls are not relayed"))
+	events := slices.DeleteFunc(a.Events, func(r event.Ref) bool {
+		isCall := r.Call() != nil
+		if isCall {
+			refused = append(refused, event.NotRun(r.Handle(), event.CodeUnreachable, "calls are not relayed"))
 		}
+		return isCall
+	})
+	if len(refused) > 0 {
+		p.Peers.Answer(a.From, refused)
 	}
-	if len(refused) == 0 {
-		return a.Events
-	}
-	p.Peers.Answer(a.From, refused)
-	return slices.DeleteFunc(a.Events, func(r event.Ref) bool { return r.Call() != nil })
+	return events
 }
 
 // Granted implements forward.Sink.

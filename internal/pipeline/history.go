@@ -50,11 +50,8 @@ func withExemplars(m prometheus.Metric, all *history.Exemplars) prometheus.Metri
 	for _, e := range all.All() {
 		exemplars = append(exemplars, prometheus.Exemplar{Value: e.Took.Seconds(), Labels: prometheus.Labels{"trace_id": e.Trace}, Timestamp: e.At})
 	}
-	if len(exemplars) == 0 {
-		return m
-	}
 	with, err := prometheus.NewMetricWithExemplars(m, exemplars...)
-	if err != nil { // a trace id that is no label
+	if err != nil { // there are none yet
 		return m
 	}
 	return with

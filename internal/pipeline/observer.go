@@ -114,12 +114,9 @@ func (o *observer) finished(results []event.Result, find func(event.DeliveryID) 
 		o.traces.finish(results)
 	}
 	o.log.finished(results, find)
-	if o.watch != nil {
-		o.failed(results, find)
+	if o.watch == nil {
+		return
 	}
-}
-
-func (o *observer) failed(results []event.Result, find func(event.DeliveryID) *event.Event) {
 	for i := range results {
 		if results[i].Kind == event.ResultDone {
 			continue

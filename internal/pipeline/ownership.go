@@ -72,17 +72,14 @@ func (p *Pipeline) handOver(idsMax int) (more bool) {
 	if t == nil || self != p.tabled {
 		return false // partitions under a former name have no next owner before the next table
 	}
-	leaves := true
-	others := p.others[:0] // member → whether it is another node, and not a former incarnation of this one
-	for _, n := range t.Members {
-		leaves = leaves && n.Inc != self
-		others = append(others, n.Inc != self && !slices.Contains(p.formers, n.Inc))
-	}
-	p.others = others
-	if leaves { // a leaving node may send many
+	if !t.IsMember(self) { // a leaving node may send many
 		idsMax *= min(handoverFan, len(t.Members))
 	}
-	p.parting, more = p.Boxes.TakeHandover(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
+	isElsewhere := func(q ring.Partition) bool { // at another node, and not at a former incarnation of this one
+		owner := t.Members[t.Owners[q]].Inc
+		return owner != self && !slices.Contains(p.formers, owner)
+	}
+	p.parting, more = p.Boxes.TakeHandover(idsMax, isElsewhere, p.parting[:0])
 	for len(p.nextOwners) < len(t.Members) {
 		p.nextOwners = append(p.nextOwners, nil)
 	}
@@ -147,9 +144,7 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
 	p.tabled = *p.self.Load()
-	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool {
-		return !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == inc })
-	})
+	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool { return !t.IsMember(inc) })
 	p.Boxes.RestartHandover()
 }
 

@@ -85,26 +85,24 @@ type Stages struct {
 	App    Workers
 }
 
-// Parts are the collaborators of a pipeline besides its stages.
+// Parts are the collaborators of a pipeline besides its stages. The functions are called on the path of events: they must be quick, not block, and not
+// keep a slice. Letters, Answered and Renewed may be nil if nothing is brought back, called or reserved; nil is no one for Judged, Skipped, Known and Began.
 type Parts struct {
-	// Ended gets partitions without an open gate on which a delivery has ended. It must not block.
+	// Ended gets partitions without an open gate on which a delivery has ended.
 	Ended func([]ring.Partition)
-	// Judged gets the results for handed-over ids, of one sender at a time. It must not block.
-	// Nil: no one gets them.
+	// Judged gets the results for handed-over ids, of one sender at a time.
 	Judged func(admission.Judged)
-	// Skipped gets the ends of skips. It must be quick and not keep the slice. Nil: no one gets them.
+	// Skipped gets the ends of skips.
 	Skipped func([]event.Skipped)
-	// Known gets the events that routers have published, and of which a copy ended because they have finished before. It must be quick and not keep the
-	// slice, nor the keys. Nil: no one gets them.
+	// Known gets the events that routers have published, and of which a copy ended because they have finished before. It must not keep the keys.
 	Known func([]event.Known)
-	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack]. It must be quick and not keep the slice. Nil: none come.
+	// Letters gets the verdicts on letters of the parking topic, see [Pipeline.BringBack].
 	Letters func([]event.Verdict)
-	// Answered gets the verdicts on calls of [Pipeline.Call], also those that reservations have begun. It must be quick and not keep the slice.
-	// Nil: none are made.
+	// Answered gets the verdicts on calls of [Pipeline.Call], also those that reservations have begun.
 	Answered func([]event.Verdict)
-	// Renewed gets the answers to [Pipeline.RenewReservation]. It must be quick and not keep the slice. Nil: none come.
+	// Renewed gets the answers to [Pipeline.RenewReservation].
 	Renewed func([]event.Renewal)
-	// Began gets the deliveries that a worker has taken, at an instant. It must be quick and not keep the slice. Nil: no one gets them.
+	// Began gets the deliveries that a worker has taken, at an instant.
 	Began   func(now clock.Instant, deliveries []event.Delivery)
 	Now     func() clock.Instant // the lease clock
 	Tracing Tracing
@@ -135,7 +133,6 @@ type Pipeline struct {
 
 	// Scratch of handOver.
 	parting    []event.Finished   // ids to send
-	others     []bool             // by member of the table: whether ids may be sent to it
 	nextOwners [][]event.Finished // by member of the table: the ids for it
 }
 

@@ -175,29 +175,25 @@ func (t *traces) areOpen() bool { return t != nil && t.open.Load() > 0 }
 // their settlements.
 func (t *traces) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
 	for i := range verdicts {
-		begun = t.settle(events[i], &verdicts[i], begun)
-	}
-	return begun
-}
-
-func (t *traces) settle(e *event.Event, v *event.Verdict, begun spans) spans {
-	j, ok := t.takeHeld(v.Handle)
-	if !ok {
-		return begun
-	}
-	j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.DetailOrZero().Attempts)))
-	if v.Kind != event.Done {
-		j.forward.SetStatus(codes.Error, v.Kind.String())
-	}
-	j.forward.End()
-	if v.Kind.Final() && j.receive.IsValid() {
-		t.settled.Add(exemplar(j.forward, j.began))
-	}
-	if name := settlementOf(v.Kind); name != "" && j.receive.IsValid() {
-		_, span := t.tracer.Start(trace.ContextWithSpanContext(context.Background(), j.receive), name+" "+e.Topic,
-			trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(j.about...),
-			trace.WithAttributes(semconv.MessagingOperationTypeSettle, semconv.MessagingOperationName(name)))
-		begun = append(begun, span)
+		v := &verdicts[i]
+		j, ok := t.takeHeld(v.Handle)
+		if !ok {
+			continue
+		}
+		j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.DetailOrZero().Attempts)))
+		if v.Kind != event.Done {
+			j.forward.SetStatus(codes.Error, v.Kind.String())
+		}
+		j.forward.End()
+		if v.Kind.Final() && j.receive.IsValid() {
+			t.settled.Add(exemplar(j.forward, j.began))
+		}
+		if name := settlementOf(v.Kind); name != "" && j.receive.IsValid() {
+			_, span := t.tracer.Start(trace.ContextWithSpanContext(context.Background(), j.receive), name+" "+events[i].Topic,
+				trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(j.about...),
+				trace.WithAttributes(semconv.MessagingOperationTypeSettle, semconv.MessagingOperationName(name)))
+			begun = append(begun, span)
+		}
 	}
 	return begun
 }

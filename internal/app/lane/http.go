@@ -295,10 +295,14 @@ func answer(w http.ResponseWriter, a Answer) {
 	if a.Code != "" {
 		h.Set(headerCode, encoded(a.Code))
 	}
-	if a.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt(int64((a.RetryAfter+time.Second-1)/time.Second), 10))
-	}
+	setRetryAfter(w, &a)
 	http.Error(w, a.Text, statusOf(a))
+}
+
+func setRetryAfter(w http.ResponseWriter, a *Answer) {
+	if a.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((a.RetryAfter+time.Second-1)/time.Second), 10))
+	}
 }
 
 // statusOf returns the status of an answer without a reply.

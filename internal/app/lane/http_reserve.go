@@ -159,10 +159,10 @@ func (r *Reservation) cover(ctx context.Context, release bool) (granted *event.G
 			if over != nil {
 				return nil, 0, over
 			}
-			if g != nil && grant == nil && release {
-				r.Release()
-			}
 			if g != nil {
+				if grant == nil && release {
+					r.Release()
+				}
 				grant = g
 			}
 			switch {
@@ -184,10 +184,8 @@ func answerOver(w http.ResponseWriter, over *Answer, resume, release bool) {
 		w.WriteHeader(http.StatusNoContent)
 	case over.isUnconfirmed():
 		answerUnreached(w)
-	case slices.Contains([]string{event.CodeUnreachable, event.CodeOverloaded, event.CodeLeaving, event.CodeNotCovered, codeNotExclusive}, over.Code):
-		if over.RetryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.FormatInt(int64((over.RetryAfter+time.Second-1)/time.Second), 10))
-		}
+	case slices.Contains([]string{event.CodeUnreachable, event.CodeOverloaded, event.CodeLeaving, event.CodeNotCovered, event.CodeNotExclusive}, over.Code):
+		setRetryAfter(w, over)
 		answerRefusal(w, http.StatusServiceUnavailable, over.Code, over.Text)
 	case resume && over.Code == event.CodeTimeout:
 		answerUnreached(w)

@@ -38,7 +38,7 @@ type ttlOwner struct {
 func newTTLOwner() *ttlOwner {
 	o := &ttlOwner{asked: make(chan *event.Event, 100)}
 	o.lane = New(DefaultConfig(), o, nil, clock.Now, NewMetrics(prometheus.NewRegistry()))
-	o.lane.CoverIf(func() bool { return true })
+	o.lane.Covers = func() bool { return true }
 	return o
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -111,17 +112,18 @@ func (a *Answer) isUnconfirmed() bool {
 	return a.Outcome == event.CallUnknown && a.Code == event.CodeUnreachable
 }
 
-// Lane makes calls.
+// Lane makes calls. Its exported fields are set before the first one.
 type Lane struct {
+	NotExclusive bool        // ownership is not exclusive, so reservations are refused
+	Covers       func() bool // whether reservations with a ttl can be covered; nil: they cannot
+
 	config    Config
 	sender    Sender
 	publisher Publisher
 	now       func() clock.Instant
 	metrics   *Metrics
 	nonce     uint64
-
-	notExclusive bool        // ownership is not exclusive, so reservations are refused
-	covers       func() bool // whether reservations with a ttl can be covered; nil: they cannot
+	leaving   atomic.Bool // see Leave
 
 	mu      sync.Mutex // guards the fields below
 	last    uint64     // serial number of the newest call or reservation
@@ -131,7 +133,6 @@ type Lane struct {
 	calls   int           // number of calls in waiting: the others are reservations
 	bytes   int           // of the payloads of calls and of events of Send
 	refused uint64        // calls and reservations refused because of a bound
-	leaving bool          // see Leave
 	ended   chan struct{} // of capacity one: a call has its answer
 }
 
@@ -157,16 +158,10 @@ func (l *Lane) Stats() Stats {
 
 // Leave makes the Lane refuse new calls and reservations with the code leaving, so that they are made at another
 // router, until TakeCalls. It still accepts calls of handlers, which have to finish, and returning holders.
-func (l *Lane) Leave() { l.setLeaving(true) }
+func (l *Lane) Leave() { l.leaving.Store(true) }
 
 // TakeCalls ends what Leave began.
-func (l *Lane) TakeCalls() { l.setLeaving(false) }
-
-func (l *Lane) setLeaving(leaving bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.leaving = leaving
-}
+func (l *Lane) TakeCalls() { l.leaving.Store(false) }
 
 // Finish waits until all calls have their answers, or ctx ends. It must not run twice at a time.
 func (l *Lane) Finish(ctx context.Context) {
@@ -282,7 +277,7 @@ func (l *Lane) admitCall(r *Request, w waiter) (serial uint64, no *Answer) {
 	defer l.mu.Unlock()
 	full := refused(event.CodeOverloaded, tooManyHere)
 	switch {
-	case l.leaving && len(r.Path) == 0:
+	case l.leaving.Load() && len(r.Path) == 0:
 		l.refuse(leavingGroup)
 		return 0, leavingAnswer()
 	case l.calls >= l.config.CallsMax: // reservations last long and have their own bound

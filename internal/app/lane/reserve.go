@@ -24,16 +24,6 @@ const (
 	resumeWait = 500 * time.Millisecond
 )
 
-// codeNotExclusive is the code of reservations that are refused because two members may own a key.
-const codeNotExclusive = "not_exclusive"
-
-// RefuseReservations makes the Lane refuse all reservations, since ownership is not exclusive. Call it before any other method.
-func (l *Lane) RefuseReservations() { l.notExclusive = true }
-
-// CoverIf makes the Lane accept reservations with a ttl while covers reports that the group can cover them. Call it before
-// any other method.
-func (l *Lane) CoverIf(covers func() bool) { l.covers = covers }
-
 // Ask is a request for a reservation, as its holder makes it.
 type Ask struct {
 	Key    event.Key
@@ -91,7 +81,7 @@ func (l *Lane) Reserve(a Ask) (*Reservation, error) {
 		return nil, err
 	}
 	r := &Reservation{lane: l, news: make(chan struct{}, 1), resumes: a.Resume}
-	if a.TTL > 0 && !a.Resume && !l.notExclusive && (l.covers == nil || !l.covers()) {
+	if a.TTL > 0 && !a.Resume && !l.NotExclusive && (l.Covers == nil || !l.Covers()) {
 		// A member of an older release would grant it for a lease only, since it does not know the ttl.
 		r.end(refused(event.CodeNotCovered, "a router of the group is of a release that does not know covered reservations, or the control log is in an older version"))
 		return r, nil
@@ -123,9 +113,9 @@ func (l *Lane) admitReservation(a *Ask, r *Reservation) (serial uint64, no *Answ
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.notExclusive:
-		return 0, &Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: codeNotExclusive}, Text: "ownership.mode is gossip, which is not exclusive"}
-	case l.leaving && !a.Resume && len(a.Path) == 0:
+	case l.NotExclusive:
+		return 0, &Answer{Reply: event.Reply{Outcome: event.CallNotRun, Code: event.CodeNotExclusive}, Text: "ownership.mode is gossip, which is not exclusive"}
+	case l.leaving.Load() && !a.Resume && len(a.Path) == 0:
 		l.refuse(leavingGroup)
 		return 0, leavingAnswer()
 	case l.isFull(a.Resume):
@@ -220,21 +210,13 @@ func (r *Reservation) isUnreached() bool {
 // Next returns the news since the last call: the grant, the newest answer to a renewal, and the end of the reservation.
 // Each may be nil.
 func (r *Reservation) Next() (granted *event.Grant, answered *event.Renewal, over *Answer) {
-	granted, answered, over, release := r.next()
-	if release {
-		r.lane.sender.GiveUp(r.handle)
-	}
-	return granted, answered, over
-}
-
-func (r *Reservation) next() (granted *event.Grant, answered *event.Renewal, over *Answer, release bool) {
 	r.lane.mu.Lock()
-	defer r.lane.mu.Unlock()
 	granted, answered, over = r.granted, r.answered, r.over
 	r.answered = nil
 	if over != nil && r.released && !over.isUnconfirmed() {
 		over = &Answer{Reply: event.Reply{Outcome: event.CallReplied}}
 	}
+	release := false
 	if granted != nil {
 		release, r.releases = r.releases, false
 		r.granted = &event.Grant{} // told: its wait has ended
@@ -242,7 +224,11 @@ func (r *Reservation) next() (granted *event.Grant, answered *event.Renewal, ove
 			granted = nil
 		}
 	}
-	return granted, answered, over, release
+	r.lane.mu.Unlock()
+	if release {
+		r.lane.sender.GiveUp(r.handle)
+	}
+	return granted, answered, over
 }
 
 // Renew asks for new permission. Next returns the answer, if one comes.

@@ -274,9 +274,9 @@ func TestReservationsAreBounded(t *testing.T) {
 	}
 	third.Forget()
 	shared := newKeyOwner(1)
-	shared.lane.RefuseReservations()
+	shared.lane.NotExclusive = true
 	r := shared.reserve(t, time.Minute)
-	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallNotRun || over.Code != codeNotExclusive || len(shared.calls) > 0 {
+	if _, _, over := r.Next(); over == nil || over.Outcome != event.CallNotRun || over.Code != event.CodeNotExclusive || len(shared.calls) > 0 {
 		t.Errorf("in gossip: %+v", over)
 	}
 	r.Forget()

@@ -135,34 +135,34 @@ type reservationStream struct {
 }
 
 func (t reservationStream) tell(granted *event.Grant, answered *event.Renewal, over *Answer) error {
+	var frames []*lanev1.ReserveResponse
 	if granted != nil {
-		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{
+		frames = append(frames, &lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Granted{Granted: &lanev1.Granted{
 			Token: granted.Fence.Token, Turn: granted.Fence.Turn, RemainingNs: int64(onHoldersClock(granted.Remaining, t.rawClock)),
 		}}})
-		if err != nil {
-			return err
-		}
 	}
 	if answered != nil {
-		err := t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{
+		frames = append(frames, &lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Renewed{Renewed: &lanev1.Renewed{
 			K: answered.Number, RemainingNs: int64(onHoldersClock(answered.Remaining, t.rawClock)), Covered: answered.Covered && answered.Remaining > 0,
 		}}})
-		if err != nil {
+	}
+	if over != nil {
+		end := &lanev1.Over{Code: over.Code, Text: over.Text, RetryAfterMs: millisecondsUp(over.RetryAfter)}
+		switch over.Outcome {
+		case event.CallReplied:
+			end.Code = codeReleased
+		case event.CallUnknown, event.CallFailed, event.CallDoneBefore:
+			end.Code = event.CodeLost
+		case event.CallNotRun:
+		}
+		frames = append(frames, &lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Over{Over: end}})
+	}
+	for _, f := range frames {
+		if err := t.stream.Send(f); err != nil {
 			return err
 		}
 	}
-	if over == nil {
-		return nil
-	}
-	end := &lanev1.Over{Code: over.Code, Text: over.Text, RetryAfterMs: millisecondsUp(over.RetryAfter)}
-	switch over.Outcome {
-	case event.CallReplied:
-		end.Code = codeReleased
-	case event.CallUnknown, event.CallFailed, event.CallDoneBefore:
-		end.Code = event.CodeLost
-	case event.CallNotRun:
-	}
-	return t.stream.Send(&lanev1.ReserveResponse{Frame: &lanev1.ReserveResponse_Over{Over: end}})
+	return nil
 }
 
 const codeReleased = "released"

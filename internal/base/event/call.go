@@ -150,16 +150,17 @@ func (o CallOutcome) String() string {
 
 // The codes of calls that have not run.
 const (
-	CodeTimeout     = "timeout"     // its time was up before it could begin
-	CodeOverloaded  = "overloaded"  // too many calls wait, of the key or of the member
-	CodeNoHandler   = "no_handler"  // the worker of the key has no handler of that method
-	CodeCycle       = "cycle"       // a handler of the same key waits for it
-	CodeParked      = "parked"      // an operator has parked the key
-	CodeTooLarge    = "too_large"   // the call has no room in a frame
-	CodeLost        = "lost"        // of a reservation: its permission has passed
-	CodeLeaving     = "leaving"     // the router that was asked leaves its group
-	CodeNotCovered  = "not_covered" // of a reservation: its ttl cannot be promised
-	CodeUnreachable = "unreachable" // the owner cannot be reached, or is of a release without calls
+	CodeTimeout      = "timeout"       // its time was up before it could begin
+	CodeOverloaded   = "overloaded"    // too many calls wait, of the key or of the member
+	CodeNoHandler    = "no_handler"    // the worker of the key has no handler of that method
+	CodeCycle        = "cycle"         // a handler of the same key waits for it
+	CodeParked       = "parked"        // an operator has parked the key
+	CodeTooLarge     = "too_large"     // the call has no room in a frame
+	CodeLost         = "lost"          // of a reservation: its permission has passed
+	CodeLeaving      = "leaving"       // the router that was asked leaves its group
+	CodeNotCovered   = "not_covered"   // of a reservation: its ttl cannot be promised
+	CodeNotExclusive = "not_exclusive" // of a reservation: two members may own a key
+	CodeUnreachable  = "unreachable"   // the owner cannot be reached, or is of a release without calls
 )
 
 // Grant is the beginning of a reservation.

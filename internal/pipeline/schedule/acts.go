@@ -15,8 +15,8 @@ func (b *Book) MaySkip(now time.Time, f Firing) bool {
 	if !open {
 		return false
 	}
-	l := b.schedules[f.Name]
-	if l == nil || !l.has {
+	l := b.line(f.Name)
+	if l == nil || !l.declared() {
 		return !now.Before(b.unknownUntil(now, f, l, opened))
 	}
 	if f.DefinitionID != l.def.ID() || !l.def.Occurs(f.Time) {
@@ -66,7 +66,7 @@ func (b *Book) Stop(now time.Time, key event.Key, why Stop, stops bool) {
 		b.stopped[strings.Clone(name)] = before | why
 	case before == why:
 		delete(b.stopped, name)
-		if l := b.schedules[name]; l != nil {
+		if l := b.line(name); l != nil {
 			for i := range l.entries {
 				if e := &l.entries[i]; e.safe {
 					e.tried, e.wait = now, 0

@@ -1,8 +1,11 @@
 package schedule
 
 import (
+	"math"
 	"slices"
 	"time"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Arm asks for the publication of one firing. It is under way until [Book.Armed].
@@ -12,6 +15,14 @@ type Arm struct {
 	ID         uint64
 	Due        time.Time
 	Missed     int
+}
+
+// Sent returns the event that is published for the firing.
+func (a *Arm) Sent() event.Sent {
+	return event.Sent{
+		Key: event.Key(KeyOf(a.Definition.Name)), Due: a.Due.UnixMilli(), Name: a.Definition.Name,
+		Firing: &event.Firing{Definition: a.Definition.ID(), Time: a.Time.UnixMilli(), Missed: uint32(min(a.Missed, math.MaxUint32))},
+	}
 }
 
 // flight is an Arm that is under way.
@@ -28,16 +39,13 @@ func (b *Book) Tick(now time.Time) []Arm {
 		arm   Arm
 	}
 	var orders []order
-	for _, name := range slices.Clone(b.names) {
-		l := b.schedules[name]
+	b.lines = slices.DeleteFunc(b.lines, func(l *line) bool {
 		if l.since.After(now) { // the clock was ahead
 			l.since = now
 		}
-		if !l.has && !l.runs && now.Sub(l.since) >= GraceDefault {
-			delete(b.schedules, name)
-			b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
-			continue
-		}
+		return !l.declared() && !l.runs && now.Sub(l.since) >= GraceDefault
+	})
+	for _, l := range b.lines {
 		if !b.owned(l) {
 			continue
 		}
@@ -102,7 +110,7 @@ func (b *Book) Armed(now time.Time, id uint64, err error) {
 		return
 	}
 	delete(b.underway, id)
-	l := b.schedules[f.name]
+	l := b.line(f.name)
 	if l == nil {
 		return
 	}
@@ -116,12 +124,10 @@ func (b *Book) Armed(now time.Time, id uint64, err error) {
 	}
 	e.tried = now
 	if err != nil {
-		e.retry.Min, e.retry.Max = retryFirst, retryLast
 		e.wait = e.retry.Next()
 		return
 	}
 	e.retry.Reset()
-	e.again.Min, e.again.Max = UnseenMax, againLast
 	e.safe, e.wait = true, e.again.Next()
 }
 
@@ -136,9 +142,8 @@ func (b *Book) Next(now time.Time) time.Time {
 			next = t
 		}
 	}
-	for _, name := range b.names {
-		l := b.schedules[name]
-		if !l.has && !l.runs {
+	for _, l := range b.lines {
+		if !l.declared() && !l.runs {
 			at(l.since.Add(GraceDefault))
 		}
 		if !b.owned(l) {
@@ -155,7 +160,7 @@ func (b *Book) Next(now time.Time) time.Time {
 			switch {
 			case e.seen:
 				at(after(now, e.lastSeen, LostMax))
-			case e.entered, e.safe && b.stopped[name] != 0:
+			case e.entered, e.safe && b.stopped[l.name] != 0:
 			case b.underway[e.id] != nil:
 			case e.safe && due.After(now):
 				at(due.Add(UnseenMax))

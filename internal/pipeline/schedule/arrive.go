@@ -17,7 +17,7 @@ const (
 	NoReason   Reason = iota
 	NotOwner          // the gate of its key is not open here
 	Early             // its time by this node's wall clock has not come
-	Unknown           // the worker that has its key does not declare it; one that does may come
+	Unknown           // no worker here declares it; one that does may come
 	Arming            // the firing that follows is not safe yet
 	Overlap           // another firing of the schedule is in the lane
 	Order             // an earlier one, that All runs first, is on its way
@@ -65,13 +65,7 @@ type Decision struct {
 }
 
 // Arrive decides about a firing that its sender brings to the owner of its key.
-func (b *Book) Arrive(now time.Time, f Firing) Decision { return b.arrive(now, f, true) }
-
-// ArriveUndeclared is Arrive for a firing at a worker that does not declare it. The firing never enters: it waits for a
-// worker that declares it.
-func (b *Book) ArriveUndeclared(now time.Time, f Firing) Decision { return b.arrive(now, f, false) }
-
-func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
+func (b *Book) Arrive(now time.Time, f Firing) Decision {
 	opened, open := b.opened[partition.Of(KeyOf(f.Name))]
 	if !open {
 		return wait(NotOwner, now.Add(askAgain))
@@ -79,8 +73,8 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 	if f.Time.Before(firstTime) || !f.Time.Before(lastTime) {
 		return b.drop(nil, NotScheduled)
 	}
-	l := b.schedules[f.Name]
-	if l == nil || !l.has {
+	l := b.line(f.Name)
+	if l == nil || !l.declared() {
 		return b.arriveUnknown(now, f, l, opened)
 	}
 	switch {
@@ -120,8 +114,6 @@ func (b *Book) arrive(now time.Time, f Firing, declared bool) Decision {
 		return wait(Overlap, now.Add(askAgain))
 	case l.def.Missed == All && b.stopped[l.name]&Unparking == 0 && l.precedes(now, f.Time): // an earlier one that is not a letter waits for this one
 		return wait(Order, now.Add(askAgain))
-	case !declared:
-		return wait(Unknown, now.Add(askAgain))
 	}
 	l.remove(f.Time)
 	f.Missed = l.missedBefore(f.Time, f.Missed)

@@ -154,8 +154,8 @@ func TestFailedFiringIsNotArmedAgain(t *testing.T) {
 	if s := b.Overview()[0]; b.Counts().Rearmed != 0 || s.Waiting != 0 || !s.Armed {
 		t.Errorf("status = %+v", s)
 	}
-	if want(t, b.Arrive(next, firing(t, slow, next)), NotYet, Arming); len(b.schedules["s"].entries) != 2 {
-		t.Errorf("entries = %+v", b.schedules["s"].entries)
+	if want(t, b.Arrive(next, firing(t, slow, next)), NotYet, Arming); len(b.line("s").entries) != 2 {
+		t.Errorf("entries = %+v", b.line("s").entries)
 	}
 }
 
@@ -253,11 +253,16 @@ func TestAllWaitsForWhatCameBack(t *testing.T) {
 	want(t, b.Arrive(third.Time, first), Enter, NoReason)
 
 	b = begun(End{After: 20 * time.Minute})
-	want(t, b.ArriveUndeclared(second.Time, first), NotYet, Unknown)
-	arm(b, second.Time.Add(LostMax-1))
-	want(t, b.Arrive(second.Time.Add(LostMax-1), second), NotYet, Order)
-	arm(b, second.Time.Add(LostMax))
-	want(t, b.Arrive(second.Time.Add(LostMax), second), Enter, NoReason)
+	back := second.Time.Add(UnseenMax)
+	arms := b.Tick(back) // the second one is published again
+	want(t, b.Arrive(back, first), NotYet, Arming)
+	for _, a := range arms {
+		b.Armed(back, a.ID, nil)
+	}
+	arm(b, back.Add(LostMax-1))
+	want(t, b.Arrive(back.Add(LostMax-1), second), NotYet, Order)
+	arm(b, back.Add(LostMax))
+	want(t, b.Arrive(back.Add(LostMax), second), Enter, NoReason)
 }
 
 // A firing whose schedule was declared anew while it ran is over: nothing of it counts for the new definition.
@@ -276,7 +281,7 @@ func TestRedefinedWhileItRuns(t *testing.T) {
 			t.Errorf("status = %+v", b.Overview()[0])
 		}
 		b.Done(noon, f, end)
-		if l := b.schedules["m"]; !l.newest.IsZero() || len(l.ran) > 0 {
+		if l := b.line("m"); !l.newest.IsZero() || len(l.ran) > 0 {
 			t.Errorf("%+v: the new definition has run at %v and %v", end, l.newest, l.ran)
 		}
 		want(t, b.Arrive(noon, firing(t, hourly, noon)), Enter, NoReason)
@@ -288,7 +293,7 @@ func TestRedefinedWhileItRuns(t *testing.T) {
 	want(t, b.Arrive(noon, f), Enter, NoReason)
 	b.Forget(noon, 1)
 	b.Done(noon, f, End{})
-	if l := b.schedules["m"]; len(l.entries) > 0 {
+	if l := b.line("m"); len(l.entries) > 0 {
 		t.Errorf("entries of an undeclared schedule: %+v", l.entries)
 	}
 }
@@ -353,7 +358,7 @@ func TestNextFiringTellsOfOneThatWaits(t *testing.T) {
 		b.Done(f.Time, f, End{Settled: test.settled})
 	}
 	// Other owners may have run firings before the gate opened again: the count does not start at this owner's newest run.
-	b.Opened(at(4).Time, b.schedules["m"].partition)
+	b.Opened(at(4).Time, b.line("m").partition)
 	arm(b, at(5).Time)
 	if got := b.Arrive(at(5).Time, at(5)); got.Verdict != Enter || got.Missed != 0 {
 		t.Fatalf("%+v, want to enter with none missed", got)
@@ -576,11 +581,11 @@ func TestArmsAfterAStop(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 	}
-	later, _ := b.schedules["d"].search(midnight.Add(24 * time.Hour))
-	failed := b.schedules["d"].entries[later]
+	later, _ := b.line("d").search(midnight.Add(24 * time.Hour))
+	failed := b.line("d").entries[later]
 	b.Stop(now, key, OnHold, true)
 	b.Stop(now, key, OnHold, false)
-	if got := b.schedules["d"].entries[later]; !got.tried.Equal(failed.tried) || got.wait != failed.wait || failed.wait == 0 {
+	if got := b.line("d").entries[later]; !got.tried.Equal(failed.tried) || got.wait != failed.wait || failed.wait == 0 {
 		t.Errorf("the one that could not be published waits for %v since %v, want %v since %v", got.wait, got.tried, failed.wait, failed.tried)
 	}
 	for _, a := range b.Tick(now.Add(UnseenMax)) {
@@ -588,7 +593,7 @@ func TestArmsAfterAStop(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("it is not armed again: %+v", b.schedules["d"].entries)
+	t.Errorf("it is not armed again: %+v", b.line("d").entries)
 }
 
 // Publications that fail are tried again, with growing delays; another's success shows in between.
@@ -679,7 +684,7 @@ func TestWaitingFiringThatVanishes(t *testing.T) {
 // runs puts a firing of another definition into the lane.
 func (b *Book) runs(t *testing.T, d Definition) {
 	t.Helper()
-	l := b.schedules[d.Name]
+	l := b.line(d.Name)
 	l.runs, l.running = true, Firing{Name: d.Name}
 }
 
@@ -1163,32 +1168,6 @@ func TestUndeclaredWhileTheClockIsBehind(t *testing.T) {
 	want(t, b.Arrive(noon.Add(GraceDefault), f), Drop, Undeclared)
 }
 
-// A firing at a worker that does not declare it waits for one that does, unless it is to be dropped anyhow.
-func TestWorkerThatDoesNotDeclare(t *testing.T) {
-	b := opened(t, noon.Add(-1), minutely)
-	arm(b, noon.Add(-1))
-	f := firing(t, minutely, noon)
-	want(t, b.ArriveUndeclared(noon, f), NotYet, Arming)
-	arm(b, noon)
-	d := b.ArriveUndeclared(noon, f)
-	if want(t, d, NotYet, Unknown); !d.Until.Equal(noon.Add(askAgain)) || b.Counts().Entered != 0 {
-		t.Errorf("until %v, %d have entered", d.Until, b.Counts().Entered)
-	}
-	want(t, b.Arrive(noon, f), Enter, NoReason)
-	b.Done(noon, f, End{Settled: true})
-	want(t, b.ArriveUndeclared(noon, f), Drop, Duplicate)
-	second := firing(t, minutely, noon.Add(time.Minute))
-	arm(b, second.Time)
-	want(t, b.ArriveUndeclared(second.Time, second), NotYet, Unknown)
-	third := noon.Add(2 * time.Minute)
-	arm(b, third)
-	want(t, b.ArriveUndeclared(third, second), Drop, Superseded)
-
-	b.Forget(third, 1)
-	want(t, b.ArriveUndeclared(third.Add(GraceDefault-1), second), NotYet, Unknown)
-	want(t, b.ArriveUndeclared(third.Add(GraceDefault), second), Drop, Undeclared)
-}
-
 func TestDeclare(t *testing.T) {
 	b := NewBook()
 	var many []Definition
@@ -1239,11 +1218,11 @@ func TestForgottenNamesMakeRoom(t *testing.T) {
 	if err := b.Declare(now, 100, []Definition{minutely, {Name: "other", Cron: "@daily"}}); err != nil {
 		t.Fatalf("no room: %v", err)
 	}
-	if len(b.names) != NamesMax || len(b.schedules) != NamesMax {
-		t.Errorf("%d names and %d schedules", len(b.names), len(b.schedules))
+	if len(b.lines) != NamesMax {
+		t.Errorf("%d schedules", len(b.lines))
 	}
 	for name, want := range map[string]bool{"99.0": true, "98.0": false, "98.1": false, "98.10": true, "97.0": true, "84.0": true, "m": true, "other": true} {
-		if has := b.schedules[name] != nil; has != want {
+		if has := b.line(name) != nil; has != want {
 			t.Errorf("%s is known: %t", name, has)
 		}
 	}
@@ -1251,7 +1230,7 @@ func TestForgottenNamesMakeRoom(t *testing.T) {
 	if err := b.Declare(now, 101, []Definition{{Name: "98.10", Cron: "@daily"}, {Name: "new", Cron: "@daily"}}); err != nil {
 		t.Fatal(err)
 	}
-	if b.schedules["98.10"] == nil || b.schedules["98.100"] != nil || b.schedules["98.101"] == nil || b.schedules["new"] == nil {
+	if b.line("98.10") == nil || b.line("98.100") != nil || b.line("98.101") == nil || b.line("new") == nil {
 		t.Error("the wrong one was forgotten")
 	}
 	// Nor is one whose firing runs. All others may go.
@@ -1274,8 +1253,8 @@ func TestForgottenNamesMakeRoom(t *testing.T) {
 			t.Fatalf("no room: %v", err)
 		}
 	}
-	if b.schedules["97.0"] == nil || b.schedules["98.101"] != nil || len(b.names) != NamesMax {
-		t.Errorf("the one that runs was forgotten, or another was not: %d names", len(b.names))
+	if b.line("97.0") == nil || b.line("98.101") != nil || len(b.lines) != NamesMax {
+		t.Errorf("the one that runs was forgotten, or another was not: %d names", len(b.lines))
 	}
 }
 
@@ -1292,12 +1271,12 @@ func TestConflictingWorkers(t *testing.T) {
 		t.Errorf("status = %+v", s)
 	}
 	want(t, b.Arrive(noon.Add(time.Minute), firing(t, minutely, noon.Add(time.Minute))), Drop, Redefined)
-	if w := b.Declarer("m"); w != 2 {
-		t.Errorf("%d declares it, want the newest", w)
+	if first, second, other := b.Elsewhere(1, "m"), b.Elsewhere(2, "m"), b.Elsewhere(3, "m"); first != 0 || second != 0 || other != 2 {
+		t.Errorf("from the workers that declare it a firing goes to %d and %d, from another one to %d, want the newest for that", first, second, other)
 	}
 	b.Forget(noon, 2)
-	if w, none := b.Declarer("m"), b.Declarer("n"); w != 1 || none != 0 {
-		t.Errorf("%d declares it, and %d another one, want those that are left", w, none)
+	if w, none := b.Elsewhere(2, "m"), b.Elsewhere(2, "n"); w != 1 || none != 0 {
+		t.Errorf("a firing goes to %d, and one of another schedule to %d, want those that are left", w, none)
 	}
 	wantTimes(t, arm(b, noon), noon.Add(time.Minute))
 	if s := b.Overview()[0]; s.Conflict || s.Workers != 1 || s.Definition.Every != time.Minute {
@@ -1393,7 +1372,7 @@ func TestJumpsOfTheClock(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range b.schedules {
+	for _, l := range b.lines {
 		if len(l.entries) > entriesMax {
 			t.Errorf("%d firings are followed, want at most %d", len(l.entries), entriesMax)
 		}

@@ -30,18 +30,16 @@ func (b *Book) Declare(now time.Time, worker uint64, defs []Definition) error {
 			return fmt.Errorf("schedule %q is declared twice; give each a name of its own", d.Name)
 		}
 		parsed[d.Name] = d
-		if b.schedules[d.Name] == nil {
+		if b.line(d.Name) == nil {
 			added++
 		}
 	}
-	if !b.makeRoom(len(b.names)+added-NamesMax, parsed) {
+	if !b.makeRoom(len(b.lines)+added-NamesMax, parsed) {
 		return fmt.Errorf("schedule: more than %d schedules in all workers; declare fewer", NamesMax)
 	}
 	for _, d := range defs {
-		if b.schedules[d.Name] == nil {
-			b.schedules[d.Name] = &line{name: d.Name, partition: partition.Of(KeyOf(d.Name)), since: now}
-			at, _ := slices.BinarySearch(b.names, d.Name)
-			b.names = slices.Insert(b.names, at, d.Name)
+		if at, found := b.search(d.Name); !found {
+			b.lines = slices.Insert(b.lines, at, &line{name: d.Name, partition: partition.Of(KeyOf(d.Name)), since: now})
 		}
 	}
 	b.replace(now, worker, parsed)
@@ -55,11 +53,8 @@ func (b *Book) makeRoom(n int, wanted map[string]Definition) bool {
 		return true
 	}
 	var left []*line
-	for _, name := range b.names {
-		if _, is := wanted[name]; is {
-			continue
-		}
-		if l := b.schedules[name]; !l.has && !l.runs {
+	for _, l := range b.lines {
+		if _, is := wanted[l.name]; !is && !l.declared() && !l.runs {
 			left = append(left, l)
 		}
 	}
@@ -67,50 +62,49 @@ func (b *Book) makeRoom(n int, wanted map[string]Definition) bool {
 		return false
 	}
 	slices.SortStableFunc(left, func(x, y *line) int { return x.since.Compare(y.since) })
-	for _, l := range left[:n] {
-		delete(b.schedules, l.name)
-	}
-	b.names = slices.DeleteFunc(b.names, func(name string) bool { return b.schedules[name] == nil })
+	b.lines = slices.DeleteFunc(b.lines, func(l *line) bool { return slices.Contains(left[:n], l) })
 	return true
 }
 
 // Forget removes the schedules of a worker that left.
 func (b *Book) Forget(now time.Time, worker uint64) { b.replace(now, worker, nil) }
 
-// Declarer returns the worker that declared the schedule of that name last, of those that have not left; 0: there is none.
-func (b *Book) Declarer(name string) (worker uint64) {
-	if l := b.schedules[name]; l != nil && len(l.by) > 0 {
-		worker = l.by[len(l.by)-1].worker
+// Elsewhere returns the worker to which a firing that has come to a worker must go, since that one does not declare its schedule: the one that declared it
+// last, of those that have not left. 0: the firing need not go elsewhere, or no worker declares it.
+func (b *Book) Elsewhere(worker uint64, name string) uint64 {
+	l := b.line(name)
+	if l == nil || !l.declared() || slices.ContainsFunc(l.by, func(d declared) bool { return d.worker == worker }) {
+		return 0
 	}
-	return worker
+	return l.by[len(l.by)-1].worker
 }
 
 // replace makes these the schedules of a worker, as its newest word.
 func (b *Book) replace(now time.Time, worker uint64, defs map[string]Definition) {
-	for _, name := range b.names {
-		l := b.schedules[name]
+	for _, l := range b.lines {
+		was := l.declared()
 		l.by = slices.DeleteFunc(l.by, func(d declared) bool { return d.worker == worker })
-		if d, ok := defs[name]; ok {
+		if d, ok := defs[l.name]; ok {
 			l.by = append(l.by, declared{worker, d})
 		}
-		l.choose(now)
+		l.choose(now, was)
 	}
 }
 
-// choose makes the newest declaration the one that counts.
-func (l *line) choose(now time.Time) {
-	if len(l.by) == 0 {
-		if l.has {
-			l.has, l.since, l.entries = false, now, nil
+// choose makes the newest declaration the one that counts. was says whether there was one before.
+func (l *line) choose(now time.Time, was bool) {
+	if !l.declared() {
+		if was {
+			l.since, l.entries = now, nil
 		}
 		return
 	}
 	def := l.by[len(l.by)-1].def
-	if !l.has || l.def.ID() != def.ID() {
+	if !was || l.def.ID() != def.ID() {
 		l.entries = nil
 		if l.def.parsed != nil && l.def.ID() != def.ID() {
 			l.ran, l.letters, l.newest = nil, nil, time.Time{}
 		}
 	}
-	l.has, l.def, l.window = true, def, window{}
+	l.def, l.window = def, window{}
 }

@@ -29,7 +29,7 @@ func EndOf(result event.ResultKind, o outcome.Outcome) End {
 
 // Done ends what Enter began.
 func (b *Book) Done(now time.Time, f Firing, end End) {
-	l := b.schedules[f.Name]
+	l := b.line(f.Name)
 	if l == nil || !l.runs || l.running.DefinitionID != f.DefinitionID || !l.running.Time.Equal(f.Time) {
 		return
 	}
@@ -45,7 +45,7 @@ func (b *Book) Done(now time.Time, f Firing, end End) {
 	case !same:
 	case end.Settled && !end.Dead:
 		l.remember(f.Time)
-	case l.has:
+	case l.declared():
 		e := l.want(now, f.Time, l.running.Missed)
 		e.safe, e.seen, e.entered, e.lastSeen, e.dead, e.returns = true, !end.Dead, true, now, end.Dead, end.After
 	}

@@ -29,8 +29,8 @@ type entry struct {
 // entryOf returns the schedule whose firings have a key, nil if none is declared, and its entry of the firing with a message id, nil if it has none.
 func (b *Book) entryOf(key event.Key, message event.MessageID) (*line, *entry) {
 	name, ok := strings.CutPrefix(string(key), KeyOf(""))
-	l := b.schedules[name]
-	if !ok || l == nil || !l.has {
+	l := b.line(name)
+	if !ok || l == nil || !l.declared() {
 		return nil, nil
 	}
 	i := slices.IndexFunc(l.entries, func(e entry) bool { return MessageID(name, e.id) == message })
@@ -100,7 +100,10 @@ func (l *line) want(now, at time.Time, missed int) *entry {
 		if l.past(at) {
 			return nil
 		}
-		l.entries = slices.Insert(l.entries, i, entry{at: at, id: FiringID(l.def, at), tried: now})
+		l.entries = slices.Insert(l.entries, i, entry{
+			at: at, id: FiringID(l.def, at), tried: now,
+			retry: backoff.Backoff{Min: retryFirst, Max: retryLast}, again: backoff.Backoff{Min: UnseenMax, Max: againLast},
+		})
 		if last := len(l.entries) - 1; last >= entriesMax {
 			// A clock that jumps to and fro makes them many. The latest is wanted again when its time is near.
 			if i == last {

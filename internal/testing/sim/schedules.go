@@ -285,28 +285,16 @@ func (s *firings) Declare(w event.WorkerID, _ []*appv1.Schedule) error {
 // Forget implements app.Schedules.
 func (s *firings) Forget(w event.WorkerID) { s.book.Forget(s.g.now(), uint64(w)) }
 
-// Declarer implements app.Schedules.
-func (s *firings) Declarer(name string) event.WorkerID {
-	return event.WorkerID(s.book.Declarer(name))
-}
-
 // Arrive implements app.Schedules.
-func (s *firings) Arrive(id event.DeliveryID, sent *event.Sent) app.Firing {
+func (s *firings) Arrive(w event.WorkerID, id event.DeliveryID, sent *event.Sent) app.Firing {
 	f, now := schedule.FiringOf(sent), s.g.now()
+	if other := s.book.Elsewhere(uint64(w), f.Name); other != 0 {
+		return app.Firing{To: event.WorkerID(other)}
+	}
 	d := s.book.Arrive(now, f)
 	if d.Verdict == schedule.Enter {
 		s.running[id] = f
 	}
-	return s.decided(now, f, d)
-}
-
-// Undeclared implements app.Schedules.
-func (s *firings) Undeclared(sent *event.Sent) app.Firing {
-	f, now := schedule.FiringOf(sent), s.g.now()
-	return s.decided(now, f, s.book.ArriveUndeclared(now, f))
-}
-
-func (s *firings) decided(now time.Time, f schedule.Firing, d schedule.Decision) app.Firing {
 	s.m.w.tracef("%s: %s of %v arrives: %v %v", s.m, f.Name, f.Time.UTC().Format(time.TimeOnly), d.Verdict, d.Reason)
 	switch d.Verdict {
 	case schedule.Enter:
