@@ -76,7 +76,7 @@ func (t *Table) corrected(h held, v event.Verdict) event.Verdict {
 func (t *Table) refuseCall(h held, why string, out *Moves) {
 	if t.goesOn(h) {
 		t.lift(h)
-		t.enqueue(h, t.nobody)
+		h.enqueue(t.nobody)
 		return
 	}
 	t.settle(h, t.notAnswered(h, event.CodeUnreachable, why), out)
@@ -105,8 +105,7 @@ func (t *Table) mayRepeat(h held, out *Moves) bool {
 	if x == nil || !x.mayRun || !h.entry.Call(h.index).Once() {
 		return true
 	}
-	out.settle(t.ref(h), event.Unknown(h.handle(), "an earlier owner of the key may have run it"))
-	t.end(h)
+	t.settle(h, event.Unknown(h.handle(), "an earlier owner of the key may have run it"), out)
 	return false
 }
 
@@ -141,7 +140,7 @@ func (t *Table) Forget(handle event.Handle) {
 	switch {
 	case !ok || !h.isCall():
 	case t.isReleased(h):
-		t.leaveAlone(h)
+		t.leaveAlone(t.extraOf(h).release)
 	default:
 		t.end(h)
 	}
@@ -154,7 +153,7 @@ func (t *Table) grant(h held, v *event.Verdict, out *Moves) {
 	ev.Call = &call
 	x := t.ensureExtra(h)
 	x.newer, x.granted = &ev, true
-	if x.released != 0 {
+	if x.release != nil {
 		t.tellRelease(h, out)
 		return
 	}

@@ -40,10 +40,8 @@ type eventsFrame struct {
 	refs    []event.Ref // when sending
 	events  []event.Ref // when receiving
 
-	// other is the frame's content if it is not events. When sending, only for frames that are
-	// not hot; when receiving, nil or a message with its frame set.
-	other *peerv1.ForwardRequest
-	err   error // the frame was received, and is garbage
+	other *peerv1.ForwardRequest // when receiving: the frame if it carries no events; nil: it is only a receipt
+	err   error                  // the frame was received, and is garbage
 
 	now func() clock.Instant // set by the codec
 
@@ -61,8 +59,8 @@ type verdictsFrame struct {
 	done     []event.Set     // when receiving
 	words    []uint64        // memory of the sets in done
 
-	other *peerv1.ForwardResponse
-	err   error // the frame was received, and is garbage
+	other *peerv1.ForwardResponse // when receiving: the frame if it carries no verdicts; nil: it is only a receipt
+	err   error                   // the frame was received, and is garbage
 }
 
 // codec is the gRPC codec of peer streams: the two hot frames by hand, straight
@@ -80,16 +78,10 @@ func (codec) Name() string { return "proto" }
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *eventsFrame:
-		if v.other == nil {
-			v.now = c.now
-			return v.marshal(), nil
-		}
-		return plain().Marshal(v.other)
+		v.now = c.now
+		return v.marshal(), nil
 	case *verdictsFrame:
-		if v.other == nil {
-			return v.marshal(), nil
-		}
-		return plain().Marshal(v.other)
+		return v.marshal(), nil
 	}
 	return plain().Marshal(v)
 }
@@ -122,9 +114,10 @@ var frameBuffers framepool.Pool
 
 // parse decodes b. The events alias it.
 func (f *eventsFrame) parse(b []byte, frameMax int, now func() clock.Instant) error {
-	*f = eventsFrame{now: now}
+	receipt, hot, ok := hotframe.Open(b)
+	*f = eventsFrame{now: now, receipt: receipt}
 	propertiesMax := frameMax / propertyBytesMin
-	if f.parseOurs(b, propertiesMax) {
+	if ok && (hot == nil || f.parseHot(hot, propertiesMax) == nil) {
 		return nil
 	}
 	*f = eventsFrame{now: now}
@@ -133,8 +126,10 @@ func (f *eventsFrame) parse(b []byte, frameMax int, now func() clock.Instant) er
 
 // parse decodes b and does not keep it.
 func (f *verdictsFrame) parse(b []byte) error {
+	receipt, hot, ok := hotframe.Open(b)
 	f.reset()
-	if f.parseOurs(b) {
+	f.receipt = receipt
+	if ok && (hot == nil || f.parseHot(hot) == nil) {
 		return nil
 	}
 	f.reset()

@@ -330,8 +330,8 @@ func TestEventsFrameIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawEvents(t)
 		b := encode(t, f)
-		if !(&eventsFrame{now: atZero}).parseOurs(b, testFrameMax) {
-			t.Fatal("our reader left our writer's frame to the generated code")
+		if err := (&eventsFrame{now: atZero}).parseOurs(b, testFrameMax); err != nil {
+			t.Fatalf("our reader left our writer's frame to the generated code: %v", err)
 		}
 		var got peerv1.ForwardRequest
 		if err := proto.Unmarshal(b, &got); err != nil {
@@ -357,8 +357,8 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawVerdicts(t)
 		b := encode(t, f)
-		if !new(verdictsFrame).parseOurs(b) {
-			t.Fatal("our reader left our writer's frame to the generated code")
+		if err := new(verdictsFrame).parseOurs(b); err != nil {
+			t.Fatalf("our reader left our writer's frame to the generated code: %v", err)
 		}
 		var got peerv1.ForwardResponse
 		if err := proto.Unmarshal(b, &got); err != nil {
@@ -810,11 +810,10 @@ func TestEventsOfBytesAreEncodedAsObjects(t *testing.T) {
 		e := drawBatch(t, rapid.IntRange(1, 70).Draw(t, "n"))
 		var objects []*event.Event
 		for i := range e.Len() { // as the fields of the entry say, not as it makes objects
-			p := e.Part(i)
 			ev := &event.Event{
 				Handle: e.First + event.Handle(i), Key: e.Key(i), Partition: e.Partition(i), Topic: e.Topic,
 				ID:      event.MessageID{Ledger: e.Ledger, Entry: e.Entry, Batch: -1, TopicPartition: e.TopicPartition},
-				Payload: p.Payload(), Properties: e.Properties(i), EventTime: p.EventTime,
+				Payload: e.Payload(i), Properties: e.Properties(i), EventTime: e.Event(i).EventTime,
 				PublishTime: e.PublishTime, Redelivery: e.Redelivery, SchemaVersion: e.SchemaVersion,
 			}
 			if e.Batched {
@@ -867,8 +866,8 @@ func TestEventsOfAnEntryAreReceivedAsBytes(t *testing.T) {
 	events[20].Attempts, events[50].FirstError, events[130].Round = 1, "e", 2
 	f := &eventsFrame{number: 1, events: event.RefsTo(events...)}
 	var read eventsFrame
-	if !read.parseOurs(encode(t, f), testFrameMax) || !equalEvents(&read, f) {
-		t.Fatalf("read %+v", read)
+	if err := read.parseOurs(encode(t, f), testFrameMax); err != nil || !equalEvents(&read, f) {
+		t.Fatalf("read %+v (%v)", read, err)
 	}
 	var objects []int
 	entries := map[*event.Entry]int{}

@@ -66,32 +66,27 @@ const setWordPart = 64
 // addDone adds an event to the set of its entry. It reports false if the sets of the frame would need more than wordsMax
 // words.
 func (p *verdictBatch) addDone(h event.Handle, wordsMax int) bool {
-	first, word := h.First(), h.Index()/64
+	var set *doneSet
+	word := h.Index() / 64
+	more := word + 1 // for a new set: the receiver's begins with the first event of the entry
 	for i := len(p.done) - 1; i >= max(0, len(p.done)-setsSought); i-- {
-		if s := &p.done[i]; s.first.First() == first && word >= s.first.Index()/64 {
-			return p.addTo(s, h.Index(), wordsMax)
+		if s := &p.done[i]; s.first.First() == h.First() && word >= s.first.Index()/64 {
+			set, more = s, word+1-s.first.Index()/64-len(s.events)
+			break
 		}
 	}
-	if p.words+word >= wordsMax {
-		return false
-	}
-	p.words += word
-	p.done = append(p.done, doneSet{first: first | event.Handle(word*64)})
-	return p.addTo(&p.done[len(p.done)-1], h.Index(), wordsMax)
-}
-
-// addTo adds the event of an index to a set, which begins at or before it. It reports false as addDone does.
-func (p *verdictBatch) addTo(s *doneSet, index, wordsMax int) bool {
-	at := index - s.first.Index()
-	more := at/64 + 1 - len(s.events)
 	if more > 0 {
 		if p.words+more > wordsMax {
 			return false
 		}
 		p.words += more
-		s.events = append(s.events, make(event.Bits, more)...)
+		if set == nil {
+			p.done = append(p.done, doneSet{first: h.First() | event.Handle(word*64)})
+			set, more = &p.done[len(p.done)-1], 1
+		}
+		set.events = append(set.events, make(event.Bits, more)...)
 	}
-	s.events.Add(at)
+	set.events.Add(h.Index() - set.first.Index())
 	return true
 }
 
@@ -224,7 +219,7 @@ func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
 	b = hotframe.AppendNumber(b, verdictHandle, uint64(v.Handle))
 	b = hotframe.AppendNumber(b, verdictKind, uint64(v.Kind))
 	if d != nil {
-		b = hotframe.AppendNumber(b, verdictDelay, millis(d.Delay))
+		b = hotframe.AppendNumber(b, verdictDelay, hotframe.Milliseconds(d.Delay, delayMax))
 		b = hotframe.AppendNumber(b, verdictAttempts, uint64(d.Attempts))
 		b = hotframe.AppendText(b, verdictReason, d.Reason)
 		b = hotframe.AppendText(b, verdictFirstError, d.FirstError)
@@ -243,33 +238,33 @@ func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
 	return hotframe.End(b, begin, room)
 }
 
-// parseOurs decodes the frame if it is only a receipt, or carries verdicts and is encoded as our
-// writer does it. It returns false for any other frame, good or bad.
-func (f *verdictsFrame) parseOurs(b []byte) bool {
-	receipt, b, ok := hotframe.Open(b)
-	if !ok {
-		return false
-	}
-	f.receipt = receipt
-	if b == nil {
-		return true
-	}
+// parseHot decodes a Verdicts message that is encoded as our writer does it. It returns an error for any other, good or bad.
+func (f *verdictsFrame) parseHot(b []byte) error {
 	f.number, b = hotframe.Number(b, verdictsNumber)
 	f.epoch, b = readPosition(b, verdictsEpoch)
+	if f.number == 0 {
+		return fmt.Errorf("%w: verdicts without a number", errFrame)
+	}
 	for len(b) > 0 {
-		if body, rest := hotframe.Chunk(b, verdictsVerdicts); body != nil && len(f.verdicts) < frameItemsMax && f.parseVerdict(body) {
+		if body, rest := hotframe.Chunk(b, verdictsVerdicts); body != nil {
+			if len(f.verdicts) == frameItemsMax || !f.parseVerdict(body) {
+				return errOther
+			}
 			b = rest
 			continue
 		}
 		body, rest := hotframe.Chunk(b, verdictsDone)
 		handle, body := hotframe.Number(body, doneHandle)
 		set, body := hotframe.Chunk(body, doneEvents)
-		if set == nil || len(body) > 0 || len(f.done) == frameItemsMax || f.addDone(event.Handle(handle), set) != nil {
-			return false
+		if set == nil || len(body) > 0 || len(f.done) == frameItemsMax {
+			return errOther
+		}
+		if err := f.addDone(event.Handle(handle), set); err != nil {
+			return err
 		}
 		b = rest
 	}
-	return f.number > 0
+	return nil
 }
 
 // addDone adds a set: of the event with a handle, and those behind it, a bit for each.
@@ -320,22 +315,19 @@ func readDetail(b []byte) (_ *event.Detail, rest []byte) {
 	token, b := hotframe.Number(b, verdictToken)
 	turn, b := hotframe.Number(b, verdictTurn)
 	remaining, b := hotframe.Number(b, verdictRemaining)
-	return detailOrNil(event.Detail{
+	d := event.Detail{
 		Reply: replyOf(outcome, bytes.Clone(reply), textOf(code)), Grant: grantOf(int64(token), turn, remaining),
-		Delay: duration(delay), Attempts: uint32(attempts), Crashes: uint32(crashes),
+		Delay: hotframe.Duration(delay, delayMax), Attempts: uint32(attempts), Crashes: uint32(crashes),
 		Reason: textOf(reason), FirstError: textOf(first), Epoch: epoch, Owner: textOf(owner),
-	}), b
+	}
+	if d == (event.Detail{}) {
+		return nil, b
+	}
+	return &d, b
 }
 
 // textOf returns a peer's text as UTF-8: gRPC could not pass another one on to a caller.
 func textOf(b []byte) string { return hotframe.Text(string(b)) }
-
-func detailOrNil(d event.Detail) *event.Detail {
-	if d == (event.Detail{}) {
-		return nil
-	}
-	return &d
-}
 
 // kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
 // safe, loss is not.
@@ -346,18 +338,33 @@ func kindOf(n uint64) event.VerdictKind {
 	return event.NotYet
 }
 
-// millis rounds up, so that a short delay stays one.
-func millis(d time.Duration) uint64 {
-	if d <= 0 {
-		return 0
-	}
-	return uint64((d-1)/time.Millisecond) + 1
-}
-
 // delayMax is longer than any delay that settings allow, and so short that its sum with the time of day is in nanoseconds since 1970.
 const delayMax = 100 * 365 * 24 * time.Hour
 
-// duration reads the milliseconds of a delay, at most delayMax.
-func duration(ms uint64) time.Duration {
-	return time.Duration(min(ms, uint64(delayMax/time.Millisecond))) * time.Millisecond
+// grantOf returns the beginning of a reservation, nil if all its fields are zero.
+func grantOf(token int64, turn, remaining uint64) *event.Grant {
+	if token == 0 && turn == 0 && remaining == 0 {
+		return nil
+	}
+	return &event.Grant{Fence: event.Fence{Token: token, Turn: turn}, Remaining: nanoseconds(remaining)}
+}
+
+// nanoseconds reads a duration; one that is longer than any permission counts as none.
+func nanoseconds(ns uint64) time.Duration {
+	if ns > uint64(time.Hour) {
+		return 0
+	}
+	return time.Duration(ns)
+}
+
+// replyOf returns the answer to a call, nil if all its fields are zero.
+func replyOf(outcome uint64, payload []byte, code string) *event.Reply {
+	if outcome == 0 && len(payload) == 0 && code == "" {
+		return nil
+	}
+	r := &event.Reply{Outcome: event.CallUnknown, Payload: payload, Code: code}
+	if o := uint32(outcome); o > 0 && o <= uint32(event.CallUnknown) { // protobuf cuts excess bits of an outcome off
+		r.Outcome = event.CallOutcome(o)
+	}
+	return r
 }

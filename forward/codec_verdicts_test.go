@@ -97,7 +97,7 @@ func readBatch(t interface {
 	out := (&verdictsFrame{number: 1, batch: batch}).marshal()
 	defer out.Free()
 	b := out.Materialize()
-	if !new(verdictsFrame).parseOurs(b) {
+	if new(verdictsFrame).parseOurs(b) != nil {
 		t.Fatal("our reader left our writer's frame to the generated code")
 	}
 	read, err := bothVerdicts(t, b)

@@ -1,11 +1,13 @@
 package forward
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/wire/hotframe"
+	"github.com/ringfence/router/ring"
 )
 
 // eventsParser decodes the body of one Events message. Consecutive events of one entry become an [event.Entry] of bytes, all others
@@ -15,11 +17,8 @@ type eventsParser struct {
 	topics, names, schemas []string
 
 	events []event.Ref
-	entry  *event.Entry  // the entry that the last event became a part of; nil if it became an object, or waits
-	last   event.Event   // the last event, if waits
-	waits  bool          // the last event is in neither form yet: the next one tells whether it begins an entry
+	entry  *event.Entry  // of which the next event becomes a part; nil: it begins one, or becomes an object
 	block  []event.Event // for objects
-	count  int           // events so far
 
 	properties    []event.Property // the present block
 	propertiesN   int              // of the frame
@@ -34,18 +33,12 @@ type eventsParser struct {
 // blockMax bounds the events of a block and of an entry, and the events whose properties share a block.
 const blockMax = 64
 
-// parseOurs decodes the frame if it is only a receipt, or carries events and is encoded as our
-// writer does it. It returns false for any other frame, good or bad. The bytes of strings may be
-// any, as the bytes of a producer's properties are: the generated code refuses some.
-func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
-	receipt, b, ok := hotframe.Open(b)
-	if !ok {
-		return false
-	}
-	f.receipt = receipt
-	if b == nil {
-		return true
-	}
+// errOther says that a message is encoded in another way than ours.
+var errOther = fmt.Errorf("%w: fields that are not those of our writer", errFrame)
+
+// parseHot decodes an Events message that is encoded as our writer does it. It returns an error for any other, good or bad. The bytes of
+// strings may be any, as the bytes of a producer's properties are: the generated code refuses some.
+func (f *eventsFrame) parseHot(b []byte, propertiesMax int) error {
 	p := eventsParser{propertiesMax: propertiesMax, now: f.now}
 	f.number, b = hotframe.Number(b, eventsNumber)
 	f.epoch, b = readPosition(b, eventsEpoch)
@@ -60,71 +53,66 @@ func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
 	for i := range p.schemas {
 		p.schemas[i] = strings.Clone(p.schemas[i])
 	}
-	var ev event.Event
-	for len(b) > 0 {
-		body, rest := hotframe.Chunk(b, eventsEvents)
-		if body == nil || p.count == frameItemsMax {
-			return false
-		}
-		p.count++
+	var events [2]event.Event // the present one, and the one before it, which is added when it is known what follows
+	n := 0
+	for body, rest := hotframe.Chunk(b, eventsEvents); body != nil; body, rest = hotframe.Chunk(b, eventsEvents) {
 		p.size, p.rest = len(b)-len(rest), len(rest)
-		if p.events == nil {
+		if n == 0 {
 			p.events = make([]event.Ref, 0, min(frameItemsMax, 1+p.rest/p.size))
 		}
-		ev = event.Event{}
-		if !p.parseEvent(body, &ev) {
-			return false
+		if n == frameItemsMax {
+			return errOther
 		}
-		p.add(&ev)
-		b = rest
+		ev, before := &events[n%2], &events[(n+1)%2]
+		*ev = event.Event{}
+		if err := p.parseEvent(body, ev); err != nil {
+			return err
+		}
+		if n > 0 {
+			p.add(before, ev)
+		}
+		n, b = n+1, rest
 	}
-	p.addObject()
+	if n > 0 {
+		p.add(&events[(n-1)%2], nil)
+	}
 	f.events = p.events
-	return f.number > 0
+	switch {
+	case len(b) > 0:
+		return errOther
+	case f.number == 0:
+		return fmt.Errorf("%w: events without a number", errFrame)
+	}
+	return nil
 }
 
-// add adds the present event.
-func (p *eventsParser) add(ev *event.Event) {
-	if p.entry == nil && p.waits && p.last.Handle.First() == ev.Handle.First() && p.last.ID.Ledger == ev.ID.Ledger && p.last.ID.Entry == ev.ID.Entry &&
-		(p.last.Attempts|p.last.Crashes|p.last.Round)|(ev.Attempts|ev.Crashes|ev.Round) == 0 && p.last.Call == nil {
-		if e := event.PartOf(&p.last, 1+p.expected()); e.Holds(&p.last) {
-			p.entry, p.waits = e, false
-			p.addPart(&p.last)
+// add adds an event. Together with the next one, nil if there is none, it may begin an entry.
+func (p *eventsParser) add(ev, next *event.Event) {
+	continues := next != nil && event.Together(ev, next)
+	if p.entry == nil && continues {
+		p.entry = event.PartOf(ev, 1+p.expected())
+	}
+	if p.entry != nil {
+		p.events = append(p.events, event.Ref{Entry: p.entry, Index: int32(p.entry.Len())})
+		if p.entry.AddPartOf(ev); !continues || p.entry.Len() == blockMax {
+			p.entry = nil
 		}
-	}
-	if p.entry != nil && p.entry.Holds(ev) {
-		p.addPart(ev)
-		return
-	}
-	p.addObject()
-	p.entry, p.last, p.waits = nil, *ev, true
-}
-
-func (p *eventsParser) addPart(ev *event.Event) {
-	p.events = append(p.events, event.Ref{Entry: p.entry, Index: int32(p.entry.Len())})
-	p.entry.AddPartOf(ev)
-}
-
-// addObject adds the last event, if it waits, as an object.
-func (p *eventsParser) addObject() {
-	if !p.waits {
 		return
 	}
 	if len(p.block) == 0 {
 		p.block = make([]event.Event, p.expected())
 	}
-	p.block[0] = p.last
+	p.block[0] = *ev
 	p.events = append(p.events, event.RefTo(&p.block[0]))
-	p.block, p.waits = p.block[1:], false
+	p.block = p.block[1:]
 }
 
 // expected estimates the number of remaining events, the present one included, by its size,
 // at most a block.
 func (p *eventsParser) expected() int { return min(blockMax, 1+p.rest/p.size) }
 
-// parseEvent decodes one event into ev, which is zero. It returns false if the event is invalid,
-// or encoded in another way than ours.
-func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
+// parseEvent decodes one event into ev, which is zero.
+func (p *eventsParser) parseEvent(b []byte, ev *event.Event) (err error) {
 	handle, b := hotframe.Number(b, eventHandle)
 	part, b := hotframe.Number(b, eventPartition)
 	key, b := hotframe.Chunk(b, eventKey)
@@ -135,8 +123,8 @@ func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
 		if property == nil {
 			break
 		}
-		if start = p.parseProperty(property, start); start < 0 {
-			return false
+		if start, err = p.parseProperty(property, start); err != nil {
+			return err
 		}
 		b = rest
 	}
@@ -148,12 +136,12 @@ func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
 	attempts, b := hotframe.Number(b, eventAttempts)
 	published, b := hotframe.Number(b, eventPublished)
 	if len(b) > 0 { // rarely
-		if b = p.parseRare(b, ev); len(b) > 0 {
-			return false
+		if err := p.parseRare(b, ev); err != nil {
+			return err
 		}
 	}
 	if uint64(uint32(topic)) >= uint64(len(p.topics)) {
-		return false
+		return fmt.Errorf("%w: topic %d of %d", errFrame, uint32(topic), len(p.topics))
 	}
 	ev.Handle, ev.Partition, ev.Key = event.Handle(handle), partitionOf(uint32(part)), event.Key(event.Alias(key))
 	ev.ID = event.MessageID{
@@ -164,11 +152,11 @@ func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
 	if p.usual = end - start; end > start {
 		ev.Properties = p.properties[start:end:end]
 	}
-	return checkEvent(ev) == nil
+	return checkEvent(ev)
 }
 
-// parseRare decodes the fields that few events have. What it cannot read, it returns.
-func (p *eventsParser) parseRare(b []byte, ev *event.Event) []byte {
+// parseRare decodes the fields that few events have.
+func (p *eventsParser) parseRare(b []byte, ev *event.Event) error {
 	happened, b := hotframe.Number(b, eventTime)
 	redelivery, b := hotframe.Number(b, eventRedelivery)
 	round, b := hotframe.Number(b, eventRound)
@@ -179,32 +167,33 @@ func (p *eventsParser) parseRare(b []byte, ev *event.Event) []byte {
 	ev.FirstError, ev.LastError = event.Alias(first), event.Alias(last)
 	if call, rest := hotframe.Chunk(b, eventCall); call != nil {
 		if ev.Call = hotframe.ReadCall(call, p.now()); ev.Call == nil {
-			return b
+			return errOther
 		}
 		b = rest
 	}
-	schema, rest := hotframe.Number(b, eventSchema)
+	schema, b := hotframe.Number(b, eventSchema)
 	switch i := uint32(schema); {
-	case i == 0:
+	case len(b) > 0:
+		return errOther
 	case uint64(i) > uint64(len(p.schemas)):
-		return b
-	default:
+		return fmt.Errorf("%w: schema version %d of %d", errFrame, i, len(p.schemas))
+	case i > 0:
 		ev.SchemaVersion = p.schemas[i-1]
 	}
-	return rest
+	return nil
 }
 
 // parseProperty appends one property to the present block. An event's properties begin at start,
-// which moves when a new block is needed. The result is the new start, and negative if the property
-// is invalid, or encoded in another way than ours.
-func (p *eventsParser) parseProperty(b []byte, start int) int {
-	if p.propertiesN++; p.propertiesN > p.propertiesMax {
-		return -1
-	}
+// which moves when a new block is needed: the result is the new start.
+func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 	name, b := hotframe.Number(b, 1)
 	value, b := hotframe.Chunk(b, 2)
-	if len(b) > 0 || uint64(uint32(name)) >= uint64(len(p.names)) {
-		return -1
+	p.propertiesN++
+	switch {
+	case len(b) > 0 || p.propertiesN > p.propertiesMax:
+		return 0, errOther
+	case uint64(uint32(name)) >= uint64(len(p.names)):
+		return 0, fmt.Errorf("%w: name %d of %d", errFrame, uint32(name), len(p.names))
 	}
 	if len(p.properties) == cap(p.properties) {
 		own := p.properties[start:]
@@ -213,5 +202,24 @@ func (p *eventsParser) parseProperty(b []byte, start int) int {
 		start = 0
 	}
 	p.properties = append(p.properties, event.Property{Name: p.names[uint32(name)], Value: event.Alias(value)})
-	return start
+	return start, nil
+}
+
+// partitionOf reads a partition. checkEvent notices one that is too high.
+func partitionOf(n uint32) ring.Partition { return ring.Partition(min(n, ring.Partitions)) }
+
+// checkEvent returns what is wrong with an event. One that is no call may have the id of a call: it is a copy with a false id, which a member
+// of an earlier release passes on, and for which its stream must not end. Its mailbox gives it another id.
+func checkEvent(ev *event.Event) error {
+	switch {
+	case ev.Handle == 0:
+		return fmt.Errorf("%w: an event without a handle", errFrame)
+	case ev.Partition >= ring.Partitions:
+		return fmt.Errorf("%w: partition %d of %d", errFrame, ev.Partition, ring.Partitions)
+	case len(ev.Key) > event.KeyMax:
+		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
+	case ev.Call != nil && !ev.ID.IsCall():
+		return fmt.Errorf("%w: a call with the id %s of an event", errFrame, ev.ID)
+	}
+	return nil
 }

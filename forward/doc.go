@@ -26,10 +26,9 @@
 //
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
 //	moves.go    what a call of the table asks its caller to do
-//	routes.go   lanes of peers, and which of them owns a partition
+//	routes.go   lanes of peers, which of them owns a partition, and third members for owners that cannot be reached
 //	waits.go    pauses of keys after refusals: full, delayed, refused
 //	releases.go releases of reservations that wait for an owner to confirm them
-//	relay.go    third members, for owners that cannot be reached
 //	record.go   an entry of which events are held, and what few events have besides
 //	queue.go    where these events are: queued or sent, by lane, or waiting
 //	pool.go     Pool: a Table behind a mutex, and the peers that it has

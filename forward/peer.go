@@ -28,7 +28,6 @@ type outbound struct {
 	address string
 	giveUp  context.CancelFunc
 	listed  atomic.Bool          // SetPeers names the peer
-	up      atomic.Bool          // there is a stream
 	link    atomic.Pointer[link] // of the present stream, nil while there is none
 	calls   bool                 // the peer takes calls; written before the stream is up
 
@@ -116,7 +115,6 @@ func (s *outbound) stream(ctx context.Context) error {
 
 	s.takeSmall() // of an earlier stream
 	s.link.Store(l)
-	s.up.Store(true)
 	p.metrics.streamsOut.Inc()
 	p.step(func(now clock.Instant, out *Moves) { p.table.PeerUp(now, s.id, s.calls, out) })
 	p.evidence(s.id, true)
@@ -129,7 +127,6 @@ func (s *outbound) stream(ctx context.Context) error {
 	receiver.Wait() // nothing of this stream may be settled after PeerDown
 
 	p.metrics.streamsOut.Dec()
-	s.up.Store(false)
 	s.link.Store(nil)
 	p.step(func(now clock.Instant, out *Moves) { p.noteUnanswered(s.id, p.table.PeerDown(now, s.id, out)) })
 	return context.Cause(ctx)
@@ -297,7 +294,7 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	p := e.peer.pool
 	p.mu.Lock()
 	batch, relay := p.table.Take(e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
-	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
+	epoch, owed := p.table.epoch, p.table.Unanswered(e.peer.id)
 	p.mu.Unlock()
 	if len(batch) > 0 && p.logsEvents() {
 		for i := range batch {

@@ -62,9 +62,8 @@ type Pool struct {
 	metrics  *Metrics
 	log      *slog.Logger
 
-	mu    sync.Mutex // guards table, epoch and unanswered; held for calls to the table only
+	mu    sync.Mutex // guards table and unanswered; held for calls to the table only
 	table *Table
-	epoch event.Position
 	moves sync.Pool     // of *Moves
 	due   chan struct{} // capacity 1: tells Run that the next tick is due earlier than it thinks
 	dueAt clock.Instant // guarded by mu: when Run will tick
@@ -348,10 +347,7 @@ func (p *Pool) Credit(from Peer, keys []event.Key, events int) {
 
 // SetRoute replaces the route and this node's incarnation.
 func (p *Pool) SetRoute(self Peer, route Route) {
-	p.step(func(now clock.Instant, out *Moves) {
-		p.epoch = route.Epoch()
-		p.table.SetRoute(now, self, route, out)
-	})
+	p.step(func(now clock.Instant, out *Moves) { p.table.SetRoute(now, self, route, out) })
 }
 
 // TakenOver sends the events of partitions again that a deposed owner has, see [Table.TakenOver].
@@ -446,7 +442,7 @@ func (p *Pool) SetPeers(peers []PeerAddress) {
 		_, listed := p.listed[id]
 		s.listed.Store(listed)
 		s.wake()
-		if !listed && !s.up.Load() {
+		if !listed && s.link.Load() == nil {
 			s.giveUp()
 		}
 	}

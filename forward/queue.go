@@ -56,17 +56,11 @@ func (q *queue) emptied() {
 
 // compact removes the empty shares.
 func (q *queue) compact() {
-	shares := q.shares[q.head:]
-	kept := q.shares[:0]
-	for _, s := range shares {
-		if s.queuedN > 0 {
-			kept = append(kept, s)
-		} else {
-			s.isQueued = false
-		}
-	}
-	clear(q.shares[len(kept):])
-	q.shares, q.head, q.empty = kept, 0, 0
+	q.shares = slices.DeleteFunc(slices.Delete(q.shares, 0, q.head), func(s *share) bool {
+		s.isQueued = s.queuedN > 0
+		return !s.isQueued
+	})
+	q.head, q.empty = 0, 0
 }
 
 // all returns the queued events, in their order.
@@ -80,51 +74,28 @@ func (q *queue) all() (events []held) {
 }
 
 // list is events of one key, in their order.
-type list struct {
-	events []held
-	head   int
-}
-
-func (l *list) len() int    { return len(l.events) - l.head }
-func (l *list) front() held { return l.events[l.head] }
+type list []held
 
 func (l *list) add(h held) {
-	if len(l.events) == cap(l.events) && l.head > len(l.events)/2 {
-		l.events = slices.Delete(l.events, 0, l.head)
-		l.head = 0
-	}
-	if n := len(l.events); n == l.head || byOrder(l.events[n-1], h) < 0 {
-		l.events = append(l.events, h)
-		return
-	}
-	at, _ := l.search(h)
-	l.events = slices.Insert(l.events, at, h)
+	at, _ := slices.BinarySearchFunc(*l, h, byOrder)
+	*l = slices.Insert(*l, at, h)
 }
 
-func (l *list) search(h held) (at int, found bool) {
-	at, found = slices.BinarySearchFunc(l.events[l.head:], h, byOrder)
-	return l.head + at, found
-}
-
-// remove removes an event, and reports false if it is not in the list.
-func (l *list) remove(h held) bool {
-	at, found := l.search(h)
+// remove removes an event, if it is in the list.
+func (l *list) remove(h held) {
+	at, found := slices.BinarySearchFunc(*l, h, byOrder)
 	switch {
 	case !found:
-		return false
-	case at == l.head:
-		l.events[at] = held{}
-		if l.head++; l.head == len(l.events) {
-			l.events, l.head = l.events[:0], 0
-		}
+	case at == 0:
+		(*l)[0] = held{}
+		*l = (*l)[1:]
 	default:
-		l.events = slices.Delete(l.events, at, at+1)
+		*l = slices.Delete(*l, at, at+1)
 	}
-	return true
 }
 
 // enqueue queues an event for a lane.
-func (t *Table) enqueue(h held, l *lane) {
+func (h held) enqueue(l *lane) {
 	s := h.share(l, toOwner)
 	s.queued.Add(h.index)
 	s.queuedN++
@@ -132,7 +103,6 @@ func (t *Table) enqueue(h held, l *lane) {
 	if h.isCall() {
 		l.callsN++
 	}
-	t.count[l.place]++
 	switch {
 	case !s.isQueued:
 		l.queue.add(s)
@@ -142,53 +112,50 @@ func (t *Table) enqueue(h held, l *lane) {
 }
 
 // dequeue takes an event out of the share by which it is queued.
-func (t *Table) dequeue(s *share, index int) {
+func (s *share) dequeue(index int) {
 	s.queued.Remove(index)
 	s.queuedN--
 	s.lane.queuedN--
 	if s.record.entry.First.IsCall() {
 		s.lane.callsN--
 	}
-	t.count[s.lane.place]--
 	if s.queuedN == 0 {
 		s.lane.queue.emptied()
 	}
 }
 
 // give notes that an event is sent to the peer of a lane, and whether that peer must relay it.
-func (t *Table) give(h held, l *lane, relay bool) {
+func (h held) give(l *lane, relay bool) {
 	s := h.share(l, relay)
 	s.sent.Add(h.index)
 	s.sentN++
 	l.sentN++
-	t.count[Sent]++
 }
 
 // takeBack undoes give.
-func (t *Table) takeBack(s *share, index int) {
+func (s *share) takeBack(index int) {
 	s.sent.Remove(index)
-	t.takenBack(s, 1)
+	s.takenBack(1)
 }
 
-// takenBack accounts for n events that were removed from a share's sent ones.
-func (t *Table) takenBack(s *share, n int) {
+// takenBack accounts for n events that were removed from the sent ones.
+func (s *share) takenBack(n int) {
 	s.sentN -= n
 	s.lane.sentN -= n
-	t.count[Sent] -= n
 }
 
 // lift takes an event out of its place, whichever that is; it is still held.
 func (t *Table) lift(h held) {
 	if s := h.sentTo(); s != nil {
-		t.takeBack(s, h.index)
+		s.takeBack(h.index)
 		return
 	}
 	if s := h.queuedFor(); s != nil {
-		t.dequeue(s, h.index)
+		s.dequeue(h.index)
 		return
 	}
-	if w := t.waiting[h.waiter()]; w != nil && w.events.remove(h) {
-		t.count[w.place]--
+	if w := t.waiting[h.waiter()]; w != nil {
+		w.events.remove(h)
 	}
 }
 
@@ -198,7 +165,10 @@ func (t *Table) placeOf(h held) (Place, Peer) {
 		return Sent, s.lane.peer
 	}
 	if s := h.queuedFor(); s != nil {
-		return s.lane.place, s.lane.peer
+		if s.lane == t.nobody {
+			return Refused, Peer{}
+		}
+		return Queued, s.lane.peer
 	}
 	w := t.waiting[h.waiter()]
 	if w.place == Full {
@@ -218,21 +188,18 @@ func (t *Table) lostOn(l *lane, over func(ring.Partition) bool) (lost []held) {
 			if s.lane != l || s.sentN == 0 {
 				continue
 			}
-			before := len(lost)
 			for i := range s.sent.All() {
-				if over == nil || over(r.entry.Partition(i)) {
-					lost = append(lost, held{r, i})
+				if over != nil && !over(r.entry.Partition(i)) {
+					continue
 				}
+				h := held{r, i}
+				s.takeBack(i)
+				t.markPast(h, l.peer)
+				if h.isCall() {
+					t.ensureExtra(h).mayRun = true
+				}
+				lost = append(lost, h)
 			}
-			for _, h := range lost[before:] {
-				t.takeBack(s, h.index)
-			}
-		}
-	}
-	for _, h := range lost {
-		t.markPast(h, l.peer)
-		if h.isCall() {
-			t.ensureExtra(h).mayRun = true
 		}
 	}
 	t.resent += uint64(len(lost))
@@ -246,7 +213,7 @@ func (t *Table) forget(r *record, events event.Bits, n int) {
 	t.n -= n
 	if len(t.extras) > 0 {
 		for i := range events.All() {
-			t.dropExtra(r, i)
+			t.dropExtra(held{r, i})
 		}
 	}
 	t.removeIfEmpty(r)

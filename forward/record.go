@@ -138,9 +138,9 @@ type extra struct {
 	// event was last sent, or marks a granted reservation as one to be resumed.
 	newer *event.Event
 
-	mayRun   bool          // of a call: the stream on which it was sent broke, or its owner has reported that it began
-	granted  bool          // of a reservation: its present owner has granted it
-	released clock.Instant // of a reservation: until when its release is kept; 0: it is not released
+	mayRun  bool     // of a call: the stream on which it was sent broke, or its owner has reported that it began
+	granted bool     // of a reservation: its present owner has granted it
+	release *release // of a reservation that was released
 }
 
 // extraOf returns the extra fields of an event, nil if it has none.

@@ -37,38 +37,38 @@ func confirms(a event.Renewal) bool { return a.Number == confirmation }
 
 // releases holds the kept releases, ordered by when they are due.
 type releases struct {
-	all        []release // ascending by due
-	alone      int       // number of those without a holder
+	all        []*release // ascending by due
+	alone      int        // number of those without a holder
 	aloneBytes int
 	forgotten  uint64 // number of releases that ended without a confirmation
 }
 
 type release struct {
-	handle event.Handle
-	due    clock.Instant // when it is forgotten
-	alone  bool          // its holder's stream has ended
+	held
+
+	due   clock.Instant // when it is forgotten
+	alone bool          // its holder's stream has ended
 }
 
-func byDue(a, b release) int {
-	return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.handle, b.handle))
+func byDue(a, b *release) int {
+	return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.handle(), b.handle()))
 }
 
 // isReleased reports whether the holder of a reservation has released it.
 func (t *Table) isReleased(h held) bool {
 	x := t.extraOf(h)
-	return x != nil && x.released != 0
+	return x != nil && x.release != nil
 }
 
 // keepRelease keeps the release of a reservation whose holder may have a promise, and tells the owner if it has granted it.
 func (t *Table) keepRelease(now clock.Instant, h held, out *Moves) {
-	if t.isReleased(h) {
+	x := t.ensureExtra(h)
+	if x.release != nil {
 		return
 	}
-	x := t.ensureExtra(h)
-	x.released = now.Add(h.entry.Call(h.index).TTL + releaseMargin)
-	r := release{handle: h.handle(), due: x.released}
-	at, _ := slices.BinarySearchFunc(t.releases.all, r, byDue)
-	t.releases.all = slices.Insert(t.releases.all, at, r)
+	x.release = &release{held: h, due: now.Add(h.entry.Call(h.index).TTL + releaseMargin)}
+	at, _ := slices.BinarySearchFunc(t.releases.all, x.release, byDue)
+	t.releases.all = slices.Insert(t.releases.all, at, x.release)
 	t.tellRelease(h, out)
 }
 
@@ -84,12 +84,12 @@ func (t *Table) tellRelease(h held, out *Moves) {
 // confirmed ends a reservation whose release was handled where it was sent. If the key has another owner by now, the
 // release is sent to that owner, too.
 func (t *Table) confirmed(h held, sent *share, out *Moves) {
-	if t.owners.of(h.entry.Partition(h.index)) == sent.lane {
+	if t.ownerOf(h) == sent.lane {
 		t.settle(h, t.notAnswered(h, event.CodeTimeout, "its time was up"), out)
 		return
 	}
 	t.markPast(h, sent.lane.peer)
-	t.takeBack(sent, h.index)
+	sent.takeBack(h.index)
 	t.send(h, out)
 }
 
@@ -117,47 +117,42 @@ func (c *Cancel) Renewal() event.Renewal {
 // expireReleases ends the reservations whose release no owner has confirmed within the time of the last promise.
 func (t *Table) expireReleases(now clock.Instant, out *Moves) {
 	for all := t.releases.all; len(all) > 0 && !all[0].due.After(now); all = t.releases.all {
-		h, _ := t.lookUp(all[0].handle)
-		v := event.Unknown(h.handle(), "no owner of the key has confirmed the release")
+		v := event.Unknown(all[0].handle(), "no owner of the key has confirmed the release")
 		v.Detail.Reply.Code = event.CodeUnreachable
 		t.releases.forgotten++
-		t.settle(h, v, out)
+		t.settle(all[0].held, v, out)
 	}
 }
 
 // leaveAlone keeps a release although the stream of its holder has ended. Beyond the bounds of such releases it forgets
 // those that are due first.
-func (t *Table) leaveAlone(h held) {
+func (t *Table) leaveAlone(r *release) {
 	rs := &t.releases
-	if r := &rs.all[t.releaseOf(h.handle(), t.extraOf(h))]; !r.alone {
+	if !r.alone {
 		r.alone = true
 		rs.alone++
-		rs.aloneBytes += h.entry.Bytes
+		rs.aloneBytes += r.entry.Bytes
 	}
 	for rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax {
-		first := slices.IndexFunc(rs.all, func(r release) bool { return r.alone })
-		one, _ := t.lookUp(rs.all[first].handle)
-		t.end(one)
+		first := slices.IndexFunc(rs.all, func(r *release) bool { return r.alone })
+		t.end(rs.all[first].held)
 		rs.forgotten++
 	}
 }
 
-// releaseOf returns the place in releases.all of a reservation that was released.
-func (t *Table) releaseOf(handle event.Handle, x *extra) int {
-	at, _ := slices.BinarySearchFunc(t.releases.all, release{handle: handle, due: x.released}, byDue)
-	return at
-}
-
 // dropExtra frees the extra fields of an event that ends.
-func (t *Table) dropExtra(r *record, index int) {
-	handle := r.entry.Handle(index)
-	if x := t.extras[handle]; x != nil && x.released != 0 {
-		rs, at := &t.releases, t.releaseOf(handle, x)
-		if rs.all[at].alone {
+func (t *Table) dropExtra(h held) {
+	x, rs := t.extraOf(h), &t.releases
+	if x == nil {
+		return
+	}
+	if x.release != nil {
+		if x.release.alone {
 			rs.alone--
-			rs.aloneBytes -= r.entry.Bytes
+			rs.aloneBytes -= h.entry.Bytes
 		}
+		at, _ := slices.BinarySearchFunc(rs.all, x.release, byDue)
 		rs.all = slices.Delete(rs.all, at, at+1)
 	}
-	delete(t.extras, handle)
+	delete(t.extras, h.handle())
 }

@@ -218,8 +218,8 @@ func TestReleasesAloneAreBounded(t *testing.T) {
 			if len(rs.all) != held+rs.alone || rs.alone > aloneMax || rs.aloneBytes > aloneBytesMax || !full || tt.n != len(rs.all) {
 				t.Errorf("%d releases are kept, %d of them alone with %d bytes", len(rs.all), rs.alone, rs.aloneBytes)
 			}
-			if _, kept := tt.Has(tt.handle(held + alone - 1)); !kept || rs.all[held].handle < tt.handle(held+rs.alone) {
-				t.Errorf("the newest is kept: %t; the first of them is %d", kept, rs.all[held].handle)
+			if _, kept := tt.Has(tt.handle(held + alone - 1)); !kept || rs.all[held].handle() < tt.handle(held+rs.alone) {
+				t.Errorf("the newest is kept: %t; the first of them is %d", kept, rs.all[held].handle())
 			}
 		})
 	}

@@ -37,15 +37,12 @@ type lane struct {
 	since   clock.Instant // when it came up, went down, or was first named
 	queue   queue
 	via     *lane // while it is down: the third member by which its queued events go; nil: none yet
-	place   Place // of the events in queue: Queued, or Refused for those without an owner that takes them
 	queuedN int   // events in queue
 	callsN  int   // calls among these
 	sentN   int   // events that the peer has and has not answered
 
 	ownerNumber uint16 // index in owners.lanes, 0 when the route gives it no partition
 }
-
-func newLane(peer Peer, now clock.Instant) *lane { return &lane{peer: peer, since: now} }
 
 // owners is the route in another form: the lane of each partition's owner. It is small, so that the look-up for each
 // event hits the cache, and needs neither the route nor a search for the lane.
@@ -57,12 +54,15 @@ type owners struct {
 // of returns the lane of the owner of p, or Table.nobody.
 func (o *owners) of(p ring.Partition) *lane { return o.lanes[o.byPartition[p]] }
 
+// ownerOf returns the lane of an event's owner, or Table.nobody.
+func (t *Table) ownerOf(h held) *lane { return t.owners.of(h.entry.Partition(h.index)) }
+
 // lane returns the lane of peer, and makes it when peer is new.
 func (t *Table) lane(now clock.Instant, peer Peer) *lane {
 	if l := t.find(peer); l != nil {
 		return l
 	}
-	l := newLane(peer, now)
+	l := &lane{peer: peer, since: now}
 	t.lanes = append(t.lanes, l)
 	return l
 }
@@ -81,36 +81,50 @@ func (t *Table) find(peer Peer) *lane {
 	return nil
 }
 
-// markOwners rebuilds owners from the route. It creates the lanes of new owners, whose
+// markOwners rebuilds owners from a route, in which self is this node. It creates the lanes of new owners, whose
 // time without a stream begins now.
-func (t *Table) markOwners(now clock.Instant) {
+func (t *Table) markOwners(now clock.Instant, self Peer, route Route) {
 	for _, l := range t.owners.lanes {
 		l.ownerNumber = 0
 	}
-	clear(t.owners.lanes)
-	t.owners.lanes = append(t.owners.lanes[:0], t.nobody)
+	t.owners.lanes = []*lane{t.nobody}
 	for p := range t.owners.byPartition {
-		t.owners.byPartition[p] = 0
-		if owner, ok := t.route.Locate(ring.Partition(p)); ok {
-			t.owners.byPartition[p] = t.markOwner(now, owner)
+		l := t.nobody
+		if owner, ok := route.Locate(ring.Partition(p)); ok {
+			if owner == self {
+				owner = Local
+			}
+			l = t.lane(now, owner)
 		}
+		if l.ownerNumber == 0 && l != t.nobody {
+			l.ownerNumber = uint16(len(t.owners.lanes))
+			t.owners.lanes = append(t.owners.lanes, l)
+		}
+		t.owners.byPartition[p] = l.ownerNumber
 	}
-}
-
-// markOwner returns the number of an owner's lane in owners, and adds it if it has none.
-func (t *Table) markOwner(now clock.Instant, owner Peer) (number uint16) {
-	if owner == t.self {
-		owner = Local
-	}
-	l := t.lane(now, owner)
-	if l.ownerNumber == 0 {
-		l.ownerNumber = uint16(len(t.owners.lanes))
-		t.owners.lanes = append(t.owners.lanes, l)
-	}
-	return l.ownerNumber
 }
 
 // prune removes lanes that are down, own nothing and hold no events.
 func (t *Table) prune() {
 	t.lanes = slices.DeleteFunc(t.lanes, func(l *lane) bool { return !l.up && l.ownerNumber == 0 && l.queuedN+l.sentN == 0 })
+}
+
+// relayAt returns when the events of l go by a third member, and its calls end as unreachable: UnreachableHoldMax after l
+// went down. It is [clock.Forever] while l is up, has a third member or has nothing queued, and while there is neither a third
+// member nor a call that waits.
+func (t *Table) relayAt(l *lane) clock.Instant {
+	if l.up || l.via != nil || l.queuedN == 0 || l.callsN == 0 && t.third(l) == nil {
+		return clock.Forever
+	}
+	return l.since.Add(t.config.UnreachableHoldMax)
+}
+
+// third returns a peer that might reach l when this node cannot, nil if no other peer is up. They take turns.
+func (t *Table) third(l *lane) *lane {
+	for i := range t.lanes {
+		if other := t.lanes[(t.viaNext+i)%len(t.lanes)]; other != l && other.up {
+			return other
+		}
+	}
+	return nil
 }

@@ -23,19 +23,17 @@ import (
 // events.
 type Table struct {
 	config Config
-	self   Peer
-	route  Route // nil before the first SetRoute
+	epoch  event.Position // of the route
 	owners owners
 
 	records        map[event.Handle]*record // by Entry.First
 	oldest, newest *record                  // the records are a list by age
 	extras         map[event.Handle]*extra
-	ageNewest      uint64      // record.age of the newest record, held or not
-	n              int         // held events
-	bytes          int         // of all records
-	relayedBytes   int         // of the records of relayed events
-	count          [places]int // held events by their place
-	left           event.Bits  // scratch of Done
+	ageNewest      uint64     // record.age of the newest record, held or not
+	n              int        // held events
+	bytes          int        // of all records
+	relayedBytes   int        // of the records of relayed events
+	left           event.Bits // scratch of Done
 
 	local   *lane
 	nobody  *lane   // for the events of partitions without an owner, and the reservations that wait for an owner that takes them
@@ -55,13 +53,11 @@ type Table struct {
 // NewTable returns an empty table without a route: held events wait for one. The
 // configuration must be valid.
 func NewTable(config Config) *Table {
-	local, nobody := newLane(Local, 0), newLane(Peer{}, 0)
-	local.up, local.calls = true, true
-	nobody.place = Refused
+	nobody := new(lane)
 	return &Table{
 		config:  config,
 		records: make(map[event.Handle]*record), extras: make(map[event.Handle]*extra),
-		local:   local,
+		local:   &lane{peer: Local, up: true, calls: true},
 		nobody:  nobody,
 		owners:  owners{lanes: []*lane{nobody}},
 		waiting: make(map[waiter]*wait),
@@ -91,16 +87,8 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 	for i := range e.Fresh.All() {
 		h := held{r, i}
 		ref := t.ref(h)
-		weight, eventMax := weightOf(&ref), t.config.FrameMax-frameOverheadMax
-		if weight > eventMax && h.isCall() {
-			out.settle(ref, event.NotRun(h.handle(), event.CodeTooLarge, fmt.Sprintf("the call weighs %d bytes, a frame carries %d", weight, eventMax)))
-			continue
-		}
-		if weight > eventMax {
-			out.settle(ref, event.Verdict{Handle: h.handle(), Kind: event.Rejected, Detail: &event.Detail{
-				Attempts: e.Event(i).Attempts,
-				Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
-			}})
+		if weight, eventMax := weightOf(&ref), t.config.FrameMax-frameOverheadMax; weight > eventMax {
+			out.settle(ref, tooLarge(h, weight, eventMax))
 			continue
 		}
 		r.events.Add(i)
@@ -110,6 +98,17 @@ func (t *Table) Hold(now clock.Instant, e *event.Entry, out *Moves) {
 	}
 	r.n--
 	t.removeIfEmpty(r)
+}
+
+// tooLarge returns the verdict on an event that no frame carries.
+func tooLarge(h held, weight, eventMax int) event.Verdict {
+	if h.isCall() {
+		return event.NotRun(h.handle(), event.CodeTooLarge, fmt.Sprintf("the call weighs %d bytes, a frame carries %d", weight, eventMax))
+	}
+	return event.Verdict{Handle: h.handle(), Kind: event.Rejected, Detail: &event.Detail{
+		Attempts: h.entry.Event(h.index).Attempts,
+		Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
+	}}
 }
 
 // Take moves events that wait for peer to Sent and appends them to dst: up to eventsMax
@@ -138,8 +137,8 @@ func (t *Table) take(from, by *lane, eventsMax, bytesMax int, dst []event.Ref) [
 		for i := range s.queued.All() {
 			h := held{s.record, i}
 			if w := t.behind(h); w != nil && !h.isRelayed() {
-				t.dequeue(s, i)
-				t.addTo(w, h)
+				s.dequeue(i)
+				w.events.add(h)
 				continue
 			}
 			ref := t.refreshed(h)
@@ -147,8 +146,8 @@ func (t *Table) take(from, by *lane, eventsMax, bytesMax int, dst []event.Ref) [
 			if n := len(dst) - begin; n == eventsMax || bytes > bytesMax && n > 0 {
 				return dst
 			}
-			t.dequeue(s, i)
-			t.give(h, by, from != by)
+			s.dequeue(i)
+			h.give(by, from != by)
 			dst = append(dst, ref)
 		}
 	}
@@ -169,7 +168,7 @@ func (t *Table) Done(from Peer, set event.Set, out *Moves) {
 	for _, s := range r.shares {
 		if l != nil && s.lane == l && s.sentN > 0 {
 			sent := s.sent.Take(t.left, done)
-			t.takenBack(s, sent)
+			s.takenBack(sent)
 			n += sent
 		}
 	}
@@ -239,9 +238,9 @@ func (t *Table) refuse(now clock.Instant, h held, sent *share, v *event.Verdict,
 		t.settle(h, *v, out)
 		return
 	}
-	l, owner, detail := sent.lane, t.owners.of(h.entry.Partition(h.index)), v.DetailOrZero()
+	l, owner, detail := sent.lane, t.ownerOf(h), v.DetailOrZero()
 	t.markPast(h, l.peer)
-	t.takeBack(sent, h.index)
+	sent.takeBack(h.index)
 	if h.isCall() && !t.mayRepeat(h, out) {
 		return
 	}
@@ -283,11 +282,10 @@ func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events in
 // route; events that a peer has stay with it, even if it was deposed: it may be running them. They leave it when
 // it answers, when its stream breaks, or by TakenOver.
 func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) {
-	t.self, t.route = self, route
-	t.markOwners(now)
+	t.epoch = route.Epoch()
+	t.markOwners(now, self, route)
 	for _, l := range slices.Concat([]*lane{t.nobody}, t.lanes) {
-		t.resend(slices.DeleteFunc(l.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) == l }), out)
-		l.queue.compact()
+		t.resend(l, func(owner *lane) bool { return owner != l }, out)
 	}
 	t.follow(now, out)
 	t.prune()
@@ -303,8 +301,7 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, calls bool, out *Moves) {
 	if !calls {
 		t.refuseCalls(l, "the owner's release takes no calls", out)
 	}
-	t.resend(slices.DeleteFunc(t.nobody.queue.all(), func(h held) bool { return t.owners.of(h.entry.Partition(h.index)) != l }), out)
-	t.nobody.queue.compact()
+	t.resend(t.nobody, func(owner *lane) bool { return owner == l }, out)
 	if l.queuedN > 0 {
 		out.wake(peer)
 	}
@@ -442,8 +439,14 @@ type Stats struct {
 
 // Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, In: t.count, Resent: t.resent, RelayedRefused: t.relayedRefused, Ignored: t.ignored, MissedFailures: t.missed, Forgotten: t.releases.forgotten}
+	s := Stats{Events: t.n, Bytes: t.bytes, Relayed: t.relayedBytes, Resent: t.resent, RelayedRefused: t.relayedRefused, Ignored: t.ignored, MissedFailures: t.missed, Forgotten: t.releases.forgotten}
+	s.In[Sent], s.In[Refused] = t.local.sentN, t.nobody.queuedN
+	for _, l := range t.lanes {
+		s.In[Queued] += l.queuedN
+		s.In[Sent] += l.sentN
+	}
 	for _, w := range t.waits {
+		s.In[w.place] += len(w.events)
 		if w.isFull() {
 			s.FullKeys++
 		}
@@ -457,7 +460,7 @@ func (t *Table) Stats() Stats {
 // send moves an event, which is in no place, towards its owner, or to the place where it has to wait. A relayed
 // event that would have to wait is refused back to its sender.
 func (t *Table) send(h held, out *Moves) {
-	w, l := t.behind(h), t.owners.of(h.entry.Partition(h.index))
+	w, l := t.behind(h), t.ownerOf(h)
 	if x := t.extraOf(h); x != nil {
 		x.granted = false
 	}
@@ -465,14 +468,14 @@ func (t *Table) send(h held, out *Moves) {
 	case (w != nil || !l.up) && h.isRelayed():
 		t.settle(h, t.notYet(h.handle()), out)
 	case w != nil:
-		t.addTo(w, h)
+		w.events.add(h)
 	case h.isCall() && (l.up && !l.calls || l.via != nil):
 		t.refuseCall(h, "the owner of the key cannot be reached, or its release takes no calls", out)
 	case l == t.local:
-		t.give(h, l, toOwner)
+		h.give(l, toOwner)
 		out.Local = append(out.Local, t.refreshed(h))
 	default:
-		t.enqueue(h, l)
+		h.enqueue(l)
 		if !l.up {
 			l = l.via
 		}
@@ -482,14 +485,17 @@ func (t *Table) send(h held, out *Moves) {
 	}
 }
 
-// resend sends events again, in their order.
-func (t *Table) resend(events []held, out *Moves) {
-	for _, h := range events { // first, so that they need not be sorted in
-		t.lift(h)
+// resend sends queued events of a lane again, those whose owners are due.
+func (t *Table) resend(from *lane, due func(owner *lane) bool, out *Moves) {
+	var events []held
+	for _, h := range from.queue.all() { // first, so that they need not be sorted in
+		if due(t.ownerOf(h)) {
+			t.lift(h)
+			events = append(events, h)
+		}
 	}
-	for _, h := range events {
-		t.send(h, out)
-	}
+	from.queue.compact()
+	t.repeat(events, out)
 }
 
 // settle ends a held event with a verdict.
@@ -518,9 +524,7 @@ func (t *Table) end(h held) {
 	h.events.Remove(h.index)
 	h.n--
 	t.n--
-	if len(t.extras) > 0 {
-		t.dropExtra(h.record, h.index)
-	}
+	t.dropExtra(h)
 	t.removeIfEmpty(h.record)
 }
 

@@ -190,10 +190,9 @@ func (m *model) giveCall(t fataler, peer Peer, h event.Handle, call *event.Call)
 
 // checkCall: a call waits only for a stream, a route, or after its own refusal.
 func (m *model) checkCall(t fataler, h event.Handle, place Place) {
-	_, has := m.table.route.(fixedRoute)
-	noOwner := !has
-	if has {
-		_, located := m.table.route.Locate(m.partitionOf(h))
+	noOwner := len(m.route.owners) == 0
+	if !noOwner {
+		_, located := m.route.Locate(m.partitionOf(h))
 		noOwner = !located
 	}
 	owner := m.table.owners.of(m.partitionOf(h))

@@ -36,6 +36,7 @@ type model struct {
 	table    *Table
 	now      clock.Instant
 	self     Peer
+	route    fixedRoute
 	peers    []Peer
 	up       map[Peer]bool
 	entries  map[event.Handle]*event.Entry // by their first handle
@@ -80,6 +81,11 @@ func newModel() *model {
 		m.with[peerNumber(n)] = map[event.Handle]bool{}
 	}
 	return m
+}
+
+func (m *model) setRoute(r fixedRoute) {
+	m.route = r
+	m.table.SetRoute(m.now, m.self, r, &m.out)
 }
 
 func modelConfig() Config {
@@ -469,7 +475,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 			m.epoch++
 			r.epoch = event.Position{Ledger: m.epoch}
-			m.table.SetRoute(m.now, m.self, r, &m.out)
+			m.setRoute(r)
 		},
 		"credit": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers).Draw(t, "peer")
@@ -681,7 +687,7 @@ func (m *model) answer(t *rapid.T, from Peer) {
 // may be left.
 func (m *model) settleAll(t fataler) {
 	m.epoch++
-	m.table.SetRoute(m.now, m.self, fixedRoute{owners: m.peers, epoch: event.Position{Ledger: m.epoch}}, &m.out)
+	m.setRoute(fixedRoute{owners: m.peers, epoch: event.Position{Ledger: m.epoch}})
 	m.perform(t)
 	for _, peer := range m.peers[1:] {
 		if m.up[peer] && m.noCalls[peer] { // some calls wait until it takes them

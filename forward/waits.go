@@ -51,7 +51,7 @@ func (t *Table) behind(h held) *wait {
 	if len(t.waiting) == 0 {
 		return nil
 	}
-	if w := t.waiting[h.waiter()]; w != nil && w.events.len() > 0 && h.order() > w.passing {
+	if w := t.waiting[h.waiter()]; w != nil && len(w.events) > 0 && h.order() > w.passing {
 		return w
 	}
 	return nil
@@ -70,21 +70,12 @@ func (t *Table) waitOf(h held) *wait {
 	return w
 }
 
-// addTo lets an event wait with its key.
-func (t *Table) addTo(w *wait, h held) {
-	w.events.add(h)
-	t.count[w.place]++
-}
-
 // stop makes the whole key of a refused event wait for d: this event, those that are queued (since passing becomes 0),
 // and those that come later.
 func (t *Table) stop(now clock.Instant, w *wait, h held, place Place, refuser Peer, d time.Duration) {
-	t.count[w.place] -= w.events.len()
-	t.count[place] += w.events.len()
-	w.place = place
-	w.refuser, w.refusedAt, w.passing, w.due = refuser, event.Position{}, 0, now.Add(d)
+	w.place, w.refuser, w.refusedAt, w.passing, w.due = place, refuser, event.Position{}, 0, now.Add(d)
+	w.events.add(h)
 	heap.Fix(&t.waits, w.index)
-	t.addTo(w, h)
 }
 
 // strand makes the key of an event wait until a route comes that is as new as at, or
@@ -119,7 +110,7 @@ func (t *Table) redeem(now clock.Instant, from Peer, w *wait, events int, out *M
 	}
 }
 
-func (w *wait) isFull() bool { return w.place == Full && w.events.len() > 0 }
+func (w *wait) isFull() bool { return w.place == Full && len(w.events) > 0 }
 
 // sendWaiting sends events of a wait that is over. If the key's mailbox was full, these are the next n: the others wait
 // again, and the next burst is twice as large unless an event of this one is refused. After any other refusal all events
@@ -127,12 +118,11 @@ func (w *wait) isFull() bool { return w.place == Full && w.events.len() > 0 }
 func (t *Table) sendWaiting(now clock.Instant, w *wait, n int, out *Moves) {
 	full := w.isFull()
 	if !full {
-		n = w.events.len()
+		n = len(w.events)
 	}
-	for range min(n, w.events.len()) {
-		h := w.events.front()
+	for range min(n, len(w.events)) {
+		h := w.events[0]
 		w.events.remove(h)
-		t.count[w.place]--
 		w.passing = h.order()
 		t.send(h, out)
 	}
@@ -155,13 +145,11 @@ func (t *Table) sendWaiting(now clock.Instant, w *wait, n int, out *Moves) {
 // not).
 func (t *Table) follow(now clock.Instant, out *Moves) {
 	for _, w := range slices.Clone(t.waits) {
-		if w.events.len() == 0 {
+		if len(w.events) == 0 {
 			continue
 		}
-		first := w.events.front()
-		owner := t.owners.of(first.entry.Partition(first.index))
-		if owner.peer != w.refuser || w.place == Refused && !t.route.Epoch().Before(w.refusedAt) {
-			t.sendWaiting(now, w, w.events.len(), out)
+		if t.ownerOf(w.events[0]).peer != w.refuser || w.place == Refused && !t.epoch.Before(w.refusedAt) {
+			t.sendWaiting(now, w, len(w.events), out)
 		}
 	}
 }

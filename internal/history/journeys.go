@@ -93,14 +93,13 @@ func (j *Journeys) Done(now clock.Instant, sets []event.Set) {
 			continue
 		}
 		// The journeys are written to and not read: most have left the caches.
-		serial, i, n := b.first, 0, 0
+		n := 0
 		for index := range set.Events.All() {
-			serial, i = serial+uint64(b.events.Between(i, index)), index
 			if !b.open.Has(index) {
 				continue
 			}
 			n++
-			if serial >= j.newest.first() {
+			if serial := b.first + uint64(b.events.Below(index)); serial >= j.newest.first() {
 				at := j.newest.at(serial)
 				at.Ended, at.Verdict = now, event.Done
 			}

@@ -563,7 +563,11 @@ func (m *model) accept() {
 func refsTo(events []*event.Event) []event.Ref {
 	refs := event.RefsTo(events...)
 	for i, ev := range events {
-		if e := event.PartOf(ev, 1); e.Holds(ev) {
+		part := *ev
+		part.ID.Batch = int32(ev.Handle.Index()) // those outside of a batch can be bytes, too
+		if (ev.ID.Batch < 0 || ev.ID == part.ID) && event.Together(&part, &part) {
+			e := event.PartOf(&part, 1)
+			e.Batched = ev.ID.Batch >= 0
 			e.AddPartOf(ev)
 			refs[i] = event.Ref{Entry: e}
 		}

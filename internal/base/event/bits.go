@@ -59,14 +59,6 @@ func (b Bits) Below(i int) (n int) {
 	return n
 }
 
-// Between returns the number of indexes in b from i on that are less than end, which is not less than i.
-func (b Bits) Between(i, end int) int {
-	if i/wordBits == end/wordBits && end/wordBits < len(b) {
-		return bits.OnesCount64(b[end/wordBits] & (1<<(end%wordBits) - 1) &^ (1<<(i%wordBits) - 1))
-	}
-	return b.Below(end) - b.Below(i)
-}
-
 // First returns the least index in b, -1 if b is empty.
 func (b Bits) First() int {
 	for i, word := range b {

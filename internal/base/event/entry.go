@@ -31,8 +31,8 @@ type Entry struct {
 	parts      []Part
 	properties []Property // of all parts, one after the other
 	ordering   map[int]string
-	keys       []Key     // if they are not the message keys
-	messages   []Message // instead of parts; those that are not Fresh may have no event
+	keys       []Key    // if they are not the message keys
+	objects    []*Event // in place of the parts, which have only the producer's keys then; those that are not Fresh may be nil
 }
 
 // Part is the place of one event in a batch, which is never written to.
@@ -49,10 +49,11 @@ type Part struct {
 
 // NewEntry returns the entry of events that are objects.
 func NewEntry(messages ...Message) *Entry {
-	e := &Entry{messages: messages}
-	for i := range messages {
-		if ev := messages[i].Event; ev != nil {
-			e.Bytes += ev.Bytes()
+	e := &Entry{parts: make([]Part, 0, len(messages)), objects: make([]*Event, len(messages))}
+	for i, m := range messages {
+		e.AddPart(Part{Key: m.Key}, nil, m.OrderingKey, nil)
+		if e.objects[i] = m.Event; m.Event != nil {
+			e.Bytes += m.Event.Bytes()
 		}
 	}
 	return e
@@ -69,27 +70,29 @@ func (e *Entry) AddPart(p Part, payload []byte, orderingKey string, properties [
 	e.add(p, payload, orderingKey, properties)
 }
 
-// Holds reports whether an event can be added by AddPartOf.
-func (e *Entry) Holds(ev *Event) bool {
-	batch := int32(-1)
-	if e.Batched {
-		batch = int32(ev.Handle.Index())
-	}
-	return ev.Handle.First() == e.First && ev.ID == MessageID{Ledger: e.Ledger, Entry: e.Entry, Batch: batch, TopicPartition: e.TopicPartition} &&
-		ev.Attempts|ev.Crashes|ev.Round == 0 && ev.Call == nil && ev.FirstError == "" && ev.LastError == "" &&
-		ev.Topic == e.Topic && ev.PublishTime == e.PublishTime && ev.Redelivery == e.Redelivery && ev.SchemaVersion == e.SchemaVersion && len(e.parts) < cap(e.parts)
+// Together reports whether two events can be parts of one entry: they have the same in common as those of a batch, and nothing that these
+// have not.
+func Together(a, b *Event) bool {
+	return a.isPart() && b.isPart() && a.Handle.First() == b.Handle.First() &&
+		a.ID.Ledger == b.ID.Ledger && a.ID.Entry == b.ID.Entry && a.ID.TopicPartition == b.ID.TopicPartition &&
+		a.Topic == b.Topic && a.PublishTime == b.PublishTime && a.Redelivery == b.Redelivery && a.SchemaVersion == b.SchemaVersion
 }
 
-// PartOf returns an entry with room for so many events that came with ev, at a node that received them from their consumer node.
+// isPart reports whether an event has the id that its index in the entry gives it, and nothing that those of a batch have not.
+func (e *Event) isPart() bool {
+	return e.ID.Batch == int32(e.Handle.Index()) && e.Attempts|e.Crashes|e.Round == 0 && e.Call == nil && e.FirstError == "" && e.LastError == ""
+}
+
+// PartOf returns an entry with room for so many events that came with ev, at a node that received them from their consumer node, see [Together].
 func PartOf(ev *Event, events int) *Entry {
 	return &Entry{
 		parts: make([]Part, 0, events), First: ev.Handle.First(),
-		Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, TopicPartition: ev.ID.TopicPartition, Batched: ev.ID.Batch >= 0,
+		Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, TopicPartition: ev.ID.TopicPartition, Batched: true,
 		Topic: ev.Topic, PublishTime: ev.PublishTime, Redelivery: ev.Redelivery, SchemaVersion: ev.SchemaVersion,
 	}
 }
 
-// AddPartOf adds an event that e holds. Its key, payload and properties are not copied.
+// AddPartOf adds the next event to an entry of PartOf. Its key, payload and properties are not copied.
 func (e *Entry) AddPartOf(ev *Event) {
 	e.add(Part{Key: string(ev.Key), EventTime: ev.EventTime, index: int32(ev.Handle.Index()), partition: ev.Partition}, ev.Payload, "", ev.Properties)
 }
@@ -116,31 +119,23 @@ func (e *Entry) add(p Part, payload []byte, orderingKey string, properties []Pro
 }
 
 // Len returns the number of events.
-func (e *Entry) Len() int { return max(len(e.parts), len(e.messages)) }
+func (e *Entry) Len() int { return len(e.parts) }
 
 // Handle returns the handle of an event. It has its index, unless the entry is a part of one at another node, see [Entry.AddPartOf].
-func (e *Entry) Handle(i int) Handle {
-	if e.messages == nil {
-		i = int(e.parts[i].index)
-	}
-	return e.First | Handle(i)
-}
+func (e *Entry) Handle(i int) Handle { return e.First | Handle(e.parts[i].index) }
 
 // Objects reports whether the events are objects, not bytes.
-func (e *Entry) Objects() bool { return e.messages != nil }
+func (e *Entry) Objects() bool { return e.objects != nil }
 
 // Message returns an event as an object, a new one if it is bytes, with the producer's keys.
 func (e *Entry) Message(i int) Message {
-	if e.messages != nil {
-		return e.messages[i]
-	}
 	return Message{Event: e.Event(i), Key: e.parts[i].Key, OrderingKey: e.ordering[i]}
 }
 
 // Event returns an event as an object, a new one if it is bytes.
 func (e *Entry) Event(i int) *Event {
-	if e.messages != nil {
-		return e.messages[i].Event
+	if e.objects != nil {
+		return e.objects[i]
 	}
 	ev := new(Event)
 	e.fill(i, ev)
@@ -151,27 +146,27 @@ func (e *Entry) Event(i int) *Event {
 func (e *Entry) fill(i int, ev *Event) {
 	p := &e.parts[i]
 	ev.Handle, ev.ID, ev.Topic, ev.Key, ev.Partition = e.Handle(i), e.ID(i), e.Topic, e.Key(i), p.partition
-	ev.Payload, ev.Properties = p.Payload(), e.propertiesOf(p)
+	ev.Payload, ev.Properties = p.bytes(), e.propertiesOf(p)
 	ev.PublishTime, ev.EventTime, ev.Redelivery, ev.SchemaVersion = e.PublishTime, p.EventTime, e.Redelivery, e.SchemaVersion
 }
 
 // MakeObjects makes objects of all events. It must be called before the entry is handed on.
 func (e *Entry) MakeObjects() {
-	if e.messages != nil {
+	if e.objects != nil {
 		return
 	}
-	messages, events := make([]Message, len(e.parts)), make([]Event, len(e.parts))
-	for i := range messages {
-		messages[i] = Message{Event: &events[i], Key: e.parts[i].Key, OrderingKey: e.ordering[i]}
-		e.fill(i, &events[i])
+	objects, events := make([]*Event, len(e.parts)), make([]Event, len(e.parts))
+	for i := range objects {
+		objects[i] = &events[i]
+		e.fill(i, objects[i])
 	}
-	e.messages, e.parts = messages, nil
+	e.objects = objects
 }
 
 // ID returns the id of an event.
 func (e *Entry) ID(i int) MessageID {
-	if e.messages != nil {
-		return e.messages[i].Event.ID
+	if e.objects != nil {
+		return e.objects[i].ID
 	}
 	id := MessageID{Ledger: e.Ledger, Entry: e.Entry, Batch: -1, TopicPartition: e.TopicPartition}
 	if e.Batched {
@@ -183,8 +178,8 @@ func (e *Entry) ID(i int) MessageID {
 // Key returns the key of an event, "" before it has one.
 func (e *Entry) Key(i int) Key {
 	switch {
-	case e.messages != nil:
-		return e.messages[i].Event.Key
+	case e.objects != nil:
+		return e.objects[i].Key
 	case e.keys != nil:
 		return e.keys[i]
 	}
@@ -193,16 +188,16 @@ func (e *Entry) Key(i int) Key {
 
 // Partition returns the partition of an event.
 func (e *Entry) Partition(i int) partition.ID {
-	if e.messages != nil {
-		return e.messages[i].Event.Partition
+	if e.objects != nil {
+		return e.objects[i].Partition
 	}
 	return e.parts[i].partition
 }
 
 // SetKey gives an event its key and partition. It must be called when the entry has all its events, and before it is handed on.
 func (e *Entry) SetKey(i int, key Key, p partition.ID) {
-	if e.messages != nil {
-		e.messages[i].Event.Key, e.messages[i].Event.Partition = key, p
+	if e.objects != nil {
+		e.objects[i].Key, e.objects[i].Partition = key, p
 		return
 	}
 	e.parts[i].partition = p
@@ -221,8 +216,8 @@ func (e *Entry) SetKey(i int, key Key, p partition.ID) {
 // SetFirst gives the events their handles. It must be called before the entry is handed on.
 func (e *Entry) SetFirst(first Handle) {
 	e.First = first
-	for i := range e.messages {
-		if ev := e.messages[i].Event; ev != nil {
+	for i, ev := range e.objects {
+		if ev != nil {
 			ev.Handle = e.Handle(i)
 		}
 	}
@@ -230,32 +225,29 @@ func (e *Entry) SetFirst(first Handle) {
 
 // Keys returns the message key and the ordering key of an event.
 func (e *Entry) Keys(i int) (message, ordering string) {
-	if e.messages != nil {
-		return e.messages[i].Key, e.messages[i].OrderingKey
-	}
 	return e.parts[i].Key, e.ordering[i]
 }
 
 // Call returns what an event has that is a call, nil for all others.
 func (e *Entry) Call(i int) *Call {
-	if e.messages != nil {
-		return e.messages[i].Event.Call
+	if e.objects != nil {
+		return e.objects[i].Call
 	}
 	return nil
 }
 
 // Payload returns the payload of an event, nil if it is a null value. It is never written to.
 func (e *Entry) Payload(i int) []byte {
-	if e.messages != nil {
-		return e.messages[i].Event.Payload
+	if e.objects != nil {
+		return e.objects[i].Payload
 	}
-	return e.parts[i].Payload()
+	return e.parts[i].bytes()
 }
 
 // Properties returns the properties of an event. They are never written to.
 func (e *Entry) Properties(i int) []Property {
-	if e.messages != nil {
-		return e.messages[i].Event.Properties
+	if e.objects != nil {
+		return e.objects[i].Properties
 	}
 	return e.propertiesOf(&e.parts[i])
 }
@@ -267,11 +259,8 @@ func (e *Entry) propertiesOf(p *Part) []Property {
 	return e.properties[p.properties:p.propertiesEnd:p.propertiesEnd]
 }
 
-// Part returns the place of an event of a batch.
-func (e *Entry) Part(i int) *Part { return &e.parts[i] }
-
-// Payload returns the bytes of the event, nil if it is a null value. They are never written to.
-func (p *Part) Payload() []byte {
+// bytes returns the payload, nil if it is a null value.
+func (p *Part) bytes() []byte {
 	if p.null {
 		return nil
 	}
@@ -280,8 +269,8 @@ func (p *Part) Payload() []byte {
 
 // Weight returns the size of one event in every memory bound, see [Event.Bytes].
 func (e *Entry) Weight(i int) int {
-	if e.messages != nil {
-		return e.messages[i].Event.Bytes()
+	if e.objects != nil {
+		return e.objects[i].Bytes()
 	}
 	p := &e.parts[i]
 	n := eventOverhead + len(e.Key(i)) + len(p.payload) + len(e.SchemaVersion)
@@ -312,8 +301,8 @@ func RefsTo(events ...*Event) []Ref {
 
 // object returns the event if it is an object, otherwise nil.
 func (r *Ref) object() *Event {
-	if r.Object == nil && r.Entry.messages != nil {
-		return r.Entry.messages[r.Index].Event
+	if r.Object == nil && r.Entry.objects != nil {
+		return r.Entry.objects[r.Index]
 	}
 	return r.Object
 }

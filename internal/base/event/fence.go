@@ -3,6 +3,7 @@ package event
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strconv"
 )
 
@@ -31,18 +32,7 @@ const (
 // Append appends the text of f to b. All texts have one length, and sort by their bytes as
 // the fences do.
 func (f Fence) Append(b []byte) []byte {
-	b = append(appendDigits(b, uint64(f.Token), tokenDigits), '.')
-	return appendDigits(b, f.Turn, turnDigits)
-}
-
-// appendDigits appends v with leading zeros.
-func appendDigits(b []byte, v uint64, digits int) []byte {
-	b = append(b, make([]byte, digits)...)
-	for i := range digits {
-		b[len(b)-1-i] = '0' + byte(v%10)
-		v /= 10
-	}
-	return b
+	return fmt.Appendf(b, "%0*d.%0*d", tokenDigits, f.Token, turnDigits, f.Turn)
 }
 
 // String returns the text of f.

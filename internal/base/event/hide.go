@@ -32,23 +32,18 @@ const (
 // [excerptMin] bytes or more that also occurs in its payload or in the value of one of its
 // properties. It takes time in proportion to the sizes of both.
 func (e *Event) HideIn(text string) string {
-	marks := make([]mark, len(text))
-	escaped := strings.ContainsRune(text, '\\')
-	fits := true
-	hide := func(content string) {
-		if escaped { // as %q and JSON write it
-			quoted := strconv.Quote(content)
-			fits = fits && markRuns(text, quoted[1:len(quoted)-1], marks)
-		}
-		fits = fits && markRuns(text, content, marks)
-	}
-	hide(string(e.Payload))
+	contents := []string{string(e.Payload)}
 	for _, p := range e.Properties {
-		hide(p.Value)
+		contents = append(contents, p.Value)
 	}
-	if !fits {
-		return hiddenContent
+	if strings.ContainsRune(text, '\\') { // as %q and JSON write it
+		for _, content := range contents {
+			quoted := strconv.Quote(content)
+			contents = append(contents, quoted[1:len(quoted)-1])
+		}
 	}
+	marks := make([]mark, len(text))
+	markRuns(text, contents, marks)
 	e.Key.markIn(text, marks) // a run of contents may begin or end within it, and go on behind it
 	return withoutMarked(text, marks)
 }
@@ -90,48 +85,28 @@ func (k Key) markIn(text string, marks []mark) {
 	}
 }
 
-// gram is the number of bytes compared at once: every run of excerptMin bytes has such a piece at a multiple of its length.
-const gram = (excerptMin + 1) / 2
-
-// workPerByte bounds how many bytes are compared for each byte of a content. A text that takes more was made for this
-// purpose, and is hidden as a whole.
-const workPerByte = 16
-
-// markRuns marks every run of excerptMin bytes or more that text and content have in common. It returns false if that takes too much work.
-func markRuns(text, content string, marks []mark) (fits bool) {
-	if len(text) < excerptMin || len(content) < excerptMin {
-		return true
+// markRuns marks every run of excerptMin bytes or more that the text and one of the contents have in common: it consists
+// of pieces of that many bytes that both have.
+func markRuns(text string, contents []string, marks []mark) {
+	common := make(map[string]bool, len(text)) // by piece of the text: whether a content has it, too
+	for at := range len(text) - excerptMin + 1 {
+		common[text[at:at+excerptMin]] = false
 	}
-	pieces := make(map[string][]int) // of text, and where they begin
-	for at := 0; at+gram <= len(text); at += gram {
-		pieces[text[at:at+gram]] = append(pieces[text[at:at+gram]], at)
-	}
-	hide, work := make([]bool, len(text)), workPerByte*(len(text)+len(content))
-	for i := 0; i+gram <= len(content); i++ {
-		for _, at := range pieces[content[i:i+gram]] {
-			if work--; work < 0 {
-				return false
-			}
-			if hide[at] && hide[at+gram-1] {
-				continue
-			}
-			begin, end := at, at+gram
-			for j := i; begin > 0 && j > 0 && text[begin-1] == content[j-1]; j-- {
-				begin--
-			}
-			for j := i + gram; end < len(text) && j < len(content) && text[end] == content[j]; j++ {
-				end++
-			}
-			work -= end - begin
-			if end-begin < excerptMin {
-				continue
-			}
-			for h := begin; h < end; h++ {
-				hide[h], marks[h] = true, markContent
+	for _, content := range contents {
+		for at := range len(content) - excerptMin + 1 {
+			piece := content[at : at+excerptMin]
+			if _, ok := common[piece]; ok {
+				common[piece] = true
 			}
 		}
 	}
-	return true
+	for at := range len(text) - excerptMin + 1 {
+		if common[text[at:at+excerptMin]] {
+			for i := range excerptMin {
+				marks[at+i] = markContent
+			}
+		}
+	}
 }
 
 // withoutMarked returns the text with a word in the place of each row of equal marks.

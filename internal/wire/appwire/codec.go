@@ -79,10 +79,22 @@ func (f *FromRouter) unmarshal(b []byte) error {
 	}
 	f.reset()
 	m := new(appv1.WorkResponse)
-	if err := proto.Unmarshal(b, m); err != nil {
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m); err != nil {
 		return fmt.Errorf("appwire: frame of the router: %w", err)
 	}
-	return f.fromMessage(m)
+	f.Receipt = m.GetReceipt()
+	if m.GetDeliveries() == nil {
+		f.Other = m
+		return nil
+	}
+	ours, err := proto.Marshal(m.GetDeliveries()) // its fields come in the order of our writer
+	switch {
+	case err != nil:
+		return fmt.Errorf("appwire: frame of the router: %w", err)
+	case !f.parseHot(ours):
+		return ErrIndex
+	}
+	return nil
 }
 
 func (f *FromRouter) reset() {

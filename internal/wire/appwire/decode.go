@@ -20,11 +20,16 @@ import (
 
 // parse reads a Deliveries frame and gives its deliveries to f.To.
 func (f *FromRouter) parse(b []byte) bool {
-	receipt, b, ok := hotframe.Open(b)
-	if !ok || b == nil {
+	receipt, hot, ok := hotframe.Open(b)
+	if !ok || hot == nil {
 		return false
 	}
 	f.Receipt = receipt
+	return f.parseHot(hot)
+}
+
+// parseHot reads a Deliveries message.
+func (f *FromRouter) parseHot(b []byte) bool {
 	f.Number, b = hotframe.Number(b, 1)
 	f.topics, b = hotframe.Strings(b, 2, len(b), f.topics)
 	packed, b := hotframe.Chunk(b, 3)
@@ -193,6 +198,6 @@ func readResult(b []byte, result *event.Result) bool {
 	}
 	result.Reply = replyOf(bytes.Clone(reply), string(code))
 	result.Ran = ranOf(started, took)
-	result.After, result.Reason = afterOf(after), string(reason) // the frame's buffer goes back to its pool
+	result.After, result.Reason = hotframe.Duration(after, afterMax), string(reason) // the frame's buffer goes back to its pool
 	return true
 }

@@ -74,7 +74,7 @@ func appendResult(b []byte, r *event.Result) []byte {
 	b = hotframe.AppendNumber(b, 1, uint64(r.Delivery))
 	b = hotframe.AppendNumber(b, 2, uint64(r.Kind))
 	if r.After > 0 || r.Reason != "" {
-		b = hotframe.AppendNumber(b, 3, afterWire(r.After))
+		b = hotframe.AppendNumber(b, 3, hotframe.Milliseconds(r.After, afterMax))
 		b = hotframe.AppendText(b, 4, r.Reason)
 	}
 	if r.Reply != nil {

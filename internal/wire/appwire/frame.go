@@ -2,7 +2,6 @@ package appwire
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -149,20 +148,6 @@ func kindOf(wire uint64) event.ResultKind {
 	}
 }
 
-// afterOf turns milliseconds on the wire into a delay.
-func afterOf(ms uint64) time.Duration {
-	return time.Duration(min(ms, uint64(afterMax/time.Millisecond))) * time.Millisecond
-}
-
-// afterWire is the inverse of afterOf. It rounds up, so that a short delay never
-// becomes 0, which asks for the router's own.
-func afterWire(d time.Duration) uint64 {
-	if d <= 0 {
-		return 0
-	}
-	return uint64((min(d, afterMax) + time.Millisecond - 1) / time.Millisecond)
-}
-
 // ranMax bounds both parts of an interval, so that their sum does not overflow: 146 years.
 const ranMax = 1 << 62
 
@@ -183,59 +168,6 @@ func replyOf(payload []byte, code string) *event.CallReply {
 }
 
 // fromMessage fills f from the generated message.
-func (f *FromRouter) fromMessage(m *appv1.WorkResponse) error {
-	f.Receipt = m.GetReceipt()
-	frame, ok := m.GetFrame().(*appv1.WorkResponse_Deliveries)
-	if !ok {
-		f.Other = m
-		return nil
-	}
-	f.Number = frame.Deliveries.GetNumber()
-	f.To.Begin(len(frame.Deliveries.GetDeliveries()))
-	for _, w := range frame.Deliveries.GetDeliveries() {
-		d, err := deliveryOf(frame.Deliveries, w)
-		if err != nil {
-			return err
-		}
-		f.To.Deliver(&d)
-	}
-	return nil
-}
-
-// deliveryOf returns w with its indexes resolved through the frame's tables.
-func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
-	topics, tokens, names := all.GetTopics(), all.GetTokens(), all.GetNames()
-	if uint64(w.GetTopic()) >= uint64(len(topics)) || uint64(w.GetToken()) >= uint64(len(tokens)) {
-		return Delivery{}, fmt.Errorf("%w: topic %d of %d, token %d of %d", ErrIndex, w.GetTopic(), len(topics), w.GetToken(), len(tokens))
-	}
-	versions := all.GetSchemaVersions()
-	if uint64(w.GetSchemaVersion()) > uint64(len(versions)) {
-		return Delivery{}, fmt.Errorf("%w: schema version %d of %d", ErrIndex, w.GetSchemaVersion(), len(versions))
-	}
-	d := Delivery{
-		ID: w.GetDeliveryId(), Partition: w.GetPartition(), Key: string(w.GetKey()), Payload: w.GetPayload(),
-		Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
-		Topic: topics[w.GetTopic()], Token: tokens[w.GetToken()],
-		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
-		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(), Generation: w.GetGeneration(),
-	}
-	d.Timer = timerOf(w.GetTimer())
-	if c := w.GetCall(); c != nil {
-		d.Call = callOf(&event.Call{Method: c.GetMethod(), ID: c.GetId(), Deadline: hotframe.CallDeadline(0, c.GetTimeoutMs()), Path: hotframe.KeyHashes(c.GetPath())})
-	}
-	if i := w.GetSchemaVersion(); i > 0 {
-		d.SchemaVersion = string(versions[i-1])
-	}
-	for _, p := range w.GetProperties() {
-		if uint64(p.GetName()) >= uint64(len(names)) {
-			return d, fmt.Errorf("%w: property name %d of %d", ErrIndex, p.GetName(), len(names))
-		}
-		d.Properties = append(d.Properties, event.Property{Name: names[p.GetName()], Value: p.GetValue()})
-	}
-	return d, nil
-}
-
-// fromMessage fills f from the generated message.
 func (f *FromWorker) fromMessage(m *appv1.WorkRequest) {
 	f.Receipt = m.GetReceipt()
 	frame, ok := m.GetFrame().(*appv1.WorkRequest_Results)
@@ -248,7 +180,7 @@ func (f *FromWorker) fromMessage(m *appv1.WorkRequest) {
 		f.Results = append(f.Results, event.Result{
 			Delivery: event.DeliveryID(r.GetDeliveryId()),
 			Kind:     kindOf(uint64(r.GetKind())),
-			After:    afterOf(r.GetAfterMs()),
+			After:    hotframe.Duration(r.GetAfterMs(), afterMax),
 			Reason:   r.GetReason(),
 			Reply:    replyOf(r.GetReply(), r.GetCode()),
 			Ran:      ranOf(r.GetStartedNs(), r.GetTookNs()),

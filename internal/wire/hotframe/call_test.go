@@ -90,8 +90,11 @@ func FuzzCall(f *testing.F) {
 			return // only ours takes strings that are not UTF-8
 		}
 		want := &event.Call{
-			Method: m.GetMethod(), ID: m.GetId(), Deadline: CallDeadline(7, m.GetTimeoutMs()), Path: KeyHashes(m.GetPath()),
-			Reservation: m.GetReservation(), Resume: m.GetResume(), TTL: CallTTL(m.GetTtlMs()),
+			Method: m.GetMethod(), ID: m.GetId(), Deadline: clock.Instant(7).Add(Duration(m.GetTimeoutMs(), time.Hour)),
+			Reservation: m.GetReservation(), Resume: m.GetResume(), TTL: min(time.Duration(m.GetTtlMs())*time.Millisecond, event.TTLMost+time.Millisecond),
+		}
+		for _, key := range m.GetPath()[:min(len(m.GetPath()), event.CallPathMax+1)] {
+			want.Path = append(want.Path, partition.KeyHash(key))
 		}
 		if err != nil || !reflect.DeepEqual(c, want) {
 			t.Fatalf("%x: ours %+v, generated %+v (%v)", b, c, want, err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
@@ -106,6 +107,18 @@ func TestNumbers(t *testing.T) {
 		if z := Zigzag(v); z != protowire.EncodeZigZag(int64(v)) || Unzigzag(z) != v || Unzigzag(z|1<<40) != v {
 			t.Errorf("%d becomes %d, and that %d", v, z, Unzigzag(z))
 		}
+	}
+}
+
+func TestShortDelaysAreNotRoundedToNone(t *testing.T) {
+	const most = time.Hour
+	for d, want := range map[time.Duration]uint64{-1: 0, 0: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1 << 62: uint64(most / time.Millisecond)} {
+		if got := Milliseconds(d, most); got != want {
+			t.Errorf("%v are written as %d ms, want %d", d, got, want)
+		}
+	}
+	if got := Duration(1<<63, most); got != most {
+		t.Errorf("1<<63 ms are read as %v, want %v", got, most)
 	}
 }
 

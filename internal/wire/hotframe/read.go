@@ -3,6 +3,7 @@ package hotframe
 import (
 	"iter"
 	"math"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -129,6 +130,11 @@ func Count(message []byte, num protowire.Number) (n int) {
 		}
 	}
 	return n
+}
+
+// Duration reads a number of milliseconds, up to most.
+func Duration(ms uint64, most time.Duration) time.Duration {
+	return time.Duration(min(ms, uint64(most/time.Millisecond))) * time.Millisecond
 }
 
 // Unzigzag decodes a sint32 as protobuf does: excess bits are cut off.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
@@ -97,6 +98,11 @@ func End(b []byte, begin, room int) []byte {
 	}
 	binary.PutUvarint(b[begin-room:], uint64(n))
 	return b
+}
+
+// Milliseconds is the inverse of [Duration]. It rounds up, so that a short delay never becomes none.
+func Milliseconds(d, most time.Duration) uint64 {
+	return uint64((min(max(d, 0), most) + time.Millisecond - 1) / time.Millisecond)
 }
 
 // Zigzag encodes a sint32.
