@@ -46,6 +46,7 @@ type Router struct {
 	change    *sync.Cond // signals a change of a worker's deadline, or of connected
 	conns     map[net.Conn]struct{}
 	sent      []Sent
+	fired     int // number of calls of Fire
 	timers    []*time.Timer
 	sendsFail error // why nothing is published
 }
@@ -86,7 +87,7 @@ func NewRouter(t testing.TB, opts ...Option) *Router {
 	}
 	cfg.HandlerTimeout = o.handlerTimeout
 	server, err := app.New(cfg, app.Identity{Node: "clienttest", Group: t.Name()}, app.Parts{
-		Boxes: r.boxes, Lease: r.lease, Workers: r.workersChanged, Drain: func(string) {}, Now: r.now,
+		Boxes: r.boxes, Lease: r.lease, Workers: r.workersChanged, Drain: func(string) {}, Now: r.now, Schedules: &schedules{running: make(map[event.DeliveryID]struct{})},
 		Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
 	})
 	if err != nil {

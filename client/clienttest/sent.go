@@ -8,6 +8,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
+// timerTopic is the topic of events that this router publishes.
+const timerTopic = "persistent://public/default/clienttest-TIMER"
+
 // Sent is an event that was published through this router: a timer that a handler has set with client.Event.After, or an event of client.Lane.Send.
 type Sent struct {
 	Key     string
@@ -47,7 +50,7 @@ func (v *visits) Publish(e *event.Event, answer func(error)) error {
 	}
 	if !slices.ContainsFunc(r.sent, func(s Sent) bool { return s.Delivery.event.ID == e.ID }) {
 		own := *e
-		own.Partition, own.Topic = ring.PartitionOf(string(e.Key)), "persistent://public/default/clienttest-TIMER"
+		own.Partition, own.Topic = ring.PartitionOf(string(e.Key)), timerTopic
 		d := &Delivery{router: r, event: own, attempt: 1, over: make(chan struct{})}
 		due := time.UnixMilli(sent.Due)
 		r.sent = append(r.sent, Sent{Key: string(e.Key), Name: sent.Name, Payload: e.Payload, Due: due, Delivery: d})
